@@ -1,0 +1,1 @@
+"""The nouns of the project. Standard library only; imported by every other row."""

@@ -1,0 +1,134 @@
+"""What came of a trial, as plain values: written by the worker, read by everything above."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from profiler.domain.memory import Category, Phase
+from profiler.domain.trial import TrialSpec
+
+
+class Status(StrEnum):
+    """How a trial ended."""
+
+    OK = "ok"
+    OOM = "oom"
+    """The GPU ran out of memory: an answer, not a failure."""
+    FAILED = "failed"
+    """The worker raised, exited or crashed."""
+    KILLED = "killed"
+    """Somebody killed the worker."""
+    TIMEOUT = "timeout"
+    HOST_OOM = "host_oom"
+    """The host's own memory ran out."""
+    DEVICE_FAULT = "device_fault"
+    """The GPU broke."""
+    CONTENDED = "contended"
+    """Another program used the GPU."""
+    UNSUPPORTED = "unsupported"
+    """The simulation does not know an operation, or the combination does not exist."""
+
+    @property
+    def answered(self) -> bool:
+        """Whether the trial's question was answered, so that it need not run again."""
+        return self in (Status.OK, Status.OOM, Status.UNSUPPORTED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhasePeak:
+    """The highest memory during one phase. None means not known with this backend."""
+
+    phase: Phase
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoryShare:
+    """Bytes of one category at the instant of the trial's peak of allocated memory."""
+
+    category: Category
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutOfMemory:
+    """The allocation that did not fit."""
+
+    phase: Phase
+    requested_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Versions:
+    """Versions of what decides memory; part of a trial's identity. None where a package is not installed."""
+
+    torch: str | None
+    trl: str | None
+    transformers: str | None
+    peft: str | None
+    bitsandbytes: str | None
+    profiler: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a trial found. None means "not known here", never 0. Sizes are integers of bytes, times in seconds.
+
+    In an `oom` outcome the peaks are the highest reached before failing.
+    """
+
+    status: Status
+    parameters: int | None = None
+    trainable_parameters: int | None = None
+    gpu_name: str | None = None
+    """Name of the card measured, or of the card simulated."""
+    gpu_memory_bytes: int | None = None
+    """Its memory as torch reports it; of a capped card, the cap."""
+    peak_allocated_bytes: int | None = None
+    """torch's `max_memory_allocated`, or what it would have said."""
+    peak_reserved_bytes: int | None = None
+    """torch's `max_memory_reserved`."""
+    peak_device_bytes: int | None = None
+    """The driver's view: reserved, the context and loaded kernels."""
+    peak_phase: Phase | None = None
+    required_allocated_bytes: int | None = None
+    """Simulated only: the peak that a card of unlimited memory would have seen."""
+    oom: OutOfMemory | None = None
+    phases: tuple[PhasePeak, ...] = ()
+    breakdown: tuple[CategoryShare, ...] = ()
+    """Sums to `peak_allocated_bytes`; empty where not known."""
+    steps_run: int | None = None
+    micro_batches_run: int | None = None
+    wall_s: float | None = None
+    step_time_s: float | None = None
+    """Mean time of an optimizer step, rollout included; None when simulated."""
+    host_peak_rss_bytes: int | None = None
+    message: str = ""
+    """Why it did not end well: the framework's sentence, or the last lines of the worker's stderr."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRecord:
+    """One trial with its outcome, as stored: one file each."""
+
+    trial_id: str
+    """Content hash of the spec and the versions (`profiler.config.identity`)."""
+    grid: str
+    label: str
+    """The method's name in tables, from the grid: ``"LoRA + checkpointing"``."""
+    spec: TrialSpec
+    versions: Versions
+    outcome: Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a closed form says of a trial. None means that the form does not say."""
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None
+    peak_rule_bytes: int
+    """The published blog's rule of thumb."""
+    peak_phase: Phase
+    breakdown: tuple[CategoryShare, ...] = field(default=())
+    """Of the estimate's peak; sums to `peak_allocated_bytes`."""

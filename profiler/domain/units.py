@@ -1,0 +1,15 @@
+"""Bytes and how they are shown. The only file that says 1024."""
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+def as_gib(size_bytes: float) -> float:
+    """`size_bytes` in GiB (2**30 bytes), for axes and tables."""
+    return size_bytes / GIB
+
+
+def gib_text(size_bytes: float, digits: int = 1) -> str:
+    """`size_bytes` as a text in GiB, such as ``"12.3 GiB"``."""
+    return f"{as_gib(size_bytes):.{digits}f} GiB"
