@@ -1,0 +1,38 @@
+# Two commands on a machine with Python 3.11 or later and make:
+#   make sweep             environment, installation, the sweep lora_vs_full   (GRID=name for another, ARGS="key=value ...")
+#   make test              environment, installation, format, lint, types, import contracts, tests
+PYTHON ?= python3
+GRID ?= lora_vs_full
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: sweep test install check format clean
+
+sweep: $(INSTALLED)
+	$(BIN)/python -m profiler.sweep +grid=$(GRID) $(ARGS)
+
+test: check
+	$(BIN)/python -m pytest -n 2
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check profiler tests
+	$(BIN)/ruff check profiler tests
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+install: $(INSTALLED)
+
+# `constraints.txt` pins every package, so that the figures in README and results/ can be had again.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+format: $(INSTALLED)
+	$(BIN)/ruff format profiler tests
+	$(BIN)/ruff check --fix profiler tests
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,215 @@
+"""Autocast for the simulated GPU.
+
+torch's autocast passes `meta` tensors by. Here it is put back where the dispatcher has its place for it: as kernels of
+the dispatch key `AutocastPrivateUse1`, which no device of the session uses, above autograd. So casts are recorded by
+autograd, and operations inside an autocast operation are left alone, exactly as on CUDA.
+
+Sources: `ATen/autocast_mode.h` (lists of operations and policies; a test compares them with the installed header) and
+`ATen/autocast_mode.cpp` (`cached_cast`).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ContextDecorator, contextmanager
+from typing import Any
+
+import torch
+from torch.library import Library
+
+_KEY = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]  # not in torch's stub
+_KEY_SET = torch._C.DispatchKeySet(_KEY)
+
+LOWER_PRECISION = (
+    "convolution", "conv1d", "conv2d", "conv3d", "addmm", "addmv", "addr", "matmul", "einsum", "mm", "mv",
+    "linalg_vecdot", "linear", "addbmm", "baddbmm", "bmm", "prelu", "scaled_dot_product_attention",
+)  # fmt: skip
+"""Operations whose floating-point arguments are cast to autocast's type: what a language model can meet of the list."""
+
+FLOAT32 = (
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh",
+    "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus", "layer_norm", "native_layer_norm",
+    "rms_norm", "group_norm", "nll_loss", "kl_div", "mse_loss", "l1_loss", "dist", "cdist", "renorm", "logsumexp",
+)  # fmt: skip
+"""Operations whose arguments are cast to float32."""
+
+FLOAT32_OUTPUT = (
+    "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "linalg_vector_norm", "sum",
+    "sum.dim_IntList",
+)  # fmt: skip
+"""Operations that are told to give float32 where nothing else is asked of them."""
+
+PROMOTE = ("addcdiv", "addcmul", "atan2", "cross", "dot", "index_put", "tensordot", "scatter_add")
+"""Operations that run in the widest type among their arguments."""
+
+
+class _State:
+    """Autocast as it is now on the simulated GPU."""
+
+    def __init__(self) -> None:
+        self.enabled = False
+        self.dtype = torch.bfloat16
+        self.depth = 0
+        self.cache: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+
+_state = _State()
+_library: Library | None = None
+_fallback: Library | None = None
+
+
+def is_active() -> bool:
+    """Whether autocast is on."""
+    return _state.enabled
+
+
+class SimulatedAutocast(ContextDecorator):
+    """`torch.autocast("meta", ...)` on the simulated GPU: a context manager and a decorator, as torch's."""
+
+    def __init__(
+        self, dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool | None = None
+    ) -> None:
+        self._dtype = dtype or torch.bfloat16
+        self._enabled = enabled
+        self._outer: list[tuple[bool, torch.dtype]] = []
+
+    def __enter__(self) -> "SimulatedAutocast":
+        self._outer.append((_state.enabled, _state.dtype))
+        _state.enabled, _state.dtype = self._enabled, self._dtype
+        _state.depth += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _state.enabled, _state.dtype = self._outer.pop()
+        _state.depth -= 1
+        if _state.depth == 0:
+            _state.cache.clear()
+
+
+def cast(value: Any, dtype: torch.dtype) -> Any:
+    """Cast floating-point tensors of the simulated GPU in `value`; a float32 parameter's cast is kept until the end.
+
+    As `cached_cast`: only leaves that require grad, are float32 and no views are kept, and only on their way down.
+    """
+    if isinstance(value, torch.Tensor):
+        return _cast_tensor(value, dtype)
+    if isinstance(value, list | tuple):
+        return type(value)(cast(item, dtype) for item in value)
+    return value
+
+
+def _eligible(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "meta" and tensor.is_floating_point() and tensor.dtype is not torch.float64
+
+
+def _cast_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if not _eligible(tensor) or tensor.dtype is dtype:
+        return tensor
+    keep = (
+        dtype is _state.dtype
+        and tensor.dtype is torch.float32
+        and tensor.requires_grad
+        and tensor.is_leaf
+        and not tensor._is_view()
+    )
+    if not keep:
+        return tensor.to(dtype)
+    kept = _state.cache.get(id(tensor))
+    if kept is None:
+        kept = (tensor, tensor.to(dtype))
+        _state.cache[id(tensor)] = kept
+    return kept[1]
+
+
+def _widest(args: Any) -> torch.dtype:
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor) and _eligible(arg)]
+    return torch.float32 if any(tensor.dtype is torch.float32 for tensor in tensors) else _state.dtype
+
+
+def _policy_lower(operation: Any, args: Any, kwargs: Any) -> Any:
+    return operation(*cast(args, _state.dtype), **{key: cast(value, _state.dtype) for key, value in kwargs.items()})
+
+
+def _policy_float32(operation: Any, args: Any, kwargs: Any) -> Any:
+    return operation(*cast(args, torch.float32), **kwargs)
+
+
+def _policy_float32_output(operation: Any, args: Any, kwargs: Any) -> Any:
+    if not _eligible(args[0]):
+        return operation(*args, **kwargs)
+    position = [argument.name for argument in operation._schema.arguments].index("dtype")
+    if kwargs.get("dtype") is not None or (len(args) > position and args[position] is not None):
+        return operation(*args, **kwargs)
+    return operation(*args[:position], **(kwargs | {"dtype": torch.float32}))
+
+
+def _policy_promote(operation: Any, args: Any, kwargs: Any) -> Any:
+    return operation(*cast(args, _widest(args)), **kwargs)
+
+
+_POLICIES = (
+    (LOWER_PRECISION, _policy_lower),
+    (FLOAT32, _policy_float32),
+    (FLOAT32_OUTPUT, _policy_float32_output),
+    (PROMOTE, _policy_promote),
+)
+
+
+def _kernel(operation: Any, policy: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
+            if not _state.enabled:
+                return operation(*args, **kwargs)
+            return policy(operation, args, kwargs)
+
+    return call
+
+
+def operation_named(name: str) -> Any:
+    """The overload of an ATen operation by the name `op` or `op.overload`."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def register(replacements: dict[str, Callable[..., Any]]) -> None:
+    """Register the kernels, once a process. `replacements` run instead of an operation, after its casts."""
+    global _library, _fallback  # kernels live as long as the process
+    if _library is not None:
+        return
+    # torch registers no fallback for this key: without one, every operation that is not in the lists would fail.
+    _fallback = Library("_", "IMPL")
+    _fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    _library = Library("aten", "IMPL")
+    for names, policy in _POLICIES:
+        for name in names:
+            operation = replacements.get(name) or operation_named(name)
+            _library.impl(name, _kernel(operation, policy), "AutocastPrivateUse1")
+
+
+@contextmanager
+def autocast_on_meta() -> Iterator[None]:
+    """While active, torch's autocast works for `meta` as it does for CUDA."""
+    torch_autocast, available = torch.autocast, torch.amp.is_autocast_available
+    enabled, dtype_of = torch.is_autocast_enabled, torch.get_autocast_dtype
+
+    def autocast(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        if device_type == "meta":
+            return SimulatedAutocast(*args, **kwargs)
+        return torch_autocast(device_type, *args, **kwargs)
+
+    replaced: list[tuple[Any, str, Any]] = [
+        (torch, "autocast", autocast),
+        (torch.amp, "autocast", autocast),
+        (torch.amp, "is_autocast_available", lambda kind: kind == "meta" or available(kind)),
+        (torch, "is_autocast_enabled", lambda kind="cuda": _state.enabled if kind == "meta" else enabled(kind)),
+        (torch, "get_autocast_dtype", lambda kind: _state.dtype if kind == "meta" else dtype_of(kind)),
+    ]
+    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
+    for owner, name, value in replaced:
+        setattr(owner, name, value)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, False)
+    try:
+        with torch._C._IncludeDispatchKeyGuard(_KEY):
+            yield
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, True)
+        for owner, name, value in originals:
+            setattr(owner, name, value)

@@ -1,0 +1,273 @@
+"""The simulated GPU: a dispatch mode under which `meta` tensors are recorded as memory of a card."""
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from profiler.simulation.known_values import MOST_ELEMENTS, forget, known, on_host, set_known, stated
+from profiler.simulation.op_plans import Plan, follow, make_plan, signature
+from profiler.simulation.recorder import Recorder
+
+aten = torch.ops.aten
+META = torch.device("meta")
+
+SAMPLED_TOKEN = 2
+"""What sampling from unknown probabilities gives. Memory does not depend on it."""
+
+
+class UnsupportedOperationError(Exception):
+    """The simulation does not know what an operation makes."""
+
+
+Handler = Callable[["SimulatedGpu", tuple[Any, ...], dict[str, Any]], Any]
+
+
+class SimulatedGpu(TorchDispatchMode):
+    """While active, every operation with a `meta` tensor runs on the simulated GPU; operations on the CPU run for real.
+
+    Moving a CPU tensor to `meta` allocates on the card and keeps its value beside it (`known_values`). The other way
+    gives the known value, or a stated one.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self._plans: dict[Hashable, Plan | None] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one operation."""
+        kwargs = kwargs or {}
+        handler = HANDLERS.get(func)
+        if handler is not None:
+            return handler(self, args, kwargs)
+        return self.run(func, args, kwargs)
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one operation without regard to handlers of its own."""
+        key, tensors = signature(func, args, kwargs)
+        on_device = [tensor for tensor in tensors if tensor.device.type == "meta"]
+        if not on_device:
+            if tensors or not _on_meta(kwargs):
+                return func(*args, **kwargs)
+            return self._make_known(func, args, kwargs)
+        if len(on_device) != len(tensors):
+            args, kwargs = _to_meta(args), _to_meta(kwargs)
+            key, tensors = signature(func, args, kwargs)
+        result = self._run_on_device(func, args, kwargs, key, tensors)
+        _carry_values(func, args, kwargs, tensors, result)
+        return result
+
+    def _run_on_device(self, func: Any, args: Any, kwargs: Any, key: Hashable, tensors: list[torch.Tensor]) -> Any:
+        plan = self._plans.get(key)
+        if plan is not None:
+            result, made = follow(plan, tensors)
+            for tensor in made:
+                self.recorder.made(tensor)
+            return result
+        shapes = [tensor.shape for tensor in tensors]
+        try:
+            result = func(*args, **kwargs)
+        except NotImplementedError as error:
+            raise UnsupportedOperationError(f"the simulation does not know the operation {func}: {error}") from error
+        for tensor in _tensors_in(result):
+            self.recorder.made(tensor)
+        if key not in self._plans:
+            self._plans[key] = make_plan(result, tensors, shapes)
+        return result
+
+    def _make_known(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A factory: what it makes is known if it is small and not random."""
+        result = func(*args, **kwargs)
+        for tensor in _tensors_in(result):
+            self.recorder.made(tensor)
+            if tensor.numel() <= MOST_ELEMENTS and not _is_random_or_empty(func):
+                set_known(tensor, func(*args, **(kwargs | {"device": "cpu"})))
+        return result
+
+    def place(self, value: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """A copy of a CPU tensor on the card."""
+        converted = value if dtype is None else value.to(dtype)
+        placed = torch.empty_like(converted, device=META)
+        self.recorder.made(placed)
+        # Kept as it was: the host may change its own tensor afterwards.
+        set_known(placed, converted.clone())
+        return placed
+
+
+def _on_meta(kwargs: dict[str, Any]) -> bool:
+    device = kwargs.get("device")
+    return device is not None and torch.device(device).type == "meta"
+
+
+def _to_meta(value: Any) -> Any:
+    """Replace CPU tensors by `meta` ones with the same value; a scalar on the host is an argument, not memory."""
+    if isinstance(value, torch.Tensor):
+        if value.device.type == "meta":
+            return value
+        moved = torch.empty_like(value, device=META)
+        set_known(moved, value)
+        return moved
+    if isinstance(value, list | tuple):
+        return type(value)(_to_meta(item) for item in value)
+    if isinstance(value, dict):
+        return {name: _to_meta(item) for name, item in value.items()}
+    return value
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value] if value.device.type == "meta" else []
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in _tensors_in(item)]
+    return []
+
+
+def _is_random_or_empty(func: Any) -> bool:
+    return "empty" in func.__name__ or torch.Tag.nondeterministic_seeded in func.tags
+
+
+def _writes(func: Any) -> bool:
+    return bool(func._schema.is_mutable)
+
+
+def _carry_values(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor], result: Any) -> None:
+    """If all arguments are known, so is the result; what an unknown value overwrites is forgotten."""
+    values = [known(tensor) for tensor in tensors]
+    if any(value is None for value in values) or torch.Tag.nondeterministic_seeded in func.tags:
+        if _writes(func) and any(value is not None for value in values):
+            for tensor in _tensors_in(result):
+                forget(tensor)
+        return
+    if not _writes(func) and sum(tensor.numel() for tensor in _tensors_in(result)) > MOST_ELEMENTS:
+        return
+    if _is_random_or_empty(func):
+        return
+    computed = func(*_known_in(args), **{name: _known_in(value) for name, value in kwargs.items()})
+    for tensor, value in zip(_tensors_in(result), _plain_tensors(computed), strict=True):
+        set_known(tensor, value)
+
+
+def _known_in(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return known(value)
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    if isinstance(value, list | tuple):
+        return type(value)(_known_in(item) for item in value)
+    return value
+
+
+def _plain_tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in _plain_tensors(item)]
+    return []
+
+
+# ---- operations that need more than their shapes ---------------------------------------------------------------------
+
+
+def _copy_to(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`_to_copy`: between host and card, or on the card."""
+    source = args[0]
+    target = torch.device(kwargs.get("device") or source.device)
+    if source.device.type == "cpu" and target.type == "meta":
+        return gpu.place(source, dtype=kwargs.get("dtype"))
+    if source.device.type == "meta" and target.type == "cpu":
+        return on_host(source).to(kwargs.get("dtype") or source.dtype)
+    if source.device.type == "meta":
+        kwargs = {**kwargs, "device": META}
+    return gpu.run(aten._to_copy.default, args, kwargs)
+
+
+def _copy_in_place(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`copy_`: into a tensor on the host the known value goes; into one on the card nothing but knowledge."""
+    target, source = args[:2]
+    if target.device.type == "cpu" and source.device.type == "meta":
+        return aten.copy_.default(target, on_host(source))
+    return gpu.run(aten.copy_.default, args, kwargs)
+
+
+def _to_scalar(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The host asks for a number."""
+    tensor = args[0]
+    if tensor.device.type != "meta":
+        return aten._local_scalar_dense.default(tensor)
+    value = known(tensor)
+    return stated(tensor.dtype) if value is None else value.item()
+
+
+def _nonzero(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As many rows as the known value has; all of them where nothing is known."""
+    tensor = args[0]
+    if tensor.device.type != "meta":
+        return aten.nonzero.default(tensor)
+    value = known(tensor)
+    if value is None:
+        found = torch.empty((tensor.numel(), tensor.dim()), dtype=torch.int64, device=META)
+        gpu.recorder.made(found)
+        return found
+    return gpu.place(value.nonzero())
+
+
+def _index(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Indexing by a mask takes the positions that are really set; CUDA makes their indices on the way."""
+    tensor, indices = args[:2]
+    if tensor.device.type != "meta":
+        return aten.index.Tensor(*args, **kwargs)
+    return gpu.run(aten.index.Tensor, (tensor, _as_positions(gpu, indices)), kwargs)
+
+
+def _as_positions(gpu: SimulatedGpu, indices: list[Any]) -> list[Any]:
+    """Masks among the indices become one index tensor per dimension."""
+    positions: list[Any] = []
+    for index in indices:
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            positions.append(index)
+            continue
+        value = known(index) if index.device.type == "meta" else index
+        value = torch.ones(index.shape, dtype=torch.bool, device="cpu") if value is None else value
+        found = value.nonzero()
+        gpu.recorder.temporary(found.nbytes)
+        for dimension in range(found.shape[1]):
+            column = torch.empty((found.shape[0],), dtype=torch.int64, device=META)
+            set_known(column, found[:, dimension])
+            positions.append(column)
+    return positions
+
+
+def _index_put(operation: Any) -> Handler:
+    def handle(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args[0].device.type != "meta":
+            return operation(*args, **kwargs)
+        return gpu.run(operation, (args[0], _as_positions(gpu, args[1]), *args[2:]), kwargs)
+
+    return handle
+
+
+def _multinomial(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """One sample a row: CUDA divides by exponential noise in a tensor of its own (`multinomial_kernel`, ATen)."""
+    probabilities, samples = args[:2]
+    if probabilities.device.type != "meta":
+        return aten.multinomial.default(*args, **kwargs)
+    gpu.recorder.temporary(probabilities.nbytes)
+    shape = (*probabilities.shape[:-1], samples)
+    return gpu.place(torch.full(shape, SAMPLED_TOKEN, dtype=torch.int64, device="cpu"))
+
+
+HANDLERS: dict[Any, Handler] = {
+    aten._to_copy.default: _copy_to,
+    aten.copy_.default: _copy_in_place,
+    aten._local_scalar_dense.default: _to_scalar,
+    aten.nonzero.default: _nonzero,
+    aten.index.Tensor: _index,
+    aten.index_put.default: _index_put(aten.index_put.default),
+    aten.index_put_.default: _index_put(aten.index_put_.default),
+    aten._index_put_impl_.default: _index_put(aten._index_put_impl_.default),
+    aten.multinomial.default: _multinomial,
+}

@@ -1,0 +1,34 @@
+"""Calls by which the host makes or reads tensors of the simulated GPU without an operation to intercept."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from profiler.simulation.known_values import on_host
+
+
+@contextmanager
+def host_calls() -> Iterator[None]:
+    """While active, `torch.tensor` keeps the values it is given and `.tolist()` finds them."""
+    make, as_list = torch.tensor, torch.Tensor.tolist
+
+    def tensor(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        device = kwargs.get("device")
+        if device is None or torch.device(device).type != "meta":
+            return make(data, *args, **kwargs)
+        requires_grad = kwargs.pop("requires_grad", False)
+        placed = make(data, *args, **(kwargs | {"device": "cpu"})).to("meta")
+        return placed.requires_grad_() if requires_grad else placed
+
+    def tolist(self: torch.Tensor) -> Any:
+        return as_list(on_host(self) if self.device.type == "meta" else self)
+
+    torch.tensor = tensor
+    torch.Tensor.tolist = tolist  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        torch.tensor = make
+        torch.Tensor.tolist = as_list  # type: ignore[method-assign]

@@ -1,0 +1,116 @@
+"""What an operation makes, remembered by operation and shapes, so that its shape code runs once.
+
+The shape functions of `meta` kernels are Python and dominate a simulated step. A trainer runs the same operations on
+the same shapes over and over: the second time, outputs are made from memory.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+Operation = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class NewTensor:
+    """An output with a storage of its own."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class SameTensor:
+    """An output that is one of the tensor arguments, in the order they are found."""
+
+    index: int
+
+
+Output = NewTensor | SameTensor | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The outputs of an operation; `as_sequence` is the type to return them in, None for a single output."""
+
+    outputs: tuple[Output, ...]
+    as_sequence: type | None
+
+
+def signature(operation: Operation, args: Any, kwargs: Any) -> tuple[Hashable, list[torch.Tensor]]:
+    """A key that decides the outputs' shapes, and the tensors among the arguments in order."""
+    tensors: list[torch.Tensor] = []
+    key = (operation, _key(args, tensors), _key(tuple(kwargs.items()), tensors) if kwargs else ())
+    return key, tensors
+
+
+def _key(value: Any, tensors: list[torch.Tensor]) -> Hashable:
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return (value.shape, value.stride(), value.dtype, value.device.type)
+    if isinstance(value, list | tuple):
+        return tuple([_key(item, tensors) for item in value])
+    # 1, 1.0 and True are equal and mean different data types.
+    return (type(value), value)
+
+
+def make_plan(result: Any, tensors: list[torch.Tensor], key_shapes: list[torch.Size]) -> Plan | None:
+    """A plan that would give `result` again; None if it cannot be remembered (a view, or metadata changed in place)."""
+    sequence = type(result) if isinstance(result, list | tuple) else None
+    outputs: list[Output] = []
+    storages = {tensor.untyped_storage()._cdata for tensor in tensors}
+    seen: set[int] = set()
+    for item in result if sequence else (result,):
+        output = _plan_output(item, tensors, storages, seen)
+        if output is _NOT_PLANNABLE:
+            return None
+        outputs.append(output)
+    if [tensor.shape for tensor in tensors] != key_shapes:
+        return None
+    return Plan(tuple(outputs), sequence)
+
+
+_NOT_PLANNABLE: Any = object()
+
+
+def _plan_output(item: Any, tensors: list[torch.Tensor], storages: set[int], seen: set[int]) -> Any:
+    if item is None:
+        return None
+    if not isinstance(item, torch.Tensor) or item.device.type != "meta":
+        return _NOT_PLANNABLE
+    for index, tensor in enumerate(tensors):
+        if item is tensor:
+            return SameTensor(index)
+    storage = item.untyped_storage()
+    if storage._cdata in storages or storage._cdata in seen or item.storage_offset() != 0:
+        return _NOT_PLANNABLE
+    if item.numel() and storage.nbytes() != _span_bytes(item):
+        return _NOT_PLANNABLE
+    seen.add(storage._cdata)
+    return NewTensor(tuple(item.shape), tuple(item.stride()), item.dtype)
+
+
+def _span_bytes(tensor: torch.Tensor) -> int:
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
+
+
+def follow(plan: Plan, tensors: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
+    """Outputs by the plan, and those of them that are new."""
+    made: list[torch.Tensor] = []
+    outputs: list[Any] = []
+    for output in plan.outputs:
+        if output is None:
+            outputs.append(None)
+        elif isinstance(output, SameTensor):
+            outputs.append(tensors[output.index])
+        else:
+            tensor = torch.empty_strided(output.shape, output.stride, dtype=output.dtype, device="meta")
+            made.append(tensor)
+            outputs.append(tensor)
+    if plan.as_sequence is None:
+        return outputs[0], made
+    return plan.as_sequence(outputs), made

@@ -1,0 +1,146 @@
+"""A simulated GPU for the length of one trial: every piece switched on together."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from accelerate.state import AcceleratorState
+from torch.fx.experimental import _config
+from torch.utils._python_dispatch import _disable_current_modes
+
+from profiler.domain.gpu import Gpu
+from profiler.domain.memory import Category, Phase
+from profiler.simulation import autocast
+from profiler.simulation.attention import scaled_dot_product_attention
+from profiler.simulation.device import META, SimulatedGpu
+from profiler.simulation.flash_attention import simulated_flash_attention
+from profiler.simulation.host_calls import host_calls
+from profiler.simulation.kv_cache import attributed_cache
+from profiler.simulation.libraries import cublas_workspace_bytes
+from profiler.simulation.optimizers import cuda_optimizers
+from profiler.simulation.recorder import Recorder
+from profiler.simulation.trl_kernels import triton_path
+
+# `patch` is put into the module when it is imported, so torch's types do not know it.
+_symbolic_config: Any = _config
+
+
+class Simulation:
+    """The placement and the observer of a trial on a GPU that is not there. One a process."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self.recorder = Recorder()
+        # CUDA runs backward in a thread of its own; each thread's first product makes its workspace.
+        self._threads_without_cublas = {Phase.ROLLOUT, Phase.BACKWARD}
+
+    # ---- the placement that training asks for ------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Torch's name for the simulated GPU."""
+        return META
+
+    @property
+    def use_cpu(self) -> bool:
+        """True: transformers is not to look for a GPU; `adopt` moves its configuration to the simulated one."""
+        return True
+
+    @contextmanager
+    def host_side(self) -> Iterator[None]:
+        """A context in which `meta` tensors are no memory."""
+        with _disable_current_modes():
+            yield
+
+    def attributed(self, category: Category) -> AbstractContextManager[None]:
+        """A context in which new memory belongs to `category`."""
+        return self.recorder.attributed(category)
+
+    # ---- the observer ------------------------------------------------------------------------------------------------
+
+    def enter(self, phase: Phase) -> None:
+        """`phase` begins. Reference cycles are collected between steps, at the same points in every run."""
+        if phase is Phase.ROLLOUT:
+            gc.collect()
+        self.recorder.enter(phase)
+        if phase in self._threads_without_cublas:
+            self._threads_without_cublas.remove(phase)
+            self.recorder.keep(cublas_workspace_bytes(self._gpu.compute_capability), Category.WORKSPACE)
+
+    # ---- around a run ------------------------------------------------------------------------------------------------
+
+    def adopt(self, arguments: Any) -> None:
+        """Move trl's configuration, and accelerate's state with it, to the simulated GPU."""
+        arguments.__dict__["_setup_devices"] = META
+        for state in (PartialState._shared_state, AcceleratorState._shared_state):
+            if "device" in state:
+                state["device"] = META
+
+    def trainer_ready(self, trainer: Any) -> None:
+        """Say which memory is weights, reference and adapters, and how to recognise logits and gradients."""
+        attribute = self.recorder.attribute
+        attribute(_tensors(trainer.model), Category.WEIGHTS)
+        attribute((p for name, p in trainer.model.named_parameters() if "lora_" in name), Category.ADAPTERS)
+        if trainer.ref_model is not None:
+            attribute(_tensors(trainer.ref_model), Category.REFERENCE)
+        trainable = [p for p in trainer.model.parameters() if p.requires_grad]
+        for parameter in trainable:
+            parameter.register_post_accumulate_grad_hook(self._gradient_made)
+        self.recorder.know_model(
+            vocab_size=trainer.model.config.get_text_config().vocab_size,
+            trainable_shapes=[parameter.shape for parameter in trainable],
+        )
+
+    def trainer_done(self, trainer: Any) -> None:
+        """Say which memory is the optimizer's state."""
+        optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+        states = (value for state in optimizer.state.values() for value in state.values())
+        self.recorder.attribute(
+            (value for value in states if isinstance(value, torch.Tensor) and value.device.type == "meta"),
+            Category.OPTIMIZER_STATE,
+        )
+
+    def _gradient_made(self, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            self.recorder.attribute([parameter.grad], Category.GRADIENTS)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """While active, `meta` is the simulated GPU. Automatic garbage collection is off: runs are repeatable."""
+        autocast.register(
+            {"scaled_dot_product_attention": scaled_dot_product_attention(self.recorder, self._gpu.compute_capability)}
+        )
+        with ExitStack() as stack:
+            stack.enter_context(_symbolic_config.patch(meta_nonzero_assume_all_nonzero=True))
+            for part in (host_calls(), cuda_optimizers(), triton_path(self.recorder)):
+                stack.enter_context(part)
+            stack.enter_context(simulated_flash_attention(self.recorder))
+            stack.enter_context(attributed_cache(self.recorder))
+            stack.enter_context(autocast.autocast_on_meta())
+            stack.enter_context(_no_automatic_collection())
+            stack.enter_context(SimulatedGpu(self.recorder))
+            yield
+
+
+def _tensors(model: Any) -> Iterator[torch.Tensor]:
+    """Parameters and buffers, and the quantisation states of 4-bit weights."""
+    yield from model.buffers()
+    for parameter in model.parameters():
+        yield parameter
+        state = getattr(parameter, "quant_state", None)
+        while state is not None:
+            yield from (part for part in (state.absmax, state.code, state.offset) if isinstance(part, torch.Tensor))
+            state = state.state2
+
+
+@contextmanager
+def _no_automatic_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

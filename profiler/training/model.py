@@ -1,0 +1,111 @@
+"""A model of a given architecture on a given device: random weights, pretrained ones, or 4-bit ones."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights
+from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+from transformers.integrations import replace_with_bnb_linear
+from trl.trainer import grpo_trainer
+
+from profiler.domain.trial import TrialSpec, Tuning, Weights
+from profiler.training.placement import Placement
+
+_INITIAL_STD = 0.02
+
+
+def build_config(values: Mapping[str, Any], *, name: str) -> Any:
+    """Transformers' configuration object from the fields of a `config.json`."""
+    fields = {key: value for key, value in values.items() if key not in ("model_type", "dtype", "torch_dtype")}
+    config = AutoConfig.for_model(values["model_type"], **fields)
+    config._name_or_path = name
+    return config
+
+
+def build_model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
+    """The policy on the trial's device, frozen weights and all, without adapters.
+
+    Random weights are made where they live; nothing is downloaded or copied. With `weights=pretrained` transformers
+    loads `spec.model`, a local folder or a hub id.
+    """
+    if spec.weights is Weights.PRETRAINED:
+        return _pretrained(spec, placement)
+    if spec.tuning is Tuning.QLORA:
+        return _random_4bit(spec, config, placement)
+    return _random(spec, config, placement)
+
+
+@contextmanager
+def reference_from_config(spec: TrialSpec, config: Any, placement: Placement) -> Iterator[None]:
+    """While active, trl's trainer makes its reference model from the configuration and not from a checkpoint."""
+    from_path = grpo_trainer.create_model_from_path
+    if spec.weights is Weights.RANDOM:
+        grpo_trainer.create_model_from_path = lambda *_, **__: _random(spec, config, placement)
+    try:
+        yield
+    finally:
+        grpo_trainer.create_model_from_path = from_path
+
+
+def _random(spec: TrialSpec, config: Any, placement: Placement) -> Any:
+    with placement.device:
+        return AutoModelForCausalLM.from_config(
+            config, dtype=getattr(torch, spec.dtype.value), attn_implementation=spec.attn_implementation.value
+        )
+
+
+def _pretrained(spec: TrialSpec, placement: Placement) -> Any:
+    options: dict[str, Any] = {
+        "dtype": getattr(torch, spec.dtype.value),
+        "attn_implementation": spec.attn_implementation.value,
+        "device_map": {"": placement.device},
+    }
+    if spec.tuning is Tuning.QLORA:
+        options["quantization_config"] = _quantization(spec)
+    return AutoModelForCausalLM.from_pretrained(spec.model, **options)
+
+
+def _quantization(spec: TrialSpec) -> Any:
+    """nf4 with double quantisation, computing in the weights' data type, as the QLoRA paper does."""
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=getattr(torch, spec.dtype.value),
+    )
+
+
+def _random_4bit(spec: TrialSpec, config: Any, placement: Placement) -> Any:
+    """Random weights in 4 bits, one layer at a time, as transformers loads a checkpoint into 4 bits.
+
+    `from_config` refuses a quantisation configuration, so the model is made empty and filled here; only one layer
+    exists unquantised at any time.
+    """
+    with placement.host_side(), init_empty_weights(include_buffers=False):
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=getattr(torch, spec.dtype.value), attn_implementation=spec.attn_implementation.value
+        )
+        head = [name for name, module in model.named_modules() if module is model.get_output_embeddings()]
+        model = replace_with_bnb_linear(model, modules_to_not_convert=head, quantization_config=_quantization(spec))
+    for module in model.modules():
+        _fill(module, placement.device, getattr(torch, spec.dtype.value))
+    model.tie_weights()
+    model.is_loaded_in_4bit = True
+    return model
+
+
+def _fill(module: Any, device: torch.device, dtype: torch.dtype) -> None:
+    """Give one module's own parameters and buffers their values on `device`."""
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        values = torch.empty(parameter.shape, dtype=dtype, device=device)
+        values = values.fill_(1.0) if parameter.dim() == 1 else values.normal_(std=_INITIAL_STD)
+        if hasattr(parameter, "quant_state"):
+            filled = type(parameter)(values, **parameter.__dict__)._quantize(device)
+        else:
+            filled = torch.nn.Parameter(values, requires_grad=False)
+        module.register_parameter(name, filled)
+    for name, buffer in list(module.named_buffers(recurse=False)):
+        persistent = name not in module._non_persistent_buffers_set
+        module.register_buffer(name, buffer.to(device), persistent=persistent)

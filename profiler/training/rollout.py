@@ -1,0 +1,96 @@
+"""The rollout without its length: prefill, a KV cache filled at once, and the last decoding step.
+
+`rollout=synthetic` holds what decoding token by token holds at its end: per layer K and V of
+[sequences, kv_heads, prompt + completion - 1, head_dim], the growth copy of one layer at a time, and the last step's
+logits and sampling buffers. What it leaves out is the tokens in between.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from copy import copy
+from typing import Any
+
+import torch
+from transformers import DynamicCache, GenerationConfig
+
+CacheScope = Callable[[], AbstractContextManager[None]]
+"""A context in which new memory belongs to the KV cache."""
+
+
+@contextmanager
+def synthetic_rollout(model: Any, *, filler_token: int, cache_scope: CacheScope) -> Iterator[None]:
+    """While active, `model.generate` decodes only its first and its last token.
+
+    The tokens in between are `filler_token`. `model` is the transformers model itself, not a peft wrapper around it.
+    """
+    decode = model.generate
+
+    def generate(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return _first_and_last_token(decode, model.config, filler_token, cache_scope, *args, **kwargs)
+
+    model.generate = generate
+    try:
+        yield
+    finally:
+        del model.generate
+
+
+def _first_and_last_token(
+    decode: Callable[..., Any],
+    config: Any,
+    filler_token: int,
+    cache_scope: CacheScope,
+    *,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    generation_config: GenerationConfig,
+    **kwargs: Any,
+) -> torch.Tensor:
+    completion = int(generation_config.max_new_tokens)
+    if completion < 3:
+        return decode(input_ids=input_ids, attention_mask=attention_mask, generation_config=generation_config, **kwargs)
+    one_token = copy(generation_config)
+    one_token.max_new_tokens = 1
+    cache = DynamicCache(config=config)
+    ids = decode(
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        generation_config=one_token,
+        past_key_values=cache,
+        **kwargs,
+    )
+    rows, prompt = input_ids.shape
+    with cache_scope():
+        fill_cache(cache, prompt + completion - 2)
+    filler = torch.full((rows, completion - 2), filler_token, dtype=ids.dtype, device=ids.device)
+    ids = torch.cat([ids, filler], dim=1)
+    seen = torch.ones((rows, completion - 1), dtype=attention_mask.dtype, device=attention_mask.device)
+    return decode(
+        input_ids=ids,
+        attention_mask=torch.cat([attention_mask, seen], dim=1),
+        generation_config=one_token,
+        past_key_values=cache,
+        **kwargs,
+    )
+
+
+def fill_cache(cache: DynamicCache, tokens: int) -> None:
+    """Grow every layer of `cache` to `tokens` positions, one layer at a time; the new positions are zero.
+
+    A layer with a window of its own (sliding attention) is not grown beyond it.
+    """
+    for layer in cache.layers:
+        limit = min(tokens, getattr(layer, "sliding_window", None) or tokens)
+        layer.keys = _longer(layer.keys, limit)
+        layer.values = _longer(layer.values, limit)
+        if hasattr(layer, "cumulative_length"):
+            layer.cumulative_length = tokens
+
+
+def _longer(states: torch.Tensor, tokens: int) -> torch.Tensor:
+    rows, heads, present, head_dim = states.shape
+    if present >= tokens:
+        return states
+    grown = states.new_zeros((rows, heads, tokens, head_dim))
+    grown[:, :, :present] = states
+    return grown

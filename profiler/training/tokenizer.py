@@ -1,0 +1,30 @@
+"""A tokenizer that needs no download: one token a word."""
+
+from typing import Any
+
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import PreTrainedTokenizerFast
+
+PAD_TOKEN = "<pad>"
+EOS_TOKEN = "<eos>"
+_WORDS = 64
+
+
+def word(index: int) -> str:
+    """The word that stands for token `index + 2`, from a small vocabulary."""
+    return f"w{index % _WORDS}"
+
+
+def build_tokenizer() -> Any:
+    """A word-level tokenizer of 66 tokens: padding, end of sequence and 64 words.
+
+    Ids above its vocabulary, which a random model samples, decode to nothing; memory does not depend on what they say.
+    """
+    vocabulary = {PAD_TOKEN: 0, EOS_TOKEN: 1} | {word(index): index + 2 for index in range(_WORDS)}
+    tokenizer = Tokenizer(WordLevel(vocab=vocabulary, unk_token=PAD_TOKEN))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD_TOKEN, eos_token=EOS_TOKEN, padding_side="left"
+    )
