@@ -52,13 +52,9 @@ class _State:
 
 
 _state = _State()
+_replacements: dict[str, Callable[..., Any]] = {}
 _library: Library | None = None
 _fallback: Library | None = None
-
-
-def is_active() -> bool:
-    """Whether autocast is on."""
-    return _state.enabled
 
 
 class SimulatedAutocast(ContextDecorator):
@@ -153,8 +149,11 @@ _POLICIES = (
 )
 
 
-def _kernel(operation: Any, policy: Callable[..., Any]) -> Callable[..., Any]:
+def _kernel(name: str, policy: Callable[..., Any]) -> Callable[..., Any]:
+    aten_operation = operation_named(name)
+
     def call(*args: Any, **kwargs: Any) -> Any:
+        operation = _replacements.get(name, aten_operation)
         with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
             if not _state.enabled:
                 return operation(*args, **kwargs)
@@ -169,8 +168,8 @@ def operation_named(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
-def register(replacements: dict[str, Callable[..., Any]]) -> None:
-    """Register the kernels, once a process. `replacements` run instead of an operation, after its casts."""
+def _register() -> None:
+    """Register the kernels, once a process; they do nothing while their key is off."""
     global _library, _fallback  # kernels live as long as the process
     if _library is not None:
         return
@@ -180,13 +179,16 @@ def register(replacements: dict[str, Callable[..., Any]]) -> None:
     _library = Library("aten", "IMPL")
     for names, policy in _POLICIES:
         for name in names:
-            operation = replacements.get(name) or operation_named(name)
-            _library.impl(name, _kernel(operation, policy), "AutocastPrivateUse1")
+            _library.impl(name, _kernel(name, policy), "AutocastPrivateUse1")
 
 
 @contextmanager
-def autocast_on_meta() -> Iterator[None]:
-    """While active, torch's autocast works for `meta` as it does for CUDA."""
+def autocast_on_meta(replacements: dict[str, Callable[..., Any]]) -> Iterator[None]:
+    """While active, torch's autocast works for `meta` as it does for CUDA.
+
+    `replacements` run instead of the ATen operations of these names, after their casts and with autocast on or off.
+    """
+    _register()
     torch_autocast, available = torch.autocast, torch.amp.is_autocast_available
     enabled, dtype_of = torch.is_autocast_enabled, torch.get_autocast_dtype
 
@@ -206,10 +208,12 @@ def autocast_on_meta() -> Iterator[None]:
     for owner, name, value in replaced:
         setattr(owner, name, value)
     torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, False)
+    _replacements.update(replacements)
     try:
         with torch._C._IncludeDispatchKeyGuard(_KEY):
             yield
     finally:
         torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, True)
+        _replacements.clear()
         for owner, name, value in originals:
             setattr(owner, name, value)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, modeling_utils
 from transformers import modeling_flash_attention_utils as hf_flash
 
 from profiler.simulation.attention import FusedAttention, Kernel
@@ -71,6 +71,8 @@ def simulated_flash_attention(recorder: Recorder) -> Iterator[None]:
     replaced = (
         (PreTrainedModel, "_flash_attn_can_dispatch", lambda *_, **__: True),
         (hf_flash, "lazy_import_flash_attention", lambda *_, **__: found),
+        # Imported there by name, to see at the model's making that the package is there.
+        (modeling_utils, "lazy_import_flash_attention", lambda *_, **__: found),
     )
     originals = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     for owner, name, value in replaced:

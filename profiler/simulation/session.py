@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from profiler.domain.gpu import Gpu
 from profiler.domain.memory import Category, Phase
-from profiler.simulation import autocast
 from profiler.simulation.attention import scaled_dot_product_attention
+from profiler.simulation.autocast import autocast_on_meta
 from profiler.simulation.device import META, SimulatedGpu
 from profiler.simulation.flash_attention import simulated_flash_attention
 from profiler.simulation.host_calls import host_calls
@@ -110,16 +110,14 @@ class Simulation:
     @contextmanager
     def running(self) -> Iterator[None]:
         """While active, `meta` is the simulated GPU. Automatic garbage collection is off: runs are repeatable."""
-        autocast.register(
-            {"scaled_dot_product_attention": scaled_dot_product_attention(self.recorder, self._gpu.compute_capability)}
-        )
+        attention = scaled_dot_product_attention(self.recorder, self._gpu.compute_capability)
         with ExitStack() as stack:
             stack.enter_context(_symbolic_config.patch(meta_nonzero_assume_all_nonzero=True))
             for part in (host_calls(), cuda_optimizers(), triton_path(self.recorder)):
                 stack.enter_context(part)
             stack.enter_context(simulated_flash_attention(self.recorder))
             stack.enter_context(attributed_cache(self.recorder))
-            stack.enter_context(autocast.autocast_on_meta())
+            stack.enter_context(autocast_on_meta({"scaled_dot_product_attention": attention}))
             stack.enter_context(_no_automatic_collection())
             stack.enter_context(SimulatedGpu(self.recorder))
             yield

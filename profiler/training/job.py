@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, set_seed
 
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import Rollout, TrialSpec, Weights
@@ -51,6 +51,8 @@ def build_trainer(
     observer.enter(Phase.LOAD)
     arguments = grpo_config(spec, use_cpu=placement.use_cpu, output_dir=output_dir)
     arguments_ready(arguments)
+    # trl seeds only after the model is there.
+    set_seed(spec.seed)
     tokenizer = _tokenizer(spec)
     prompts = build_prompts(spec, tokenizer)
     config = build_config(model_config, name=spec.model)

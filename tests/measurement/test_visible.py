@@ -1,0 +1,68 @@
+"""Which GPUs are visible, by a scripted driver."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from profiler.measurement.visible import visible_gpus
+
+
+class ScriptedError(Exception):
+    pass
+
+
+def driver(*uuids, broken=False):
+    def init():
+        if broken:
+            raise ScriptedError("driver not loaded")
+
+    return SimpleNamespace(
+        NVMLError=ScriptedError,
+        nvmlInit=init,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: len(uuids),
+        nvmlDeviceGetHandleByIndex=lambda index: uuids[index],
+        nvmlDeviceGetUUID=lambda handle: handle.encode(),
+        nvmlDeviceGetName=lambda handle: "NVIDIA H100",
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=80 * 2**30),
+    )
+
+
+def seen(variable, *uuids):
+    environment = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
+    return [gpu.uuid for gpu in visible_gpus(environment=environment, nvml=driver(*uuids)).gpus]
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [
+        (None, ["GPU-a", "GPU-b"]),
+        ("1", ["GPU-b"]),
+        ("1, 0", ["GPU-b", "GPU-a"]),
+        ("GPU-b", ["GPU-b"]),
+        ("0,7,1", ["GPU-a"]),
+        ("-1", []),
+        ("", []),
+    ],
+)
+def test_cuda_visible_devices(variable, expected):
+    assert seen(variable, "GPU-a", "GPU-b") == expected
+
+
+def test_what_a_gpu_is():
+    (gpu,) = visible_gpus(environment={}, nvml=driver("GPU-a")).gpus
+    assert (gpu.name, gpu.memory_bytes) == ("NVIDIA H100", 80 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("nvml", "environment", "note"),
+    [
+        (driver(broken=True), {}, "does not answer (driver not loaded)"),
+        (driver(), {}, "lists no GPU"),
+        (driver("GPU-a"), {"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES='' hides every GPU"),
+    ],
+)
+def test_why_there_is_none(nvml, environment, note):
+    visible = visible_gpus(environment=environment, nvml=nvml)
+    assert not visible.gpus
+    assert note in visible.note

@@ -1,0 +1,139 @@
+"""The simulated GPU by itself: what it records, and what it knows of values."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from profiler.allocator import replay
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.memory import Category, Phase
+from profiler.simulation.device import UnsupportedOperationError
+from profiler.simulation.session import Simulation
+
+
+@pytest.fixture
+def simulation() -> Iterator[Simulation]:
+    simulation = Simulation(KNOWN_GPUS["a100-40gb"])
+    with simulation.running():
+        simulation.recorder.enter(Phase.FORWARD)
+        yield simulation
+
+
+def test_a_tensor_is_memory_until_its_storage_is_gone(simulation: Simulation) -> None:
+    tensor = torch.empty(1000, device="meta")
+    view = tensor[:10]
+    del tensor
+    again = torch.empty(1, device="meta")
+    del view, again
+    trace = simulation.recorder.finished()
+    # Allocated, allocated, and freed in the order their last user went.
+    assert trace.events == (1, 2, -1, -2)
+    assert trace.sizes_bytes == (4000, 4)
+
+
+def test_tensors_on_the_cpu_are_no_memory_and_have_values(simulation: Simulation) -> None:
+    assert (torch.ones(3, device="cpu") * 2).tolist() == [2.0, 2.0, 2.0]
+    assert simulation.recorder.finished().events == ()
+
+
+def test_moving_to_the_gpu_allocates_and_keeps_the_value(simulation: Simulation) -> None:
+    host = torch.tensor([[1, 0], [1, 1]])
+    mask = host.to("meta").bool()
+    host.zero_()  # the copy is a copy
+    assert simulation.recorder.finished().sizes_bytes[0] == 4 * 8
+    assert mask.sum().item() == 3
+    assert bool(mask.all()) is False
+    assert mask.any(dim=1).tolist() == [True, True]
+    assert mask.cpu().tolist() == [[True, False], [True, True]]
+
+
+def test_indexing_by_a_mask_takes_the_positions_that_are_set(simulation: Simulation) -> None:
+    hidden = torch.empty((2, 2, 8), device="meta", requires_grad=True)
+    mask = torch.tensor([[True, False], [True, True]], device="meta")
+    taken = hidden[mask]
+    assert taken.shape == (3, 8)
+    assert mask.nonzero().shape == (3, 2)
+    taken.sum().backward()
+    assert hidden.grad is not None
+    assert hidden.grad.shape == (2, 2, 8)
+
+
+def test_writing_into_a_view_of_a_known_tensor_is_known(simulation: Simulation) -> None:
+    labels = torch.tensor([[5, 6, 7]], device="meta")
+    labels[:, :-1] = -100
+    assert labels.tolist() == [[-100, -100, 7]]
+
+
+def test_what_an_unknown_value_overwrites_is_forgotten(simulation: Simulation) -> None:
+    known = torch.zeros(2, dtype=torch.bool, device="meta")
+    view = known[:1]
+    known.logical_or_(torch.empty(2, dtype=torch.bool, device="meta"))
+    assert known.nonzero().shape == (2, 1)  # nothing known: every position may be set
+    assert view.nonzero().shape == (1, 1)
+
+
+def test_the_host_asks_for_an_unknown_number(simulation: Simulation) -> None:
+    loss = torch.empty((), device="meta")
+    assert loss.item() == 1.0
+    assert bool(torch.isnan(loss)) is False
+
+
+def test_backward_frees_what_forward_kept(simulation: Simulation) -> None:
+    weight = nn.Parameter(torch.empty((64, 64), device="meta"))
+    output = torch.empty((128, 64), device="meta") @ weight
+    output.sum().backward()
+    del output
+    gc.collect()
+    trace = simulation.recorder.finished()
+    live = {abs(event) - 1 for event in trace.events if event > 0} - {-event - 1 for event in trace.events if event < 0}
+    assert sorted(trace.sizes_bytes[block] for block in live) == [64 * 64 * 4, 64 * 64 * 4]  # the weight, its gradient
+
+
+def test_a_context_attributes_what_is_made_in_it(simulation: Simulation) -> None:
+    with simulation.attributed(Category.KV_CACHE):
+        kept = torch.empty(128, device="meta")
+    other = torch.empty(128, dtype=torch.int32, device="meta")
+    peaks = replay(simulation.recorder.finished())
+    assert peaks.breakdown == {Category.KV_CACHE: 512, Category.INPUTS: 512}
+    del kept, other
+
+
+def test_host_side_tensors_are_no_memory(simulation: Simulation) -> None:
+    with simulation.host_side():
+        skeleton = torch.empty(1000, device="meta")
+    assert simulation.recorder.finished().events == ()
+    del skeleton
+
+
+def test_an_operation_without_a_shape_function_is_named(simulation: Simulation) -> None:
+    library = torch.library.Library("simulated_gpu_test", "DEF")
+    library.define("unknown(Tensor x) -> Tensor")
+    library.impl("unknown", lambda x: x, "CPU")
+    with pytest.raises(UnsupportedOperationError, match=r"simulated_gpu_test\.unknown"):
+        torch.ops.simulated_gpu_test.unknown(torch.empty(1, device="meta"))
+
+
+def _layer_trace() -> tuple[tuple[int, ...], tuple[int, ...]]:
+    simulation = Simulation(KNOWN_GPUS["h100-80gb"])
+    with simulation.running():
+        simulation.recorder.enter(Phase.FORWARD)
+        with torch.device("meta"):
+            model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 32))
+            for _ in range(3):
+                rows = torch.empty(16, 32)
+                with torch.autocast("meta", dtype=torch.bfloat16):
+                    loss = nn.functional.cross_entropy(model(rows), torch.zeros(16, dtype=torch.int64))
+                loss.backward()
+                model.zero_grad()
+                del loss
+        trace = simulation.recorder.finished()
+    return tuple(trace.events), tuple(trace.sizes_bytes)
+
+
+def test_remembered_operations_make_what_they_made_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    remembered = _layer_trace()
+    monkeypatch.setattr("profiler.simulation.device.make_plan", lambda *_: None)
+    assert _layer_trace() == remembered

@@ -1,0 +1,192 @@
+"""The real trainer on the CPU: it trains, announces its phases, and every way of log-probabilities means the same."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
+from transformers import PreTrainedTokenizerFast
+
+from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.errors import UsageError
+from profiler.domain.memory import Phase
+from profiler.domain.trial import Backend, Dtype, Lengths, Logprobs, Rollout, TrialSpec, Tuning, Weights
+from profiler.training.job import build_trainer
+from profiler.training.logprobs import full_logprobs
+from profiler.training.placement import RealDevice
+from profiler.training.prompts import build_prompts
+from profiler.training.tokenizer import build_tokenizer
+
+LORA: dict[str, Any] = {"tuning": Tuning.LORA, "lora_rank": 4, "lora_alpha": 8, "lora_target_modules": ("q_proj",)}
+
+
+class Phases:
+    """Remembers the phases in order, without repeats."""
+
+    def __init__(self) -> None:
+        self.seen: list[Phase] = []
+
+    def enter(self, phase: Phase) -> None:
+        if not self.seen or self.seen[-1] is not phase:
+            self.seen.append(phase)
+
+
+def spec(**keys: Any) -> TrialSpec:
+    defaults: dict[str, Any] = {
+        "backend": Backend.CPU,
+        "gpu": None,
+        "model": "tiny",
+        "max_prompt_length": 6,
+        "max_completion_length": 8,
+        "steps": 1,
+    }
+    return TrialSpec(**(defaults | keys))
+
+
+def trainer_of(trial: TrialSpec, phases: Phases | None = None) -> Any:
+    return build_trainer(
+        trial,
+        model_config=BUILTIN_MODELS["tiny"].config,
+        placement=RealDevice(device=torch.device("cpu")),
+        observer=phases or Phases(),
+        output_dir=Path(tempfile.mkdtemp()),
+    )
+
+
+def micro_batch_phases(accumulation: int) -> list[Phase]:
+    return [Phase.FORWARD, Phase.BACKWARD] * accumulation
+
+
+def test_phases_of_one_step() -> None:
+    phases = Phases()
+    trainer_of(spec(), phases).train()
+    step = [Phase.ROLLOUT, Phase.REWARD, *micro_batch_phases(4), Phase.OPTIMIZER]
+    assert phases.seen == [Phase.LOAD, *step]
+
+
+def test_a_reference_is_scored_after_the_rollout() -> None:
+    phases = Phases()
+    trainer_of(spec(beta=0.04), phases).train()
+    assert phases.seen[1:4] == [Phase.ROLLOUT, Phase.SCORE, Phase.REWARD]
+
+
+def test_old_log_probs_are_scored_where_trl_needs_them() -> None:
+    phases = Phases()
+    trainer_of(spec(steps_per_generation=8, steps=2), phases).train()
+    assert Phase.SCORE in phases.seen
+    assert phases.seen.count(Phase.ROLLOUT) == 1
+
+
+@pytest.mark.parametrize("rollout", list(Rollout))
+@pytest.mark.parametrize("keys", [{}, LORA])
+def test_training_changes_what_is_trained_and_nothing_else(rollout: Rollout, keys: dict[str, Any]) -> None:
+    trainer = trainer_of(spec(rollout=rollout, dtype=Dtype.FLOAT32, bf16=False, **keys))
+    before = {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
+    trainer.args.learning_rate = 1.0
+    trainer.train()
+    changed = {name for name, value in trainer.model.named_parameters() if not torch.equal(value, before[name])}
+    trainable = {name for name, value in trainer.model.named_parameters() if value.requires_grad}
+    assert changed
+    assert changed <= trainable
+
+
+@pytest.mark.parametrize("lengths", list(Lengths))
+@pytest.mark.parametrize("rollout", list(Rollout))
+def test_completions_have_the_lengths_that_are_asked_for(lengths: Lengths, rollout: Rollout) -> None:
+    trainer = trainer_of(spec(lengths=lengths, rollout=rollout))
+    trainer.train()
+    found = torch.cat([batch["completion_mask"] for batch in trainer._buffered_inputs]).sum(dim=1)
+    # Four groups of four; trl shuffles the rows of a generation batch.
+    assert sorted(found.tolist()) == ([8] * 16 if lengths is Lengths.FORCED else [5] * 4 + [6] * 4 + [7] * 4 + [8] * 4)
+
+
+def gradients(logprobs: Logprobs, **keys: Any) -> dict[str, torch.Tensor]:
+    trainer = trainer_of(
+        spec(logprobs=logprobs, dtype=Dtype.FLOAT32, bf16=False, lengths=Lengths.FORCED, beta=0.0, **keys)
+    )
+    found: dict[str, torch.Tensor] = {}
+    clip = trainer._clip_grad_norm
+
+    def look(model: Any) -> Any:
+        found.update({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+        return clip(model)
+
+    trainer._clip_grad_norm = look
+    trainer.train()
+    return found
+
+
+@pytest.mark.parametrize("logprobs", [Logprobs.FULL, Logprobs.SLICED, Logprobs.MINIBATCH])
+def test_every_way_gives_the_gradients_of_trl_today(logprobs: Logprobs) -> None:
+    today, other = gradients(Logprobs.FUSED), gradients(logprobs)
+    assert today.keys() == other.keys()
+    assert any(value.abs().max() > 0 for value in today.values())
+    for name, value in today.items():
+        torch.testing.assert_close(other[name], value, rtol=1e-3, atol=1e-6)
+
+
+def test_log_probs_of_trl_0_14_by_hand() -> None:
+    class Fixed:
+        """A model whose logits are given: two tokens to choose from, the second three times as likely."""
+
+        def __call__(self, *, input_ids: torch.Tensor, logits_to_keep: int) -> Any:
+            logits = torch.tensor([1.0, 3.0]).log().expand(*input_ids.shape, 2)[:, -logits_to_keep:]
+            return type("Output", (), {"logits": logits})
+
+    found = full_logprobs(Fixed(), torch.tensor([[0, 0, 1, 0]]), 2)
+    torch.testing.assert_close(found, torch.tensor([[0.75, 0.25]]).log())
+
+
+def byte_level_tokenizer() -> Any:
+    """A tokenizer as Qwen's checkpoints have it, over bytes and without merges."""
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    trainer = BpeTrainer(vocab_size=258, special_tokens=["<pad>", "<eos>"], initial_alphabet=ByteLevel.alphabet())
+    tokenizer.train_from_iterator([], trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
+
+
+def test_pretrained_weights_and_a_data_set_from_local_files(tmp_path: Path) -> None:
+    random = trainer_of(spec())
+    folder = tmp_path / "model"
+    random.model.save_pretrained(folder)
+    byte_level_tokenizer().save_pretrained(folder)
+    data = tmp_path / "questions.jsonl"
+    data.write_text(
+        "\n".join(json.dumps({"question": f"w{row} w2 w3 w4 w5 w6 w7 w8 w9", "answer": "1"}) for row in range(3))
+    )
+    trial = spec(model=str(folder), weights=Weights.PRETRAINED, dataset=str(data), beta=0.04)
+    trainer = trainer_of(trial)
+    for name, value in trainer.model.state_dict().items():
+        assert torch.equal(value, random.model.state_dict()[name]), name
+    trainer.train()
+    assert trainer.state.global_step == 1
+    assert trainer.ref_model is not None
+
+
+def test_prompts_have_exactly_the_length_asked_for_and_differ() -> None:
+    tokenizer = build_tokenizer()
+    prompts = build_prompts(spec(max_prompt_length=50), tokenizer)["prompt"]
+    assert {len(tokenizer(prompt)["input_ids"]) for prompt in prompts} == {50}
+    assert len(set(prompts)) == len(prompts)
+
+
+def test_a_long_prompt_of_a_data_set_is_cut_to_its_end(tmp_path: Path) -> None:
+    Dataset.from_dict({"prompt": [" ".join(f"w{i}" for i in range(20))]}).to_json(tmp_path / "p.jsonl")
+    prompts = build_prompts(spec(dataset=str(tmp_path / "p.jsonl"), max_prompt_length=3), build_tokenizer())["prompt"]
+    assert set(prompts) == {"w17 w18 w19"}
+
+
+def test_a_data_set_without_prompts_is_told(tmp_path: Path) -> None:
+    Dataset.from_dict({"text": ["a"]}).to_json(tmp_path / "p.jsonl")
+    with pytest.raises(UsageError, match="needs a column prompt or question; it has text"):
+        build_prompts(spec(dataset=str(tmp_path / "p.jsonl")), build_tokenizer())

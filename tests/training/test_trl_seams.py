@@ -1,0 +1,44 @@
+"""The methods of trl and transformers that `ProfiledTrainer` overrides: told here when they move."""
+
+import inspect
+
+import pytest
+from transformers import Trainer
+from trl import GRPOConfig, GRPOTrainer
+from trl.trainer import grpo_trainer
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        ("_generate_single_turn", ["self", "prompt_ids", "images", "multimodal_fields", "num_generations"]),
+        (
+            "_get_per_token_logps_and_entropies",
+            ["self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"],
+        ),
+        ("_calculate_rewards", ["self", "inputs", "prompts", "completions", "completion_ids_list"]),
+        ("compute_loss", ["self", "model", "inputs", "return_outputs", "num_items_in_batch"]),
+    ],
+)
+def test_signatures_of_trl(method: str, parameters: list[str]) -> None:
+    function = inspect.unwrap(getattr(GRPOTrainer, method))
+    assert list(inspect.signature(function).parameters)[: len(parameters)] == parameters
+
+
+def test_transformers_clips_before_the_optimizer_steps() -> None:
+    source = inspect.getsource(Trainer._run_epoch)
+    assert source.index("self._clip_grad_norm(model)") < source.index("self.optimizer.step()")
+
+
+def test_backward_follows_the_loss() -> None:
+    source = inspect.getsource(Trainer.training_step)
+    assert source.index("self.compute_loss(") < source.index("self.accelerator.backward(loss")
+
+
+def test_the_reference_is_made_by_a_function_of_the_trainers_module() -> None:
+    assert callable(grpo_trainer.create_model_from_path)
+    assert "create_model_from_path(get_config_model_id(" in inspect.getsource(GRPOTrainer.__init__)
+
+
+def test_trl_has_no_prompt_length_any_more() -> None:
+    assert not hasattr(GRPOConfig, "max_prompt_length")

@@ -1,0 +1,117 @@
+"""Trials on the simulated GPU, end to end through the real trainer."""
+
+from typing import Any
+
+import pytest
+from simulating import LORA, small_spec
+
+from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.memory import Category, Phase
+from profiler.domain.optimizers import Optimizer
+from profiler.domain.outcome import Outcome, Status
+from profiler.domain.trial import Attention, Dtype, Lengths, Logprobs, Rollout, Tuning
+from profiler.worker.simulated import run_simulated
+
+
+def run(**keys: Any) -> Outcome:
+    spec = small_spec(**keys)
+    return run_simulated(spec, BUILTIN_MODELS[spec.model].config)
+
+
+CASES: list[dict[str, Any]] = [
+    *({"optim": optim} for optim in Optimizer),
+    *({"logprobs": logprobs, "beta": 0.04} for logprobs in Logprobs),
+    *({"logprobs": logprobs, "tuning": Tuning.LORA, **LORA} for logprobs in Logprobs),
+    *({"lengths": lengths} for lengths in Lengths),
+    *({"rollout": rollout} for rollout in Rollout),
+    *({"attn_implementation": attention} for attention in Attention),
+    *({"dtype": dtype, "bf16": dtype is not Dtype.FLOAT16} for dtype in Dtype),
+    *({"gpu": gpu} for gpu in ("a100-40gb", "rtx-4090-24gb", "t4-16gb", "b200-180gb")),
+    {"tuning": Tuning.QLORA, "optim": Optimizer.PAGED_ADAMW_8BIT, **LORA},
+    {"tuning": Tuning.QLORA, "gradient_checkpointing": False, "beta": 0.04, **LORA},
+    {"gradient_checkpointing": False},
+    {"steps_per_generation": 8},
+    {"steps_per_generation": 1, "logprobs": Logprobs.FULL, "attn_implementation": Attention.FLASH_ATTENTION_2},
+    {
+        "num_generations": 8,
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 1,
+        "steps_per_generation": 1,
+    },
+]
+
+
+@pytest.mark.parametrize("keys", CASES, ids=str)
+def test_every_way_to_train_gives_an_answer_whose_parts_sum(keys: dict[str, Any]) -> None:
+    outcome = run(**keys)
+    assert outcome.status is Status.OK, outcome.message
+    peak = outcome.peak_allocated_bytes
+    assert peak is not None
+    assert peak > 0
+    assert sum(share.size_bytes for share in outcome.breakdown) == peak
+    assert max(phase.peak_allocated_bytes or 0 for phase in outcome.phases) == peak
+    other = sum(share.size_bytes for share in outcome.breakdown if share.category is Category.OTHER)
+    assert other <= peak / 100
+    assert outcome.required_allocated_bytes == peak
+    assert outcome.steps_run == 2
+    assert outcome.parameters == BUILTIN_MODELS["tiny"].parameters
+    assert outcome.step_time_s is None
+    assert outcome.peak_reserved_bytes is None
+
+
+def test_a_card_that_is_too_small_is_an_answer_with_what_it_would_need() -> None:
+    outcome = run(model="qwen2.5-3b", gpu="t4-16gb", steps=1, gradient_accumulation_steps=1, steps_per_generation=1)
+    assert outcome.status is Status.OOM
+    assert outcome.oom is not None
+    assert outcome.oom.requested_bytes is not None
+    assert outcome.gpu_memory_bytes is not None
+    assert outcome.peak_allocated_bytes is not None
+    assert outcome.required_allocated_bytes is not None
+    assert outcome.peak_allocated_bytes <= outcome.gpu_memory_bytes < outcome.required_allocated_bytes
+    assert outcome.phases[-1].phase is outcome.oom.phase
+    assert "would have been needed" in outcome.message
+
+
+def test_phases_are_told_in_their_order() -> None:
+    phases = [phase.phase for phase in run(beta=0.04).phases]
+    assert phases == [
+        Phase.LOAD, Phase.ROLLOUT, Phase.SCORE, Phase.REWARD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER,
+    ]  # fmt: skip
+
+
+def test_what_saves_memory_saves_memory() -> None:
+    """Each method against the one it improves on, on a model large enough that constants do not hide it."""
+    size: dict[str, Any] = {
+        "model": "qwen2.5-0.5b",
+        "max_prompt_length": 256,
+        "max_completion_length": 256,
+        "gradient_accumulation_steps": 1,
+        "steps_per_generation": 1,
+    }
+
+    def needed(**keys: Any) -> int:
+        return run(**(size | keys)).peak_allocated_bytes or 0
+
+    full = needed(gradient_checkpointing=False)
+    assert needed() < full
+    assert needed(optim=Optimizer.ADAMW_8BIT, gradient_checkpointing=False) < full
+    assert needed(logprobs=Logprobs.FULL, gradient_checkpointing=False) > full
+    lora = needed(tuning=Tuning.LORA, gradient_checkpointing=False, **LORA)
+    assert needed(tuning=Tuning.QLORA, gradient_checkpointing=False, **LORA) < lora
+
+
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "llama", "mistral", "gemma"])
+def test_families_work_from_their_config(model_type: str) -> None:
+    config = {
+        "model_type": model_type,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 512,
+        "max_position_embeddings": 4096,
+    }
+    outcome = run_simulated(small_spec(model="./a-folder"), config)
+    assert outcome.status is Status.OK, outcome.message
