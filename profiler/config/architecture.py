@@ -1,0 +1,153 @@
+"""A model's `config.json` -> its architecture, with the defaults that transformers fills in.
+
+A `config.json` may leave out what equals the default of its model type, so the defaults that decide memory are listed
+here. Source: transformers 5.23, `models/<type>/configuration_<type>.py`, read field by field.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from profiler.config.reading import FieldReader, show
+from profiler.domain.architecture import Architecture
+from profiler.domain.errors import Fault, UsageError
+
+_NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+
+_DECODER_SUFFIXES = ("ForCausalLM", "ForConditionalGeneration")
+
+_EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Family:
+    """What transformers assumes for one model type where `config.json` is silent. None: derived from other fields."""
+
+    max_position_embeddings: int
+    vocab_size: int | None = None
+    num_attention_heads: int | None = None
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    qk_norm: bool = False
+
+
+_FAMILIES: Mapping[str, _Family] = {
+    "llama": _Family(max_position_embeddings=2048),
+    "mistral": _Family(max_position_embeddings=131_072, num_key_value_heads=8),
+    "qwen2": _Family(max_position_embeddings=32_768, num_key_value_heads=32, attention_bias=True),
+    "qwen3": _Family(max_position_embeddings=32_768, num_key_value_heads=32, head_dim=128, qk_norm=True),
+    "gemma": _Family(max_position_embeddings=8192, num_key_value_heads=16, head_dim=256, tie_word_embeddings=True),
+    "gemma2": _Family(max_position_embeddings=8192, num_key_value_heads=4, head_dim=256, tie_word_embeddings=True),
+    "gemma3_text": _Family(
+        max_position_embeddings=131_072,
+        vocab_size=262_208,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=256,
+        tie_word_embeddings=True,
+        qk_norm=True,
+    ),
+    "phi3": _Family(max_position_embeddings=4096),
+    "granite": _Family(max_position_embeddings=2048),
+    "olmo2": _Family(max_position_embeddings=2048, qk_norm=True),
+    "smollm3": _Family(max_position_embeddings=32_768, num_key_value_heads=4, tie_word_embeddings=True),
+}
+
+MODEL_TYPES = tuple(_FAMILIES)
+"""The model types whose defaults are known."""
+
+PROJECTION_NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The linear layers of a decoder layer in every known model type except phi3, in the order of the forward pass."""
+
+FUSED_PROJECTION_NAMES = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
+"""The same in phi3."""
+
+OTHER_TARGETS = ("embed_tokens", "lm_head")
+"""What peft can also adapt, outside the layers."""
+
+
+def read_architecture(config: Mapping[str, object], *, model: str) -> Architecture:
+    """The architecture that a `config.json` describes.
+
+    Args:
+        config: The file's content. A `text_config` inside it, as multimodal models have, is what is read.
+        model: What the user called the model, for the fault.
+
+    Raises:
+        UsageError: It describes no decoder-only model with dense layers of gated MLPs, or a field is not a number.
+    """
+    inner = config.get("text_config")
+    text_config = inner if isinstance(inner, Mapping) else config
+    model_type = show(text_config.get("model_type", "unknown"))
+    family = _FAMILIES.get(model_type, _Family(max_position_embeddings=2048))
+    filled = _with_defaults(text_config, family)
+    _refuse_what_is_no_decoder(config, filled, model=model, model_type=model_type)
+    reader = FieldReader(filled)
+    architecture = _read(reader, model_type=model_type, qk_norm=family.qk_norm)
+    if reader.faults:
+        details = "; ".join(fault.sentence().rstrip(".") for fault in reader.faults)
+        raise _no_decoder(model, f"its config.json cannot be used, {details}")
+    return architecture
+
+
+def _read(reader: FieldReader, *, model_type: str, qk_norm: bool) -> Architecture:
+    return Architecture(
+        model_type=model_type,
+        vocab_size=reader.count("vocab_size"),
+        hidden_size=reader.count("hidden_size"),
+        intermediate_size=reader.count("intermediate_size"),
+        num_hidden_layers=reader.count("num_hidden_layers"),
+        num_attention_heads=reader.count("num_attention_heads"),
+        num_key_value_heads=reader.count("num_key_value_heads"),
+        head_dim=reader.count("head_dim"),
+        max_position_embeddings=reader.count("max_position_embeddings"),
+        tie_word_embeddings=reader.flag("tie_word_embeddings"),
+        qkv_bias=reader.flag("attention_bias"),
+        qk_norm=qk_norm,
+    )
+
+
+def _with_defaults(config: Mapping[str, object], family: _Family) -> dict[str, object]:
+    filled = dict(config)
+    for name, default in asdict(family).items():
+        if filled.get(name) is None:
+            filled[name] = default
+    if filled["num_key_value_heads"] is None:
+        filled["num_key_value_heads"] = filled["num_attention_heads"]
+    hidden_size, heads = filled.get("hidden_size"), filled["num_attention_heads"]
+    if filled["head_dim"] is None and isinstance(hidden_size, int) and isinstance(heads, int) and heads > 0:
+        filled["head_dim"] = hidden_size // heads
+    return filled
+
+
+def _refuse_what_is_no_decoder(
+    config: Mapping[str, object], filled: Mapping[str, object], *, model: str, model_type: str
+) -> None:
+    missing = [name for name in _NEEDED if filled.get(name) is None]
+    if missing:
+        raise _no_decoder(model, f"its config.json has no {', '.join(missing)}")
+    if config.get("is_encoder_decoder") is True:
+        raise _no_decoder(model, "its config.json says is_encoder_decoder")
+    if any(isinstance(count := filled.get(name), int) and count > 1 for name in _EXPERT_FIELDS):
+        raise _no_decoder(model, f"it is a mixture of experts ({model_type}), which the profiler cannot size yet")
+    if model_type in _FAMILIES:
+        return
+    classes = config.get("architectures")
+    names = [str(name) for name in classes] if isinstance(classes, list | tuple) else []
+    if not any(name.endswith(_DECODER_SUFFIXES) for name in names):
+        said = f"model_type {model_type}" + (f", architectures {', '.join(names)}" if names else "")
+        raise _no_decoder(model, f"its config.json describes no causal language model ({said})")
+
+
+def _no_decoder(model: str, reason: str) -> UsageError:
+    return UsageError(
+        [
+            Fault(
+                key="model",
+                found=model,
+                allowed=f"must be a decoder-only language model, but {reason}",
+                way_out=f"Known model types: {', '.join(MODEL_TYPES)}.",
+            )
+        ]
+    )

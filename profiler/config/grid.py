@@ -1,0 +1,128 @@
+"""A grid of trials: axes times cases over common values, and what an override on the command line does to it."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from profiler.config.identity import SPEC_KEYS
+from profiler.config.reading import show
+from profiler.config.specification import unknown_key
+from profiler.domain.errors import Fault, UsageError
+
+Point = Mapping[str, object]
+"""Untyped keys and values of one trial."""
+
+_REFERENCE = re.compile(r"\$\{(\w+)\}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """One question, as a set of points."""
+
+    name: str
+    question: str
+    base: Point
+    """The values that hold where neither an axis nor a case says otherwise."""
+    axes: Mapping[str, tuple[object, ...]]
+    """Every combination of these values is a point; the first axis turns slowest."""
+    cases: tuple[Point, ...]
+    """Bundles of keys that change together, each once for every combination of the axes. Never empty."""
+
+
+def read_grid(name: str, values: Mapping[str, object]) -> Grid:
+    """The grid that a composed configuration describes: `question`, `axes`, `cases`, and trial keys beside them.
+
+    Raises:
+        UsageError: It has not that form; carries every fault found.
+    """
+    faults: list[Fault] = []
+    axes = _read_axes(values.get("axes"), faults)
+    cases = _read_cases(values.get("cases"), faults)
+    for key in [*axes, *dict.fromkeys(key for case in cases for key in case)]:
+        if key not in SPEC_KEYS:
+            faults.append(unknown_key(key, f"(grid {name})", SPEC_KEYS))
+        if key in axes and any(key in case for case in cases):
+            faults.append(_form_fault(f"axes.{key}", axes[key], "is an axis and in a case; a key can be one of them"))
+    if faults:
+        raise UsageError(faults)
+    return Grid(
+        name=name,
+        question=str(values.get("question") or ""),
+        base={key: values[key] for key in SPEC_KEYS if key in values},
+        axes=axes,
+        cases=cases or ({},),
+    )
+
+
+def _read_axes(value: object, faults: list[Fault]) -> dict[str, tuple[object, ...]]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        faults.append(_form_fault("axes", value, "must be a mapping of keys to lists of values"))
+        return {}
+    axes: dict[str, tuple[object, ...]] = {}
+    for key, candidates in value.items():
+        if isinstance(candidates, list | tuple) and candidates:
+            axes[str(key)] = tuple(candidates)
+        else:
+            faults.append(_form_fault(f"axes.{key}", candidates, "must be a list of at least one value"))
+    return axes
+
+
+def _read_cases(value: object, faults: list[Fault]) -> tuple[Point, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, list | tuple) and all(isinstance(case, Mapping) for case in value):
+        return tuple({str(key): item for key, item in case.items()} for case in value)
+    faults.append(_form_fault("cases", value, "must be a list of mappings of keys to values"))
+    return ()
+
+
+def _form_fault(key: str, value: object, allowed: str) -> Fault:
+    return Fault(key=key, found=show(value), allowed=allowed, way_out="The other files in sweeps/grid show the form.")
+
+
+def expand(grid: Grid, overrides: Mapping[str, Sequence[object]]) -> list[Point]:
+    """The points of `grid`, in order: axes outside, then overrides of other keys, then cases.
+
+    An override replaces its key at every point, whether the key stood in the base, in an axis or in a case; points
+    that become equal are left in once. Points that only mean the same are told apart here: equality of meaning is
+    that of the specs (`parse_points`).
+
+    A value ``${key}`` stands for the value of that key at the same point.
+    """
+    axes: dict[str, Sequence[object]] = {**grid.axes, **overrides}
+    cases = [{key: value for key, value in case.items() if key not in overrides} for case in grid.cases]
+    points: list[Point] = []
+    for combination in product(*axes.values()):
+        chosen = dict(zip(axes, combination, strict=True))
+        points.extend(_dereferenced({**grid.base, **chosen, **case}) for case in cases)
+    return _each_once(points)
+
+
+def _dereferenced(point: Point) -> Point:
+    return {key: _follow(point, value, seen=(key,)) for key, value in point.items()}
+
+
+def _follow(point: Point, value: object, *, seen: tuple[str, ...]) -> object:
+    match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return value
+    target = match.group(1)
+    if target not in point or target in seen:
+        reason = "refers to itself" if target in seen else "refers to no key of the trial"
+        raise UsageError([Fault(key=seen[0], found=show(value), allowed=reason)])
+    return _follow(point, point[target], seen=(*seen, target))
+
+
+def _each_once(points: Iterable[Point]) -> list[Point]:
+    kept: list[Point] = []
+    seen: set[str] = set()
+    for point in points:
+        # Values may be lists, which cannot be hashed; the texts of unlike values are unlike.
+        text = repr(sorted(point.items()))
+        if text not in seen:
+            seen.add(text)
+            kept.append(point)
+    return kept

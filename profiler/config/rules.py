@@ -1,0 +1,166 @@
+"""What a point's keys must satisfy together: rules of trl, transformers and peft, checked before anything starts."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Protocol
+
+from profiler.config.architecture import FUSED_PROJECTION_NAMES, MODEL_TYPES, OTHER_TARGETS, PROJECTION_NAMES
+from profiler.domain.architecture import Architecture
+from profiler.domain.builtin_models import find_builtin
+from profiler.domain.errors import Fault, nearest
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.trial import ALL_LINEAR, Attention, Backend, Dtype, TrialSpec, Tuning, Weights
+
+_ALLOC_CONF = re.compile(r"[a-z_0-9]+:(\[[^\[\]]+\]|[^,:\[\]]+)(,[a-z_0-9]+:(\[[^\[\]]+\]|[^,:\[\]]+))*")
+
+_FLASH_COMPUTE_CAPABILITY = (8, 0)
+"""flash-attn 2's README: Ampere or newer."""
+
+
+class Sound(Protocol):
+    """Whether none of some keys was found wrong already."""
+
+    def __call__(self, *keys: str) -> bool:
+        """True where a rule over `keys` can be judged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rule:
+    """One rule and the keys it reads; it is passed over where one of them is wrong by itself."""
+
+    keys: tuple[str, ...]
+    check: Callable[[TrialSpec, Architecture | None], Iterator[Fault]]
+
+
+def broken_rules(spec: TrialSpec, architecture: Architecture | None, *, sound: Sound) -> list[Fault]:
+    """The rules that `spec` breaks. `architecture` is None where the model is not known: its rules are passed over."""
+    return [fault for rule in _RULES if sound(*rule.keys) for fault in rule.check(spec, architecture)]
+
+
+def is_alloc_conf(text: str) -> bool:
+    """Whether `text` has the form of PYTORCH_ALLOC_CONF; keys and values are the allocator's business."""
+    compact = "".join(text.split())
+    return not compact or _ALLOC_CONF.fullmatch(compact) is not None
+
+
+def in_layer_order(names: Sequence[str]) -> tuple[str, ...]:
+    """Module names, each once, as they follow in a layer, others behind: peft takes them as a set."""
+    known = (*PROJECTION_NAMES, *FUSED_PROJECTION_NAMES, *OTHER_TARGETS)
+    unique = {name.strip() for name in names}
+    return tuple(sorted(unique, key=lambda name: (known.index(name) if name in known else len(known), name)))
+
+
+def _whole_groups(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    """The rule of trl 1.16, `GRPOConfig.__post_init__`, on one GPU."""
+    if spec.generation_batch_size % spec.num_generations == 0:
+        return
+    step = spec.num_generations // gcd(spec.num_generations, spec.steps_per_generation)
+    enough = -(-spec.per_device_train_batch_size // step) * step
+    yield Fault(
+        key="num_generations",
+        found=str(spec.num_generations),
+        allowed=(
+            f"must divide the completions generated at once, per_device_train_batch_size x steps_per_generation = "
+            f"{spec.per_device_train_batch_size} x {spec.steps_per_generation} = {spec.generation_batch_size}"
+        ),
+        way_out=f"The next batch that it divides is per_device_train_batch_size={enough}.",
+    )
+
+
+def _within_context(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
+    if architecture is None:
+        return
+    context = architecture.max_position_embeddings
+    tokens = spec.max_prompt_length + spec.max_completion_length
+    if tokens <= context:
+        return
+    room = context - spec.max_prompt_length
+    yield Fault(
+        key="max_completion_length",
+        found=str(spec.max_completion_length),
+        allowed=(
+            f"with max_prompt_length={spec.max_prompt_length} a row has {tokens} tokens, but the context of "
+            f"{spec.model} is {context}"
+        ),
+        way_out=f"Use at most max_completion_length={room}." if room > 0 else "Use a shorter max_prompt_length.",
+    )
+
+
+def _qlora_needs_a_gpu(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    if spec.tuning is Tuning.QLORA and spec.backend is Backend.CPU:
+        yield Fault(
+            key="tuning",
+            found=spec.tuning,
+            allowed="needs backend=cuda or backend=simulated, because bitsandbytes' 4-bit layers are made on a GPU",
+            way_out="Use tuning=lora on the CPU.",
+        )
+
+
+def _flash_attention_runs(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    if spec.attn_implementation is not Attention.FLASH_ATTENTION_2:
+        return
+    gpu = KNOWN_GPUS[spec.gpu] if spec.gpu is not None else None
+    reason = ""
+    if spec.backend is Backend.CPU:
+        reason = "needs backend=cuda or backend=simulated, because its kernels are CUDA only"
+    elif spec.backend is Backend.SIMULATED and gpu is not None and gpu.compute_capability < _FLASH_COMPUTE_CAPABILITY:
+        reason = f"needs an Ampere card or newer, which {spec.gpu} is not"
+    elif spec.dtype is Dtype.FLOAT32 and not spec.bf16:
+        reason = "needs 16-bit values, so dtype=bfloat16, dtype=float16 or bf16=true"
+    if reason:
+        yield Fault(
+            key="attn_implementation",
+            found=spec.attn_implementation,
+            allowed=reason,
+            way_out="attn_implementation=sdpa runs everywhere.",
+        )
+
+
+def _pretrained_weights_exist(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    builtin = find_builtin(spec.model)
+    if spec.weights is Weights.PRETRAINED and builtin is not None and not builtin.hub_ids:
+        yield Fault(
+            key="weights",
+            found=spec.weights,
+            allowed=f"model={spec.model} has no published weights, so only random ones",
+            way_out="Use weights=random, or a hub id or a local folder as model.",
+        )
+
+
+def _targets_exist(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
+    targets = spec.lora_target_modules
+    if targets is None or targets == (ALL_LINEAR,) or architecture is None:
+        return
+    if architecture.model_type not in MODEL_TYPES:
+        # Its modules may be called anything; peft will say.
+        return
+    layers = FUSED_PROJECTION_NAMES if architecture.model_type == "phi3" else PROJECTION_NAMES
+    allowed = (*layers, *OTHER_TARGETS)
+    for name in targets:
+        if name not in allowed:
+            yield Fault(
+                key="lora_target_modules",
+                found=name,
+                allowed=f"must be {ALL_LINEAR} alone or names among {', '.join(allowed)}",
+                way_out=nearest(name, [*allowed, ALL_LINEAR]),
+            )
+
+
+_RULES = (
+    _Rule(
+        keys=(
+            "num_generations",
+            "per_device_train_batch_size",
+            "gradient_accumulation_steps",
+            "steps_per_generation",
+        ),
+        check=_whole_groups,
+    ),
+    _Rule(keys=("model", "max_prompt_length", "max_completion_length"), check=_within_context),
+    _Rule(keys=("tuning", "backend"), check=_qlora_needs_a_gpu),
+    _Rule(keys=("attn_implementation", "backend", "gpu", "dtype", "bf16"), check=_flash_attention_runs),
+    _Rule(keys=("weights", "model"), check=_pretrained_weights_exist),
+    _Rule(keys=("model", "tuning", "lora_target_modules"), check=_targets_exist),
+)

@@ -1,0 +1,48 @@
+"""The keys that say how a sweep is run; they do not change what a trial is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from profiler.config.reading import FieldReader
+from profiler.domain.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """How a sweep is run."""
+
+    results_dir: PurePath
+    """Results lie in `<results_dir>/<grid>/`."""
+    dry_run: bool
+    """List the trials with their estimates and run none."""
+    resume: bool
+    """Skip trials that are answered already."""
+    timeout_s: float
+    """Of one trial, in seconds."""
+    jobs: int | None
+    """Trials at the same time; None for one a CPU core when simulated, else one."""
+
+
+RUN_KEYS = ("results_dir", "dry_run", "resume", "timeout_s", "jobs")
+
+
+def read_run_settings(values: Mapping[str, object]) -> RunSettings:
+    """The settings in `values`; keys that are no run key are passed over.
+
+    Raises:
+        UsageError: Carries every fault found.
+    """
+    reader = FieldReader(values)
+    settings = RunSettings(
+        results_dir=PurePath(reader.text("results_dir", "a folder")),
+        dry_run=reader.flag("dry_run"),
+        resume=reader.flag("resume"),
+        timeout_s=reader.number("timeout_s"),
+        jobs=reader.optional_count("jobs"),
+    )
+    if reader.sound("timeout_s") and settings.timeout_s == 0:
+        reader.fail("timeout_s", "must be more than 0 seconds")
+    if reader.faults:
+        raise UsageError(reader.faults)
+    return settings

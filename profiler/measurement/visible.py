@@ -1,0 +1,81 @@
+"""Which NVIDIA GPUs a CUDA program started here would see, asked of the driver, without torch."""
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisibleGpu:
+    """One GPU as the driver names it."""
+
+    uuid: str
+    name: str
+    memory_bytes: int
+    """The driver's total; torch reports a little less."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisibleGpus:
+    """What is visible, and why not more."""
+
+    gpus: tuple[VisibleGpu, ...]
+    """In the order of CUDA_VISIBLE_DEVICES."""
+    note: str
+    """Why there is none, for a sentence; empty where there is one."""
+
+
+def visible_gpus(*, environment: Mapping[str, str] | None = None, nvml: ModuleType | None = None) -> VisibleGpus:
+    """The GPUs that are visible to a CUDA program.
+
+    Args:
+        environment: Where CUDA_VISIBLE_DEVICES is looked up; the process's own where not given.
+        nvml: The module `pynvml` or a fake of it.
+    """
+    if nvml is None:
+        nvml = importlib.import_module("pynvml")
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return VisibleGpus(gpus=(), note=f"the NVIDIA driver does not answer ({error})")
+    try:
+        present = [_describe(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError as error:
+        return VisibleGpus(gpus=(), note=f"the NVIDIA driver does not list its GPUs ({error})")
+    finally:
+        nvml.nvmlShutdown()
+    if not present:
+        return VisibleGpus(gpus=(), note="the NVIDIA driver lists no GPU")
+    wanted = (os.environ if environment is None else environment).get("CUDA_VISIBLE_DEVICES")
+    gpus = present if wanted is None else _selected(present, wanted)
+    return VisibleGpus(gpus=tuple(gpus), note="" if gpus else f"CUDA_VISIBLE_DEVICES='{wanted}' hides every GPU")
+
+
+def _describe(nvml: ModuleType, index: int) -> VisibleGpu:
+    device = nvml.nvmlDeviceGetHandleByIndex(index)
+    return VisibleGpu(
+        uuid=_text(nvml.nvmlDeviceGetUUID(device)),
+        name=_text(nvml.nvmlDeviceGetName(device)),
+        memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(device).total),
+    )
+
+
+def _text(value: str | bytes) -> str:
+    # Older bindings give bytes.
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _selected(present: Sequence[VisibleGpu], wanted: str) -> list[VisibleGpu]:
+    """As CUDA reads the variable: indices or starts of UUIDs, up to the first that names no GPU."""
+    chosen: list[VisibleGpu] = []
+    for word in (part.strip() for part in wanted.split(",")):
+        if word.isdigit():
+            matching = list(present[int(word) : int(word) + 1])
+        else:
+            matching = [gpu for gpu in present if word and gpu.uuid.startswith(word)]
+        if not matching:
+            break
+        chosen.append(matching[0])
+    return chosen

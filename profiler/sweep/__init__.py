@@ -1,0 +1,5 @@
+"""The sweep's entry point: `python -m profiler.sweep +grid=NAME [key=value ...]`."""
+
+from profiler.sweep.main import main
+
+__all__ = ["main"]

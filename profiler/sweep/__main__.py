@@ -1,0 +1,7 @@
+"""`python -m profiler.sweep`."""
+
+import sys
+
+from profiler.sweep.main import main
+
+sys.exit(main())

@@ -1,0 +1,74 @@
+"""Which backend a sweep gets: `auto` resolved by what is visible, and what a real GPU cannot do refused."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+
+from profiler.config.specification import AUTO
+from profiler.domain.errors import Fault
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.trial import Backend, TrialSpec
+from profiler.domain.units import gib_text
+from profiler.measurement.visible import VisibleGpus
+
+_CPU_BUILD = "+cpu"
+
+
+def resolve_auto(
+    points: Iterable[Mapping[str, object]], visible: VisibleGpus, *, torch_version: str | None
+) -> tuple[list[Mapping[str, object]], str]:
+    """`points` with `backend=auto` replaced, and the line that says by what and why; empty where none was `auto`."""
+    backend, reason = _choose(visible, torch_version)
+    resolved: list[Mapping[str, object]] = []
+    replaced = False
+    for point in points:
+        is_auto = point.get("backend") == AUTO
+        replaced = replaced or is_auto
+        resolved.append({**point, "backend": str(backend)} if is_auto else point)
+    return resolved, f"backend=auto: {backend}, because {reason}." if replaced else ""
+
+
+def _choose(visible: VisibleGpus, torch_version: str | None) -> tuple[Backend, str]:
+    if not visible.gpus:
+        return Backend.SIMULATED, visible.note
+    name = visible.gpus[0].name
+    if torch_version is not None and torch_version.endswith(_CPU_BUILD):
+        return Backend.SIMULATED, f"torch {torch_version} is a build without CUDA, though {name} is visible"
+    return Backend.CUDA, f"{name} is visible"
+
+
+def real_gpu_faults(
+    points: Iterable[Mapping[str, object]], visible: VisibleGpus, *, torch_version: str | None
+) -> list[Fault]:
+    """What is wrong with points on a real GPU: there is none, or it is smaller than the card it shall be capped to."""
+    on_gpu = [point for point in points if point.get("backend") == Backend.CUDA]
+    if not on_gpu:
+        return []
+    backend, reason = _choose(visible, torch_version)
+    if backend is not Backend.CUDA:
+        way_out = "backend=simulated runs the same trainer on a GPU that is not there."
+        return [Fault(key="backend", found="cuda", allowed=f"needs a GPU, but {reason}", way_out=way_out)]
+    smallest = min(gpu.memory_bytes for gpu in visible.gpus)
+    caps = dict.fromkeys(gpu for point in on_gpu if isinstance(gpu := point.get("gpu"), str) and gpu in KNOWN_GPUS)
+    return [
+        Fault(
+            key="gpu",
+            found=cap,
+            allowed=(
+                f"a real card can only be capped to a smaller one; this has {gib_text(KNOWN_GPUS[cap].memory_bytes)}, "
+                f"the card here {gib_text(smallest)}"
+            ),
+            way_out="backend=simulated can pretend any card.",
+        )
+        for cap in caps
+        if KNOWN_GPUS[cap].memory_bytes > smallest
+    ]
+
+
+def jobs_for(specs: Sequence[TrialSpec], jobs: int | None) -> int:
+    """How many trials run at the same time: what the user said; else one a CPU core if all are simulated; else one."""
+    if jobs is not None:
+        return jobs
+    if any(spec.backend is not Backend.SIMULATED for spec in specs):
+        return 1
+    # Cores this process may use: a container may have fewer than the machine.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

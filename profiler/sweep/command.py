@@ -1,0 +1,215 @@
+"""The command line of a sweep, taken apart: flags, the grid, keys that become axes, and what is left to Hydra."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, QuotedString
+from hydra.errors import HydraException
+
+from profiler.config.identity import SPEC_KEYS
+from profiler.config.reading import show
+from profiler.config.run_settings import RUN_KEYS
+from profiler.config.specification import unknown_key
+from profiler.domain.errors import Fault, nearest
+
+GRID = "grid"
+
+GRID_FILE_KEYS = ("question", "axes", "cases")
+"""What only a grid file says."""
+
+ALL_KEYS = (*SPEC_KEYS, *RUN_KEYS)
+
+_FOLDER_FLAGS = ("--config-dir", "-cd")
+
+_PASSED_OVER_FLAGS = ("--multirun", "-m", "--run", "-r")
+"""A sweep is many trials with or without them."""
+
+_SHOW_FLAGS: Mapping[str, int] = {
+    "--help": 0,
+    "-h": 0,
+    "--hydra-help": 0,
+    "--version": 0,
+    "--resolve": 0,
+    "--shell-completion": 0,
+    "-sc": 0,
+    "--cfg": 1,
+    "-c": 1,
+    "--info": 1,
+    "-i": 1,
+    "--package": 1,
+    "-p": 1,
+}
+"""Flags by which Hydra shows something instead of running, with the number of words that may follow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command line taken apart. What is wrong with it is in `faults`, the rest holds without those parts."""
+
+    grids: tuple[str, ...]
+    """Named grids: one, unless the user forgot or went too far."""
+    axes: Mapping[str, tuple[object, ...]]
+    """Keys of the trial with the values the user gave them, in order."""
+    settings: tuple[str, ...]
+    """Overrides of run keys and of Hydra's own, for Hydra."""
+    show_flags: tuple[str, ...]
+    config_dir: str | None
+    faults: tuple[Fault, ...]
+
+
+def read_command(words: Sequence[str]) -> Command:
+    """Take `words` (argv without the program) apart."""
+    flags = _split_flags(words)
+    reading = _OverrideReading()
+    for text in flags.overrides:
+        reading.read(text)
+    return Command(
+        grids=tuple(reading.grids),
+        axes=reading.axes,
+        settings=tuple(reading.settings),
+        show_flags=tuple(flags.shown),
+        config_dir=flags.config_dir,
+        faults=(*flags.faults, *reading.faults),
+    )
+
+
+class _Flags:
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+        self.overrides: list[str] = []
+        self.config_dir: str | None = None
+        self.faults: list[Fault] = []
+
+
+def _split_flags(words: Sequence[str]) -> _Flags:
+    flags = _Flags()
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        name, has_value, value = word.partition("=")
+        if not word.startswith("-"):
+            flags.overrides.append(word)
+        elif name in _FOLDER_FLAGS:
+            if not has_value and left:
+                value = left.pop(0)
+            flags.config_dir = value
+        elif name in _SHOW_FLAGS:
+            flags.shown.append(word)
+            if _SHOW_FLAGS[name] and not has_value and left and "=" not in left[0]:
+                flags.shown.append(left.pop(0))
+        elif word not in _PASSED_OVER_FLAGS:
+            flags.faults.append(_unknown_flag(word))
+    return flags
+
+
+def _unknown_flag(word: str) -> Fault:
+    known = [name for name in (*_SHOW_FLAGS, *_FOLDER_FLAGS) if name.startswith("--")]
+    return Fault(
+        key="flag", found=word, allowed=f"is not known; the flags are {', '.join(known)}", way_out=nearest(word, known)
+    )
+
+
+class _OverrideReading:
+    """Collects what overrides say, one after the other; a later one of the same key wins, as in Hydra."""
+
+    def __init__(self) -> None:
+        self.grids: list[str] = []
+        self.axes: dict[str, tuple[object, ...]] = {}
+        self.settings: list[str] = []
+        self.faults: list[Fault] = []
+        self._parser = OverridesParser.create()
+
+    def read(self, text: str) -> None:
+        """Take in one override."""
+        try:
+            override = self._parser.parse_override(text)
+            values = _values(override)
+        except (HydraException, ValueError):
+            self.faults.append(_unreadable(text))
+            return
+        key = override.key_or_group
+        if override.is_delete():
+            self.faults.append(_cannot_remove(text))
+        elif key == GRID:
+            self.grids.extend(_flat_names(values))
+        elif override.is_hydra_override():
+            self.settings.append(text)
+        elif key in SPEC_KEYS:
+            self.axes[key] = values
+        elif key in RUN_KEYS:
+            self._read_setting(key, text, values)
+        elif key.partition(".")[0] in GRID_FILE_KEYS:
+            self.faults.append(_belongs_to_grid_file(key, values))
+        else:
+            self.faults.append(unknown_key(key, _one_or_all(values), (GRID, *ALL_KEYS)))
+
+    def _read_setting(self, key: str, text: str, values: tuple[object, ...]) -> None:
+        if len(values) == 1:
+            self.settings.append(f"{key}={text.partition('=')[2]}")
+            return
+        found = ",".join(show(value) for value in values)
+        self.faults.append(Fault(key=key, found=found, allowed="takes one value, because it is not a key of a trial"))
+
+
+def _values(override: Override) -> tuple[object, ...]:
+    """The values of an override: one, or those of a list of choices or a range.
+
+    Raises:
+        ValueError: A continuous interval or a glob, which have no list of values.
+    """
+    if not override.is_sweep_override():
+        return (_plain(override.value()),)
+    try:
+        return tuple(_plain(value) for value in override.sweep_iterator())
+    except HydraException as error:
+        raise ValueError(override.input_line) from error
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, QuotedString):
+        return value.text
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _flat_names(values: tuple[object, ...]) -> list[str]:
+    return [show(name) for value in values for name in (value if isinstance(value, list) else [value])]
+
+
+def _one_or_all(values: tuple[object, ...]) -> object:
+    return values[0] if len(values) == 1 else list(values)
+
+
+def _unreadable(text: str) -> Fault:
+    key, equals, value = text.partition("=")
+    if not equals:
+        return Fault(
+            key="argument",
+            found=text,
+            allowed="is not of the form key=value",
+            way_out=f"If it names a grid, write +grid={text}.",
+        )
+    key = key.lstrip("+")
+    return Fault(
+        key=key,
+        found=value,
+        allowed="cannot be read as a value, nor as values with commas between",
+        way_out=f"Quote what has special characters: '{key}=\"...\"'.",
+    )
+
+
+def _cannot_remove(text: str) -> Fault:
+    return Fault(
+        key="argument", found=text, allowed="would remove a key, but every key is needed", way_out="Set it instead."
+    )
+
+
+def _belongs_to_grid_file(key: str, values: tuple[object, ...]) -> Fault:
+    return Fault(
+        key=key,
+        found=show(_one_or_all(values)),
+        allowed="belongs to a grid file",
+        way_out="Any key becomes an axis by its own name: model=qwen2.5-0.5b,qwen2.5-3b.",
+    )

@@ -1,0 +1,161 @@
+"""Hydra composes one configuration for a sweep; nothing runs under it, so it makes no folder and touches no logging."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import hydra
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from profiler.config.reading import show
+from profiler.config.run_settings import RUN_KEYS
+from profiler.config.specification import unknown_key
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError, nearest
+from profiler.sweep.command import ALL_KEYS, GRID, GRID_FILE_KEYS, Command
+
+_VERSION_BASE = "1.3"
+
+_CONFIG_NAME = "config"
+
+
+def sweep_folders() -> list[Path]:
+    """Where grids are looked for, the first wins: ./sweeps, the checkout's, the copy inside an installed package."""
+    package = Path(__file__).resolve().parent.parent
+    candidates = [Path.cwd() / "sweeps", package / "sweeps"]
+    if (package.parent / "pyproject.toml").is_file():
+        candidates.insert(1, package.parent / "sweeps")
+    return [folder for folder in dict.fromkeys(candidates) if folder.is_dir()]
+
+
+class SweepSearchPath(SearchPathPlugin):  # type: ignore[misc]
+    """Tells Hydra of `sweep_folders`."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Append the folders behind those that Hydra knows already."""
+        for folder in sweep_folders():
+            search_path.append(provider="sweeps", path=folder.as_uri())
+
+
+def compose(command: Command) -> dict[str, object]:
+    """The composed configuration, as plain values: run keys resolved, a trial's ``${key}`` left as written.
+
+    Raises:
+        UsageError: The grid is missing, unknown or not the only one, or Hydra refuses; in our one-sentence form.
+    """
+    with _initialised(command.config_dir):
+        grid = _the_grid(command.grids)
+        try:
+            config = hydra.compose(_CONFIG_NAME, overrides=[f"+{GRID}={grid}", *command.settings])
+            values = _plain_values(config)
+        except (HydraException, OmegaConfBaseException, YAMLError) as error:
+            raise _complaint(error, command.settings, grid) from error
+    known = (*ALL_KEYS, *GRID_FILE_KEYS)
+    faults = [unknown_key(key, values[key], known) for key in values if key not in known]
+    if faults:
+        raise UsageError(faults)
+    return values
+
+
+def show_instead(command: Command) -> int:
+    """Let Hydra answer --help, --cfg, --info and the like; gives the exit code.
+
+    Raises:
+        UsageError: As `compose`; without a grid Hydra shows the defaults.
+    """
+    if command.grids:
+        compose(command)
+    Plugins.instance().register(SweepSearchPath)
+    grids = [f"+{GRID}={grid}" for grid in command.grids]
+    axes = [f"{key}={_hydra_text(values)}" for key, values in command.axes.items()]
+    answer = hydra.main(
+        version_base=_VERSION_BASE, config_path=str(_first_folder(command.config_dir)), config_name=_CONFIG_NAME
+    )(_never_called)
+    saved, sys.argv = sys.argv, ["sweep", *command.show_flags, *grids, *axes, *command.settings]
+    try:
+        answer()
+    except SystemExit as end:
+        return EXIT_OK if end.code in (None, EXIT_OK) else EXIT_USAGE
+    finally:
+        sys.argv = saved
+    return EXIT_OK
+
+
+def _never_called(_: DictConfig) -> None:
+    """Stands where an application of Hydra has its job; flags that show something run none."""
+
+
+def _hydra_text(values: Sequence[object]) -> str:
+    """Values as one override of Hydra's grammar: a list where the user gave several."""
+    texts = [_hydra_value(value) for value in values]
+    return texts[0] if len(texts) == 1 else f"[{','.join(texts)}]"
+
+
+def _hydra_value(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(_hydra_value(item) for item in value)}]"
+    return json.dumps(value) if isinstance(value, str) else show(value)
+
+
+@contextmanager
+def _initialised(config_dir: str | None) -> Iterator[None]:
+    Plugins.instance().register(SweepSearchPath)
+    with hydra.initialize_config_dir(config_dir=str(_first_folder(config_dir)), version_base=_VERSION_BASE):
+        yield
+
+
+def _first_folder(config_dir: str | None) -> Path:
+    if config_dir is not None:
+        folder = Path(config_dir).absolute()
+        if not config_dir or not folder.is_dir():
+            raise UsageError([Fault(key="--config-dir", found=config_dir, allowed="must be a folder that exists")])
+        return folder
+    folders = sweep_folders()
+    if not folders:
+        raise UsageError([Fault(key="grid", found="?", allowed="there is no folder sweeps with grids here")])
+    return folders[0]
+
+
+def _the_grid(named: Sequence[str]) -> str:
+    """The one grid that is named. Hydra must be initialised."""
+    known = GlobalHydra.instance().config_loader().get_group_options(GRID)
+    listed = f"the grids are {', '.join(known)}"
+    if not named:
+        raise _grid_fault("(none)", f"a sweep needs a grid; {listed}", "Add +grid=NAME.")
+    if len(named) > 1:
+        raise _grid_fault(",".join(named), "is more than one grid, and a sweep runs one", "Run one after the other.")
+    if named[0] not in known:
+        raise _grid_fault(named[0], f"is no grid; {listed}", nearest(named[0], known))
+    return named[0]
+
+
+def _grid_fault(found: str, allowed: str, way_out: str) -> UsageError:
+    return UsageError([Fault(key=GRID, found=found, allowed=allowed, way_out=way_out)])
+
+
+def _plain_values(config: DictConfig) -> dict[str, object]:
+    values = OmegaConf.to_container(config, resolve=False)
+    if not isinstance(values, dict):
+        raise TypeError("a composed configuration is a mapping")
+    resolved = {key: config[key] for key in RUN_KEYS if key in config}
+    return {str(key): value for key, value in values.items()} | resolved
+
+
+def _complaint(error: Exception, settings: Sequence[str], grid: str) -> UsageError:
+    """Hydra's or YAML's complaint in our form: about the override that it quotes, else about the grid."""
+    said = " ".join(str(error).split()).rstrip(".")
+    quoted = re.findall(r"'([^']+)'", said)
+    for setting in settings:
+        key, _, value = setting.lstrip("+").partition("=")
+        if any(word in (key, setting) for word in quoted):
+            return UsageError([Fault(key=key, found=value, allowed=f"Hydra refuses it, saying: {said}")])
+    return _grid_fault(grid, f"cannot be composed, Hydra says: {said}", "")

@@ -1,0 +1,58 @@
+"""Trials before they run: named, labelled, and listed with their estimates."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from profiler.config.identity import trial_id
+from profiler.config.labels import labels
+from profiler.domain.errors import UsageError
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.outcome import Estimate, Versions
+from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.domain.units import gib_text
+
+
+def plan_trials(grid: str, specs: Sequence[TrialSpec], versions: Versions) -> list[PlannedTrial]:
+    """`specs` as trials of `grid`, in order."""
+    return [
+        PlannedTrial(trial_id=trial_id(spec, versions), grid=grid, label=label, spec=spec)
+        for spec, label in zip(specs, labels(specs), strict=True)
+    ]
+
+
+def estimates_by_trial(
+    specs: Mapping[str, TrialSpec], estimate: Callable[[TrialSpec], Estimate]
+) -> dict[str, Estimate]:
+    """Estimates by trial id. A stored trial whose local model has gone since has none."""
+    found: dict[str, Estimate] = {}
+    for name, spec in specs.items():
+        try:
+            found[name] = estimate(spec)
+        except UsageError:
+            continue
+    return found
+
+
+def listing(plan: Sequence[PlannedTrial], estimates: Mapping[str, Estimate]) -> str:
+    """The trials of `plan` with their estimated peaks, one a line; what `dry_run=true` prints."""
+    header = ("trial", "model", "method", "estimated", "rule", "on the card")
+    rows = [header, *(_row(trial, estimates.get(trial.trial_id)) for trial in plan)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, f"{len(plan)} trials, none run (dry_run=true)."])
+
+
+def _row(trial: PlannedTrial, estimate: Estimate | None) -> tuple[str, ...]:
+    spec = trial.spec
+    if estimate is None:
+        return (trial.trial_id, spec.model, trial.label, "?", "?", "")
+    peak, rule = estimate.peak_allocated_bytes, estimate.peak_rule_bytes
+    return (trial.trial_id, spec.model, trial.label, gib_text(peak), gib_text(rule), _verdict(spec, peak))
+
+
+def _verdict(spec: TrialSpec, peak_bytes: int) -> str:
+    if spec.gpu is None:
+        return ""
+    capacity = KNOWN_GPUS[spec.gpu].memory_bytes
+    if peak_bytes <= capacity:
+        return f"fits {spec.gpu}"
+    return f"{gib_text(peak_bytes - capacity)} more than {spec.gpu} has"

@@ -1,0 +1,88 @@
+"""The form of a grid, the order of its points, references between keys, and the keys of a run."""
+
+import pytest
+
+from profiler.config.grid import expand, read_grid
+from profiler.config.run_settings import RUN_KEYS, read_run_settings
+from profiler.domain.errors import UsageError
+
+CASES = [{"tuning": "full", "optim": "a"}, {"tuning": "full", "optim": "b"}, {"tuning": "lora", "optim": "a"}]
+VALUES = {"question": "Why?", "axes": {"model": ["x", "y"]}, "cases": CASES, "seed": 0, "results_dir": "r"}
+RUN = {"results_dir": "r", "dry_run": False, "resume": True, "timeout_s": 10, "jobs": None}
+
+
+def points(overrides=(), **values):
+    grid = read_grid("g", {**VALUES, **values})
+    return [tuple(point.values()) for point in expand(grid, dict(overrides))]
+
+
+def test_axes_turn_slowest_and_cases_fastest():
+    expected = [(0, model, *case.values()) for model in "xy" for case in CASES]
+    assert points() == expected
+
+
+def test_an_override_of_an_axis_takes_its_place():
+    assert [point[1] for point in points({"model": ("z",)})] == ["z"] * 3
+
+
+def test_an_override_of_a_case_key_drops_what_becomes_equal():
+    grid = read_grid("g", VALUES)
+    found = [(point["tuning"], point["optim"]) for point in expand(grid, {"tuning": ("qlora",), "model": ("x",)})]
+    assert found == [("qlora", "a"), ("qlora", "b")]
+
+
+def test_an_override_of_the_base_multiplies():
+    grid = read_grid("g", VALUES)
+    assert [point["seed"] for point in expand(grid, {"seed": (1, 2), "model": ("x",)})] == [1] * 3 + [2] * 3
+
+
+def test_true_and_one_are_not_the_same_point():
+    grid = read_grid("g", {})
+    assert len(expand(grid, {"bf16": (True, 1, True)})) == 2
+
+
+def test_a_reference_is_the_value_at_the_same_point():
+    values = {"axes": {"num_generations": [4, 8]}, "per_device_train_batch_size": "${num_generations}"}
+    grid = read_grid("g", values)
+    assert [point["per_device_train_batch_size"] for point in expand(grid, {})] == [4, 8]
+    assert [point["per_device_train_batch_size"] for point in expand(grid, {"num_generations": (16,)})] == [16]
+
+
+@pytest.mark.parametrize(("value", "reason"), [("${nothing}", "no key"), ("${steps}", "itself")])
+def test_a_reference_that_leads_nowhere_is_a_fault(value, reason):
+    with pytest.raises(UsageError, match=reason):
+        expand(read_grid("g", {"steps": value}), {})
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"axes": ["model"]}, "axes=[model]: must be a mapping"),
+        ({"axes": {"model": "x"}}, "axes.model=x: must be a list"),
+        ({"axes": {"model": []}}, "axes.model=[]: must be a list of at least one"),
+        ({"axes": {"modle": ["x"]}}, "Did you mean 'model'?"),
+        ({"cases": {"tuning": "full"}}, "cases={tuning:full}: must be a list"),
+        ({"cases": [{"tunning": "full"}]}, "Did you mean 'tuning'?"),
+        ({"axes": {"tuning": ["full"]}}, "axes.tuning=[full]: is an axis and in a case"),
+    ],
+)
+def test_a_grid_of_another_form_is_a_fault(values, sentence):
+    with pytest.raises(UsageError) as caught:
+        read_grid("g", {**VALUES, **values})
+    assert sentence in str(caught.value)
+
+
+def test_run_settings():
+    assert set(RUN) == set(RUN_KEYS)
+    settings = read_run_settings({**RUN, "timeout_s": 2.5, "jobs": 3})
+    assert (settings.timeout_s, settings.jobs, settings.resume) == (2.5, 3, True)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("results_dir", ""), ("dry_run", "no"), ("resume", None), ("timeout_s", 0), ("timeout_s", None), ("jobs", 0)],
+)
+def test_wrong_run_settings(key, value):
+    with pytest.raises(UsageError) as caught:
+        read_run_settings({**RUN, key: value})
+    assert [fault.key for fault in caught.value.faults] == [key]

@@ -1,0 +1,172 @@
+"""Properties over many specs: JSON and back, names of trials, labels, expansion."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiler.config.grid import Grid, expand
+from profiler.config.identity import SPEC_KEYS, spec_from_mapping, spec_to_mapping, trial_id
+from profiler.config.labels import labels
+from profiler.domain.optimizers import Optimizer
+from profiler.domain.outcome import Versions
+from profiler.domain.trial import (
+    Attention,
+    Backend,
+    Dtype,
+    Lengths,
+    Logprobs,
+    Rollout,
+    TrialSpec,
+    Tuning,
+    Weights,
+)
+
+VERSIONS = Versions(torch="2.13.0", trl="1.16.0", transformers="5.23.0", peft=None, bitsandbytes=None, profiler="0.1")
+
+counts = st.integers(1, 3)
+texts = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "Z")), min_size=1).filter(
+    lambda text: text == text.strip() and text
+)
+
+
+@st.composite
+def specs(draw):
+    tuning = draw(st.sampled_from(Tuning))
+    adapter = tuning is not Tuning.FULL
+    return TrialSpec(
+        backend=draw(st.sampled_from(Backend)),
+        gpu=draw(st.sampled_from([None, "t4-16gb", "h100-80gb"])),
+        model=draw(st.sampled_from(["tiny", "qwen2.5-0.5b"])),
+        weights=draw(st.sampled_from(Weights)),
+        dataset=draw(st.none() | texts),
+        tuning=tuning,
+        lora_rank=draw(counts) if adapter else None,
+        lora_alpha=draw(counts) if adapter else None,
+        lora_target_modules=tuple(draw(st.lists(texts, min_size=1, max_size=3))) if adapter else None,
+        optim=draw(st.sampled_from(Optimizer)),
+        num_generations=draw(counts),
+        max_prompt_length=draw(counts),
+        max_completion_length=draw(counts),
+        lengths=draw(st.sampled_from(Lengths)),
+        per_device_train_batch_size=draw(counts),
+        gradient_accumulation_steps=draw(counts),
+        steps_per_generation=draw(counts),
+        gradient_checkpointing=draw(st.booleans()),
+        beta=draw(st.floats(0, 1)),
+        attn_implementation=draw(st.sampled_from(Attention)),
+        dtype=draw(st.sampled_from(Dtype)),
+        bf16=draw(st.booleans()),
+        logprobs=draw(st.sampled_from(Logprobs)),
+        rollout=draw(st.sampled_from(Rollout)),
+        steps=draw(counts),
+        alloc_conf=draw(st.sampled_from(["", "a:b,c:d", "a:b"])),
+        seed=draw(counts),
+    )
+
+
+SPEC = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="tiny")
+LORA = replace(SPEC, tuning=Tuning.LORA, lora_rank=16, lora_alpha=32, lora_target_modules=("all-linear",))
+
+
+@given(specs())
+@settings(max_examples=60, deadline=None)
+def test_a_spec_survives_json(spec):
+    assert spec_from_mapping(json.loads(json.dumps(spec_to_mapping(spec)))) == spec
+
+
+@given(specs(), specs())
+@settings(max_examples=60, deadline=None)
+def test_equal_ids_mean_equal_specs(one, other):
+    assert (trial_id(one, VERSIONS) == trial_id(other, VERSIONS)) == (one == other)
+
+
+def test_an_id_is_the_same_in_every_process():
+    # Computed once; stored results are found by it, so a change of it orphans them all.
+    assert trial_id(SPEC, VERSIONS) == trial_id(replace(SPEC), VERSIONS)
+    assert len(trial_id(SPEC, VERSIONS)) == 16
+    assert trial_id(SPEC, VERSIONS) != trial_id(SPEC, replace(VERSIONS, torch="2.12.0"))
+
+
+@pytest.mark.parametrize("change", [{"seed": "x"}, {"optim": "x"}, {"lora_target_modules": "q_proj"}])
+def test_what_was_not_written_by_us_is_refused(change):
+    with pytest.raises(ValueError, match=next(iter(change))):
+        spec_from_mapping({**spec_to_mapping(SPEC), **change})
+
+
+def test_missing_and_unknown_keys_are_refused():
+    values = spec_to_mapping(SPEC)
+    with pytest.raises(ValueError, match="steps"):
+        spec_from_mapping({key: value for key, value in values.items() if key != "steps"})
+    with pytest.raises(ValueError, match="stepz"):
+        spec_from_mapping({**values, "stepz": 1})
+
+
+@given(st.lists(specs(), max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_labels_are_equal_exactly_when_specs_are_but_for_the_model(drawn):
+    pairs = [(label, replace(spec, model="any")) for label, spec in zip(labels(drawn), drawn, strict=True)]
+    assert len(set(pairs)) == len({label for label, _ in pairs}) == len({spec for _, spec in pairs})
+
+
+def test_methods():
+    full = replace(SPEC, gradient_checkpointing=False)
+    plan = [
+        full,
+        replace(full, optim=Optimizer.ADAMW_8BIT),
+        replace(SPEC, optim=Optimizer.ADAMW_8BIT),
+        replace(LORA, gradient_checkpointing=False),
+        LORA,
+        replace(LORA, tuning=Tuning.QLORA),
+    ]
+    written = ["full", "full + 8-bit", "full + 8-bit + checkpointing", "LoRA", "LoRA + checkpointing"]
+    assert labels(plan) == [*written, "QLoRA + checkpointing"]
+
+
+def test_what_varies_is_said_once():
+    groups = [
+        replace(SPEC, num_generations=count, per_device_train_batch_size=count, model=model)
+        for model in ("tiny", "qwen2.5-0.5b")
+        for count in (4, 8)
+    ]
+    assert labels(groups) == ["full + checkpointing, num_generations=4", "full + checkpointing, num_generations=8"] * 2
+
+
+def test_an_optimizer_that_the_method_does_not_name_is_spelled_out():
+    plan = [replace(SPEC, optim=optim) for optim in (Optimizer.SGD, Optimizer.ADAMW_8BIT, Optimizer.ADAFACTOR)]
+    assert labels(plan) == [f"full + checkpointing, optim={name}" for name in ("sgd", "adamw_8bit", "adafactor")]
+
+
+def test_a_key_of_adapters_is_not_said_of_full_fine_tuning():
+    plan = [SPEC, LORA, replace(LORA, lora_rank=8, lora_alpha=16)]
+    with_rank = ["LoRA + checkpointing, lora_rank=16", "LoRA + checkpointing, lora_rank=8"]
+    assert labels(plan) == ["full + checkpointing", *with_rank]
+
+
+keys = st.sampled_from(["model", "seed", "steps", "beta", "optim"])
+values = st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple)
+
+
+@given(st.dictionaries(keys, values), st.dictionaries(keys, values))
+@settings(max_examples=80, deadline=None)
+def test_an_override_replaces_its_key_at_every_point_and_nothing_else(axes, overrides):
+    grid = Grid(name="g", question="", base={"model": 9, "seed": 9, "lengths": "x"}, axes=axes, cases=({},))
+    points = expand(grid, overrides)
+    plain = expand(grid, {})
+    for key in SPEC_KEYS:
+        found = {point.get(key) for point in points}
+        assert found == set(overrides.get(key, [point.get(key) for point in plain]))
+    assert len({repr(sorted(point.items())) for point in points}) == len(points)
+
+
+@given(st.dictionaries(keys, values))
+@settings(max_examples=40, deadline=None)
+def test_a_grid_without_repeats_is_the_whole_product(axes):
+    unique = {key: tuple(dict.fromkeys(found)) for key, found in axes.items()}
+    size = 1
+    for found in unique.values():
+        size *= len(found)
+    grid = Grid(name="g", question="", base={}, axes=unique, cases=({"lengths": "a"}, {"lengths": "b"}))
+    assert len(expand(grid, {})) == 2 * size

@@ -1,0 +1,197 @@
+"""Points -> specs: normalisation, and every fault at once."""
+
+import pytest
+
+from profiler.config.model_lookup import builtin_architecture
+from profiler.config.specification import DEFAULTS, parse_point, parse_points
+from profiler.domain.errors import Fault, UsageError
+from profiler.domain.trial import Backend, TrialSpec, Tuning, Weights
+
+
+def known(model):
+    architecture = builtin_architecture(model)
+    if architecture is None:
+        raise UsageError([Fault(key="model", found=model, allowed="is not known")])
+    return architecture
+
+
+def parse(**values):
+    return parse_point({"backend": "simulated", "model": "tiny", **values}, architecture_of=known)
+
+
+def faults(**values):
+    with pytest.raises(UsageError) as caught:
+        parse(**values)
+    return {fault.key: fault for fault in caught.value.faults}
+
+
+def test_defaults_are_those_of_the_spec():
+    assert parse() == TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="tiny")
+    assert set(DEFAULTS) | {"backend", "model"} == set(TrialSpec.__dataclass_fields__)
+
+
+def test_steps_per_generation_follows_accumulation():
+    assert parse(gradient_accumulation_steps=8).steps_per_generation == 8
+    assert parse(gradient_accumulation_steps=8, steps_per_generation=2).steps_per_generation == 2
+
+
+def test_lora_keys_have_no_meaning_with_full_fine_tuning():
+    assert parse(lora_rank=8, lora_alpha=3, lora_target_modules=["q_proj"]) == parse()
+
+
+def test_lora_defaults():
+    spec = parse(tuning="lora")
+    assert (spec.lora_rank, spec.lora_alpha, spec.lora_target_modules) == (16, 32, ("all-linear",))
+    assert parse(tuning="lora", lora_rank=8).lora_alpha == 16
+
+
+def test_targets_are_a_set_in_the_order_of_the_layer():
+    wanted = ("q_proj", "v_proj", "down_proj")
+    names = ["down_proj", "v_proj", "q_proj", "v_proj"]
+    assert parse(tuning="lora", lora_target_modules=names).lora_target_modules == wanted
+    assert parse(tuning="lora", lora_target_modules="q_proj").lora_target_modules == ("q_proj",)
+    assert parse(tuning="lora", lora_target_modules=["all-linear"]) == parse(tuning="lora")
+
+
+@pytest.mark.parametrize(
+    ("backend", "gpu", "expected"),
+    [
+        ("simulated", None, "h100-80gb"),
+        ("simulated", "t4-16gb", "t4-16gb"),
+        ("cuda", None, None),
+        ("cuda", "a100-40gb", "a100-40gb"),
+        ("cpu", None, None),
+        ("cpu", "t4-16gb", None),
+    ],
+)
+def test_gpu_by_backend(backend, gpu, expected):
+    assert parse(backend=backend, gpu=gpu).gpu == expected
+
+
+def test_a_simulated_card_reads_no_weights():
+    assert parse(model="qwen2.5-0.5b", weights="pretrained").weights is Weights.RANDOM
+    assert parse(model="qwen2.5-0.5b", weights="pretrained", backend="cpu").weights is Weights.PRETRAINED
+
+
+def test_hub_ids_and_empty_values_are_normalised():
+    assert parse(model="Qwen/Qwen2.5-7B-Instruct").model == "qwen2.5-7b"
+    assert parse(alloc_conf=None) == parse(alloc_conf="") == parse()
+    assert parse(beta=0) == parse(beta=-0.0) == parse()
+    assert str(parse(beta=-0.0).beta) == "0.0"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "expandable_segments:True",
+        "max_split_size_mb:128, garbage_collection_threshold:0.8",
+        "roundup_power2_divisions:[256:1,512:2,>:4],backend:native",
+    ],
+)
+def test_alloc_conf_is_taken(text):
+    assert parse(alloc_conf=text).alloc_conf == text.replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("backend", "gpu", "auto, cuda, simulated, cpu"),
+        ("gpu", "h100", "Did you mean 'h100-80gb'?"),
+        ("model", "", "a built-in name"),
+        ("model", 3, "a built-in name"),
+        ("model", "unheard-of", "is not known"),
+        ("weights", "trained", "Did you mean 'pretrained'?"),
+        ("dataset", "", "or null"),
+        ("tuning", "qlorra", "Did you mean 'qlora'?"),
+        ("lora_rank", 0, "at least 1"),
+        ("lora_target_modules", [], "all-linear or a list"),
+        ("optim", "adamw_8bits", "Did you mean 'adamw_8bit'?"),
+        ("num_generations", 1, "at least 2"),
+        ("num_generations", 2.0, "whole number"),
+        ("num_generations", True, "whole number"),
+        ("max_prompt_length", -5, "at least 1"),
+        ("max_completion_length", 0, "at least 1"),
+        ("lengths", "raged", "Did you mean 'ragged'?"),
+        ("per_device_train_batch_size", 0, "at least 1"),
+        ("gradient_accumulation_steps", None, "at least 1"),
+        ("steps_per_generation", 0, "at least 1"),
+        ("gradient_checkpointing", "yes", "true or false"),
+        ("beta", -0.1, "at least 0"),
+        ("beta", float("nan"), "at least 0"),
+        ("attn_implementation", "flash_attention", "Did you mean 'flash_attention_2'?"),
+        ("dtype", "bf16", "bfloat16, float16, float32"),
+        ("bf16", 1, "true or false"),
+        ("logprobs", "slices", "Did you mean 'sliced'?"),
+        ("rollout", "vllm", "generate, synthetic"),
+        ("steps", 0, "at least 1"),
+        ("alloc_conf", "max_split_size_mb", "key:value"),
+        ("seed", -1, "at least 0"),
+        ("modle", "tiny", "Did you mean 'model'?"),
+    ],
+)
+def test_one_wrong_value_is_one_fault(key, value, allowed):
+    found = faults(**{key: value})
+    assert list(found) == [key]
+    assert allowed in found[key].sentence()
+
+
+def test_trls_rule():
+    sentence = faults(num_generations=8, gradient_accumulation_steps=1)["num_generations"].sentence()
+    assert "4 x 1 = 4" in sentence
+    assert "per_device_train_batch_size=8" in sentence
+    assert parse(num_generations=8, gradient_accumulation_steps=1, per_device_train_batch_size=8)
+
+
+def test_the_context_is_the_models():
+    assert parse(max_completion_length=32768 - 256)
+    sentence = faults(max_completion_length=32768 - 255)["max_completion_length"].sentence()
+    assert "32769" in sentence
+    assert "max_completion_length=32512" in sentence
+
+
+def test_qlora_needs_a_gpu():
+    assert "backend=cuda" in faults(tuning="qlora", backend="cpu")["tuning"].sentence()
+    assert parse(tuning="qlora").tuning is Tuning.QLORA
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"backend": "cpu"}, "CUDA only"),
+        ({"gpu": "t4-16gb"}, "Ampere"),
+        ({"dtype": "float32", "bf16": False}, "16-bit"),
+    ],
+)
+def test_flash_attention_has_conditions(values, reason):
+    found = faults(attn_implementation="flash_attention_2", **values)
+    assert reason in found["attn_implementation"].sentence()
+
+
+def test_the_tiny_model_has_no_published_weights():
+    assert "no published weights" in faults(backend="cpu", weights="pretrained")["weights"].sentence()
+
+
+def test_targets_are_modules_of_the_model():
+    found = faults(tuning="lora", lora_target_modules=["q_proj", "v_porj"])
+    assert "Did you mean 'v_proj'?" in found["lora_target_modules"].sentence()
+    assert faults(tuning="lora", lora_target_modules=["all-linear", "q_proj"])
+
+
+def test_rules_pass_over_what_is_wrong_by_itself_and_see_the_rest():
+    found = faults(optim="x", num_generations=3, max_prompt_length=0, steps=0)
+    assert set(found) == {"optim", "num_generations", "max_prompt_length", "steps"}
+
+
+def test_points_that_mean_the_same_are_one_trial_and_order_is_kept():
+    base = {"backend": "simulated", "model": "tiny"}
+    points = [{**base, "lora_rank": 8}, {**base, "tuning": "lora"}, {**base, "lora_rank": 9}]
+    specs = parse_points(points, architecture_of=known)
+    assert [spec.tuning for spec in specs] == [Tuning.FULL, Tuning.LORA]
+
+
+def test_faults_of_all_points_come_at_once_and_each_once():
+    base = {"backend": "simulated", "model": "tiny"}
+    points = [{**base, "steps": 0}, {**base, "steps": 0, "seed": -1}, {**base, "optim": "x"}]
+    with pytest.raises(UsageError) as caught:
+        parse_points(points, architecture_of=known)
+    assert [fault.key for fault in caught.value.faults] == ["steps", "seed", "optim"]

@@ -1,0 +1,67 @@
+"""A model's `config.json` from a folder, a file or the hub, and why it cannot be had."""
+
+import json
+
+import pytest
+
+from profiler.domain.errors import UsageError
+from profiler.storage.model_config import load_model_config
+
+
+def sentence(model, **how):
+    with pytest.raises(UsageError) as caught:
+        load_model_config(str(model), **how)
+    (fault,) = caught.value.faults
+    assert (fault.key, fault.found) == ("model", str(model))
+    return fault.sentence()
+
+
+def test_a_folder_and_its_file_are_the_same(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 8}))
+    assert load_model_config(str(tmp_path)) == {"hidden_size": 8}
+    assert load_model_config(str(tmp_path / "config.json")) == {"hidden_size": 8}
+
+
+def test_a_hub_id_is_downloaded(tmp_path):
+    (tmp_path / "downloaded").write_text(json.dumps({"hidden_size": 9}))
+    asked = []
+
+    def download(hub_id):
+        asked.append(hub_id)
+        return tmp_path / "downloaded"
+
+    assert load_model_config("somebody/model", download=download) == {"hidden_size": 9}
+    assert asked == ["somebody/model"]
+
+
+def test_a_hub_that_does_not_answer_is_a_fault(monkeypatch):
+    import huggingface_hub
+
+    def refuse(*_, **__):
+        raise ConnectionError("no route to the hub.\nmore lines")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
+    said = sentence("Qwen/Qwen2.5-7B-Instuct")
+    assert "cannot be had from the hub (no route to the hub)" in said
+    assert "Did you mean 'Qwen/Qwen2.5-7B-Instruct'?" in said
+
+
+@pytest.mark.parametrize("name", ["missing/config.json", "missing"])
+def test_a_path_that_is_not_there(tmp_path, name):
+    assert "there is no file" in sentence(tmp_path / name)
+
+
+def test_a_folder_without_the_file(tmp_path):
+    assert f"there is no file {tmp_path}/config.json" in sentence(tmp_path)
+
+
+@pytest.mark.parametrize(("content", "reason"), [("{", "as JSON"), ("[1]", "no JSON object"), ("\x00", "as JSON")])
+def test_a_file_that_is_no_json_object(tmp_path, content, reason):
+    (tmp_path / "config.json").write_text(content)
+    assert reason in sentence(tmp_path)
+
+
+def test_a_name_that_is_nothing():
+    said = sentence("qwen3-0.6")
+    assert "a local path or a hub id" in said
+    assert "Did you mean 'qwen3-0.6b'?" in said

@@ -1,0 +1,90 @@
+"""A sweep's outside world, made up: no GPU, no worker, no parquet."""
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.memory import Phase
+from profiler.domain.outcome import Estimate, Outcome, Status, TrialRecord, Versions
+from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.sweep.parts import SweepParts
+
+VERSIONS = Versions(torch="2.13.0", trl="1.16.0", transformers="5.23.0", peft=None, bitsandbytes=None, profiler="0.1")
+
+NO_GPU = VisibleGpus(gpus=(), note="there is none in this test")
+
+H100 = VisibleGpus(
+    gpus=(VisibleGpu(uuid="GPU-1", name="NVIDIA H100", memory_bytes=KNOWN_GPUS["h100-80gb"].memory_bytes + 1),), note=""
+)
+
+
+class FakeStore:
+    def __init__(self):
+        self.records = {}
+
+    def find(self, trial_id):
+        return self.records.get(trial_id)
+
+    def read_all(self):
+        return tuple(self.records[name] for name in sorted(self.records))
+
+    def write(self, record):
+        self.records[record.trial_id] = record
+
+
+@dataclass
+class FakeWorld:
+    """Notes what the sweep did with it."""
+
+    visible: VisibleGpus = NO_GPU
+    statuses: dict[str, Status] = field(default_factory=dict)
+    """By model; ok where absent."""
+    interrupt: bool = False
+    store: FakeStore = field(default_factory=FakeStore)
+    runs: list = field(default_factory=list)
+    """The plans that were run, with the settings they were run with."""
+    tables: dict = field(default_factory=dict)
+    drawn: list = field(default_factory=list)
+
+    def parts(self, **changes):
+        parts = SweepParts(
+            visible_gpus=lambda: self.visible,
+            installed_versions=lambda: VERSIONS,
+            load_model_config=SweepParts().load_model_config,
+            estimate=self.estimate,
+            open_store=lambda folder: self.store,
+            watch=lambda total: nullcontext(),
+            run_trials=self.run_trials,
+            write_tables=self.write_tables,
+            render_folder=lambda folder, **how: self.drawn.append((folder, how)),
+        )
+        return replace(parts, **changes)
+
+    def estimate(self, spec, architecture):
+        size = architecture.hidden_size * 2**25
+        return Estimate(
+            peak_allocated_bytes=size,
+            peak_reserved_bytes=None,
+            peak_rule_bytes=2 * size,
+            peak_phase=Phase.BACKWARD,
+        )
+
+    def run_trials(self, plan, **how):
+        self.runs.append((plan, how))
+        for trial in plan:
+            if self.interrupt:
+                raise KeyboardInterrupt
+            outcome = Outcome(status=self.statuses.get(trial.spec.model, Status.OK))
+            self.store.write(
+                TrialRecord(
+                    trial_id=trial.trial_id,
+                    grid=trial.grid,
+                    label=trial.label,
+                    spec=trial.spec,
+                    versions=how["versions"],
+                    outcome=outcome,
+                )
+            )
+
+    def write_tables(self, folder, records, estimates, **about):
+        self.tables = {"folder": folder, "records": records, "estimates": estimates, **about}
