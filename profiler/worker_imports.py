@@ -3,5 +3,13 @@
 Imported once a sweep. Importing it starts no thread and touches no GPU, so that forking stays safe.
 """
 
-import profiler.worker.real
-import profiler.worker.simulated  # noqa: F401
+import logging
+
+# At its import bitsandbytes warns that a kernel for inference on the CPU is not installed; nobody here misses it.
+_log = logging.getLogger("bitsandbytes.backends.cpu.ops")
+_level, _log.level = _log.level, logging.ERROR
+
+import profiler.worker.real  # noqa: E402  # after the line above, or it warns all the same
+import profiler.worker.simulated  # noqa: E402, F401
+
+_log.level = _level

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.library import Library
 
+from profiler.simulation.stand_ins import StandIn, standing_in
+
 _KEY = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]  # not in torch's stub
 _KEY_SET = torch._C.DispatchKeySet(_KEY)
 
@@ -197,23 +199,18 @@ def autocast_on_meta(replacements: dict[str, Callable[..., Any]]) -> Iterator[No
             return SimulatedAutocast(*args, **kwargs)
         return torch_autocast(device_type, *args, **kwargs)
 
-    replaced: list[tuple[Any, str, Any]] = [
+    stand_ins: list[StandIn] = [
         (torch, "autocast", autocast),
         (torch.amp, "autocast", autocast),
         (torch.amp, "is_autocast_available", lambda kind: kind == "meta" or available(kind)),
         (torch, "is_autocast_enabled", lambda kind="cuda": _state.enabled if kind == "meta" else enabled(kind)),
         (torch, "get_autocast_dtype", lambda kind: _state.dtype if kind == "meta" else dtype_of(kind)),
     ]
-    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
-    for owner, name, value in replaced:
-        setattr(owner, name, value)
     torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, False)
     _replacements.update(replacements)
     try:
-        with torch._C._IncludeDispatchKeyGuard(_KEY):
+        with standing_in(stand_ins), torch._C._IncludeDispatchKeyGuard(_KEY):
             yield
     finally:
         torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, True)
         _replacements.clear()
-        for owner, name, value in originals:
-            setattr(owner, name, value)

@@ -3,8 +3,7 @@
 transformers calls them through `lazy_import_flash_attention`; a test tells when that seam moves.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from transformers import modeling_flash_attention_utils as hf_flash
 
 from profiler.simulation.attention import FusedAttention, Kernel
 from profiler.simulation.recorder import Recorder
+from profiler.simulation.stand_ins import standing_in
 
 
 def _flash_functions(recorder: Recorder) -> tuple[Any, Any]:
@@ -61,24 +61,17 @@ def _flash_functions(recorder: Recorder) -> tuple[Any, Any]:
     return flash_attn_func, flash_attn_varlen_func
 
 
-@contextmanager
-def simulated_flash_attention(recorder: Recorder) -> Iterator[None]:
+def simulated_flash_attention(recorder: Recorder) -> AbstractContextManager[None]:
     """While active, transformers finds FlashAttention-2 installed, and it runs on the simulated GPU."""
     dense, varlen = _flash_functions(recorder)
     functions = (dense, varlen, None, hf_flash._pad_input, hf_flash._unpad_input)
     process = hf_flash._lazy_define_process_function(varlen)
     found = (functions, (process, process))
-    replaced = (
-        (PreTrainedModel, "_flash_attn_can_dispatch", lambda *_, **__: True),
-        (hf_flash, "lazy_import_flash_attention", lambda *_, **__: found),
-        # Imported there by name, to see at the model's making that the package is there.
-        (modeling_utils, "lazy_import_flash_attention", lambda *_, **__: found),
+    return standing_in(
+        [
+            (PreTrainedModel, "_flash_attn_can_dispatch", lambda *_, **__: True),
+            (hf_flash, "lazy_import_flash_attention", lambda *_, **__: found),
+            # Imported there by name, to see at the model's making that the package is there.
+            (modeling_utils, "lazy_import_flash_attention", lambda *_, **__: found),
+        ]
     )
-    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
-    for owner, name, value in replaced:
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for owner, name, value in originals:
-            setattr(owner, name, value)

@@ -1,16 +1,15 @@
 """Calls by which the host makes or reads tensors of the simulated GPU without an operation to intercept."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 from profiler.simulation.known_values import on_host
+from profiler.simulation.stand_ins import standing_in
 
 
-@contextmanager
-def host_calls() -> Iterator[None]:
+def host_calls() -> AbstractContextManager[None]:
     """While active, `torch.tensor` keeps the values it is given and `.tolist()` finds them."""
     make, as_list = torch.tensor, torch.Tensor.tolist
 
@@ -25,10 +24,4 @@ def host_calls() -> Iterator[None]:
     def tolist(self: torch.Tensor) -> Any:
         return as_list(on_host(self) if self.device.type == "meta" else self)
 
-    torch.tensor = tensor
-    torch.Tensor.tolist = tolist  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        torch.tensor = make
-        torch.Tensor.tolist = as_list  # type: ignore[method-assign]
+    return standing_in([(torch, "tensor", tensor), (torch.Tensor, "tolist", tolist)])

@@ -3,29 +3,21 @@
 The only file that touches the cache classes; a test tells when they move.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from transformers import cache_utils
 
 from profiler.domain.memory import Category
 from profiler.simulation.recorder import Recorder
+from profiler.simulation.stand_ins import standing_in
 
 CACHE_LAYERS = (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer)
 
 
-@contextmanager
-def attributed_cache(recorder: Recorder) -> Iterator[None]:
+def attributed_cache(recorder: Recorder) -> AbstractContextManager[None]:
     """While active, tensors made by a growing cache layer are attributed to the KV cache."""
-    originals = [(layer, layer.update) for layer in CACHE_LAYERS]
-    for layer, update in originals:
-        layer.update = _attributed(update, recorder)
-    try:
-        yield
-    finally:
-        for layer, update in originals:
-            layer.update = update
+    return standing_in([(layer, "update", _attributed(layer.update, recorder)) for layer in CACHE_LAYERS])
 
 
 def _attributed(update: Any, recorder: Recorder) -> Any:

@@ -3,8 +3,7 @@
 The only file that touches their private names; a test tells when they move.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import bitsandbytes.functional as bnb_functional
@@ -12,6 +11,8 @@ import torch
 from torch.nn.utils import clip_grad
 from torch.optim import optimizer as torch_optimizer
 from torch.utils import _foreach_utils
+
+from profiler.simulation.stand_ins import standing_in
 
 
 def _with_meta(supported: Any) -> Any:
@@ -32,26 +33,21 @@ def _no_kernel(*_: Any, **__: Any) -> None:
     """A kernel that updates in place and allocates nothing."""
 
 
-@contextmanager
-def cuda_optimizers() -> Iterator[None]:
+def cuda_optimizers() -> AbstractContextManager[None]:
     """While active, optimizers take the paths for `meta` that they take for CUDA."""
-    replaced: list[tuple[Any, str, Any]] = []
-    for module in (torch_optimizer, _foreach_utils, clip_grad):
-        for name in ("_get_fused_kernels_supported_devices", "_get_foreach_kernels_supported_devices"):
-            if hasattr(module, name):
-                replaced.append((module, name, _with_meta(getattr(module, name))))
-    replaced += [
-        (bnb_functional, "get_paged", _managed),
-        (bnb_functional, "fill", _no_kernel),
-        (bnb_functional, "prefetch_tensor", _no_kernel),
-        (bnb_functional, "optimizer_update_8bit_blockwise", _no_kernel),
-        (bnb_functional, "optimizer_update_32bit", _no_kernel),
+    supported = [
+        (module, name, _with_meta(getattr(module, name)))
+        for module in (torch_optimizer, _foreach_utils, clip_grad)
+        for name in ("_get_fused_kernels_supported_devices", "_get_foreach_kernels_supported_devices")
+        if hasattr(module, name)
     ]
-    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
-    for owner, name, value in replaced:
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for owner, name, value in originals:
-            setattr(owner, name, value)
+    return standing_in(
+        [
+            *supported,
+            (bnb_functional, "get_paged", _managed),
+            (bnb_functional, "fill", _no_kernel),
+            (bnb_functional, "prefetch_tensor", _no_kernel),
+            (bnb_functional, "optimizer_update_8bit_blockwise", _no_kernel),
+            (bnb_functional, "optimizer_update_32bit", _no_kernel),
+        ]
+    )

@@ -25,8 +25,9 @@ _BY_PHASE = {
 class Recorder:
     """Records allocations as a trace. It is the observer of phases of a simulated trial.
 
-    A category is decided when memory is made, from the context (`attributed`), its data type, its shape and the phase,
-    in this order; `attribute` corrects it once it is known what the memory was for.
+    A category is decided when memory is made: in backward what has the shape of a trained parameter is a gradient; else
+    the context decides (`attributed`), the data type, the width and the phase, in this order. `attribute` corrects it
+    once it is known what the memory was for.
     """
 
     def __init__(self) -> None:
@@ -98,13 +99,13 @@ class Recorder:
         del self._watchers[key]
 
     def _category(self, tensor: torch.Tensor) -> Category:
+        shape = tensor.shape
+        if self.phase is Phase.BACKWARD and shape in self._trainable_shapes:
+            return Category.GRADIENTS
         if self._scope is not None:
             return self._scope
         if not tensor.dtype.is_floating_point and self.phase is not Phase.LOAD:
             return Category.INPUTS
-        shape = tensor.shape
-        if self.phase is Phase.BACKWARD and shape in self._trainable_shapes:
-            return Category.GRADIENTS
         if self._vocabulary and len(shape) > 1 and shape[-1] == self._vocabulary and self.phase is not Phase.OPTIMIZER:
             return Category.LOGITS
         return _BY_PHASE[self.phase]

@@ -20,8 +20,15 @@ RolloutContext = Callable[[Any], AbstractContextManager[None]]
 """From the transformers model to the context in which its `generate` runs."""
 
 
+_NO_TOKEN = -1
+"""Stands for the end of a sequence while rows are generated: a random model samples the real one by accident."""
+
+
 class ProfiledTrainer(GRPOTrainer):
     """A GRPOTrainer that tells `observer` what it is doing and whose completions have the lengths of `spec`."""
+
+    eos_token_ids: list[int]
+    """trl's: every id that ends a completion."""
 
     def __init__(
         self,
@@ -45,16 +52,20 @@ class ProfiledTrainer(GRPOTrainer):
         """Generate to the full length, then cut each row to its own: finished rows are computed to the end anyway."""
         self._observer.enter(Phase.ROLLOUT)
         base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        with self._rollout_context(base):
-            completions, logprobs = super()._generate_single_turn(prompt_ids, *args, **kwargs)
+        eos_token_ids = self.eos_token_ids
+        self.eos_token_ids = [_NO_TOKEN]
+        try:
+            with self._rollout_context(base):
+                completions, logprobs = super()._generate_single_turn(prompt_ids, *args, **kwargs)
+        finally:
+            self.eos_token_ids = eos_token_ids
         lengths = completion_lengths(
             lengths=self._spec.lengths,
             rows=len(completions),
             max_completion_length=self._spec.max_completion_length,
         )
-        eos = self.eos_token_ids[0]
         cut = [
-            ids if length >= len(ids) else [*ids[: length - 1], eos]
+            ids if length >= len(ids) else [*ids[: length - 1], eos_token_ids[0]]
             for ids, length in zip(completions, lengths, strict=True)
         ]
         return cut, logprobs

@@ -108,6 +108,14 @@ def test_completions_have_the_lengths_that_are_asked_for(lengths: Lengths, rollo
     assert sorted(found.tolist()) == ([8] * 16 if lengths is Lengths.FORCED else [5] * 4 + [6] * 4 + [7] * 4 + [8] * 4)
 
 
+@pytest.mark.parametrize("rollout", list(Rollout))
+def test_a_sampled_end_of_sequence_does_not_shorten_a_row(rollout: Rollout) -> None:
+    trainer = trainer_of(spec(lengths=Lengths.FORCED, rollout=rollout))
+    trainer.eos_token_ids = list(range(512))  # every token of the model ends a sequence
+    trainer.train()
+    assert torch.cat([batch["completion_mask"] for batch in trainer._buffered_inputs]).sum().item() == 16 * 8
+
+
 def gradients(logprobs: Logprobs, **keys: Any) -> dict[str, torch.Tensor]:
     trainer = trainer_of(
         spec(logprobs=logprobs, dtype=Dtype.FLOAT32, bf16=False, lengths=Lengths.FORCED, beta=0.0, **keys)

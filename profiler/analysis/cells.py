@@ -1,0 +1,192 @@
+"""One trial as a cell of a comparison: its result, and what the estimates said of it."""
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from profiler.analysis.published import Method, PublishedFigure, published_for
+from profiler.domain.builtin_models import find_builtin
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.memory import Origin, Phase
+from profiler.domain.optimizers import Optimizer
+from profiler.domain.outcome import Status
+from profiler.domain.trial import Backend, Tuning
+
+VERSIONED = ("torch", "trl", "transformers", "peft", "bitsandbytes", "profiler")
+"""Packages whose version decides memory, in the order they are shown."""
+
+_ORIGINS = {Backend.CUDA: Origin.MEASURED, Backend.SIMULATED: Origin.SIMULATED, Backend.CPU: None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Where results come from. Only results of one setting stand in one table."""
+
+    origin: Origin | None
+    """Measured or simulated; None on the CPU, where no GPU figure is known."""
+    card: str | None
+    """The maker's name of the card; None on the CPU, or if no trial lived long enough to read it."""
+    memory_bytes: int | None
+    """The card's memory as torch reports it, or the cap."""
+    versions: tuple[tuple[str, str], ...]
+    """(package, version) of what decides memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One trial. None means "not known here"."""
+
+    trial_id: str
+    setting: Setting
+    label: str
+    model: str
+    parameters: int | None
+    status: Status
+    peak_allocated_bytes: int | None
+    """In an out-of-memory cell the highest before failing."""
+    peak_phase: Phase | None
+    required_allocated_bytes: int | None
+    estimated_bytes: int | None
+    rule_bytes: int | None
+    """The published blog's rule of thumb."""
+    published: PublishedFigure | None
+    message: str | None
+
+    @property
+    def result_bytes(self) -> int | None:
+        """What an estimate is compared with: the peak, or what a trial that ran out of memory would have needed."""
+        if self.status is Status.OK:
+            return self.peak_allocated_bytes
+        return self.required_allocated_bytes if self.status is Status.OOM else None
+
+    @property
+    def missing_bytes(self) -> int | None:
+        """How much more than the card's memory an out-of-memory trial needs; None if it is not known or not more."""
+        memory = self.setting.memory_bytes
+        if self.status is not Status.OOM or self.required_allocated_bytes is None or memory is None:
+            return None
+        missing = self.required_allocated_bytes - memory
+        return missing if missing > 0 else None
+
+    @property
+    def share_of_card_ratio(self) -> float | None:
+        """The result over the card's memory."""
+        if self.result_bytes is None or not self.setting.memory_bytes:
+            return None
+        return self.result_bytes / self.setting.memory_bytes
+
+    @property
+    def estimate_error_ratio(self) -> float | None:
+        """(estimate - result) / result: 0.1 is 10 % too high."""
+        return _error_ratio(self.estimated_bytes, self.result_bytes)
+
+    @property
+    def rule_error_ratio(self) -> float | None:
+        """(rule of thumb - result) / result."""
+        return _error_ratio(self.rule_bytes, self.result_bytes)
+
+
+def cells(runs: pd.DataFrame, published: Iterable[PublishedFigure] = ()) -> tuple[Cell, ...]:
+    """The rows of the `runs` table as cells, in the order of the frame."""
+    figures = tuple(published)
+    rows = [_Row(values) for values in runs.to_dict("records")]
+    cards = _cards(rows)
+    return tuple(_cell(row, cards, figures) for row in rows)
+
+
+def _error_ratio(estimated: int | None, result: int | None) -> float | None:
+    if estimated is None or not result:
+        return None
+    return (estimated - result) / result
+
+
+class _Row:
+    """One row of the `runs` table, with nulls of any kind as None."""
+
+    def __init__(self, values: Mapping[Hashable, object]) -> None:
+        self._values = values
+
+    def text(self, name: str) -> str | None:
+        value = self._values[name]
+        # A null is None, NaN or pandas' NA, by how the frame was read.
+        return None if value is None or value is pd.NA or value != value else str(value)
+
+    def known_text(self, name: str) -> str:
+        return str(self._values[name])
+
+    def count(self, name: str) -> int | None:
+        text = self.text(name)
+        # A frame that somebody read with NumPy's types has its counts as 12.0.
+        return None if text is None else int(text.removesuffix(".0"))
+
+    @property
+    def backend(self) -> Backend:
+        return Backend(self.known_text("backend"))
+
+
+_Cards = Mapping[tuple[Backend, str | None], tuple[str | None, int | None]]
+
+
+def _cards(rows: Iterable[_Row]) -> _Cards:
+    """(backend, `gpu` key) to (card, memory), so that a trial that died too early to say still finds its table."""
+    found: dict[tuple[Backend, str | None], tuple[str | None, int | None]] = {}
+    for row in rows:
+        card, memory = row.text("gpu_name"), row.count("gpu_memory_bytes")
+        if card is not None and memory is not None:
+            found.setdefault((row.backend, row.text("gpu")), (card, memory))
+    return found
+
+
+def _card(row: _Row, cards: _Cards) -> tuple[str | None, int | None]:
+    if row.backend is Backend.CPU:
+        return None, None
+    name, memory = row.text("gpu_name"), row.count("gpu_memory_bytes")
+    if name is None or memory is None:
+        asked = KNOWN_GPUS.get(row.text("gpu") or "") if row.backend is Backend.SIMULATED else None
+        planned = (asked.title, asked.memory_bytes) if asked else (None, None)
+        name, memory = cards.get((row.backend, row.text("gpu")), planned)
+    known = KNOWN_GPUS.get(name or "")
+    return (known.title if known else name), memory
+
+
+def _setting(row: _Row, cards: _Cards) -> Setting:
+    card, memory = _card(row, cards)
+    versions = ((package, row.text(f"{package}_version")) for package in VERSIONED)
+    return Setting(
+        origin=_ORIGINS[row.backend],
+        card=card,
+        memory_bytes=memory,
+        versions=tuple((package, version) for package, version in versions if version is not None),
+    )
+
+
+def _cell(row: _Row, cards: _Cards, figures: tuple[PublishedFigure, ...]) -> Cell:
+    model = row.known_text("model")
+    builtin = find_builtin(model)
+    phase = row.text("peak_phase")
+    return Cell(
+        trial_id=row.known_text("trial_id"),
+        setting=_setting(row, cards),
+        label=row.known_text("label"),
+        model=model,
+        parameters=row.count("parameters") or (builtin.parameters if builtin else None),
+        status=Status(row.known_text("status")),
+        peak_allocated_bytes=row.count("peak_allocated_bytes"),
+        peak_phase=Phase(phase) if phase else None,
+        required_allocated_bytes=row.count("required_allocated_bytes"),
+        estimated_bytes=row.count("estimated_peak_allocated_bytes"),
+        rule_bytes=row.count("estimated_peak_rule_bytes"),
+        published=published_for(_method(row), figures),
+        message=row.text("message"),
+    )
+
+
+def _method(row: _Row) -> Method:
+    return Method(
+        grid=row.known_text("grid"),
+        model=row.known_text("model"),
+        tuning=Tuning(row.known_text("tuning")),
+        optim=Optimizer(row.known_text("optim")),
+        gradient_checkpointing=row.known_text("gradient_checkpointing") == "True",
+    )

@@ -1,0 +1,64 @@
+"""What the peak of each trial is made of: its categories, and the highest memory of each phase."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from profiler.analysis.cells import Cell
+from profiler.analysis.comparison import Section
+from profiler.domain.memory import Category, Phase
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """One trial's peak, category on category."""
+
+    cell: Cell
+    shares: Mapping[Category, int]
+    """Bytes, in the order of `Category`; they sum to the cell's peak. Categories of no bytes are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseRow:
+    """The highest allocated memory of each phase of one trial."""
+
+    cell: Cell
+    peaks: Mapping[Phase, int]
+    """Only the phases that ran and whose peak is known."""
+
+
+def stacks(section: Section, breakdown: pd.DataFrame) -> tuple[Stack, ...]:
+    """The stacks of a section, in its order; without the trials whose breakdown is not known."""
+    shares = _by_trial(breakdown, "category", "bytes")
+    return tuple(
+        Stack(
+            cell=cell,
+            shares={
+                category: size for category in Category if (size := shares[cell.trial_id].get(category.value, 0)) > 0
+            },
+        )
+        for cell in section.in_order()
+        if cell.trial_id in shares
+    )
+
+
+def phase_rows(section: Section, phases: pd.DataFrame) -> tuple[PhaseRow, ...]:
+    """The phases of each trial of a section, in its order; without the trials whose phases are not known."""
+    peaks = _by_trial(phases, "phase", "peak_allocated_bytes")
+    return tuple(
+        PhaseRow(
+            cell=cell,
+            peaks={phase: peaks[cell.trial_id][phase.value] for phase in Phase if phase.value in peaks[cell.trial_id]},
+        )
+        for cell in section.in_order()
+        if cell.trial_id in peaks
+    )
+
+
+def _by_trial(frame: pd.DataFrame, key: str, size: str) -> dict[str, dict[str, int]]:
+    known = frame[~frame[size].isna()]
+    found: dict[str, dict[str, int]] = {}
+    for trial_id, name, value in zip(known["trial_id"], known[key], known[size], strict=True):
+        found.setdefault(str(trial_id), {})[str(name)] = int(value)
+    return found

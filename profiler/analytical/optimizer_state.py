@@ -1,0 +1,110 @@
+"""Bytes that each optimizer keeps between steps, and those it needs only during one."""
+
+from collections.abc import Sequence
+
+from profiler.analytical.parameters import TensorGroup
+from profiler.analytical.trained import FLOAT32_BYTES
+from profiler.domain.optimizers import Optimizer
+
+_MIN_8BIT_ELEMENTS = 4096
+_8BIT_BLOCK = 256
+_MIN_PAGED_ELEMENTS = 100_000
+
+
+def optimizer_state_bytes(optim: Optimizer, tensors: Sequence[TensorGroup], element: int) -> int:
+    """Bytes of the optimizer's state in torch's allocator.
+
+    Args:
+        optim: The optimizer.
+        tensors: What it updates.
+        element: Bytes of one updated value.
+    """
+    return sum(_state_bytes(optim, group, element) * group.copies for group in tensors)
+
+
+def _state_bytes(optim: Optimizer, group: TensorGroup, element: int) -> int:
+    match optim:
+        case Optimizer.ADAMW_TORCH_FUSED:
+            return fused_adamw_state_bytes(group.elements, element)
+        case Optimizer.ADAMW_TORCH:
+            return adamw_state_bytes(group.elements, element)
+        case Optimizer.ADAMW_8BIT:
+            return adamw_8bit_state_bytes(group.elements, is_embedding=group.is_embedding)
+        case Optimizer.PAGED_ADAMW_8BIT:
+            return paged_adamw_8bit_state_bytes(group.elements, is_embedding=group.is_embedding)
+        case Optimizer.ADAFACTOR:
+            return adafactor_state_bytes(group.shape)
+        case Optimizer.SGD:
+            return 0  # transformers asks for no momentum
+
+
+def adamw_state_bytes(elements: int, element: int) -> int:
+    """Torch's AdamW on one tensor: `exp_avg` and `exp_avg_sq`, in the parameter's type.
+
+    By hand, 1,000 values in bfloat16: 2 x 1,000 x 2 B = 4,000 B. The step count stays on the host.
+    """
+    return 2 * elements * element
+
+
+def fused_adamw_state_bytes(elements: int, element: int) -> int:
+    """Torch's fused AdamW on one tensor: as AdamW, and its float32 step count on the device."""
+    return adamw_state_bytes(elements, element) + FLOAT32_BYTES
+
+
+def adamw_8bit_state_bytes(elements: int, *, is_embedding: bool) -> int:
+    """Bitsandbytes' 8-bit AdamW on one tensor: two states of a byte, and a float32 scale for each 256 of each.
+
+    Two float32 states instead for tensors below 4,096 values (`min_8bit_size`) and for `nn.Embedding`, which
+    transformers' trainer registers as an exception. By hand, 4,096 values: 2 x 4,096 + 2 x 16 x 4 = 8,320 B; 1,024
+    values: 2 x 1,024 x 4 = 8,192 B.
+
+    Source: `Optimizer2State.init_state` in bitsandbytes. The two tables shared by all tensors (2 KiB) are left out.
+    """
+    if is_embedding or elements < _MIN_8BIT_ELEMENTS:
+        return 2 * elements * FLOAT32_BYTES
+    return 2 * elements + 2 * FLOAT32_BYTES * -(-elements // _8BIT_BLOCK)
+
+
+def paged_adamw_8bit_state_bytes(elements: int, *, is_embedding: bool) -> int:
+    """As `adamw_8bit_state_bytes`, less what is in managed memory, which torch's allocator does not see.
+
+    The states of tensors of 100,000 values or more are paged; the scales never are. By hand, 102,400 values:
+    2 x 400 x 4 = 3,200 B.
+
+    Source: `get_state_buffer` in bitsandbytes.
+    """
+    if elements < _MIN_PAGED_ELEMENTS:
+        return adamw_8bit_state_bytes(elements, is_embedding=is_embedding)
+    return 0 if is_embedding else 2 * FLOAT32_BYTES * -(-elements // _8BIT_BLOCK)
+
+
+def adafactor_state_bytes(shape: Sequence[int]) -> int:
+    """Transformers' Adafactor without first moment on one tensor: float32 means of rows and of columns.
+
+    A vector keeps a float32 value each. By hand, [100, 50]: (100 + 50) x 4 = 600 B.
+    """
+    if len(shape) < 2:
+        return shape[0] * FLOAT32_BYTES
+    return (shape[-2] + shape[-1]) * FLOAT32_BYTES
+
+
+def optimizer_scratch_bytes(optim: Optimizer, tensors: Sequence[TensorGroup], element: int) -> int:
+    """Bytes that exist only during `step()`, at their highest.
+
+    `adamw_torch` takes the foreach path: the square roots of all second moments of a parameter group at once, in the
+    parameter's type; transformers makes two groups, matrices (with weight decay) and vectors. Adafactor goes tensor by
+    tensor: float32 copies of gradient and parameter where these are narrower, the squared gradient and its sum with
+    epsilon. The fused, 8-bit and plain SGD updates are in place.
+
+    By hand, a [100, 50] matrix in bfloat16: adamw_torch 10,000 B, adafactor 4 x 5,000 x 4 = 80,000 B.
+
+    Source: `_multi_tensor_adam` in torch, `Adafactor.step` in transformers.
+    """
+    if optim is Optimizer.ADAMW_TORCH:
+        matrices = sum(group.total for group in tensors if len(group.shape) > 1)
+        vectors = sum(group.total for group in tensors if len(group.shape) < 2)
+        return max(matrices, vectors) * element
+    if optim is Optimizer.ADAFACTOR:
+        copies = 4 if element < FLOAT32_BYTES else 2
+        return copies * FLOAT32_BYTES * max((group.elements for group in tensors), default=0)
+    return 0

@@ -1,0 +1,52 @@
+"""The rollout by transformers' `generate`: the KV cache, its growth, and sampling."""
+
+from profiler.analytical.parameters import key_width
+from profiler.analytical.trained import FLOAT32_BYTES, element_bytes, trains_everything
+from profiler.domain.architecture import Architecture
+from profiler.domain.trial import TrialSpec
+
+_SAMPLING_COPIES = 3
+
+
+def kv_element_bytes(spec: TrialSpec) -> int:
+    """Bytes of one cached value.
+
+    Under full fine-tuning accelerate's autocast wraps the model's forward; with adapters it wraps peft's, which
+    `generate` goes around, so the model computes in its own type.
+    """
+    sizes = element_bytes(spec)
+    return sizes.compute if trains_everything(spec) else sizes.weight
+
+
+def kv_cache_bytes(architecture: Architecture, *, sequences: int, tokens: int, element: int) -> int:
+    """Bytes of a KV cache in which every sequence has `tokens` tokens.
+
+    Per layer the cache holds K and V, each [sequences, kv_heads, tokens, head_dim]:
+
+        2 * layers * sequences * kv_heads * tokens * head_dim * element
+
+    By hand, qwen2.5-0.5b, 16 sequences, 1,041 tokens, bfloat16: 2 x 24 x 16 x 2 x 1,041 x 64 x 2 B = 204,668,928 B.
+
+    Source: the tensor shapes of transformers' `DynamicCache`. Not for a paged cache (vLLM) or sliding windows.
+    """
+    return 2 * architecture.num_hidden_layers * sequences * key_width(architecture) * tokens * element
+
+
+def growth_copy_bytes(architecture: Architecture, *, sequences: int, tokens: int, element: int) -> int:
+    """The keys of one layer once more: `torch.cat` makes the longer tensor before the shorter one goes.
+
+    By hand, as in `kv_cache_bytes`: 204,668,928 / 48 = 4,263,936 B.
+    """
+    return sequences * key_width(architecture) * tokens * element
+
+
+def sampling_bytes(spec: TrialSpec, architecture: Architecture) -> int:
+    """Drawing one token for every sequence: the last position's logits, [sequences, V], four times.
+
+    The model's output; its float32 copy (`_sample`); the softmax; and the noise that `torch.multinomial` divides by.
+    By hand, 16 sequences, V = 151,936, under autocast: 16 x 151,936 x 16 B = 38,895,616 B.
+    """
+    sizes = element_bytes(spec)
+    output = sizes.output if trains_everything(spec) else sizes.weight
+    per_value = output + _SAMPLING_COPIES * FLOAT32_BYTES
+    return spec.generation_batch_size * architecture.vocab_size * per_value

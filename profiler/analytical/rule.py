@@ -1,0 +1,31 @@
+"""The published rule of thumb, as a rival."""
+
+from profiler.analytical.parameters import parameter_count
+from profiler.analytical.trained import trainable_parameter_count
+from profiler.domain.architecture import Architecture
+from profiler.domain.optimizers import Optimizer
+from profiler.domain.trial import TrialSpec
+
+_PARAMETER_BYTES = 2
+_REFERENCE_BYTES = 2
+_GRADIENT_BYTES = 2
+_OPTIMIZER_BYTES = 8
+_8BIT_OPTIMIZER_BYTES = 4
+
+
+def rule_of_thumb(spec: TrialSpec, architecture: Architecture) -> int:
+    """Bytes by the rule of the blog "GRPO VRAM requirements for the GPU poor" (Oxen.ai, 2025).
+
+    Per parameter 2 B for the model and 2 B for a reference model; per trained parameter 2 B of gradients and 8 B of
+    optimizer, 4 B for an 8-bit one. No activations, no logits, no rollout.
+
+    Our reading where the blog is silent: the reference counts where trl keeps one; adapters are trained parameters and
+    nothing else; 4-bit weights still count 2 B; an optimizer without figures (Adafactor, SGD) counts 8 B.
+
+    By hand, qwen2.5-0.5b full without reference, AdamW: 494,032,768 x 12 B = 5,928,393,216 B.
+    """
+    parameters, trained = parameter_count(architecture), trainable_parameter_count(spec, architecture)
+    reference = _REFERENCE_BYTES if spec.keeps_reference_model else 0
+    in_8bit = spec.optim in (Optimizer.ADAMW_8BIT, Optimizer.PAGED_ADAMW_8BIT)
+    optimizer = _8BIT_OPTIMIZER_BYTES if in_8bit else _OPTIMIZER_BYTES
+    return parameters * (_PARAMETER_BYTES + reference) + trained * (_GRADIENT_BYTES + optimizer)

@@ -1,0 +1,72 @@
+"""The first and last thing that runs in a worker process, around the job itself."""
+
+import faulthandler
+import fcntl
+import importlib
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from profiler.execution.job import WorkerJob
+
+EXIT_OWN_MEMORY_ERROR = 112
+"""A worker's exit code after a `MemoryError`: the host, not the GPU, had no more memory."""
+
+
+def run_child(job: WorkerJob, target: str) -> None:
+    """Run `target` on `job`, in a process group of its own that does not outlive the parent.
+
+    Args:
+        job: The trial.
+        target: Dotted name of a function that takes the job: ``"package.module:function"``. Imported only here, so
+            that the parent never imports what the worker needs, and a failing import is told like any other failure.
+    """
+    os.setsid()
+    _end_with_parent()
+    _redirect_output(job.stderr_path)
+    faulthandler.enable()
+    try:
+        _resolve(target)(job)
+    except MemoryError:
+        traceback.print_exc()
+        sys.stderr.flush()
+        # Not sys.exit: with no memory left, clean-up may hang or fail.
+        os._exit(EXIT_OWN_MEMORY_ERROR)
+
+
+def _end_with_parent() -> None:
+    """Have the kernel SIGKILL this process group, grandchildren included, when the parent ends.
+
+    The parent holds the other end of the sentinel's pipe. O_ASYNC with F_SETSIG makes its closing a signal, which
+    also reaches a worker that hangs in C; a watching thread would not, and a parent-death signal would come from the
+    fork server, which lives as long as its children do.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    pipe = parent.sentinel
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if not parent.is_alive():  # it ended before the signal was set up
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _redirect_output(path: str) -> None:
+    """Send stdout and stderr to `path`, at the level of file descriptors so that C libraries and crashes follow."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def _resolve(target: str) -> Callable[[WorkerJob], None]:
+    """The function that the dotted name means."""
+    module, _, function = target.partition(":")
+    return cast(Callable[[WorkerJob], None], getattr(importlib.import_module(module), function))

@@ -1,0 +1,58 @@
+"""From how a worker ended to an outcome, where the worker itself left no record."""
+
+import signal
+from pathlib import Path
+
+from profiler.domain.outcome import Outcome, Status
+from profiler.execution.child import EXIT_OWN_MEMORY_ERROR
+
+STDERR_LINES = 20
+_STDERR_TAIL_BYTES = 64 * 1024
+
+
+def judge(*, exit_code: int | None, timed_out: bool, timeout_s: float, wall_s: float, stderr_path: Path) -> Outcome:
+    """The outcome of a worker that ended without a record.
+
+    Args:
+        exit_code: As `multiprocessing` gives it; None for a process that could not be killed.
+        timed_out: Whether its time was up before it ended.
+        timeout_s: That time.
+        wall_s: How long it ran.
+        stderr_path: What it printed; the last lines go into the message.
+    """
+    status, reason = _status_and_reason(exit_code, timed_out, timeout_s)
+    printed = last_lines(stderr_path)
+    return Outcome(status=status, wall_s=wall_s, message=f"{reason}\n{printed}".rstrip())
+
+
+def _status_and_reason(exit_code: int | None, timed_out: bool, timeout_s: float) -> tuple[Status, str]:
+    if timed_out:
+        left = " and could not be killed" if exit_code is None else ""
+        return Status.TIMEOUT, f"The worker had not ended after {timeout_s:g} s{left}."
+    if exit_code == EXIT_OWN_MEMORY_ERROR:
+        return Status.HOST_OOM, "The host had no memory left for the worker (MemoryError)."
+    if exit_code is not None and exit_code < 0:
+        name = _signal_name(-exit_code)
+        return (Status.KILLED if name == "SIGKILL" else Status.FAILED), f"The worker was ended by {name}."
+    if exit_code == 0:
+        return Status.FAILED, "The worker ended with exit code 0 but wrote no record."
+    return Status.FAILED, f"The worker ended with exit code {exit_code}."
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def last_lines(path: Path) -> str:
+    """The last lines of a text file, however long it is; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _STDERR_TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-STDERR_LINES:])

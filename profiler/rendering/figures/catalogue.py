@@ -1,0 +1,72 @@
+"""Which figures a section has, and the name of each one's file."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from matplotlib.figure import Figure
+
+from profiler.analysis.accuracy import Accuracy
+from profiler.analysis.comparison import Section
+from profiler.analysis.peaks import Stack
+from profiler.rendering.figures.categories import categories_figure, pages
+from profiler.rendering.figures.comparison import comparison_figure
+from profiler.rendering.figures.parity import parity_figure
+from profiler.rendering.figures.published import published_figure
+
+MOST_ROWS = 60
+"""A table of more rows is read better as a table."""
+MOST_PAGES = 6
+"""Of stacked bars; nobody turns more of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """A figure that can be drawn."""
+
+    name: str
+    """Of its files, without the ending."""
+    title: str
+    draw: Callable[[], Figure]
+
+
+def drawings(
+    section: Section, *, stacks: Sequence[Stack], found: Sequence[Accuracy], number: int
+) -> tuple[Drawing, ...]:
+    """The figures of a section that its results allow. `number` tells sections of one page apart, from 1."""
+    suffix = "" if number == 1 else f"-{number}"
+    return tuple(_drawings(section, stacks, found, suffix))
+
+
+def too_much(section: Section, *, stacks: Sequence[Stack]) -> tuple[str, ...]:
+    """A sentence for each figure that is left out because it would be too large to read."""
+    left_out = []
+    if len(section.rows) > MOST_ROWS:
+        left_out.append(f"The comparison has {len(section.rows)} rows, too many to draw: the table has them all.")
+    if len(pages(stacks)) > MOST_PAGES:
+        left_out.append(f"The categories of {len(stacks)} trials are too many to draw: breakdown.parquet has them all.")
+    return tuple(left_out)
+
+
+def _drawings(section: Section, stacks: Sequence[Stack], found: Sequence[Accuracy], suffix: str) -> Iterable[Drawing]:
+    if len(section.rows) <= MOST_ROWS:
+        yield Drawing(
+            name=f"comparison{suffix}",
+            title="Peak memory of every method and model",
+            draw=partial(comparison_figure, section),
+        )
+    portions = pages(stacks)
+    for page, portion in enumerate(portions, start=1) if len(portions) <= MOST_PAGES else ():
+        yield Drawing(
+            name=f"categories{suffix}" + (f"-page-{page}" if page > 1 else ""),
+            title="What the peak is made of" + (f", page {page} of {len(portions)}" if len(portions) > 1 else ""),
+            draw=partial(categories_figure, section, portion),
+        )
+    if found:
+        yield Drawing(
+            name=f"estimate{suffix}", title="Estimate against result", draw=partial(parity_figure, section, found)
+        )
+    if section.published:
+        yield Drawing(
+            name=f"published{suffix}", title="The published table beside ours", draw=partial(published_figure, section)
+        )

@@ -1,0 +1,193 @@
+"""What the peak of each trial is made of: a stacked bar a trial, grouped by model, with the card's memory as a line."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from profiler.analysis.comparison import Section
+from profiler.analysis.peaks import Stack
+from profiler.domain.memory import Category
+from profiler.domain.outcome import Status
+from profiler.domain.units import as_gib, gib_text
+from profiler.rendering.figures.theme import (
+    CATEGORY_COLOURS,
+    INK,
+    NOT_FITTING,
+    SOFT_INK,
+    in_theme,
+    new_figure,
+    title,
+)
+from profiler.rendering.wording import CATEGORY_TITLES, gib_number, origin_word, setting_title, short_models
+
+BARS_A_FIGURE = 60
+"""More are told on several figures, a group of models each."""
+_BAR, _GROUP_GAP = 0.78, 1.1
+_NEEDED = "needed, had there been room"
+_FAR_RATIO = 6
+"""A card this many times larger than the longest bar would squeeze all bars into the margin."""
+_CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+"""Keeps the lines behind a text from striking it through."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    stack: Stack
+    y: float
+
+
+def pages(stacks: Sequence[Stack]) -> tuple[tuple[Stack, ...], ...]:
+    """The stacks in portions for one figure each; a model stays whole."""
+    portions: list[list[Stack]] = []
+    for model in dict.fromkeys(stack.cell.model for stack in stacks):
+        group = [stack for stack in stacks if stack.cell.model == model]
+        if portions and len(portions[-1]) + len(group) <= BARS_A_FIGURE:
+            portions[-1] += group
+        else:
+            portions.append(group)
+    return tuple(tuple(portion) for portion in portions)
+
+
+def categories_figure(section: Section, stacks: Sequence[Stack]) -> Figure:
+    """Horizontal stacked bars of `stacks`, which are of `section`.
+
+    Of a trial that ran out of memory the bar is the peak before failing; an outline beyond it is what it needs.
+    """
+    with in_theme():
+        models = list(dict.fromkeys(stack.cell.model for stack in stacks))
+        height = 0.27 * len(stacks) + 0.33 * len(models) + 1.9
+        label_in = 0.07 * max(len(stack.cell.label) for stack in stacks)
+        figure, axes = new_figure(label_in + 7.2, height)
+        places = list(_places(stacks))
+        for place in places:
+            _draw(axes, place)
+        _dress(axes, section, places)
+        _legend(figure, stacks)
+        return figure
+
+
+def _places(stacks: Sequence[Stack]) -> Iterable[_Place]:
+    y, model = -_GROUP_GAP, None
+    for stack in stacks:
+        if stack.cell.model != model:
+            y, model = y + _GROUP_GAP, stack.cell.model
+        yield _Place(stack=stack, y=y)
+        y += 1
+
+
+def _draw(axes: Axes, place: _Place) -> None:
+    cell, left = place.stack.cell, 0.0
+    for category, size in place.stack.shares.items():
+        axes.barh(
+            place.y,
+            as_gib(size),
+            left=left,
+            height=_BAR,
+            color=CATEGORY_COLOURS[category],
+            edgecolor="white",
+            linewidth=0.4,
+            label=category.value,
+        )
+        left += as_gib(size)
+    end, text, ink = left, gib_text(cell.peak_allocated_bytes or 0), INK
+    if cell.status is Status.OOM:
+        end, text, ink = _draw_needed(axes, place, left)
+    axes.annotate(
+        text,
+        (end, place.y),
+        xytext=(4, 0),
+        textcoords="offset points",
+        va="center",
+        color=ink,
+        size=8.5,
+        zorder=5,
+        bbox=_CLEAR,
+    )
+
+
+def _draw_needed(axes: Axes, place: _Place, reached: float) -> tuple[float, str, str]:
+    needed = place.stack.cell.result_bytes
+    if needed is None:
+        return reached, "OOM", NOT_FITTING
+    axes.barh(
+        place.y,
+        as_gib(needed) - reached,
+        left=reached,
+        height=_BAR,
+        facecolor="none",
+        edgecolor=NOT_FITTING,
+        linestyle="--",
+        linewidth=1,
+        hatch="///",
+        label=_NEEDED,
+        alpha=0.75,
+    )
+    return as_gib(needed), f"OOM, needs {gib_number(needed)}", NOT_FITTING
+
+
+def _dress(axes: Axes, section: Section, places: Sequence[_Place]) -> None:
+    names = short_models(section.models)
+    axes.set_yticks([place.y for place in places], [place.stack.cell.label for place in places])
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(places[-1].y + 0.7, places[0].y - 1.0)
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="x")
+    axes.set_xlabel(f"allocated memory at the peak, GiB ({origin_word(section.setting)})")
+    headed = set()
+    for place in places:
+        model = place.stack.cell.model
+        if model not in headed:
+            headed.add(model)
+            _head(axes, place.y, names[model])
+    # Room for the text at the end of the longest bar.
+    axes.set_xlim(0, axes.dataLim.x1 * 1.16)
+    if section.setting.memory_bytes is not None:
+        _capacity(axes, section.setting.memory_bytes)
+    title(axes, "What the peak is made of", setting_title(section.setting))
+
+
+def _head(axes: Axes, y: float, name: str) -> None:
+    axes.annotate(
+        name,
+        (0, y - _BAR / 2),
+        xytext=(2, 2),
+        textcoords="offset points",
+        va="bottom",
+        weight="bold",
+        size=9.5,
+        zorder=5,
+    )
+
+
+def _capacity(axes: Axes, memory_bytes: int) -> None:
+    capacity = as_gib(memory_bytes)
+    low, high = axes.get_xlim()
+    near = capacity < _FAR_RATIO * high
+    if near:
+        axes.set_xlim(low, max(high, capacity * 1.16))
+        axes.axvline(capacity, color=SOFT_INK, linestyle=(0, (4, 2)), linewidth=1.2, label="capacity")
+    axes.annotate(
+        f"the card: {gib_text(memory_bytes)}" + ("" if near else " →"),
+        (capacity, 1) if near else (1, 1),
+        xycoords=("data" if near else "axes fraction", "axes fraction"),
+        xytext=(4 if near else -4, -3),
+        textcoords="offset points",
+        ha="left" if near else "right",
+        va="top",
+        size=8.5,
+        color=SOFT_INK,
+        bbox=_CLEAR,
+    )
+
+
+def _legend(figure: Figure, stacks: Sequence[Stack]) -> None:
+    present = [category for category in Category if any(category in stack.shares for stack in stacks)]
+    handles = [Patch(color=CATEGORY_COLOURS[category], label=CATEGORY_TITLES[category]) for category in present]
+    if any(stack.cell.status is Status.OOM and stack.cell.result_bytes is not None for stack in stacks):
+        handles.append(
+            Patch(facecolor="none", edgecolor=NOT_FITTING, linestyle="--", hatch="///", alpha=0.75, label=_NEEDED)
+        )
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8.5, handlelength=1.4)

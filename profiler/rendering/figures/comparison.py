@@ -1,0 +1,100 @@
+"""The comparison table drawn: a coloured cell for each trial, darker the fuller the card."""
+
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize, to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from profiler.analysis.cells import Cell
+from profiler.analysis.comparison import Section
+from profiler.domain.outcome import Status
+from profiler.rendering.figures.theme import INK, NO_ANSWER, SOFT_INK, in_theme, new_figure, title
+from profiler.rendering.wording import (
+    estimate_text,
+    gib_number,
+    origin_word,
+    published_text,
+    result_text,
+    setting_title,
+    short_models,
+)
+
+_FULLNESS = LinearSegmentedColormap.from_list("fullness", ["#f2f7fb", "#0b5a92"])
+_DARK_FROM = 0.55
+"""Share of the card from which white letters are read more easily."""
+
+
+def comparison_figure(section: Section) -> Figure:
+    """Methods down, models across; in each cell the result and the estimate, out of memory hatched."""
+    with in_theme():
+        rows, models = len(section.rows), len(section.models)
+        label_in = 0.075 * max(len(row) for row in section.rows)
+        row_in = 0.82 if section.published else 0.66
+        figure, axes = new_figure(label_in + 1.3 * max(models, 2) + 1.1, row_in * rows + 1.5)
+        for (row, model), cell in section.cells.items():
+            _draw_cell(axes, section.models.index(model), section.rows.index(row), cell)
+        _dress(axes, section)
+        if any(cell.share_of_card_ratio is not None for cell in section.cells.values()):
+            _colour_bar(figure, axes, rows)
+        return figure
+
+
+def _draw_cell(axes: Axes, x: int, y: int, cell: Cell) -> None:
+    fullness = cell.share_of_card_ratio
+    fits = cell.status is Status.OK
+    if fits and fullness is not None:
+        face, ink = to_hex(_FULLNESS(min(fullness, 1.0))), "white" if fullness > _DARK_FROM else INK
+    else:
+        face, ink = ("#fbe9e4" if cell.status is Status.OOM else NO_ANSWER), INK
+    axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="white", linewidth=2))
+    if cell.status is Status.OOM:
+        # A second sign beside the colour.
+        axes.add_patch(
+            Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, fill=False, hatch="///", edgecolor="#f0c4b8", linewidth=0)
+        )
+        ink = "#8c2d19"
+    published = published_text(cell)
+    details = [_needs(cell), estimate_text(cell, "est "), f"pub {published}" if published else ""]
+    _write(axes, x, y, ink, ["OOM" if cell.status is Status.OOM else result_text(cell), *filter(None, details)])
+
+
+def _write(axes: Axes, x: int, y: int, ink: str, lines: list[str]) -> None:
+    first, *details = lines
+    step = 0.23 if len(details) < 3 else 0.2
+    top = y - step * len(details) / 2
+    axes.text(x, top, first, ha="center", va="center", color=ink, weight="bold", size=11 if not details else 10.5)
+    for number, line in enumerate(details, start=1):
+        axes.text(x, top + step * number + 0.02, line, ha="center", va="center", color=ink, size=8)
+
+
+def _needs(cell: Cell) -> str:
+    return f"needs {gib_number(cell.result_bytes)}" if cell.status is Status.OOM and cell.result_bytes else ""
+
+
+def _dress(axes: Axes, section: Section) -> None:
+    names = short_models(section.models)
+    axes.set_xlim(-0.5, len(section.models) - 0.5)
+    axes.set_ylim(len(section.rows) - 0.5, -0.5)
+    axes.set_xticks(range(len(section.models)), [names[model] for model in section.models])
+    axes.set_yticks(range(len(section.rows)), section.rows)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    marks = f"GiB, {origin_word(section.setting)}" if section.setting.origin else "GPU memory is not known there"
+    if section.has_estimates and section.setting.origin is not None:
+        marks += "; est: estimated in closed form, and its error"
+    if section.published:
+        marks += "; pub: published, as printed"
+    axes.set_xlabel(marks, color=SOFT_INK, size=8.5, loc="left", labelpad=8)
+    title(axes, "Peak allocated GPU memory", setting_title(section.setting))
+
+
+def _colour_bar(figure: Figure, axes: Axes, rows: int) -> None:
+    # As long as six rows at most: along a tall table it would be a wall.
+    shrink = min(0.9, 6 / rows)
+    bar = figure.colorbar(
+        ScalarMappable(Normalize(0, 100), _FULLNESS), ax=axes, shrink=shrink, pad=0.02, aspect=24, anchor=(0, 1)
+    )
+    bar.set_label("share of the card's memory, %", size=8.5)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=8, length=2)

@@ -1,0 +1,26 @@
+"""Figures as files: the same figure gives the same bytes, on any day."""
+
+import io
+
+from matplotlib.figure import Figure
+
+from profiler.rendering.figures.theme import in_theme
+
+_DOTS_PER_INCH = 150
+
+
+def as_png(figure: Figure) -> bytes:
+    """The figure as PNG."""
+    return _saved(figure, "png", {"Software": None})
+
+
+def as_svg(figure: Figure) -> bytes:
+    """The figure as SVG, with its letters as outlines so that it looks the same everywhere."""
+    return _saved(figure, "svg", {"Date": None, "Creator": None})
+
+
+def _saved(figure: Figure, kind: str, metadata: dict[str, None]) -> bytes:
+    sink = io.BytesIO()
+    with in_theme():
+        figure.savefig(sink, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata)
+    return sink.getvalue()

@@ -1,0 +1,91 @@
+"""One look for every figure: fonts, colours that colour-blind readers tell apart, and how a figure is begun."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from profiler.domain.memory import Category, Origin
+
+INK = "#222222"
+SOFT_INK = "#5f5f5f"
+GRID_LINE = "#e3e3e3"
+NOT_FITTING = "#c8553d"
+NO_ANSWER = "#ececec"
+
+CATEGORY_COLOURS: Mapping[Category, str] = {
+    # Paul Tol's "muted" scheme (personal.sric.nl/data/colourschemes), in an order that keeps neighbours apart.
+    Category.WEIGHTS: "#332288",
+    Category.REFERENCE: "#88CCEE",
+    Category.ADAPTERS: "#AA4499",
+    Category.GRADIENTS: "#117733",
+    Category.OPTIMIZER_STATE: "#999933",
+    Category.ACTIVATIONS: "#DDCC77",
+    Category.LOGITS: "#CC6677",
+    Category.KV_CACHE: "#882255",
+    Category.INPUTS: "#44AA99",
+    Category.WORKSPACE: "#BBBBBB",
+    Category.OTHER: "#666666",
+}
+
+ORIGIN_COLOURS: Mapping[Origin, str] = {
+    # Okabe and Ito's.
+    Origin.MEASURED: "#000000",
+    Origin.SIMULATED: "#0072B2",
+    Origin.ESTIMATED: "#E69F00",
+    Origin.PUBLISHED: "#009E73",
+}
+
+
+def in_theme() -> AbstractContextManager[None]:
+    """The theme's settings of matplotlib, for as long as the block runs."""
+    return rc_context(
+        {
+            "font.family": "DejaVu Sans",
+            "font.size": 9.5,
+            "text.color": INK,
+            "axes.edgecolor": SOFT_INK,
+            "axes.labelcolor": INK,
+            "axes.titlesize": 11,
+            "axes.titleweight": "bold",
+            "axes.titlelocation": "left",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.axisbelow": True,
+            "grid.color": GRID_LINE,
+            "grid.linewidth": 0.8,
+            "xtick.color": SOFT_INK,
+            "ytick.color": SOFT_INK,
+            "xtick.labelcolor": INK,
+            "ytick.labelcolor": INK,
+            "legend.frameon": False,
+            "figure.facecolor": "white",
+            "savefig.facecolor": "white",
+            "hatch.linewidth": 0.6,
+            # Fixed, so that the same numbers give the same file.
+            "svg.hashsalt": "grpo-vram-profiler",
+            "svg.fonttype": "path",
+        }
+    )
+
+
+def new_figure(width_in: float, height_in: float) -> tuple[Figure, Axes]:
+    """A figure with one pair of axes, in the theme; made without pyplot, which keeps state and looks for a display."""
+    with in_theme():
+        figure = Figure(figsize=(width_in, height_in))
+        FigureCanvasAgg(figure)
+        figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1)
+        return figure, figure.add_subplot()
+
+
+def title(axes: Axes, first: str, second: str) -> None:
+    """A bold line, and under it a softer one that says where the numbers come from."""
+    axes.annotate(
+        first, (0, 1), xytext=(0, 22), xycoords="axes fraction", textcoords="offset points", weight="bold", size=11.5
+    )
+    axes.annotate(
+        second, (0, 1), xytext=(0, 8), xycoords="axes fraction", textcoords="offset points", color=SOFT_INK, size=9
+    )

@@ -1,0 +1,171 @@
+"""The page of a grid, `report.md`, as GitHub shows it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from profiler.analysis.accuracy import Accuracy, accuracies
+from profiler.analysis.cells import Cell
+from profiler.analysis.comparison import Section
+from profiler.analysis.peaks import PhaseRow
+from profiler.domain.memory import Phase
+from profiler.domain.outcome import Status
+from profiler.rendering.wording import (
+    cell_name,
+    estimate_text,
+    gib_number,
+    legend,
+    needs_text,
+    percent,
+    published_text,
+    result_text,
+    setting_title,
+    short_models,
+    signed_percent,
+    versions_text,
+)
+
+_ESTIMATE, _PUBLISHED = "est ", "published "
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnFigure:
+    """A figure on the page."""
+
+    title: str
+    png: str
+    """Path of the picture, from the page."""
+    svg: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SectionPage:
+    """What the page shows of one section."""
+
+    section: Section
+    phases: tuple[PhaseRow, ...]
+    figures: tuple[DrawnFigure, ...]
+    left_out: tuple[str, ...] = ()
+    """A sentence for each figure that would be too large to read."""
+    broken: tuple[str, ...] = ()
+    """A sentence for each figure that could not be drawn."""
+
+
+def report_page(*, grid: str, question: str, command: str, pages: Sequence[SectionPage]) -> str:
+    """The whole page.
+
+    Args:
+        grid: Name of the grid.
+        question: What it asks; left out if empty.
+        command: The command that repeats it; left out if empty.
+        pages: The sections with their figures.
+    """
+    blocks = [f"# {_escape(grid)}"]
+    if question:
+        blocks.append("> " + _escape(question))
+    if not pages:
+        blocks.append("No trial is stored here yet.")
+    for page in pages:
+        blocks += _section_blocks(page)
+    if command:
+        blocks += ["## Run it again", f"```sh\n{command}\n```"]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _section_blocks(page: SectionPage) -> Iterable[str]:
+    section = page.section
+    yield f"## {_escape(setting_title(section.setting))}"
+    yield _comparison_table(section)
+    yield _bullets(legend(section, mark=_ESTIMATE, published_mark=_PUBLISHED))
+    if section.unanswered:
+        yield "### Trials without an answer"
+        yield _failure_table(section.unanswered)
+    compared = accuracies(section.cells.values())
+    if compared:
+        yield "### How far the estimates are from the results"
+        yield _accuracy_table(compared)
+    if page.figures or page.left_out or page.broken:
+        yield "### Figures"
+    for figure in page.figures:
+        yield f"**{_escape(figure.title)}** ([SVG]({figure.svg}))\n\n![{_escape(figure.title)}]({figure.png})"
+    yield from (_escape(sentence) for sentence in (*page.left_out, *page.broken))
+    if page.phases:
+        yield "### Highest allocated memory of each phase"
+        yield _fold(f"GiB, {len(page.phases)} trials; the peak of each in bold", _phase_table(page.phases))
+    if section.published:
+        yield f"How far to trust the published figures: {_escape(section.published[0].trust)}."
+    yield f"Versions: {_escape(versions_text(section.setting))}."
+
+
+def _comparison_table(section: Section) -> str:
+    names = short_models(section.models)
+    rows = [
+        [_escape(row), *(_cell(section.cells.get((row, model))) for model in section.models)] for row in section.rows
+    ]
+    return _table(["method", *(_escape(names[model]) for model in section.models)], rows)
+
+
+def _cell(cell: Cell | None) -> str:
+    if cell is None:
+        return "·"
+    published = published_text(cell)
+    bold = "OOM" if cell.status is Status.OOM else result_text(cell)
+    lines = [
+        f"**{_escape(bold)}**",
+        needs_text(cell),
+        estimate_text(cell, _ESTIMATE),
+        f"{_PUBLISHED}{published}" if published else "",
+    ]
+    return "<br>".join(line for line in lines if line)
+
+
+def _failure_table(cells: Iterable[Cell]) -> str:
+    rows = [[_escape(cell_name(cell)), cell.status.value, _escape(cell.message or "")] for cell in cells]
+    return _table(["trial", "status", "message"], rows, right=False)
+
+
+def _accuracy_table(found: Iterable[Accuracy]) -> str:
+    rows = [
+        [
+            accuracy.of,
+            str(accuracy.trials),
+            percent(accuracy.median_ratio),
+            percent(accuracy.p95_ratio),
+            f"{signed_percent(accuracy.worst_error_ratio)}: {_escape(cell_name(accuracy.worst))}",
+        ]
+        for accuracy in found
+    ]
+    return _table(["", "trials compared", "median error", "95th percentile", "worst"], rows)
+
+
+def _phase_table(rows: Sequence[PhaseRow]) -> str:
+    phases = [phase for phase in Phase if any(phase in row.peaks for row in rows)]
+    body = [[_escape(cell_name(row.cell)), *(_phase(row, phase) for phase in phases)] for row in rows]
+    return _table(["trial", *phases], body)
+
+
+def _phase(row: PhaseRow, phase: Phase) -> str:
+    if phase not in row.peaks:
+        return "·"
+    text = gib_number(row.peaks[phase])
+    return f"**{text}**" if phase is row.cell.peak_phase else text
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: bool = True) -> str:
+    rule = ["---", *("---:" if right else "---" for _ in header[1:])]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *rows])
+
+
+def _fold(summary: str, content: str) -> str:
+    return f"<details>\n<summary>{_escape(summary)}</summary>\n\n{content}\n\n</details>"
+
+
+def _bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {_escape(line)}" for line in lines)
+
+
+def _escape(text: str) -> str:
+    """`text` as Markdown shows it and not as Markdown means it, on one line."""
+    safe = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    for mark in "\\`*_[]|":
+        safe = safe.replace(mark, "\\" + mark)
+    return " ".join(safe.replace("~", "\\~").split())

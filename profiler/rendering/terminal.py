@@ -1,0 +1,118 @@
+"""The comparison as a table for a terminal of 80 columns or more."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from profiler.analysis.accuracy import accuracies
+from profiler.analysis.cells import Cell
+from profiler.analysis.comparison import Section
+from profiler.domain.outcome import Status
+from profiler.rendering.wording import (
+    accuracy_text,
+    cell_name,
+    estimate_text,
+    legend,
+    published_text,
+    result_text,
+    setting_title,
+    short_models,
+    versions_text,
+)
+
+_ESTIMATE, _PUBLISHED = "~", "pub "
+_LABEL_WIDTH = 14
+"""What the column of methods keeps when there are many models; longer labels wrap."""
+_FAILURES_SHOWN = 10
+_STYLES = {Status.OK: "bold", Status.OOM: "bold red"}
+
+
+def print_comparison(sections: Iterable[Section], console: Console) -> None:
+    """Print every section: its title, the table, what its marks mean, and how far the estimates are.
+
+    Colours are the console's affair: rich leaves them out where it is no terminal or `NO_COLOR` is set.
+    """
+    found = tuple(sections)
+    for section in found:
+        console.print()
+        console.print(Text(setting_title(section.setting), style="bold"))
+        for models in _fitting(section, console.width):
+            console.print(_table(section, models))
+            console.print()
+        for line in _notes(section):
+            console.print(Text(line, style="dim"))
+        for line in _failures(section):
+            console.print(Text(line, style="yellow"))
+    if not found:
+        console.print("No trial is stored here yet.")
+
+
+def _fitting(section: Section, width: int) -> Iterable[tuple[str, ...]]:
+    """The models in as many tables as the width of the terminal makes necessary."""
+    free = width - _LABEL_WIDTH
+    taken: list[str] = []
+    left = free
+    for model in section.models:
+        needed = 1 + _width(section, model)
+        if taken and needed > left:
+            yield tuple(taken)
+            taken, left = [], free
+        taken.append(model)
+        left -= needed
+    yield tuple(taken)
+
+
+def _width(section: Section, model: str) -> int:
+    places = (section.cells.get((row, model)) for row in section.rows)
+    lines = [line for cell in places if cell is not None for line in _lines(cell)]
+    return max(len(line) for line in [*lines, short_models(section.models)[model]])
+
+
+def _table(section: Section, models: Sequence[str]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, leading=1, header_style="")
+    table.add_column("method", overflow="fold")
+    names = short_models(section.models)
+    for model in models:
+        table.add_column(Text(names[model]), justify="right", no_wrap=True)
+    for row in section.rows:
+        table.add_row(Text(row), *(_text(section.cells.get((row, model))) for model in models))
+    return table
+
+
+def _text(cell: Cell | None) -> Text:
+    if cell is None:
+        return Text("·", style="dim")
+    first, *others = _lines(cell)
+    text = Text(first, style=_STYLES.get(cell.status, "bold yellow"))
+    for line in others:
+        text.append(f"\n{line}", style="not bold dim default")
+    return text
+
+
+def _lines(cell: Cell) -> list[str]:
+    published = published_text(cell)
+    lines = [result_text(cell), estimate_text(cell, _ESTIMATE), f"{_PUBLISHED}{published}" if published else ""]
+    return [line for line in lines if line]
+
+
+def _notes(section: Section) -> list[str]:
+    lines = legend(section, mark=_ESTIMATE, published_mark=_PUBLISHED)
+    # Of the worst only the page tells: here every line counts.
+    lines += [accuracy_text(accuracy).split(", worst")[0] + "." for accuracy in accuracies(section.cells.values())]
+    return [*lines, versions_text(section.setting)]
+
+
+def _failures(section: Section) -> list[str]:
+    unanswered = section.unanswered
+    lines = [f"{cell.status.value}: {cell_name(cell)}{_reason(cell)}" for cell in unanswered[:_FAILURES_SHOWN]]
+    more = len(unanswered) - _FAILURES_SHOWN
+    return [*lines, f"and {more} more"] if more > 0 else lines
+
+
+def _reason(cell: Cell) -> str:
+    lines = (cell.message or "").strip().splitlines()
+    # The last line of a traceback is the one that says what happened.
+    return f": {lines[-1].strip()}" if lines else ""

@@ -1,0 +1,147 @@
+"""How settings, cells and errors read, wherever they are shown: one wording for terminal, page and figures."""
+
+from profiler.analysis.accuracy import Accuracy
+from profiler.analysis.cells import Cell, Setting
+from profiler.analysis.comparison import Section
+from profiler.domain.memory import Category, Origin
+from profiler.domain.outcome import Status
+from profiler.domain.units import as_gib, gib_text
+
+CATEGORY_TITLES = {
+    Category.WEIGHTS: "weights",
+    Category.REFERENCE: "reference model",
+    Category.ADAPTERS: "adapters",
+    Category.GRADIENTS: "gradients",
+    Category.OPTIMIZER_STATE: "optimizer state",
+    Category.ACTIVATIONS: "activations",
+    Category.LOGITS: "logits",
+    Category.KV_CACHE: "KV cache",
+    Category.INPUTS: "inputs",
+    Category.WORKSPACE: "workspace",
+    Category.OTHER: "other",
+}
+
+_ORIGIN_VERBS = {Origin.MEASURED: "Measured on", Origin.SIMULATED: "Simulated on"}
+
+_MODEL_CHARACTERS = 24
+
+
+def setting_title(setting: Setting) -> str:
+    """``"Simulated on NVIDIA H100 80GB HBM3 (79.1 GiB)"``."""
+    if setting.origin is None:
+        return "Run on the CPU (no GPU figures)"
+    memory = f" ({gib_text(setting.memory_bytes)})" if setting.memory_bytes is not None else ""
+    return f"{_ORIGIN_VERBS[setting.origin]} {setting.card or 'a card that was never read'}{memory}"
+
+
+def origin_word(setting: Setting) -> str:
+    """``"simulated"``, ``"measured"``, or ``"run on the CPU"``."""
+    return setting.origin.value if setting.origin else "run on the CPU"
+
+
+def versions_text(setting: Setting) -> str:
+    """``"torch 2.13.0, trl 1.16.0, …"``."""
+    return ", ".join(f"{package} {version}" for package, version in setting.versions)
+
+
+def short_model(model: str) -> str:
+    """A model's name for a narrow column: the last part of a path or hub id, cut at its end if it is long."""
+    name = model.rstrip("/").rsplit("/", maxsplit=1)[-1]
+    return name if len(name) <= _MODEL_CHARACTERS else name[: _MODEL_CHARACTERS - 1] + "…"
+
+
+def short_models(models: tuple[str, ...]) -> dict[str, str]:
+    """The name of each model for a narrow column; whole where two would read the same."""
+    short = [short_model(model) for model in models]
+    return {model: name if short.count(name) == 1 else model for model, name in zip(models, short, strict=True)}
+
+
+def gib_number(size_bytes: int) -> str:
+    """GiB without the unit: one digit after the point, and more of them where there would be only zeros."""
+    value = as_gib(size_bytes)
+    return f"{value:.1f}" if value >= 0.1 or size_bytes == 0 else f"{value:.2g}"
+
+
+def result_text(cell: Cell) -> str:
+    """``"38.2"``, ``"OOM 109.3"`` (what it needs), ``"OOM"``, ``"ok (CPU)"``, or the word of another status."""
+    if cell.status is Status.OK:
+        if cell.peak_allocated_bytes is not None:
+            return gib_number(cell.peak_allocated_bytes)
+        return "ok (CPU)" if cell.setting.origin is None else "ok"
+    if cell.status is Status.OOM:
+        return "OOM" if cell.result_bytes is None else f"OOM {gib_number(cell.result_bytes)}"
+    return cell.status.value.replace("_", " ")
+
+
+def needs_text(cell: Cell) -> str:
+    """``"needs 109.3 GiB, 30.2 more than there is"`` of a cell that ran out of memory; empty if it is not known."""
+    if cell.status is not Status.OOM or cell.result_bytes is None:
+        return ""
+    more = f", {gib_number(cell.missing_bytes)} more than there is" if cell.missing_bytes is not None else ""
+    return f"needs {gib_text(cell.result_bytes)}{more}"
+
+
+def estimate_text(cell: Cell, prefix: str) -> str:
+    """``"est 37.0 -3%"``: the estimate in GiB and its error; empty without one."""
+    if cell.estimated_bytes is None or cell.setting.origin is None:
+        return ""
+    error = cell.estimate_error_ratio
+    return f"{prefix}{gib_number(cell.estimated_bytes)}" + (f" {signed_percent(error)}" if error is not None else "")
+
+
+def published_text(cell: Cell) -> str:
+    """``"38 GB"`` as printed by its source, ``"OOM"``, or empty."""
+    figure = cell.published
+    if figure is None:
+        return ""
+    return "OOM" if figure.is_out_of_memory else f"{figure.printed} {figure.unit}"
+
+
+def signed_percent(ratio: float) -> str:
+    """0.031 as ``"+3%"``; what rounds to nothing as ``"0%"``."""
+    text = f"{ratio:+.0%}"
+    return "0%" if text in ("+0%", "-0%") else text
+
+
+def percent(ratio: float) -> str:
+    """0.031 as ``"3.1 %"``."""
+    return f"{100 * ratio:.1f} %"
+
+
+def accuracy_text(accuracy: Accuracy) -> str:
+    """``"estimate: median error 3.1 %, 95th percentile 9.0 %, worst +12% (LoRA, qwen2.5-7b)"``."""
+    worst = f"{signed_percent(accuracy.worst_error_ratio)} ({cell_name(accuracy.worst)})"
+    return (
+        f"{accuracy.of}: median error {percent(accuracy.median_ratio)}, "
+        f"95th percentile {percent(accuracy.p95_ratio)}, worst {worst}"
+    )
+
+
+def cell_name(cell: Cell) -> str:
+    """``"LoRA + checkpointing, qwen2.5-7b"``."""
+    return f"{cell.label}, {short_model(cell.model)}"
+
+
+def legend(section: Section, *, mark: str, published_mark: str) -> list[str]:
+    """What the marks in a comparison mean, only those that occur in it, a sentence each.
+
+    Args:
+        section: The comparison.
+        mark: How an estimate is marked, ``"~"``.
+        published_mark: How a published figure is marked.
+    """
+    if section.setting.origin is None:
+        return ["ok (CPU): the job ran on the CPU to its end; GPU memory is not known there."]
+    origin = origin_word(section.setting)
+    lines = [f"GiB (2^30 bytes) of peak allocated memory, {origin}."]
+    ran_out = [cell for cell in section.cells.values() if cell.status is Status.OOM]
+    if any(cell.result_bytes is not None for cell in ran_out):
+        lines.append(f"OOM n: out of memory; it needs n GiB ({origin} with unlimited memory).")
+    elif ran_out:
+        lines.append("OOM: out of memory; what it would need is not known.")
+    if section.has_estimates:
+        lines.append(f"{mark}n e%: estimated in closed form, and its error against what is {origin}.")
+    if section.published:
+        where = section.published[0].where
+        lines.append(f"{published_mark}n: published, unit as printed (GB or GiB is not said). {where}.")
+    return lines

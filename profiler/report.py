@@ -1,0 +1,134 @@
+"""`python -m profiler.report results/<grid>`: the table, `report.md` and the figures again, from what is stored."""
+
+import argparse
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+
+from profiler.analysis.accuracy import accuracies
+from profiler.analysis.comparison import Section, compare
+from profiler.analysis.peaks import phase_rows, stacks
+from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError, nearest
+from profiler.rendering.figures.catalogue import Drawing, drawings, too_much
+from profiler.rendering.figures.files import as_png, as_svg
+from profiler.rendering.markdown import DrawnFigure, SectionPage, report_page
+from profiler.rendering.terminal import print_comparison
+from profiler.storage.atomic import write_atomically
+from profiler.storage.published import read_published
+from profiler.storage.tables import Tables, read_tables
+
+PAGE = "report.md"
+FIGURES = "figures"
+
+
+def render_folder(folder: Path, *, console: Console | None, trial_ids: Collection[str] | None = None) -> None:
+    """Draw the stored results of a grid: the table on `console`, `report.md` and `figures/` in `folder`.
+
+    Args:
+        folder: `<results_dir>/<grid>/`.
+        console: Where the table goes; None for nowhere. Its last line says where the page is.
+        trial_ids: The trials of the table on the console; None for all. Page and figures always show all.
+
+    Raises:
+        UsageError: There is nothing to read, or it is damaged.
+        StorageError: The page or a figure could not be written.
+        ProfilerError: A figure could not be drawn; everything else was.
+    """
+    tables, published = read_tables(folder), read_published()
+    sections = compare(tables.runs, published)
+    pages = [_section_page(folder, tables, section, number) for number, section in enumerate(sections, start=1)]
+    page = report_page(
+        grid=folder.resolve().name, question=tables.question, command=_command(folder, tables), pages=pages
+    )
+    write_atomically(folder / PAGE, page.encode())
+    # The terminal comes last: a reader such as `head` may close it, and the files are to be there all the same.
+    if console is not None:
+        shown = tables.runs if trial_ids is None else tables.runs[tables.runs["trial_id"].isin(list(trial_ids))]
+        print_comparison(compare(shown, published), console)
+        console.print()
+        console.print(f"Report: {folder / PAGE}", highlight=False, markup=False, soft_wrap=True)
+    broken = [sentence for page in pages for sentence in page.broken]
+    if broken:
+        raise ProfilerError(
+            " ".join(broken) + f" The records are untouched; draw again with: python -m profiler.report {folder}"
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    parser = _Parser(prog="python -m profiler.report", description="Draw the stored results of a grid again.")
+    parser.add_argument("folder", type=Path, help="results/<grid>, as a sweep left it")
+    try:
+        folder: Path = parser.parse_args(argv).folder
+        _check_folder(folder)
+        render_folder(folder, console=Console())
+    except ProfilerError as error:
+        print(error, file=sys.stderr)  # noqa: T201  an error is not for the console that draws tables
+        return error.exit_code
+    return EXIT_OK
+
+
+class _Parser(argparse.ArgumentParser):
+    """Complains in one sentence, as every command here does."""
+
+    def error(self, message: str) -> NoReturn:
+        fault = Fault(key="arguments", found=" ".join(sys.argv[1:]) or "none", allowed=message, way_out=_USAGE)
+        raise UsageError([fault])
+
+
+_USAGE = "Write: python -m profiler.report results/<grid>"
+
+
+def _check_folder(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    grids = sorted(path.parent.name for path in folder.parent.glob("*/runs.parquet"))
+    way_out = nearest(folder.name, grids) or _USAGE
+    raise UsageError([Fault(key="folder", found=str(folder), allowed="no such folder", way_out=way_out)])
+
+
+def _command(folder: Path, tables: Tables) -> str:
+    if tables.command:
+        return tables.command
+    grids = sorted({str(grid) for grid in tables.runs["grid"]})
+    return f"python -m profiler.sweep +grid={grids[0] if len(grids) == 1 else folder.name}"
+
+
+def _section_page(folder: Path, tables: Tables, section: Section, number: int) -> SectionPage:
+    stacked = stacks(section, tables.breakdown)
+    found = accuracies(section.in_order())
+    drawn, broken = [], []
+    for drawing in drawings(section, stacks=stacked, found=found, number=number):
+        sentence = _draw(folder, drawing)
+        if sentence:
+            broken.append(sentence)
+        else:
+            path = f"{FIGURES}/{drawing.name}"
+            drawn.append(DrawnFigure(title=drawing.title, png=f"{path}.png", svg=f"{path}.svg"))
+    return SectionPage(
+        section=section,
+        phases=phase_rows(section, tables.phases),
+        figures=tuple(drawn),
+        left_out=too_much(section, stacks=stacked),
+        broken=tuple(broken),
+    )
+
+
+def _draw(folder: Path, drawing: Drawing) -> str:
+    """Draws and writes one figure; a sentence when it cannot be drawn, else empty."""
+    try:
+        figure = drawing.draw()
+        png, svg = as_png(figure), as_svg(figure)
+    except Exception as error:  # whatever matplotlib raises: a picture must not cost the results
+        lines = str(error).splitlines() or [""]
+        return f"The figure '{drawing.name}' could not be drawn ({type(error).__name__}: {lines[0]})."
+    write_atomically(folder / FIGURES / f"{drawing.name}.png", png)
+    write_atomically(folder / FIGURES / f"{drawing.name}.svg", svg)
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""The published measurements that ship with the project. Facts to compare with, never to tune on."""
+
+import csv
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from profiler.analysis.published import PublishedFigure
+
+_YES_NO = {"true": True, "false": False, "": None}
+
+
+def read_published() -> tuple[PublishedFigure, ...]:
+    """Every published figure, in the order of `profiler/published/measurements.csv`."""
+    folder = files("profiler") / "published"
+    sources = {row["source"]: row for row in _rows(folder / "sources.csv")}
+    return tuple(_figure(row, sources[row["source"]]) for row in _rows(folder / "measurements.csv"))
+
+
+def _rows(path: Traversable) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _figure(row: dict[str, str], source: dict[str, str]) -> PublishedFigure:
+    return PublishedFigure(
+        id=row["id"],
+        source=row["source"],
+        where=source["where"],
+        trust=source["trust"],
+        method=row["method"],
+        model=row["model"],
+        model_assumed=row["model_assumed"] or None,
+        gpu=row["gpu"] or None,
+        tuning=row["tuning"] or None,
+        optimizer=row["optimizer"] or None,
+        gradient_checkpointing=_YES_NO[row["gradient_checkpointing"]],
+        printed=row["published"],
+        unit=row["unit"],
+        ruler=row["ruler"],
+        note=row["note"] or None,
+    )

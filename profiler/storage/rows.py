@@ -1,0 +1,104 @@
+"""Records flattened into the rows of the tables, and the laws that every record must keep."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from enum import StrEnum
+from typing import TypeAlias
+
+from profiler.domain.outcome import Estimate, Outcome, TrialRecord
+from profiler.domain.trial import TrialSpec
+from profiler.storage.atomic import StorageError
+
+Value: TypeAlias = str | int | float | bool | None
+Row: TypeAlias = Mapping[str, Value]
+
+_COPIED_FROM_OUTCOME = (
+    "status",
+    "parameters",
+    "trainable_parameters",
+    "gpu_name",
+    "gpu_memory_bytes",
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "peak_device_bytes",
+    "peak_phase",
+    "required_allocated_bytes",
+    "steps_run",
+    "micro_batches_run",
+    "wall_s",
+    "step_time_s",
+    "host_peak_rss_bytes",
+)
+
+
+def run_row(record: TrialRecord, estimate: Estimate | None) -> Row:
+    """The row of `runs` for one trial."""
+    outcome, oom = record.outcome, record.outcome.oom
+    return {
+        "trial_id": record.trial_id,
+        "grid": record.grid,
+        "label": record.label,
+        "message": outcome.message or None,
+        **{field.name: _plain(getattr(record.spec, field.name)) for field in fields(TrialSpec)},
+        **{name: _plain(getattr(outcome, name)) for name in _COPIED_FROM_OUTCOME},
+        "oom_phase": _plain(oom.phase) if oom else None,
+        "oom_requested_bytes": oom.requested_bytes if oom else None,
+        "estimated_peak_allocated_bytes": estimate.peak_allocated_bytes if estimate else None,
+        "estimated_peak_reserved_bytes": estimate.peak_reserved_bytes if estimate else None,
+        "estimated_peak_rule_bytes": estimate.peak_rule_bytes if estimate else None,
+        **{f"{field.name}_version": getattr(record.versions, field.name) for field in fields(record.versions)},
+    }
+
+
+def phase_rows(record: TrialRecord) -> list[Row]:
+    """The rows of `phases` for one trial."""
+    return [
+        {
+            "trial_id": record.trial_id,
+            "phase": peak.phase.value,
+            "peak_allocated_bytes": peak.peak_allocated_bytes,
+            "peak_reserved_bytes": peak.peak_reserved_bytes,
+        }
+        for peak in record.outcome.phases
+    ]
+
+
+def breakdown_rows(record: TrialRecord) -> list[Row]:
+    """The rows of `breakdown` for one trial."""
+    return [
+        {"trial_id": record.trial_id, "category": share.category.value, "bytes": share.size_bytes}
+        for share in record.outcome.breakdown
+    ]
+
+
+def check_laws(record: TrialRecord) -> None:
+    """Parts sum to the whole, and the largest phase is the peak.
+
+    Raises:
+        StorageError: The record contradicts itself, which is a defect of this program and not of the trial.
+    """
+    outcome = record.outcome
+    whole = outcome.peak_allocated_bytes
+    parts = sum(share.size_bytes for share in outcome.breakdown)
+    if outcome.breakdown and parts != whole:
+        raise StorageError(f"trial {record.trial_id}: its categories sum to {parts} bytes, its peak is {whole} bytes.")
+    largest = _largest_phase(outcome)
+    if largest is not None and largest != whole:
+        raise StorageError(
+            f"trial {record.trial_id}: its largest phase has {largest} bytes, its peak is {whole} bytes."
+        )
+
+
+def _largest_phase(outcome: Outcome) -> int | None:
+    known = [peak.peak_allocated_bytes for peak in outcome.phases if peak.peak_allocated_bytes is not None]
+    return max(known, default=None)
+
+
+def _plain(value: object) -> Value:
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, tuple):
+        return ",".join(value)
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise TypeError(f"no column type for {type(value).__name__}")

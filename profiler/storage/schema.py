@@ -1,0 +1,151 @@
+"""The columns of runs, phases and breakdown: the one place that names, types and explains them.
+
+Sizes are integers of bytes. Null means "not known here", never 0; `null` says why it can be so for a column.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+"""Written into every table; raised when a column changes its name, type or meaning."""
+
+_TEXT, _COUNT, _REAL, _YES_NO = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column of a table."""
+
+    name: str
+    kind: pa.DataType
+    """pyarrow's type."""
+    unit: str
+    """``"bytes"``, ``"s"``, a word for what is counted, or empty for text."""
+    meaning: str
+    null: str
+    """What null means; empty where it never is."""
+
+
+def _column(name: str, kind: pa.DataType, unit: str, meaning: str, null: str = "") -> Column:
+    return Column(name=name, kind=kind, unit=unit, meaning=meaning, null=null)
+
+
+def _text(name: str, meaning: str, null: str = "") -> Column:
+    return _column(name, _TEXT, "", meaning, null)
+
+
+def _size(name: str, meaning: str, null: str) -> Column:
+    return _column(name, _COUNT, "bytes", meaning, null)
+
+
+_NO_GPU = "backend cpu, or the trial ended before it was known"
+_NO_ESTIMATE = "the closed form does not say"
+_FULL = "tuning is full"
+
+_TRIAL = (
+    _text("trial_id", "content hash of the specification and the versions"),
+    _text("grid", "the grid that the trial belongs to"),
+    _text("label", "the method's name in tables"),
+    _text("backend", "cuda: measured; simulated: on a GPU that is not there; cpu: no GPU figures"),
+    _text("status", "how the trial ended; oom is an answer"),
+    _text("message", "why it did not end well", "it ended well"),
+)
+
+_SPEC = (
+    _text("gpu", "the card simulated, or the card that a bigger real one was capped to", "cpu, or the whole real card"),
+    _text("model", "built-in name, local path or hub id"),
+    _text("weights", "random or pretrained"),
+    _text("dataset", "where the prompts came from", "synthetic prompts"),
+    _text("tuning", "full, lora or qlora"),
+    _column("lora_rank", _COUNT, "rank", "rank of the LoRA matrices", _FULL),
+    _column("lora_alpha", _COUNT, "scale", "LoRA's alpha", _FULL),
+    _text("lora_target_modules", "modules with an adapter, joined by commas", _FULL),
+    _text("optim", "the optimizer, by transformers' name"),
+    _column("num_generations", _COUNT, "completions", "completions of one prompt"),
+    _column("max_prompt_length", _COUNT, "tokens", "length of every prompt"),
+    _column("max_completion_length", _COUNT, "tokens", "length of the longest completion"),
+    _text("lengths", "ragged or forced: how long the other completions are"),
+    _column("per_device_train_batch_size", _COUNT, "completions", "completions in one backward pass"),
+    _column("gradient_accumulation_steps", _COUNT, "micro-batches", "backward passes before an optimizer step"),
+    _column("steps_per_generation", _COUNT, "micro-batches", "micro-batches generated at once"),
+    _column("gradient_checkpointing", _YES_NO, "", "whether activations are computed again in backward"),
+    _column("beta", _REAL, "weight", "weight of the KL term; above 0 full fine-tuning keeps a reference model"),
+    _text("attn_implementation", "attention, by transformers' name"),
+    _text("dtype", "data type of the weights, by torch's name"),
+    _column("bf16", _YES_NO, "", "autocast to bfloat16"),
+    _text("logprobs", "how log-probabilities are computed in training"),
+    _text("rollout", "how completions come about"),
+    _column("steps", _COUNT, "optimizer steps", "optimizer steps asked for"),
+    _text("alloc_conf", "PYTORCH_ALLOC_CONF of the trial; empty for torch's defaults"),
+    _column("seed", _COUNT, "seed", "seed of the weights and prompts"),
+)
+
+_RESULT = (
+    _column("parameters", _COUNT, "parameters", "parameters of the model, tied ones once, adapters apart", _NO_GPU),
+    _column("trainable_parameters", _COUNT, "parameters", "parameters that get a gradient", _NO_GPU),
+    _text("gpu_name", "name of the card measured or simulated", _NO_GPU),
+    _size("gpu_memory_bytes", "the card's memory as torch reports it; of a capped card, the cap", _NO_GPU),
+    _size("peak_allocated_bytes", "most bytes in tensors at once; in an oom row, before failing", _NO_GPU),
+    _size("peak_reserved_bytes", "most bytes held by torch's caching allocator", "not known with this backend"),
+    _size("peak_device_bytes", "most bytes in use by the driver's count", "not known with this backend"),
+    _text("peak_phase", "the phase of peak_allocated_bytes", _NO_GPU),
+    _size("required_allocated_bytes", "the peak that a card of unlimited memory would have seen", "not simulated"),
+    _text("oom_phase", "the phase that ran out of memory", "status is not oom"),
+    _size("oom_requested_bytes", "the allocation that did not fit", "status is not oom, or the message does not say"),
+    _size("estimated_peak_allocated_bytes", "peak_allocated_bytes by the closed form", _NO_ESTIMATE),
+    _size("estimated_peak_reserved_bytes", "peak_reserved_bytes by the closed form", _NO_ESTIMATE),
+    _size("estimated_peak_rule_bytes", "the peak by the published blog's rule of thumb", _NO_ESTIMATE),
+    _column("steps_run", _COUNT, "optimizer steps", "optimizer steps finished", "the worker did not report"),
+    _column("micro_batches_run", _COUNT, "micro-batches", "backward passes finished", "the worker did not report"),
+    _column("wall_s", _REAL, "s", "time of the trial from start to end", "the worker did not report"),
+    _column("step_time_s", _REAL, "s", "mean time of an optimizer step, rollout included", "simulated, or no step"),
+    _size("host_peak_rss_bytes", "most memory of the worker process on the host", "the worker did not report"),
+)
+
+_VERSIONS = (
+    _text("torch_version", "version of torch", "not installed"),
+    _text("trl_version", "version of trl", "not installed"),
+    _text("transformers_version", "version of transformers", "not installed"),
+    _text("peft_version", "version of peft", "not installed"),
+    _text("bitsandbytes_version", "version of bitsandbytes", "not installed"),
+    _text("profiler_version", "version of this project"),
+)
+
+RUNS = (*_TRIAL, *_SPEC, *_RESULT, *_VERSIONS)
+"""`runs.parquet`: a row a trial."""
+
+PHASES = (
+    _text("trial_id", "the trial"),
+    _text("phase", "what the trainer was doing"),
+    _size("peak_allocated_bytes", "most bytes in tensors at once during the phase", _NO_GPU),
+    _size("peak_reserved_bytes", "most bytes held by torch's allocator in the phase", "not known with this backend"),
+)
+"""`phases.parquet`: a row a phase that ran; the largest of a trial is its peak."""
+
+BREAKDOWN = (
+    _text("trial_id", "the trial"),
+    _text("category", "what the bytes are"),
+    _size("bytes", "bytes of the category at the instant of peak_allocated_bytes; they sum to it exactly", ""),
+)
+"""`breakdown.parquet`: a row a category."""
+
+TABLES: Mapping[str, tuple[Column, ...]] = {"runs": RUNS, "phases": PHASES, "breakdown": BREAKDOWN}
+"""By the name of the file without its ending."""
+
+
+def arrow_schema(columns: tuple[Column, ...], *, about: Mapping[str, str]) -> pa.Schema:
+    """The columns as pyarrow wants them, each with its meaning, and `about` with the schema version on the table."""
+    return pa.schema(
+        [
+            pa.field(
+                column.name,
+                column.kind,
+                nullable=bool(column.null),
+                metadata={"unit": column.unit, "meaning": column.meaning, "null": column.null},
+            )
+            for column in columns
+        ],
+        metadata={"schema_version": str(SCHEMA_VERSION), **about},
+    )

@@ -1,0 +1,127 @@
+"""Activations, the head and the rollout: hand-worked numbers and properties."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiler.analytical.batch import Batch, micro_batch
+from profiler.analytical.decoder_layer import (
+    attention_saved_bytes,
+    layer_saved_bytes,
+    layer_without_gradient_bytes,
+    linear_inputs_saved_bytes,
+    mlp_saved_bytes,
+    norm_saved_bytes,
+)
+from profiler.analytical.head import head_backward_scratch, head_saved, loss_bytes, tile_bytes
+from profiler.analytical.instants import input_bytes
+from profiler.analytical.rollout import growth_copy_bytes, kv_cache_bytes, sampling_bytes
+from profiler.analytical.trained import element_bytes
+from profiler.analytical.training_pass import attention_mask_bytes, stack_saved_bytes
+from profiler.domain.trial import ALL_LINEAR, Attention, Backend, Lengths, Logprobs, TrialSpec, Tuning
+
+_FULL = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="toy", gradient_checkpointing=False)
+_LORA = replace(_FULL, tuning=Tuning.LORA, lora_rank=2, lora_alpha=4, lora_target_modules=(ALL_LINEAR,))
+
+
+def _batch(rows=1, tokens=8, has_mask=False):
+    return Batch(rows=rows, prompt_tokens=tokens - 5, completion_tokens=5, scored_tokens=5 * rows, has_mask=has_mask)
+
+
+def test_one_layer_by_hand(toy):
+    sizes = element_bytes(_FULL)
+
+    assert norm_saved_bytes(_FULL, 10, 8) == 520
+    assert attention_saved_bytes(_FULL, toy, _batch()) == 448
+    assert attention_saved_bytes(_FULL, toy, _batch(has_mask=True)) == 704
+    assert linear_inputs_saved_bytes(_FULL, toy, 10) == 640
+    assert mlp_saved_bytes(sizes, toy, 10) == 960
+
+
+def test_lora_keeps_an_own_copy_for_each_adapted_layer(toy):
+    # q, k, v, gate, up and o take 8 features each, down takes 16; A's output is 2 wide in all seven
+    assert linear_inputs_saved_bytes(_LORA, toy, 10) == 10 * (6 * 8 + 16 + 7 * 2) * 2
+
+
+def test_qlora_shares_its_inputs(toy):
+    qlora = replace(_LORA, tuning=Tuning.QLORA)
+
+    assert linear_inputs_saved_bytes(qlora, toy, 10) == 10 * (8 + 8 + 16 + 7 * 2) * 2
+
+
+def test_eager_attention_keeps_its_scores_twice(toy):
+    eager = replace(_FULL, attn_implementation=Attention.EAGER)
+
+    assert attention_saved_bytes(eager, toy, _batch()) == 8 * 32 * 2 + 2 * 8 * 8 * 6
+
+
+@given(rows=st.integers(1, 16), tokens=st.integers(6, 3000), has_mask=st.booleans())
+def test_a_layer_saves_as_much_a_row_as_there_are_rows(toy, rows, tokens, has_mask):
+    one = layer_saved_bytes(_FULL, toy, _batch(1, tokens, has_mask))
+
+    assert layer_saved_bytes(_FULL, toy, _batch(rows, tokens, has_mask)) == rows * one
+    assert layer_saved_bytes(_FULL, toy, _batch(1, tokens, True)) >= one
+
+
+def test_the_head_by_hand(toy):
+    batch = Batch(rows=1, prompt_tokens=4, completion_tokens=10, scored_tokens=10, has_mask=False)
+    scratch = head_backward_scratch(_FULL, toy, batch)
+    full = head_saved(replace(_FULL, logprobs=Logprobs.FULL), toy, batch)
+
+    assert tile_bytes(1_000, 2) == 65_536_000
+    assert scratch.logits == 655_360
+    assert scratch.activations == 480
+    assert scratch.gradients == 4_800
+    assert full.logits == 4_000 + loss_bytes(batch)
+    assert head_backward_scratch(_LORA, toy, batch).gradients == 0
+
+
+@given(st.integers(1, 20_000))
+def test_a_tile_never_grows_beyond_its_chunk(scored):
+    assert tile_bytes(scored, 2) <= tile_bytes(scored + 1, 2) <= 4_096 * 32_768 * 2
+
+
+def test_the_rollout_by_hand(half_billion):
+    size = kv_cache_bytes(half_billion, sequences=16, tokens=1041, element=2)
+
+    assert size == 204_668_928
+    assert growth_copy_bytes(half_billion, sequences=16, tokens=1041, element=2) * 48 == size
+    assert sampling_bytes(_FULL, half_billion) == 38_895_616
+    assert input_bytes(_FULL) == 533_504
+
+
+@given(sequences=st.integers(1, 64), tokens=st.integers(1, 4096))
+def test_the_cache_doubles_with_its_sequences(half_billion, sequences, tokens):
+    once = kv_cache_bytes(half_billion, sequences=sequences, tokens=tokens, element=2)
+
+    assert kv_cache_bytes(half_billion, sequences=2 * sequences, tokens=tokens, element=2) == 2 * once
+
+
+def test_ragged_rows_bring_a_mask_and_fewer_scored_tokens():
+    ragged, forced = micro_batch(_FULL), micro_batch(replace(_FULL, lengths=Lengths.FORCED))
+
+    assert ragged.has_mask
+    assert not forced.has_mask
+    assert ragged.positions == forced.positions
+    assert ragged.scored_tokens < forced.scored_tokens == 4 * 786
+
+
+def test_a_layer_without_gradient_by_hand(toy):
+    batch = _batch(rows=1, tokens=10)
+    plain = layer_without_gradient_bytes(_FULL, toy, batch, adapted=False, autocast=True)
+    under_autocast = layer_without_gradient_bytes(_LORA, toy, batch, adapted=True, autocast=True)
+    without = layer_without_gradient_bytes(_LORA, toy, batch, adapted=True, autocast=False)
+
+    assert plain == 1_600
+    assert under_autocast == 10 * (4 * 8 * 2 + 8 * 16)
+    assert without == 10 * (4 * 8 * 2 + 12 * 16)
+
+
+def test_checkpointing_keeps_the_inputs_of_layers_and_the_mask(toy, half_billion):
+    batch = Batch(rows=4, prompt_tokens=256, completion_tokens=786, scored_tokens=2_555, has_mask=True)
+    checkpointed = replace(_FULL, gradient_checkpointing=True)
+
+    assert attention_mask_bytes(batch) == 4_343_056
+    assert stack_saved_bytes(checkpointed, half_billion, batch) == 24 * 4 * 1_042 * 896 * 2
+    assert stack_saved_bytes(_FULL, toy, batch) == 2 * layer_saved_bytes(_FULL, toy, batch)

@@ -1,0 +1,102 @@
+"""The sweep itself, as a process: killed, interrupted, and two of it in one folder."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from witness import is_gone
+
+from profiler.storage.records import RecordStore
+
+_SWEEP = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from witness import VERSIONS, Witness, planned
+from profiler.execution import run_trials
+from profiler.storage.records import RecordStore
+
+class Printer(Witness):
+    def started(self, trial):
+        print("started", trial.trial_id, flush=True)
+
+    def finished(self, trial, record):
+        print("finished", trial.trial_id, record.outcome.peak_allocated_bytes, flush=True)
+
+run_trials(
+    [planned(name, label) for name, label in {plan!r}], store=RecordStore(Path({folder!r})), versions=VERSIONS,
+    jobs={jobs}, timeout_s=60, observer=Printer(), target="worker_targets:by_label", preload=(),
+)
+"""
+
+
+def _sweep(folder: Path, plan: list[tuple[str, str]], jobs: int = 1) -> subprocess.Popen[str]:
+    program = _SWEEP.format(tests=str(Path(__file__).parent), plan=plan, folder=str(folder), jobs=jobs)
+    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def _pids_when_written(folder: Path) -> list[int]:
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        if (folder / "pids.txt").exists() and (pids := (folder / "pids.txt").read_text().split()):
+            return [int(pid) for pid in pids]
+        time.sleep(0.05)
+    raise AssertionError("the worker did not start")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_killed_sweep_leaves_neither_worker_nor_grandchild(store, number, tmp_path):
+    sweep = _sweep(tmp_path, [("a", "ok"), ("b", "hangs_with_grandchildren")])
+    pids = _pids_when_written(tmp_path)
+
+    os.kill(sweep.pid, number)
+    sweep.wait(timeout=10)
+
+    assert all(is_gone(pid) for pid in pids)
+    assert store.find("a") is not None
+    assert store.find("b") is None
+
+
+def test_after_a_killed_sweep_the_same_command_goes_on(store, tmp_path):
+    sweep = _sweep(tmp_path, [("a", "ok"), ("b", "hangs_with_grandchildren")])
+    _pids_when_written(tmp_path)
+    sweep.kill()
+    sweep.wait(timeout=10)
+
+    again = _sweep(tmp_path, [("a", "ok"), ("b", "ok")])
+    printed, _ = again.communicate(timeout=30)
+
+    assert [line.split()[:2] for line in printed.splitlines()] == [
+        ["finished", "a"],
+        ["started", "b"],
+        ["finished", "b"],
+    ]
+
+
+def test_ctrl_c_ends_the_workers_and_is_passed_on(store, tmp_path):
+    sweep = _sweep(tmp_path, [("a", "hangs_with_grandchildren")])
+    pids = _pids_when_written(tmp_path)
+
+    os.kill(sweep.pid, signal.SIGINT)
+    code = sweep.wait(timeout=20)
+
+    assert code == -signal.SIGINT
+    assert all(is_gone(pid) for pid in pids)
+
+
+def test_two_sweeps_in_one_folder_run_each_trial_once(store, tmp_path):
+    plan = [(name, "slow_ok") for name in "abcd"]
+    sweeps = [_sweep(tmp_path, plan), _sweep(tmp_path, plan)]
+    printed = [sweep.communicate(timeout=60)[0] for sweep in sweeps]
+
+    ran = [line.split()[1] for line in (tmp_path / "notes.txt").read_text().splitlines() if line.startswith("ran")]
+    assert sorted(ran) == list("abcd")
+    for text in printed:
+        finished = {line.split()[1]: line.split()[2] for line in text.splitlines() if line.startswith("finished")}
+        stored = {name: str(RecordStore(tmp_path).find(name).outcome.peak_allocated_bytes) for name in "abcd"}
+        assert finished == stored
+    assert not list(tmp_path.glob("*.lock"))

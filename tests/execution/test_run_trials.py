@@ -1,0 +1,135 @@
+import os
+from pathlib import Path
+
+import pytest
+from witness import Witness, is_gone, planned
+
+from profiler.domain.errors import EXIT_TOO_MANY_FAILURES
+from profiler.domain.outcome import Status
+from profiler.execution import TooManyFailuresError
+from profiler.execution import worker_process as worker_process_module
+
+
+def _notes(folder: Path, word: str) -> list[str]:
+    return [line.split()[1] for line in (folder / "notes.txt").read_text().splitlines() if line.startswith(word)]
+
+
+@pytest.mark.parametrize(
+    ("label", "status", "words"),
+    [
+        ("ok", Status.OK, ("by the worker",)),
+        ("no_record", Status.FAILED, ("exit code 0", "no record")),
+        ("raises", Status.FAILED, ("exit code 1", "RuntimeError: the reason it failed")),
+        ("exits_with_3", Status.FAILED, ("exit code 3", "some last words")),
+        ("exits_hard", Status.FAILED, ("exit code 4", "hard words")),
+        ("segfaults", Status.FAILED, ("SIGSEGV", "Fatal Python error: Segmentation fault", "string_at")),
+        ("killed", Status.KILLED, ("SIGKILL",)),
+        ("host_out_of_memory", Status.HOST_OOM, ("MemoryError",)),
+        ("ok_then_segfault", Status.OOM, ("by the worker",)),
+        ("no_such_function", Status.FAILED, ("KeyError",)),
+    ],
+)
+def test_how_a_worker_ends_decides_the_record(run, store, label, status, words):
+    witness = run([planned("a", label), planned("b", "ok")])
+
+    record = witness.records["a"]
+    assert record.outcome.status is status
+    for word in words:
+        assert word in record.outcome.message
+    assert record == store.find("a")
+    assert witness.records["b"].outcome.status is Status.OK
+
+
+def test_the_observer_hears_of_each_trial_in_order(run):
+    witness = run([planned("a"), planned("b", "raises"), planned("c")])
+
+    assert witness.calls == [(what, which) for which in "abc" for what in ("started", "finished")]
+
+
+def test_two_at_once_and_never_more(run):
+    witness = run([planned(name, "slow_ok") for name in "abcd"], jobs=2)
+
+    under_way = 0
+    most = 0
+    for what, _ in witness.calls:
+        under_way += 1 if what == "started" else -1
+        most = max(most, under_way)
+    assert most == 2
+    assert len(witness.records) == 4
+
+
+def test_each_worker_is_a_process_of_its_own_that_did_not_import_the_main_module(run, store):
+    witness = run([planned("a"), planned("b", "exits_with_3")])
+
+    assert witness.records["a"].outcome.peak_allocated_bytes != os.getpid()
+    assert "main module" not in witness.records["b"].outcome.message
+    assert not store.path("a").with_suffix(".stderr").exists()
+    assert store.path("b").with_suffix(".stderr").exists()
+
+
+def test_a_hanging_worker_is_ended_with_its_children_though_it_ignores_sigterm(run, store, monkeypatch, tmp_path):
+    monkeypatch.setattr(worker_process_module, "GRACE_S", 0.3)
+    witness = run([planned("a", "hangs_with_grandchildren"), planned("b")], timeout_s=2.0)
+
+    assert witness.records["a"].outcome.status is Status.TIMEOUT
+    assert "after 2 s" in witness.records["a"].outcome.message
+    assert witness.records["b"].outcome.status is Status.OK
+    for pid in (tmp_path / "pids.txt").read_text().split():
+        assert is_gone(int(pid))
+
+
+def test_a_grandchild_does_not_outlive_a_worker_that_ended_well(run, store, tmp_path):
+    run([planned("a", "leaves_a_grandchild")])
+
+    assert is_gone(int((tmp_path / "pids.txt").read_text()))
+
+
+def test_what_has_an_answer_is_left_alone_and_what_failed_runs_again(run, store, tmp_path):
+    run([planned("a"), planned("b", "raises")])
+    witness = run([planned("a"), planned("b", "ok")])
+
+    assert witness.calls == [("finished", "a"), ("started", "b"), ("finished", "b")]
+    assert witness.records["b"].outcome.status is Status.OK
+    assert _notes(tmp_path, "ran") == ["a", "b"]
+
+
+def test_without_resume_all_run_again_and_an_old_record_is_not_taken_for_a_new_one(run, store):
+    run([planned("a")])
+    witness = run([planned("a", "raises")], resume=False)
+
+    assert witness.records["a"].outcome.status is Status.FAILED
+
+
+def test_too_many_failures_in_a_row_stop_the_sweep_and_say_why(run):
+    witness = Witness()
+    plan = [planned("ok"), *(planned(f"bad{number}", "raises") for number in range(9))]
+
+    with pytest.raises(TooManyFailuresError, match="the reason it failed") as raised:
+        run(plan, witness=witness)
+
+    assert raised.value.exit_code == EXIT_TOO_MANY_FAILURES
+    assert list(witness.records) == ["ok", "bad0", "bad1", "bad2", "bad3", "bad4"]
+
+
+def test_failures_with_answers_between_them_stop_nothing(run):
+    plan = [planned(f"{number}", "ok" if number % 3 == 2 else "killed") for number in range(9)]
+
+    assert len(run(plan).records) == 9
+
+
+def test_an_observer_that_raises_leaves_no_worker_behind(run, store):
+    class Interrupted(Witness):
+        def finished(self, trial, record):
+            super().finished(trial, record)
+            raise KeyboardInterrupt
+
+    witness = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        run([planned("long", "slow_ok"), planned("quick")], jobs=2, witness=witness)
+
+    assert store.find("quick") is not None
+    assert store.find("long") is None
+
+
+def test_an_empty_plan_starts_nothing(run):
+    assert run([]).calls == []

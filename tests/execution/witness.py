@@ -1,0 +1,47 @@
+"""What the tests of execution share: a plan, an observer that remembers, and a look at processes."""
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from profiler.domain.outcome import TrialRecord, Versions
+from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
+
+VERSIONS = Versions(torch=None, trl=None, transformers=None, peft=None, bitsandbytes=None, profiler="0")
+
+
+def planned(trial_id: str, label: str = "ok") -> PlannedTrial:
+    return PlannedTrial(
+        trial_id=trial_id, grid="tests", label=label, spec=TrialSpec(backend=Backend.CPU, gpu=None, model="tiny")
+    )
+
+
+@dataclass
+class Witness:
+    """An observer that remembers."""
+
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    records: dict[str, TrialRecord] = field(default_factory=dict)
+
+    def started(self, trial: PlannedTrial) -> None:
+        self.calls.append(("started", trial.trial_id))
+
+    def finished(self, trial: PlannedTrial, record: TrialRecord) -> None:
+        self.calls.append(("finished", trial.trial_id))
+        self.records[trial.trial_id] = record
+
+
+def is_gone(pid: int, within_s: float = 5.0) -> bool:
+    """Whether the process ends in time. A zombie counts as gone: it holds nothing."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        try:
+            os.kill(pid, 0)
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False

@@ -1,0 +1,97 @@
+"""What the workers of these tests do instead of training."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from profiler.domain.outcome import Outcome, Status, TrialRecord
+from profiler.execution import WorkerJob
+from profiler.storage.records import RecordStore
+
+
+def _write(job: WorkerJob, status: Status = Status.OK) -> None:
+    record = TrialRecord(
+        trial_id=job.trial.trial_id,
+        grid=job.trial.grid,
+        label=job.trial.label,
+        spec=job.trial.spec,
+        versions=job.versions,
+        outcome=Outcome(status=status, peak_allocated_bytes=os.getpid(), message="by the worker"),
+    )
+    RecordStore(Path(job.store_folder)).write(record)
+
+
+def _note(job: WorkerJob, word: str) -> None:
+    with (Path(job.store_folder) / "notes.txt").open("a") as file:
+        file.write(f"{word} {job.trial.trial_id} {os.getpid()}\n")
+
+
+def ok(job: WorkerJob) -> None:
+    _note(job, "ran")
+    print(f"main module is {sys.modules['__main__'].__dict__.get('__file__')}")
+    _write(job)
+
+
+def slow_ok(job: WorkerJob) -> None:
+    _note(job, "ran")
+    time.sleep(0.5)
+    _write(job)
+    _note(job, "done")
+
+
+def no_record(job: WorkerJob) -> None:
+    pass
+
+
+def raises(job: WorkerJob) -> None:
+    raise RuntimeError("the reason it failed")
+
+
+def exits_with_3(job: WorkerJob) -> None:
+    print("some last words", file=sys.stderr)
+    sys.exit(3)
+
+
+def exits_hard(job: WorkerJob) -> None:
+    os.write(2, b"hard words\n")
+    os._exit(4)
+
+
+def segfaults(job: WorkerJob) -> None:
+    ctypes.string_at(0)
+
+
+def killed(job: WorkerJob) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def host_out_of_memory(job: WorkerJob) -> None:
+    raise MemoryError
+
+
+def ok_then_segfault(job: WorkerJob) -> None:
+    _write(job, Status.OOM)
+    ctypes.string_at(0)
+
+
+def hangs_with_grandchildren(job: WorkerJob) -> None:
+    """Ignores SIGTERM, as its child does."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    (Path(job.store_folder) / "pids.txt").write_text(f"{os.getpid()} {grandchild.pid}")
+    time.sleep(600)
+
+
+def leaves_a_grandchild(job: WorkerJob) -> None:
+    grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    (Path(job.store_folder) / "pids.txt").write_text(f"{grandchild.pid}")
+    _write(job)
+
+
+def by_label(job: WorkerJob) -> None:
+    """The trial's label says which of the functions above."""
+    globals()[job.trial.label](job)

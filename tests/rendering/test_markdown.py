@@ -1,0 +1,57 @@
+"""The page: the same table, escaped, with figures, versions and the command."""
+
+import re
+from dataclasses import replace
+
+import builders
+
+from profiler.analysis.comparison import compare
+from profiler.analysis.peaks import phase_rows
+from profiler.rendering.markdown import DrawnFigure, SectionPage, report_page
+from profiler.storage.published import read_published
+
+
+def page(folder, records, *, question="", command="", figures=()):
+    tables = builders.tables(folder, records)
+    pages = [
+        SectionPage(section=section, phases=phase_rows(section, tables.phases), figures=figures)
+        for section in compare(tables.runs, read_published())
+    ]
+    return report_page(grid="made_up", question=question, command=command, pages=pages)
+
+
+def test_the_question_the_cells_and_the_command(tmp_path):
+    text = page(tmp_path, builders.records(builders.lora_vs_full_specs()), question="Which?", command="run it")
+    assert text.startswith("# made\\_up\n\n> Which?\n")
+    assert "**7.8**<br>est 7.2 -8%" in text
+    assert "**OOM**<br>needs 170.4 GiB, 91.2 more than there is<br>est 156.7 -8%" in text
+    assert "| estimate | 25 | 4.0 % | 8.0 % | -8%: full, qwen2.5-0.5b |" in text
+    assert "```sh\nrun it\n```" in text
+    assert "Versions: torch 2.13.0" in text
+
+
+def test_every_row_of_a_table_has_as_many_cells_as_its_header(tmp_path):
+    records = builders.records(builders.oxen_specs(), grid="oxen_2025")
+    records[3] = replace(records[3], outcome=builders.failed(message="a | b\nsecond <line>"))
+    text = page(tmp_path, records)
+    for block in re.findall(r"(?:^\|.*\n?)+", text, flags=re.MULTILINE):
+        counts = {len(re.findall(r"(?<!\\)\|", line)) for line in block.strip().splitlines()}
+        assert len(counts) == 1, block
+    assert "a \\| b second &lt;line&gt;" in text
+
+
+def test_published_figures_come_with_their_trust(tmp_path):
+    text = page(tmp_path, builders.records(builders.oxen_specs(), grid="oxen_2025"))
+    assert "published 38 GB" in text
+    assert "one noisy sample a cell" in text
+
+
+def test_figures_are_linked_as_png_and_svg(tmp_path):
+    figure = DrawnFigure(title="A title", png="figures/a.png", svg="figures/a.svg")
+    text = page(tmp_path, builders.records([builders.spec()]), figures=(figure,))
+    assert "![A title](figures/a.png)" in text
+    assert "[SVG](figures/a.svg)" in text
+
+
+def test_nothing_stored_yet(tmp_path):
+    assert "No trial is stored here yet." in page(tmp_path, [])

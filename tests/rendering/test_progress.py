@@ -1,0 +1,51 @@
+"""What a running sweep shows."""
+
+import io
+from dataclasses import replace
+
+import builders
+from rich.console import Console
+
+from profiler.domain.outcome import Status
+from profiler.rendering.progress import SweepProgress
+
+
+def shown(records, **settings):
+    sink = io.StringIO()
+    with SweepProgress(total=len(records), console=Console(file=sink, width=80, **settings)) as progress:
+        for record in records:
+            progress.started(builders.planned(record))
+        for record in records:
+            progress.finished(builders.planned(record), record)
+    return sink.getvalue()
+
+
+def outcomes():
+    ok, oom, failed = builders.records([builders.spec(), builders.spec(model="qwen2.5-14b"), builders.spec(seed=1)])
+    failed = replace(failed, outcome=builders.failed(Status.TIMEOUT, "first\nno progress [for] 60 s"))
+    return [ok, oom, failed]
+
+
+def test_plain_lines_where_there_is_no_terminal():
+    lines = shown(outcomes()).splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("[1/3] qwen2.5-0.5b, full + checkpointing, seed=0: 5.1 GiB simulated (22 s)")
+    assert "out of memory in backward, needs " in lines[1]
+    assert lines[2].endswith("timeout: no progress [for] 60 s")
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_a_bar_with_the_trial_under_way_on_a_terminal():
+    text = shown(outcomes(), force_terminal=True)
+    assert "━" in text
+    assert "3 trials: qwen2.5-0.5b, full" in text
+    assert "[3/3]" in text
+
+
+def test_the_time_left_is_told():
+    assert "left" in shown(outcomes())
+
+
+def test_a_trial_on_the_cpu_says_so():
+    record = builders.record(builders.spec(backend="cpu", gpu=None, model="tiny"), outcome=builders.on_cpu())
+    assert shown([record]).strip() == "[1/1] tiny, full: ok on the CPU (4 s)"

@@ -1,0 +1,108 @@
+"""The table in a terminal: fits, explains itself, has no colour where none is wanted."""
+
+import io
+from dataclasses import replace
+
+import builders
+import pytest
+from rich.console import Console
+
+from profiler.analysis.comparison import compare
+from profiler.domain.outcome import Status
+from profiler.domain.trial import Backend
+from profiler.rendering.terminal import print_comparison
+from profiler.storage.published import read_published
+
+
+def printed(folder, records, *, width=80, **settings):
+    sink = io.StringIO()
+    sections = compare(builders.tables(folder, records).runs, read_published())
+    print_comparison(sections, Console(file=sink, width=width, **settings))
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("specs", [builders.lora_vs_full_specs(), builders.oxen_specs()], ids=["lora_vs_full", "oxen"])
+def test_five_models_fit_eighty_columns_in_one_table(tmp_path, specs):
+    text = printed(tmp_path, builders.records(specs, grid="oxen_2025"))
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert text.count("method ") == 1
+    assert "…" not in text
+
+
+def test_a_cell_shows_result_estimate_and_error(tmp_path):
+    text = printed(tmp_path, builders.records([builders.spec(gradient_checkpointing=False)]))
+    assert "7.8" in text
+    assert "~7.2 -8%" in text
+    assert "Simulated on NVIDIA H100 80GB HBM3 (79.1 GiB)" in text
+    assert "torch 2.13.0, trl 1.16.0" in text
+
+
+def test_out_of_memory_shows_what_it_needs_and_is_explained(tmp_path):
+    text = printed(tmp_path, builders.records([builders.spec(model="qwen2.5-14b", gradient_checkpointing=False)]))
+    assert "OOM 170.4" in text
+    assert "OOM n: out of memory; it needs n GiB (simulated with unlimited memory)." in text
+
+
+def test_marks_that_do_not_occur_are_not_explained(tmp_path):
+    text = printed(tmp_path, builders.records([builders.spec()]))
+    assert "OOM" not in text
+    assert "pub" not in text.replace("published rule of thumb", "")
+
+
+def test_published_figures_are_shown_as_printed(tmp_path):
+    text = printed(tmp_path, builders.records(builders.oxen_specs(), grid="oxen_2025"))
+    assert "pub 38 GB" in text
+    assert "pub OOM" in text
+    assert "Oxen.ai" in text
+
+
+def test_more_models_than_fit_go_into_further_tables(tmp_path):
+    models = [*builders.QWEN, "llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b"]
+    text = printed(tmp_path, builders.records(builders.lora_vs_full_specs(models)))
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert text.count("method ") == 2
+    assert all(model in text for model in models)
+
+
+def test_a_cpu_trial_has_no_gpu_figures(tmp_path):
+    record = builders.record(builders.spec(backend=Backend.CPU, gpu=None, model="tiny"), outcome=builders.on_cpu())
+    text = printed(tmp_path, [record])
+    assert "ok (CPU)" in text
+    assert "Run on the CPU (no GPU figures)" in text
+    assert "~" not in text
+
+
+def test_failures_say_why_and_a_missing_place_is_a_dot(tmp_path):
+    records = builders.records(builders.lora_vs_full_specs())[:7]
+    records[0] = replace(records[0], outcome=builders.failed(message="Traceback\n  [red]\nValueError: [bold]no"))
+    records[1] = replace(records[1], outcome=builders.failed(Status.HOST_OOM, ""))
+    text = printed(tmp_path, records)
+    assert "failed: full, qwen2.5-0.5b: ValueError: [bold]no" in text
+    assert "host oom" in text
+    assert "·" in text
+
+
+def test_all_failed_and_nothing_at_all(tmp_path):
+    failed = [replace(record, outcome=builders.failed()) for record in builders.records(builders.lora_vs_full_specs())]
+    text = printed(tmp_path / "failed", failed)
+    assert text.count("failed: ") == 10
+    assert "and 15 more" in text
+    assert "No trial is stored here yet." in printed(tmp_path / "none", [])
+
+
+def test_colours_only_on_a_terminal_that_wants_them(tmp_path, monkeypatch):
+    records = builders.records(builders.lora_vs_full_specs())
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "\x1b[" not in printed(tmp_path, records)
+    assert "\x1b[1;31m" in printed(tmp_path, records, force_terminal=True, color_system="standard")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "31m" not in printed(tmp_path, records, force_terminal=True)
+
+
+def test_a_local_path_is_shown_by_its_last_part(tmp_path):
+    spec = builders.spec(model="/home/somebody/models/my-model")
+    outcome = builders.outcome(builders.spec())
+    text = printed(tmp_path, [builders.record(spec, outcome=outcome)])
+    assert "my-model" in text
+    assert "somebody" not in text

@@ -1,0 +1,144 @@
+"""`python -m profiler.report`: everything again from parquet, and one sentence when it cannot."""
+
+import io
+import subprocess
+import sys
+
+import builders
+import pytest
+from rich.console import Console
+
+from profiler import report
+from profiler.domain.errors import ProfilerError
+from profiler.rendering.figures.catalogue import Drawing
+from profiler.storage.tables import TABLES, table_path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    records = builders.records(builders.lora_vs_full_specs(), grid="lora_vs_full")
+    return builders.write_folder(tmp_path / "lora_vs_full", records, question="Which fits?")
+
+
+def rendered(folder, **settings):
+    sink = io.StringIO()
+    report.render_folder(folder, console=Console(file=sink, width=80), **settings)
+    return sink.getvalue()
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_page_and_figures_are_drawn_and_the_last_line_says_where(folder):
+    text = rendered(folder)
+    assert text.splitlines()[-1] == f"Report: {folder / 'report.md'}"
+    names = [f"figures/{name}.{kind}" for name in ("categories", "comparison", "estimate") for kind in ("png", "svg")]
+    assert files(folder) == sorted([*names, "report.md", *(f"{name}.parquet" for name in TABLES)])
+    page = (folder / "report.md").read_text()
+    assert "> Which fits?" in page
+    assert "python -m profiler.sweep +grid=lora_vs_full" in page
+    assert all(name in page for name in names)
+
+
+def test_drawing_again_changes_nothing(folder):
+    first, second = rendered(folder), None
+    before = {name: (folder / name).read_bytes() for name in files(folder)}
+    second = rendered(folder)
+    assert second == first
+    assert {name: (folder / name).read_bytes() for name in files(folder)} == before
+
+
+def test_the_terminal_shows_the_asked_trials_and_the_page_all(folder):
+    asked = builders.records(builders.lora_vs_full_specs(["qwen2.5-3b"]), grid="lora_vs_full")
+    text = rendered(folder, trial_ids=[record.trial_id for record in asked])
+    assert "qwen2.5-3b" in text
+    assert "qwen2.5-7b" not in text
+    assert "qwen2.5-7b" in (folder / "report.md").read_text()
+
+
+def test_no_console_is_no_output(folder, capsys):
+    report.render_folder(folder, console=None)
+    assert capsys.readouterr().out == ""
+    assert (folder / "report.md").is_file()
+
+
+def test_a_figure_that_cannot_be_drawn_costs_only_itself(folder, monkeypatch):
+    def broken():
+        raise RuntimeError("made up\nsecond line")
+
+    real = report.drawings
+    monkeypatch.setattr(
+        report,
+        "drawings",
+        lambda *args, **kwargs: (Drawing(name="bad", title="bad", draw=broken), *real(*args, **kwargs)),
+    )
+    before = {name: table_path(folder, name).read_bytes() for name in TABLES}
+    with pytest.raises(ProfilerError, match="The figure 'bad' could not be drawn") as error:
+        rendered(folder)
+    assert len(str(error.value).splitlines()) == 1
+    assert "python -m profiler.report" in str(error.value)
+    assert {name: table_path(folder, name).read_bytes() for name in TABLES} == before
+    assert "figures/comparison.png" in (folder / "report.md").read_text()
+    assert "could not be drawn" in (folder / "report.md").read_text()
+
+
+def test_published_figures_get_a_figure_of_their_own(tmp_path):
+    records = builders.records(builders.oxen_specs(), grid="oxen_2025")
+    folder = builders.write_folder(tmp_path / "oxen_2025", records)
+    rendered(folder)
+    assert "figures/published.png" in (folder / "report.md").read_text()
+
+
+def test_an_empty_folder_of_results_gives_a_page(tmp_path):
+    folder = builders.write_folder(tmp_path / "empty", [])
+    assert "No trial is stored here yet." in rendered(folder)
+    assert files(folder) == ["breakdown.parquet", "phases.parquet", "report.md", "runs.parquet"]
+
+
+def _missing(folder):
+    return [str(folder.with_name("lora_vs_ful"))]
+
+
+def _torn(folder):
+    table_path(folder, "runs").write_bytes(b"PAR1")
+    return [str(folder)]
+
+
+def _no_tables(folder):
+    folder.joinpath("empty").mkdir()
+    return [str(folder / "empty")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (_missing, "Did you mean 'lora_vs_full'?"),
+        (_torn, "no parquet file, or a damaged one"),
+        (_no_tables, "no such file"),
+        (lambda folder: [], "the following arguments are required: folder"),
+        (lambda folder: [str(folder), "--what"], "unrecognized arguments: --what"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(folder, capsys, arguments, said):
+    assert report.main(arguments(folder)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+    assert said in captured.err
+
+
+def test_the_command_in_a_process_of_its_own_needs_no_torch(folder):
+    script = (
+        "import sys; from profiler.report import main; code = main([sys.argv[1]]); "
+        "sys.exit(code or 'torch' in sys.modules)"
+    )
+    child = subprocess.run([sys.executable, "-W", "error", "-c", script, folder], capture_output=True, check=False)
+    assert (child.returncode, child.stderr) == (0, b"")
+
+
+def test_a_reader_that_closes_the_pipe_costs_no_file_and_shows_no_traceback(folder):
+    command = f"{sys.executable} -m profiler.report {folder} | head -n 1"
+    child = subprocess.run(command, shell=True, capture_output=True, check=False)
+    assert child.stderr == b""
+    assert (folder / "report.md").is_file()

@@ -1,0 +1,173 @@
+"""Records survive a disk that is full, a hand that edits and a cut of power; nothing else is believed."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import builders
+import pytest
+
+from profiler.domain.outcome import Status
+from profiler.domain.trial import TrialSpec
+from profiler.storage.records import RecordStore
+from profiler.storage.typed_json import JsonMismatchError, from_json, to_json
+from profiler.storage.versions import installed_versions
+
+
+@pytest.fixture
+def store(tmp_path):
+    return RecordStore(tmp_path)
+
+
+def made(**changes):
+    return builders.records([builders.spec(**changes)])[0]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        made(),
+        made(model="qwen2.5-14b"),
+        builders.record(builders.lora(), outcome=builders.failed()),
+        builders.record(builders.spec(), outcome=builders.on_cpu()),
+    ],
+    ids=["ok", "oom", "failed", "cpu"],
+)
+def test_what_was_written_is_read(store, record):
+    store.write(record)
+    assert store.find(record.trial_id) == record
+    assert store.read_all() == (record,)
+
+
+def test_an_unknown_trial_is_none_and_an_empty_store_has_none(store):
+    assert store.find("nowhere") is None
+    assert store.read_all() == ()
+
+
+def test_a_second_write_replaces_the_first(store):
+    first = made()
+    second = replace(first, outcome=builders.failed(Status.KILLED))
+    store.write(first)
+    store.write(second)
+    assert store.read_all() == (second,)
+
+
+def test_read_all_is_in_the_order_of_trial_ids(store):
+    written = builders.records(builders.lora_vs_full_specs())
+    for record in written:
+        store.write(record)
+    assert [record.trial_id for record in store.read_all()] == sorted(record.trial_id for record in written)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 300, -1])
+def test_a_torn_record_is_set_aside_and_counts_as_absent(store, keep):
+    record = made()
+    store.write(record)
+    path = store.path(record.trial_id)
+    content = path.read_bytes()
+    path.write_bytes(content[:keep])
+    assert store.find(record.trial_id) is None
+    assert not path.exists()
+    kept = list((path.parent / "set_aside").iterdir())
+    assert [file.read_bytes() for file in kept] == [content[:keep]]
+    store.write(record)
+    assert store.read_all() == (record,)
+
+
+def test_any_flipped_byte_is_noticed_or_changes_nothing(store):
+    record = made()
+    store.write(record)
+    path = store.path(record.trial_id)
+    content = path.read_bytes()
+    for position in range(0, len(content), 37):
+        flipped = bytearray(content)
+        flipped[position] ^= 0x01
+        path.write_bytes(bytes(flipped))
+        assert store.find(record.trial_id) in (None, record)
+
+
+def test_an_edited_value_is_set_aside(store):
+    record = made()
+    store.write(record)
+    path = store.path(record.trial_id)
+    path.write_text(path.read_text().replace('"ok"', '"oom"'))
+    assert store.read_all() == ()
+
+
+def test_a_record_under_another_trials_name_is_set_aside(store):
+    record = made()
+    store.write(record)
+    store.path(record.trial_id).rename(store.path("0123456789abcdef"))
+    assert store.find("0123456789abcdef") is None
+
+
+def test_two_bad_records_of_one_trial_are_both_kept(store):
+    record = made()
+    for _ in range(2):
+        store.write(record)
+        store.path(record.trial_id).write_text("torn")
+        assert store.find(record.trial_id) is None
+    assert len(list((store.path("x").parent / "set_aside").iterdir())) == 2
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+sys.path[:0] = {path!r}
+import builders
+from profiler.storage.atomic import StorageError
+from profiler.storage.records import RecordStore
+record = builders.records([builders.spec()])[0]
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    RecordStore(Path({folder!r})).write(record)
+except StorageError as error:
+    print(error)
+    sys.exit(7)
+"""
+
+
+def test_a_full_disk_is_told_in_one_sentence_and_leaves_nothing(store, tmp_path):
+    before = made()
+    store.write(before)
+    earlier = store.path(before.trial_id).read_bytes()
+    script = FULL_DISK.format(path=sys.path, folder=str(tmp_path))
+    child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert child.returncode == 7, child.stderr
+    assert "could not be written (File too large)" in child.stdout
+    assert [path.name for path in store.path("x").parent.iterdir()] == [f"{before.trial_id}.json"]
+    assert store.path(before.trial_id).read_bytes() == earlier
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda outcome: outcome.pop("wall_s"),
+        lambda outcome: outcome.update(surprise=1),
+        lambda outcome: outcome.update(status="great"),
+        lambda outcome: outcome.update(parameters=True),
+        lambda outcome: outcome.update(parameters=1.5),
+        lambda outcome: outcome.update(phases={}),
+        lambda outcome: outcome["phases"][0].update(phase=None),
+    ],
+)
+def test_json_of_another_shape_is_refused(change):
+    outcome = json.loads(json.dumps(to_json(made().outcome)))
+    change(outcome)
+    with pytest.raises(JsonMismatchError):
+        from_json(type(made().outcome), outcome)
+
+
+def test_a_class_may_read_itself():
+    assert from_json(TrialSpec, {}, readers={TrialSpec: lambda _: builders.spec()}) == builders.spec()
+
+
+def test_installed_versions_import_nothing():
+    script = (
+        "import sys; from profiler.storage.versions import installed_versions as v; "
+        "print(v()); sys.exit(sum(n in sys.modules for n in ('torch', 'trl', 'transformers', 'peft')))"
+    )
+    child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert child.returncode == 0
+    assert installed_versions().trl is not None
