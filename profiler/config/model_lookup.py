@@ -2,7 +2,7 @@
 
 from profiler.config.architecture import read_architecture
 from profiler.domain.architecture import Architecture
-from profiler.domain.builtin_models import find_builtin
+from profiler.domain.builtin_models import BUILTIN_MODELS, find_builtin
 
 
 def canonical_model(model: str) -> str:
@@ -15,3 +15,9 @@ def builtin_architecture(model: str) -> Architecture | None:
     """The architecture of a built-in model by its name or hub id; None for any other model."""
     builtin = find_builtin(model)
     return read_architecture(builtin.config, model=builtin.name) if builtin else None
+
+
+def checkpoint(model: str) -> str:
+    """The hub id whose weights a built-in name stands for, that of the base model; any other model is its own."""
+    builtin = BUILTIN_MODELS.get(model.lower())
+    return builtin.hub_ids[0] if builtin and builtin.hub_ids else model

@@ -5,7 +5,8 @@ Normalised means that two points that mean the same trial become equal specs:
 - `steps_per_generation` null is trl's default, `gradient_accumulation_steps`;
 - `lora_*` is None with full fine-tuning; else `lora_rank` null is 16, `lora_alpha` null is twice the rank, and
   `lora_target_modules` null is peft's word all-linear; names are in the order of the layer, each once;
-- a hub id of a built-in model is that model's name;
+- a hub id of a built-in model is that model's name, but for pretrained weights: there the checkpoint matters, and a
+  built-in name is the hub id of its base model;
 - `gpu` is None on the CPU; on a simulated backend null is h100-80gb; on a real GPU null is the whole card;
 - `weights` is random on a simulated backend: memory does not depend on values, so none are read there.
 """
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 
 from profiler.config.identity import SPEC_KEYS
-from profiler.config.model_lookup import canonical_model
+from profiler.config.model_lookup import canonical_model, checkpoint
 from profiler.config.reading import FieldReader, show
 from profiler.config.rules import broken_rules, in_layer_order, is_alloc_conf
 from profiler.domain.architecture import Architecture
@@ -116,11 +117,12 @@ def _read(reader: FieldReader) -> TrialSpec:
     tuning = reader.choice("tuning", Tuning)
     rank, alpha, targets = _read_lora(reader, tuning)
     accumulation = reader.count("gradient_accumulation_steps")
+    weights = _read_weights(reader, backend)
     return TrialSpec(
         backend=backend,
         gpu=_read_gpu(reader, backend),
-        model=canonical_model(reader.text("model", "a built-in name, a local path or a hub id")),
-        weights=_read_weights(reader, backend),
+        model=_read_model(reader, weights),
+        weights=weights,
         dataset=reader.optional_text("dataset", "a local path or a hub id"),
         tuning=tuning,
         lora_rank=rank,
@@ -156,6 +158,11 @@ def _read_gpu(reader: FieldReader, backend: Backend) -> str | None:
     if value is None:
         return DEFAULT_SIMULATED_GPU if backend is Backend.SIMULATED else None
     return str(value)
+
+
+def _read_model(reader: FieldReader, weights: Weights) -> str:
+    model = reader.text("model", "a built-in name, a local path or a hub id")
+    return checkpoint(model) if weights is Weights.PRETRAINED else canonical_model(model)
 
 
 def _read_weights(reader: FieldReader, backend: Backend) -> Weights:

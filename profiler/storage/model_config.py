@@ -1,6 +1,7 @@
 """A model's `config.json`, from a local folder or file, or from the Hugging Face hub."""
 
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -61,6 +62,8 @@ def _download(hub_id: str) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
 
+    # It tells of every retry; what comes of them is told once, below.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         return Path(hf_hub_download(hub_id, _FILE_NAME, etag_timeout=_HUB_TIMEOUT_S))
     except (HfHubHTTPError, EntryNotFoundError, HFValidationError, OSError) as error:

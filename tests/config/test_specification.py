@@ -73,6 +73,15 @@ def test_a_simulated_card_reads_no_weights():
     assert parse(model="qwen2.5-0.5b", weights="pretrained", backend="cpu").weights is Weights.PRETRAINED
 
 
+def test_pretrained_weights_keep_the_checkpoint_that_is_named():
+    def model_of(model: str) -> str:
+        return parse(model=model, weights="pretrained", backend="cpu").model
+
+    assert model_of("Qwen/Qwen2.5-7B-Instruct") == "Qwen/Qwen2.5-7B-Instruct"
+    assert model_of("qwen2.5-7b") == "Qwen/Qwen2.5-7B"
+    assert parse(model="Qwen/Qwen2.5-7B-Instruct").model == "qwen2.5-7b"
+
+
 def test_hub_ids_and_empty_values_are_normalised():
     assert parse(model="Qwen/Qwen2.5-7B-Instruct").model == "qwen2.5-7b"
     assert parse(alloc_conf=None) == parse(alloc_conf="") == parse()
