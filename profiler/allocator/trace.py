@@ -7,6 +7,23 @@ from profiler.domain.memory import Category, Phase
 
 
 @dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where a block comes from: the operation that made it, and for what."""
+
+    operation: str
+    """ATen's name, such as ``aten.mm``; of a kernel's scratch, the kernel's."""
+    shape: tuple[int, ...]
+    dtype: str
+    """torch's name without ``torch.``; empty for raw bytes."""
+    module: str
+    """Path of the module in whose forward, or in the backward of whose forward, it was made; empty outside of one."""
+
+
+NO_SITE = Site(operation="", shape=(), dtype="", module="")
+"""A block of which nothing more is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trace:
     """One trial's allocations. Blocks are numbered in the order of their allocation, from 0.
 
@@ -19,6 +36,9 @@ class Trace:
     categories: Sequence[Category]
     events: Sequence[int]
     phase_starts: Sequence[tuple[int, Phase]]
+    sites: Sequence[Site] = ()
+    """Distinct sites; `site_of` gives each block's index in it. Both empty where sites were not recorded."""
+    site_of: Sequence[int] = ()
 
 
 @dataclass
@@ -29,6 +49,8 @@ class TraceBuilder:
     categories: list[Category] = field(default_factory=list)
     events: list[int] = field(default_factory=list)
     phase_starts: list[tuple[int, Phase]] = field(default_factory=list)
+    site_of: list[int] = field(default_factory=list)
+    _sites: dict[Site, int] = field(default_factory=dict)
 
     @property
     def phase(self) -> Phase:
@@ -40,11 +62,12 @@ class TraceBuilder:
         if not self.phase_starts or self.phase_starts[-1][1] is not phase:
             self.phase_starts.append((len(self.events), phase))
 
-    def allocate(self, size_bytes: int, category: Category) -> int:
+    def allocate(self, size_bytes: int, category: Category, site: Site = NO_SITE) -> int:
         """A block of `size_bytes` is allocated now; its number."""
         block = len(self.sizes_bytes)
         self.sizes_bytes.append(size_bytes)
         self.categories.append(category)
+        self.site_of.append(self._sites.setdefault(site, len(self._sites)))
         self.events.append(block + 1)
         return block
 
@@ -63,4 +86,6 @@ class TraceBuilder:
             categories=tuple(self.categories),
             events=tuple(self.events),
             phase_starts=tuple(self.phase_starts),
+            sites=tuple(self._sites),
+            site_of=tuple(self.site_of),
         )
