@@ -1,6 +1,7 @@
 # Two commands on a machine with Python 3.11 or later and make:
 #   make sweep             environment, installation, the sweep lora_vs_full   (GRID=name for another, ARGS="key=value ...")
 #   make test              environment, installation, format, lint, types, import contracts, tests
+# and, for whoever works on it, make bench: how long simulated trials take.
 PYTHON ?= python3
 GRID ?= lora_vs_full
 ARGS ?=
@@ -8,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: sweep test install check format clean
+.PHONY: sweep test bench install check format clean
 
 sweep: $(INSTALLED)
 	$(BIN)/python -m profiler.sweep +grid=$(GRID) $(ARGS)
@@ -21,6 +22,10 @@ check: $(INSTALLED)
 	$(BIN)/ruff check profiler tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+# Times and ratios of one run on this machine; not part of the tests.
+bench: $(INSTALLED)
+	$(BIN)/python -m profiler.bench
 
 install: $(INSTALLED)
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from profiler.analysis.accuracy import accuracies
 from profiler.analysis.comparison import Section, compare
-from profiler.analysis.peaks import phase_rows, stacks
+from profiler.analysis.peaks import largest_rows, phase_rows, stacks
 from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError, nearest
 from profiler.rendering.figures.catalogue import Drawing, drawings, too_much
 from profiler.rendering.figures.files import as_png, as_svg
@@ -111,6 +111,7 @@ def _section_page(folder: Path, tables: Tables, section: Section, number: int) -
     return SectionPage(
         section=section,
         phases=phase_rows(section, tables.phases),
+        largest=largest_rows(section, tables.largest),
         figures=tuple(drawn),
         left_out=too_much(section, stacks=stacked),
         broken=tuple(broken),

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import Backend, TrialSpec
+from profiler.simulation.cpu_choices import Choices
+from profiler.simulation.decode_history import DecodeHistory
 from profiler.simulation.session import Simulation
 from profiler.training.job import build_trainer
 
@@ -29,6 +31,7 @@ def small_spec(**keys: Any) -> TrialSpec:
 class Simulated:
     trace: Trace
     trainer: Any
+    decoding: DecodeHistory
 
     def levels(self) -> Iterator[tuple[Phase, dict[Category, int]]]:
         """Bytes by category after each event, with its phase; rounded as the allocator rounds."""
@@ -48,13 +51,25 @@ class Simulated:
         return {category: size for category, size in level.items() if size}
 
 
-def simulate(*, shortcut_rollout: bool = True, **keys: Any) -> Simulated:
+def simulate(
+    *,
+    shortcut_rollout: bool = True,
+    every_block: bool = False,
+    choices: Choices = Choices.CUDA,
+    model_config: Mapping[str, Any] | None = None,
+    **keys: Any,
+) -> Simulated:
+    """A simulated trial; `model_config` in place of the built-in model of the specification.
+
+    With `every_block` the rollout's shortcut tells each block, as the long way does.
+    """
     spec = small_spec(**keys)
-    simulation = Simulation(KNOWN_GPUS[str(spec.gpu)])
+    simulation = Simulation(KNOWN_GPUS[str(spec.gpu)], choices=choices)
+    simulation.decoding.every_block = every_block
     with tempfile.TemporaryDirectory() as folder, simulation.running():
         trainer = build_trainer(
             spec,
-            model_config=BUILTIN_MODELS[spec.model].config,
+            model_config=model_config or BUILTIN_MODELS[spec.model].config,
             placement=simulation,
             observer=simulation,
             output_dir=Path(folder),
@@ -64,4 +79,4 @@ def simulate(*, shortcut_rollout: bool = True, **keys: Any) -> Simulated:
         simulation.trainer_ready(trainer)
         trainer.train()
         simulation.trainer_done(trainer)
-    return Simulated(trace=simulation.recorder.finished(), trainer=trainer)
+    return Simulated(trace=simulation.recorder.finished(), trainer=trainer, decoding=simulation.decoding)

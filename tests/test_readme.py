@@ -108,7 +108,7 @@ def test_no_environment_of_a_developer_shows_in_what_is_kept() -> None:
 
 
 def test_the_published_verdicts_come_out_the_same() -> None:
-    """README says so of all 20: a published figure where ours fits, OOM where ours does not."""
+    """README says so of 19 of 20: a published figure where ours fits, OOM where ours does not."""
     published = {row.id: row.printed for row in read_published()}
     kept = read_tables(ROOT / "results" / "oxen_2025").runs
     sizes = {
@@ -125,7 +125,10 @@ def test_the_published_verdicts_come_out_the_same() -> None:
         ("lora", "adamw_torch", False): "lora",
     }
     assert len(kept) == 20
+    differ = []
     for row in kept.itertuples():
         method = methods[(row.tuning, row.optim, row.gradient_checkpointing)]
         figure = published[f"oxen-{method}-{sizes[row.model]}"]
-        assert (row.status == "oom") == (figure == "OOM"), (row.model, row.label)
+        if (row.status == "oom") != (figure == "OOM"):
+            differ.append((row.model, row.label))
+    assert differ == [("qwen2.5-14b", "LoRA")]

@@ -1,10 +1,35 @@
-"""What an allocator makes of a stream of allocations. Pure: no torch.
+"""What PyTorch's caching allocator makes of a stream of allocations. Pure: no torch.
 
-Today: torch's rounding, peaks by phase and category, and the first allocation that a card's capacity refuses. The
-caching allocator itself (segments, splitting, fragmentation, release and retry) takes the same trace.
+`replay_on_card` answers for one trace, card and configuration; `CachingAllocator` is the model behind it, and
+`parse_alloc_conf` reads its settings. `memory_snapshot` writes a replay down in PyTorch's format; `replay_recorded`
+holds the model against a history of the real allocator. `replay` knows rounding only, no segments.
 """
 
-from profiler.allocator.replay import Peaks, Refusal, replay
+from profiler.allocator.alloc_conf import parse_alloc_conf
+from profiler.allocator.caching import AllocatorStats, CachingAllocator
+from profiler.allocator.card_replay import CardReplay, PhaseMemory, replay_on_card
+from profiler.allocator.config import AllocatorConfig
+from profiler.allocator.recorded import RecordedComparison, replay_recorded
+from profiler.allocator.refusal import OutOfMemoryError, Refusal
+from profiler.allocator.replay import Peaks, replay
+from profiler.allocator.snapshot import memory_snapshot
 from profiler.allocator.trace import Trace, TraceBuilder
 
-__all__ = ["Peaks", "Refusal", "Trace", "TraceBuilder", "replay"]
+__all__ = [
+    "AllocatorConfig",
+    "AllocatorStats",
+    "CachingAllocator",
+    "CardReplay",
+    "OutOfMemoryError",
+    "Peaks",
+    "PhaseMemory",
+    "RecordedComparison",
+    "Refusal",
+    "Trace",
+    "TraceBuilder",
+    "memory_snapshot",
+    "parse_alloc_conf",
+    "replay",
+    "replay_on_card",
+    "replay_recorded",
+]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from profiler.allocator.refusal import Refusal
 from profiler.allocator.trace import Trace
 from profiler.domain.memory import Category, Phase
 
@@ -13,16 +14,6 @@ BLOCK_GRANULARITY_BYTES = 512
 """torch's caching allocator rounds every request up to a multiple of this (`kMinBlockSize`, c10 allocator)."""
 
 Integers = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
-    """The first allocation that did not fit."""
-
-    phase: Phase
-    requested_bytes: int
-    allocated_bytes: int
-    """In use when it was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +53,16 @@ def replay(trace: Trace, *, capacity_bytes: int | None = None) -> Peaks:
     refused_at = _first_beyond(allocated, capacity_bytes)
     reached = len(events) if refused_at is None else refused_at
     if reached == 0:
-        return _refused_at_once(trace, refused_at=0)
+        return _refused_at_once(trace, capacity_bytes or 0)
     peak_at = int(np.argmax(allocated[:reached]))
     return Peaks(
         peak_allocated_bytes=int(allocated[peak_at]),
         peak_phase=_phase_at(trace, peak_at),
         phases=_phase_peaks(trace, allocated[:reached]),
         breakdown=_breakdown(trace, events[: peak_at + 1], sizes),
-        refusal=None if refused_at is None else _refusal(trace, refused_at, int(allocated[refused_at - 1])),
+        refusal=None
+        if refused_at is None
+        else _refusal(trace, refused_at, int(allocated[refused_at - 1]), capacity_bytes or 0),
     )
 
 
@@ -80,22 +73,26 @@ def _first_beyond(allocated: Integers, capacity_bytes: int | None) -> int | None
     return int(beyond[0]) if len(beyond) else None
 
 
-def _refused_at_once(trace: Trace, *, refused_at: int) -> Peaks:
+def _refused_at_once(trace: Trace, capacity_bytes: int) -> Peaks:
     phase = _phase_at(trace, 0)
     return Peaks(
         peak_allocated_bytes=0,
         peak_phase=phase,
         phases={phase: 0},
         breakdown={},
-        refusal=_refusal(trace, refused_at, 0),
+        refusal=_refusal(trace, 0, 0, capacity_bytes),
     )
 
 
-def _refusal(trace: Trace, event: int, allocated_bytes: int) -> Refusal:
+def _refusal(trace: Trace, event: int, allocated_bytes: int, capacity_bytes: int) -> Refusal:
+    requested_bytes = trace.sizes_bytes[trace.events[event] - 1]
     return Refusal(
         phase=_phase_at(trace, event),
-        requested_bytes=trace.sizes_bytes[trace.events[event] - 1],
+        requested_bytes=requested_bytes,
+        tried_bytes=requested_bytes,
+        free_bytes=capacity_bytes - allocated_bytes,
         allocated_bytes=allocated_bytes,
+        reserved_bytes=allocated_bytes,
     )
 
 

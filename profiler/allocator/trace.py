@@ -1,6 +1,6 @@
 """The stream of allocations and frees of one trial, in order, with what each block is."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from profiler.domain.memory import Category, Phase
@@ -39,6 +39,8 @@ class Trace:
     sites: Sequence[Site] = ()
     """Distinct sites; `site_of` gives each block's index in it. Both empty where sites were not recorded."""
     site_of: Sequence[int] = ()
+    names: Mapping[int, str] = field(default_factory=dict)
+    """What a block is, where that is known: ``"gradient of lm_head.weight"``."""
 
 
 @dataclass
@@ -50,6 +52,7 @@ class TraceBuilder:
     events: list[int] = field(default_factory=list)
     phase_starts: list[tuple[int, Phase]] = field(default_factory=list)
     site_of: list[int] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
     _sites: dict[Site, int] = field(default_factory=dict)
 
     @property
@@ -67,9 +70,26 @@ class TraceBuilder:
         block = len(self.sizes_bytes)
         self.sizes_bytes.append(size_bytes)
         self.categories.append(category)
-        self.site_of.append(self._sites.setdefault(site, len(self._sites)))
+        self.site_of.append(self.site_index(site))
         self.events.append(block + 1)
         return block
+
+    def site_index(self, site: Site) -> int:
+        """The number by which blocks refer to `site`."""
+        return self._sites.setdefault(site, len(self._sites))
+
+    def sites(self) -> Sequence[Site]:
+        """Distinct sites so far, by their number."""
+        return tuple(self._sites)
+
+    def forget_from(self, *, event: int, block: int) -> None:
+        """Cut off what came since there were `event` events and `block` blocks; frees of older blocks stay."""
+        still_true = [freed for freed in self.events[event:] if -block <= freed < 0]
+        for kept, length in ((self.events, event), (self.sizes_bytes, block), (self.site_of, block)):
+            del kept[length:]
+        del self.categories[block:]
+        self.events.extend(still_true)
+        self.names = {number: name for number, name in self.names.items() if number < block}
 
     def free(self, block: int) -> None:
         """A block is freed now."""
@@ -88,4 +108,5 @@ class TraceBuilder:
             phase_starts=tuple(self.phase_starts),
             sites=tuple(self._sites),
             site_of=tuple(self.site_of),
+            names=dict(self.names),
         )

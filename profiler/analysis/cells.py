@@ -47,6 +47,10 @@ class Cell:
     """In an out-of-memory cell the highest before failing."""
     peak_phase: Phase | None
     required_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    peak_device_bytes: int | None
+    required_device_bytes: int | None
+    """What a card of unlimited memory would have had in use, torch's cache and CUDA's context included."""
     estimated_bytes: int | None
     rule_bytes: int | None
     """The published blog's rule of thumb."""
@@ -64,9 +68,10 @@ class Cell:
     def missing_bytes(self) -> int | None:
         """How much more than the card's memory an out-of-memory trial needs; None if it is not known or not more."""
         memory = self.setting.memory_bytes
-        if self.status is not Status.OOM or self.required_allocated_bytes is None or memory is None:
+        required = self.required_device_bytes or self.required_allocated_bytes
+        if self.status is not Status.OOM or required is None or memory is None:
             return None
-        missing = self.required_allocated_bytes - memory
+        missing = required - memory
         return missing if missing > 0 else None
 
     @property
@@ -175,11 +180,19 @@ def _cell(row: _Row, cards: _Cards, figures: tuple[PublishedFigure, ...]) -> Cel
         peak_allocated_bytes=row.count("peak_allocated_bytes"),
         peak_phase=Phase(phase) if phase else None,
         required_allocated_bytes=row.count("required_allocated_bytes"),
+        peak_reserved_bytes=row.count("peak_reserved_bytes"),
+        peak_device_bytes=row.count("peak_device_bytes"),
+        required_device_bytes=_sum(row.count("required_reserved_bytes"), row.count("context_bytes")),
         estimated_bytes=row.count("estimated_peak_allocated_bytes"),
         rule_bytes=row.count("estimated_peak_rule_bytes"),
         published=published_for(_method(row), figures),
         message=row.text("message"),
     )
+
+
+def _sum(*parts: int | None) -> int | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
 
 
 def _method(row: _Row) -> Method:

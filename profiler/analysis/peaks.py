@@ -62,3 +62,50 @@ def _by_trial(frame: pd.DataFrame, key: str, size: str) -> dict[str, dict[str, i
     for trial_id, name, value in zip(known["trial_id"], known[key], known[size], strict=True):
         found.setdefault(str(trial_id), {})[str(name)] = int(value)
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargestGroup:
+    """One of the largest tensors, or groups of tensors alike, at a trial's peak. Texts are as the table has them."""
+
+    size_bytes: int
+    tensors: int
+    category: str
+    shape: str
+    dtype: str
+    what: str
+    """Its name, or the module that made it; empty where neither is known."""
+    operation: str
+    phase: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargestRow:
+    """The largest tensors of one trial."""
+
+    cell: Cell
+    groups: tuple[LargestGroup, ...]
+    """Largest first."""
+
+
+def largest_rows(section: Section, largest: pd.DataFrame) -> tuple[LargestRow, ...]:
+    """The largest tensors of each trial of a section, in its order; without the trials where they are not known."""
+    groups: dict[str, list[LargestGroup]] = {}
+    for row in largest.sort_values(["trial_id", "rank"]).itertuples():
+        groups.setdefault(str(row.trial_id), []).append(
+            LargestGroup(
+                size_bytes=int(str(row.bytes)),
+                tensors=int(str(row.tensors)),
+                category=str(row.category),
+                shape=str(row.shape),
+                dtype=str(row.dtype),
+                what=str(row.name or row.module),
+                operation=str(row.operation),
+                phase=str(row.phase),
+            )
+        )
+    return tuple(
+        LargestRow(cell=cell, groups=tuple(groups[cell.trial_id]))
+        for cell in section.in_order()
+        if cell.trial_id in groups
+    )

@@ -18,13 +18,15 @@ class RunSettings:
     """List the trials with their estimates and run none."""
     resume: bool
     """Skip trials that are answered already."""
+    snapshot: bool
+    """Write a memory snapshot of each trial, for torch's memory viewer."""
     timeout_s: float
     """Of one trial, in seconds."""
     jobs: int | None
     """Trials at the same time; None for one a CPU core when simulated, else one."""
 
 
-RUN_KEYS = ("results_dir", "dry_run", "resume", "timeout_s", "jobs")
+RUN_KEYS = ("results_dir", "dry_run", "resume", "snapshot", "timeout_s", "jobs")
 
 
 def read_run_settings(values: Mapping[str, object]) -> RunSettings:
@@ -38,6 +40,7 @@ def read_run_settings(values: Mapping[str, object]) -> RunSettings:
         results_dir=PurePath(reader.text("results_dir", "a folder")),
         dry_run=reader.flag("dry_run"),
         resume=reader.flag("resume"),
+        snapshot=reader.flag("snapshot"),
         timeout_s=reader.number("timeout_s"),
         jobs=reader.optional_count("jobs"),
     )

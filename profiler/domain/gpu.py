@@ -21,6 +21,14 @@ class Gpu:
     source: str
     """Where `memory_bytes` comes from."""
 
+    @property
+    def kernel_family(self) -> tuple[int, ...]:
+        """Cards of one family run the same kernels with the same workspaces: one simulated run serves them all.
+
+        8.6 and 8.9 are one family, with less shared memory than 8.0; every other compute capability is its own.
+        """
+        return (8, 6) if self.compute_capability == (8, 9) else self.compute_capability
+
 
 def _card(name: str, title: str, memory_mib: int, compute_capability: tuple[int, int], source: str) -> Gpu:
     return Gpu(

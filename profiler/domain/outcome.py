@@ -51,11 +51,34 @@ class CategoryShare:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TensorGroup:
+    """Tensors alike at the instant of the trial's peak: of one make, from the same place in every layer."""
+
+    category: Category
+    size_bytes: int
+    """Of all of them together."""
+    tensors: int
+    shape: tuple[int, ...]
+    dtype: str
+    """torch's name without ``torch.``; empty for a kernel's scratch."""
+    name: str
+    """What it is where that is known: ``"gradient of lm_head.weight"``; else empty."""
+    module: str
+    """Path of the module, layers as ``*``; empty where no module made it."""
+    operation: str
+    phase: Phase
+    """The phase in which it was made."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OutOfMemory:
-    """The allocation that did not fit."""
+    """The allocation that did not fit, and what stood when it was asked for. None where the framework did not say."""
 
     phase: Phase
     requested_bytes: int | None
+    free_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +120,16 @@ class Outcome:
     phases: tuple[PhasePeak, ...] = ()
     breakdown: tuple[CategoryShare, ...] = ()
     """Sums to `peak_allocated_bytes`; empty where not known."""
+    largest: tuple[TensorGroup, ...] = ()
+    """The ten largest tensors, or groups of tensors alike, at the instant of the peak; largest first."""
+    peak_inactive_split_bytes: int | None = None
+    """The most that lay free between blocks in use, in segments that cannot be given back."""
+    alloc_retries: int | None = None
+    """How often the allocator gave all its cached memory back to make room."""
+    context_bytes: int | None = None
+    """What CUDA itself takes on the card; assumed when simulated."""
+    required_reserved_bytes: int | None = None
+    """Simulated only: reserved memory's peak on a card of unlimited memory."""
     steps_run: int | None = None
     micro_batches_run: int | None = None
     wall_s: float | None = None

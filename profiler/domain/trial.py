@@ -1,8 +1,10 @@
 """One trial: a configuration of GRPO training that is run once, in a fresh process."""
 
-from dataclasses import dataclass, field
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.optimizers import Optimizer
 
 
@@ -140,6 +142,17 @@ class TrialSpec:
     def keeps_reference_model(self) -> bool:
         """Whether a second model stays: trl makes one for `beta` > 0 unless an adapter can be switched off."""
         return self.beta != 0.0 and self.tuning is Tuning.FULL
+
+
+def run_key(spec: TrialSpec) -> Hashable | None:
+    """Equal for specifications that one simulated run answers: the card's size or the allocator's settings differ.
+
+    What is allocated and freed depends on the kernels a card runs, not on how much memory it has. None on real
+    hardware, where every trial is a run of its own.
+    """
+    if spec.backend is not Backend.SIMULATED or spec.gpu is None:
+        return None
+    return (replace(spec, gpu=None, alloc_conf=""), KNOWN_GPUS[spec.gpu].kernel_family)
 
 
 def completion_lengths(*, lengths: Lengths, rows: int, max_completion_length: int) -> tuple[int, ...]:

@@ -17,6 +17,10 @@ class WorkerJob:
     """Folder of the `RecordStore` the worker writes its record to."""
     stderr_path: str
     """File that takes the worker's stdout and stderr."""
+    siblings: tuple[PlannedTrial, ...] = ()
+    """Trials that the same simulated run answers (`run_key`): the worker stores a record for each."""
+    snapshot: bool = False
+    """Whether to write a memory snapshot beside the records."""
 
 
 class SweepObserver(Protocol):

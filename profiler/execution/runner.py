@@ -10,12 +10,12 @@ from typing import Self
 
 from profiler.domain.errors import EXIT_TOO_MANY_FAILURES, ProfilerError
 from profiler.domain.outcome import TrialRecord, Versions
-from profiler.domain.trial import PlannedTrial
+from profiler.domain.trial import PlannedTrial, run_key
 from profiler.execution.job import SweepObserver, WorkerJob
 from profiler.execution.lock import TrialLock, take_lock
 from profiler.execution.verdict import judge
 from profiler.execution.warm import PRELOAD, start_process, warm_up
-from profiler.execution.worker_process import WorkerProcess, record_stamp
+from profiler.execution.worker_process import Sibling, WorkerProcess, record_stamp
 from profiler.storage.records import RecordStore
 
 WORKER_TARGET = "profiler.worker:run_job"
@@ -41,6 +41,7 @@ def run_trials(
     target: str = WORKER_TARGET,
     preload: Sequence[str] = PRELOAD,
     resume: bool = True,
+    snapshot: bool = False,
 ) -> None:
     """Run every trial of `plan` in a process of its own, and see that each has a record in `store` afterwards.
 
@@ -53,6 +54,7 @@ def run_trials(
         observer: Told of each start and each record.
         target: Dotted name of what a worker runs on its `WorkerJob`, ``"package.module:function"``.
         preload: Modules imported once, in the process that workers are forked from.
+        snapshot: Have simulated trials write memory snapshots beside their records.
         resume: Leave alone what has an answered record by its turn; two sweeps in one folder share the work so.
 
     Raises:
@@ -70,6 +72,7 @@ def run_trials(
         observer=observer,
         target=target,
         resume=resume,
+        snapshot=snapshot,
     )
     warm_up(preload, jobs=jobs)
     with sweep:
@@ -90,6 +93,7 @@ class _Sweep:
     observer: SweepObserver
     target: str
     resume: bool
+    snapshot: bool
 
     def __enter__(self) -> Self:
         return self
@@ -149,17 +153,21 @@ class _Sweep:
             self.observer.finished(trial, stored)
             return
         stderr_path = self.store.path(trial.trial_id).with_suffix(".stderr")
+        siblings = self._take_siblings(trial)
         try:
             job = WorkerJob(
                 trial=trial,
                 versions=self.versions,
                 store_folder=str(self.store.path(trial.trial_id).parents[1]),
                 stderr_path=str(stderr_path),
+                siblings=tuple(sibling.trial for sibling in siblings),
+                snapshot=self.snapshot,
             )
             stamp_before = record_stamp(self.store.path(trial.trial_id))
             process = start_process(job, self.target, jobs=self.jobs)
         except BaseException:
-            lock.release()
+            for held in (lock, *(sibling.lock for sibling in siblings)):
+                held.release()
             raise
         self.running.append(
             WorkerProcess(
@@ -169,9 +177,22 @@ class _Sweep:
                 stderr_path=stderr_path,
                 stamp_before=stamp_before,
                 timeout_s=self.timeout_s,
+                siblings=siblings,
             )
         )
         self.observer.started(trial)
+
+    def _take_siblings(self, trial: PlannedTrial) -> list[Sibling]:
+        """Take out of the queue what the same run answers, where nobody else holds it."""
+        key = run_key(trial.spec)
+        found: list[Sibling] = []
+        for other in [other for other in self.pending if key is not None and run_key(other.spec) == key]:
+            path = self.store.path(other.trial_id)
+            lock = take_lock(path.with_suffix(".lock"), wait=False)
+            if lock is not None:
+                self.pending.remove(other)
+                found.append(Sibling(trial=other, lock=lock, stamp_before=record_stamp(path)))
+        return found
 
     def _conclude(self, worker: WorkerProcess) -> None:
         """Give an ended worker's trial its record, tell the observer, and count failures."""
@@ -180,6 +201,8 @@ class _Sweep:
         finally:
             worker.clean_up()
         self.observer.finished(worker.trial, record)
+        for sibling in reversed(worker.siblings):
+            self._conclude_sibling(sibling)
         if record.outcome.status.answered:
             worker.stderr_path.unlink(missing_ok=True)
             self.failures_in_a_row = 0
@@ -187,6 +210,15 @@ class _Sweep:
         self.failures_in_a_row += 1
         if self.failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
             raise TooManyFailuresError(self._too_many(record))
+
+    def _conclude_sibling(self, sibling: Sibling) -> None:
+        """Tell of the record that the worker left for a sibling; without one the sibling runs by itself."""
+        path = self.store.path(sibling.trial.trial_id)
+        record = self.store.find(sibling.trial.trial_id) if record_stamp(path) != sibling.stamp_before else None
+        if record is None:
+            self.pending.appendleft(sibling.trial)
+        else:
+            self.observer.finished(sibling.trial, record)
 
     def _fresh_record(self, worker: WorkerProcess) -> TrialRecord:
         """The record this worker wrote; else one made from how it ended, and stored."""

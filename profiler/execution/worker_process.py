@@ -3,7 +3,9 @@
 import os
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import IntEnum
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -28,6 +30,15 @@ def record_stamp(path: Path) -> RecordStamp:
     return (found.st_ino, found.st_mtime_ns)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sibling:
+    """A trial that another trial's worker answers along with its own."""
+
+    trial: PlannedTrial
+    lock: TrialLock
+    stamp_before: RecordStamp
+
+
 class _Stage(IntEnum):
     RUNNING = 0
     ASKED_TO_END = 1
@@ -47,8 +58,10 @@ class WorkerProcess:
         stderr_path: Path,
         stamp_before: RecordStamp,
         timeout_s: float,
+        siblings: Sequence[Sibling] = (),
     ) -> None:
         self.trial = trial
+        self.siblings = tuple(siblings)
         self.lock = lock
         self.stderr_path = stderr_path
         self.stamp_before = stamp_before
@@ -103,6 +116,8 @@ class WorkerProcess:
         """After its end: kill what is left of its group, and let go of its lock."""
         self._signal_group(signal.SIGKILL)
         self.lock.release()
+        for sibling in self.siblings:
+            sibling.lock.release()
         with suppress(ValueError):  # cannot be closed while it cannot be killed
             self._process.close()
 

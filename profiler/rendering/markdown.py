@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from profiler.analysis.accuracy import Accuracy, accuracies
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
-from profiler.analysis.peaks import PhaseRow
+from profiler.analysis.peaks import LargestRow, PhaseRow
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Status
 from profiler.rendering.wording import (
     cell_name,
     estimate_text,
     gib_number,
+    group_text,
     legend,
     needs_text,
     percent,
@@ -44,6 +45,7 @@ class SectionPage:
     section: Section
     phases: tuple[PhaseRow, ...]
     figures: tuple[DrawnFigure, ...]
+    largest: tuple[LargestRow, ...] = ()
     left_out: tuple[str, ...] = ()
     """A sentence for each figure that would be too large to read."""
     broken: tuple[str, ...] = ()
@@ -90,7 +92,11 @@ def _section_blocks(page: SectionPage) -> Iterable[str]:
     yield from (_escape(sentence) for sentence in (*page.left_out, *page.broken))
     if page.phases:
         yield "### Highest allocated memory of each phase"
-        yield _fold(f"GiB, {len(page.phases)} trials; the peak of each in bold", _phase_table(page.phases))
+        about = "the peak of each in bold; reserved: held by torch's allocator; device: with CUDA's context"
+        yield _fold(f"GiB, {len(page.phases)} trials; {about}", _phase_table(page.phases))
+    if page.largest:
+        yield "### The largest tensors at the peak"
+        yield _fold(f"The ten largest groups of each of {len(page.largest)} trials", _largest_lists(page.largest))
     if section.published:
         yield f"How far to trust the published figures: {_escape(section.published[0].trust)}."
     yield f"Versions: {_escape(versions_text(section.setting))}."
@@ -139,8 +145,19 @@ def _accuracy_table(found: Iterable[Accuracy]) -> str:
 
 def _phase_table(rows: Sequence[PhaseRow]) -> str:
     phases = [phase for phase in Phase if any(phase in row.peaks for row in rows)]
-    body = [[_escape(cell_name(row.cell)), *(_phase(row, phase) for phase in phases)] for row in rows]
-    return _table(["trial", *phases], body)
+    body = [[_escape(cell_name(row.cell)), *(_phase(row, phase) for phase in phases), *_rulers(row)] for row in rows]
+    return _table(["trial", *phases, "reserved", "device"], body)
+
+
+def _rulers(row: PhaseRow) -> list[str]:
+    """What torch's allocator held and what the driver saw, at most."""
+    return [
+        "·" if size is None else gib_number(size) for size in (row.cell.peak_reserved_bytes, row.cell.peak_device_bytes)
+    ]
+
+
+def _largest_lists(rows: Iterable[LargestRow]) -> str:
+    return "\n\n".join(f"**{_escape(cell_name(row.cell))}**\n\n{_bullets(map(group_text, row.groups))}" for row in rows)
 
 
 def _phase(row: PhaseRow, phase: Phase) -> str:

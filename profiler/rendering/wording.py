@@ -3,6 +3,7 @@
 from profiler.analysis.accuracy import Accuracy
 from profiler.analysis.cells import Cell, Setting
 from profiler.analysis.comparison import Section
+from profiler.analysis.peaks import LargestGroup
 from profiler.domain.memory import Category, Origin
 from profiler.domain.outcome import Status
 from profiler.domain.units import as_gib, gib_text
@@ -74,11 +75,16 @@ def result_text(cell: Cell) -> str:
 
 
 def needs_text(cell: Cell) -> str:
-    """``"needs 109.3 GiB, 30.2 more than there is"`` of a cell that ran out of memory; empty if it is not known."""
+    """``"needs 109.3 GiB, 114.0 with cache and context, 34.9 more than there is"`` of a cell that ran out of memory.
+
+    Empty if it is not known.
+    """
     if cell.status is not Status.OOM or cell.result_bytes is None:
         return ""
-    more = f", {gib_number(cell.missing_bytes)} more than there is" if cell.missing_bytes is not None else ""
-    return f"needs {gib_text(cell.result_bytes)}{more}"
+    needs = f"needs {gib_text(cell.result_bytes)}"
+    if cell.required_device_bytes is not None:
+        needs += f", {gib_number(cell.required_device_bytes)} with cache and context"
+    return needs + (f", {gib_number(cell.missing_bytes)} more than there is" if cell.missing_bytes is not None else "")
 
 
 def estimate_text(cell: Cell, prefix: str) -> str:
@@ -120,6 +126,15 @@ def accuracy_text(accuracy: Accuracy) -> str:
 def cell_name(cell: Cell) -> str:
     """``"LoRA + checkpointing, qwen2.5-7b"``."""
     return f"{cell.label}, {short_model(cell.model)}"
+
+
+def group_text(group: LargestGroup) -> str:
+    """``"2.0 GiB: gradients, float32 128256x4096, gradient of lm_head.weight, made in backward by aten.mm"``."""
+    count = f"{group.tensors} x " if group.tensors > 1 else ""
+    tensor = " ".join(part for part in (f"{count}{group.dtype}", group.shape) if part)
+    maker = f" by {group.operation}" if group.operation else ""
+    parts = [group.category.replace("_", " "), tensor, group.what, f"made in {group.phase}{maker}"]
+    return f"{gib_number(group.size_bytes)} GiB: " + ", ".join(part for part in parts if part.strip())
 
 
 def legend(section: Section, *, mark: str, published_mark: str) -> list[str]:

@@ -1,22 +1,23 @@
-"""Which attention kernel CUDA would run, and what it allocates.
+"""Which attention kernel CUDA would run, and what it makes in forward and backward.
 
-Sources: `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp` (`check_prefer_cudnn_attention`, `can_use_*_attention`),
-`aten/src/ATen/native/transformers/attention.cpp` (masks), and of FlashAttention-2 `csrc/flash_attn/flash_api.cpp`
-(`mha_bwd`).
+Sources, in torch's `aten/src/ATen/native/transformers/`: `cuda/sdp_utils.cpp` (`check_prefer_cudnn_attention`,
+`can_use_*_attention`), `attention.cpp` (masks, padding), `cuda/attention.cu` (outputs, seeds and offsets).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from profiler.domain.memory import Category
+from profiler.simulation import attention_scratch
 from profiler.simulation.recorder import Recorder
+from profiler.simulation.scratch import hold
 
 _HALF = (torch.float16, torch.bfloat16)
-_FLOAT32_BYTES = 4
+_LARGEST_NEGATIVE_OF_CUDNN = -65504.0
 
 
 class Kernel(StrEnum):
@@ -77,22 +78,11 @@ def _flash_accepts(request: Request) -> bool:
 
 
 def _efficient_accepts(request: Request) -> bool:
-    bfloat16_on_old_card = request.dtype is torch.bfloat16 and request.compute_capability < (8, 0)
-    return request.query[1] == request.key[1] and request.query[-1] % 8 == 0 and not bfloat16_on_old_card
-
-
-def flash_backward_scratch_bytes(query: torch.Size, key: torch.Size, element_bytes: int) -> int:
-    """Scratch of FlashAttention-2's backward for [rows, heads, tokens, head_dim].
-
-    A float32 accumulator of the query's gradient and the row sums of gradient times output, tokens rounded up to 128
-    and head_dim to 32; with grouped-query heads also the keys' and values' gradients for every query head.
-    """
-    rows, heads, tokens, head_dim = query
-    rounded_tokens, rounded_dim = -(-tokens // 128) * 128, -(-head_dim // 32) * 32
-    accumulator = rows * rounded_tokens * heads * rounded_dim * _FLOAT32_BYTES
-    row_sums = rows * heads * rounded_tokens * _FLOAT32_BYTES
-    expanded = 2 * rows * key[2] * heads * head_dim * element_bytes if key[1] != heads else 0
-    return accumulator + row_sums + expanded
+    half, modern = request.dtype in _HALF, request.compute_capability >= (8, 0)
+    bfloat16_on_old_card = request.dtype is torch.bfloat16 and not modern
+    # `minimum_gemm_alignment`: 16 bytes where tensor cores are used.
+    alignment = 8 if half else 4 if modern else 1
+    return request.query[1] == request.key[1] and request.query[-1] % alignment == 0 and not bfloat16_on_old_card
 
 
 def logsumexp_shape(kernel: Kernel, query: torch.Size) -> tuple[int, ...]:
@@ -101,6 +91,24 @@ def logsumexp_shape(kernel: Kernel, query: torch.Size) -> tuple[int, ...]:
     if kernel is Kernel.EFFICIENT:
         return (rows, heads, -(-tokens // 32) * 32)
     return (rows, heads, tokens)
+
+
+class Scratch(Protocol):
+    """What a kernel takes in backward, in bytes, of the shapes of query and key."""
+
+    def __call__(self, query: torch.Tensor, key: torch.Tensor) -> tuple[int, ...]:
+        """Blocks in the order they are taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """How a fused kernel runs."""
+
+    kernel: Kernel
+    keeps_logsumexp: bool
+    """A gradient is wanted. Flash makes it always."""
+    backward_scratch: Scratch
+    recorder: Recorder
 
 
 class FusedAttention(torch.autograd.Function):
@@ -113,30 +121,54 @@ class FusedAttention(torch.autograd.Function):
         key: torch.Tensor,
         value: torch.Tensor,
         bias: torch.Tensor | None,
-        kernel: Kernel,
-        recorder: Recorder,
+        launch: Launch,
     ) -> torch.Tensor:
-        """The output, shaped and laid out as the query but for the value's head_dim."""
-        output = query.new_empty((*query.shape[:-1], value.shape[-1])) if _lengths_differ(query, value) else None
-        output = torch.empty_like(query) if output is None else output
-        logsumexp = torch.empty(logsumexp_shape(kernel, query.shape), dtype=torch.float32, device=query.device)
-        ctx.save_for_backward(query, key, value, output, logsumexp, bias)
-        ctx.kernel, ctx.recorder = kernel, recorder
+        """The output, shaped and laid out as the query but for the value's head_dim.
+
+        Seed and offset of dropout are made without dropout too: by cuDNN before everything, by flash at the end (there
+        the seed has room for both); the memory-efficient kernel keeps its own on the host.
+        """
+        seeds = _seeds(launch.recorder, ()) if launch.kernel is Kernel.CUDNN else []
+        if launch.kernel is Kernel.EFFICIENT or query.shape[-1] != value.shape[-1]:
+            output = _by_tokens(query, value.shape[-1])
+        else:
+            output = torch.empty_like(query)
+        logsumexp = None
+        if launch.keeps_logsumexp or launch.kernel is Kernel.FLASH:
+            logsumexp = torch.empty(
+                logsumexp_shape(launch.kernel, query.shape), dtype=torch.float32, device=query.device
+            )
+        if launch.kernel is Kernel.FLASH:
+            seeds = _seeds(launch.recorder, (2,))
+        if launch.kernel is Kernel.EFFICIENT:
+            sizes = attention_scratch.efficient_forward(output.shape, query.dtype)
+            accumulator = hold(launch.recorder, sizes, "efficient attention")
+            del accumulator
+        ctx.save_for_backward(query, key, value, output, logsumexp, bias, *seeds)
+        ctx.launch = launch
         return output
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
         """Gradients of query, key and value, and the kernel's scratch while it runs."""
         query, key, value = ctx.saved_tensors[:3]
-        made = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-        if ctx.kernel is Kernel.FLASH:
-            scratch = flash_backward_scratch_bytes(query.shape, key.shape, query.element_size())
-            ctx.recorder.temporary(scratch, Category.WORKSPACE)
-        return (*made, None, None, None)
+        launch: Launch = ctx.launch
+        by_tokens = launch.kernel is Kernel.EFFICIENT
+        made = tuple(_by_tokens(x, x.shape[-1]) if by_tokens else torch.empty_like(x) for x in (query, key, value))
+        scratch = hold(launch.recorder, launch.backward_scratch(query, key), f"{launch.kernel} attention backward")
+        del scratch
+        return (*made, None, None)
 
 
-def _lengths_differ(query: torch.Tensor, value: torch.Tensor) -> bool:
-    return query.shape[-1] != value.shape[-1]
+def _seeds(recorder: Recorder, seed_shape: tuple[int, ...]) -> list[torch.Tensor]:
+    with recorder.attributed(Category.ACTIVATIONS, "seed and offset of attention's dropout"):
+        return [torch.empty(shape, dtype=torch.int64, device="meta") for shape in (seed_shape, ())]
+
+
+def _by_tokens(like: torch.Tensor, width: int) -> torch.Tensor:
+    """[rows, heads, tokens, width], in memory [rows, tokens, heads, width]."""
+    rows, heads, tokens, _ = like.shape
+    return like.new_empty((rows, tokens, heads, width)).transpose(1, 2)
 
 
 def scaled_dot_product_attention(
@@ -170,16 +202,46 @@ def scaled_dot_product_attention(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
         bias = None if attn_mask is None else _bias(attn_mask, query.dtype, kernel)
-        return FusedAttention.apply(query, key, value, bias, kernel, recorder)
+        wanted = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
+        scratch = _backward_scratch(kernel, compute_capability)
+        launch = Launch(kernel=kernel, keeps_logsumexp=wanted, backward_scratch=scratch, recorder=recorder)
+        if kernel is Kernel.FLASH and query.shape[-1] % 8:
+            return _padded_flash(query, key, value, launch)
+        return FusedAttention.apply(query, key, value, bias, launch)
 
     return attend
 
 
+def _backward_scratch(kernel: Kernel, compute_capability: tuple[int, int]) -> Scratch:
+    def blocks(query: torch.Tensor, key: torch.Tensor) -> tuple[int, ...]:
+        if kernel is Kernel.FLASH:
+            return attention_scratch.flash_backward(query.shape, key.shape, query.element_size())
+        if kernel is Kernel.CUDNN:
+            return attention_scratch.cudnn_backward(query.shape)
+        return attention_scratch.efficient_backward(query.shape, key.shape, query.dtype, compute_capability)
+
+    return blocks
+
+
+def _padded_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, launch: Launch) -> torch.Tensor:
+    """Flash wants a head_dim that is a multiple of 8 (`pad_last_dim` and `post_process_flash_output`)."""
+    missing = -query.shape[-1] % 8
+    padded = [torch.nn.functional.pad(part, (0, missing)) for part in (query, key, value)]
+    return FusedAttention.apply(*padded, None, launch)[..., : query.shape[-1]]
+
+
 def _bias(mask: torch.Tensor, dtype: torch.dtype, kernel: Kernel) -> torch.Tensor:
-    """The mask as the kernels want it: additive, in the compute type; aligned to 8 for the memory-efficient kernel."""
+    """The mask as the kernels want it: additive, in the compute type; aligned to 8 for the memory-efficient kernel.
+
+    Every call makes its own, so that every layer keeps one for backward. Source: `convert_boolean_attn_mask_` (where
+    the number that stands for "not this one" is a tensor), `preprocess_mask` and `pad_bias`, which adds 8 columns where
+    the rows are unaligned although their length is a multiple of 8.
+    """
     if mask.dtype is torch.bool:
-        mask = torch.where(mask.logical_not(), torch.zeros((), dtype=dtype, device=mask.device), 0.0)
-    unaligned = -mask.shape[-1] % 8
-    if kernel is Kernel.EFFICIENT and unaligned:
-        mask = torch.nn.functional.pad(mask, (0, unaligned))
+        blocked = _LARGEST_NEGATIVE_OF_CUDNN if kernel is Kernel.CUDNN else float("-inf")
+        mask = torch.where(mask, 0.0, torch.scalar_tensor(blocked, dtype=dtype, device=mask.device))
+    aligned = all(stride % 8 == 0 for stride in mask.stride()[:-1]) and mask.stride(-1) == 1
+    if kernel is Kernel.EFFICIENT and not aligned:
+        width = mask.shape[-1]
+        mask = torch.nn.functional.pad(mask, (0, 8 - width % 8))[..., :width]
     return mask

@@ -43,6 +43,10 @@ PROMOTE = ("addcdiv", "addcmul", "atan2", "cross", "dot", "index_put", "tensordo
 """Operations that run in the widest type among their arguments."""
 
 
+AUTOCAST_OPERATIONS = (*LOWER_PRECISION, *FLOAT32, *FLOAT32_OUTPUT, *PROMOTE)
+"""Every operation that autocast on CUDA changes, of what a language model can meet."""
+
+
 class _State:
     """Autocast as it is now on the simulated GPU."""
 
@@ -51,6 +55,7 @@ class _State:
         self.dtype = torch.bfloat16
         self.depth = 0
         self.cache: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.untouched: frozenset[str] = frozenset()
 
 
 _state = _State()
@@ -157,7 +162,7 @@ def _kernel(name: str, policy: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         operation = _replacements.get(name, aten_operation)
         with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
-            if not _state.enabled:
+            if not _state.enabled or name in _state.untouched:
                 return operation(*args, **kwargs)
             return policy(operation, args, kwargs)
 
@@ -185,10 +190,13 @@ def _register() -> None:
 
 
 @contextmanager
-def autocast_on_meta(replacements: dict[str, Callable[..., Any]]) -> Iterator[None]:
+def autocast_on_meta(
+    replacements: dict[str, Callable[..., Any]], *, untouched: frozenset[str] = frozenset()
+) -> Iterator[None]:
     """While active, torch's autocast works for `meta` as it does for CUDA.
 
     `replacements` run instead of the ATen operations of these names, after their casts and with autocast on or off.
+    Operations in `untouched` are left as they are, for a device whose autocast does not know them.
     """
     _register()
     torch_autocast, available = torch.autocast, torch.amp.is_autocast_available
@@ -208,9 +216,11 @@ def autocast_on_meta(replacements: dict[str, Callable[..., Any]]) -> Iterator[No
     ]
     torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, False)
     _replacements.update(replacements)
+    _state.untouched = untouched
     try:
         with standing_in(stand_ins), torch._C._IncludeDispatchKeyGuard(_KEY):
             yield
     finally:
         torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, True)
         _replacements.clear()
+        _state.untouched = frozenset()

@@ -1,14 +1,16 @@
 """The simulated GPU: a dispatch mode under which `meta` tensors are recorded as memory of a card."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from profiler.simulation.kernel_scratch import Scratch
 from profiler.simulation.known_values import MOST_ELEMENTS, forget, known, on_host, set_known, stated
 from profiler.simulation.op_plans import Plan, follow, make_plan, signature
 from profiler.simulation.recorder import Recorder
+from profiler.simulation.scratch import hold
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -29,11 +31,16 @@ class SimulatedGpu(TorchDispatchMode):
 
     Moving a CPU tensor to `meta` allocates on the card and keeps its value beside it (`known_values`). The other way
     gives the known value, or a stated one.
+
+    Args:
+        recorder: Keeps the books.
+        scratch: What kernels take inside an operation (`KERNEL_SCRATCH` for CUDA).
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, *, scratch: Mapping[Any, Scratch]) -> None:
         super().__init__()
         self.recorder = recorder
+        self._scratch = scratch
         self._plans: dict[Hashable, Plan | None] = {}
 
     def __torch_dispatch__(
@@ -41,6 +48,7 @@ class SimulatedGpu(TorchDispatchMode):
     ) -> Any:
         """Run one operation."""
         kwargs = kwargs or {}
+        self.recorder.operation = func
         handler = HANDLERS.get(func)
         if handler is not None:
             return handler(self, args, kwargs)
@@ -58,6 +66,8 @@ class SimulatedGpu(TorchDispatchMode):
             args, kwargs = _to_meta(args), _to_meta(kwargs)
             key, tensors = signature(func, args, kwargs)
         result = self._run_on_device(func, args, kwargs, key, tensors)
+        if (scratch := self._scratch.get(func)) is not None:
+            hold(self.recorder, scratch(args, result), f"{func}'s kernel")
         _carry_values(func, args, kwargs, tensors, result)
         return result
 

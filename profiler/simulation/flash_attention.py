@@ -10,12 +10,30 @@ import torch
 from transformers import PreTrainedModel, modeling_utils
 from transformers import modeling_flash_attention_utils as hf_flash
 
-from profiler.simulation.attention import FusedAttention, Kernel
+from profiler.simulation import attention_scratch
+from profiler.simulation.attention import FusedAttention, Kernel, Launch, Scratch
 from profiler.simulation.recorder import Recorder
 from profiler.simulation.stand_ins import standing_in
 
 
+def _dense(query: torch.Tensor, key: torch.Tensor) -> tuple[int, ...]:
+    return attention_scratch.flash_backward(query.shape, key.shape, query.element_size())
+
+
+def _packed(sequences: int) -> Scratch:
+    def blocks(query: torch.Tensor, key: torch.Tensor) -> tuple[int, ...]:
+        return attention_scratch.flash_packed_backward(query.shape, key.shape, sequences, query.element_size())
+
+    return blocks
+
+
+def _launch(recorder: Recorder, scratch: Scratch) -> Launch:
+    return Launch(kernel=Kernel.FLASH, keeps_logsumexp=True, backward_scratch=scratch, recorder=recorder)
+
+
 def _flash_functions(recorder: Recorder) -> tuple[Any, Any]:
+    dense = _launch(recorder, _dense)
+
     def flash_attn_func(
         q: torch.Tensor,
         k: torch.Tensor,
@@ -30,9 +48,7 @@ def _flash_functions(recorder: Recorder) -> tuple[Any, Any]:
         return_attn_probs: bool = False,
     ) -> torch.Tensor:
         """[rows, tokens, heads, head_dim] for all three, and for the output."""
-        output = FusedAttention.apply(
-            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None, Kernel.FLASH, recorder
-        )
+        output = FusedAttention.apply(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None, dense)
         return output.transpose(1, 2)
 
     def flash_attn_varlen_func(
@@ -55,7 +71,7 @@ def _flash_functions(recorder: Recorder) -> tuple[Any, Any]:
     ) -> torch.Tensor:
         """[tokens of all rows, heads, head_dim]."""
         packed = (states.unsqueeze(0).transpose(1, 2) for states in (q, k, v))
-        output = FusedAttention.apply(*packed, None, Kernel.FLASH, recorder)
+        output = FusedAttention.apply(*packed, None, _launch(recorder, _packed(cu_seqlens_q.numel() - 1)))
         return output.transpose(1, 2).squeeze(0)
 
     return flash_attn_func, flash_attn_varlen_func

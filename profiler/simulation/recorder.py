@@ -1,14 +1,15 @@
 """Books on the memory of the simulated GPU: every storage from its making to its end, by phase and category."""
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from profiler.allocator.trace import Trace, TraceBuilder
+from profiler.allocator.trace import Site, Trace, TraceBuilder
 from profiler.domain.memory import Category, Phase
+from profiler.simulation.modules import ModulePaths
 
 _BY_PHASE = {
     Phase.LOAD: Category.WORKSPACE,
@@ -35,8 +36,13 @@ class Recorder:
         self._blocks: dict[int, int] = {}
         self._watchers: dict[int, Any] = {}
         self._scope: Category | None = None
+        self._scope_name = ""
         self._vocabulary = 0
-        self._trainable_shapes: frozenset[torch.Size] = frozenset()
+        self._trained: dict[torch.Size, str] = {}
+        self._sites: dict[Any, Site] = {}
+        self.modules = ModulePaths()
+        self.operation: Any = None
+        """The operation that is running, as the dispatch mode sees it."""
 
     def enter(self, phase: Phase) -> None:
         """`phase` begins."""
@@ -47,10 +53,13 @@ class Recorder:
         """The phase that the trial is in."""
         return self._trace.phase
 
-    def know_model(self, *, vocab_size: int, trainable_shapes: Iterable[torch.Size]) -> None:
+    def know_model(self, *, vocab_size: int, trained: Iterable[tuple[str, torch.Size]]) -> None:
         """Tell what to recognise by shape: logits by their width, gradients by the parameters they belong to."""
         self._vocabulary = vocab_size
-        self._trainable_shapes = frozenset(shape for shape in trainable_shapes if len(shape) > 1)
+        for name, shape in trained:
+            if len(shape) > 1:
+                # A name only where the shape says which parameter it is.
+                self._trained[shape] = "" if shape in self._trained else name
 
     def made(self, tensor: torch.Tensor) -> None:
         """`tensor` has just been made on the device, with a storage of its own (or one that is already known)."""
@@ -61,38 +70,73 @@ class Recorder:
         size = storage.nbytes()
         if size == 0:
             return
-        block = self._trace.allocate(size, self._category(tensor))
+        category = self._category(tensor)
+        block = self._trace.allocate(size, category, self._site(tensor))
         self._blocks[key] = block
+        if category is Category.GRADIENTS and (owner := self._trained.get(tensor.shape)):
+            self._trace.names[block] = f"gradient of {owner}"
         self._watchers[key] = weakref.ref(storage, lambda _: self._ended(key))
 
     def temporary(self, size_bytes: int, category: Category = Category.WORKSPACE) -> None:
         """A kernel takes `size_bytes` of scratch and gives it back."""
         if size_bytes > 0:
-            self._trace.free(self._trace.allocate(size_bytes, category))
+            self._trace.free(self._trace.allocate(size_bytes, category, self._site(None)))
 
-    def keep(self, size_bytes: int, category: Category) -> None:
+    def keep(self, size_bytes: int, category: Category, name: str = "") -> None:
         """A library takes `size_bytes` and never gives it back."""
-        self._trace.allocate(size_bytes, category)
+        block = self._trace.allocate(size_bytes, category)
+        self._trace.names[block] = name
 
-    def attribute(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
-        """The storages of `tensors` are of `category`, and always were."""
-        for tensor in tensors:
+    def attribute(self, tensors: Iterable[tuple[str, torch.Tensor]], category: Category) -> None:
+        """The storages of the named `tensors` are of `category`, and always were."""
+        for name, tensor in tensors:
             block = self._blocks.get(tensor.untyped_storage()._cdata)
             if block is not None:
                 self._trace.attribute(block, category)
+                self._trace.names[block] = name
 
     @contextmanager
-    def attributed(self, category: Category) -> Iterator[None]:
-        """A context in which new memory belongs to `category`."""
-        outer, self._scope = self._scope, category
+    def attributed(self, category: Category, name: str = "") -> Iterator[None]:
+        """A context in which new memory belongs to `category`; `name` says whose doing it is, not the operation."""
+        outer = self._scope, self._scope_name
+        self._scope, self._scope_name = category, name or self._scope_name
         try:
             yield
         finally:
-            self._scope = outer
+            self._scope, self._scope_name = outer
+
+    @property
+    def trace(self) -> TraceBuilder:
+        """The trace as it grows, for those who continue it by other means than tensors."""
+        return self._trace
+
+    def blocks_in_use(self) -> Mapping[int, int]:
+        """The block of each storage that is alive, by the storage's address."""
+        return self._blocks
+
+    def renumber(self, blocks: Mapping[int, int]) -> None:
+        """Storages that are one of these blocks are from now on the block that it is mapped to."""
+        for key, block in self._blocks.items():
+            self._blocks[key] = blocks.get(block, block)
 
     def finished(self) -> Trace:
         """The trace so far."""
         return self._trace.finished()
+
+    def _site(self, tensor: torch.Tensor | None) -> Site:
+        """The site of what the running operation makes; made anew only if there was none like it."""
+        shape, dtype = (None, None) if tensor is None else (tensor.shape, tensor.dtype)
+        key = (self.operation, self._scope_name, shape, dtype, self.modules.current())
+        site = self._sites.get(key)
+        if site is None:
+            site = Site(
+                operation=self._scope_name or _name_of(self.operation),
+                shape=tuple(shape or ()),
+                dtype=str(dtype).removeprefix("torch.") if dtype else "",
+                module=key[-1],
+            )
+            self._sites[key] = site
+        return site
 
     def _ended(self, key: int) -> None:
         self._trace.free(self._blocks.pop(key))
@@ -100,7 +144,7 @@ class Recorder:
 
     def _category(self, tensor: torch.Tensor) -> Category:
         shape = tensor.shape
-        if self.phase is Phase.BACKWARD and shape in self._trainable_shapes:
+        if self.phase is Phase.BACKWARD and shape in self._trained:
             return Category.GRADIENTS
         if self._scope is not None:
             return self._scope
@@ -109,3 +153,8 @@ class Recorder:
         if self._vocabulary and len(shape) > 1 and shape[-1] == self._vocabulary and self.phase is not Phase.OPTIMIZER:
             return Category.LOGITS
         return _BY_PHASE[self.phase]
+
+
+def _name_of(operation: Any) -> str:
+    """``aten.mm.default`` -> ``aten.mm``; an overload of another name stays."""
+    return str(operation or "").removesuffix(".default")

@@ -15,11 +15,15 @@ from profiler.domain.gpu import Gpu
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.attention import scaled_dot_product_attention
 from profiler.simulation.autocast import autocast_on_meta
+from profiler.simulation.cpu_choices import Choices, cpu_choices
+from profiler.simulation.decode_history import DecodeHistory
 from profiler.simulation.device import META, SimulatedGpu
 from profiler.simulation.flash_attention import simulated_flash_attention
 from profiler.simulation.host_calls import host_calls
+from profiler.simulation.kernel_scratch import KERNEL_SCRATCH
 from profiler.simulation.kv_cache import attributed_cache
 from profiler.simulation.libraries import cublas_workspace_bytes
+from profiler.simulation.modules import plain_path
 from profiler.simulation.optimizers import cuda_optimizers
 from profiler.simulation.recorder import Recorder
 from profiler.simulation.trl_kernels import triton_path
@@ -31,11 +35,14 @@ _symbolic_config: Any = _config
 class Simulation:
     """The placement and the observer of a trial on a GPU that is not there. One a process."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, *, choices: Choices = Choices.CUDA) -> None:
         self._gpu = gpu
+        self._choices = choices
         self.recorder = Recorder()
+        self.decoding = DecodeHistory(self.recorder)
         # CUDA runs backward in a thread of its own; each thread's first product makes its workspace.
-        self._threads_without_cublas = {Phase.ROLLOUT, Phase.BACKWARD}
+        self._parameters: dict[torch.Tensor, str] = {}
+        self._threads_without_cublas = {Phase.ROLLOUT, Phase.BACKWARD} if choices is Choices.CUDA else set()
 
     # ---- the placement that training asks for ------------------------------------------------------------------------
 
@@ -59,6 +66,10 @@ class Simulation:
         """A context in which new memory belongs to `category`."""
         return self.recorder.attributed(category)
 
+    def decode_history(self) -> DecodeHistory:
+        """What tells decoding steps over."""
+        return self.decoding
+
     # ---- the observer ------------------------------------------------------------------------------------------------
 
     def enter(self, phase: Phase) -> None:
@@ -68,7 +79,8 @@ class Simulation:
         self.recorder.enter(phase)
         if phase in self._threads_without_cublas:
             self._threads_without_cublas.remove(phase)
-            self.recorder.keep(cublas_workspace_bytes(self._gpu.compute_capability), Category.WORKSPACE)
+            size = cublas_workspace_bytes(self._gpu.compute_capability)
+            self.recorder.keep(size, Category.WORKSPACE, f"cuBLAS workspace of the thread that runs {phase}")
 
     # ---- around a run ------------------------------------------------------------------------------------------------
 
@@ -81,56 +93,76 @@ class Simulation:
 
     def trainer_ready(self, trainer: Any) -> None:
         """Say which memory is weights, reference and adapters, and how to recognise logits and gradients."""
-        attribute = self.recorder.attribute
-        attribute(_tensors(trainer.model), Category.WEIGHTS)
-        attribute((p for name, p in trainer.model.named_parameters() if "lora_" in name), Category.ADAPTERS)
+        recorder = self.recorder
+        recorder.modules.know(trainer.model)
+        recorder.attribute(_tensors(trainer.model), Category.WEIGHTS)
+        adapters = ((name, value) for name, value in _tensors(trainer.model) if "lora_" in name)
+        recorder.attribute(adapters, Category.ADAPTERS)
         if trainer.ref_model is not None:
-            attribute(_tensors(trainer.ref_model), Category.REFERENCE)
-        trainable = [p for p in trainer.model.parameters() if p.requires_grad]
-        for parameter in trainable:
+            recorder.modules.know(trainer.ref_model, prefix="reference: ")
+            recorder.attribute(_tensors(trainer.ref_model), Category.REFERENCE)
+        self._parameters = {
+            value: name for name, value in _tensors(trainer.model) if isinstance(value, torch.nn.Parameter)
+        }
+        trained = [(name, value) for value, name in self._parameters.items() if value.requires_grad]
+        for _, parameter in trained:
             parameter.register_post_accumulate_grad_hook(self._gradient_made)
-        self.recorder.know_model(
+        recorder.know_model(
             vocab_size=trainer.model.config.get_text_config().vocab_size,
-            trainable_shapes=[parameter.shape for parameter in trainable],
+            trained=[(name, parameter.shape) for name, parameter in trained],
         )
 
     def trainer_done(self, trainer: Any) -> None:
         """Say which memory is the optimizer's state."""
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
-        states = (value for state in optimizer.state.values() for value in state.values())
-        self.recorder.attribute(
-            (value for value in states if isinstance(value, torch.Tensor) and value.device.type == "meta"),
-            Category.OPTIMIZER_STATE,
+        states = (
+            (f"{kind} of {self._parameters.get(parameter, '')}", value)
+            for parameter, state in optimizer.state.items()
+            for kind, value in state.items()
+            if isinstance(value, torch.Tensor) and value.device.type == "meta"
         )
+        self.recorder.attribute(states, Category.OPTIMIZER_STATE)
 
     def _gradient_made(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
-            self.recorder.attribute([parameter.grad], Category.GRADIENTS)
+            name = f"gradient of {self._parameters[parameter]}"
+            self.recorder.attribute([(name, parameter.grad)], Category.GRADIENTS)
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """While active, `meta` is the simulated GPU. Automatic garbage collection is off: runs are repeatable."""
-        attention = scaled_dot_product_attention(self.recorder, self._gpu.compute_capability)
+        choices = cpu_choices(self.recorder) if self._choices is Choices.CPU else self._cuda_choices()
         with ExitStack() as stack:
             stack.enter_context(_symbolic_config.patch(meta_nonzero_assume_all_nonzero=True))
-            for part in (host_calls(), cuda_optimizers(), triton_path(self.recorder)):
+            for part in (host_calls(), choices, attributed_cache(self.recorder)):
                 stack.enter_context(part)
-            stack.enter_context(simulated_flash_attention(self.recorder))
-            stack.enter_context(attributed_cache(self.recorder))
-            stack.enter_context(autocast_on_meta({"scaled_dot_product_attention": attention}))
+            stack.enter_context(self.recorder.modules.watching())
             stack.enter_context(_no_automatic_collection())
-            stack.enter_context(SimulatedGpu(self.recorder))
+            scratch = KERNEL_SCRATCH if self._choices is Choices.CUDA else {}
+            stack.enter_context(SimulatedGpu(self.recorder, scratch=scratch))
+            yield
+
+    @contextmanager
+    def _cuda_choices(self) -> Iterator[None]:
+        """While active, kernels are chosen as CUDA chooses them."""
+        attention = scaled_dot_product_attention(self.recorder, self._gpu.compute_capability)
+        with ExitStack() as stack:
+            for part in (cuda_optimizers(), triton_path(self.recorder), simulated_flash_attention(self.recorder)):
+                stack.enter_context(part)
+            stack.enter_context(autocast_on_meta({"scaled_dot_product_attention": attention}))
             yield
 
 
-def _tensors(model: Any) -> Iterator[torch.Tensor]:
-    """Parameters and buffers, and the quantisation states of 4-bit weights."""
-    yield from model.buffers()
-    for parameter in model.parameters():
-        yield parameter
+def _tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and buffers by name, and the quantisation states of 4-bit weights."""
+    yield from ((plain_path(name), buffer) for name, buffer in model.named_buffers())
+    for path, parameter in model.named_parameters():
+        name = plain_path(path)
+        yield name, parameter
         state = getattr(parameter, "quant_state", None)
         while state is not None:
-            yield from (part for part in (state.absmax, state.code, state.offset) if isinstance(part, torch.Tensor))
+            parts = (state.absmax, state.code, state.offset)
+            yield from ((f"scales of {name}", part) for part in parts if isinstance(part, torch.Tensor))
             state = state.state2
 
 

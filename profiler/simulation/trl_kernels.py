@@ -31,7 +31,7 @@ def _accumulate_in_place(acc: torch.Tensor, a: torch.Tensor, b: torch.Tensor) ->
 
 def _attributed(function: Any, recorder: Recorder) -> Any:
     def run(*args: Any, **kwargs: Any) -> Any:
-        with recorder.attributed(Category.LOGITS):
+        with recorder.attributed(Category.LOGITS, "trl's fused LM head"):
             return function(*args, **kwargs)
 
     return run

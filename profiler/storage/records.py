@@ -13,7 +13,7 @@ from profiler.domain.trial import TrialSpec
 from profiler.storage.atomic import StorageError, write_atomically
 from profiler.storage.typed_json import JSON, JsonMismatchError, from_json, to_json
 
-RECORD_SCHEMA_VERSION = 1
+RECORD_SCHEMA_VERSION = 2
 """Raised when a stored record would no longer be read as it was meant."""
 
 

@@ -23,6 +23,10 @@ _COPIED_FROM_OUTCOME = (
     "peak_device_bytes",
     "peak_phase",
     "required_allocated_bytes",
+    "required_reserved_bytes",
+    "context_bytes",
+    "peak_inactive_split_bytes",
+    "alloc_retries",
     "steps_run",
     "micro_batches_run",
     "wall_s",
@@ -43,6 +47,9 @@ def run_row(record: TrialRecord, estimate: Estimate | None) -> Row:
         **{name: _plain(getattr(outcome, name)) for name in _COPIED_FROM_OUTCOME},
         "oom_phase": _plain(oom.phase) if oom else None,
         "oom_requested_bytes": oom.requested_bytes if oom else None,
+        "oom_free_bytes": oom.free_bytes if oom else None,
+        "oom_allocated_bytes": oom.allocated_bytes if oom else None,
+        "oom_reserved_bytes": oom.reserved_bytes if oom else None,
         "estimated_peak_allocated_bytes": estimate.peak_allocated_bytes if estimate else None,
         "estimated_peak_reserved_bytes": estimate.peak_reserved_bytes if estimate else None,
         "estimated_peak_rule_bytes": estimate.peak_rule_bytes if estimate else None,
@@ -68,6 +75,26 @@ def breakdown_rows(record: TrialRecord) -> list[Row]:
     return [
         {"trial_id": record.trial_id, "category": share.category.value, "bytes": share.size_bytes}
         for share in record.outcome.breakdown
+    ]
+
+
+def largest_rows(record: TrialRecord) -> list[Row]:
+    """The rows of `largest` for one trial."""
+    return [
+        {
+            "trial_id": record.trial_id,
+            "rank": rank,
+            "bytes": group.size_bytes,
+            "tensors": group.tensors,
+            "category": group.category.value,
+            "shape": "x".join(str(size) for size in group.shape),
+            "dtype": group.dtype,
+            "name": group.name,
+            "module": group.module,
+            "operation": group.operation,
+            "phase": group.phase.value,
+        }
+        for rank, group in enumerate(record.outcome.largest, start=1)
     ]
 
 

@@ -1,4 +1,4 @@
-"""The columns of runs, phases and breakdown: the one place that names, types and explains them.
+"""The columns of runs, phases, breakdown and largest: the one place that names, types and explains them.
 
 Sizes are integers of bytes. Null means "not known here", never 0; `null` says why it can be so for a column.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Written into every table; raised when a column changes its name, type or meaning."""
 
 _TEXT, _COUNT, _REAL, _YES_NO = pa.string(), pa.int64(), pa.float64(), pa.bool_()
@@ -43,6 +43,8 @@ def _size(name: str, meaning: str, null: str) -> Column:
 _NO_GPU = "backend cpu, or the trial ended before it was known"
 _NO_ESTIMATE = "the closed form does not say"
 _FULL = "tuning is full"
+_NO_ALLOCATOR = "not known with this backend"
+_NO_OOM = "status is not oom, or the framework does not say"
 
 _TRIAL = (
     _text("trial_id", "content hash of the specification and the versions"),
@@ -92,8 +94,15 @@ _RESULT = (
     _size("peak_device_bytes", "most bytes in use by the driver's count", "not known with this backend"),
     _text("peak_phase", "the phase of peak_allocated_bytes", _NO_GPU),
     _size("required_allocated_bytes", "the peak that a card of unlimited memory would have seen", "not simulated"),
+    _size("required_reserved_bytes", "peak_reserved_bytes on a card of unlimited memory", "not simulated"),
+    _size("context_bytes", "what CUDA itself takes on the card; assumed when simulated", "not known with this backend"),
+    _size("peak_inactive_split_bytes", "most bytes free between blocks in use", "not known with this backend"),
+    _column("alloc_retries", _COUNT, "retries", "times the allocator gave its cache back to make room", _NO_ALLOCATOR),
     _text("oom_phase", "the phase that ran out of memory", "status is not oom"),
-    _size("oom_requested_bytes", "the allocation that did not fit", "status is not oom, or the message does not say"),
+    _size("oom_requested_bytes", "the allocation that did not fit", _NO_OOM),
+    _size("oom_free_bytes", "what the driver had left when it was asked for", _NO_OOM),
+    _size("oom_allocated_bytes", "what was in tensors then", _NO_OOM),
+    _size("oom_reserved_bytes", "what torch's allocator held then", _NO_OOM),
     _size("estimated_peak_allocated_bytes", "peak_allocated_bytes by the closed form", _NO_ESTIMATE),
     _size("estimated_peak_reserved_bytes", "peak_reserved_bytes by the closed form", _NO_ESTIMATE),
     _size("estimated_peak_rule_bytes", "the peak by the published blog's rule of thumb", _NO_ESTIMATE),
@@ -131,7 +140,27 @@ BREAKDOWN = (
 )
 """`breakdown.parquet`: a row a category."""
 
-TABLES: Mapping[str, tuple[Column, ...]] = {"runs": RUNS, "phases": PHASES, "breakdown": BREAKDOWN}
+LARGEST = (
+    _text("trial_id", "the trial"),
+    _column("rank", _COUNT, "place", "1 for the largest group"),
+    _size("bytes", "bytes of the group at the instant of peak_allocated_bytes", ""),
+    _column("tensors", _COUNT, "tensors", "tensors in the group: alike, from the same place in every layer"),
+    _text("category", "what the bytes are"),
+    _text("shape", "sizes joined by x; empty for a scalar or a kernel's scratch"),
+    _text("dtype", "data type by torch's name; empty for a kernel's scratch"),
+    _text("name", "what it is, where that is known; empty elsewhere"),
+    _text("module", "path of the module that made it, layers as *; empty where it has a name"),
+    _text("operation", "the operation that made it; empty for weights and states"),
+    _text("phase", "the phase in which it was made"),
+)
+"""`largest.parquet`: a row each for the ten largest tensors, or groups of tensors alike, at the peak."""
+
+TABLES: Mapping[str, tuple[Column, ...]] = {
+    "runs": RUNS,
+    "phases": PHASES,
+    "breakdown": BREAKDOWN,
+    "largest": LARGEST,
+}
 """By the name of the file without its ending."""
 
 

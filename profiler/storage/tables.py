@@ -1,4 +1,4 @@
-"""The three tables of a grid: assembled from records, written atomically, read back as pandas frames."""
+"""The tables of a grid: assembled from records, written atomically, read back as pandas frames."""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.outcome import Estimate, TrialRecord
 from profiler.storage.atomic import write_atomically
-from profiler.storage.rows import Row, breakdown_rows, check_laws, phase_rows, run_row
+from profiler.storage.rows import Row, breakdown_rows, check_laws, largest_rows, phase_rows, run_row
 from profiler.storage.schema import SCHEMA_VERSION, TABLES, arrow_schema
 
 _PANDAS = {
@@ -31,6 +31,7 @@ class Tables:
     runs: pd.DataFrame
     phases: pd.DataFrame
     breakdown: pd.DataFrame
+    largest: pd.DataFrame
     question: str
     """What the grid asks; empty if nobody said."""
     command: str
@@ -45,7 +46,7 @@ def write_tables(
     question: str = "",
     command: str = "",
 ) -> None:
-    """Write `runs.parquet`, `phases.parquet` and `breakdown.parquet` into `folder`, each whole or not at all.
+    """Write a parquet file for each of `TABLES` into `folder`, each whole or not at all.
 
     The same records in any order give the same bytes.
 
@@ -66,6 +67,7 @@ def write_tables(
         "runs": [run_row(record, estimates.get(record.trial_id)) for record in ordered],
         "phases": [row for record in ordered for row in phase_rows(record)],
         "breakdown": [row for record in ordered for row in breakdown_rows(record)],
+        "largest": [row for record in ordered for row in largest_rows(record)],
     }
     for name, columns in TABLES.items():
         schema = arrow_schema(columns, about={"question": question, "command": command})
@@ -87,13 +89,14 @@ def read_tables(folder: Path) -> Tables:
         runs=frames["runs"],
         phases=frames["phases"],
         breakdown=frames["breakdown"],
+        largest=frames["largest"],
         question=about.get(b"question", b"").decode(),
         command=about.get(b"command", b"").decode(),
     )
 
 
 def table_path(folder: Path, name: str) -> Path:
-    """Where the table of this name (`runs`, `phases`, `breakdown`) is, or would be."""
+    """Where the table of this name (`runs`, `phases`, `breakdown`, `largest`) is, or would be."""
     return folder / f"{name}.parquet"
 
 

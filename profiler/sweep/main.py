@@ -12,10 +12,11 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
+from profiler.allocator import parse_alloc_conf
 from profiler.config.architecture import read_architecture
 from profiler.config.grid import Grid, expand, read_grid
 from profiler.config.labels import labels
@@ -31,7 +32,8 @@ from profiler.domain.errors import (
     UsageError,
 )
 from profiler.domain.outcome import Estimate, TrialRecord, Versions
-from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
+from profiler.storage.memory_snapshot import snapshot_path
 from profiler.sweep.backend import jobs_for, real_gpu_faults, resolve_auto
 from profiler.sweep.command import Command, read_command
 from profiler.sweep.composition import compose, show_instead
@@ -120,6 +122,9 @@ def _prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureL
     points, backend_line = resolve_auto(points or [], visible, torch_version=versions.torch)
     specs = attempt(lambda: parse_points(points, architecture_of=architecture_of)) or ()
     faults.extend(real_gpu_faults(points, visible, torch_version=versions.torch))
+    for settings_text in dict.fromkeys(spec.alloc_conf for spec in specs if spec.backend is Backend.SIMULATED):
+        # What the model of the allocator knows; a real one complains by itself.
+        attempt(partial(parse_alloc_conf, settings_text))
     results_dir = values.get("results_dir")
     if isinstance(results_dir, str) and values.get("dry_run") is not True:
         faults.extend(writable_faults(Path(results_dir) / name))
@@ -157,8 +162,14 @@ def _architecture_lookup(load_model_config: Callable[[str], Mapping[str, object]
 def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts) -> None:
     """Run what is not stored yet."""
     store = parts.open_store(sweep.folder)
-    found = {trial.trial_id: store.find(trial.trial_id) for trial in plan} if sweep.settings.resume else {}
-    pending = [trial for trial in plan if not _answered(found.get(trial.trial_id))]
+    settings = sweep.settings
+    found = {trial.trial_id: store.find(trial.trial_id) for trial in plan} if settings.resume else {}
+    pending = [
+        trial
+        for trial in plan
+        if not _answered(found.get(trial.trial_id))
+        or (settings.snapshot and not snapshot_path(sweep.folder, trial.trial_id).exists())
+    ]
     if len(pending) < len(plan):
         _say(f"{len(plan) - len(pending)} of {len(plan)} trials are stored already in {sweep.folder}.")
     if not pending:
@@ -168,10 +179,12 @@ def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts) -> None:
             pending,
             store=store,
             versions=sweep.versions,
-            jobs=min(jobs_for(sweep.specs, sweep.settings.jobs), len(pending)),
-            timeout_s=sweep.settings.timeout_s,
+            jobs=min(jobs_for(sweep.specs, settings.jobs), len(pending)),
+            timeout_s=settings.timeout_s,
             observer=observer,
-            resume=sweep.settings.resume,
+            # A stored answer does not help who wants the snapshot that goes with it.
+            resume=settings.resume and not settings.snapshot,
+            snapshot=settings.snapshot,
         )
 
 

@@ -31,6 +31,7 @@ class RunTrials(Protocol):
         timeout_s: float,
         observer: "SweepObserver",
         resume: bool,
+        snapshot: bool,
     ) -> None:
         """Each trial of `plan` has a record in `store` afterwards."""
 
@@ -78,10 +79,20 @@ def _run_trials(
     timeout_s: float,
     observer: "SweepObserver",
     resume: bool,
+    snapshot: bool,
 ) -> None:
     from profiler.execution import run_trials
 
-    run_trials(plan, store=store, versions=versions, jobs=jobs, timeout_s=timeout_s, observer=observer, resume=resume)
+    run_trials(
+        plan,
+        store=store,
+        versions=versions,
+        jobs=jobs,
+        timeout_s=timeout_s,
+        observer=observer,
+        resume=resume,
+        snapshot=snapshot,
+    )
 
 
 def _write_tables(

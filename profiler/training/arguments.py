@@ -8,12 +8,15 @@ from trl import GRPOConfig
 
 from profiler.domain.trial import ALL_LINEAR, TrialSpec, Tuning
 
+_NEVER_SAMPLED = 2**31 - 1
+"""Above every vocabulary. With None transformers takes the model's own id, and rows would end there."""
+
 
 def grpo_config(spec: TrialSpec, *, use_cpu: bool, output_dir: Path) -> Any:
     """Trl's configuration of the trial. What the spec does not name stays at trl's default.
 
-    Nothing is saved, logged or reported. Generation never stops early: the lengths of completions are the spec's, so no
-    token ends a row (`eos_token_id` None in generation only).
+    Nothing is saved, logged or reported. Generation never stops early: the lengths of completions are the spec's, so
+    only a token that is never sampled ends a row, in generation only.
     """
     return GRPOConfig(
         output_dir=str(output_dir),
@@ -29,7 +32,7 @@ def grpo_config(spec: TrialSpec, *, use_cpu: bool, output_dir: Path) -> Any:
         gradient_checkpointing=spec.gradient_checkpointing,
         beta=spec.beta,
         max_steps=spec.steps,
-        generation_kwargs={"eos_token_id": None},
+        generation_kwargs={"eos_token_id": _NEVER_SAMPLED},
         save_strategy="no",
         logging_strategy="no",
         report_to=[],

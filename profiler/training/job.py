@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from transformers import AutoTokenizer, set_seed
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import Rollout, TrialSpec, Weights
 from profiler.training.arguments import grpo_config, lora_config
+from profiler.training.decode_loop import told_rollout
 from profiler.training.model import build_config, build_model, reference_from_config
 from profiler.training.phases import PhaseObserver
 from profiler.training.placement import Placement
@@ -21,6 +23,9 @@ from profiler.training.tokenizer import build_tokenizer
 from profiler.training.trainer import ProfiledTrainer
 
 _FILLER_TOKEN = 2
+_ROLLOUTS_TOLD = 2
+"""Rollouts of a simulated trial with the whole history of their growth: one before there are optimizer states, and one
+after. Later ones grow like the second, in segments that are there already, and only fill their cache."""
 
 
 def build_trainer(
@@ -43,7 +48,7 @@ def build_trainer(
         output_dir: An empty folder; nothing of value is written there.
         arguments_ready: Called with trl's configuration before anything uses it; the place to move it to a device that
             is not there.
-        shortcut_rollout: Decode only the first and the last token even where the spec says `generate`.
+        shortcut_rollout: Run only as many decoding steps as the placement needs to tell the others over.
 
     Raises:
         UsageError: the data set cannot be used.
@@ -57,12 +62,11 @@ def build_trainer(
     prompts = build_prompts(spec, tokenizer)
     config = build_config(model_config, name=spec.model)
     model = build_model(spec, config, placement)
-    synthetic = shortcut_rollout or spec.rollout is Rollout.SYNTHETIC
     with reference_from_config(spec, config, placement):
         return ProfiledTrainer(
             spec=spec,
             observer=observer,
-            rollout_context=_rollout_context(placement) if synthetic else None,
+            rollout_context=_rollout_context(spec, placement, shortcut=shortcut_rollout),
             model=model,
             reward_funcs=count_words,
             args=arguments,
@@ -72,10 +76,21 @@ def build_trainer(
         )
 
 
-def _rollout_context(placement: Placement) -> Callable[[Any], AbstractContextManager[None]]:
-    return partial(
+def _rollout_context(
+    spec: TrialSpec, placement: Placement, *, shortcut: bool
+) -> Callable[[Any], AbstractContextManager[None]] | None:
+    """How the trial decodes, where it is not simply token by token."""
+    synthetic = partial(
         synthetic_rollout, filler_token=_FILLER_TOKEN, cache_scope=lambda: placement.attributed(Category.KV_CACHE)
     )
+    if spec.rollout is Rollout.SYNTHETIC:
+        return synthetic
+    history = placement.decode_history() if shortcut else None
+    if history is None:
+        return None
+    told = partial(told_rollout, history=history)
+    ways = chain([told] * _ROLLOUTS_TOLD, repeat(synthetic))
+    return lambda model: next(ways)(model)
 
 
 def _tokenizer(spec: TrialSpec) -> Any:

@@ -2,46 +2,73 @@
 
 import resource
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.outcome import Outcome, TrialRecord
-from profiler.domain.trial import Backend, TrialSpec
+from profiler.domain.trial import Backend, PlannedTrial
 from profiler.domain.units import KIB
 from profiler.execution import WorkerJob
+from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.model_config import load_model_config
 from profiler.storage.records import RecordStore
 
 
 def run_job(job: WorkerJob) -> None:
     """Run one trial and store its record. An exception means that there is no answer; the parent writes the record."""
-    started = time.monotonic()
-    outcome = replace(
-        _run(job.trial.spec), wall_s=time.monotonic() - started, host_peak_rss_bytes=_host_peak_rss_bytes()
-    )
-    RecordStore(Path(job.store_folder)).write(
-        TrialRecord(
-            trial_id=job.trial.trial_id,
-            grid=job.trial.grid,
-            label=job.trial.label,
-            spec=job.trial.spec,
-            versions=job.versions,
-            outcome=outcome,
-        )
-    )
-
-
-def _run(spec: TrialSpec) -> Outcome:
-    builtin = find_builtin(spec.model)
-    model_config = load_model_config(spec.model) if builtin is None else builtin.config
+    spec = job.trial.spec
+    model_config = _model_config(spec.model)
     if spec.backend is Backend.SIMULATED:
-        from profiler.worker.simulated import run_simulated
-
-        return run_simulated(spec, model_config)
+        _run_simulated(job, model_config)
+        return
     from profiler.worker.real import run_real
 
-    return run_real(spec, model_config)
+    started = time.monotonic()
+    outcome = run_real(spec, model_config)
+    _store(job, job.trial, outcome, started)
+
+
+def _run_simulated(job: WorkerJob, model_config: Mapping[str, object]) -> None:
+    """One run of the trainer, and a record for each card that it answers: the trial's own and its siblings'."""
+    from profiler.simulation.device import UnsupportedOperationError
+    from profiler.worker.simulated import outcome_on_card, simulate, snapshot_on_card, unsupported
+
+    started = time.monotonic()
+    trials = (job.trial, *job.siblings)
+    try:
+        run = simulate(job.trial.spec, model_config)
+    except UnsupportedOperationError as error:
+        for trial in trials:
+            _store(job, trial, unsupported(trial.spec, error), started)
+        return
+    for trial in trials:
+        _store(job, trial, outcome_on_card(run, trial.spec), started)
+        if job.snapshot:
+            path = snapshot_path(Path(job.store_folder), trial.trial_id)
+            write_memory_snapshot(path, snapshot_on_card(run, trial.spec))
+        # The run itself is the first trial's; a sibling only takes the time of its own card.
+        started = time.monotonic()
+
+
+def _model_config(model: str) -> Mapping[str, object]:
+    builtin = find_builtin(model)
+    return load_model_config(model) if builtin is None else builtin.config
+
+
+def _store(job: WorkerJob, trial: PlannedTrial, outcome: Outcome, started: float) -> None:
+    """Write a trial's record. `started`: when it began, on the monotonic clock."""
+    RecordStore(Path(job.store_folder)).write(
+        TrialRecord(
+            trial_id=trial.trial_id,
+            grid=trial.grid,
+            label=trial.label,
+            spec=trial.spec,
+            versions=job.versions,
+            outcome=replace(outcome, wall_s=time.monotonic() - started, host_peak_rss_bytes=_host_peak_rss_bytes()),
+        )
+    )
 
 
 def _host_peak_rss_bytes() -> int:

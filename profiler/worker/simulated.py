@@ -1,43 +1,48 @@
-"""A trial on a GPU that is not there: training and simulation brought together."""
+"""A trial on a GPU that is not there: training and simulation brought together, and one run seen by many cards."""
 
 import tempfile
+from bisect import bisect_left
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profiler.allocator import Peaks, Trace, replay
+from profiler.allocator import AllocatorConfig, CardReplay, Trace, parse_alloc_conf, replay_on_card
+from profiler.allocator.largest import largest_groups
+from profiler.allocator.snapshot import memory_snapshot
 from profiler.domain.gpu import KNOWN_GPUS, Gpu
+from profiler.domain.memory import Phase
 from profiler.domain.outcome import CategoryShare, Outcome, OutOfMemory, PhasePeak, Status
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import gib_text
 from profiler.simulation.device import UnsupportedOperationError
+from profiler.simulation.libraries import cuda_context_bytes
 from profiler.simulation.session import Simulation
 from profiler.training.job import build_trainer
 from profiler.training.sizes import parameter_counts
 
-
-def run_simulated(spec: TrialSpec, model_config: Mapping[str, Any]) -> Outcome:
-    """Run the real trainer on the simulated card of the specification and say what the card would have said."""
-    gpu = KNOWN_GPUS[str(spec.gpu)]
-    simulation = Simulation(gpu)
-    try:
-        trainer = _train(spec, model_config, simulation)
-    except UnsupportedOperationError as error:
-        return Outcome(
-            status=Status.UNSUPPORTED, gpu_name=gpu.title, gpu_memory_bytes=gpu.memory_bytes, message=str(error)
-        )
-    parameters, trainable = parameter_counts(trainer.model)
-    return _outcome(
-        simulation.recorder.finished(),
-        gpu,
-        parameters=parameters,
-        trainable_parameters=trainable,
-        steps_run=trainer.state.global_step,
-        micro_batches_run=trainer.micro_batches_run,
-    )
+_SNAPSHOT_ENTRIES = 100_000
+"""Entries of history in a snapshot: the last optimizer steps, in a file that a browser can open."""
 
 
-def _train(spec: TrialSpec, model_config: Mapping[str, Any], simulation: Simulation) -> Any:
+@dataclass(frozen=True, kw_only=True)
+class SimulatedRun:
+    """One run of the real trainer: what it allocated and freed, on a card of any size."""
+
+    trace: Trace
+    parameters: int
+    trainable_parameters: int
+    micro_batches_run: int
+    steps_run: int
+
+
+def simulate(spec: TrialSpec, model_config: Mapping[str, Any]) -> SimulatedRun:
+    """Run the real trainer with the kernels of the specification's card.
+
+    Raises:
+        UnsupportedOperationError: The simulation does not know an operation.
+    """
+    simulation = Simulation(KNOWN_GPUS[str(spec.gpu)])
     with tempfile.TemporaryDirectory() as folder, simulation.running():
         trainer = build_trainer(
             spec,
@@ -51,45 +56,118 @@ def _train(spec: TrialSpec, model_config: Mapping[str, Any], simulation: Simulat
         simulation.trainer_ready(trainer)
         trainer.train()
         simulation.trainer_done(trainer)
-    return trainer
+    parameters, trainable = parameter_counts(trainer.model)
+    return SimulatedRun(
+        trace=simulation.recorder.finished(),
+        parameters=parameters,
+        trainable_parameters=trainable,
+        micro_batches_run=trainer.micro_batches_run,
+        steps_run=int(trainer.state.global_step),
+    )
 
 
-def _outcome(trace: Trace, gpu: Gpu, **counts: int) -> Outcome:
-    """Peaks on the card; if it does not fit, up to the allocation that fails, with what would have been needed."""
-    unlimited = replay(trace)
-    on_card = replay(trace, capacity_bytes=gpu.memory_bytes)
+def run_simulated(spec: TrialSpec, model_config: Mapping[str, Any]) -> Outcome:
+    """Run the trial and say what its card would have said."""
+    try:
+        run = simulate(spec, model_config)
+    except UnsupportedOperationError as error:
+        return unsupported(spec, error)
+    return outcome_on_card(run, spec)
+
+
+def unsupported(spec: TrialSpec, error: UnsupportedOperationError) -> Outcome:
+    """The outcome of a trial that the simulation cannot run."""
+    gpu = KNOWN_GPUS[str(spec.gpu)]
+    return Outcome(status=Status.UNSUPPORTED, gpu_name=gpu.title, gpu_memory_bytes=gpu.memory_bytes, message=str(error))
+
+
+def outcome_on_card(run: SimulatedRun, spec: TrialSpec) -> Outcome:
+    """What the card of `spec` would have said of `run`; if it does not fit, up to the allocation that fails."""
+    gpu = KNOWN_GPUS[str(spec.gpu)]
+    config = parse_alloc_conf(spec.alloc_conf)
+    context = cuda_context_bytes(gpu.compute_capability)
+    unlimited = replay_on_card(run.trace, capacity_bytes=None, config=config)
+    on_card = _on_card(run.trace, unlimited, gpu.memory_bytes - context, config)
+    steps, micro_batches = _reached(run, on_card)
     return Outcome(
         status=Status.OK if on_card.refusal is None else Status.OOM,
+        parameters=run.parameters,
+        trainable_parameters=run.trainable_parameters,
         gpu_name=gpu.title,
         gpu_memory_bytes=gpu.memory_bytes,
         peak_allocated_bytes=on_card.peak_allocated_bytes,
+        peak_reserved_bytes=on_card.peak_reserved_bytes,
+        peak_device_bytes=on_card.peak_reserved_bytes + context,
         peak_phase=on_card.peak_phase,
         required_allocated_bytes=unlimited.peak_allocated_bytes,
+        required_reserved_bytes=unlimited.peak_reserved_bytes,
+        context_bytes=context,
+        peak_inactive_split_bytes=on_card.peak_inactive_split_bytes,
+        alloc_retries=on_card.num_alloc_retries,
         oom=_out_of_memory(on_card),
         phases=tuple(
-            PhasePeak(phase=phase, peak_allocated_bytes=peak, peak_reserved_bytes=None)
+            PhasePeak(
+                phase=phase,
+                peak_allocated_bytes=peak.peak_allocated_bytes,
+                peak_reserved_bytes=peak.peak_reserved_bytes,
+            )
             for phase, peak in on_card.phases.items()
         ),
         breakdown=tuple(
             CategoryShare(category=category, size_bytes=size) for category, size in on_card.breakdown.items()
         ),
+        largest=largest_groups(run.trace, on_card.live_bytes),
         message=_sentence(on_card, unlimited, gpu),
-        **counts,
+        steps_run=steps,
+        micro_batches_run=micro_batches,
     )
 
 
-def _out_of_memory(peaks: Peaks) -> OutOfMemory | None:
-    if peaks.refusal is None:
+def snapshot_on_card(run: SimulatedRun, spec: TrialSpec) -> Mapping[str, Any]:
+    """A memory snapshot of `run` in torch's format on the card of `spec`, at its end or where it fails."""
+    gpu = KNOWN_GPUS[str(spec.gpu)]
+    return memory_snapshot(
+        run.trace,
+        capacity_bytes=gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability),
+        alloc_conf=spec.alloc_conf,
+        most_entries=_SNAPSHOT_ENTRIES,
+    )
+
+
+def _on_card(trace: Trace, unlimited: CardReplay, capacity_bytes: int, config: AllocatorConfig) -> CardReplay:
+    """The replay with a limit, which is the one without where the limit is never met."""
+    if unlimited.peak_reserved_bytes <= capacity_bytes and config.per_process_memory_fraction == 1.0:
+        return unlimited
+    return replay_on_card(trace, capacity_bytes=capacity_bytes, config=config)
+
+
+def _reached(run: SimulatedRun, on_card: CardReplay) -> tuple[int, int]:
+    """Optimizer steps and micro-batches finished: all of them, or those before the allocation that fails."""
+    if on_card.refusal is None:
+        return run.steps_run, run.micro_batches_run
+    starts = run.trace.phase_starts
+    begun = [
+        phase for _, phase in starts[: bisect_left(starts, on_card.events_reached + 1, key=lambda start: start[0])]
+    ]
+    # A phase is finished when another one has begun after it.
+    return begun[:-1].count(Phase.OPTIMIZER), begun[:-1].count(Phase.BACKWARD)
+
+
+def _out_of_memory(replay: CardReplay) -> OutOfMemory | None:
+    refusal = replay.refusal
+    if refusal is None:
         return None
-    return OutOfMemory(phase=peaks.refusal.phase, requested_bytes=peaks.refusal.requested_bytes)
-
-
-def _sentence(peaks: Peaks, unlimited: Peaks, gpu: Gpu) -> str:
-    if peaks.refusal is None:
-        return ""
-    refusal = peaks.refusal
-    return (
-        f"Out of memory in {refusal.phase}: {gib_text(refusal.requested_bytes, 2)} asked for with "
-        f"{gib_text(refusal.allocated_bytes, 2)} of {gib_text(gpu.memory_bytes, 2)} allocated; "
-        f"{gib_text(unlimited.peak_allocated_bytes, 2)} would have been needed."
+    return OutOfMemory(
+        phase=refusal.phase,
+        requested_bytes=refusal.requested_bytes,
+        free_bytes=refusal.free_bytes,
+        allocated_bytes=refusal.allocated_bytes,
+        reserved_bytes=refusal.reserved_bytes,
     )
+
+
+def _sentence(on_card: CardReplay, unlimited: CardReplay, gpu: Gpu) -> str:
+    if on_card.refusal is None:
+        return ""
+    needed = f"{gib_text(unlimited.peak_allocated_bytes, 2)} would have been needed"
+    return f"{on_card.refusal.message(gpu)} (Simulated, in {on_card.refusal.phase}; {needed}.)"

@@ -8,7 +8,7 @@ from profiler.domain.errors import UsageError
 
 CASES = [{"tuning": "full", "optim": "a"}, {"tuning": "full", "optim": "b"}, {"tuning": "lora", "optim": "a"}]
 VALUES = {"question": "Why?", "axes": {"model": ["x", "y"]}, "cases": CASES, "seed": 0, "results_dir": "r"}
-RUN = {"results_dir": "r", "dry_run": False, "resume": True, "timeout_s": 10, "jobs": None}
+RUN = {"results_dir": "r", "dry_run": False, "resume": True, "snapshot": False, "timeout_s": 10, "jobs": None}
 
 
 def points(overrides=(), **values):

@@ -93,7 +93,7 @@ def test_published_figures_get_a_figure_of_their_own(tmp_path):
 def test_an_empty_folder_of_results_gives_a_page(tmp_path):
     folder = builders.write_folder(tmp_path / "empty", [])
     assert "No trial is stored here yet." in rendered(folder)
-    assert files(folder) == ["breakdown.parquet", "phases.parquet", "report.md", "runs.parquet"]
+    assert files(folder) == ["breakdown.parquet", "largest.parquet", "phases.parquet", "report.md", "runs.parquet"]
 
 
 def _missing(folder):

@@ -56,7 +56,7 @@ def kept_in_simulation() -> int:
     with simulation.running():
         simulation.recorder.enter(Phase.LOAD)
         model = model_on(simulation)
-        simulation.recorder.attribute([*model.parameters(), *model.buffers()], Category.WEIGHTS)
+        simulation.recorder.attribute([*model.named_parameters(), *model.named_buffers()], Category.WEIGHTS)
         simulation.recorder.enter(Phase.FORWARD)
         loss = model(input_ids=IDS.to("meta"), use_cache=False).logits.float().logsumexp(-1).sum()
         trace = simulation.recorder.finished()

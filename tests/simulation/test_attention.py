@@ -1,15 +1,12 @@
-"""Which attention kernel runs where, and its scratch."""
+"""Which attention kernel runs where, and what it makes, block by block."""
 
 import pytest
 import torch
 
-from profiler.simulation.attention import (
-    Kernel,
-    Request,
-    choose_kernel,
-    flash_backward_scratch_bytes,
-    logsumexp_shape,
-)
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.memory import Category, Phase
+from profiler.simulation.attention import Kernel, Request, choose_kernel, logsumexp_shape
+from profiler.simulation.session import Simulation
 
 BF16 = torch.bfloat16
 HOPPER, AMPERE, TURING, ADA = (9, 0), (8, 0), (7, 5), (8, 9)
@@ -43,21 +40,87 @@ def request(**changes: object) -> Request:
         ({"query": torch.Size((4, 16, 100, 256)), "key": torch.Size((4, 16, 100, 256))}, Kernel.FLASH),
         ({"query": torch.Size((4, 16, 100, 20)), "key": torch.Size((4, 16, 100, 20))}, Kernel.FLASH),
         ({"query": torch.Size((4, 16, 1, 64)), "is_causal": False}, Kernel.CUDNN),
+        # Alignment of the memory-efficient kernel: 16 bytes with tensor cores, none for float32 on an old card.
+        ({"dtype": torch.float32, "query": torch.Size((4, 16, 9, 20))}, Kernel.EFFICIENT),
+        ({"dtype": torch.float32, "query": torch.Size((4, 16, 9, 18))}, Kernel.MATH),
+        ({"dtype": torch.float32, "query": torch.Size((4, 16, 9, 18)), "compute_capability": TURING}, Kernel.EFFICIENT),
     ],
 )
 def test_the_kernel_by_mask_type_width_heads_and_card(changes: dict[str, object], kernel: Kernel) -> None:
     assert choose_kernel(request(**changes)) is kernel
 
 
-def test_scratch_of_flash_backward_by_hand() -> None:
-    # 2 rows, 4 heads, 100 tokens (128), 64 wide: 2*128*4*64*4 B accumulator and 2*4*128*4 B row sums.
-    query = torch.Size((2, 4, 100, 64))
-    assert flash_backward_scratch_bytes(query, query, 2) == 262_144 + 4_096
-    # With 2 key heads also keys and values for 4 heads in bfloat16: 2 * 2*100*4*64 * 2 B.
-    grouped = torch.Size((2, 2, 100, 64))
-    assert flash_backward_scratch_bytes(query, grouped, 2) == 262_144 + 4_096 + 204_800
-
-
 def test_log_sum_exp_of_the_memory_efficient_kernel_is_padded() -> None:
     assert logsumexp_shape(Kernel.EFFICIENT, torch.Size((4, 16, 100, 64))) == (4, 16, 128)
     assert logsumexp_shape(Kernel.CUDNN, torch.Size((4, 16, 100, 64))) == (4, 16, 100)
+
+
+def made_by_attention(
+    gpu: str, *, kv_heads: int = 4, masked: bool = False, head_dim: int = 64
+) -> tuple[list[int], list[int]]:
+    """Sizes of what forward and backward make for 2 rows, 4 heads and 100 tokens in bfloat16; gradient given."""
+    simulation = Simulation(KNOWN_GPUS[gpu])
+    with simulation.running():
+        simulation.recorder.enter(Phase.FORWARD)
+        shapes = [(2, 100, heads, head_dim) for heads in (4, kv_heads, kv_heads)]
+        # As a model makes them: by tokens in memory.
+        states = [torch.empty(shape, dtype=BF16, device="meta").transpose(1, 2).requires_grad_() for shape in shapes]
+        mask = torch.ones((2, 1, 100, 100), dtype=torch.bool, device="meta") if masked else None
+        gradient = torch.empty(shapes[0], dtype=BF16, device="meta").transpose(1, 2)
+        start = len(simulation.recorder.finished().sizes_bytes)
+        output = torch.nn.functional.scaled_dot_product_attention(
+            *states, attn_mask=mask, is_causal=not masked, enable_gqa=kv_heads != 4
+        )
+        middle = len(simulation.recorder.finished().sizes_bytes)
+        output.backward(gradient)
+        trace = simulation.recorder.finished()
+    assert Category.INPUTS not in trace.categories[start if not masked else middle :]
+    return list(trace.sizes_bytes[start:middle]), list(trace.sizes_bytes[middle:])
+
+
+QUERY, HALF = 2 * 4 * 100 * 64 * 2, 2 * 2 * 100 * 64 * 2  # bytes of the query, and of 2 key heads
+LOGSUMEXP = 2 * 4 * 100 * 4
+SCALARS = [2, 2]  # what stands for "masked" and for "not masked", bfloat16
+MASK = 2 * 100 * 100 * 2  # additive, bfloat16
+
+
+def test_cudnn_makes_seeds_first_and_one_workspace_in_backward() -> None:
+    forward, backward = made_by_attention("h100-80gb", kv_heads=2)
+    assert forward == [8, 8, QUERY, LOGSUMEXP]
+    assert backward == [QUERY, HALF, HALF, 2 * 4 * 100 * 65 * 4]
+
+
+def test_flash_makes_room_for_every_query_head_in_backward() -> None:
+    forward, backward = made_by_attention("a100-40gb", kv_heads=2)
+    assert forward == [QUERY, LOGSUMEXP, 16, 8]
+    assert backward == [QUERY, HALF, HALF, 2 * 4 * 128 * 4, 2 * 128 * 4 * 64 * 4, QUERY, QUERY]
+
+
+def test_each_call_makes_an_additive_mask_of_its_own() -> None:
+    forward, _ = made_by_attention("h100-80gb", masked=True)
+    assert forward == [*SCALARS, MASK, 8, 8, QUERY, LOGSUMEXP]
+    forward, backward = made_by_attention("a100-40gb", masked=True)
+    # Rows of 100 are not aligned to 8: another mask with rows of 104. The log-sum-exp has 128 for 100.
+    assert forward == [*SCALARS, MASK, MASK // 100 * 104, QUERY, 2 * 4 * 128 * 4]
+    # Two tiles of 64 by 64 and 16 bytes, for each of 8 heads.
+    assert backward == [QUERY, QUERY, QUERY, LOGSUMEXP, 8 * 2 * (64 * 64 * 4 + 16)]
+
+
+def test_the_memory_efficient_kernel_accumulates_wide_heads_in_float32() -> None:
+    forward, _ = made_by_attention("a100-40gb", masked=True, head_dim=256)
+    assert forward[-1] == 2 * 4 * 100 * 256 * 4
+
+
+def test_flash_pads_the_width_of_heads_to_8() -> None:
+    forward, _ = made_by_attention("a100-40gb", head_dim=20)
+    padded = 2 * 4 * 100 * 24 * 2
+    assert forward == [padded, padded, padded, padded, LOGSUMEXP, 16, 8]
+
+
+def test_without_gradient_no_log_sum_exp_is_kept() -> None:
+    simulation = Simulation(KNOWN_GPUS["h100-80gb"])
+    with simulation.running(), torch.no_grad():
+        simulation.recorder.enter(Phase.SCORE)
+        states = torch.empty((2, 4, 100, 64), dtype=BF16, device="meta")
+        torch.nn.functional.scaled_dot_product_attention(states, states, states, is_causal=True)
+        assert simulation.recorder.finished().sizes_bytes == (QUERY, 8, 8, QUERY)

@@ -1,10 +1,161 @@
-"""The rollout without its length holds what the rollout token by token holds."""
+"""The rollout whose steps are told is the rollout token by token, event by event."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from simulating import LORA, Simulated, simulate
+from transformers import Qwen2Model
 
+from profiler.allocator import AllocatorConfig, Trace, replay_on_card
+from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import Lengths, Tuning
+from profiler.domain.trial import Attention, Dtype, Lengths, Rollout, Tuning
+
+TINY = dict(BUILTIN_MODELS["tiny"].config)
+QWEN3 = TINY | {"model_type": "qwen3", "head_dim": 16}
+LLAMA = TINY | {"model_type": "llama"}
+EXPERTS = QWEN3 | {
+    "model_type": "qwen3_moe",
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
+LORA_KEYS = {"tuning": Tuning.LORA, **LORA}
+
+
+def mistral(window: int) -> dict[str, Any]:
+    return TINY | {"model_type": "mistral", "sliding_window": window}
+
+
+def described(trace: Trace) -> Iterator[tuple[int, int, Category, Any]]:
+    """Events with what their blocks are; sites by value, as their numbers depend on the order they are told in."""
+    for event in trace.events:
+        block = abs(event) - 1
+        yield event, trace.sizes_bytes[block], trace.categories[block], trace.sites[trace.site_of[block]]
+
+
+def assert_same(short: Simulated, long: Simulated) -> None:
+    assert len(short.trace.events) == len(long.trace.events)
+    assert all(one == other for one, other in zip(described(short.trace), described(long.trace), strict=True))
+    assert short.trace.phase_starts == long.trace.phase_starts
+    assert short.trace.names == long.trace.names
+
+
+def both_ways(**keys: Any) -> tuple[Simulated, Simulated]:
+    keys = {"max_completion_length": 30, "steps": 1} | keys
+    return simulate(every_block=True, **keys), simulate(shortcut_rollout=False, **keys)
+
+
+CASES: list[dict[str, Any]] = [
+    *({"max_completion_length": tokens} for tokens in (1, 2, 3, 5, 6, 7, 8, 20)),
+    {"steps": 2},
+    {"beta": 0.04},
+    {"lengths": Lengths.FORCED, "gradient_checkpointing": False},
+    *({"attn_implementation": attention} for attention in Attention),
+    {"gpu": "a100-40gb"},
+    {"dtype": Dtype.FLOAT32},
+    {"dtype": Dtype.FLOAT32, **LORA_KEYS},
+    {"beta": 0.04, **LORA_KEYS},
+    {"model_config": QWEN3},
+    {"model_config": LLAMA, "attn_implementation": Attention.EAGER},
+    {"model_config": EXPERTS},
+    *({"model_config": mistral(window)} for window in (6, 16, 26, 1000)),
+    {"model_config": mistral(18), "attn_implementation": Attention.FLASH_ATTENTION_2},
+]
+
+
+@pytest.mark.parametrize("keys", CASES, ids=str)
+def test_told_steps_are_the_steps_of_the_long_way(keys: dict[str, Any]) -> None:
+    short, long = both_ways(**keys)
+    assert_same(short, long)
+    assert short.decoding.ran_in_full == 0
+    assert (short.decoding.steps_told > 0) == (keys.get("max_completion_length", 30) > 6)
+
+
+@pytest.fixture
+def uneven_prompts(tmp_path: Path) -> str:
+    """Prompts of 3 to 11 words: the shorter ones are padded, so every step has a mask."""
+    rows = ({"prompt": " ".join(f"w{row + word}" for word in range(3 + row * 3 % 9))} for row in range(32))
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+@pytest.mark.parametrize("attention", list(Attention))
+@pytest.mark.parametrize("gpu", ["h100-80gb", "a100-40gb", "t4-16gb"])
+def test_with_masks(uneven_prompts: str, attention: Attention, gpu: str) -> None:
+    short, long = both_ways(dataset=uneven_prompts, attn_implementation=attention, gpu=gpu, max_completion_length=60)
+    assert_same(short, long)
+    assert short.decoding.steps_told > 20
+
+
+# ---- when steps do not repeat ----------------------------------------------------------------------------------------
+
+
+def with_scratch(monkeypatch: pytest.MonkeyPatch, size_bytes: Any) -> None:
+    """Have each forward take and give back `size_bytes(positions in the cache)`."""
+    forward = Qwen2Model.forward
+
+    def noticed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = forward(self, *args, **kwargs)
+        if result.past_key_values is not None:
+            torch.empty(size_bytes(result.past_key_values.get_seq_length()), dtype=torch.uint8, device="meta")
+        return result
+
+    monkeypatch.setattr(Qwen2Model, "forward", noticed)
+
+
+def test_what_was_told_is_taken_back_when_the_steps_change_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_scratch(monkeypatch, lambda length: 4096 if length > 30 else 1024)
+    short, long = both_ways(max_completion_length=36)
+    assert_same(short, long)
+    assert short.decoding.steps_told == 0
+
+
+def test_what_was_told_is_taken_back_when_only_the_last_step_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_scratch(monkeypatch, lambda length: 4096 if length == 8 + 60 - 1 else 1024)
+    short, long = both_ways(max_completion_length=60)
+    assert_same(short, long)
+    assert short.decoding.steps_told == 0
+
+
+def test_steps_that_repeat_every_eighth_are_told_by_eights(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_scratch(monkeypatch, lambda length: -(-length // 8) * 4096)
+    short, long = both_ways(max_completion_length=60)
+    assert_same(short, long)
+    assert short.decoding.steps_told % 8 == 0
+    assert short.decoding.steps_told > 0
+
+
+def test_steps_that_never_repeat_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_scratch(monkeypatch, lambda length: 512 * length * length)
+    short, long = both_ways(max_completion_length=60)
+    assert_same(short, long)
+    assert short.decoding.steps_told == 0
+    assert short.decoding.ran_in_full == 1
+
+
+# ---- what the rollout holds ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rollout", list(Rollout))
+@pytest.mark.parametrize("config", [TINY, QWEN3, LLAMA], ids=lambda config: str(config["model_type"]))
+def test_the_cache_at_its_end_by_hand(rollout: Rollout, config: dict[str, Any]) -> None:
+    prompt, completion, rows, layers, kv_heads, head_dim, bytes_per_value = 8, 40, 16, 2, 2, 16, 2
+    trial = simulate(
+        rollout=rollout, model_config=config, steps=1, max_prompt_length=prompt, max_completion_length=completion
+    )
+    # Every number of positions of this size is a multiple of 512 bytes: nothing is rounded.
+    cache = 2 * layers * rows * kv_heads * (prompt + completion - 1) * head_dim * bytes_per_value
+    one_tensor = cache // (2 * layers)
+    before_the_last = one_tensor * (prompt + completion - 2) // (prompt + completion - 1)
+    levels = [level[Category.KV_CACHE] for phase, level in trial.levels() if phase is Phase.ROLLOUT]
+    # The last tensor to grow is there twice, the rest at full length.
+    assert max(levels) == cache + before_the_last
 
 
 def rollout_peaks(simulated: Simulated) -> tuple[int, int]:
@@ -15,13 +166,47 @@ def rollout_peaks(simulated: Simulated) -> tuple[int, int]:
     return max(total for total, _ in rollout), max(cache for _, cache in rollout)
 
 
-@pytest.mark.parametrize("keys", [{}, {"tuning": Tuning.LORA, "beta": 0.04, **LORA}, {"lengths": Lengths.FORCED}])
-def test_the_shortcut_has_the_peaks_of_the_long_way(keys: dict[str, object]) -> None:
+@pytest.mark.parametrize("keys", [{}, {"beta": 0.04, **LORA_KEYS}, {"lengths": Lengths.FORCED}])
+def test_a_synthetic_rollout_has_the_peaks_of_the_long_way(keys: dict[str, object]) -> None:
     sizes = {"max_prompt_length": 16, "max_completion_length": 24, "steps": 1}
-    short, long = simulate(**sizes, **keys), simulate(shortcut_rollout=False, **sizes, **keys)
+    short = simulate(rollout=Rollout.SYNTHETIC, **sizes, **keys)
+    long = simulate(shortcut_rollout=False, **sizes, **keys)
     assert len(short.trace.events) < len(long.trace.events)
     assert rollout_peaks(short) == rollout_peaks(long)
     assert short.left_at_the_end() == long.left_at_the_end()
+
+
+# ---- blocks that are left out ----------------------------------------------------------------------------------------
+
+WIDE = TINY | {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64}
+"""Its cache passes 1 MiB a tensor at 129 positions of 16 rows, so it leaves the small blocks on the way."""
+
+LONG_TRIALS: list[dict[str, Any]] = [
+    {"max_completion_length": 200},
+    {"max_completion_length": 200, **LORA_KEYS},
+    {"max_completion_length": 200, "model_config": WIDE},
+    {"max_completion_length": 100, "max_prompt_length": 140, "model_config": WIDE},
+    {"max_completion_length": 100, "max_prompt_length": 140, "model_config": WIDE, **LORA_KEYS},
+    {"max_completion_length": 100, "max_prompt_length": 140, "model_config": WIDE, "gpu": "a100-40gb"},
+]
+SETTINGS = [
+    AllocatorConfig(),
+    AllocatorConfig(expandable_segments=True),
+    AllocatorConfig(max_split_bytes=32 * 2**20),
+]
+
+
+@pytest.mark.parametrize("config", SETTINGS, ids=["plain", "expandable", "max_split"])
+@pytest.mark.parametrize("keys", LONG_TRIALS, ids=str)
+def test_blocks_that_are_left_out_change_nothing_on_a_card(keys: dict[str, Any], config: AllocatorConfig) -> None:
+    traces = [simulate(every_block=every_block, steps=2, **keys).trace for every_block in (False, True)]
+    assert len(traces[0].events) < len(traces[1].events)
+    few, every = (replay_on_card(trace, capacity_bytes=None, config=config) for trace in traces)
+    assert few.phases == every.phases
+    assert few.breakdown == every.breakdown
+    assert few.peak_allocated_bytes == every.peak_allocated_bytes
+    assert few.peak_reserved_bytes == every.peak_reserved_bytes
+    assert few.peak_inactive_split_bytes == every.peak_inactive_split_bytes
 
 
 def test_a_run_repeated_is_the_same_event_by_event() -> None:

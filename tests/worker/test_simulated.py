@@ -10,6 +10,7 @@ from profiler.domain.memory import Category, Phase
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import Outcome, Status
 from profiler.domain.trial import Attention, Dtype, Lengths, Logprobs, Rollout, Tuning
+from profiler.domain.units import MIB
 from profiler.worker.simulated import run_simulated
 
 
@@ -56,7 +57,13 @@ def test_every_way_to_train_gives_an_answer_whose_parts_sum(keys: dict[str, Any]
     assert outcome.steps_run == 2
     assert outcome.parameters == BUILTIN_MODELS["tiny"].parameters
     assert outcome.step_time_s is None
-    assert outcome.peak_reserved_bytes is None
+    assert outcome.peak_reserved_bytes is not None
+    assert outcome.context_bytes is not None
+    assert outcome.peak_reserved_bytes >= peak
+    assert outcome.peak_device_bytes == outcome.peak_reserved_bytes + outcome.context_bytes
+    assert max(phase.peak_reserved_bytes or 0 for phase in outcome.phases) == outcome.peak_reserved_bytes
+    assert 1 <= len(outcome.largest) <= 10
+    assert list(outcome.largest) == sorted(outcome.largest, key=lambda group: -group.size_bytes)
 
 
 def test_a_card_that_is_too_small_is_an_answer_with_what_it_would_need() -> None:
@@ -64,12 +71,20 @@ def test_a_card_that_is_too_small_is_an_answer_with_what_it_would_need() -> None
     assert outcome.status is Status.OOM
     assert outcome.oom is not None
     assert outcome.oom.requested_bytes is not None
+    assert outcome.oom.free_bytes is not None
+    # A request below 10 MiB asks the driver for a segment of 20 MiB.
+    assert outcome.oom.free_bytes < max(outcome.oom.requested_bytes, 20 * MIB)
+    assert (outcome.oom.allocated_bytes or 0) <= (outcome.oom.reserved_bytes or 0)
+    assert outcome.alloc_retries is not None
+    assert outcome.alloc_retries >= 1
     assert outcome.gpu_memory_bytes is not None
     assert outcome.peak_allocated_bytes is not None
     assert outcome.required_allocated_bytes is not None
     assert outcome.peak_allocated_bytes <= outcome.gpu_memory_bytes < outcome.required_allocated_bytes
     assert outcome.phases[-1].phase is outcome.oom.phase
+    assert outcome.message.startswith("CUDA out of memory. Tried to allocate")
     assert "would have been needed" in outcome.message
+    assert outcome.steps_run == 0
 
 
 def test_phases_are_told_in_their_order() -> None:

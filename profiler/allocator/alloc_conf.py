@@ -1,0 +1,182 @@
+"""PYTORCH_ALLOC_CONF's text -> `AllocatorConfig`, or every fault in it.
+
+Keys, limits and the meaning of values: `AcceleratorAllocatorConfig` (c10/core/AllocatorConfig.cpp) and
+`CUDAAllocatorConfig` (c10/cuda/CUDAAllocatorConfig.cpp), torch 2.13. Stricter than PyTorch in one way: a value must be
+a number and nothing else, where `std::stoull` takes ``20abc`` for 20.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from profiler.allocator.config import DEFAULT_LARGE_SEGMENT_BYTES, ROUNDUP_INTERVALS, AllocatorConfig
+from profiler.allocator.sizes import MIN_LARGE_BYTES
+from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.domain.units import MIB
+
+KEY = "alloc_conf"
+"""The specification's key that faults are told under."""
+
+MODELLED_KEYS = (
+    "expandable_segments",
+    "garbage_collection_threshold",
+    "large_segment_size_mb",
+    "max_non_split_rounding_mb",
+    "max_split_size_mb",
+    "per_process_memory_fraction",
+    "roundup_power2_divisions",
+)
+_FLAGS_WITHOUT_EFFECT = (
+    "graph_capture_record_stream_reuse",
+    "pinned_free_catch_all",
+    "pinned_use_background_threads",
+    "pinned_use_cuda_host_register",
+    "release_lock_on_cudamalloc",
+    "throw_on_cudamalloc_oom",
+)
+"""They change the host's memory, CUDA graphs, locks or messages, not what a step takes of the card."""
+_COUNTS_WITHOUT_EFFECT = (
+    "pinned_max_cached_size_mb",
+    "pinned_max_round_threshold_mb",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
+)
+KEYS = (*MODELLED_KEYS, "backend", *_FLAGS_WITHOUT_EFFECT, *_COUNTS_WITHOUT_EFFECT)
+
+_ITEM_BORDER = re.compile(r",(?![^\[]*\])")
+"""A comma that is not inside of brackets."""
+
+
+def parse_alloc_conf(text: str) -> AllocatorConfig:
+    """The settings that `text` describes; PyTorch's defaults for an empty one. Of a key given twice the last counts.
+
+    Raises:
+        UsageError: Carries every fault found.
+    """
+    compact = "".join(text.split())
+    values: dict[str, str] = {}
+    reader = _Reader(values)
+    for item in filter(None, _ITEM_BORDER.split(compact)):
+        key, _, value = item.partition(":")
+        if key not in KEYS:
+            reader.fault(item, f"'{key}' is no key of PYTORCH_ALLOC_CONF; the keys are {', '.join(KEYS)}", key, KEYS)
+        else:
+            values[key] = value
+    config = _config(reader)
+    if reader.faults:
+        raise UsageError(reader.faults)
+    return config
+
+
+def _config(reader: "_Reader") -> AllocatorConfig:
+    for key in _FLAGS_WITHOUT_EFFECT:
+        reader.flag(key)
+    for key in _COUNTS_WITHOUT_EFFECT:
+        reader.count(key, minimum=0)
+    reader.native_backend()
+    large_mib = reader.count("large_segment_size_mb", minimum=MIN_LARGE_BYTES // MIB + 1)
+    large_bytes = DEFAULT_LARGE_SEGMENT_BYTES if large_mib is None else large_mib * MIB
+    split_mib = reader.count("max_split_size_mb", minimum=large_bytes // MIB)
+    rounding_mib = reader.count("max_non_split_rounding_mb", minimum=large_bytes // MIB)
+    threshold = reader.ratio("garbage_collection_threshold", above_zero=True)
+    fraction = reader.ratio("per_process_memory_fraction", up_to_one=True)
+    return AllocatorConfig(
+        large_segment_bytes=large_bytes,
+        max_split_bytes=None if split_mib is None else split_mib * MIB,
+        # `parseArgs` resets it to the large segment's size before it reads the key.
+        max_non_split_rounding_bytes=large_bytes if rounding_mib is None else rounding_mib * MIB,
+        roundup_power2_divisions=reader.divisions("roundup_power2_divisions"),
+        garbage_collection_threshold=0.0 if threshold is None else threshold,
+        expandable_segments=reader.flag("expandable_segments"),
+        per_process_memory_fraction=1.0 if fraction is None else fraction,
+    )
+
+
+class _Reader:
+    """Values by key, read one by one; faults are kept, and a stand-in returned."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+        self.faults: list[Fault] = []
+
+    def fault(self, found: str, allowed: str, wrong: str = "", words: Sequence[str] = ()) -> None:
+        self.faults.append(Fault(key=KEY, found=found, allowed=allowed, way_out=nearest(wrong, words) if words else ""))
+
+    def _wrong(self, key: str, allowed: str, words: Sequence[str] = ()) -> None:
+        value = self._values[key]
+        self.fault(f"{key}:{value}", f"{key} must be {allowed}", value, words)
+
+    def flag(self, key: str) -> bool:
+        """True or False, spelled so (`ConfigTokenizer::toBool`); False where absent."""
+        value = self._values.get(key, "False")
+        if value not in ("True", "False"):
+            self._wrong(key, "True or False", ("True", "False"))
+        return value == "True"
+
+    def count(self, key: str, *, minimum: int) -> int | None:
+        value = self._values.get(key)
+        if value is None:
+            return None
+        if value.isdecimal() and int(value) >= minimum:
+            return int(value)
+        self._wrong(key, f"a whole number of at least {minimum}")
+        return None
+
+    def ratio(self, key: str, *, above_zero: bool = False, up_to_one: bool = False) -> float | None:
+        value = self._values.get(key)
+        if value is None:
+            return None
+        try:
+            ratio = float(value)
+        except ValueError:
+            ratio = math.nan
+        if (ratio > 0 if above_zero else ratio >= 0) and (ratio <= 1 if up_to_one else ratio < 1):
+            return ratio
+        self._wrong(key, f"a number {'above' if above_zero else 'from'} 0 {'up to' if up_to_one else 'and below'} 1")
+        return None
+
+    def native_backend(self) -> None:
+        if self._values.get("backend", "native") != "native":
+            self._wrong("backend", "native: CUDA's own allocator (cudaMallocAsync) is not simulated")
+
+    def divisions(self, key: str) -> tuple[int, ...]:
+        """Divisions by interval: one number for all, or ``[256:1,512:2,>:4]`` by the size in MiB that begins each.
+
+        The first entry is for everything below as well, ``>`` for everything above the last. Source:
+        `AcceleratorAllocatorConfig::parseRoundUpPower2Divisions`.
+        """
+        value = self._values.get(key)
+        found = (0,) * ROUNDUP_INTERVALS if value is None else _divisions(value)
+        if found is None:
+            self._wrong(key, "a power of two, or a list such as [256:1,512:2,>:4] of powers of two")
+            return (0,) * ROUNDUP_INTERVALS
+        return found
+
+
+def _divisions(value: str) -> tuple[int, ...] | None:
+    """By interval; None if `value` is not of the form."""
+    if not value.startswith("["):
+        return (int(value),) * ROUNDUP_INTERVALS if _is_power_of_two(value) else None
+    if not value.endswith("]"):
+        return None
+    by_interval = [0] * ROUNDUP_INTERVALS
+    last: int | None = None
+    for entry in value[1:-1].split(","):
+        start, _, number = entry.partition(":")
+        if not (number == "0" or _is_power_of_two(number)) or not (start == ">" or _is_power_of_two(start)):
+            return None
+        if start == ">":
+            # Behind the last entry's interval; the source takes interval 0 for the last where there is none.
+            rest = (last or 0) + 1
+            by_interval[rest:] = [int(number)] * (ROUNDUP_INTERVALS - rest)
+            continue
+        interval = min(int(start).bit_length() - 1, ROUNDUP_INTERVALS - 1)
+        if last is None:
+            by_interval[:interval] = [int(number)] * interval
+        by_interval[interval] = int(number)
+        last = interval
+    return tuple(by_interval)
+
+
+def _is_power_of_two(text: str) -> bool:
+    return text.isdecimal() and int(text).bit_count() == 1

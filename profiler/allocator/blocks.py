@@ -1,0 +1,140 @@
+"""Blocks of segments, and the free ones of a pool in the order in which they are looked for."""
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpandableSegment:
+    """A range of addresses that memory is mapped into, page by page (`ExpandableSegment`, CUDACachingAllocator.cpp)."""
+
+    address: int
+    size_bytes: int
+    """Of the range, a multiple of the page; most of it has no memory behind it."""
+    page_bytes: int
+
+
+class Block:
+    """A piece of a segment (`Block`, CUDACachingAllocator.cpp). What `allocate` returns; only read it.
+
+    Not a frozen value: blocks are split and merged in place, a hundred thousand times a trial.
+    """
+
+    __slots__ = (
+        "address",
+        "after",
+        "allocated",
+        "before",
+        "expandable",
+        "inserted_at_search",
+        "mapped",
+        "pool",
+        "requested_bytes",
+        "size_bytes",
+    )
+
+    def __init__(
+        self, *, address: int, size_bytes: int, pool: "FreeBlocks", expandable: ExpandableSegment | None = None
+    ) -> None:
+        self.address = address
+        self.size_bytes = size_bytes
+        self.pool = pool
+        self.expandable = expandable
+        self.requested_bytes = 0
+        """What the program asked for; meaningful while allocated."""
+        self.allocated = False
+        self.mapped = True
+        """Whether memory is behind the addresses; always, outside of expandable segments."""
+        self.before: Block | None = None
+        """The neighbour in the same segment."""
+        self.after: Block | None = None
+        self.inserted_at_search = 0
+        """The pool's `searches` when the block became free: its age, for garbage collection."""
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the segment has other blocks."""
+        return self.before is not None or self.after is not None
+
+    def place_between(self, before: "Block | None", after: "Block | None") -> None:
+        """Link the block into its segment (`Block::splice`)."""
+        self.before, self.after = before, after
+        if before is not None:
+            before.after = self
+        if after is not None:
+            after.before = self
+
+
+class FreeBlocks:
+    """The free blocks of one pool on one stream, by size, then address (`BlockPool`, `BlockComparatorSize`)."""
+
+    __slots__ = ("at", "is_small", "keys", "searches", "unmapped")
+
+    def __init__(self, *, is_small: bool) -> None:
+        self.is_small = is_small
+        self.keys: list[tuple[int, int]] = []
+        """(size, address) of each free block with memory, ascending."""
+        self.at: dict[int, Block] = {}
+        """The block of each key, by address."""
+        self.unmapped: list[Block] = []
+        """Blocks of expandable segments without memory, by address (`BlockComparatorAddress`)."""
+        self.searches = 0
+        """How often a block was looked for (`get_free_blocks_call_count`), while garbage is collected."""
+
+    def add(self, block: Block) -> None:
+        """A block is free now."""
+        block.inserted_at_search = self.searches
+        insort(self.keys, (block.size_bytes, block.address))
+        self.at[block.address] = block
+
+    def remove(self, block: Block) -> None:
+        """A free block is one no longer."""
+        del self.keys[bisect_left(self.keys, (block.size_bytes, block.address))]
+        del self.at[block.address]
+
+    def first_of_at_least(self, size_bytes: int) -> int:
+        """Index in `keys` of the smallest block that is large enough; its length if there is none."""
+        return bisect_left(self.keys, (size_bytes,))
+
+    def take(self, index: int) -> Block:
+        """Remove the block of `keys[index]` and return it."""
+        return self.at.pop(self.keys.pop(index)[1])
+
+    def in_order(self) -> list[Block]:
+        """All free blocks with memory, smallest first."""
+        return [self.at[address] for _, address in self.keys]
+
+    def add_unmapped(self, block: Block) -> None:
+        """A block has no memory now."""
+        insort(self.unmapped, block, key=_address)
+
+    def remove_unmapped(self, block: Block) -> None:
+        """A block without memory is one no longer."""
+        del self.unmapped[bisect_left(self.unmapped, block.address, key=_address)]
+
+    def merge(self, block: Block, neighbour: Block | None) -> int:
+        """Make `neighbour` part of `block` if it is free and alike mapped; its bytes, or 0.
+
+        `block` itself is in no set at the time. Source: `DeviceCachingAllocator::try_merge_blocks`.
+        """
+        if neighbour is None or neighbour.allocated or neighbour.mapped != block.mapped:
+            return 0
+        if neighbour.mapped:
+            self.remove(neighbour)
+        else:
+            self.remove_unmapped(neighbour)
+        if neighbour is block.before:
+            block.address = neighbour.address
+            block.before = neighbour.before
+            if block.before is not None:
+                block.before.after = block
+        else:
+            block.after = neighbour.after
+            if block.after is not None:
+                block.after.before = block
+        block.size_bytes += neighbour.size_bytes
+        return neighbour.size_bytes
+
+
+def _address(block: Block) -> int:
+    return block.address

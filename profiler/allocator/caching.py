@@ -1,0 +1,285 @@
+"""PyTorch's CUDA caching allocator, as of torch 2.13, on one stream.
+
+Each method names the function of c10/cuda/CUDACachingAllocator.cpp (class `DeviceCachingAllocator`) whose rules it
+follows. Not modelled, because a training step has none of it: several streams, CUDA graphs and other private memory
+pools, callbacks that free memory, settings that change while the program runs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from profiler.allocator.blocks import Block, FreeBlocks
+from profiler.allocator.card_memory import CardMemory
+from profiler.allocator.config import AllocatorConfig
+from profiler.allocator.expandable import best_fit, grown_block, unmap_free_pages
+from profiler.allocator.refusal import OutOfMemoryError
+from profiler.allocator.sizes import MIN_BLOCK_BYTES, SMALL_BYTES, SMALL_SEGMENT_BYTES, block_bytes, segment_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocatorStats:
+    """What `torch.cuda.memory_stats` would say, in bytes. Peaks are since the last `reset_peaks`."""
+
+    allocated_bytes: int
+    """Sizes of the blocks in use, with what a request leaves unused of its block."""
+    peak_allocated_bytes: int
+    reserved_bytes: int
+    peak_reserved_bytes: int
+    inactive_split_bytes: int
+    """Free blocks in segments that are partly in use. Expandable segments are left out, as PyTorch does."""
+    peak_inactive_split_bytes: int
+    num_alloc_retries: int
+
+
+class CachingAllocator:
+    """Blocks and segments for a stream of requests and frees.
+
+    Equal requests in equal order give equal blocks.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity_bytes: int | None,
+        config: AllocatorConfig,
+        total_bytes: int | None = None,
+        card: CardMemory | None = None,
+    ) -> None:
+        """An allocator that holds nothing yet.
+
+        Args:
+            capacity_bytes: What the process can take from the driver, so without its context; None: unlimited.
+            config: Its settings.
+            total_bytes: All memory of the card: what `per_process_memory_fraction` is a share of. None: the capacity.
+            card: The driver that is asked, where it is not the ordinary one of `capacity_bytes`.
+        """
+        self._config = config
+        self._card = CardMemory(capacity_bytes=capacity_bytes) if card is None else card
+        self._small = FreeBlocks(is_small=True)
+        self._large = FreeBlocks(is_small=False)
+        self._in_use: set[Block] = set()
+        self._allowed_bytes = _allowed_bytes(config, capacity_bytes if total_bytes is None else total_bytes)
+        self._collects_garbage = self._allowed_bytes is not None and config.garbage_collection_threshold > 0
+        self.allocated_bytes = 0
+        self.peak_allocated_bytes = 0
+        self._inactive_split_bytes = 0
+        self._peak_inactive_split_bytes = 0
+        self._retries = 0
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Memory taken from the driver."""
+        return self._card.taken_bytes
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The most since the last `reset_peaks`."""
+        return self._card.peak_taken_bytes
+
+    def stats(self) -> AllocatorStats:
+        """Counters as of now."""
+        return AllocatorStats(
+            allocated_bytes=self.allocated_bytes,
+            peak_allocated_bytes=self.peak_allocated_bytes,
+            reserved_bytes=self.reserved_bytes,
+            peak_reserved_bytes=self.peak_reserved_bytes,
+            inactive_split_bytes=self._inactive_split_bytes,
+            peak_inactive_split_bytes=self._peak_inactive_split_bytes,
+            num_alloc_retries=self._retries,
+        )
+
+    def reset_peaks(self) -> None:
+        """Peaks are what is held now (`torch.cuda.reset_peak_memory_stats`)."""
+        self.peak_allocated_bytes = self.allocated_bytes
+        self._card.peak_taken_bytes = self._card.taken_bytes
+        self._peak_inactive_split_bytes = self._inactive_split_bytes
+
+    def segments(self) -> list[list[Block]]:
+        """The blocks of each segment, both in the order of addresses; only read them.
+
+        Of an expandable segment each stretch that has memory is one (`DeviceCachingAllocator::snapshot`).
+        """
+        blocks = {*self._small.at.values(), *self._large.at.values(), *self._in_use}
+        heads = [block for block in blocks if block.before is None or not block.before.mapped]
+        return [list(_stretch(head)) for head in sorted(heads, key=lambda head: head.address)]
+
+    def allocate(self, size_bytes: int) -> Block:
+        """A block for a request of `size_bytes`, at least 1 (`malloc`; a request of 0 never reaches the allocator).
+
+        Raises:
+            OutOfMemoryError: The card has no room; what was in use still is, free segments were given back.
+        """
+        size = block_bytes(size_bytes, self._config)
+        pool = self._small if size <= SMALL_BYTES else self._large
+        block = self._free_block(pool, size)
+        if block is None:
+            block = self._new_memory(pool, size, size_bytes)
+        if self._should_split(pool, size, block.size_bytes - size):
+            block = self._split(block, size)
+        elif block.expandable is None and block.is_split:
+            self._inactive_split_bytes -= block.size_bytes
+        block.allocated = True
+        block.requested_bytes = size_bytes
+        self._in_use.add(block)
+        self.allocated_bytes += block.size_bytes
+        if self.allocated_bytes > self.peak_allocated_bytes:
+            self.peak_allocated_bytes = self.allocated_bytes
+        return block
+
+    def free(self, block: Block) -> None:
+        """Make a block of `allocate` free again, as one with its free neighbours; its segment is kept (`free_block`).
+
+        Raises:
+            KeyError: The block is not in use.
+        """
+        self._in_use.remove(block)
+        block.allocated = False
+        self.allocated_bytes -= block.size_bytes
+        pool = block.pool
+        was_inactive = pool.merge(block, block.before) + pool.merge(block, block.after)
+        pool.add(block)
+        if block.expandable is None:
+            self._inactive_split_bytes += (block.size_bytes if block.is_split else 0) - was_inactive
+            self._peak_inactive_split_bytes = max(self._peak_inactive_split_bytes, self._inactive_split_bytes)
+
+    def empty_cache(self) -> None:
+        """Give back what is wholly free (`emptyCache`, `release_cached_blocks`, `release_blocks`)."""
+        for pool in (self._large, self._small):
+            for block in pool.in_order():
+                if block.expandable is not None:
+                    unmap_free_pages(block, self._card)
+                elif not block.is_split:
+                    self._release(block)
+
+    def _free_block(self, pool: FreeBlocks, size: int) -> Block | None:
+        """The smallest free block of at least `size` that may be taken, removed from the pool (`get_free_block`)."""
+        if self._collects_garbage:
+            pool.searches += 1
+        index = pool.first_of_at_least(size)
+        if index == len(pool.keys):
+            return None
+        if self._config.expandable_segments:
+            index = best_fit(pool, index)
+        limit = self._config.max_split_bytes
+        if limit is not None:
+            found = pool.keys[index][0]
+            if size < limit <= found:
+                return None
+            if size >= limit and found >= size + self._config.max_non_split_rounding_bytes:
+                return None
+        return pool.take(index)
+
+    def _should_split(self, pool: FreeBlocks, size: int, rest: int) -> bool:
+        """Whether the rest of a block is worth being a block; else it is wasted, and counts as allocated."""
+        if pool.is_small or self._config.expandable_segments:
+            return rest >= MIN_BLOCK_BYTES
+        limit = self._config.max_split_bytes
+        return rest > SMALL_BYTES and (limit is None or size < limit)
+
+    def _split(self, rest: Block, size: int) -> Block:
+        """A block of the first `size` bytes of `rest`, whose end stays free (`alloc_found_block`)."""
+        was_split = rest.is_split
+        block = Block(address=rest.address, size_bytes=size, pool=rest.pool, expandable=rest.expandable)
+        block.place_between(rest.before, rest)
+        rest.address += size
+        rest.size_bytes -= size
+        rest.pool.add(rest)
+        if rest.expandable is None:
+            self._inactive_split_bytes += -size if was_split else rest.size_bytes
+            self._peak_inactive_split_bytes = max(self._peak_inactive_split_bytes, self._inactive_split_bytes)
+        return block
+
+    def _new_memory(self, pool: FreeBlocks, size: int, requested_bytes: int) -> Block:
+        """A block of new memory; where the card is full, cached memory is given back for it (`malloc`)."""
+        if self._collects_garbage:
+            self._collect_garbage()
+        block = self._grow(pool, size)
+        if block is None and self._release_oversize(pool, size):
+            block = self._grow(pool, size)
+        if block is None:
+            self.empty_cache()
+            self._retries += 1
+            block = self._grow(pool, size)
+        if block is None:
+            raise OutOfMemoryError(
+                requested_bytes=requested_bytes,
+                tried_bytes=segment_bytes(size, self._config),
+                free_bytes=self._card.free_bytes,
+                allocated_bytes=self.allocated_bytes,
+                reserved_bytes=self.reserved_bytes,
+                retries=self._retries,
+            )
+        return block
+
+    def _grow(self, pool: FreeBlocks, size: int) -> Block | None:
+        """A block of new memory, or None if the card has none (`alloc_block`)."""
+        segment = segment_bytes(size, self._config)
+        if self._allowed_bytes is not None and self.reserved_bytes + segment > self._allowed_bytes:
+            return None
+        if self._config.expandable_segments:
+            page = SMALL_SEGMENT_BYTES if pool.is_small else self._config.large_segment_bytes
+            return grown_block(pool, size, page_bytes=page, card=self._card)
+        address = self._card.take_segment(segment)
+        return None if address is None else Block(address=address, size_bytes=segment, pool=pool)
+
+    def _release_oversize(self, pool: FreeBlocks, size: int) -> bool:
+        """Give back the smallest unsplittable block that makes room, else the largest until they do; whether they do.
+
+        Source: `release_available_cached_blocks`.
+        """
+        limit = self._config.max_split_bytes
+        if limit is None or self._config.expandable_segments:
+            return False
+        wanted = max(size, limit)
+        index = pool.first_of_at_least(wanted)
+        if index < len(pool.keys):
+            self._release(pool.in_order()[index])
+            return True
+        released = 0
+        for block in reversed(pool.in_order()):
+            if released >= wanted or block.size_bytes < limit:
+                break
+            released += block.size_bytes
+            self._release(block)
+        return released >= wanted
+
+    def _collect_garbage(self) -> None:
+        """Give back the segments that were free for longest, once much of what is allowed is held.
+
+        Source: `garbage_collect_cached_blocks`.
+        """
+        assert self._allowed_bytes is not None  # see `_collects_garbage`
+        threshold = int(self._config.garbage_collection_threshold * self._allowed_bytes)
+        to_reclaim = self.reserved_bytes - threshold
+        pool = self._large
+        ages = {
+            block: pool.searches - block.inserted_at_search
+            for block in pool.in_order()
+            if not block.is_split and block.expandable is None
+        }
+        while to_reclaim > 0 and ages:
+            mean_age = sum(ages.values()) / len(ages)
+            old = [block for block, age in ages.items() if age >= mean_age]
+            for block in old:
+                del ages[block]
+                to_reclaim -= block.size_bytes
+                self._release(block)
+
+    def _release(self, block: Block) -> None:
+        """Give a free segment back to the driver (`release_block`)."""
+        block.pool.remove(block)
+        self._card.give_segment_back(block.address, block.size_bytes)
+
+
+def _allowed_bytes(config: AllocatorConfig, total_bytes: int | None) -> int | None:
+    """The limit that a share of the card is, or None (`setMemoryFraction`: only below 1)."""
+    if total_bytes is None or config.per_process_memory_fraction >= 1:
+        return None
+    return int(config.per_process_memory_fraction * total_bytes)
+
+
+def _stretch(head: Block) -> Iterator[Block]:
+    block: Block | None = head
+    while block is not None and block.mapped:
+        yield block
+        block = block.after

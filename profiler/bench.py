@@ -1,0 +1,79 @@
+"""`python -m profiler.bench`: how long a simulated trial takes, start-up apart from steps, and what makes it fast.
+
+Times depend on the machine; the ratios are made in one run and can be compared.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+from profiler.allocator import AllocatorConfig, replay_on_card
+from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.optimizers import Optimizer
+from profiler.domain.trial import Backend, TrialSpec
+from profiler.simulation import op_plans
+from profiler.worker.simulated import SimulatedRun, simulate
+
+Result = TypeVar("Result")
+
+_CARD = KNOWN_GPUS["h100-80gb"]
+_TRIAL = TrialSpec(backend=Backend.SIMULATED, gpu=_CARD.name, model="qwen2.5-0.5b", beta=0.04)
+
+
+def main() -> int:
+    """Measure and print."""
+    console = Console()
+    table = Table("what", "time", "compared with", "ratio", title="Simulated trials", title_justify="left")
+    startup_s = _seconds(_start_up)
+    table.add_row("start-up: imports, once a sweep", f"{startup_s:.1f} s", "", "")
+    small_s, small = _timed(lambda: simulate(_TRIAL, BUILTIN_MODELS[_TRIAL.model].config))
+    table.add_row("0.5B, full, 3 steps", f"{small_s:.1f} s", "", "")
+    forgetful_s = _without_plans()
+    table.add_row("the same, operations not remembered", f"{forgetful_s:.1f} s", "0.5B", f"{forgetful_s / small_s:.1f}")
+    large = replace(_TRIAL, model="qwen2.5-14b", optim=Optimizer.ADAMW_8BIT)
+    large_s, _ = _timed(lambda: simulate(large, BUILTIN_MODELS[large.model].config))
+    table.add_row("14B, full, 8-bit, checkpointing", f"{large_s:.1f} s", "0.5B", f"{large_s / small_s:.1f}")
+    _add_allocator(table, small, small_s)
+    console.print(table)
+    return 0
+
+
+def _add_allocator(table: Table, run: SimulatedRun, small_s: float) -> None:
+    events = len(run.trace.events)
+    replay_s = _seconds(lambda: replay_on_card(run.trace, capacity_bytes=_CARD.memory_bytes, config=AllocatorConfig()))
+    each = f"{replay_s:.1f} s, {1e6 * replay_s / events:.1f} µs an event"
+    table.add_row(f"one more card: {events:,} events replayed", each, "0.5B", f"{replay_s / small_s:.2f}")
+
+
+def _start_up() -> None:
+    subprocess.run([sys.executable, "-c", "import profiler.worker_imports"], check=True, capture_output=True)
+
+
+def _without_plans() -> float:
+    remembered = op_plans.REMEMBER
+    op_plans.REMEMBER = False
+    try:
+        return _seconds(lambda: simulate(_TRIAL, BUILTIN_MODELS[_TRIAL.model].config))
+    finally:
+        op_plans.REMEMBER = remembered
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    return _timed(action)[0]
+
+
+def _timed(action: Callable[[], Result]) -> tuple[float, Result]:
+    started = time.perf_counter()
+    result = action()
+    return time.perf_counter() - started, result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""What the fused attention kernels take while they run, in bytes, block by block.
+
+Shapes are [rows, heads, tokens, head_dim], as `aten::scaled_dot_product_attention` has them.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+_FLOAT32_BYTES = 4
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def flash_backward(query: torch.Size, key: torch.Size, element_bytes: int) -> tuple[int, ...]:
+    """Blocks of FlashAttention-2's backward, in the order they are taken.
+
+    The row sums of gradient times output and an accumulator of the query's gradient, both float32, with tokens rounded
+    up to 128 and head_dim to 32 (to 64 above 128); with grouped-query heads also the gradients of keys and values for
+    every query head.
+
+    Source: `mha_bwd` in `aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp`, not deterministic.
+    """
+    rows, heads, tokens, _ = query
+    rounded_tokens = _rounded(tokens, 128)
+    return _flash_blocks(query, key, rows * heads * rounded_tokens, element_bytes)
+
+
+def flash_packed_backward(query: torch.Size, key: torch.Size, sequences: int, element_bytes: int) -> tuple[int, ...]:
+    """The same for `sequences` packed into one row: 128 rows of room for each in place of rounding.
+
+    Source: `mha_varlen_bwd`, same file.
+    """
+    _, heads, tokens, _ = query
+    return _flash_blocks(query, key, heads * (tokens + 128 * sequences), element_bytes)
+
+
+def _flash_blocks(query: torch.Size, key: torch.Size, row_sums: int, element_bytes: int) -> tuple[int, ...]:
+    heads, head_dim = query[1], query[3]
+    accumulator = row_sums * _rounded(head_dim, 32 if head_dim <= 128 else 64)
+    blocks = (row_sums * _FLOAT32_BYTES, accumulator * _FLOAT32_BYTES)
+    if key[1] == heads:
+        return blocks
+    expanded = key[0] * key[2] * heads * head_dim * element_bytes
+    return (*blocks, expanded, expanded)
+
+
+def cudnn_backward(query: torch.Size) -> tuple[int, ...]:
+    """The workspace of cuDNN's backward: a float32 accumulator of the query's gradient and a float32 for each row.
+
+    Source: `CompositeSDPABackwardNode::get_fe_workspace_size_node` in `scaled_dot_product_flash_attention.h` of
+    cudnn-frontend 1.10 to 1.23 (`dQ_accum_size` and `softmax_sum_size`; the gradients of grouped keys and values are
+    virtual there). ASSUMED: cuDNN's own part, which is closed source, is nothing beside it. Its forward takes none.
+    """
+    rows, heads, tokens, head_dim = query
+    return (rows * heads * tokens * (head_dim + 1) * _FLOAT32_BYTES,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CutlassKernel:
+    """One kernel of the memory-efficient attention's backward."""
+
+    queries: int
+    """Queries of one tile (kBlockSizeI)."""
+    keys: int
+    """Keys of one tile (kBlockSizeJ)."""
+    widest: int
+    """Largest head_dim (kMaxK)."""
+
+
+def _cutlass_kernel(head_dim: int, dtype: torch.dtype, compute_capability: tuple[int, int]) -> _CutlassKernel:
+    """The first kernel for `head_dim` that the card's shared memory has room for.
+
+    Source: `dispatch_cutlassB_*` in torch's `mem_eff_attention/kernels/cutlassB.h`. ASSUMED: the kernel with tiles of
+    128 by 128 needs more than the 99 KiB of shared memory that compute capability 8.6, 8.9 and 12 give a block, which
+    is why the list has one of 128 by 64 for 8.6 and 8.9; every other kernel has room wherever it is listed.
+    """
+    half, modern = dtype in _HALF, compute_capability >= (8, 0)
+    small_memory = compute_capability in ((8, 6), (8, 9)) or compute_capability[0] == 12
+    if head_dim <= 64:
+        return _CutlassKernel(queries=64, keys=64, widest=64)
+    if half and head_dim <= 96 and compute_capability in ((8, 6), (8, 9)):
+        return _CutlassKernel(queries=128, keys=64, widest=96)
+    if half and modern and head_dim <= 128:
+        size = 64 if small_memory else 128
+        return _CutlassKernel(queries=size, keys=size, widest=128)
+    queries = 128 if half or modern else 64
+    return _CutlassKernel(queries=queries, keys=64, widest=128 if head_dim <= 128 else 1 << 16)
+
+
+def efficient_backward(
+    query: torch.Size, key: torch.Size, dtype: torch.dtype, compute_capability: tuple[int, int]
+) -> tuple[int, ...]:
+    """Blocks of the memory-efficient attention's backward: the row sums, and the workspace of its kernel.
+
+    For each head: float32 tiles that cover the query's gradient, with 16 bytes of lock each; where the gradients of
+    keys and values do not stay in registers, float32 tiles for these, once for each split of the keys.
+
+    Source: `_efficient_attention_backward` in `aten/src/ATen/native/transformers/cuda/attention_backward.cu` (delta,
+    `num_splits_key`) and `Params::workspace_size` in torch's `mem_eff_attention/kernel_backward.h`. With float32 the
+    row sums are made by an operation before, whose products of [rows, tokens, heads, head_dim] are gone by then.
+    """
+    rows, heads, tokens, head_dim = query
+    kernel = _cutlass_kernel(head_dim, dtype, compute_capability)
+    tiles = -(-tokens // kernel.queries) * -(-head_dim // kernel.keys)
+    words = tiles * (4 + kernel.queries * kernel.keys)
+    in_registers = kernel.widest <= kernel.queries
+    if dtype in _HALF and not in_registers:
+        words += 2 * _key_splits(rows * heads, key[2], kernel) * kernel.keys * _rounded(head_dim, kernel.queries)
+    return rows * heads * tokens * _FLOAT32_BYTES, rows * heads * _rounded(words, 4) * _FLOAT32_BYTES
+
+
+def _key_splits(blocks: int, keys: int, kernel: _CutlassKernel) -> int:
+    """`num_splits_key` of a kernel that accumulates outside of registers."""
+    splits = -(-keys // kernel.keys)
+    if blocks >= 256 and keys <= 2 * kernel.keys:
+        splits = 1
+    return max(1, min(splits, 200 // blocks))
+
+
+def efficient_forward(query: torch.Size, dtype: torch.dtype) -> tuple[int, ...]:
+    """A float32 copy of the output, above a head_dim of 128 in 16-bit types only.
+
+    Source: `kNeedsOutputAccumulatorBuffer` in torch's `mem_eff_attention/kernel_forward.h`.
+    """
+    if query[3] <= 128 or dtype not in _HALF:
+        return ()
+    return (query.numel() * _FLOAT32_BYTES,)
+
+
+def _rounded(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

@@ -1,0 +1,156 @@
+"""A trace on a card: peaks by phase and category, refusal, and the attribution of the peak."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiler.allocator import AllocatorConfig, PhaseMemory, Trace, TraceBuilder, replay, replay_on_card
+from profiler.domain.memory import Category, Phase
+
+MIB = 1024 * 1024
+PLAIN = AllocatorConfig()
+
+
+def training() -> Trace:
+    """11 MiB of weights stay; 5 MiB of activations come and go in forward; 19 MiB of gradients in backward."""
+    builder = TraceBuilder()
+    builder.enter(Phase.LOAD)
+    builder.allocate(11 * MIB, Category.WEIGHTS)
+    builder.enter(Phase.FORWARD)
+    activations = builder.allocate(5 * MIB, Category.ACTIVATIONS)
+    builder.free(activations)
+    builder.enter(Phase.BACKWARD)
+    gradients = builder.allocate(19 * MIB + 1, Category.GRADIENTS)
+    builder.enter(Phase.OPTIMIZER)
+    builder.free(gradients)
+    return builder.finished()
+
+
+def test_slop_belongs_to_the_category_of_its_block():
+    # By hand: 11 in a segment of 12, 1 wasted; 5 in a segment of 20; 19 and a bit in that segment, the rest wasted.
+    result = replay_on_card(training(), capacity_bytes=None, config=PLAIN)
+    assert result.peak_allocated_bytes == 32 * MIB
+    assert result.peak_reserved_bytes == 32 * MIB
+    assert result.peak_phase is Phase.BACKWARD
+    assert result.breakdown == {Category.WEIGHTS: 12 * MIB, Category.GRADIENTS: 20 * MIB}
+    assert result.live_bytes == {0: 12 * MIB, 2: 20 * MIB}
+    assert result.peak_event == 3
+    assert result.events_reached == 5
+    assert result.peak_inactive_split_bytes == 15 * MIB
+    assert result.refusal is None
+    assert result.phases == {
+        Phase.LOAD: PhaseMemory(peak_allocated_bytes=12 * MIB, peak_reserved_bytes=12 * MIB),
+        Phase.FORWARD: PhaseMemory(peak_allocated_bytes=17 * MIB, peak_reserved_bytes=32 * MIB),
+        Phase.BACKWARD: PhaseMemory(peak_allocated_bytes=32 * MIB, peak_reserved_bytes=32 * MIB),
+        Phase.OPTIMIZER: PhaseMemory(peak_allocated_bytes=32 * MIB, peak_reserved_bytes=32 * MIB),
+    }
+
+
+def test_the_run_ends_at_the_refusal():
+    result = replay_on_card(training(), capacity_bytes=31 * MIB, config=PLAIN)
+    assert result.refusal is not None
+    assert result.refusal.phase is Phase.FORWARD
+    assert result.refusal.requested_bytes == 5 * MIB
+    assert result.refusal.tried_bytes == 20 * MIB
+    assert result.refusal.free_bytes == 19 * MIB
+    assert result.refusal.allocated_bytes == result.refusal.reserved_bytes == 12 * MIB
+    assert result.events_reached == 1
+    assert result.num_alloc_retries == 1
+    assert list(result.phases) == [Phase.LOAD, Phase.FORWARD]
+    assert result.peak_allocated_bytes == 12 * MIB
+    assert result.peak_phase is Phase.LOAD
+
+
+def test_expandable_segments_fit_where_plain_ones_do_not():
+    # 11 and 19 share pages: 40 MiB mapped in all, where plain segments of 12 and 20 need 32.
+    expandable = AllocatorConfig(expandable_segments=True)
+    result = replay_on_card(training(), capacity_bytes=40 * MIB, config=expandable)
+    assert result.refusal is None
+    assert result.peak_reserved_bytes == 40 * MIB
+    assert result.peak_allocated_bytes == 30 * MIB + 512
+
+
+def test_the_first_block_can_be_refused():
+    result = replay_on_card(training(), capacity_bytes=1, config=PLAIN)
+    assert result.peak_allocated_bytes == result.peak_reserved_bytes == 0
+    assert result.breakdown == {}
+    assert result.peak_event == -1
+    assert result.peak_phase is Phase.LOAD
+    assert result.refusal is not None
+
+
+def test_empty_tensors_take_nothing():
+    """`NativeCachingAllocator::allocate`: only sizes above 0 reach the allocator."""
+    builder = TraceBuilder()
+    builder.enter(Phase.LOAD)
+    empty = builder.allocate(0, Category.INPUTS)
+    builder.allocate(1, Category.INPUTS)
+    builder.free(empty)
+    result = replay_on_card(builder.finished(), capacity_bytes=None, config=PLAIN)
+    assert result.peak_allocated_bytes == 512
+    assert result.live_bytes == {1: 512}
+
+
+def test_phases_without_events_hold_what_was_there():
+    builder = TraceBuilder()
+    builder.allocate(512, Category.WEIGHTS)
+    builder.enter(Phase.REWARD)
+    builder.enter(Phase.FORWARD)
+    builder.allocate(512, Category.ACTIVATIONS)
+    builder.enter(Phase.OPTIMIZER)
+    phases = replay_on_card(builder.finished(), capacity_bytes=None, config=PLAIN).phases
+    assert {phase: memory.peak_allocated_bytes for phase, memory in phases.items()} == {
+        Phase.REWARD: 512,
+        Phase.FORWARD: 1024,
+        Phase.OPTIMIZER: 1024,
+    }
+
+
+def test_a_trace_without_phases_is_loading():
+    builder = TraceBuilder()
+    builder.allocate(512, Category.WEIGHTS)
+    assert list(replay_on_card(builder.finished(), capacity_bytes=None, config=PLAIN).phases) == [Phase.LOAD]
+
+
+def test_an_empty_trace_is_refused():
+    with pytest.raises(ValueError, match="without events"):
+        replay_on_card(TraceBuilder().finished(), capacity_bytes=None, config=PLAIN)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    builder = TraceBuilder()
+    builder.enter(Phase.LOAD)
+    live: list[int] = []
+    for _ in range(draw(st.integers(1, 30))):
+        action = draw(st.sampled_from(["allocate", "free", "enter"]))
+        if action == "enter":
+            builder.enter(draw(st.sampled_from(list(Phase))))
+        elif action == "free" and live:
+            builder.free(live.pop(draw(st.integers(0, len(live) - 1))))
+        else:
+            size = draw(st.one_of(st.integers(0, 4000), st.integers(0, 30 * MIB)))
+            live.append(builder.allocate(size, draw(st.sampled_from(list(Category)))))
+    builder.allocate(1, Category.OTHER)
+    return builder.finished()
+
+
+@given(traces(), st.booleans(), st.one_of(st.none(), st.integers(1, 200 * MIB)))
+def test_parts_sum_to_the_peak_on_every_card(trace, expandable, capacity):
+    result = replay_on_card(trace, capacity_bytes=capacity, config=AllocatorConfig(expandable_segments=expandable))
+    assert sum(result.breakdown.values()) == sum(result.live_bytes.values()) == result.peak_allocated_bytes
+    assert max(phase.peak_allocated_bytes for phase in result.phases.values()) == result.peak_allocated_bytes
+    assert result.phases[result.peak_phase].peak_allocated_bytes == result.peak_allocated_bytes
+    assert result.peak_allocated_bytes <= result.peak_reserved_bytes
+    assert (result.refusal is None) == (result.events_reached == len(trace.events))
+    if capacity is None:
+        assert result.refusal is None
+        assert result.num_alloc_retries == 0
+        rounded = replay(trace).peak_allocated_bytes
+        wasted = 0 if expandable else 31 * MIB
+        empty = 512 * sum(size == 0 for size in trace.sizes_bytes)
+        assert rounded - empty <= result.peak_allocated_bytes <= rounded + wasted
+    else:
+        assert result.peak_reserved_bytes <= capacity
+        whole = replay_on_card(trace, capacity_bytes=None, config=AllocatorConfig(expandable_segments=expandable))
+        assert result.refusal is None or result.peak_allocated_bytes <= whole.peak_allocated_bytes

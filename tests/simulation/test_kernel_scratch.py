@@ -1,0 +1,69 @@
+"""Scratch of CUDA kernels inside one operation, against bytes worked out by hand."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.memory import Category, Phase
+from profiler.simulation.session import Simulation
+
+
+@pytest.fixture
+def scratch() -> Iterator[Callable[[], list[int]]]:
+    """Sizes of the workspace taken so far; all of it given back."""
+    simulation = Simulation(KNOWN_GPUS["a100-40gb"])
+
+    def sizes() -> list[int]:
+        trace = simulation.recorder.finished()
+        blocks = [index for index, category in enumerate(trace.categories) if category is Category.WORKSPACE]
+        assert all(-(block + 1) in trace.events for block in blocks)
+        return [trace.sizes_bytes[block] for block in blocks]
+
+    with simulation.running():
+        simulation.recorder.enter(Phase.FORWARD)
+        yield sizes
+
+
+def embedding_backward(tokens: int) -> None:
+    weight = torch.nn.Parameter(torch.empty((512, 64), dtype=torch.bfloat16, device="meta"))
+    ids = torch.zeros((1, tokens), dtype=torch.int64, device="meta")
+    torch.nn.functional.embedding(ids, weight).sum().backward()
+
+
+def test_embedding_backward_sorts_above_3072_tokens(scratch: Callable[[], list[int]]) -> None:
+    embedding_backward(3072)
+    assert scratch() == []
+    embedding_backward(3073)
+    # Six lists of 8-byte indices, and a float32 row of 64 for each token.
+    assert scratch() == [*(6 * [3073 * 8]), 3073 * 64 * 4]
+
+
+def test_the_gradient_of_indexing_sorts_its_indices(scratch: Callable[[], list[int]]) -> None:
+    hidden = torch.empty((2, 1000, 8), device="meta", requires_grad=True)
+    mask = torch.ones((2, 1000), dtype=torch.bool, device="meta")
+    taken = hidden[mask]
+    before = scratch()
+    taken.sum().backward()
+    # The mask is what was kept, so its positions are looked up again: two indices of 8 bytes for each.
+    assert scratch()[len(before) :] == [2000 * 2 * 8, *(4 * [2000 * 8]), 2 * 2000 * 8]
+
+
+def test_writing_by_index_sorts_nothing(scratch: Callable[[], list[int]]) -> None:
+    target = torch.empty(4000, device="meta")
+    target[torch.arange(4000, device="meta")] = torch.empty(4000, device="meta")
+    assert scratch() == []
+
+
+def test_the_norm_for_clipping_gives_every_tensor_the_chunks_of_the_largest(scratch: Callable[[], list[int]]) -> None:
+    # 200,000 values are 4 chunks of 65,536; 3 tensors of 4 float32.
+    tensors = [torch.empty(size, dtype=torch.bfloat16, device="meta") for size in (200_000, 64, 64)]
+    torch._foreach_norm(tensors)
+    assert scratch() == [3 * 4 * 4]
+
+
+def test_the_chunk_is_that_of_the_installed_torch() -> None:
+    header = Path(torch.__file__).parent / "include" / "ATen" / "native" / "cuda" / "MultiTensorApply.cuh"
+    assert "kChunkSize = 65536;" in header.read_text()

@@ -1,0 +1,70 @@
+"""What a step of each optimizer takes beside parameters, gradients and states, against bytes worked out by hand.
+
+Two bfloat16 parameters of 1,024 x 1,024 and 512 x 1,024: 2 MiB and 1 MiB, gradients and states alike.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers.optimization import Adafactor
+
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.memory import Phase
+from profiler.domain.units import MIB
+from profiler.simulation.session import Simulation
+
+TRAINABLE = 3 * MIB
+
+
+def peak_of_second_step(make: Callable[[Iterable[nn.Parameter]], Any]) -> int:
+    """Highest level of the second step in bytes, parameters, gradients and states included."""
+    simulation = Simulation(KNOWN_GPUS["a100-40gb"])
+    with simulation.running():
+        simulation.recorder.enter(Phase.OPTIMIZER)
+        parameters = [
+            nn.Parameter(torch.empty(shape, dtype=torch.bfloat16, device="meta"))
+            for shape in ((1024, 1024), (512, 1024))
+        ]
+        for parameter in parameters:
+            parameter.grad = torch.empty_like(parameter)
+        optimizer = make(parameters)
+        optimizer.step()
+        first = len(simulation.recorder.finished().events)
+        optimizer.step()
+        trace = simulation.recorder.finished()
+    level = peak = 0
+    for index, event in enumerate(trace.events):
+        # Step counts and hyperparameters, of 4 bytes each, are not looked at.
+        size = trace.sizes_bytes[abs(event) - 1] if trace.sizes_bytes[abs(event) - 1] >= 2048 else 0
+        level += size if event > 0 else -size
+        peak = max(peak, level) if index >= first - 1 else peak
+    return peak
+
+
+@pytest.mark.parametrize(
+    ("make", "peak"),
+    [
+        # Parameters, gradients and two states; the kernel works in place.
+        (lambda values: torch.optim.AdamW(values, fused=True), 4 * TRAINABLE),
+        # And the square roots of all second moments at once (`_foreach_sqrt`).
+        (lambda values: torch.optim.AdamW(values), 5 * TRAINABLE),
+        # One parameter after another: the square root of the largest, and its quotient by the bias correction.
+        (lambda values: torch.optim.AdamW(values, foreach=False), 4 * TRAINABLE + 2 * 2 * MIB),
+        # Without momentum nothing is kept, and the update is in place.
+        (lambda values: torch.optim.SGD(values, lr=0.1), 2 * TRAINABLE),
+        # With weight decay, decayed gradients of all parameters are made.
+        (lambda values: torch.optim.SGD(values, lr=0.1, weight_decay=0.1), 3 * TRAINABLE),
+    ],
+)
+def test_the_peak_of_a_step(make: Callable[[Iterable[nn.Parameter]], Any], peak: int) -> None:
+    assert peak_of_second_step(make) == peak
+
+
+def test_adafactor_works_in_float32_one_parameter_at_a_time() -> None:
+    """The largest has 4 MiB in float32: the parameter, the gradient, its square or update, and one more on the way."""
+    rows_and_columns = (1024 + 1024) * 4 + (512 + 1024) * 4
+    beside = peak_of_second_step(lambda values: Adafactor(values)) - 2 * TRAINABLE - rows_and_columns
+    assert 3 * 4 * MIB <= beside <= 4 * 4 * MIB + 32 * 1024

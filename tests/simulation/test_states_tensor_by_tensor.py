@@ -1,0 +1,110 @@
+"""States of bitsandbytes' 8-bit AdamW, tensor by tensor, against sizes worked out by hand.
+
+The model has a tensor of every kind: an embedding, an LM head of its own, matrices of 4,096 values and more, matrices
+below, and vectors. bitsandbytes keeps the states of embeddings (transformers asks for that) and of tensors of fewer
+than 4,096 values in float32, all others in a byte each with a float32 for every 256.
+"""
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from simulating import Simulated, simulate
+
+from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.memory import Category
+from profiler.domain.optimizers import Optimizer
+
+VOCABULARY, HIDDEN, MLP = 2048, 64, 160
+MODEL: dict[str, Any] = dict(BUILTIN_MODELS["tiny"].config) | {
+    "vocab_size": VOCABULARY,
+    "tie_word_embeddings": False,
+}
+IN_FLOAT32 = {
+    "model.embed_tokens.weight": VOCABULARY * HIDDEN,
+    "model.layers.0.self_attn.k_proj.weight": 32 * HIDDEN,
+    "model.layers.0.self_attn.v_proj.weight": 32 * HIDDEN,
+    "model.layers.0.self_attn.q_proj.bias": 64,
+    "model.layers.0.self_attn.k_proj.bias": 32,
+    "model.layers.0.self_attn.v_proj.bias": 32,
+    "model.layers.0.input_layernorm.weight": HIDDEN,
+    "model.layers.0.post_attention_layernorm.weight": HIDDEN,
+    "model.norm.weight": HIDDEN,
+}
+IN_A_BYTE = {
+    "model.layers.0.self_attn.q_proj.weight": 4096,  # exactly the border
+    "model.layers.0.self_attn.o_proj.weight": 4096,
+    "model.layers.0.mlp.gate_proj.weight": MLP * HIDDEN,
+    "model.layers.0.mlp.up_proj.weight": MLP * HIDDEN,
+    "model.layers.0.mlp.down_proj.weight": MLP * HIDDEN,
+    "lm_head.weight": VOCABULARY * HIDDEN,  # a linear layer, and no embedding
+}
+"""Values by name; the second layer is like the first."""
+
+
+@cache
+def simulated(optim: Optimizer) -> Simulated:
+    return simulate(optim=optim, model_config=MODEL)
+
+
+@cache
+def states(optim: Optimizer) -> dict[str, dict[str, torch.Tensor]]:
+    """Tensors of each parameter's state, by the names of both."""
+    trainer = simulated(optim).trainer
+    optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    return {
+        name: {key: value for key, value in optimizer.state[parameter].items() if isinstance(value, torch.Tensor)}
+        for name, parameter in trainer.model.named_parameters()
+    }
+
+
+def test_every_kind_of_tensor_is_there() -> None:
+    names = {name.replace("layers.1.", "layers.0.") for name in states(Optimizer.ADAMW_8BIT)}
+    assert names == IN_FLOAT32.keys() | IN_A_BYTE.keys()
+
+
+@pytest.mark.parametrize("name", IN_FLOAT32)
+def test_states_in_float32(name: str) -> None:
+    found = {key: value.nbytes for key, value in states(Optimizer.ADAMW_8BIT)[name].items()}
+    assert found == {"state1": 4 * IN_FLOAT32[name], "state2": 4 * IN_FLOAT32[name]}
+
+
+@pytest.mark.parametrize("name", IN_A_BYTE)
+def test_states_in_a_byte(name: str) -> None:
+    values, blocks = IN_A_BYTE[name], IN_A_BYTE[name] // 256
+    found = {key: value.nbytes for key, value in states(Optimizer.ADAMW_8BIT)[name].items()}
+    assert found == {
+        "state1": values,
+        "state2": values,
+        "absmax1": 4 * blocks,
+        "absmax2": 4 * blocks,
+        # Tables of 256 float32 values, shared by all tensors.
+        "qmap1": 4 * 256,
+        "qmap2": 4 * 256,
+    }
+
+
+def rounded(size_bytes: int) -> int:
+    return -(-size_bytes // 512) * 512
+
+
+def test_the_sum_is_what_is_in_memory() -> None:
+    def times(name: str) -> int:
+        return 2 if "layers" in name else 1
+
+    wide = sum(times(name) * 2 * rounded(4 * values) for name, values in IN_FLOAT32.items())
+    narrow = sum(
+        times(name) * 2 * (rounded(values) + rounded(4 * (values // 256))) for name, values in IN_A_BYTE.items()
+    )
+    left = simulated(Optimizer.ADAMW_8BIT).left_at_the_end()
+    assert left[Category.OPTIMIZER_STATE] == wide + narrow + 2 * 4 * 256
+
+
+def test_paged_states_of_100_000_values_or_more_are_not_on_the_card() -> None:
+    """The embedding and the LM head are that large: their states are in managed memory, outside the allocator."""
+    plain = simulated(Optimizer.ADAMW_8BIT).left_at_the_end()[Category.OPTIMIZER_STATE]
+    paged = simulated(Optimizer.PAGED_ADAMW_8BIT).left_at_the_end()[Category.OPTIMIZER_STATE]
+    large = VOCABULARY * HIDDEN
+    assert large >= 100_000
+    assert plain - paged == 2 * (4 * large) + 2 * large

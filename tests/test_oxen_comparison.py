@@ -1,0 +1,145 @@
+"""`results/oxen_2025/comparison.md`: the numbers in its tables are those of the parquet files and of the publication.
+
+After new results: `python tests/test_oxen_comparison.py` writes the tables anew, between the marks; the prose quotes no
+simulated number of its own, and is to be read again.
+"""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from profiler.domain.units import GIB
+from profiler.storage.published import read_published
+
+FOLDER = Path(__file__).parents[1] / "results" / "oxen_2025"
+PAGE = FOLDER / "comparison.md"
+METHODS = {
+    "ft": "full",
+    "ft8": "full + 8-bit",
+    "ft8gc": "full + 8-bit + checkpointing",
+    "lora": "LoRA",
+}
+"""From the ids of the published rows to our labels."""
+UNKNOWN = "?"
+
+
+def cells() -> pd.DataFrame:
+    """One row a cell: method, model, published as printed, what an unlimited card would need, and status; GiB."""
+    runs = pd.read_parquet(FOLDER / "runs.parquet").set_index(["label", "model"])
+    reserved = runs.get("required_reserved_bytes", runs["peak_reserved_bytes"])
+    rows = []
+    for figure in read_published():
+        source, _, rest = figure.id.partition("-")
+        method = METHODS.get(rest.rpartition("-")[0])
+        if source != "oxen" or method is None:
+            continue
+        key = (method, str(figure.model_assumed).lower())
+        rows.append(
+            {
+                "method": method,
+                "model": key[1],
+                "published": figure.printed,
+                "allocated": runs.loc[key, "required_allocated_bytes"] / GIB,
+                "reserved": reserved[key] / GIB,
+                "status": runs.loc[key, "status"],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def number(value: float, *, sign: bool = False) -> str:
+    return UNKNOWN if pd.isna(value) else f"{value:{'+' if sign else ''}.1f}"
+
+
+def table_of_cells() -> str:
+    lines = [
+        "| method | model | published | simulated: allocated, GiB | reserved, GiB | fits | published less allocated |",
+        "| --- | --- | ---: | ---: | ---: | --- | ---: |",
+    ]
+    for cell in cells().itertuples():
+        difference = UNKNOWN if cell.published == "OOM" else number(float(cell.published) - cell.allocated, sign=True)
+        fits = "yes" if cell.status == "ok" else "no"
+        lines.append(
+            f"| {cell.method} | {cell.model} | {cell.published} | {number(cell.allocated)} | {number(cell.reserved)} "
+            f"| {fits} | {difference} |"
+        )
+    return "\n".join(lines)
+
+
+def table_of_savings() -> str:
+    """What a change of method saves, published and simulated; only where both cells are numbers."""
+    by_cell = cells().set_index(["method", "model"])
+    steps = (("full", "full + 8-bit"), ("full + 8-bit", "full + 8-bit + checkpointing"))
+    lines = ["| from | to | model | published | simulated, GiB |", "| --- | --- | --- | ---: | ---: |"]
+    for before, after in steps:
+        for model in by_cell.loc[before].index:
+            first, second = by_cell.loc[(before, model)], by_cell.loc[(after, model)]
+            if "OOM" in (first.published, second.published):
+                continue
+            printed = float(first.published) - float(second.published)
+            saved = first.allocated - second.allocated
+            lines.append(f"| {before} | {after} | {model} | {printed:.0f} | {number(saved)} |")
+    return "\n".join(lines)
+
+
+TABLES = {"cells": table_of_cells, "savings": table_of_savings}
+
+
+def parts(name: str, page: str) -> tuple[str, str, str]:
+    """Before, between and after the marks of a table."""
+    before, begun, rest = page.partition(f"<!-- begin {name} -->\n")
+    table, ended, after = rest.partition(f"\n<!-- end {name} -->")
+    assert begun, name
+    assert ended, name
+    return before + begun, table, ended + after
+
+
+def rewrite() -> None:
+    """Write the tables anew."""
+    page = PAGE.read_text(encoding="utf-8")
+    for name, table in TABLES.items():
+        before, _, after = parts(name, page)
+        page = before + table() + after
+    PAGE.write_text(page, encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_tables_are_those_of_the_results(name: str) -> None:
+    assert parts(name, PAGE.read_text(encoding="utf-8"))[1] == TABLES[name]()
+
+
+def test_every_published_cell_is_compared() -> None:
+    assert len(cells()) == 20
+
+
+def test_what_the_page_says_of_all_cells_holds() -> None:
+    found = cells()
+    ran = found[found.published != "OOM"]
+    # All that ran out there do so here and one more; all but that one are published higher than what is simulated.
+    refused_here = found[(found.status == "oom") & (found.published != "OOM")]
+    assert list(refused_here.model + ", " + refused_here.method) == ["qwen2.5-14b, LoRA"]
+    assert set(found[found.published == "OOM"].index) <= set(found[found.status == "oom"].index)
+    above = ran.published.astype(float) > ran.allocated
+    assert list(ran[~above].model + ", " + ran[~above].method) == ["qwen2.5-14b, LoRA"]
+
+
+def test_the_order_of_methods_is_as_the_page_says() -> None:
+    found = cells()
+    same = {}
+    for model, group in found[found.published != "OOM"].groupby("model"):
+        published = group.assign(published=group.published.astype(float)).sort_values("published").method
+        same[model] = list(published) == list(group.sort_values("allocated").method)
+    assert [model for model, agrees in same.items() if not agrees] == ["qwen2.5-0.5b"]
+
+
+def test_no_optimizer_saves_what_the_page_says_no_optimizer_saves() -> None:
+    """AdamW's states in float32 against one byte each: six bytes a parameter, for every parameter, is the most."""
+    runs = pd.read_parquet(FOLDER / "runs.parquet").drop_duplicates("model").set_index("model")
+    most = {model: 6 * runs.loc[model, "parameters"] / 1e9 for model in ("qwen2.5-0.5b", "llama-3.2-1b")}
+    assert most["qwen2.5-0.5b"] < 25 - 16
+    assert most["llama-3.2-1b"] < 38 - 26
+
+
+if __name__ == "__main__":
+    rewrite()
