@@ -113,6 +113,12 @@ def _end_of_profile() -> None:
         pass
 
 
+def sizes_taken(profile: Any) -> list[int]:
+    """Bytes of every allocation in a profile, in the order of time."""
+    sizes = [event.typed[1].alloc_size for event in _events(profile) if event.tag == _EventType.Allocation]
+    return [size for size in sizes if size > 0]
+
+
 def _events(profile: Any) -> Iterator[Any]:
     """Memory events and marks in the order of time."""
     found, waiting = [], list(profile.profiler.kineto_results.experimental_event_tree())

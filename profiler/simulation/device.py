@@ -11,6 +11,7 @@ from profiler.simulation.known_values import MOST_ELEMENTS, forget, known, on_ho
 from profiler.simulation.op_plans import Plan, follow, make_plan, signature
 from profiler.simulation.recorder import Recorder
 from profiler.simulation.scratch import hold
+from profiler.simulation.summed_gradients import holders_of_a_sum, sums_in_place
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -40,8 +41,15 @@ class SimulatedGpu(TorchDispatchMode):
     def __init__(self, recorder: Recorder, *, scratch: Mapping[Any, Scratch]) -> None:
         super().__init__()
         self.recorder = recorder
-        self._scratch = scratch
+        # By identity: ATen's operations live as long as the process and hash slowly.
+        self._scratch = {id(operation): takes for operation, takes in scratch.items()}
         self._plans: dict[Hashable, Plan | None] = {}
+        holders_of_a_sum()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # torch wraps each call of a mode's handler to keep its compiler away; nothing is compiled here.
+        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -49,7 +57,7 @@ class SimulatedGpu(TorchDispatchMode):
         """Run one operation."""
         kwargs = kwargs or {}
         self.recorder.operation = func
-        handler = HANDLERS.get(func)
+        handler = _HANDLER_OF.get(id(func))
         if handler is not None:
             return handler(self, args, kwargs)
         return self.run(func, args, kwargs)
@@ -57,16 +65,16 @@ class SimulatedGpu(TorchDispatchMode):
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation without regard to handlers of its own."""
         key, tensors = signature(func, args, kwargs)
-        on_device = [tensor for tensor in tensors if tensor.device.type == "meta"]
+        on_device = sum([tensor.is_meta for tensor in tensors])
         if not on_device:
             if tensors or not _on_meta(kwargs):
                 return func(*args, **kwargs)
             return self._make_known(func, args, kwargs)
-        if len(on_device) != len(tensors):
+        if on_device != len(tensors):
             args, kwargs = _to_meta(args), _to_meta(kwargs)
             key, tensors = signature(func, args, kwargs)
         result = self._run_on_device(func, args, kwargs, key, tensors)
-        if (scratch := self._scratch.get(func)) is not None:
+        if (scratch := self._scratch.get(id(func))) is not None:
             hold(self.recorder, scratch(args, result), f"{func}'s kernel")
         _carry_values(func, args, kwargs, tensors, result)
         return result
@@ -130,7 +138,7 @@ def _to_meta(value: Any) -> Any:
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
-        return [value] if value.device.type == "meta" else []
+        return [value] if value.is_meta else []
     if isinstance(value, list | tuple):
         return [tensor for item in value for tensor in _tensors_in(item)]
     return []
@@ -146,9 +154,11 @@ def _writes(func: Any) -> bool:
 
 def _carry_values(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor], result: Any) -> None:
     """If all arguments are known, so is the result; what an unknown value overwrites is forgotten."""
-    values = [known(tensor) for tensor in tensors]
-    if any(value is None for value in values) or torch.Tag.nondeterministic_seeded in func.tags:
-        if _writes(func) and any(value is not None for value in values):
+    unknown = sum([known(tensor) is None for tensor in tensors])
+    if unknown == len(tensors):
+        return
+    if unknown or torch.Tag.nondeterministic_seeded in func.tags:
+        if _writes(func):
             for tensor in _tensors_in(result):
                 forget(tensor)
         return
@@ -270,7 +280,14 @@ def _multinomial(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any
     return gpu.place(torch.full(shape, SAMPLED_TOKEN, dtype=torch.int64, device="cpu"))
 
 
+def _add(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`add`: in place where the autograd engine sums gradients."""
+    operation = aten.add_.Tensor if sums_in_place(*args[:2]) else aten.add.Tensor
+    return gpu.run(operation, args, kwargs)
+
+
 HANDLERS: dict[Any, Handler] = {
+    aten.add.Tensor: _add,
     aten._to_copy.default: _copy_to,
     aten.copy_.default: _copy_in_place,
     aten._local_scalar_dense.default: _to_scalar,
@@ -281,3 +298,4 @@ HANDLERS: dict[Any, Handler] = {
     aten._index_put_impl_.default: _index_put(aten._index_put_impl_.default),
     aten.multinomial.default: _multinomial,
 }
+_HANDLER_OF = {id(operation): handler for operation, handler in HANDLERS.items()}

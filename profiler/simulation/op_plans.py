@@ -43,14 +43,15 @@ class Plan:
 def signature(operation: Operation, args: Any, kwargs: Any) -> tuple[Hashable, list[torch.Tensor]]:
     """A key that decides the outputs' shapes, and the tensors among the arguments in order."""
     tensors: list[torch.Tensor] = []
-    key = (operation, _key(args, tensors), _key(tuple(kwargs.items()), tensors) if kwargs else ())
+    # ATen's operations live as long as the process and hash slowly.
+    key = (id(operation), _key(args, tensors), _key(tuple(kwargs.items()), tensors) if kwargs else ())
     return key, tensors
 
 
 def _key(value: Any, tensors: list[torch.Tensor]) -> Hashable:
     if isinstance(value, torch.Tensor):
         tensors.append(value)
-        return (value.shape, value.stride(), value.dtype, value.device.type)
+        return (value.shape, value.stride(), value.dtype, value.is_meta)
     if isinstance(value, list | tuple):
         return tuple([_key(item, tensors) for item in value])
     # 1, 1.0 and True are equal and mean different data types.

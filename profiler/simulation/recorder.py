@@ -126,7 +126,7 @@ class Recorder:
     def _site(self, tensor: torch.Tensor | None) -> Site:
         """The site of what the running operation makes; made anew only if there was none like it."""
         shape, dtype = (None, None) if tensor is None else (tensor.shape, tensor.dtype)
-        key = (self.operation, self._scope_name, shape, dtype, self.modules.current())
+        key = (id(self.operation), self._scope_name, shape, dtype, self.modules.current())
         site = self._sites.get(key)
         if site is None:
             site = Site(

@@ -170,7 +170,10 @@ def _tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 def _no_automatic_collection() -> Iterator[None]:
     gc.collect()
     gc.disable()
+    # What was there before (modules of torch and transformers) needs no look at every collection of the run.
+    gc.freeze()
     try:
         yield
     finally:
+        gc.unfreeze()
         gc.enable()
