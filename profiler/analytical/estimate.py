@@ -4,6 +4,7 @@ from profiler.analytical.instants import Instant, optimizer_instant, rollout_ins
 from profiler.analytical.rule import rule_of_thumb
 from profiler.analytical.training_pass import training_instants
 from profiler.domain.architecture import Architecture
+from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import Category
 from profiler.domain.outcome import CategoryShare, Estimate
 from profiler.domain.trial import TrialSpec
@@ -24,7 +25,11 @@ def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
 
     It holds for dense decoders of the Llama kind with gated MLPs, on one GPU, rolled out by transformers' `generate`.
     Left out: rounding to the allocator's blocks, the context, and scratch inside kernels other than cuBLAS.
+
+    Raises:
+        UsageError: The model is a mixture of experts, for which there is no closed form.
     """
+    _refuse_experts(architecture)
     peak = max(instants(spec, architecture), key=lambda instant: instant.total_bytes)
     return Estimate(
         peak_allocated_bytes=peak.total_bytes,
@@ -36,4 +41,19 @@ def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
             for category in Category
             if peak.sizes[category]
         ),
+    )
+
+
+def _refuse_experts(architecture: Architecture) -> None:
+    if architecture.num_experts <= 1:
+        return
+    raise UsageError(
+        [
+            Fault(
+                key="model",
+                found=architecture.model_type,
+                allowed=f"a mixture of {architecture.num_experts} experts has no closed-form estimate",
+                way_out="`python -m profiler.sweep` simulates it.",
+            )
+        ]
     )

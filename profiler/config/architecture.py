@@ -16,6 +16,7 @@ _NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attenti
 _DECODER_SUFFIXES = ("ForCausalLM", "ForConditionalGeneration")
 
 _EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""What families call the number of experts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,7 @@ class _Family:
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     qk_norm: bool = False
+    num_experts: int = 1
 
 
 _FAMILIES: Mapping[str, _Family] = {
@@ -48,6 +50,9 @@ _FAMILIES: Mapping[str, _Family] = {
         tie_word_embeddings=True,
         qk_norm=True,
     ),
+    "mixtral": _Family(max_position_embeddings=131_072, num_key_value_heads=8, num_experts=8),
+    "qwen2_moe": _Family(max_position_embeddings=32_768, num_key_value_heads=16, attention_bias=True, num_experts=60),
+    "qwen3_moe": _Family(max_position_embeddings=32_768, num_key_value_heads=4, qk_norm=True, num_experts=128),
     "phi3": _Family(max_position_embeddings=4096),
     "granite": _Family(max_position_embeddings=2048),
     "olmo2": _Family(max_position_embeddings=2048, qk_norm=True),
@@ -75,7 +80,7 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
         model: What the user called the model, for the fault.
 
     Raises:
-        UsageError: It describes no decoder-only model with dense layers of gated MLPs, or a field is not a number.
+        UsageError: It describes no decoder-only model with gated MLPs, or a field is not a number.
     """
     inner = config.get("text_config")
     text_config = inner if isinstance(inner, Mapping) else config
@@ -105,11 +110,13 @@ def _read(reader: FieldReader, *, model_type: str, qk_norm: bool) -> Architectur
         tie_word_embeddings=reader.flag("tie_word_embeddings"),
         qkv_bias=reader.flag("attention_bias"),
         qk_norm=qk_norm,
+        num_experts=max(1, reader.count("num_experts", minimum=0)),
     )
 
 
 def _with_defaults(config: Mapping[str, object], family: _Family) -> dict[str, object]:
     filled = dict(config)
+    filled["num_experts"] = next((config[name] for name in _EXPERT_FIELDS if config.get(name) is not None), None)
     for name, default in asdict(family).items():
         if filled.get(name) is None:
             filled[name] = default
@@ -129,8 +136,6 @@ def _refuse_what_is_no_decoder(
         raise _no_decoder(model, f"its config.json has no {', '.join(missing)}")
     if config.get("is_encoder_decoder") is True:
         raise _no_decoder(model, "its config.json says is_encoder_decoder")
-    if any(isinstance(count := filled.get(name), int) and count > 1 for name in _EXPERT_FIELDS):
-        raise _no_decoder(model, f"it is a mixture of experts ({model_type}), which the profiler cannot size yet")
     if model_type in _FAMILIES:
         return
     classes = config.get("architectures")

@@ -133,8 +133,8 @@ def _targets_exist(spec: TrialSpec, architecture: Architecture | None) -> Iterat
     targets = spec.lora_target_modules
     if targets is None or targets == (ALL_LINEAR,) or architecture is None:
         return
-    if architecture.model_type not in MODEL_TYPES:
-        # Its modules may be called anything; peft will say.
+    if architecture.model_type not in MODEL_TYPES or architecture.num_experts > 1:
+        # Its modules may be called anything, and experts are none; peft will say.
         return
     layers = FUSED_PROJECTION_NAMES if architecture.model_type == "phi3" else PROJECTION_NAMES
     allowed = (*layers, *OTHER_TARGETS)

@@ -36,6 +36,10 @@ class ProfilerError(Exception):
     exit_code = 1
 
 
+class UnsupportedTrialError(Exception):
+    """A trial that cannot be: the combination does not exist, or the simulation does not know how. An answer."""
+
+
 class UsageError(ProfilerError):
     """The input is wrong. Carries every fault found, not only the first."""
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from profiler.domain.errors import UnsupportedTrialError
 from profiler.simulation.kernel_scratch import Scratch
 from profiler.simulation.known_values import MOST_ELEMENTS, forget, known, on_host, set_known, stated
 from profiler.simulation.op_plans import Plan, follow, make_plan, signature
@@ -20,7 +21,7 @@ SAMPLED_TOKEN = 2
 """What sampling from unknown probabilities gives. Memory does not depend on it."""
 
 
-class UnsupportedOperationError(Exception):
+class UnsupportedOperationError(UnsupportedTrialError):
     """The simulation does not know what an operation makes."""
 
 

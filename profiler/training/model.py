@@ -10,10 +10,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.integrations import replace_with_bnb_linear
 from trl.trainer import grpo_trainer
 
+from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.trial import TrialSpec, Tuning, Weights
 from profiler.training.placement import Placement
 
 _INITIAL_STD = 0.02
+
+_NO_SUCH_ATTENTION = "does not support an attention implementation"
+"""Words of the ValueError that transformers raises then (`PreTrainedModel._sdpa_can_dispatch`)."""
 
 
 def build_config(values: Mapping[str, Any], *, name: str) -> Any:
@@ -29,7 +33,22 @@ def build_model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
 
     Random weights are made where they live; nothing is downloaded or copied. With `weights=pretrained` transformers
     loads `spec.model`, a local folder or a hub id.
+
+    Raises:
+        UnsupportedTrialError: transformers does not have this attention for this model.
     """
+    try:
+        return _model(spec, config, placement)
+    except ValueError as error:
+        if _NO_SUCH_ATTENTION not in str(error):
+            raise
+        raise UnsupportedTrialError(
+            f"transformers has no attn_implementation={spec.attn_implementation} for model type {config.model_type}; "
+            "attn_implementation=eager runs everywhere"
+        ) from error
+
+
+def _model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
     if spec.weights is Weights.PRETRAINED:
         return _pretrained(spec, placement)
     if spec.tuning is Tuning.QLORA:

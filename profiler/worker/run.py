@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from profiler.domain.builtin_models import find_builtin
+from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.outcome import Outcome, TrialRecord
 from profiler.domain.trial import Backend, PlannedTrial
 from profiler.domain.units import KIB
@@ -32,14 +33,13 @@ def run_job(job: WorkerJob) -> None:
 
 def _run_simulated(job: WorkerJob, model_config: Mapping[str, object]) -> None:
     """One run of the trainer, and a record for each card that it answers: the trial's own and its siblings'."""
-    from profiler.simulation.device import UnsupportedOperationError
     from profiler.worker.simulated import outcome_on_card, simulate, snapshot_on_card, unsupported
 
     started = time.monotonic()
     trials = (job.trial, *job.siblings)
     try:
         run = simulate(job.trial.spec, model_config)
-    except UnsupportedOperationError as error:
+    except UnsupportedTrialError as error:
         for trial in trials:
             _store(job, trial, unsupported(trial.spec, error), started)
         return

@@ -10,12 +10,12 @@ from typing import Any
 from profiler.allocator import AllocatorConfig, CardReplay, Trace, parse_alloc_conf, replay_on_card
 from profiler.allocator.largest import largest_groups
 from profiler.allocator.snapshot import memory_snapshot
+from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import CategoryShare, Outcome, OutOfMemory, PhasePeak, Status
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import gib_text
-from profiler.simulation.device import UnsupportedOperationError
 from profiler.simulation.libraries import cuda_context_bytes
 from profiler.simulation.session import Simulation
 from profiler.training.job import build_trainer
@@ -40,7 +40,7 @@ def simulate(spec: TrialSpec, model_config: Mapping[str, Any]) -> SimulatedRun:
     """Run the real trainer with the kernels of the specification's card.
 
     Raises:
-        UnsupportedOperationError: The simulation does not know an operation.
+        UnsupportedTrialError: The simulation does not know an operation, or transformers the combination.
     """
     simulation = Simulation(KNOWN_GPUS[str(spec.gpu)])
     with tempfile.TemporaryDirectory() as folder, simulation.running():
@@ -70,13 +70,13 @@ def run_simulated(spec: TrialSpec, model_config: Mapping[str, Any]) -> Outcome:
     """Run the trial and say what its card would have said."""
     try:
         run = simulate(spec, model_config)
-    except UnsupportedOperationError as error:
+    except UnsupportedTrialError as error:
         return unsupported(spec, error)
     return outcome_on_card(run, spec)
 
 
-def unsupported(spec: TrialSpec, error: UnsupportedOperationError) -> Outcome:
-    """The outcome of a trial that the simulation cannot run."""
+def unsupported(spec: TrialSpec, error: UnsupportedTrialError) -> Outcome:
+    """The outcome of a trial that cannot be simulated."""
     gpu = KNOWN_GPUS[str(spec.gpu)]
     return Outcome(status=Status.UNSUPPORTED, gpu_name=gpu.title, gpu_memory_bytes=gpu.memory_bytes, message=str(error))
 

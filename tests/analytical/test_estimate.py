@@ -8,6 +8,7 @@ from profiler.analytical import estimate, rule_of_thumb
 from profiler.analytical.estimate import instants
 from profiler.config.architecture import read_architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import ALL_LINEAR, Attention, Backend, Dtype, Lengths, Logprobs, TrialSpec, Tuning
@@ -110,3 +111,9 @@ def test_the_rule_by_hand(half_billion):
     assert rule_of_thumb(replace(_BASE, optim=Optimizer.ADAMW_8BIT), half_billion) == 494_032_768 * 8
     lora = replace(_BASE, tuning=Tuning.LORA, beta=0.04, **_ADAPTED)
     assert rule_of_thumb(lora, half_billion) == 494_032_768 * 2 + 8_798_208 * 10
+
+
+def test_a_mixture_of_experts_is_not_estimated():
+    mixture = replace(_architecture("qwen2.5-0.5b"), num_experts=8)
+    with pytest.raises(UsageError, match="a mixture of 8 experts has no closed-form estimate"):
+        estimate(_BASE, mixture)

@@ -66,13 +66,28 @@ def test_an_unknown_type_is_read_if_it_says_that_it_is_causal():
 
 
 @pytest.mark.parametrize(
+    ("fields", "experts"),
+    [
+        ({}, 1),
+        ({"num_experts": 0}, 1),
+        ({"model_type": "qwen3_moe"}, 128),
+        ({"model_type": "qwen3_moe", "num_experts": 16}, 16),
+        ({"model_type": "mixtral", "num_local_experts": 4}, 4),
+        ({"n_routed_experts": 256, "architectures": ["NewForCausalLM"]}, 256),
+    ],
+)
+def test_a_mixture_of_experts_says_how_many(fields, experts):
+    assert read_architecture({**LLAMA, **fields}, model="m").num_experts == experts
+
+
+@pytest.mark.parametrize(
     ("config", "reason"),
     [
         ({}, "has no hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, vocab_size"),
         ({**LLAMA, "model_type": "bert", "architectures": ["BertForMaskedLM"]}, "no causal language model"),
         ({**LLAMA, "model_type": "bert"}, "model_type bert"),
         ({**LLAMA, "is_encoder_decoder": True}, "is_encoder_decoder"),
-        ({**LLAMA, "num_experts": 8}, "mixture of experts"),
+        ({**LLAMA, "num_experts": "many"}, "num_experts=many"),
         ({**LLAMA, "hidden_size": "wide"}, "hidden_size=wide"),
         ({**LLAMA, "num_attention_heads": 0}, "num_attention_heads=0"),
     ],

@@ -130,3 +130,33 @@ def test_families_work_from_their_config(model_type: str) -> None:
     }
     outcome = run_simulated(small_spec(model="./a-folder"), config)
     assert outcome.status is Status.OK, outcome.message
+
+
+SMALL_MODEL: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+
+
+def test_attention_that_transformers_does_not_have_is_an_answer() -> None:
+    gemma2 = SMALL_MODEL | {"model_type": "gemma2", "head_dim": 16}
+    outcome = run_simulated(small_spec(model="my/gemma2"), gemma2)
+    assert outcome.status is Status.UNSUPPORTED
+    assert "no attn_implementation=sdpa for model type gemma2" in outcome.message
+    eager = run_simulated(small_spec(model="my/gemma2", attn_implementation=Attention.EAGER), gemma2)
+    assert eager.status is Status.OK
+
+
+def test_a_mixture_of_experts_is_simulated() -> None:
+    mixture = SMALL_MODEL | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
+    outcome = run_simulated(small_spec(model="my/mixture"), mixture | {"model_type": "qwen3_moe"})
+    assert outcome.status is Status.OK
+    # By hand: of two layers attention 64 x (64 + 32 + 32 + 64) and its two norms of 16, router 4 x 64, four experts of
+    # 3 x 64 x 32 and two norms of 64; embedding and LM head 512 x 64 each; the last norm 64.
+    layer = 64 * 192 + 32 + 4 * 64 + 4 * 3 * 64 * 32 + 128
+    assert outcome.parameters == 2 * layer + 2 * 512 * 64 + 64
