@@ -6,16 +6,23 @@ keys) as autograd saves them. T is `batch.positions`.
 
 from profiler.analytical.batch import Batch
 from profiler.analytical.parameters import adapted_projections, key_width, query_width
-from profiler.analytical.trained import FLOAT32_BYTES, ElementBytes, element_bytes, trains_everything
-from profiler.domain.architecture import Architecture
-from profiler.domain.trial import Attention, TrialSpec, Tuning
+from profiler.analytical.quantities import Count, Truth, larger, where, whole_units
+from profiler.analytical.trained import (
+    FLOAT32_BYTES,
+    ElementBytes,
+    element_bytes,
+    lora_rank,
+    trains_everything,
+)
+from profiler.analytical.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.trial import Attention, Tuning
 
 _MASK_ALIGNMENT = 8
 _MLP_INPUTS = ("gate_proj", "up_proj", "gate_up_proj")
 _ATTENTION_INPUTS = ("q_proj", "k_proj", "v_proj", "qkv_proj")
 
 
-def norm_saved_bytes(spec: TrialSpec, positions: int, width: int) -> int:
+def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count) -> Count:
     """What an RMSNorm over [T, width] saves.
 
     The input in float32 and one float32 a row; when the norm's own weight is trained, also the normalised input, in the
@@ -26,7 +33,7 @@ def norm_saved_bytes(spec: TrialSpec, positions: int, width: int) -> int:
     return positions * (FLOAT32_BYTES * width + FLOAT32_BYTES + normalised)
 
 
-def attention_saved_bytes(spec: TrialSpec, architecture: Architecture, batch: Batch) -> int:
+def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """What the attention kernel saves: queries, keys, values, output, and its statistics.
 
     - no mask (flash, cuDNN): keys and values of their own heads; a float32 log-sum-exp for each query;
@@ -37,8 +44,10 @@ def attention_saved_bytes(spec: TrialSpec, architecture: Architecture, batch: Ba
     By hand, one row of 8 tokens, 2 query heads and 1 key head of 4, bfloat16: 8 x (8 + 4 + 4 + 8) x 2 + 2 x 8 x 4 =
     448 B without a mask, 8 x 32 x 2 + 64 + 8 x 8 x 2 = 704 B with one.
 
-    Does not hold for float32 without autocast on kernels that pad, nor for sliding windows. FlashAttention-2 with a
-    mask unpads the rows instead: taken as without a mask, an upper bound.
+    - FlashAttention-2 with a mask: queries, keys, values and output of the tokens that are not padding, the output
+      padded again, and the statistics.
+
+    Does not hold for float32 without autocast on kernels that pad, nor for sliding windows.
     """
     compute = element_bytes(spec).compute
     heads, width = architecture.num_attention_heads, batch.width
@@ -47,14 +56,17 @@ def attention_saved_bytes(spec: TrialSpec, architecture: Architecture, batch: Ba
     if spec.attn_implementation is Attention.EAGER:
         scores = batch.rows * heads * width * width * (FLOAT32_BYTES + compute)
         return batch.positions * 4 * queries * compute + scores
-    if not batch.has_mask or spec.attn_implementation is Attention.FLASH_ATTENTION_2:
-        return batch.positions * 2 * (queries + keys) * compute + statistics
-    aligned = -(-width // _MASK_ALIGNMENT) * _MASK_ALIGNMENT
+    own_heads = batch.positions * 2 * (queries + keys) * compute + statistics
+    if spec.attn_implementation is Attention.FLASH_ATTENTION_2:
+        real = batch.rows * batch.prompt_tokens + batch.scored_tokens
+        unpadded = (real * 2 * (queries + keys) + batch.positions * queries) * compute + statistics
+        return where(batch.has_mask, unpadded, own_heads)
+    aligned = whole_units(width, _MASK_ALIGNMENT) * _MASK_ALIGNMENT
     mask = batch.rows * width * aligned * compute
-    return batch.positions * 4 * queries * compute + statistics + mask
+    return where(batch.has_mask, batch.positions * 4 * queries * compute + statistics + mask, own_heads)
 
 
-def linear_inputs_saved_bytes(spec: TrialSpec, architecture: Architecture, positions: int) -> int:
+def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
     """Inputs that the linear layers of one decoder layer save for the gradients of their weights or adapters.
 
     - full, weights in the compute type: each distinct input once: [T, H] for q, k, v; [T, H] for gate, up; [T, I] for
@@ -69,19 +81,19 @@ def linear_inputs_saved_bytes(spec: TrialSpec, architecture: Architecture, posit
     sizes = element_bytes(spec)
     hidden, inner = architecture.hidden_size, architecture.intermediate_size
     if trains_everything(spec):
-        copies = 5 if sizes.autocast_casts else 2
+        copies = where(sizes.autocast_casts, 5, 2)
         return positions * (copies * hidden + inner) * sizes.compute
     adapted = adapted_projections(architecture, spec.lora_target_modules or ())
-    low_rank = len(adapted) * (spec.lora_rank or 0) * sizes.compute
+    low_rank = len(adapted) * (lora_rank(spec)) * sizes.compute
     if spec.tuning is Tuning.QLORA:
         names = {part.name for part in adapted}
         shared = hidden * (bool(names.intersection(_ATTENTION_INPUTS)) + bool(names.intersection(_MLP_INPUTS)))
         return positions * ((shared + inner * ("down_proj" in names)) * sizes.compute + low_rank)
-    element = sizes.compute if spec.bf16 else sizes.adapter
+    element = where(spec.bf16, sizes.compute, sizes.adapter)
     return positions * (sum(part.in_features for part in adapted) * element + low_rank)
 
 
-def mlp_saved_bytes(sizes: ElementBytes, architecture: Architecture, positions: int) -> int:
+def mlp_saved_bytes(sizes: ElementBytes, architecture: DecoderShape, positions: Count) -> Count:
     """What the gated MLP saves between its linear layers: gate, its activation, and up, each [T, I].
 
     By hand, T = 10, I = 16 in bfloat16: 3 x 10 x 16 x 2 = 960 B.
@@ -89,23 +101,46 @@ def mlp_saved_bytes(sizes: ElementBytes, architecture: Architecture, positions: 
     return 3 * positions * architecture.intermediate_size * sizes.compute
 
 
-def layer_saved_bytes(spec: TrialSpec, architecture: Architecture, batch: Batch) -> int:
+def layer_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """All that one decoder layer saves for backward without checkpointing."""
     positions, hidden = batch.positions, architecture.hidden_size
     saved = 2 * norm_saved_bytes(spec, positions, hidden)
-    if architecture.qk_norm:
-        saved += norm_saved_bytes(spec, positions, query_width(architecture) + key_width(architecture))
-    saved += attention_saved_bytes(spec, architecture, batch)
-    saved += linear_inputs_saved_bytes(spec, architecture, positions)
+    heads = norm_saved_bytes(spec, positions, query_width(architecture) + key_width(architecture))
+    saved = saved + where(architecture.qk_norm, heads, 0)
+    saved = saved + attention_saved_bytes(spec, architecture, batch)
+    saved = saved + linear_inputs_saved_bytes(spec, architecture, positions)
     return saved + mlp_saved_bytes(element_bytes(spec), architecture, positions)
 
 
-def layer_input_bytes(spec: TrialSpec, architecture: Architecture, batch: Batch) -> int:
+def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """What the first layer does not save because nothing before its first adapter needs a gradient; no checkpointing.
+
+    The first norm; the attention kernel's tensors where none of q, k, v is adapted; the second norm where o is not
+    either; the MLP's tensors where only down is. 0 for full fine-tuning and for adapted embeddings. By hand, T = 10,
+    H = 8, bfloat16, q_proj adapted: 10 x (8 x 4 + 4) = 360 B.
+    """
+    targets = spec.lora_target_modules or ()
+    if trains_everything(spec) or "embed_tokens" in targets:
+        return 0
+    adapted = {part.name for part in adapted_projections(architecture, targets)}
+    norm = norm_saved_bytes(spec, batch.positions, architecture.hidden_size)
+    if adapted.intersection(_ATTENTION_INPUTS):
+        return norm
+    heads = norm_saved_bytes(spec, batch.positions, query_width(architecture) + key_width(architecture))
+    unsaved = norm + attention_saved_bytes(spec, architecture, batch) + where(architecture.qk_norm, heads, 0)
+    if "o_proj" in adapted:
+        return unsaved
+    if adapted.intersection(_MLP_INPUTS):
+        return unsaved + norm
+    return unsaved + norm + mlp_saved_bytes(element_bytes(spec), architecture, batch.positions)
+
+
+def layer_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """What checkpointing keeps of a layer: its input, [T, H] in the residual stream's type."""
     return batch.positions * architecture.hidden_size * element_bytes(spec).weight
 
 
-def mlp_backward_bytes(spec: TrialSpec, architecture: Architecture, batch: Batch) -> int:
+def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """What the MLP's backward holds above the layer's saved activations, at its highest.
 
     Gradients of the product, of the activated gate and of up, each [T, I], when the saved product (if it was saved at
@@ -116,13 +151,13 @@ def mlp_backward_bytes(spec: TrialSpec, architecture: Architecture, batch: Batch
     wide = batch.positions * inner * sizes.compute
     stream = 2 * batch.positions * hidden * sizes.weight
     if trains_everything(spec):
-        return stream + max(2 * wide, wide + inner * hidden * sizes.weight)
+        return stream + larger(2 * wide, wide + inner * hidden * sizes.weight)
     adapted = {part.name for part in adapted_projections(architecture, spec.lora_target_modules or ())}
     unpacked = inner * hidden * sizes.compute if spec.tuning is Tuning.QLORA else 0
-    return stream + max((2 if "down_proj" in adapted else 3) * wide, wide + unpacked)
+    return stream + larger((2 if "down_proj" in adapted else 3) * wide, wide + unpacked)
 
 
-def norm_backward_bytes(architecture: Architecture, batch: Batch) -> int:
+def norm_backward_bytes(architecture: DecoderShape, batch: Batch) -> Count:
     """What a norm's backward holds above the saved activations, at its highest: four float32 [T, H].
 
     The gradient through the product, and the three factors of the gradient of the square (`pow_backward`).
@@ -130,7 +165,7 @@ def norm_backward_bytes(architecture: Architecture, batch: Batch) -> int:
     return 4 * batch.positions * architecture.hidden_size * FLOAT32_BYTES
 
 
-def down_forward_bytes(spec: TrialSpec, architecture: Architecture, batch: Batch) -> int:
+def down_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """What a layer's forward holds above what it saves when it comes to the down projection.
 
     The residual stream and the MLP's input, [T, H] each. An adapter in float32 also takes the product, [T, I], in its
@@ -140,7 +175,7 @@ def down_forward_bytes(spec: TrialSpec, architecture: Architecture, batch: Batch
     return stream + batch.positions * architecture.intermediate_size * _down_input_bytes(spec, architecture)
 
 
-def remaking_bytes(spec: TrialSpec, architecture: Architecture, batch: Batch) -> int:
+def remaking_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """What checkpointing's second forward of a layer holds above what the layer saves.
 
     As the first forward, and the gradient that waits for it and the down projection's result, [T, H] each.
@@ -149,7 +184,7 @@ def remaking_bytes(spec: TrialSpec, architecture: Architecture, batch: Batch) ->
     return waiting + down_forward_bytes(spec, architecture, batch)
 
 
-def _down_input_bytes(spec: TrialSpec, architecture: Architecture) -> int:
+def _down_input_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     adapted = {part.name for part in adapted_projections(architecture, spec.lora_target_modules or ())}
     if spec.tuning is not Tuning.LORA or "down_proj" not in adapted:
         return 0
@@ -157,20 +192,38 @@ def _down_input_bytes(spec: TrialSpec, architecture: Architecture) -> int:
     return sizes.compute + sizes.adapter
 
 
+def _adapted_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, *, autocast: Truth) -> Count:
+    """Bytes an inner feature, where gate or up or down has an adapter, at the higher of two moments.
+
+    At up: the activated gate, up's result, and the adapter's result before and after scaling, in the adapter's type or
+    under autocast in the compute type. At down: the product, its copy in the adapter's type where that is wider, and
+    under autocast that cast back.
+    """
+    sizes = element_bytes(spec)
+    adapted = {part.name for part in adapted_projections(architecture, spec.lora_target_modules or ())}
+    at_up = where(autocast, 4 * sizes.compute, 2 * (sizes.weight + sizes.adapter))
+    wide = where(sizes.adapter > sizes.compute, sizes.adapter, 0)
+    at_down = where(autocast, 2 * sizes.compute + wide, sizes.weight + wide)
+    return larger(
+        0,
+        at_up if adapted.intersection(("up_proj", "gate_up_proj")) else 0,
+        at_down if "down_proj" in adapted else 0,
+    )
+
+
 def layer_without_gradient_bytes(
-    spec: TrialSpec, architecture: Architecture, batch: Batch, *, adapted: bool, autocast: bool
-) -> int:
+    spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, adapted: Truth, autocast: Truth
+) -> Count:
     """What one decoder layer needs at its highest when nothing is saved.
 
     Four [T, H]: the embeddings and the layer's input, which the model's loop still refers to, the residual stream and
-    the MLP's input. In the MLP three [T, I]: the activated gate, up and their product. With float32 adapters instead:
-    under autocast the product, its copy in float32 and that cast back; without autocast the activated gate, up's
-    result, and the adapter's float32 result before and after scaling.
+    the MLP's input. In the MLP three [T, I]: the activated gate, up and their product; or with adapters there what
+    `_adapted_mlp_bytes` says, if that is more.
 
     By hand, T = 10, H = 8, I = 16, bfloat16, no adapters: 10 x (4 x 8 + 3 x 16) x 2 = 1,600 B.
     """
     sizes = element_bytes(spec)
     inner = 3 * sizes.compute
-    if adapted and spec.tuning is Tuning.LORA:
-        inner = 2 * sizes.compute + sizes.adapter if autocast else 2 * (sizes.weight + sizes.adapter)
+    if spec.tuning is not Tuning.FULL:
+        inner = where(adapted, larger(inner, _adapted_mlp_bytes(spec, architecture, autocast=autocast)), inner)
     return batch.positions * (4 * architecture.hidden_size * sizes.weight + inner * architecture.intermediate_size)

@@ -1,23 +1,45 @@
 """From a specification to its estimate: the largest of all instants."""
 
-from profiler.analytical.instants import Instant, optimizer_instant, rollout_instants, score_instants
+from profiler.analytical.instants import Instant
 from profiler.analytical.rule import rule_of_thumb
+from profiler.analytical.standing import standing
+from profiler.analytical.step_instants import (
+    load_instants,
+    optimizer_instant,
+    reward_instant,
+    rollout_instants,
+    score_instants,
+)
 from profiler.analytical.training_pass import training_instants
+from profiler.analytical.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.memory import Category
+from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import CategoryShare, Estimate
 from profiler.domain.trial import TrialSpec
 
 
-def instants(spec: TrialSpec, architecture: Architecture) -> tuple[Instant, ...]:
+def instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Every moment that is considered, in the order of a step."""
+    held = standing(spec, architecture)
     return (
-        *rollout_instants(spec, architecture),
-        *score_instants(spec, architecture),
-        *training_instants(spec, architecture),
-        optimizer_instant(spec, architecture),
+        *load_instants(spec, architecture),
+        *rollout_instants(spec, architecture, held),
+        *score_instants(spec, architecture, held),
+        reward_instant(spec, architecture, held),
+        *training_instants(spec, architecture, held),
+        optimizer_instant(spec, architecture, held),
     )
+
+
+def phase_instants(spec: TrialSpec, architecture: Architecture) -> dict[Phase, Instant]:
+    """The largest instant of each phase that the trial has, in the order of a step."""
+    found: dict[Phase, Instant] = {}
+    for instant in instants(spec, architecture):
+        best = found.get(instant.phase)
+        if best is None or instant.total_bytes > best.total_bytes:
+            found[instant.phase] = instant
+    return found
 
 
 def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
@@ -29,22 +51,23 @@ def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
     Raises:
         UsageError: The model is a mixture of experts, for which there is no closed form.
     """
-    _refuse_experts(architecture)
-    peak = max(instants(spec, architecture), key=lambda instant: instant.total_bytes)
+    refuse_experts(architecture)
+    peak = max(instants(spec, architecture), key=lambda instant: int(instant.total_bytes))
     return Estimate(
-        peak_allocated_bytes=peak.total_bytes,
+        peak_allocated_bytes=int(peak.total_bytes),
         peak_reserved_bytes=None,
-        peak_rule_bytes=rule_of_thumb(spec, architecture),
+        peak_rule_bytes=int(rule_of_thumb(spec, architecture)),
         peak_phase=peak.phase,
         breakdown=tuple(
-            CategoryShare(category=category, size_bytes=peak.sizes[category])
+            CategoryShare(category=category, size_bytes=int(peak.sizes.get(category, 0)))
             for category in Category
-            if peak.sizes[category]
+            if peak.sizes.get(category, 0)
         ),
     )
 
 
-def _refuse_experts(architecture: Architecture) -> None:
+def refuse_experts(architecture: Architecture) -> None:
+    """Raise what `estimate` raises where there is no closed form."""
     if architecture.num_experts <= 1:
         return
     raise UsageError(

@@ -7,9 +7,10 @@ makes logits a tile at a time, and trl 0.14.0's, which makes them all. N is `sco
 from dataclasses import dataclass
 
 from profiler.analytical.batch import Batch
+from profiler.analytical.quantities import Count, larger, smaller, where
 from profiler.analytical.trained import FLOAT32_BYTES, INT64_BYTES, element_bytes, trains_everything
-from profiler.domain.architecture import Architecture
-from profiler.domain.trial import Logprobs, TrialSpec
+from profiler.analytical.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.trial import Logprobs
 
 TOKEN_CHUNK = 4096
 """Rows of a tile: `TOKEN_CHUNK_SIZE` in trl."""
@@ -26,28 +27,41 @@ _LOSS_TENSORS = 12
 class HeadBytes:
     """Bytes of one stage of the head, by what they are."""
 
-    logits: int = 0
+    logits: Count = 0
     """As wide as the vocabulary, or log-probabilities."""
-    activations: int = 0
+    activations: Count = 0
     """Hidden states and their gradients."""
-    gradients: int = 0
+    gradients: Count = 0
     """Of the head's weight."""
 
 
-def tile_bytes(scored_tokens: int, compute: int) -> int:
+def tile_bytes(scored_tokens: Count, compute: Count) -> Count:
     """The buffer of one tile of logits, [min(N, 4096), 32768]: always the full width, in the compute type.
 
     By hand, N = 1,000 in bfloat16: 1,000 x 32,768 x 2 B = 65,536,000 B.
     """
-    return min(scored_tokens, TOKEN_CHUNK) * VOCABULARY_CHUNK * compute
+    return smaller(scored_tokens, TOKEN_CHUNK) * VOCABULARY_CHUNK * compute
 
 
-def loss_bytes(batch: Batch) -> int:
+def cast_chunk_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, chunks: int) -> Count:
+    """Copies that the fused head makes to compute in a narrower type: chunks of its weight, and a tile's hidden states.
+
+    0 where nothing is cast. By hand, one chunk, H = 8, N = 10, V = 100, float32 under autocast: (100 + 10) x 8 x 2 =
+    1,760 B.
+
+    Source: `_chunked_logprob` in trl's `chunked_logprob.py`, `.to(compute_dtype)`.
+    """
+    sizes = element_bytes(spec)
+    rows = chunks * smaller(architecture.vocab_size, VOCABULARY_CHUNK) + smaller(batch.scored_tokens, TOKEN_CHUNK)
+    return where(sizes.autocast_casts, rows * architecture.hidden_size * sizes.compute, 0)
+
+
+def loss_bytes(batch: Batch) -> Count:
     """Float32 [rows, C] tensors of the loss. An estimate of their number (`GRPOTrainer._compute_loss`)."""
     return _LOSS_TENSORS * batch.rows * batch.completion_tokens * FLOAT32_BYTES
 
 
-def head_saved(spec: TrialSpec, architecture: Architecture, batch: Batch) -> HeadBytes:
+def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
     """What the head keeps from forward until its backward.
 
     Fused: the hidden states of the scored positions, [N, H], their targets and two float32 statistics each.
@@ -70,10 +84,11 @@ def head_saved(spec: TrialSpec, architecture: Architecture, batch: Batch) -> Hea
     )
 
 
-def head_forward_scratch(spec: TrialSpec, architecture: Architecture, batch: Batch) -> HeadBytes:
+def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
     """What the head's forward needs above what it keeps, at its highest.
 
-    Fused: one tile, seven float32 statistics a token, and the last hidden states, [T, H].
+    Fused: one tile, seven float32 statistics a token, the last hidden states, [T, H], and where the weights are wider
+    than what is computed in, a cast chunk of the head and the hidden states of a tile.
     Full: the logits of C + 1 positions of all rows, in the output type, until the last row's log-softmax is taken.
     """
     sizes = element_bytes(spec)
@@ -82,14 +97,16 @@ def head_forward_scratch(spec: TrialSpec, architecture: Architecture, batch: Bat
         logits = batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size * sizes.output
         return HeadBytes(logits=logits, activations=hidden)
     statistics = _FORWARD_STATISTICS * FLOAT32_BYTES * batch.scored_tokens
-    return HeadBytes(logits=tile_bytes(batch.scored_tokens, sizes.compute) + statistics, activations=hidden)
+    casts = cast_chunk_bytes(spec, architecture, batch, chunks=1)
+    return HeadBytes(logits=tile_bytes(batch.scored_tokens, sizes.compute) + statistics + casts, activations=hidden)
 
 
-def head_backward_scratch(spec: TrialSpec, architecture: Architecture, batch: Batch) -> HeadBytes:
+def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
     """What the head's backward needs above what it kept, at its highest.
 
     Fused: one tile; float32 gradients of the hidden states, [N, H], and of a trained head, [V, H], and both once more
-    in their own types as they are returned.
+    in their own types as they are returned, if these are not float32. Where the weights are wider than what is computed
+    in, two cast chunks of the head: the next is made before the last one goes.
     Full: the gradients of the rows' logits replace their log-softmax one for one, then all are stacked, doubling; for a
     single row the gradients of gather and of log-softmax stand beside it. Then the gradient in the compute type, and
     that of a trained head.
@@ -101,15 +118,16 @@ def head_backward_scratch(spec: TrialSpec, architecture: Architecture, batch: Ba
     trained = trains_everything(spec)
     if spec.logprobs is Logprobs.FULL:
         one_row = batch.completion_tokens * vocabulary * sizes.output
-        return HeadBytes(logits=max(batch.rows, 2) * one_row)
+        return HeadBytes(logits=larger(batch.rows, 2) * one_row)
+    returned = FLOAT32_BYTES + where(sizes.weight < FLOAT32_BYTES, sizes.weight, 0)
     return HeadBytes(
-        logits=tile_bytes(batch.scored_tokens, sizes.compute),
-        activations=batch.scored_tokens * hidden * (FLOAT32_BYTES + sizes.weight),
-        gradients=vocabulary * hidden * (FLOAT32_BYTES + sizes.weight) if trained else 0,
+        logits=tile_bytes(batch.scored_tokens, sizes.compute) + cast_chunk_bytes(spec, architecture, batch, chunks=2),
+        activations=batch.scored_tokens * hidden * returned,
+        gradients=vocabulary * hidden * returned if trained else 0,
     )
 
 
-def score_scratch(spec: TrialSpec, architecture: Architecture, batch: Batch) -> HeadBytes:
+def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
     """What log-probabilities without gradient need at their highest.
 
     Fused: as in training's forward, and the compacted hidden states. Full: the logits in the compute type and, where
@@ -121,7 +139,7 @@ def score_scratch(spec: TrialSpec, architecture: Architecture, batch: Batch) -> 
         return HeadBytes(logits=scratch.logits, activations=scratch.activations + compact)
     sizes = element_bytes(spec)
     values = batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size
-    converted = values * (sizes.compute if spec.bf16 else 0)
+    converted = where(spec.bf16, values * sizes.compute, 0)
     row = batch.completion_tokens * architecture.vocab_size * sizes.output
     hidden = batch.positions * architecture.hidden_size * sizes.weight
-    return HeadBytes(logits=values * sizes.output + max(converted, row), activations=hidden)
+    return HeadBytes(logits=values * sizes.output + larger(converted, row), activations=hidden)

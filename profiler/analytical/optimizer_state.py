@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from profiler.analytical.parameters import TensorGroup
+from profiler.analytical.quantities import Coded, Count, larger, looked_up, where, whole_units
 from profiler.analytical.trained import FLOAT32_BYTES
 from profiler.domain.optimizers import Optimizer
 
@@ -11,7 +12,7 @@ _8BIT_BLOCK = 256
 _MIN_PAGED_ELEMENTS = 100_000
 
 
-def optimizer_state_bytes(optim: Optimizer, tensors: Sequence[TensorGroup], element: int) -> int:
+def optimizer_state_bytes(optim: Optimizer | Coded[Optimizer], tensors: Sequence[TensorGroup], element: Count) -> Count:
     """Bytes of the optimizer's state in torch's allocator.
 
     Args:
@@ -19,10 +20,10 @@ def optimizer_state_bytes(optim: Optimizer, tensors: Sequence[TensorGroup], elem
         tensors: What it updates.
         element: Bytes of one updated value.
     """
-    return sum(_state_bytes(optim, group, element) * group.copies for group in tensors)
+    return looked_up(optim, lambda each: sum(_state_bytes(each, group, element) * group.copies for group in tensors))
 
 
-def _state_bytes(optim: Optimizer, group: TensorGroup, element: int) -> int:
+def _state_bytes(optim: Optimizer, group: TensorGroup, element: Count) -> Count:
     match optim:
         case Optimizer.ADAMW_TORCH_FUSED:
             return fused_adamw_state_bytes(group.elements, element)
@@ -38,7 +39,7 @@ def _state_bytes(optim: Optimizer, group: TensorGroup, element: int) -> int:
             return 0  # transformers asks for no momentum
 
 
-def adamw_state_bytes(elements: int, element: int) -> int:
+def adamw_state_bytes(elements: Count, element: Count) -> Count:
     """Torch's AdamW on one tensor: `exp_avg` and `exp_avg_sq`, in the parameter's type.
 
     By hand, 1,000 values in bfloat16: 2 x 1,000 x 2 B = 4,000 B. The step count stays on the host.
@@ -46,12 +47,12 @@ def adamw_state_bytes(elements: int, element: int) -> int:
     return 2 * elements * element
 
 
-def fused_adamw_state_bytes(elements: int, element: int) -> int:
+def fused_adamw_state_bytes(elements: Count, element: Count) -> Count:
     """Torch's fused AdamW on one tensor: as AdamW, and its float32 step count on the device."""
     return adamw_state_bytes(elements, element) + FLOAT32_BYTES
 
 
-def adamw_8bit_state_bytes(elements: int, *, is_embedding: bool) -> int:
+def adamw_8bit_state_bytes(elements: Count, *, is_embedding: bool) -> Count:
     """Bitsandbytes' 8-bit AdamW on one tensor: two states of a byte, and a float32 scale for each 256 of each.
 
     Two float32 states instead for tensors below 4,096 values (`min_8bit_size`) and for `nn.Embedding`, which
@@ -60,12 +61,16 @@ def adamw_8bit_state_bytes(elements: int, *, is_embedding: bool) -> int:
 
     Source: `Optimizer2State.init_state` in bitsandbytes. The two tables shared by all tensors (2 KiB) are left out.
     """
-    if is_embedding or elements < _MIN_8BIT_ELEMENTS:
-        return 2 * elements * FLOAT32_BYTES
-    return 2 * elements + 2 * FLOAT32_BYTES * -(-elements // _8BIT_BLOCK)
+    wide = 2 * elements * FLOAT32_BYTES
+    narrow = 2 * elements + _scale_bytes(elements)
+    return wide if is_embedding else where(elements < _MIN_8BIT_ELEMENTS, wide, narrow)
 
 
-def paged_adamw_8bit_state_bytes(elements: int, *, is_embedding: bool) -> int:
+def _scale_bytes(elements: Count) -> Count:
+    return 2 * FLOAT32_BYTES * whole_units(elements, _8BIT_BLOCK)
+
+
+def paged_adamw_8bit_state_bytes(elements: Count, *, is_embedding: bool) -> Count:
     """As `adamw_8bit_state_bytes`, less what is in managed memory, which torch's allocator does not see.
 
     The states of tensors of 100,000 values or more are paged; the scales never are. By hand, 102,400 values:
@@ -73,12 +78,11 @@ def paged_adamw_8bit_state_bytes(elements: int, *, is_embedding: bool) -> int:
 
     Source: `get_state_buffer` in bitsandbytes.
     """
-    if elements < _MIN_PAGED_ELEMENTS:
-        return adamw_8bit_state_bytes(elements, is_embedding=is_embedding)
-    return 0 if is_embedding else 2 * FLOAT32_BYTES * -(-elements // _8BIT_BLOCK)
+    unpaged = adamw_8bit_state_bytes(elements, is_embedding=is_embedding)
+    return where(elements < _MIN_PAGED_ELEMENTS, unpaged, 0 if is_embedding else _scale_bytes(elements))
 
 
-def adafactor_state_bytes(shape: Sequence[int]) -> int:
+def adafactor_state_bytes(shape: Sequence[Count]) -> Count:
     """Transformers' Adafactor without first moment on one tensor: float32 means of rows and of columns.
 
     A vector keeps a float32 value each. By hand, [100, 50]: (100 + 50) x 4 = 600 B.
@@ -88,7 +92,9 @@ def adafactor_state_bytes(shape: Sequence[int]) -> int:
     return (shape[-2] + shape[-1]) * FLOAT32_BYTES
 
 
-def optimizer_scratch_bytes(optim: Optimizer, tensors: Sequence[TensorGroup], element: int) -> int:
+def optimizer_scratch_bytes(
+    optim: Optimizer | Coded[Optimizer], tensors: Sequence[TensorGroup], element: Count
+) -> Count:
     """Bytes that exist only during `step()`, at their highest.
 
     `adamw_torch` takes the foreach path: the square roots of all second moments of a parameter group at once, in the
@@ -100,11 +106,16 @@ def optimizer_scratch_bytes(optim: Optimizer, tensors: Sequence[TensorGroup], el
 
     Source: `_multi_tensor_adam` in torch, `Adafactor.step` in transformers.
     """
+    return looked_up(optim, lambda each: _scratch_bytes(each, tensors, element))
+
+
+def _scratch_bytes(optim: Optimizer, tensors: Sequence[TensorGroup], element: Count) -> Count:
     if optim is Optimizer.ADAMW_TORCH:
         matrices = sum(group.total for group in tensors if len(group.shape) > 1)
         vectors = sum(group.total for group in tensors if len(group.shape) < 2)
-        return max(matrices, vectors) * element
+        return larger(matrices, vectors) * element
     if optim is Optimizer.ADAFACTOR:
-        copies = 4 if element < FLOAT32_BYTES else 2
-        return copies * FLOAT32_BYTES * max((group.elements for group in tensors), default=0)
+        copies = where(element < FLOAT32_BYTES, 4, 2)
+        largest = larger(0, *(where(group.copies > 0, group.elements, 0) for group in tensors))
+        return copies * FLOAT32_BYTES * largest
     return 0

@@ -1,24 +1,24 @@
 """The rollout by transformers' `generate`: the KV cache, its growth, and sampling."""
 
 from profiler.analytical.parameters import key_width
+from profiler.analytical.quantities import Count
 from profiler.analytical.trained import FLOAT32_BYTES, element_bytes, trains_everything
-from profiler.domain.architecture import Architecture
-from profiler.domain.trial import TrialSpec
+from profiler.analytical.trial_keys import DecoderShape, TrialKeys
 
 _SAMPLING_COPIES = 3
 
 
-def kv_element_bytes(spec: TrialSpec) -> int:
+def kv_element_bytes(spec: TrialKeys) -> Count:
     """Bytes of one cached value.
 
-    Under full fine-tuning accelerate's autocast wraps the model's forward; with adapters it wraps peft's, which
-    `generate` goes around, so the model computes in its own type.
+    The weights' type: with adapters `generate` goes around the forward that autocast wraps; under full fine-tuning
+    autocast makes keys narrower, but the rotary embedding has the residual stream's type and widens them again, and the
+    cache takes its type from the keys. Not for float16 weights under bfloat16 autocast, which widen to float32.
     """
-    sizes = element_bytes(spec)
-    return sizes.compute if trains_everything(spec) else sizes.weight
+    return element_bytes(spec).weight
 
 
-def kv_cache_bytes(architecture: Architecture, *, sequences: int, tokens: int, element: int) -> int:
+def kv_cache_bytes(architecture: DecoderShape, *, sequences: Count, tokens: Count, element: Count) -> Count:
     """Bytes of a KV cache in which every sequence has `tokens` tokens.
 
     Per layer the cache holds K and V, each [sequences, kv_heads, tokens, head_dim]:
@@ -32,7 +32,7 @@ def kv_cache_bytes(architecture: Architecture, *, sequences: int, tokens: int, e
     return 2 * architecture.num_hidden_layers * sequences * key_width(architecture) * tokens * element
 
 
-def growth_copy_bytes(architecture: Architecture, *, sequences: int, tokens: int, element: int) -> int:
+def growth_copy_bytes(architecture: DecoderShape, *, sequences: Count, tokens: Count, element: Count) -> Count:
     """The keys of one layer once more: `torch.cat` makes the longer tensor before the shorter one goes.
 
     By hand, as in `kv_cache_bytes`: 204,668,928 / 48 = 4,263,936 B.
@@ -40,7 +40,7 @@ def growth_copy_bytes(architecture: Architecture, *, sequences: int, tokens: int
     return sequences * key_width(architecture) * tokens * element
 
 
-def sampling_bytes(spec: TrialSpec, architecture: Architecture) -> int:
+def sampling_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Drawing one token for every sequence: the last position's logits, [sequences, V], four times.
 
     The model's output; its float32 copy (`_sample`); the softmax; and the noise that `torch.multinomial` divides by.

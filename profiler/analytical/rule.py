@@ -1,19 +1,21 @@
 """The published rule of thumb, as a rival."""
 
 from profiler.analytical.parameters import parameter_count
+from profiler.analytical.quantities import Count, looked_up, where
 from profiler.analytical.trained import trainable_parameter_count
-from profiler.domain.architecture import Architecture
+from profiler.analytical.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.weights import keeps_reference_model
 from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import TrialSpec
 
 _PARAMETER_BYTES = 2
 _REFERENCE_BYTES = 2
 _GRADIENT_BYTES = 2
 _OPTIMIZER_BYTES = 8
 _8BIT_OPTIMIZER_BYTES = 4
+_IN_8BIT = (Optimizer.ADAMW_8BIT, Optimizer.PAGED_ADAMW_8BIT)
 
 
-def rule_of_thumb(spec: TrialSpec, architecture: Architecture) -> int:
+def rule_of_thumb(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Bytes by the rule of the blog "GRPO VRAM requirements for the GPU poor" (Oxen.ai, 2025).
 
     Per parameter 2 B for the model and 2 B for a reference model; per trained parameter 2 B of gradients and 8 B of
@@ -25,7 +27,6 @@ def rule_of_thumb(spec: TrialSpec, architecture: Architecture) -> int:
     By hand, qwen2.5-0.5b full without reference, AdamW: 494,032,768 x 12 B = 5,928,393,216 B.
     """
     parameters, trained = parameter_count(architecture), trainable_parameter_count(spec, architecture)
-    reference = _REFERENCE_BYTES if spec.keeps_reference_model else 0
-    in_8bit = spec.optim in (Optimizer.ADAMW_8BIT, Optimizer.PAGED_ADAMW_8BIT)
-    optimizer = _8BIT_OPTIMIZER_BYTES if in_8bit else _OPTIMIZER_BYTES
+    reference = where(keeps_reference_model(spec), _REFERENCE_BYTES, 0)
+    optimizer = looked_up(spec.optim, lambda optim: _8BIT_OPTIMIZER_BYTES if optim in _IN_8BIT else _OPTIMIZER_BYTES)
     return parameters * (_PARAMETER_BYTES + reference) + trained * (_GRADIENT_BYTES + optimizer)

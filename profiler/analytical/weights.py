@@ -1,9 +1,10 @@
 """Bytes of the models themselves: weights, a separate reference model, adapters."""
 
 from profiler.analytical.parameters import lora_parameter_count, parameter_count, projections
-from profiler.analytical.trained import FLOAT32_BYTES, element_bytes
-from profiler.domain.architecture import Architecture
-from profiler.domain.trial import TrialSpec, Tuning
+from profiler.analytical.quantities import Count, Truth, both, larger, where, whole_units
+from profiler.analytical.trained import FLOAT32_BYTES, element_bytes, lora_rank, trains_everything
+from profiler.analytical.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.trial import Tuning
 
 _NF4_BLOCK = 64
 _ABSMAX_BLOCK = 256
@@ -11,12 +12,12 @@ _NF4_CODE_VALUES = 16
 _ABSMAX_CODE_VALUES = 256
 
 
-def rope_buffer_bytes(architecture: Architecture) -> int:
+def rope_buffer_bytes(architecture: DecoderShape) -> Count:
     """The rotary embedding's two float32 buffers of head_dim / 2 values: `inv_freq` and its original."""
     return 2 * (architecture.head_dim // 2) * FLOAT32_BYTES
 
 
-def nf4_bytes(elements: int) -> int:
+def nf4_bytes(elements: Count) -> Count:
     """Bytes of one matrix in nf4 with double quantisation, its quantisation state included.
 
     Two values a byte; a scale in 8 bits for each block of 64; a float32 scale for each 256 of those; the two code
@@ -24,13 +25,13 @@ def nf4_bytes(elements: int) -> int:
 
     Source: `quantize_4bit` in bitsandbytes' `functional.py`, block size 64, `compress_statistics=True`.
     """
-    blocks = -(-elements // _NF4_BLOCK)
-    scales_of_scales = -(-blocks // _ABSMAX_BLOCK)
+    blocks = whole_units(elements, _NF4_BLOCK)
+    scales_of_scales = whole_units(blocks, _ABSMAX_BLOCK)
     tables = _NF4_CODE_VALUES + _ABSMAX_CODE_VALUES + 1
-    return -(-elements // 2) + blocks + FLOAT32_BYTES * (scales_of_scales + tables)
+    return whole_units(elements, 2) + blocks + FLOAT32_BYTES * (scales_of_scales + tables)
 
 
-def weights_bytes(spec: TrialSpec, architecture: Architecture) -> int:
+def weights_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Bytes of the policy's parameters and buffers, adapters apart.
 
     With `qlora` the linear layers of the decoder are in nf4; embeddings, LM head, norms and biases keep `dtype`.
@@ -45,47 +46,75 @@ def weights_bytes(spec: TrialSpec, architecture: Architecture) -> int:
     return (parameter_count(architecture) - quantised) * element + packed + buffers
 
 
-def reference_bytes(spec: TrialSpec, architecture: Architecture) -> int:
+def keeps_reference_model(spec: TrialKeys) -> Truth:
+    """Whether a second model stays (`TrialSpec.keeps_reference_model`, for columns too)."""
+    return both(spec.beta != 0.0, trains_everything(spec))
+
+
+def reference_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Bytes of a separate reference model, in the policy's type; 0 where there is none.
 
     trl makes one for `beta` > 0 unless an adapter can be switched off.
     """
-    if not spec.keeps_reference_model:
-        return 0
-    return parameter_count(architecture) * element_bytes(spec).weight + rope_buffer_bytes(architecture)
+    model = parameter_count(architecture) * element_bytes(spec).weight + rope_buffer_bytes(architecture)
+    return where(keeps_reference_model(spec), model, 0)
 
 
-def adapter_bytes(spec: TrialSpec, architecture: Architecture) -> int:
+def adapter_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Bytes of the LoRA matrices."""
     if spec.tuning is Tuning.FULL:
         return 0
-    count = lora_parameter_count(architecture, spec.lora_rank or 0, spec.lora_target_modules or ())
+    count = lora_parameter_count(architecture, lora_rank(spec), spec.lora_target_modules or ())
     return count * element_bytes(spec).adapter
 
 
-def autocast_cache_bytes(spec: TrialSpec, architecture: Architecture) -> int:
+def autocast_cache_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Copies of weights that autocast makes during one forward and holds until its end.
 
     Every linear layer's weight wider than bfloat16 is cast once: trained ones are kept in autocast's cache, frozen ones
     by the matrix product that saves them for backward. Adapters in float32 always are. The LM head is cast a tile at a
     time by the fused log-probabilities, so it is not in here.
 
-    Does not hold for frozen float32 weights with checkpointing, which are not cached: an upper bound there.
+    With checkpointing frozen float32 weights are not kept: see `autocast_forward_bytes`.
 
     By hand, qwen2.5-0.5b with LoRA of rank 16 on all linear layers: 8,798,208 x 2 B = 17,596,416 B.
     """
-    if not spec.bf16:
-        return 0
     sizes = element_bytes(spec)
-    copied = 0
-    if sizes.autocast_casts and spec.tuning is not Tuning.QLORA:
-        copied += sum(part.weights for part in projections(architecture)) * architecture.num_hidden_layers
-    if spec.tuning is Tuning.LORA:
-        copied += lora_parameter_count(architecture, spec.lora_rank or 0, spec.lora_target_modules or ())
-    return copied * sizes.compute
+    copied: Count = 0
+    if spec.tuning is not Tuning.QLORA:
+        linear = sum(part.weights for part in projections(architecture)) * architecture.num_hidden_layers
+        copied = where(sizes.autocast_casts, linear, 0)
+    return where(spec.bf16, copied * sizes.compute, 0) + _adapter_casts(spec, architecture)
 
 
-def autocast_weight_copy_bytes(spec: TrialSpec, architecture: Architecture) -> int:
+def autocast_forward_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Copies of weights at the end of a training forward: the cache of `autocast_cache_bytes`.
+
+    Only what requires a gradient is in autocast's cache. A frozen weight's copy lives as long as autograd saves it, and
+    under checkpointing nothing of the first forward is saved: there one copy at a time remains, the largest.
+
+    By hand, qwen2.5-0.5b in float32 with LoRA of rank 16 and checkpointing: 8,798,208 x 2 B for the adapters and
+    896 x 4,864 x 2 B for the largest matrix, 26,312,704 B.
+    """
+    sizes = element_bytes(spec)
+    if trains_everything(spec) or not spec.gradient_checkpointing:
+        return autocast_cache_bytes(spec, architecture)
+    adapters = _adapter_casts(spec, architecture)
+    if spec.tuning is Tuning.QLORA:
+        return adapters
+    largest = larger(0, *(part.weights for part in projections(architecture)))
+    return adapters + where(both(spec.bf16, sizes.autocast_casts), largest * sizes.compute, 0)
+
+
+def _adapter_casts(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Float32 adapters in the type that is computed in."""
+    if spec.tuning is not Tuning.LORA:
+        return 0
+    count = lora_parameter_count(architecture, lora_rank(spec), spec.lora_target_modules or ())
+    return where(spec.bf16, count * element_bytes(spec).compute, 0)
+
+
+def autocast_weight_copy_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Those of the copies that backward still has: all of them, or with checkpointing one layer's, made anew.
 
     By hand, as in `autocast_cache_bytes` with checkpointing: 17,596,416 / 24 = 733,184 B.

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.analytical import estimate, rule_of_thumb
-from profiler.analytical.estimate import instants
+from profiler.analytical.estimate import instants, phase_instants
+from profiler.analytical.instants import Moment
 from profiler.config.architecture import read_architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import UsageError
@@ -79,8 +80,9 @@ def test_what_saves_memory_never_costs_any(spec):
     assert _peak(replace(spec, beta=0.0)) <= _peak(spec)
     assert _peak(replace(spec, optim=Optimizer.SGD)) <= _peak(spec)
     assert _peak(replace(spec, optim=Optimizer.PAGED_ADAMW_8BIT)) <= _peak(replace(spec, optim=Optimizer.ADAMW_8BIT))
-    # Sliced also scores row by row, so only where nothing is scored before training.
-    unscored = replace(spec, beta=0.0, steps_per_generation=1)
+    # Sliced also scores row by row, so only where nothing is scored before training; and its first rows go forward with
+    # no gradients beside autocast's copies of float32 weights.
+    unscored = replace(spec, beta=0.0, steps_per_generation=1, dtype=Dtype.BFLOAT16)
     assert _peak(replace(unscored, logprobs=Logprobs.MINIBATCH)) <= _peak(replace(unscored, logprobs=Logprobs.SLICED))
 
 
@@ -117,3 +119,30 @@ def test_a_mixture_of_experts_is_not_estimated():
     mixture = replace(_architecture("qwen2.5-0.5b"), num_experts=8)
     with pytest.raises(UsageError, match="a mixture of 8 experts has no closed-form estimate"):
         estimate(_BASE, mixture)
+
+
+def test_a_tied_gradient_is_there_twice_at_the_end_of_backward_and_no_third_time(half_billion):
+    last = [moment for moment in instants(_BASE, half_billion) if moment.moment is Moment.BACKWARD_END][-1]
+    embedding = 151_936 * 896 * 2
+
+    assert last.sizes[Category.GRADIENTS] == 988_065_536 + 2 * embedding
+
+
+def test_rows_that_are_sliced_go_forward_before_any_gradient_waits(half_billion):
+    spec = replace(_BASE, logprobs=Logprobs.SLICED, gradient_accumulation_steps=1, steps_per_generation=1)
+    forward = [moment for moment in instants(spec, half_billion) if moment.phase is Phase.FORWARD]
+
+    assert all(moment.sizes.get(Category.GRADIENTS, 0) == 0 for moment in forward)
+
+
+@settings(max_examples=50, deadline=None)
+@given(specs())
+def test_every_phase_has_its_largest_instant(spec):
+    found = phase_instants(spec, _architecture(spec.model))
+    without_score = [phase for phase in Phase if phase is not Phase.SCORE]
+
+    assert [phase for phase in found if phase is not Phase.SCORE] == without_score
+    assert max(instant.total_bytes for instant in found.values()) == _peak(spec)
+    assert (Phase.SCORE in found) == (
+        spec.beta != 0.0 or spec.gradient_accumulation_steps % spec.steps_per_generation != 0
+    )

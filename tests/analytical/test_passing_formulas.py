@@ -5,21 +5,32 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.analytical.batch import Batch, micro_batch
+from profiler.analytical.batch import Batch, micro_batch, ragged_tokens
 from profiler.analytical.decoder_layer import (
     attention_saved_bytes,
+    first_layer_unsaved_bytes,
     layer_saved_bytes,
     layer_without_gradient_bytes,
     linear_inputs_saved_bytes,
     mlp_saved_bytes,
     norm_saved_bytes,
 )
-from profiler.analytical.head import head_backward_scratch, head_saved, loss_bytes, tile_bytes
-from profiler.analytical.instants import input_bytes
-from profiler.analytical.rollout import growth_copy_bytes, kv_cache_bytes, sampling_bytes
+from profiler.analytical.head import cast_chunk_bytes, head_backward_scratch, head_saved, loss_bytes, tile_bytes
+from profiler.analytical.rollout import growth_copy_bytes, kv_cache_bytes, kv_element_bytes, sampling_bytes
+from profiler.analytical.standing import input_bytes
 from profiler.analytical.trained import element_bytes
 from profiler.analytical.training_pass import attention_mask_bytes, stack_saved_bytes
-from profiler.domain.trial import ALL_LINEAR, Attention, Backend, Lengths, Logprobs, TrialSpec, Tuning
+from profiler.domain.trial import (
+    ALL_LINEAR,
+    Attention,
+    Backend,
+    Dtype,
+    Lengths,
+    Logprobs,
+    TrialSpec,
+    Tuning,
+    completion_lengths,
+)
 
 _FULL = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="toy", gradient_checkpointing=False)
 _LORA = replace(_FULL, tuning=Tuning.LORA, lora_rank=2, lora_alpha=4, lora_target_modules=(ALL_LINEAR,))
@@ -112,10 +123,15 @@ def test_a_layer_without_gradient_by_hand(toy):
     plain = layer_without_gradient_bytes(_FULL, toy, batch, adapted=False, autocast=True)
     under_autocast = layer_without_gradient_bytes(_LORA, toy, batch, adapted=True, autocast=True)
     without = layer_without_gradient_bytes(_LORA, toy, batch, adapted=True, autocast=False)
+    queries = replace(_LORA, lora_target_modules=("q_proj",))
+    qlora = replace(_LORA, tuning=Tuning.QLORA)
 
     assert plain == 1_600
     assert under_autocast == 10 * (4 * 8 * 2 + 8 * 16)
     assert without == 10 * (4 * 8 * 2 + 12 * 16)
+    assert layer_without_gradient_bytes(queries, toy, batch, adapted=True, autocast=False) == plain
+    # up's result, its adapter's before and after scaling, and the activated gate: four of two bytes
+    assert layer_without_gradient_bytes(qlora, toy, batch, adapted=True, autocast=False) == 10 * (4 * 8 * 2 + 8 * 16)
 
 
 def test_checkpointing_keeps_the_inputs_of_layers_and_the_mask(toy, half_billion):
@@ -125,3 +141,54 @@ def test_checkpointing_keeps_the_inputs_of_layers_and_the_mask(toy, half_billion
     assert attention_mask_bytes(batch) == 4_343_056
     assert stack_saved_bytes(checkpointed, half_billion, batch) == 24 * 4 * 1_042 * 896 * 2
     assert stack_saved_bytes(_FULL, toy, batch) == 2 * layer_saved_bytes(_FULL, toy, batch)
+
+
+def test_the_first_layer_saves_nothing_before_its_first_adapter(toy):
+    batch = _batch(rows=1, tokens=10)
+    queries = replace(_LORA, lora_target_modules=("q_proj",))
+    down = replace(_LORA, lora_target_modules=("down_proj",))
+    everything = layer_saved_bytes(down, toy, batch) - linear_inputs_saved_bytes(down, toy, 10)
+
+    assert first_layer_unsaved_bytes(queries, toy, batch) == 10 * (8 * 4 + 4)
+    assert first_layer_unsaved_bytes(down, toy, batch) == everything
+    assert first_layer_unsaved_bytes(_FULL, toy, batch) == 0
+    assert first_layer_unsaved_bytes(replace(_LORA, lora_target_modules=("embed_tokens",)), toy, batch) == 0
+
+
+def test_a_mask_makes_flash_attention_unpad_its_rows(toy):
+    flash = replace(_FULL, attn_implementation=Attention.FLASH_ATTENTION_2)
+    ragged = Batch(rows=2, prompt_tokens=3, completion_tokens=5, scored_tokens=7, has_mask=True)
+
+    # 13 real tokens of queries, keys, values and output (8 + 4 + 4 + 8), 16 positions of output padded again
+    assert attention_saved_bytes(flash, toy, ragged) == (13 * 24 + 16 * 8) * 2 + 2 * 2 * 8 * 4
+    assert attention_saved_bytes(flash, toy, _batch()) == 448
+
+
+def test_float32_weights_are_cast_for_the_head_a_chunk_at_a_time(toy):
+    wide = replace(_FULL, dtype=Dtype.FLOAT32)
+    batch = Batch(rows=1, prompt_tokens=4, completion_tokens=10, scored_tokens=10, has_mask=False)
+
+    assert cast_chunk_bytes(wide, toy, batch, chunks=1) == 1_760
+    assert cast_chunk_bytes(_FULL, toy, batch, chunks=1) == 0
+    # their gradients are float32 as they are made, so nothing is converted
+    assert head_backward_scratch(wide, toy, batch).gradients == 100 * 8 * 4
+
+
+def test_the_cache_has_the_weights_type_even_under_autocast():
+    assert kv_element_bytes(_FULL) == 2
+    assert kv_element_bytes(replace(_FULL, dtype=Dtype.FLOAT32, bf16=True)) == 4
+
+
+@given(rows=st.integers(1, 100), longest=st.integers(1, 5000))
+def test_ragged_tokens_are_the_sum_of_the_rows(rows, longest):
+    lengths = completion_lengths(lengths=Lengths.RAGGED, rows=rows, max_completion_length=longest)
+
+    assert ragged_tokens(rows, longest) == sum(lengths)
+    assert ragged_tokens(6, 80) == 410
+    batch = micro_batch(replace(_FULL, per_device_train_batch_size=rows, max_completion_length=longest))
+    assert batch.has_mask == (len(set(completion_lengths_of(rows, longest))) > 1)
+
+
+def completion_lengths_of(rows, longest):
+    whole = rows * _FULL.steps_per_generation
+    return completion_lengths(lengths=Lengths.RAGGED, rows=whole, max_completion_length=longest)

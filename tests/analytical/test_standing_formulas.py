@@ -1,5 +1,7 @@
 """Weights, gradients and optimizers: hand-worked numbers and properties."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,10 +16,12 @@ from profiler.analytical.optimizer_state import (
     paged_adamw_8bit_state_bytes,
 )
 from profiler.analytical.parameters import TensorGroup
+from profiler.analytical.standing import cublas_workspace_bytes, untied_head_bytes
 from profiler.analytical.trained import gradient_bytes
 from profiler.analytical.weights import (
     adapter_bytes,
     autocast_cache_bytes,
+    autocast_forward_bytes,
     autocast_weight_copy_bytes,
     nf4_bytes,
     reference_bytes,
@@ -119,3 +123,22 @@ def test_autocast_copies_by_hand(half_billion):
     assert autocast_cache_bytes(_LORA, half_billion) == 17_596_416
     assert autocast_weight_copy_bytes(_LORA, half_billion) == 733_184
     assert autocast_cache_bytes(_FULL, half_billion) == 0
+
+
+def test_a_frozen_weight_is_cast_for_a_moment_only_under_checkpointing(half_billion):
+    wide = replace(_LORA, dtype=Dtype.FLOAT32)
+    without = replace(wide, gradient_checkpointing=False)
+
+    assert autocast_forward_bytes(wide, half_billion) == 8_798_208 * 2 + 896 * 4_864 * 2
+    assert autocast_forward_bytes(without, half_billion) == autocast_cache_bytes(without, half_billion)
+    assert autocast_forward_bytes(_LORA, half_billion) == autocast_cache_bytes(_LORA, half_billion)
+
+
+def test_workspaces_by_card():
+    assert cublas_workspace_bytes("h100-80gb") == cublas_workspace_bytes("b200-180gb") == 67_108_864
+    assert cublas_workspace_bytes("a100-80gb") == 2 * 8_519_680
+
+
+def test_a_head_is_made_before_it_is_tied(half_billion):
+    assert untied_head_bytes(_FULL, half_billion) == 272_269_312
+    assert untied_head_bytes(_FULL, replace(half_billion, tie_word_embeddings=False)) == 0

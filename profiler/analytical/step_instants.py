@@ -1,0 +1,108 @@
+"""The instants outside of forward and backward: load, rollout, score, reward, and the optimizer's step."""
+
+from profiler.analytical.batch import Batch, micro_batch, one_row
+from profiler.analytical.decoder_layer import layer_without_gradient_bytes
+from profiler.analytical.head import score_scratch
+from profiler.analytical.instants import Bytes, Instant, Moment, added, head_categories
+from profiler.analytical.optimizer_state import optimizer_scratch_bytes
+from profiler.analytical.quantities import Count, either, larger, where
+from profiler.analytical.rollout import growth_copy_bytes, kv_cache_bytes, kv_element_bytes, sampling_bytes
+from profiler.analytical.standing import models, state_bytes, unfinished_gradient_bytes, untied_head_bytes
+from profiler.analytical.trained import (
+    element_bytes,
+    gradient_bytes,
+    trained_element_bytes,
+    trained_tensors,
+    trains_everything,
+)
+from profiler.analytical.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.weights import autocast_cache_bytes
+from profiler.domain.memory import Category, Phase
+from profiler.domain.trial import Logprobs
+
+
+def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
+    """The models being made: with the head that is tied at the end, or with the adapters that come last."""
+    made = dict(models(spec, architecture))
+    adapters = made.pop(Category.ADAPTERS)
+    last = larger(adapters, untied_head_bytes(spec, architecture))
+    made[Category.WORKSPACE] = last - adapters
+    made[Category.ADAPTERS] = adapters
+    return (Instant(phase=Phase.LOAD, moment=Moment.LOADED, sizes=made),)
+
+
+def rollout_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> tuple[Instant, ...]:
+    """Prefill, the last growth of the cache, and the last draw; `held` is what stands."""
+    rows, element = spec.generation_batch_size, kv_element_bytes(spec)
+    tokens = spec.max_prompt_length + spec.max_completion_length - 1
+    held = added(
+        held,
+        {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)},
+        # With adapters `generate` goes around the forward that autocast wraps.
+        {Category.ACTIVATIONS: _generation_casts(spec, architecture)},
+    )
+    full = kv_cache_bytes(architecture, sequences=rows, tokens=tokens, element=element)
+    growth = growth_copy_bytes(architecture, sequences=rows, tokens=tokens, element=element)
+    prompts = Batch(
+        rows=rows, prompt_tokens=spec.max_prompt_length, completion_tokens=0, scored_tokens=0, has_mask=False
+    )
+    prefilled = kv_cache_bytes(architecture, sequences=rows, tokens=spec.max_prompt_length, element=element)
+    layer = layer_without_gradient_bytes(spec, architecture, prompts, adapted=True, autocast=False)
+    moments: dict[Moment, Bytes] = {
+        Moment.PREFILL: {Category.KV_CACHE: prefilled, Category.ACTIVATIONS: layer},
+        Moment.GROWTH: {Category.KV_CACHE: full + growth},
+        Moment.SAMPLING: {Category.KV_CACHE: full, Category.LOGITS: sampling_bytes(spec, architecture)},
+    }
+    return tuple(
+        Instant(phase=Phase.ROLLOUT, moment=moment, sizes=added(held, more)) for moment, more in moments.items()
+    )
+
+
+def _generation_casts(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Copies of float32 weights that autocast keeps while a fully trained model generates, the LM head's included."""
+    if not trains_everything(spec):
+        return 0
+    sizes = element_bytes(spec)
+    head = architecture.vocab_size * architecture.hidden_size * sizes.compute
+    return autocast_cache_bytes(spec, architecture) + where(sizes.autocast_casts, head, 0)
+
+
+def score_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> tuple[Instant, ...]:
+    """Log-probabilities without gradient: of the reference, or of the policy when trl keeps the old ones.
+
+    trl keeps them when generations and optimizer steps are not aligned.
+    """
+    old_policy = spec.gradient_accumulation_steps % spec.steps_per_generation != 0
+    happens = either(spec.beta != 0.0, old_policy)
+    if happens is False:
+        return ()
+    batch = micro_batch(spec)
+    if spec.logprobs is Logprobs.SLICED:
+        batch = one_row(batch)
+    layer = layer_without_gradient_bytes(spec, architecture, batch, adapted=old_policy, autocast=spec.bf16)
+    held = added(held, {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)})
+    moments: dict[Moment, Bytes] = {
+        Moment.SCORE_LAYER: {Category.ACTIVATIONS: layer},
+        Moment.SCORE_HEAD: head_categories(score_scratch(spec, architecture, batch)),
+    }
+    return tuple(
+        Instant(phase=Phase.SCORE, moment=moment, sizes=added(held, more), happens=happens)
+        for moment, more in moments.items()
+    )
+
+
+def reward_instant(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> Instant:
+    """Rewards and advantages: a few numbers a row beside what stands, left out."""
+    unfinished: Bytes = {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)}
+    return Instant(phase=Phase.REWARD, moment=Moment.REWARD, sizes=added(held, unfinished))
+
+
+def optimizer_instant(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> Instant:
+    """`step()` at its highest: gradients, states and scratch together."""
+    tensors, element = trained_tensors(spec, architecture), trained_element_bytes(spec)
+    step: Bytes = {
+        Category.GRADIENTS: gradient_bytes(spec, architecture),
+        Category.WORKSPACE: optimizer_scratch_bytes(spec.optim, tensors, element),
+    }
+    state: Bytes = {**held, Category.OPTIMIZER_STATE: state_bytes(spec, architecture)}
+    return Instant(phase=Phase.OPTIMIZER, moment=Moment.STEP, sizes=added(state, step))
