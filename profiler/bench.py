@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from typing import TypeVar
 
 from rich.console import Console
@@ -17,7 +19,7 @@ from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import Backend, TrialSpec
+from profiler.domain.trial import Backend, Lengths, TrialSpec
 from profiler.simulation import op_plans
 from profiler.worker.simulated import SimulatedRun, simulate
 
@@ -37,6 +39,11 @@ def main() -> int:
     table.add_row("0.5B, full, 3 steps", f"{small_s:.1f} s", "", "")
     forgetful_s = _without_plans()
     table.add_row("the same, operations not remembered", f"{forgetful_s:.1f} s", "0.5B", f"{forgetful_s / small_s:.1f}")
+    long = replace(_TRIAL, steps=10, lengths=Lengths.FORCED)
+    long_s, _ = _timed(lambda: simulate(long, BUILTIN_MODELS[long.model].config))
+    table.add_row("0.5B, full, 10 steps alike", f"{long_s:.1f} s", "", "")
+    whole_s, _ = _timed(lambda: simulate(long, BUILTIN_MODELS[long.model].config, to_the_end=True))
+    table.add_row("the same, run to the end", f"{whole_s:.1f} s", "10 steps", f"{whole_s / long_s:.1f}")
     large = replace(_TRIAL, model="qwen2.5-14b", optim=Optimizer.ADAMW_8BIT)
     large_s, _ = _timed(lambda: simulate(large, BUILTIN_MODELS[large.model].config))
     table.add_row("14B, full, 8-bit, checkpointing", f"{large_s:.1f} s", "0.5B", f"{large_s / small_s:.1f}")
@@ -71,7 +78,8 @@ def _seconds(action: Callable[[], object]) -> float:
 
 def _timed(action: Callable[[], Result]) -> tuple[float, Result]:
     started = time.perf_counter()
-    result = action()
+    with redirect_stdout(StringIO()):  # the trainer's own log
+        result = action()
     return time.perf_counter() - started, result
 
 

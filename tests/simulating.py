@@ -14,6 +14,7 @@ from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.simulation.cpu_choices import Choices
 from profiler.simulation.decode_history import DecodeHistory
+from profiler.simulation.repeated_steps import RepeatedSteps
 from profiler.simulation.session import Simulation
 from profiler.training.job import build_trainer
 
@@ -55,13 +56,15 @@ def simulate(
     *,
     shortcut_rollout: bool = True,
     every_block: bool = False,
+    ends_when_repeating: bool = False,
     choices: Choices = Choices.CUDA,
     model_config: Mapping[str, Any] | None = None,
     **keys: Any,
 ) -> Simulated:
     """A simulated trial; `model_config` in place of the built-in model of the specification.
 
-    With `every_block` the rollout's shortcut tells each block, as the long way does.
+    With `every_block` the rollout's shortcut tells each block, as the long way does. With `ends_when_repeating` steps
+    that repeat are told, as in a sweep.
     """
     spec = small_spec(**keys)
     simulation = Simulation(KNOWN_GPUS[str(spec.gpu)], choices=choices)
@@ -77,6 +80,8 @@ def simulate(
             shortcut_rollout=shortcut_rollout,
         )
         simulation.trainer_ready(trainer)
+        if ends_when_repeating:
+            trainer.add_callback(RepeatedSteps(simulation.recorder))
         trainer.train()
         simulation.trainer_done(trainer)
     return Simulated(trace=simulation.recorder.finished(), trainer=trainer, decoding=simulation.decoding)

@@ -107,6 +107,17 @@ def learn(trace: TraceBuilder, borders: Sequence[Border], steps_in_cycle: int, *
     return Template(cycle=last, growth_bytes=growth, moving_sites=moving, every_block=every_block)
 
 
+def repeated(trace: TraceBuilder, borders: Sequence[Border]) -> Template | None:
+    """The last of the cycles between `borders`, if it is the one before it over again; None if anything differs."""
+    if len(borders) < _CYCLES:
+        return None
+    before, last = (_cycle(trace, begin, end) for begin, end in pairwise(borders[-_CYCLES:]))
+    equal = np.array_equal(before.sizes_bytes, last.sizes_bytes) and np.array_equal(before.site_of, last.site_of)
+    if not (equal and _same_pattern(before, last) and _closed(last)):
+        return None
+    return Template(cycle=last, growth_bytes=np.zeros_like(last.sizes_bytes), moving_sites=(), every_block=True)
+
+
 def continue_trace(trace: TraceBuilder, template: Template, cycles: int) -> None:
     """Append what `cycles` more cycles allocate and free, as if they had run."""
     cycle, told, first = template.cycle, template.told, len(trace.sizes_bytes)

@@ -17,6 +17,7 @@ from profiler.domain.outcome import CategoryShare, Outcome, OutOfMemory, PhasePe
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import gib_text
 from profiler.simulation.libraries import cuda_context_bytes
+from profiler.simulation.repeated_steps import RepeatedSteps
 from profiler.simulation.session import Simulation
 from profiler.training.job import build_trainer
 from profiler.training.sizes import parameter_counts
@@ -36,8 +37,10 @@ class SimulatedRun:
     steps_run: int
 
 
-def simulate(spec: TrialSpec, model_config: Mapping[str, Any]) -> SimulatedRun:
+def simulate(spec: TrialSpec, model_config: Mapping[str, Any], *, to_the_end: bool = False) -> SimulatedRun:
     """Run the real trainer with the kernels of the specification's card.
+
+    It ends when its steps repeat, and tells those that are left; with `to_the_end` every step runs.
 
     Raises:
         UnsupportedTrialError: The simulation does not know an operation, or transformers the combination.
@@ -54,6 +57,8 @@ def simulate(spec: TrialSpec, model_config: Mapping[str, Any]) -> SimulatedRun:
             shortcut_rollout=True,
         )
         simulation.trainer_ready(trainer)
+        if not to_the_end:
+            trainer.add_callback(RepeatedSteps(simulation.recorder))
         trainer.train()
         simulation.trainer_done(trainer)
     parameters, trainable = parameter_counts(trainer.model)
@@ -150,7 +155,9 @@ def _reached(run: SimulatedRun, on_card: CardReplay) -> tuple[int, int]:
         phase for _, phase in starts[: bisect_left(starts, on_card.events_reached + 1, key=lambda start: start[0])]
     ]
     # A phase is finished when another one has begun after it.
-    return begun[:-1].count(Phase.OPTIMIZER), begun[:-1].count(Phase.BACKWARD)
+    steps, micro_batches = begun[:-1].count(Phase.OPTIMIZER), begun[:-1].count(Phase.BACKWARD)
+    # Steps that were told did not run.
+    return min(steps, run.steps_run), min(micro_batches, run.micro_batches_run)
 
 
 def _out_of_memory(replay: CardReplay) -> OutOfMemory | None:
