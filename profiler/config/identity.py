@@ -99,12 +99,14 @@ def _names(reader: FieldReader, key: str) -> tuple[str, ...] | None:
     return None
 
 
-def trial_id(spec: TrialSpec, versions: Versions) -> str:
+def trial_id(spec: TrialSpec, versions: Versions, *, hardware: str = "") -> str:
     """The name of a trial: 16 hexadecimal digits of a SHA-256 over what it is and the versions that decide its memory.
 
     The same specification under other versions is another trial. The model counts by name: the content of a local
-    `config.json` is not part of it.
+    `config.json` is not part of it. `hardware` is the card and the driver that a trial is measured on; empty otherwise.
     """
-    content = {"spec": spec_to_mapping(spec), "versions": asdict(versions)}
+    content: dict[str, object] = {"spec": spec_to_mapping(spec), "versions": asdict(versions)}
+    if hardware:
+        content["hardware"] = hardware
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()[:_ID_CHARACTERS]

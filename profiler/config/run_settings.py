@@ -23,10 +23,16 @@ class RunSettings:
     timeout_s: float
     """Of one trial, in seconds."""
     jobs: int | None
-    """Trials at the same time; None for one a CPU core when simulated, else one."""
+    """Trials at the same time; None for one a CPU core when simulated, one a GPU when measured, else one."""
+    stall_s: float
+    """How long a measured trial may go without a new phase, in seconds."""
+    prune: bool
+    """Measured trials: do not run what is bound to run out of memory, because a smaller one did."""
+    price_per_hour: float | None
+    """Of one GPU, in whatever money; None for no sum."""
 
 
-RUN_KEYS = ("results_dir", "dry_run", "resume", "snapshot", "timeout_s", "jobs")
+RUN_KEYS = ("results_dir", "dry_run", "resume", "snapshot", "timeout_s", "jobs", "stall_s", "prune", "price_per_hour")
 
 
 def read_run_settings(values: Mapping[str, object]) -> RunSettings:
@@ -43,9 +49,13 @@ def read_run_settings(values: Mapping[str, object]) -> RunSettings:
         snapshot=reader.flag("snapshot"),
         timeout_s=reader.number("timeout_s"),
         jobs=reader.optional_count("jobs"),
+        stall_s=reader.number("stall_s"),
+        prune=reader.flag("prune"),
+        price_per_hour=None if values.get("price_per_hour") is None else reader.number("price_per_hour"),
     )
-    if reader.sound("timeout_s") and settings.timeout_s == 0:
-        reader.fail("timeout_s", "must be more than 0 seconds")
+    for key in ("timeout_s", "stall_s"):
+        if reader.sound(key) and getattr(settings, key) == 0:
+            reader.fail(key, "must be more than 0 seconds")
     if reader.faults:
         raise UsageError(reader.faults)
     return settings

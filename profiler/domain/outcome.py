@@ -18,6 +18,8 @@ class Status(StrEnum):
     KILLED = "killed"
     """Somebody killed the worker."""
     TIMEOUT = "timeout"
+    STALLED = "stalled"
+    """Alive, but without progress."""
     HOST_OOM = "host_oom"
     """The host's own memory ran out."""
     DEVICE_FAULT = "device_fault"
@@ -26,11 +28,13 @@ class Status(StrEnum):
     """Another program used the GPU."""
     UNSUPPORTED = "unsupported"
     """The simulation does not know an operation, or the combination does not exist."""
+    IMPLIED = "implied"
+    """Not run: a trial that needs no more memory ran out of it (`Outcome.implied_by`)."""
 
     @property
     def answered(self) -> bool:
         """Whether the trial's question was answered, so that it need not run again."""
-        return self in (Status.OK, Status.OOM, Status.UNSUPPORTED)
+        return self in (Status.OK, Status.OOM, Status.UNSUPPORTED, Status.IMPLIED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,46 @@ class PhasePeak:
     phase: Phase
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
+    time_s: float | None = None
+    """In all its steps; None when simulated."""
+    samples: int | None = None
+    """How many samples were taken in it. None, as all below, where nothing was sampled."""
+    sampled_max_device_bytes: int | None = None
+    """The driver's count, polled: a lower bound."""
+    mean_utilisation_percent: float | None = None
+    mean_power_watts: float | None = None
+    mean_sm_clock_mhz: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPeak:
+    """The exact peaks of one phase in one optimizer step."""
+
+    step: int
+    """From 1; 0 for loading."""
+    phase: Phase
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    time_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One reading of the driver during a trial. None where it was not read at that moment, or not to be had."""
+
+    time_s: float
+    """Since the sampling began, on the monotonic clock."""
+    phase: Phase | None
+    """None before the first."""
+    step: int
+    """Optimizer step, from 1; 0 while loading."""
+    device_used_bytes: int | None
+    """Of all processes on the GPU."""
+    process_used_bytes: int | None
+    """Of the trial's own processes."""
+    utilisation_percent: int | None
+    power_watts: float | None
+    sm_clock_mhz: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +123,8 @@ class OutOfMemory:
     free_bytes: int | None = None
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
+    step: int | None = None
+    """The optimizer step, from 1; 0 while loading. None when simulated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +182,29 @@ class Outcome:
     step_time_s: float | None = None
     """Mean time of an optimizer step, rollout included; None when simulated."""
     host_peak_rss_bytes: int | None = None
+    gpu_uuid: str | None = None
+    """Measured only, as is all from here to `not_measured`."""
+    driver_version: str | None = None
+    startup_s: float | None = None
+    """From the worker's start to the first phase: imports, the CUDA context."""
+    load_s: float | None = None
+    """Models, adapters and the trainer made."""
+    rollout_s: float | None = None
+    """Mean time of an optimizer step's rollouts."""
+    sampled_max_device_bytes: int | None = None
+    """The highest the sampler saw, other programs included: a lower bound."""
+    sample_period_s: float | None = None
+    settled_step: int | None = None
+    """The optimizer step at which the peak stopped growing; None if it still grew in the last, or there was but one."""
+    growth_bytes_per_step: float | None = None
+    """Slope of the steps' peaks from there on."""
+    step_peaks: tuple[StepPeak, ...] = ()
+    not_measured: str = ""
+    """What the driver did not give, and why."""
+    gpu_s: float | None = None
+    """How long the trial held a GPU; None if it held none."""
+    implied_by: str | None = None
+    """The trial that ran out of memory with no more need of it; only of an `implied` one."""
     message: str = ""
     """Why it did not end well: the framework's sentence, or the last lines of the worker's stderr."""
 

@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -16,6 +17,9 @@ from profiler.execution.job import WorkerJob
 
 EXIT_OWN_MEMORY_ERROR = 112
 """A worker's exit code after a `MemoryError`: the host, not the GPU, had no more memory."""
+
+_OOM_SCORE_ADJ = "800"
+"""Of -1000 (never) to 1000 (first); anybody may raise their own."""
 
 
 def run_child(job: WorkerJob, target: str) -> None:
@@ -30,6 +34,10 @@ def run_child(job: WorkerJob, target: str) -> None:
     _end_with_parent()
     _redirect_output(job.stderr_path)
     faulthandler.enable()
+    _offer_to_the_oom_killer()
+    if job.gpu_uuid is not None:
+        # CUDA reads this at its first call, which the warmed process has not made.
+        os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu_uuid
     try:
         _resolve(target)(job)
     except MemoryError:
@@ -55,6 +63,12 @@ def _end_with_parent() -> None:
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
     if not parent.is_alive():  # it ended before the signal was set up
         os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _offer_to_the_oom_killer() -> None:
+    """If the host runs out of memory, the kernel shall end a worker and not the sweep."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE_ADJ)
 
 
 def _redirect_output(path: str) -> None:

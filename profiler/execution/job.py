@@ -21,6 +21,10 @@ class WorkerJob:
     """Trials that the same simulated run answers (`run_key`): the worker stores a record for each."""
     snapshot: bool = False
     """Whether to write a memory snapshot beside the records."""
+    gpu_uuid: str | None = None
+    """The one GPU that the worker may see; None to leave the environment as it is."""
+    heartbeat_path: str | None = None
+    """File that the training touches as it gets on; None for no sign of life."""
 
 
 class SweepObserver(Protocol):

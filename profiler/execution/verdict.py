@@ -10,7 +10,16 @@ STDERR_LINES = 20
 _STDERR_TAIL_BYTES = 64 * 1024
 
 
-def judge(*, exit_code: int | None, timed_out: bool, timeout_s: float, wall_s: float, stderr_path: Path) -> Outcome:
+def judge(
+    *,
+    exit_code: int | None,
+    timed_out: bool,
+    timeout_s: float,
+    wall_s: float,
+    stderr_path: Path,
+    stalled_s: float | None = None,
+    oom_killed: bool = False,
+) -> Outcome:
     """The outcome of a worker that ended without a record.
 
     Args:
@@ -19,8 +28,16 @@ def judge(*, exit_code: int | None, timed_out: bool, timeout_s: float, wall_s: f
         timeout_s: That time.
         wall_s: How long it ran.
         stderr_path: What it printed; the last lines go into the message.
+        stalled_s: How long it gave no sign of life, if it was ended for that.
+        oom_killed: Whether the kernel killed anybody for want of memory while it ran.
     """
-    status, reason = _status_and_reason(exit_code, timed_out, timeout_s)
+    if stalled_s is not None:
+        left = " It could not be killed." if exit_code is None else ""
+        status, reason = Status.STALLED, f"The worker was alive but had not got on for {stalled_s:g} s.{left}"
+    elif oom_killed and exit_code == -signal.SIGKILL:
+        status, reason = Status.HOST_OOM, "The host had no memory left, and the kernel killed the worker."
+    else:
+        status, reason = _status_and_reason(exit_code, timed_out, timeout_s)
     printed = last_lines(stderr_path)
     return Outcome(status=status, wall_s=wall_s, message=f"{reason}\n{printed}".rstrip())
 

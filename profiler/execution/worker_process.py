@@ -7,27 +7,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from multiprocessing import process as process_module
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from profiler.domain.trial import PlannedTrial
-from profiler.execution.lock import TrialLock
+from profiler.execution.gpus import GpuSlot
+from profiler.execution.heartbeat import Heartbeat
+from profiler.execution.lock import Lock
+from profiler.execution.stamp import Stamp
 
 GRACE_S = 5.0
 """From SIGTERM to SIGKILL, and from SIGKILL until the process is given up."""
-
-
-RecordStamp = tuple[int, int] | None
-"""Identity of a stored record's file (inode, time of change); None for no file."""
-
-
-def record_stamp(path: Path) -> RecordStamp:
-    """What tells a record that a worker has just written from one that lay there before."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return (found.st_ino, found.st_mtime_ns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +26,22 @@ class Sibling:
     """A trial that another trial's worker answers along with its own."""
 
     trial: PlannedTrial
-    lock: TrialLock
-    stamp_before: RecordStamp
+    lock: Lock
+    stamp_before: Stamp
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long a worker is waited for."""
+
+    timeout_s: float
+    """For all of it."""
+    stall_s: float
+    """Without a sign of life, once there was one."""
+
+
+_LOOKS_A_STALL = 4
+"""How often a worker is looked at within `stall_s`."""
 
 
 class _Stage(IntEnum):
@@ -54,10 +59,13 @@ class WorkerProcess:
         process: BaseProcess,
         *,
         trial: PlannedTrial,
-        lock: TrialLock,
+        lock: Lock,
         stderr_path: Path,
-        stamp_before: RecordStamp,
-        timeout_s: float,
+        stamp_before: Stamp,
+        patience: Patience,
+        heartbeat: Heartbeat,
+        slot: GpuSlot | None = None,
+        oom_kills_before: int | None = None,
         siblings: Sequence[Sibling] = (),
     ) -> None:
         self.trial = trial
@@ -65,8 +73,15 @@ class WorkerProcess:
         self.lock = lock
         self.stderr_path = stderr_path
         self.stamp_before = stamp_before
-        self.deadline_s = time.monotonic() + timeout_s
+        self.slot = slot
+        self.heartbeat = heartbeat
+        self.oom_kills_before = oom_kills_before
+        self.stalled = False
+        """Whether it is ended because no sign of life came."""
+        self._patience = patience
         self._started_s = time.monotonic()
+        self.deadline_s = self._started_s + min(patience.timeout_s, patience.stall_s / _LOOKS_A_STALL)
+        """When `press` wants to be called next."""
         self._process = process
         self._stage = _Stage.RUNNING
 
@@ -88,7 +103,12 @@ class WorkerProcess:
     @property
     def timed_out(self) -> bool:
         """Whether its time was up before it ended."""
-        return self._stage is not _Stage.RUNNING
+        return self._stage is not _Stage.RUNNING and not self.stalled
+
+    @property
+    def unkillable(self) -> bool:
+        """Whether it was given up, and may go on for ever."""
+        return self._stage is _Stage.GIVEN_UP and self._process.is_alive()
 
     @property
     def elapsed_s(self) -> float:
@@ -96,11 +116,26 @@ class WorkerProcess:
         return time.monotonic() - self._started_s
 
     def press(self) -> None:
-        """If the deadline has passed, take the next step: SIGTERM to the group, then SIGKILL, then give up."""
-        if time.monotonic() < self.deadline_s or self.ended:
+        """If its time is up or it has stalled, take the next step: SIGTERM to the group, then SIGKILL, then give up."""
+        now_s = time.monotonic()
+        if now_s < self.deadline_s or self.ended:
             return
+        if self._stage is _Stage.RUNNING and not self._is_up(now_s):
+            return
+        self._advance(now_s)
+
+    def _is_up(self, now_s: float) -> bool:
+        """Whether it has had its time; else sets when to look again."""
+        timeout_at_s = self._started_s + self._patience.timeout_s
+        if now_s >= timeout_at_s:
+            return True
+        self.stalled = self.heartbeat.silent_s(now_s) >= self._patience.stall_s
+        self.deadline_s = min(timeout_at_s, now_s + self._patience.stall_s / _LOOKS_A_STALL)
+        return self.stalled
+
+    def _advance(self, now_s: float) -> None:
         self._stage = _Stage(self._stage + 1)
-        self.deadline_s = time.monotonic() + GRACE_S
+        self.deadline_s = now_s + GRACE_S
         if self._stage is _Stage.ASKED_TO_END:
             self._signal_group(signal.SIGTERM)
         elif self._stage is _Stage.KILLED:
@@ -108,17 +143,21 @@ class WorkerProcess:
 
     def end_now(self) -> None:
         """Ask it to end, unless it has been asked; from here on `press` counts the grace."""
-        if not self.timed_out:
-            self.deadline_s = time.monotonic()
-            self.press()
+        if self._stage is _Stage.RUNNING and not self.ended:
+            self._advance(time.monotonic())
 
     def clean_up(self) -> None:
-        """After its end: kill what is left of its group, and let go of its lock."""
+        """After its end: kill what is left of its group, and let go of its lock. The GPU is the caller's to free."""
         self._signal_group(signal.SIGKILL)
+        self.heartbeat.path.unlink(missing_ok=True)
         self.lock.release()
         for sibling in self.siblings:
             sibling.lock.release()
-        with suppress(ValueError):  # cannot be closed while it cannot be killed
+        if self.unkillable:
+            # Else multiprocessing would wait for it when the sweep itself ends.
+            process_module._children.discard(self._process)  # type: ignore[attr-defined]
+            return
+        with suppress(ValueError):
             self._process.close()
 
     def _signal_group(self, number: signal.Signals) -> None:

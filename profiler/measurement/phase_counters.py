@@ -1,13 +1,18 @@
-"""CUDA's own counters, read and reset where each phase ends, so that every phase has its own exact peak."""
+"""CUDA's own counters, read and reset where each phase ends: every phase of every step has its own exact peak."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import PhasePeak
+from profiler.domain.outcome import PhasePeak, StepPeak
 
 
 class Counters(Protocol):
     """The framework's memory counters."""
+
+    def synchronize(self) -> None:
+        """Wait for the GPU, so that a phase's time is that of its work and not of launching it."""
 
     def peak_allocated_bytes(self) -> int:
         """The highest allocated memory since the last reset."""
@@ -19,59 +24,109 @@ class Counters(Protocol):
         """Begin anew at what is in use now."""
 
 
-class TorchCudaCounters:
-    """torch's counters of the current CUDA device."""
+@dataclass
+class _Stretch:
+    """What is known of one phase of one step, which can come in several parts."""
 
-    def peak_allocated_bytes(self) -> int:
-        """`torch.cuda.max_memory_allocated`."""
-        import torch
-
-        return int(torch.cuda.max_memory_allocated())
-
-    def peak_reserved_bytes(self) -> int:
-        """`torch.cuda.max_memory_reserved`."""
-        import torch
-
-        return int(torch.cuda.max_memory_reserved())
-
-    def reset(self) -> None:
-        """`torch.cuda.reset_peak_memory_stats`."""
-        import torch
-
-        torch.cuda.reset_peak_memory_stats()
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    time_s: float = 0.0
 
 
 class PhaseCounters:
-    """An observer of phases that keeps the highest counters of each."""
+    """An observer of phases that keeps the highest counters of each, by optimizer step.
 
-    def __init__(self, counters: Counters) -> None:
+    Steps count from 1; what is before the first rollout is step 0. A step ends with its optimizer phase.
+    """
+
+    def __init__(
+        self, counters: Counters, *, clock: Callable[[], float], at_border: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """`clock` is monotonic; `at_border` is called where a phase ends, with its peak of reserved memory."""
         self._counters = counters
-        self._allocated: dict[Phase, int] = {}
-        self._reserved: dict[Phase, int] = {}
+        self._clock = clock
+        self._at_border = at_border
+        self._stretches: dict[tuple[int, Phase], _Stretch] = {}
+        self._begun: dict[Phase, int] = {}
         self._phase: Phase | None = None
+        self._step = 0
+        self._since_s = 0.0
+        self.first_phase_at_s = clock()
+        """When the first phase began, on the clock; until then, when this was made."""
 
     @property
     def phase(self) -> Phase | None:
         """The phase the trial is in; None before the first."""
         return self._phase
 
+    @property
+    def step(self) -> int:
+        """The optimizer step it is in; 0 while loading."""
+        return self._step
+
+    def where(self) -> tuple[Phase | None, int]:
+        """Phase and step; for the sampler, from its own thread."""
+        return self._phase, self._step
+
     def enter(self, phase: Phase) -> None:
         """`phase` begins: the counters so far belong to the phase before it."""
         self.read()
         self._counters.reset()
+        if phase is not Phase.LOAD and (self._step == 0 or self._phase is Phase.OPTIMIZER):
+            self._step += 1
+        self._begun[phase] = self._begun.get(phase, 0) + 1
+        self._since_s = self._clock()
+        if self._phase is None:
+            self.first_phase_at_s = self._since_s
         self._phase = phase
 
     def read(self) -> None:
         """Take the counters into the current phase."""
         if self._phase is None:
             return
-        allocated, reserved = self._counters.peak_allocated_bytes(), self._counters.peak_reserved_bytes()
-        self._allocated[self._phase] = max(self._allocated.get(self._phase, 0), allocated)
-        self._reserved[self._phase] = max(self._reserved.get(self._phase, 0), reserved)
+        self._counters.synchronize()
+        stretch = self._stretches.setdefault((self._step, self._phase), _Stretch())
+        reserved = self._counters.peak_reserved_bytes()
+        stretch.allocated_bytes = max(stretch.allocated_bytes, self._counters.peak_allocated_bytes())
+        stretch.reserved_bytes = max(stretch.reserved_bytes, reserved)
+        now_s = self._clock()
+        stretch.time_s += now_s - self._since_s
+        self._since_s = now_s
+        self._at_border(reserved)
 
-    def peaks(self) -> tuple[PhasePeak, ...]:
-        """The peaks of every phase so far, in the order they first began."""
+    def times_finished(self, phase: Phase) -> int:
+        """How often the phase was entered and left again."""
+        return self._begun.get(phase, 0) - (self._phase is phase)
+
+    def step_peaks(self) -> tuple[StepPeak, ...]:
+        """The peaks of every phase of every step so far, in the order they first began."""
         return tuple(
-            PhasePeak(phase=phase, peak_allocated_bytes=allocated, peak_reserved_bytes=self._reserved[phase])
-            for phase, allocated in self._allocated.items()
+            StepPeak(
+                step=step,
+                phase=phase,
+                peak_allocated_bytes=stretch.allocated_bytes,
+                peak_reserved_bytes=stretch.reserved_bytes,
+                time_s=stretch.time_s,
+            )
+            for (step, phase), stretch in self._stretches.items()
         )
+
+
+def by_phase(steps: tuple[StepPeak, ...]) -> tuple[PhasePeak, ...]:
+    """The highest of every phase over its steps, and its time in all of them, in the order they first began."""
+    return tuple(
+        PhasePeak(
+            phase=phase,
+            peak_allocated_bytes=max(one.peak_allocated_bytes for one in same),
+            peak_reserved_bytes=max(one.peak_reserved_bytes for one in same),
+            time_s=sum(one.time_s for one in same),
+        )
+        for phase in dict.fromkeys(one.phase for one in steps)
+        if (same := [one for one in steps if one.phase is phase])
+    )
+
+
+def peak_of_steps(steps: tuple[StepPeak, ...]) -> tuple[int, ...]:
+    """Highest allocated memory of each optimizer step, in order; loading is none of them."""
+    numbers = sorted({one.step for one in steps} - {0})
+    return tuple(max(one.peak_allocated_bytes for one in steps if one.step == number) for number in numbers)

@@ -25,6 +25,8 @@ class VisibleGpus:
     """In the order of CUDA_VISIBLE_DEVICES."""
     note: str
     """Why there is none, for a sentence; empty where there is one."""
+    driver_version: str = ""
+    """Empty where there is none, or it does not say."""
 
 
 def visible_gpus(*, environment: Mapping[str, str] | None = None, nvml: ModuleType | None = None) -> VisibleGpus:
@@ -42,6 +44,7 @@ def visible_gpus(*, environment: Mapping[str, str] | None = None, nvml: ModuleTy
         return VisibleGpus(gpus=(), note=f"the NVIDIA driver does not answer ({error})")
     try:
         present = [_describe(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+        driver_version = _text(nvml.nvmlSystemGetDriverVersion())
     except nvml.NVMLError as error:
         return VisibleGpus(gpus=(), note=f"the NVIDIA driver does not list its GPUs ({error})")
     finally:
@@ -50,7 +53,8 @@ def visible_gpus(*, environment: Mapping[str, str] | None = None, nvml: ModuleTy
         return VisibleGpus(gpus=(), note="the NVIDIA driver lists no GPU")
     wanted = (os.environ if environment is None else environment).get("CUDA_VISIBLE_DEVICES")
     gpus = present if wanted is None else _selected(present, wanted)
-    return VisibleGpus(gpus=tuple(gpus), note="" if gpus else f"CUDA_VISIBLE_DEVICES='{wanted}' hides every GPU")
+    note = "" if gpus else f"CUDA_VISIBLE_DEVICES='{wanted}' hides every GPU"
+    return VisibleGpus(gpus=tuple(gpus), note=note, driver_version=driver_version)
 
 
 def _describe(nvml: ModuleType, index: int) -> VisibleGpu:

@@ -13,8 +13,13 @@ from profiler.domain.trial import TrialSpec
 from profiler.storage.atomic import StorageError, write_atomically
 from profiler.storage.typed_json import JSON, JsonMismatchError, from_json, to_json
 
-RECORD_SCHEMA_VERSION = 2
-"""Raised when a stored record would no longer be read as it was meant."""
+RECORD_SCHEMA_VERSION = 3
+"""Raised when a stored record would no longer be read as it was meant.
+
+3 added what is measured on a real GPU. Records of version 2 have none of it and are read as such."""
+
+_READ_WITH_DEFAULTS = (2,)
+"""Earlier versions whose records lack only fields that have a default."""
 
 
 class RecordStore:
@@ -101,9 +106,11 @@ def _parse(content: bytes) -> TrialRecord:
     checksum = stored.pop("checksum")
     if checksum != _checksum(stored):
         raise JsonMismatchError("the checksum does not hold")
-    if stored["schema_version"] != RECORD_SCHEMA_VERSION:
-        raise JsonMismatchError(f"schema_version {stored['schema_version']} is not {RECORD_SCHEMA_VERSION}")
-    return from_json(TrialRecord, stored["record"], readers={TrialSpec: spec_from_mapping})
+    version = stored["schema_version"]
+    if version not in (RECORD_SCHEMA_VERSION, *_READ_WITH_DEFAULTS):
+        raise JsonMismatchError(f"schema_version {version} is not {RECORD_SCHEMA_VERSION}")
+    older = version != RECORD_SCHEMA_VERSION
+    return from_json(TrialRecord, stored["record"], readers={TrialSpec: spec_from_mapping}, defaults=older)
 
 
 def _checksum(content: dict[str, JSON]) -> str:

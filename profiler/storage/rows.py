@@ -1,11 +1,11 @@
 """Records flattened into the rows of the tables, and the laws that every record must keep."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from enum import StrEnum
 from typing import TypeAlias
 
-from profiler.domain.outcome import Estimate, Outcome, TrialRecord
+from profiler.domain.outcome import Estimate, Outcome, Sample, StepPeak, TrialRecord
 from profiler.domain.trial import TrialSpec
 from profiler.storage.atomic import StorageError
 
@@ -32,6 +32,17 @@ _COPIED_FROM_OUTCOME = (
     "wall_s",
     "step_time_s",
     "host_peak_rss_bytes",
+    "gpu_uuid",
+    "driver_version",
+    "startup_s",
+    "load_s",
+    "rollout_s",
+    "sampled_max_device_bytes",
+    "sample_period_s",
+    "settled_step",
+    "growth_bytes_per_step",
+    "gpu_s",
+    "implied_by",
 )
 
 
@@ -43,9 +54,11 @@ def run_row(record: TrialRecord, estimate: Estimate | None) -> Row:
         "grid": record.grid,
         "label": record.label,
         "message": outcome.message or None,
+        "not_measured": outcome.not_measured or None,
         **{field.name: _plain(getattr(record.spec, field.name)) for field in fields(TrialSpec)},
         **{name: _plain(getattr(outcome, name)) for name in _COPIED_FROM_OUTCOME},
         "oom_phase": _plain(oom.phase) if oom else None,
+        "oom_step": oom.step if oom else None,
         "oom_requested_bytes": oom.requested_bytes if oom else None,
         "oom_free_bytes": oom.free_bytes if oom else None,
         "oom_allocated_bytes": oom.allocated_bytes if oom else None,
@@ -65,9 +78,29 @@ def phase_rows(record: TrialRecord) -> list[Row]:
             "phase": peak.phase.value,
             "peak_allocated_bytes": peak.peak_allocated_bytes,
             "peak_reserved_bytes": peak.peak_reserved_bytes,
+            "time_s": peak.time_s,
+            "samples": peak.samples,
+            "sampled_max_device_bytes": peak.sampled_max_device_bytes,
+            "mean_utilisation_percent": peak.mean_utilisation_percent,
+            "mean_power_watts": peak.mean_power_watts,
+            "mean_sm_clock_mhz": peak.mean_sm_clock_mhz,
         }
         for peak in record.outcome.phases
     ]
+
+
+def step_rows(record: TrialRecord) -> list[Row]:
+    """The rows of `steps` for one trial."""
+    return [
+        {"trial_id": record.trial_id, **{field.name: _plain(getattr(peak, field.name)) for field in fields(StepPeak)}}
+        for peak in record.outcome.step_peaks
+    ]
+
+
+def sample_rows(trial_id: str, samples: Sequence[Sample]) -> list[Row]:
+    """The rows of `samples` for one trial."""
+    names = [field.name for field in fields(Sample)]
+    return [{"trial_id": trial_id, **{name: _plain(getattr(one, name)) for name in names}} for one in samples]
 
 
 def breakdown_rows(record: TrialRecord) -> list[Row]:

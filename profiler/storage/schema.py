@@ -1,4 +1,4 @@
-"""The columns of runs, phases, breakdown and largest: the one place that names, types and explains them.
+"""The columns of every table: the one place that names, types and explains them.
 
 Sizes are integers of bytes. Null means "not known here", never 0; `null` says why it can be so for a column.
 """
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 SCHEMA_VERSION = 2
-"""Written into every table; raised when a column changes its name, type or meaning."""
+"""Written into every table; raised when a column changes its name, type or meaning. A column that can be null may be
+added without: tables from before it are read with nulls there."""
 
 _TEXT, _COUNT, _REAL, _YES_NO = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
@@ -45,6 +46,11 @@ _NO_ESTIMATE = "the closed form does not say"
 _FULL = "tuning is full"
 _NO_ALLOCATOR = "not known with this backend"
 _NO_OOM = "status is not oom, or the framework does not say"
+_STILL_GROWING = "not measured, the peak still grew in the last step, or there was but one"
+_TOO_FEW_STEPS = "not measured, or fewer than two steps are left"
+_NOT_CUDA = "backend is not cuda, or the trial ended before it was known"
+_NOT_GIVEN = "not measured, or the driver does not give it (not_measured says why)"
+_NOT_SAMPLED = "nothing was sampled, or the driver does not give it"
 
 _TRIAL = (
     _text("trial_id", "content hash of the specification and the versions"),
@@ -99,6 +105,7 @@ _RESULT = (
     _size("peak_inactive_split_bytes", "most bytes free between blocks in use", "not known with this backend"),
     _column("alloc_retries", _COUNT, "retries", "times the allocator gave its cache back to make room", _NO_ALLOCATOR),
     _text("oom_phase", "the phase that ran out of memory", "status is not oom"),
+    _column("oom_step", _COUNT, "optimizer steps", "the step that ran out, from 1; 0 while loading", _NO_OOM),
     _size("oom_requested_bytes", "the allocation that did not fit", _NO_OOM),
     _size("oom_free_bytes", "what the driver had left when it was asked for", _NO_OOM),
     _size("oom_allocated_bytes", "what was in tensors then", _NO_OOM),
@@ -111,6 +118,18 @@ _RESULT = (
     _column("wall_s", _REAL, "s", "time of the trial from start to end", "the worker did not report"),
     _column("step_time_s", _REAL, "s", "mean time of an optimizer step, rollout included", "simulated, or no step"),
     _size("host_peak_rss_bytes", "most memory of the worker process on the host", "the worker did not report"),
+    _text("gpu_uuid", "the GPU measured on, as the driver names it", _NOT_CUDA),
+    _text("driver_version", "version of NVIDIA's driver", _NOT_GIVEN),
+    _column("startup_s", _REAL, "s", "from the worker's start to the first phase: imports, CUDA's context", _NOT_CUDA),
+    _column("load_s", _REAL, "s", "models, adapters and the trainer made", _NOT_CUDA),
+    _column("rollout_s", _REAL, "s", "mean time of an optimizer step's rollouts", "not measured, or no rollout"),
+    _size("sampled_max_device_bytes", "the driver's count, polled, of all programs: a lower bound", _NOT_GIVEN),
+    _column("sample_period_s", _REAL, "s", "from one sample to the next; what is shorter can be missed", _NOT_CUDA),
+    _column("settled_step", _COUNT, "optimizer steps", "the step at which the peak stopped growing", _STILL_GROWING),
+    _column("growth_bytes_per_step", _REAL, "bytes", "slope of the steps' peaks from there on", _TOO_FEW_STEPS),
+    _text("not_measured", "what the driver did not give, and why", "nothing is missing, or nothing was measured"),
+    _column("gpu_s", _REAL, "s", "how long the trial held a GPU", "it held none"),
+    _text("implied_by", "the trial that ran out of memory though it needs no more", "status is not implied"),
 )
 
 _VERSIONS = (
@@ -130,6 +149,12 @@ PHASES = (
     _text("phase", "what the trainer was doing"),
     _size("peak_allocated_bytes", "most bytes in tensors at once during the phase", _NO_GPU),
     _size("peak_reserved_bytes", "most bytes held by torch's allocator in the phase", "not known with this backend"),
+    _column("time_s", _REAL, "s", "in all its steps together", _NOT_CUDA),
+    _column("samples", _COUNT, "samples", "samples taken in it", _NOT_CUDA),
+    _size("sampled_max_device_bytes", "the driver's count, polled, of all programs: a lower bound", _NOT_SAMPLED),
+    _column("mean_utilisation_percent", _REAL, "percent", "share of time in which a kernel ran", _NOT_SAMPLED),
+    _column("mean_power_watts", _REAL, "W", "what the card drew", _NOT_SAMPLED),
+    _column("mean_sm_clock_mhz", _REAL, "MHz", "clock of its processors", _NOT_SAMPLED),
 )
 """`phases.parquet`: a row a phase that ran; the largest of a trial is its peak."""
 
@@ -155,13 +180,42 @@ LARGEST = (
 )
 """`largest.parquet`: a row each for the ten largest tensors, or groups of tensors alike, at the peak."""
 
+STEPS = (
+    _text("trial_id", "the trial"),
+    _column("step", _COUNT, "optimizer steps", "the optimizer step, from 1; 0 while loading"),
+    _text("phase", "what the trainer was doing"),
+    _size("peak_allocated_bytes", "most bytes in tensors at once, by torch's exact counter", ""),
+    _size("peak_reserved_bytes", "most bytes held by torch's allocator, by its exact counter", ""),
+    _column("time_s", _REAL, "s", "how long it lasted"),
+)
+"""`steps.parquet`: a row a phase of an optimizer step, measured trials only."""
+
+_NOT_READ = "not read at this sample, or the driver does not give it"
+
+SAMPLES = (
+    _text("trial_id", "the trial"),
+    _column("time_s", _REAL, "s", "since the sampling began, on a monotonic clock"),
+    _text("phase", "what the trainer was doing", "before the first phase"),
+    _column("step", _COUNT, "optimizer steps", "the optimizer step, from 1; 0 while loading"),
+    _size("device_used_bytes", "in use on the GPU by all programs, by the driver", _NOT_READ),
+    _size("process_used_bytes", "in use on the GPU by the trial's processes, by the driver", _NOT_READ),
+    _column("utilisation_percent", _COUNT, "percent", "share of the last moment in which a kernel ran", _NOT_READ),
+    _column("power_watts", _REAL, "W", "what the card draws", _NOT_READ),
+    _column("sm_clock_mhz", _COUNT, "MHz", "clock of the card's processors", _NOT_READ),
+)
+"""`samples.parquet`: a row a sample, measured trials only. The driver's figures, polled: peaks between two samples are
+missed; the exact ones are in `steps`."""
+
 TABLES: Mapping[str, tuple[Column, ...]] = {
     "runs": RUNS,
     "phases": PHASES,
     "breakdown": BREAKDOWN,
     "largest": LARGEST,
 }
-"""By the name of the file without its ending."""
+"""By the name of the file without its ending: those that every grid has."""
+
+MEASURED_TABLES: Mapping[str, tuple[Column, ...]] = {"steps": STEPS, "samples": SAMPLES}
+"""Those that are there only if a trial was measured on a real GPU."""
 
 
 def arrow_schema(columns: tuple[Column, ...], *, about: Mapping[str, str]) -> pa.Schema:

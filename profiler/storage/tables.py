@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.outcome import Estimate, TrialRecord
 from profiler.storage.atomic import write_atomically
-from profiler.storage.rows import Row, breakdown_rows, check_laws, largest_rows, phase_rows, run_row
-from profiler.storage.schema import SCHEMA_VERSION, TABLES, arrow_schema
+from profiler.storage.rows import Row, breakdown_rows, check_laws, largest_rows, phase_rows, run_row, step_rows
+from profiler.storage.samples import read_samples
+from profiler.storage.schema import MEASURED_TABLES, SCHEMA_VERSION, TABLES, Column, arrow_schema
 
 _PANDAS = {
     # pandas' nullable types: an integer column with a null stays one of integers.
@@ -32,6 +33,10 @@ class Tables:
     phases: pd.DataFrame
     breakdown: pd.DataFrame
     largest: pd.DataFrame
+    steps: pd.DataFrame
+    """Empty where nothing was measured."""
+    samples: pd.DataFrame
+    """Empty where nothing was measured."""
     question: str
     """What the grid asks; empty if nobody said."""
     command: str
@@ -48,7 +53,7 @@ def write_tables(
 ) -> None:
     """Write a parquet file for each of `TABLES` into `folder`, each whole or not at all.
 
-    The same records in any order give the same bytes.
+    Those of `MEASURED_TABLES` are there if anything was measured. The same records in any order give the same bytes.
 
     Args:
         folder: `<results_dir>/<grid>/`; made where it is missing.
@@ -69,11 +74,24 @@ def write_tables(
         "breakdown": [row for record in ordered for row in breakdown_rows(record)],
         "largest": [row for record in ordered for row in largest_rows(record)],
     }
+    about = {"question": question, "command": command}
     for name, columns in TABLES.items():
-        schema = arrow_schema(columns, about={"question": question, "command": command})
-        sink = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist(list(rows[name]), schema=schema), sink)
-        write_atomically(table_path(folder, name), sink.getvalue())
+        _write(folder, name, pa.Table.from_pylist(list(rows[name]), schema=arrow_schema(columns, about=about)))
+    steps = [row for record in ordered for row in step_rows(record)]
+    samples = read_samples(folder, [record.trial_id for record in ordered if record.outcome.step_peaks])
+    measured = {"steps": pa.Table.from_pylist(steps, schema=arrow_schema(MEASURED_TABLES["steps"], about=about))}
+    measured["samples"] = samples.replace_schema_metadata(measured["steps"].schema.metadata)
+    for name, table in measured.items():
+        if table.num_rows:
+            _write(folder, name, table)
+        else:
+            table_path(folder, name).unlink(missing_ok=True)
+
+
+def _write(folder: Path, name: str, table: pa.Table) -> None:
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    write_atomically(table_path(folder, name), sink.getvalue())
 
 
 def read_tables(folder: Path) -> Tables:
@@ -82,7 +100,10 @@ def read_tables(folder: Path) -> Tables:
     Raises:
         UsageError: A table is missing, is not parquet, or was written by another version of the schema.
     """
-    read = {name: _read(table_path(folder, name)) for name in TABLES}
+    read = {name: _read(table_path(folder, name), columns) for name, columns in TABLES.items()}
+    for name, columns in MEASURED_TABLES.items():
+        path = table_path(folder, name)
+        read[name] = _read(path, columns) if path.exists() else arrow_schema(columns, about={}).empty_table()
     frames = {name: table.to_pandas(types_mapper=_PANDAS.get) for name, table in read.items()}
     about = read["runs"].schema.metadata
     return Tables(
@@ -90,17 +111,19 @@ def read_tables(folder: Path) -> Tables:
         phases=frames["phases"],
         breakdown=frames["breakdown"],
         largest=frames["largest"],
+        steps=frames["steps"],
+        samples=frames["samples"],
         question=about.get(b"question", b"").decode(),
         command=about.get(b"command", b"").decode(),
     )
 
 
 def table_path(folder: Path, name: str) -> Path:
-    """Where the table of this name (`runs`, `phases`, `breakdown`, `largest`) is, or would be."""
+    """Where the table of this name (a key of `TABLES` or `MEASURED_TABLES`) is, or would be."""
     return folder / f"{name}.parquet"
 
 
-def _read(path: Path) -> pa.Table:
+def _read(path: Path, columns: Sequence[Column]) -> pa.Table:
     if not path.is_file():
         raise _fault(path, "no such file", "Run the grid first: python -m profiler.sweep +grid=<name>.")
     again = "Delete it and run the same sweep again: it is assembled anew from the stored records."
@@ -111,11 +134,16 @@ def _read(path: Path) -> pa.Table:
     found = (table.schema.metadata or {}).get(b"schema_version", b"none").decode()
     if found != str(SCHEMA_VERSION):
         raise _fault(path, f"its schema version is {found}, this program reads {SCHEMA_VERSION}", again)
-    wanted = [column.name for column in TABLES[path.stem]]
-    if table.schema.names != wanted:
-        odd = sorted(set(wanted) ^ set(table.schema.names))
+    names = [column.name for column in columns]
+    present = [name for name in names if name in table.schema.names]
+    missing = [column for column in columns if column.name not in present]
+    if table.schema.names != present or not all(column.null for column in missing):
+        odd = sorted(set(names) ^ set(table.schema.names))
         raise _fault(path, f"columns missing or unknown: {', '.join(odd) or 'their order'}", again)
-    return table
+    # Written before these columns were thought of: not known there, which is what null means.
+    for column in missing:
+        table = table.append_column(column.name, pa.nulls(table.num_rows, column.kind))
+    return table.select(names)
 
 
 def _fault(path: Path, wrong: str, way_out: str) -> UsageError:

@@ -1,10 +1,10 @@
 """Frozen dataclasses to JSON and back, strictly: a missing key, an unknown key or a wrong type is refused."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
 from types import NoneType, UnionType
-from typing import TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import NamedTuple, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 Reader: TypeAlias = Callable[[dict[str, JSON]], object]
@@ -29,32 +29,38 @@ def to_json(value: object) -> JSON:
     raise TypeError(f"no JSON for {type(value).__name__}")
 
 
-def from_json(kind: type[T], value: JSON, *, readers: Mapping[type, Reader] | None = None) -> T:
+def from_json(kind: type[T], value: JSON, *, readers: Mapping[type, Reader] | None = None, defaults: bool = False) -> T:
     """`value` as a `kind`, a dataclass.
 
     Args:
         kind: The dataclass wanted.
         value: Parsed JSON.
         readers: For classes that have their own way from a mapping.
+        defaults: Whether keys of fields with a default may be missing, as in what an earlier version wrote.
 
     Raises:
         JsonMismatchError: `value` is not what `to_json` makes of a `kind`.
     """
-    return cast("T", _read(kind, value, where=kind.__name__, readers=readers or {}))
+    return cast("T", _read(kind, value, where=kind.__name__, how=_How(readers or {}, defaults)))
 
 
-def _read(kind: object, value: JSON, *, where: str, readers: Mapping[type, Reader]) -> object:
+class _How(NamedTuple):
+    readers: Mapping[type, Reader]
+    defaults: bool
+
+
+def _read(kind: object, value: JSON, *, where: str, how: _How) -> object:
     if get_origin(kind) is UnionType:
-        return _read_optional(kind, value, where=where, readers=readers)
+        return _read_optional(kind, value, where=where, how=how)
     if get_origin(kind) is tuple:
         if not isinstance(value, list):
             raise JsonMismatchError(f"{where}: a list is wanted")
         part_kind = get_args(kind)[0]
-        return tuple(_read(part_kind, part, where=f"{where}[{i}]", readers=readers) for i, part in enumerate(value))
+        return tuple(_read(part_kind, part, where=f"{where}[{i}]", how=how) for i, part in enumerate(value))
     if not isinstance(kind, type):
         raise TypeError(f"{where}: no reader for {kind}")
     if is_dataclass(kind):
-        return _read_dataclass(kind, value, where=where, readers=readers)
+        return _read_dataclass(kind, value, where=where, how=how)
     if issubclass(kind, StrEnum):
         if not isinstance(value, str) or value not in set(kind):
             raise JsonMismatchError(f"{where}: {value!r} is not one of {', '.join(kind)}")
@@ -62,23 +68,30 @@ def _read(kind: object, value: JSON, *, where: str, readers: Mapping[type, Reade
     return _read_plain(kind, value, where=where)
 
 
-def _read_optional(kind: object, value: JSON, *, where: str, readers: Mapping[type, Reader]) -> object:
+def _read_optional(kind: object, value: JSON, *, where: str, how: _How) -> object:
     if value is None:
         return None
     (wanted,) = [part for part in get_args(kind) if part is not NoneType]
-    return _read(wanted, value, where=where, readers=readers)
+    return _read(wanted, value, where=where, how=how)
 
 
-def _read_dataclass(kind: type, value: JSON, *, where: str, readers: Mapping[type, Reader]) -> object:
+def _read_dataclass(kind: type, value: JSON, *, where: str, how: _How) -> object:
     if not isinstance(value, dict):
         raise JsonMismatchError(f"{where}: an object is wanted")
-    if kind in readers:
-        return readers[kind](value)
+    if kind in how.readers:
+        return how.readers[kind](value)
     hints = get_type_hints(kind)
-    odd = sorted(set(hints) ^ set(value))
+    optional = {field.name for field in fields(kind) if how.defaults and _has_default(field)}
+    odd = sorted((set(hints) ^ set(value)) - optional | set(value) - set(hints))
     if odd:
         raise JsonMismatchError(f"{where}: keys missing or unknown: {', '.join(odd)}")
-    return kind(**{name: _read(hints[name], value[name], where=f"{where}.{name}", readers=readers) for name in hints})
+    return kind(
+        **{name: _read(hints[name], value[name], where=f"{where}.{name}", how=how) for name in hints if name in value}
+    )
+
+
+def _has_default(field: Field[object]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
 
 
 def _read_plain(kind: type, value: JSON, *, where: str) -> object:

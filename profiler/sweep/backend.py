@@ -8,7 +8,7 @@ from profiler.domain.errors import Fault
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.domain.units import gib_text
-from profiler.measurement.visible import VisibleGpus
+from profiler.measurement.visible import VisibleGpu, VisibleGpus
 
 _CPU_BUILD = "+cpu"
 
@@ -64,11 +64,36 @@ def real_gpu_faults(
     ]
 
 
-def jobs_for(specs: Sequence[TrialSpec], jobs: int | None) -> int:
-    """How many trials run at the same time: what the user said; else one a CPU core if all are simulated; else one."""
+def gpus_alike(visible: VisibleGpus) -> tuple[tuple[VisibleGpu, ...], str]:
+    """The GPUs that are like the first, and a line about those that are not: one table is one card's."""
+    if not visible.gpus:
+        return (), ""
+    first = visible.gpus[0]
+    alike = tuple(gpu for gpu in visible.gpus if (gpu.name, gpu.memory_bytes) == (first.name, first.memory_bytes))
+    others = ", ".join(dict.fromkeys(gpu.name for gpu in visible.gpus if gpu not in alike))
+    line = f"Only {first.name} is used, not {others}: CUDA_VISIBLE_DEVICES chooses." if others else ""
+    return alike, line
+
+
+def hardware_of(visible: VisibleGpus) -> str:
+    """What a measured trial's identity holds of the machine: the card and the driver; empty without a GPU."""
+    if not visible.gpus:
+        return ""
+    first = visible.gpus[0]
+    return f"{first.name}, {first.memory_bytes} bytes, driver {visible.driver_version or 'unknown'}"
+
+
+def jobs_for(specs: Sequence[TrialSpec], jobs: int | None, *, gpus: int = 0) -> int:
+    """How many trials run at the same time: what the user said; else one a CPU core if all are simulated.
+
+    Else one a GPU if all are measured, and one otherwise.
+    """
     if jobs is not None:
         return jobs
-    if any(spec.backend is not Backend.SIMULATED for spec in specs):
+    backends = {spec.backend for spec in specs}
+    if backends == {Backend.CUDA}:
+        return max(1, gpus)
+    if backends != {Backend.SIMULATED}:
         return 1
     # Cores this process may use: a container may have fewer than the machine.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

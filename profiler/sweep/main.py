@@ -4,7 +4,7 @@ Hydra composes one configuration; the points of the grid are expanded, read and 
 trial starts; then each trial runs in a process of its own, and the results are drawn.
 
 Exit codes: 0 every trial answered (out of memory is an answer), 2 something is wrong with the input, 3 some trials
-failed, 34 too many failed in a row, 130 interrupted.
+failed, 33 no GPU is fit to run on, 34 too many failed in a row, 130 interrupted.
 """
 
 import shlex
@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from profiler.allocator import parse_alloc_conf
+from profiler.analysis.gpu_time import gpu_time
 from profiler.config.architecture import read_architecture
+from profiler.config.demand import needs_no_more
 from profiler.config.grid import Grid, expand, read_grid
 from profiler.config.labels import labels
 from profiler.config.model_lookup import builtin_architecture
@@ -31,15 +33,17 @@ from profiler.domain.errors import (
     ProfilerError,
     UsageError,
 )
-from profiler.domain.outcome import Estimate, TrialRecord, Versions
+from profiler.domain.outcome import Estimate, Status, TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
+from profiler.execution.pruning import NeedsNoMore, Pruning
 from profiler.storage.memory_snapshot import snapshot_path
-from profiler.sweep.backend import jobs_for, real_gpu_faults, resolve_auto
+from profiler.sweep.backend import gpus_alike, hardware_of, jobs_for, real_gpu_faults, resolve_auto
 from profiler.sweep.command import Command, read_command
 from profiler.sweep.composition import compose, show_instead
 from profiler.sweep.folder import make_writable, writable_faults
+from profiler.sweep.output import WhileReadable, complain, readable, say
 from profiler.sweep.parts import SweepParts
-from profiler.sweep.plan import estimates_by_trial, listing, plan_trials
+from profiler.sweep.plan import estimates_by_trial, in_order_of_learning, listing, plan_trials
 
 Result = TypeVar("Result")
 
@@ -53,8 +57,12 @@ class Sweep:
     folder: Path
     specs: tuple[TrialSpec, ...]
     versions: Versions
-    backend_line: str
-    """Which backend `auto` became and why; empty where none was asked for."""
+    gpu_uuids: tuple[str, ...]
+    """GPUs to measure on."""
+    hardware: str
+    """Card and driver of measured trials; empty without a GPU."""
+    lines: tuple[str, ...]
+    """What to tell first: which backend `auto` became and why, which GPUs are left out."""
 
 
 def main(argv: Sequence[str] | None = None, *, parts: SweepParts | None = None) -> int:
@@ -63,10 +71,10 @@ def main(argv: Sequence[str] | None = None, *, parts: SweepParts | None = None) 
     try:
         return _main(words, parts or SweepParts())
     except ProfilerError as error:
-        sys.stderr.write(f"{error}\n")
+        complain(str(error))
         return error.exit_code
     except KeyboardInterrupt:
-        sys.stderr.write("Interrupted. What has finished is kept; the same command goes on from there.\n")
+        complain("Interrupted. What has finished is kept; the same command goes on from there.")
         return EXIT_SIGNAL_BASE + signal.SIGINT
 
 
@@ -80,15 +88,15 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
         return parts.estimate(spec, architecture_of(spec.model))
 
     sweep = _prepare(command, parts, architecture_of)
-    if sweep.backend_line:
-        _say(sweep.backend_line)
-    plan = plan_trials(sweep.grid.name, sweep.specs, sweep.versions)
+    for line in sweep.lines:
+        say(line)
+    plan = plan_trials(sweep.grid.name, sweep.specs, sweep.versions, hardware=sweep.hardware)
     if sweep.settings.dry_run:
-        _say(listing(plan, estimates_by_trial({trial.trial_id: trial.spec for trial in plan}, estimate)))
+        say(listing(plan, estimates_by_trial({trial.trial_id: trial.spec for trial in plan}, estimate)))
         return EXIT_OK
     make_writable(sweep.folder)
     try:
-        _run(sweep, plan, parts)
+        _run(sweep, plan, parts, needs_no_more=partial(needs_no_more, architecture_of=architecture_of))
     except (KeyboardInterrupt, ProfilerError):
         _assemble(sweep, parts, estimate=estimate, command_line=shlex.join(words))
         raise
@@ -130,13 +138,17 @@ def _prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureL
         faults.extend(writable_faults(Path(results_dir) / name))
     if faults or settings is None or grid is None:
         raise UsageError(tuple(dict.fromkeys(faults)))
+    gpus, gpu_line = gpus_alike(visible)
+    measured = any(spec.backend is Backend.CUDA for spec in specs)
     return Sweep(
         grid=grid,
         settings=settings,
         folder=Path(settings.results_dir) / name,
         specs=specs,
         versions=versions,
-        backend_line=backend_line,
+        gpu_uuids=tuple(gpu.uuid for gpu in gpus) if measured else (),
+        hardware=hardware_of(visible),
+        lines=tuple(line for line in (backend_line, gpu_line if measured else "") if line),
     )
 
 
@@ -159,33 +171,45 @@ def _architecture_lookup(load_model_config: Callable[[str], Mapping[str, object]
     return architecture_of
 
 
-def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts) -> None:
+def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs_no_more: NeedsNoMore) -> None:
     """Run what is not stored yet."""
     store = parts.open_store(sweep.folder)
     settings = sweep.settings
     found = {trial.trial_id: store.find(trial.trial_id) for trial in plan} if settings.resume else {}
-    pending = [
-        trial
-        for trial in plan
-        if not _answered(found.get(trial.trial_id))
-        or (settings.snapshot and not snapshot_path(sweep.folder, trial.trial_id).exists())
-    ]
+    pending = [trial for trial in plan if _is_pending(sweep, trial, found.get(trial.trial_id))]
     if len(pending) < len(plan):
-        _say(f"{len(plan) - len(pending)} of {len(plan)} trials are stored already in {sweep.folder}.")
+        say(f"{len(plan) - len(pending)} of {len(plan)} trials are stored already in {sweep.folder}.")
     if not pending:
         return
-    with parts.watch(len(pending)) as observer:
-        parts.run_trials(
-            pending,
+    pruning = Pruning(needs_no_more=needs_no_more) if settings.prune else None
+    if pruning is not None:
+        pruning.learn([record for record in found.values() if record is not None])
+    with WhileReadable(parts.watch(len(pending))) as observer:
+        given_up = parts.run_trials(
+            in_order_of_learning(pending, needs_no_more) if pruning is not None else pending,
             store=store,
             versions=sweep.versions,
-            jobs=min(jobs_for(sweep.specs, settings.jobs), len(pending)),
+            jobs=min(jobs_for(sweep.specs, settings.jobs, gpus=len(sweep.gpu_uuids)), len(pending)),
             timeout_s=settings.timeout_s,
             observer=observer,
             # A stored answer does not help who wants the snapshot that goes with it.
             resume=settings.resume and not settings.snapshot,
             snapshot=settings.snapshot,
+            stall_s=settings.stall_s,
+            gpu_uuids=sweep.gpu_uuids,
+            pruning=pruning,
         )
+    for sentence in given_up:
+        complain(sentence)
+
+
+def _is_pending(sweep: Sweep, trial: PlannedTrial, record: TrialRecord | None) -> bool:
+    """Whether a trial is to be run, or settled, in this sweep."""
+    if record is None or not _answered(record):
+        return True
+    if record.outcome.status is Status.IMPLIED:
+        return not sweep.settings.prune
+    return sweep.settings.snapshot and not snapshot_path(sweep.folder, trial.trial_id).exists()
 
 
 def _assemble(
@@ -206,11 +230,15 @@ def _assemble(
 def _conclude(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, records: Sequence[TrialRecord]) -> int:
     """The report of this plan, and the exit code."""
     planned = {trial.trial_id for trial in plan}
-    parts.render_folder(sweep.folder, to_terminal=True, trial_ids=planned)
+    with readable():
+        parts.render_folder(sweep.folder, to_terminal=True, trial_ids=planned)
+    spent = gpu_time([record for record in records if record.trial_id in planned])
+    if spent is not None:
+        say(spent.sentence(price_per_hour=sweep.settings.price_per_hour))
     answered = {record.trial_id for record in records if _answered(record)}
     unanswered = len(planned - answered)
     if unanswered:
-        sys.stderr.write(f"{unanswered} of {len(plan)} trials have no answer; the same command runs them again.\n")
+        complain(f"{unanswered} of {len(plan)} trials have no answer; the same command runs them again.")
         return EXIT_SOME_TRIALS_FAILED
     return EXIT_OK
 
@@ -223,8 +251,3 @@ def _relabelled(records: Sequence[TrialRecord]) -> list[TrialRecord]:
     """Records labelled among each other: those of earlier sweeps differ in keys that no single sweep varied."""
     written = labels([record.spec for record in records])
     return [replace(record, label=label) for record, label in zip(records, written, strict=True)]
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()

@@ -14,7 +14,7 @@ from profiler.storage.model_config import load_model_config
 from profiler.storage.versions import installed_versions
 
 if TYPE_CHECKING:
-    from profiler.execution import SweepObserver
+    from profiler.execution import Pruning, SweepObserver
     from profiler.storage.records import RecordStore
 
 
@@ -32,8 +32,11 @@ class RunTrials(Protocol):
         observer: "SweepObserver",
         resume: bool,
         snapshot: bool,
-    ) -> None:
-        """Each trial of `plan` has a record in `store` afterwards."""
+        stall_s: float,
+        gpu_uuids: Sequence[str],
+        pruning: "Pruning | None",
+    ) -> Sequence[str]:
+        """Each trial of `plan` has a record in `store` afterwards; gives sentences about GPUs that were given up."""
 
 
 class WriteTables(Protocol):
@@ -80,10 +83,14 @@ def _run_trials(
     observer: "SweepObserver",
     resume: bool,
     snapshot: bool,
-) -> None:
-    from profiler.execution import run_trials
+    stall_s: float,
+    gpu_uuids: Sequence[str],
+    pruning: "Pruning | None",
+) -> Sequence[str]:
+    from profiler.execution import GpuPool, run_trials
+    from profiler.measurement.pynvml_driver import PynvmlDriver
 
-    run_trials(
+    return run_trials(
         plan,
         store=store,
         versions=versions,
@@ -92,6 +99,9 @@ def _run_trials(
         observer=observer,
         resume=resume,
         snapshot=snapshot,
+        stall_s=stall_s,
+        gpus=GpuPool(gpu_uuids, nvml=PynvmlDriver()) if gpu_uuids else None,
+        pruning=pruning,
     )
 
 

@@ -7,16 +7,40 @@ from profiler.config.labels import labels
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Estimate, Versions
-from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.domain.units import gib_text
 
 
-def plan_trials(grid: str, specs: Sequence[TrialSpec], versions: Versions) -> list[PlannedTrial]:
-    """`specs` as trials of `grid`, in order."""
+def plan_trials(grid: str, specs: Sequence[TrialSpec], versions: Versions, *, hardware: str = "") -> list[PlannedTrial]:
+    """`specs` as trials of `grid`, in order; `hardware` is part of what a measured trial is."""
     return [
-        PlannedTrial(trial_id=trial_id(spec, versions), grid=grid, label=label, spec=spec)
+        PlannedTrial(
+            trial_id=trial_id(spec, versions, hardware=hardware if spec.backend is Backend.CUDA else ""),
+            grid=grid,
+            label=label,
+            spec=spec,
+        )
         for spec, label in zip(specs, labels(specs), strict=True)
     ]
+
+
+def in_order_of_learning(
+    plan: Sequence[PlannedTrial], needs_no_more: Callable[[TrialSpec, TrialSpec], bool]
+) -> list[PlannedTrial]:
+    """Measured trials first that the fewest others undercut; the rest of `plan` stays where it is.
+
+    A trial that runs out of memory then comes before all that it implies, whatever the order of the axes, so that no
+    out-of-memory is run twice. Of trials that are equal in this, the one that can imply the most comes first.
+    """
+    measured = [trial for trial in plan if trial.spec.backend is Backend.CUDA]
+
+    def rank(trial: PlannedTrial) -> tuple[int, int]:
+        below = sum(needs_no_more(other.spec, trial.spec) for other in measured)
+        above = sum(needs_no_more(trial.spec, other.spec) for other in measured)
+        return below, -above
+
+    ordered = iter(sorted(measured, key=rank))
+    return [next(ordered) if trial.spec.backend is Backend.CUDA else trial for trial in plan]
 
 
 def estimates_by_trial(

@@ -11,7 +11,7 @@ from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.outcome import Outcome, TrialRecord
 from profiler.domain.trial import Backend, PlannedTrial
 from profiler.domain.units import KIB
-from profiler.execution import WorkerJob
+from profiler.execution import WorkerJob, beat
 from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.model_config import load_model_config
 from profiler.storage.records import RecordStore
@@ -24,11 +24,29 @@ def run_job(job: WorkerJob) -> None:
     if spec.backend is Backend.SIMULATED:
         _run_simulated(job, model_config)
         return
+    from profiler.storage.samples import write_samples  # pyarrow, which simulated trials do without
     from profiler.worker.real import run_real
 
     started = time.monotonic()
-    outcome = run_real(spec, model_config)
+    path = job.heartbeat_path
+    measured = run_real(
+        spec,
+        model_config,
+        gpu_uuid=job.gpu_uuid,
+        snapshot=job.snapshot,
+        beat=(lambda: beat(Path(path))) if path is not None else (lambda: None),
+    )
+    outcome = measured.outcome
+    if spec.backend is Backend.CUDA:
+        outcome = replace(outcome, gpu_s=time.monotonic() - started)
+    # The record after what belongs to it, because with it the trial is done; but before the snapshot, which is big and
+    # slow, and which is looked for by itself.
+    folder = Path(job.store_folder)
+    if measured.samples:
+        write_samples(folder, job.trial.trial_id, measured.samples)
     _store(job, job.trial, outcome, started)
+    if measured.snapshot is not None:
+        write_memory_snapshot(snapshot_path(folder, job.trial.trial_id), measured.snapshot)
 
 
 def _run_simulated(job: WorkerJob, model_config: Mapping[str, object]) -> None:

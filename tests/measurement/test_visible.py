@@ -20,6 +20,7 @@ def driver(*uuids, broken=False):
         NVMLError=ScriptedError,
         nvmlInit=init,
         nvmlShutdown=lambda: None,
+        nvmlSystemGetDriverVersion=lambda: b"580.65.06",
         nvmlDeviceGetCount=lambda: len(uuids),
         nvmlDeviceGetHandleByIndex=lambda index: uuids[index],
         nvmlDeviceGetUUID=lambda handle: handle.encode(),
@@ -50,7 +51,9 @@ def test_cuda_visible_devices(variable, expected):
 
 
 def test_what_a_gpu_is():
-    (gpu,) = visible_gpus(environment={}, nvml=driver("GPU-a")).gpus
+    visible = visible_gpus(environment={}, nvml=driver("GPU-a"))
+    (gpu,) = visible.gpus
+    assert visible.driver_version == "580.65.06"
     assert (gpu.name, gpu.memory_bytes) == ("NVIDIA H100", 80 * 2**30)
 
 

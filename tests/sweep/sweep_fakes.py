@@ -85,6 +85,7 @@ class FakeWorld:
                     outcome=outcome,
                 )
             )
+        return ()
 
     def write_tables(self, folder, records, estimates, **about):
         self.tables = {"folder": folder, "records": records, "estimates": estimates, **about}

@@ -1,0 +1,38 @@
+"""Trials that need not run, because one that needs no more memory ran out of it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from profiler.domain.outcome import Outcome, Status, TrialRecord
+from profiler.domain.trial import PlannedTrial, TrialSpec
+
+NeedsNoMore = Callable[[TrialSpec, TrialSpec], bool]
+"""Whether the first trial can need no more memory than the second."""
+
+
+@dataclass(kw_only=True)
+class Pruning:
+    """Learns from records and says what follows for trials that have not run."""
+
+    needs_no_more: NeedsNoMore
+    _ran_out: list[TrialRecord] = field(default_factory=list)
+
+    def learn(self, records: Sequence[TrialRecord]) -> None:
+        """Take in what is answered; only out of memory teaches anything."""
+        self._ran_out += [record for record in records if record.outcome.status is Status.OOM]
+
+    def implied(self, trial: PlannedTrial) -> Outcome | None:
+        """The outcome of a trial that would run out of memory too; None if that does not follow."""
+        for record in self._ran_out:
+            if record.trial_id != trial.trial_id and self.needs_no_more(record.spec, trial.spec):
+                return Outcome(
+                    status=Status.IMPLIED,
+                    gpu_name=record.outcome.gpu_name,
+                    gpu_memory_bytes=record.outcome.gpu_memory_bytes,
+                    implied_by=record.trial_id,
+                    message=(
+                        f"Not run: {record.label} of {record.spec.model} (trial {record.trial_id}) ran out of memory, "
+                        "and this one needs at least as much. prune=false runs it."
+                    ),
+                )
+        return None

@@ -1,0 +1,96 @@
+"""NVIDIA's driver through `pynvml` (the package nvidia-ml-py): the only file that calls it for measurements."""
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, TypeVar
+
+from profiler.measurement.nvml import GpuMemory, GpuProcess, NvmlError, NvmlTrouble
+
+Reading = TypeVar("Reading")
+
+_MILLIWATTS = 1000
+
+_TROUBLES = {
+    "NVML_ERROR_UNINITIALIZED": NvmlTrouble.ABSENT,
+    "NVML_ERROR_DRIVER_NOT_LOADED": NvmlTrouble.ABSENT,
+    "NVML_ERROR_LIBRARY_NOT_FOUND": NvmlTrouble.ABSENT,
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": NvmlTrouble.ABSENT,
+    "NVML_ERROR_NOT_SUPPORTED": NvmlTrouble.NOT_SUPPORTED,
+    "NVML_ERROR_NO_PERMISSION": NvmlTrouble.NOT_SUPPORTED,
+    "NVML_ERROR_FUNCTION_NOT_FOUND": NvmlTrouble.NOT_SUPPORTED,
+    "NVML_ERROR_GPU_IS_LOST": NvmlTrouble.GPU_LOST,
+    "NVML_ERROR_RESET_REQUIRED": NvmlTrouble.GPU_LOST,
+}
+
+
+class PynvmlDriver:
+    """The driver of this machine. Connects at the first call; where there is no driver every call says so."""
+
+    def __init__(self, pynvml: ModuleType | None = None) -> None:
+        self._pynvml = pynvml or importlib.import_module("pynvml")
+        self._connected = False
+        self._handles: dict[str, Any] = {}
+        self._troubles = {getattr(self._pynvml, name): trouble for name, trouble in _TROUBLES.items()}
+
+    def driver_version(self) -> str:
+        """As ``"580.65.06"``."""
+        text = self._ask(lambda: self._pynvml.nvmlSystemGetDriverVersion())
+        return text.decode() if isinstance(text, bytes) else str(text)
+
+    def memory(self, uuid: str) -> GpuMemory:
+        """The second version of the call leaves out what the driver keeps for itself; the first is for old drivers."""
+        memory = self._ask(lambda: self._memory(self._handle(uuid)))
+        return GpuMemory(total_bytes=int(memory.total), used_bytes=int(memory.used))
+
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        """Processes with a CUDA context."""
+        listed = self._ask(lambda: self._pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle(uuid)))
+        return tuple(GpuProcess(pid=int(one.pid), used_bytes=_size(one.usedGpuMemory)) for one in listed)
+
+    def utilisation_percent(self, uuid: str) -> int:
+        """Share of the last moment in which a kernel ran."""
+        return int(self._ask(lambda: self._pynvml.nvmlDeviceGetUtilizationRates(self._handle(uuid))).gpu)
+
+    def power_watts(self, uuid: str) -> float:
+        """NVML gives milliwatts."""
+        return float(self._ask(lambda: self._pynvml.nvmlDeviceGetPowerUsage(self._handle(uuid)))) / _MILLIWATTS
+
+    def sm_clock_mhz(self, uuid: str) -> int:
+        """Clock of its processors."""
+        kind = self._pynvml.NVML_CLOCK_SM
+        return int(self._ask(lambda: self._pynvml.nvmlDeviceGetClockInfo(self._handle(uuid), kind)))
+
+    def uncorrected_errors(self, uuid: str) -> int:
+        """The volatile counter of uncorrected ECC errors."""
+        kinds = (self._pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self._pynvml.NVML_VOLATILE_ECC)
+        return int(self._ask(lambda: self._pynvml.nvmlDeviceGetTotalEccErrors(self._handle(uuid), *kinds)))
+
+    def _memory(self, handle: Any) -> Any:  # noqa: ANN401  # NVML's own struct
+        try:
+            return self._pynvml.nvmlDeviceGetMemoryInfo(handle, self._pynvml.nvmlMemory_v2)
+        except self._pynvml.NVMLError as error:
+            if self._trouble(error) is NvmlTrouble.GPU_LOST:
+                raise
+            return self._pynvml.nvmlDeviceGetMemoryInfo(handle)
+
+    def _handle(self, uuid: str) -> Any:  # noqa: ANN401  # opaque
+        if uuid not in self._handles:
+            self._handles[uuid] = self._pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        return self._handles[uuid]
+
+    def _ask(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401  # whatever NVML gives
+        try:
+            if not self._connected:
+                self._pynvml.nvmlInit()
+                self._connected = True
+            return call()
+        except self._pynvml.NVMLError as error:
+            raise NvmlError(self._trouble(error), str(error)) from error
+
+    def _trouble(self, error: Exception) -> NvmlTrouble:
+        return self._troubles.get(getattr(error, "value", None), NvmlTrouble.OTHER)
+
+
+def _size(value: int | None) -> int | None:
+    return None if value is None else int(value)

@@ -1,0 +1,107 @@
+"""torch's CUDA, as `CudaDevice` asks for it. Importing this touches no GPU; the first call may."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+
+from profiler.measurement.cuda import OutOfMemoryCallback
+
+_DEVICE = 0
+_NO_MEMORY_LEFT = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "cudaErrorMemoryAllocation")
+"""What libraries that ask the driver themselves (cuBLAS, bitsandbytes) say."""
+
+
+class TorchCuda:
+    """The first visible CUDA device. torch's counters are exact; see `torch.cuda.memory_stats`."""
+
+    def set_allocator_settings(self, settings: str) -> None:
+        """As `PYTORCH_ALLOC_CONF`."""
+        set_settings = cast("Callable[[str], None]", torch.cuda.memory._set_allocator_settings)
+        set_settings(settings)
+
+    def name(self) -> str:
+        """`get_device_properties(0).name`."""
+        return str(torch.cuda.get_device_properties(_DEVICE).name)
+
+    def uuid(self) -> str:
+        """Torch leaves out the driver's prefix."""
+        found = str(torch.cuda.get_device_properties(_DEVICE).uuid)
+        return found if found.startswith(("GPU-", "MIG-")) else f"GPU-{found}"
+
+    def compute_capability(self) -> tuple[int, int]:
+        """(major, minor)."""
+        return torch.cuda.get_device_capability(_DEVICE)
+
+    def total_bytes(self) -> int:
+        """`get_device_properties(0).total_memory`."""
+        return int(torch.cuda.get_device_properties(_DEVICE).total_memory)
+
+    def free_bytes(self) -> int:
+        """`torch.cuda.mem_get_info`."""
+        return int(torch.cuda.mem_get_info(_DEVICE)[0])
+
+    def limit_allocator(self, size_bytes: int) -> None:
+        """`set_per_process_memory_fraction`; it caps the caching allocator only."""
+        torch.cuda.set_per_process_memory_fraction(size_bytes / self.total_bytes(), _DEVICE)
+
+    def can_allocate(self, size_bytes: int) -> bool:
+        """As one tensor of bytes."""
+        try:
+            torch.empty(size_bytes, dtype=torch.uint8, device=torch.device("cuda", _DEVICE))
+        except torch.OutOfMemoryError:
+            return False
+        torch.cuda.empty_cache()  # before the trial: nothing of it is in the cache yet
+        return True
+
+    def synchronize(self) -> None:
+        """`torch.cuda.synchronize`."""
+        torch.cuda.synchronize(_DEVICE)
+
+    def peak_allocated_bytes(self) -> int:
+        """`torch.cuda.max_memory_allocated`."""
+        return int(torch.cuda.max_memory_allocated(_DEVICE))
+
+    def peak_reserved_bytes(self) -> int:
+        """`torch.cuda.max_memory_reserved`."""
+        return int(torch.cuda.max_memory_reserved(_DEVICE))
+
+    def reset(self) -> None:
+        """`torch.cuda.reset_peak_memory_stats`."""
+        torch.cuda.reset_peak_memory_stats(_DEVICE)
+
+    def allocated_bytes(self) -> int:
+        """`torch.cuda.memory_allocated`."""
+        return int(torch.cuda.memory_allocated(_DEVICE))
+
+    def reserved_bytes(self) -> int:
+        """`torch.cuda.memory_reserved`."""
+        return int(torch.cuda.memory_reserved(_DEVICE))
+
+    def peak_inactive_split_bytes(self) -> int:
+        """`inactive_split_bytes.all.peak` of `memory_stats`."""
+        return int(torch.cuda.memory_stats(_DEVICE).get("inactive_split_bytes.all.peak", 0))
+
+    def alloc_retries(self) -> int:
+        """`num_alloc_retries` of `memory_stats`."""
+        return int(torch.cuda.memory_stats(_DEVICE).get("num_alloc_retries", 0))
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Torch's own error, or a library's words for the same."""
+        if isinstance(error, torch.OutOfMemoryError):
+            return True
+        return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY_LEFT)
+
+    def when_out_of_memory(self, callback: OutOfMemoryCallback) -> None:
+        """Torch's observer of such errors, called before the error is raised; builds without CUDA have none."""
+        attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
+        if attach is not None:
+            attach(lambda _device, requested, _total, free: callback(int(requested), int(free)))
+
+    def record_history(self, *, most_entries: int) -> None:
+        """`torch.cuda.memory._record_memory_history`, with Python's stacks."""
+        torch.cuda.memory._record_memory_history(max_entries=most_entries, stacks="python")
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """`torch.cuda.memory._snapshot`."""
+        return cast("Mapping[str, Any]", torch.cuda.memory._snapshot(_DEVICE))

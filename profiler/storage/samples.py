@@ -1,0 +1,44 @@
+"""Time series of measured trials: a parquet file a trial, from which `samples.parquet` is put together."""
+
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from profiler.domain.outcome import Sample
+from profiler.storage.atomic import write_atomically
+from profiler.storage.rows import sample_rows
+from profiler.storage.schema import SAMPLES, arrow_schema
+
+
+def samples_path(folder: Path, trial_id: str) -> Path:
+    """Where the samples of a trial are, or would be, in a grid's folder."""
+    return folder / "samples" / f"{trial_id}.parquet"
+
+
+def write_samples(folder: Path, trial_id: str, samples: Sequence[Sample]) -> None:
+    """Store the samples of a trial, replacing earlier ones.
+
+    Raises:
+        StorageError: The disk did not take the file.
+    """
+    sink = io.BytesIO()
+    schema = arrow_schema(SAMPLES, about={})
+    pq.write_table(pa.Table.from_pylist(sample_rows(trial_id, samples), schema=schema), sink, compression="zstd")
+    write_atomically(samples_path(folder, trial_id), sink.getvalue())
+
+
+def read_samples(folder: Path, trial_ids: Iterable[str]) -> pa.Table:
+    """The samples of these trials, one after the other. Missing and damaged files have none: peaks do not need them."""
+    schema = arrow_schema(SAMPLES, about={})
+    found = [schema.empty_table()]
+    for trial_id in trial_ids:
+        try:
+            table = pq.read_table(samples_path(folder, trial_id))
+        except (pa.ArrowException, OSError, ValueError):
+            continue
+        if table.schema.equals(schema):
+            found.append(table.replace_schema_metadata(schema.metadata))
+    return pa.concat_tables(found)

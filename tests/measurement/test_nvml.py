@@ -1,0 +1,63 @@
+"""What becomes of the driver's errors: a figure less, with its reason, or a GPU that is lost."""
+
+import pytest
+from scripted import UUID, ScriptedNvml
+
+from profiler.measurement.nvml import GpuLostError, GpuProbe, GpuProcess, NvmlTrouble
+
+FIGURES = {
+    "used_bytes": "memory",
+    "process_bytes": "processes",
+    "utilisation_percent": "utilisation_percent",
+    "power_watts": "power_watts",
+    "sm_clock_mhz": "sm_clock_mhz",
+    "uncorrected_errors": "uncorrected_errors",
+}
+
+
+def probe(nvml: ScriptedNvml) -> GpuProbe:
+    return GpuProbe(nvml, UUID, own_processes=lambda: frozenset({7, 8}))
+
+
+@pytest.mark.parametrize(("figure", "method"), FIGURES.items())
+@pytest.mark.parametrize("trouble", [NvmlTrouble.NOT_SUPPORTED, NvmlTrouble.ABSENT, NvmlTrouble.OTHER])
+def test_a_figure_that_is_not_given_is_none_with_its_reason(figure, method, trouble):
+    nvml = ScriptedNvml(broken={method: trouble})
+    one = probe(nvml)
+    assert [getattr(one, figure)() for _ in range(3)] == [None, None, None]
+    (reason,) = one.missing.values()
+    assert reason == f"{method} says {trouble}"
+    # What will never be given is asked for once.
+    assert nvml.asked.count(method) == (3 if trouble is NvmlTrouble.OTHER else 1)
+
+
+@pytest.mark.parametrize(("figure", "method"), FIGURES.items())
+def test_a_lost_gpu_is_no_missing_figure(figure, method):
+    with pytest.raises(GpuLostError, match=UUID):
+        getattr(probe(ScriptedNvml(broken={method: NvmlTrouble.GPU_LOST})), figure)()
+
+
+def test_a_figure_that_comes_back_has_no_reason_left():
+    nvml = ScriptedNvml(used_bytes=5, broken={"memory": NvmlTrouble.OTHER})
+    one = probe(nvml)
+    assert one.used_bytes() is None
+    nvml.broken.clear()
+    assert one.used_bytes() == 5
+    assert not one.missing
+
+
+@pytest.mark.parametrize(
+    ("listed", "own", "others"),
+    [
+        ([], None, []),
+        ([(7, 10), (8, 20), (9, 40)], 30, [9]),
+        ([(1234, 10)], None, [1234]),
+        ([(7, None)], None, []),
+    ],
+    ids=["empty list", "a process tree", "the host's numbers", "no sizes"],
+)
+def test_memory_of_our_own_processes(listed, own, others):
+    one = probe(ScriptedNvml(listed=tuple(GpuProcess(pid=pid, used_bytes=used) for pid, used in listed)))
+    assert one.process_bytes() == own
+    assert [process.pid for process in one.others()] == others
+    assert ("process memory" in one.missing) == (own is None)

@@ -1,0 +1,155 @@
+"""Samples of a scripted driver: what they hold, and what falls between two of them."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+from scripted import UUID, Clock, ScriptedNvml
+
+from profiler.domain.memory import Phase
+from profiler.domain.outcome import PhasePeak, Sample
+from profiler.domain.units import GIB, MIB
+from profiler.measurement.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity
+from profiler.measurement.contention import GROWN_BYTES, UNEXPLAINED_BYTES, taken_by_others, unexplained
+from profiler.measurement.nvml import GpuProbe, GpuProcess, NvmlTrouble
+from profiler.measurement.sampler import Sampler
+
+
+def sampler(nvml: ScriptedNvml, where=lambda: (Phase.FORWARD, 2), **changes) -> Sampler:
+    probe = GpuProbe(nvml, UUID, own_processes=lambda: frozenset({7}))
+    return Sampler(probe, clock=Clock(0.5), where=where, **changes)
+
+
+def test_a_sample_holds_what_the_driver_says_and_where_the_trial_is():
+    nvml = ScriptedNvml(used_bytes=3 * GIB, listed=(GpuProcess(pid=7, used_bytes=GIB),))
+    one = sampler(nvml)
+    assert one.take()
+    assert one.samples == (
+        Sample(
+            time_s=0.5,
+            phase=Phase.FORWARD,
+            step=2,
+            device_used_bytes=3 * GIB,
+            process_used_bytes=GIB,
+            utilisation_percent=40,
+            power_watts=300.5,
+            sm_clock_mhz=1980,
+        ),
+    )
+
+
+def test_what_the_driver_renews_slowly_is_asked_for_rarely():
+    nvml = ScriptedNvml()
+    one = sampler(nvml, slow_every=4)
+    for _ in range(9):
+        one.take()
+    assert nvml.asked.count("memory") == 9
+    assert nvml.asked.count("power_watts") == 3
+    assert [sample.power_watts is not None for sample in one.samples] == [place % 4 == 0 for place in range(9)]
+
+
+def test_a_lost_gpu_ends_the_sampling_and_is_told():
+    nvml = ScriptedNvml()
+    one = sampler(nvml)
+    one.take()
+    nvml.lose()
+    assert not one.take()
+    asked = len(nvml.asked)
+    assert not one.take()
+    assert len(nvml.asked) == asked
+    assert UUID in one.gpu_lost
+    assert len(one.samples) == 1
+
+
+def test_the_thread_samples_until_it_is_stopped():
+    enough = threading.Event()
+    nvml = ScriptedNvml(used_bytes=lambda: (len(nvml.asked) > 20 and enough.set()) or GIB)
+    one = sampler(nvml, period_s=0.001)
+    one.start()
+    assert enough.wait(10)
+    one.stop()
+    taken = len(one.samples)
+    assert taken > 5
+    assert threading.active_count() == 1 or all(thread.name != "sampler" for thread in threading.enumerate())
+    assert len(one.samples) == taken
+
+
+def test_a_sampler_that_never_started_can_be_stopped():
+    sampler(ScriptedNvml()).stop()
+
+
+def at(phase: Phase, used_gib: float | None, **more) -> Sample:
+    empty = Sample(
+        time_s=0.0,
+        phase=phase,
+        step=1,
+        device_used_bytes=None if used_gib is None else int(used_gib * GIB),
+        process_used_bytes=None,
+        utilisation_percent=None,
+        power_watts=None,
+        sm_clock_mhz=None,
+    )
+    return replace(empty, **more)
+
+
+FORWARD = PhasePeak(phase=Phase.FORWARD, peak_allocated_bytes=1, peak_reserved_bytes=2)
+BACKWARD = replace(FORWARD, phase=Phase.BACKWARD)
+
+
+def test_means_are_of_the_samples_of_the_phase_that_have_the_figure():
+    samples = [
+        at(Phase.FORWARD, 3, utilisation_percent=50, power_watts=100.0),
+        at(Phase.FORWARD, 5),
+        at(Phase.FORWARD, 4, utilisation_percent=100),
+        at(Phase.ROLLOUT, 9, utilisation_percent=7),
+    ]
+    forward, backward = with_activity([FORWARD, BACKWARD], samples)
+    assert (forward.samples, forward.sampled_max_device_bytes) == (3, 5 * GIB)
+    assert (forward.mean_utilisation_percent, forward.mean_power_watts) == (75.0, 100.0)
+    assert forward.mean_sm_clock_mhz is None
+    assert (backward.samples, backward.sampled_max_device_bytes, backward.mean_power_watts) == (0, None, None)
+
+
+def test_a_spike_between_two_samples_is_said_to_be_missed():
+    seen = sampled_max_device_bytes([at(Phase.FORWARD, 3), at(Phase.FORWARD, 5), at(Phase.FORWARD, None)])
+    assert seen == 5 * GIB
+    assert missed_by_sampling_bytes(peak_device_bytes=9 * GIB, sampled_max_bytes=seen) == 4 * GIB
+    assert missed_by_sampling_bytes(peak_device_bytes=5 * GIB, sampled_max_bytes=seen) == 0
+    assert missed_by_sampling_bytes(peak_device_bytes=9 * GIB, sampled_max_bytes=None) is None
+
+
+@pytest.mark.parametrize(
+    ("others_gib", "before_gib", "contended"),
+    [
+        ([0, 0, 0], 0, False),
+        ([1, 1, 1], 1, False),
+        ([0, 2, 0], 0, False),  # freed between the two readings of one sample
+        ([0, 2, 2], 0, True),
+        ([0, 2, 2], None, True),
+        ([3, 3, 1], 3, False),
+    ],
+)
+def test_memory_that_others_took_during_the_trial(others_gib, before_gib, contended):
+    samples = [at(Phase.FORWARD, 10 + more, process_used_bytes=10 * GIB) for more in others_gib]
+    before = None if before_gib is None else before_gib * GIB
+    assert bool(taken_by_others(samples, before_bytes=before)) is contended
+
+
+def test_a_context_is_no_contention_and_more_than_one_is():
+    assert not unexplained([0, 800 * MIB, UNEXPLAINED_BYTES])
+    assert "Another program took 2.12 GiB" in unexplained([0, UNEXPLAINED_BYTES + 128 * MIB])
+    assert not unexplained([])
+    assert GROWN_BYTES < UNEXPLAINED_BYTES
+
+
+def test_where_the_driver_lists_nobody_samples_say_nothing_of_others():
+    assert not taken_by_others([at(Phase.FORWARD, 70), at(Phase.FORWARD, 70)], before_bytes=0)
+
+
+def test_a_driver_that_is_not_there_leaves_empty_samples():
+    every = dict.fromkeys(("memory", "processes", "utilisation_percent", "power_watts"), NvmlTrouble.ABSENT)
+    one = sampler(ScriptedNvml(broken={**every, "sm_clock_mhz": NvmlTrouble.ABSENT}))
+    for _ in range(30):
+        one.take()
+    assert one.samples[0] == at(Phase.FORWARD, None, time_s=0.5, step=2)
+    assert len(one.samples) == 30
