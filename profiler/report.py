@@ -10,8 +10,10 @@ from rich.console import Console
 
 from profiler.analysis.accuracy import accuracies
 from profiler.analysis.comparison import Section, compare
+from profiler.analysis.gates import Gate, gates, pairs
 from profiler.analysis.peaks import largest_rows, phase_rows, stacks
 from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError, nearest
+from profiler.domain.memory import Origin
 from profiler.rendering.figures.catalogue import Drawing, drawings, too_much
 from profiler.rendering.figures.files import as_png, as_svg
 from profiler.rendering.markdown import DrawnFigure, SectionPage, report_page
@@ -40,14 +42,19 @@ def render_folder(folder: Path, *, console: Console | None, trial_ids: Collectio
     tables, published = read_tables(folder), read_published()
     sections = compare(tables.runs, published)
     pages = [_section_page(folder, tables, section, number) for number, section in enumerate(sections, start=1)]
+    judged = _gates(tables, sections)
     page = report_page(
-        grid=folder.resolve().name, question=tables.question, command=_command(folder, tables), pages=pages
+        grid=folder.resolve().name,
+        question=tables.question,
+        command=_command(folder, tables),
+        pages=pages,
+        gates=judged,
     )
     write_atomically(folder / PAGE, page.encode())
     # The terminal comes last: a reader such as `head` may close it, and the files are to be there all the same.
     if console is not None:
         shown = tables.runs if trial_ids is None else tables.runs[tables.runs["trial_id"].isin(list(trial_ids))]
-        print_comparison(compare(shown, published), console)
+        print_comparison(compare(shown, published), console, gates=judged)
         console.print()
         console.print(f"Report: {folder / PAGE}", highlight=False, markup=False, soft_wrap=True)
     broken = [sentence for page in pages for sentence in page.broken]
@@ -88,6 +95,12 @@ def _check_folder(folder: Path) -> None:
     grids = sorted(path.parent.name for path in folder.parent.glob("*/runs.parquet"))
     way_out = nearest(folder.name, grids) or _USAGE
     raise UsageError([Fault(key="folder", found=str(folder), allowed="no such folder", way_out=way_out)])
+
+
+def _gates(tables: Tables, sections: Sequence[Section]) -> tuple[Gate, ...]:
+    """How far the simulation is from a real card; nothing where nothing is simulated."""
+    simulated = any(section.setting.origin is Origin.SIMULATED for section in sections)
+    return gates(pairs(tables.runs)) if simulated else ()
 
 
 def _command(folder: Path, tables: Tables) -> str:

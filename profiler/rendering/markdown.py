@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from profiler.analysis.accuracy import Accuracy, accuracies
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
+from profiler.analysis.gates import Gate
 from profiler.analysis.peaks import LargestRow, PhaseRow
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Status
 from profiler.rendering.wording import (
     cell_name,
     estimate_text,
+    gate_text,
     gib_number,
     group_text,
     legend,
@@ -52,7 +54,9 @@ class SectionPage:
     """A sentence for each figure that could not be drawn."""
 
 
-def report_page(*, grid: str, question: str, command: str, pages: Sequence[SectionPage]) -> str:
+def report_page(
+    *, grid: str, question: str, command: str, pages: Sequence[SectionPage], gates: Sequence[Gate] = ()
+) -> str:
     """The whole page.
 
     Args:
@@ -60,6 +64,7 @@ def report_page(*, grid: str, question: str, command: str, pages: Sequence[Secti
         question: What it asks; left out if empty.
         command: The command that repeats it; left out if empty.
         pages: The sections with their figures.
+        gates: How far the simulation may be from a real card, and is; none where nothing is simulated.
     """
     blocks = [f"# {_escape(grid)}"]
     if question:
@@ -68,6 +73,8 @@ def report_page(*, grid: str, question: str, command: str, pages: Sequence[Secti
         blocks.append("No trial is stored here yet.")
     for page in pages:
         blocks += _section_blocks(page)
+    if gates:
+        blocks += ["## How far the simulation is from a real card", _gate_table(gates)]
     if command:
         blocks += ["## Run it again", f"```sh\n{command}\n```"]
     return "\n\n".join(blocks) + "\n"
@@ -141,6 +148,11 @@ def _accuracy_table(found: Iterable[Accuracy]) -> str:
         for accuracy in found
     ]
     return _table(["", "trials compared", "median error", "95th percentile", "worst"], rows)
+
+
+def _gate_table(gates: Iterable[Gate]) -> str:
+    rows = [[_escape(gate.claim), gate_text(gate, gate.allowed), gate_text(gate, gate.found)] for gate in gates]
+    return _table(["", "allowed", "found"], rows)
 
 
 def _phase_table(rows: Sequence[PhaseRow]) -> str:

@@ -10,11 +10,13 @@ from rich.text import Text
 from profiler.analysis.accuracy import accuracies
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
+from profiler.analysis.gates import Gate
 from profiler.domain.outcome import Status
 from profiler.rendering.wording import (
     accuracy_text,
     cell_name,
     estimate_text,
+    gates_text,
     legend,
     published_text,
     result_text,
@@ -30,8 +32,8 @@ _FAILURES_SHOWN = 10
 _STYLES = {Status.OK: "bold", Status.OOM: "bold red"}
 
 
-def print_comparison(sections: Iterable[Section], console: Console) -> None:
-    """Print every section: its title, the table, what its marks mean, and how far the estimates are.
+def print_comparison(sections: Iterable[Section], console: Console, *, gates: Sequence[Gate] = ()) -> None:
+    """Print every section: its title, the table, what its marks mean, and how far estimates and simulation are.
 
     Colours are the console's affair: rich leaves them out where it is no terminal or `NO_COLOR` is set.
     """
@@ -46,6 +48,8 @@ def print_comparison(sections: Iterable[Section], console: Console) -> None:
             console.print(Text(line, style="dim"))
         for line in _failures(section):
             console.print(Text(line, style="yellow"))
+    if gates:
+        console.print(Text(gates_text(gates), style="dim"))
     if not found:
         console.print("No trial is stored here yet.")
 

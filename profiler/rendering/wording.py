@@ -1,8 +1,11 @@
 """How settings, cells and errors read, wherever they are shown: one wording for terminal, page and figures."""
 
+from collections.abc import Sequence
+
 from profiler.analysis.accuracy import Accuracy
 from profiler.analysis.cells import Cell, Setting
 from profiler.analysis.comparison import Section
+from profiler.analysis.gates import Gate
 from profiler.analysis.peaks import LargestGroup
 from profiler.domain.memory import Category, Origin
 from profiler.domain.outcome import Status
@@ -121,6 +124,23 @@ def accuracy_text(accuracy: Accuracy) -> str:
         f"{accuracy.of}: median error {percent(accuracy.median_ratio)}, "
         f"95th percentile {percent(accuracy.p95_ratio)}, worst {worst}"
     )
+
+
+def gate_text(gate: Gate, value: float | None) -> str:
+    """What a gate allows or what was found: ``"1.0 %"``, ``"0 trials"``, or ``"not yet measured"``."""
+    if value is None:
+        return "not yet measured"
+    return f"{value:.0f} trials" if gate.counts_trials else percent(value)
+
+
+def gates_text(gates: Sequence[Gate]) -> str:
+    """All gates in a line: ``"Simulation against a real card: not yet measured."``, or those that do not hold."""
+    known = [gate for gate in gates if gate.found is not None]
+    if not known:
+        return "Simulation against a real card: not yet measured."
+    broken = [f"{gate.claim} {gate_text(gate, gate.found)}" for gate in known if not gate.holds]
+    said = f"does not hold: {'; '.join(broken)}" if broken else f"all of {len(known)} gates hold"
+    return f"Simulation against a real card: {said}."
 
 
 def cell_name(cell: Cell) -> str:

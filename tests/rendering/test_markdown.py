@@ -6,8 +6,10 @@ from dataclasses import replace
 import builders
 
 from profiler.analysis.comparison import compare
+from profiler.analysis.gates import Gate
 from profiler.analysis.peaks import phase_rows
 from profiler.rendering.markdown import DrawnFigure, SectionPage, report_page
+from profiler.rendering.wording import gates_text
 from profiler.storage.published import read_published
 
 
@@ -55,3 +57,15 @@ def test_figures_are_linked_as_png_and_svg(tmp_path):
 
 def test_nothing_stored_yet(tmp_path):
     assert "No trial is stored here yet." in page(tmp_path, [])
+
+
+def test_how_far_the_simulation_is_from_a_real_card():
+    known = Gate(claim="allocated, median error", allowed=0.01, found=0.004)
+    counted = Gate(claim="ran out of memory", allowed=0, found=2, counts_trials=True)
+    text = report_page(grid="g", question="", command="", pages=(), gates=[known, counted, replace(known, found=None)])
+    assert "| allocated, median error | 1.0 % | 0.4 % |" in text
+    assert "| ran out of memory | 0 trials | 2 trials |" in text
+    assert "| allocated, median error | 1.0 % | not yet measured |" in text
+    assert gates_text([known]) == "Simulation against a real card: all of 1 gates hold."
+    assert gates_text([known, counted]) == "Simulation against a real card: does not hold: ran out of memory 2 trials."
+    assert gates_text([replace(known, found=None)]) == "Simulation against a real card: not yet measured."

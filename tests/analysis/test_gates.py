@@ -1,0 +1,93 @@
+"""The simulation against a real card: pairs, errors by hand, and what is not yet measured."""
+
+from dataclasses import replace
+
+import builders
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiler.analysis.cells import Cell, Setting
+from profiler.analysis.gates import Pair, gates, pairs
+from profiler.domain.memory import Origin
+from profiler.domain.outcome import Status
+from profiler.domain.trial import Backend
+from profiler.domain.units import GIB
+
+ALLOCATED_MEDIAN, ALLOCATED_P95, RESERVED_MEDIAN, RESERVED_P95, WRONGLY = range(5)
+
+
+def measured(spec, **changes):
+    on_card = replace(spec, backend=Backend.CUDA, gpu=None)
+    return builders.record(on_card, outcome=replace(builders.outcome(spec), **changes))
+
+
+def cell(origin, *, status=Status.OK, allocated=10 * GIB, reserved=11 * GIB, device=12 * GIB):
+    setting = Setting(origin=origin, card="card", memory_bytes=100 * GIB, versions=())
+    unknown = ("peak_phase", "required_allocated_bytes", "required_device_bytes", "estimated_bytes", "rule_bytes")
+    return Cell(
+        trial_id="t",
+        setting=setting,
+        label="full",
+        model="m",
+        parameters=1,
+        status=status,
+        peak_allocated_bytes=allocated,
+        peak_reserved_bytes=reserved,
+        peak_device_bytes=device,
+        published=None,
+        message=None,
+        **dict.fromkeys(unknown),
+    )
+
+
+def pair(was, said, **both):
+    return Pair(
+        measured=cell(Origin.MEASURED, allocated=was, reserved=2 * was, **both),
+        simulated=cell(Origin.SIMULATED, allocated=said, reserved=2 * said, **both),
+    )
+
+
+def test_nothing_measured_is_not_yet_measured(tmp_path):
+    runs = builders.tables(tmp_path, builders.records(builders.lora_vs_full_specs())).runs
+    assert pairs(runs) == ()
+    assert [(gate.found, gate.holds) for gate in gates(())] == [(None, None)] * 5
+
+
+def test_the_same_trial_on_the_same_card_is_a_pair(tmp_path):
+    spec, other = builders.spec(), builders.spec(num_generations=2)
+    records = [*builders.records([spec]), measured(spec), measured(other)]
+    (found,) = pairs(builders.tables(tmp_path, records).runs)
+    assert found.measured.setting.origin is Origin.MEASURED
+    assert found.simulated.setting.origin is Origin.SIMULATED
+
+
+@pytest.mark.parametrize("changes", [{"gpu_name": "NVIDIA H200"}, {"status": Status.CONTENDED}])
+def test_another_card_or_a_shared_one_is_none(tmp_path, changes):
+    spec = builders.spec()
+    assert pairs(builders.tables(tmp_path, [*builders.records([spec]), measured(spec, **changes)]).runs) == ()
+
+
+def test_by_hand():
+    # errors of 1 %, 2 % and 5 %: the median is 2 %; the 95th percentile is nine tenths of the way from 2 % to 5 %
+    found = gates([pair(100, 101), pair(100, 98), pair(200, 210)])
+    assert found[ALLOCATED_MEDIAN].found == pytest.approx(0.02)
+    assert found[ALLOCATED_P95].found == pytest.approx(0.047)
+    assert [gate.holds for gate in found] == [False, False, True, True, True]
+
+
+def test_what_was_said_to_fit_with_room_and_ran_out():
+    ran_out = cell(Origin.MEASURED, status=Status.OOM)
+    roomy = Pair(measured=ran_out, simulated=cell(Origin.SIMULATED, device=97 * GIB))
+    tight = Pair(measured=ran_out, simulated=cell(Origin.SIMULATED, device=99 * GIB))
+    foreseen = Pair(measured=ran_out, simulated=cell(Origin.SIMULATED, status=Status.OOM))
+    assert gates([roomy, tight, foreseen])[WRONGLY].found == 1
+    assert gates([tight, foreseen])[WRONGLY].holds
+    assert gates([roomy])[ALLOCATED_MEDIAN].found is None
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**12), st.integers(1, 10**12)), min_size=1, max_size=20))
+def test_a_percentile_never_lies_below_the_median(sizes):
+    found = gates([pair(was, said) for was, said in sizes])
+    assert 0 <= found[ALLOCATED_MEDIAN].found <= found[ALLOCATED_P95].found
+    assert found[RESERVED_MEDIAN].found == pytest.approx(found[ALLOCATED_MEDIAN].found)
