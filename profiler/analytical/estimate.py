@@ -1,6 +1,7 @@
 """From a specification to its estimate: the largest of all instants."""
 
 from profiler.analytical.instants import Instant
+from profiler.analytical.reserved import peak_reserved_bytes
 from profiler.analytical.rule import rule_of_thumb
 from profiler.analytical.standing import standing
 from profiler.analytical.step_instants import (
@@ -43,7 +44,7 @@ def phase_instants(spec: TrialSpec, architecture: Architecture) -> dict[Phase, I
 
 
 def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
-    """The peak of allocated memory by closed form, with what it consists of.
+    """The peaks of allocated and reserved memory by closed form, with what the first consists of.
 
     It holds for dense decoders of the Llama kind with gated MLPs, on one GPU, rolled out by transformers' `generate`.
     Left out: rounding to the allocator's blocks, the context, and scratch inside kernels other than cuBLAS.
@@ -52,10 +53,11 @@ def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
         UsageError: The model is a mixture of experts, for which there is no closed form.
     """
     refuse_experts(architecture)
-    peak = max(instants(spec, architecture), key=lambda instant: int(instant.total_bytes))
+    moments = instants(spec, architecture)
+    peak = max(moments, key=lambda instant: int(instant.total_bytes))
     return Estimate(
         peak_allocated_bytes=int(peak.total_bytes),
-        peak_reserved_bytes=None,
+        peak_reserved_bytes=int(peak_reserved_bytes(spec, architecture, moments)),
         peak_rule_bytes=int(rule_of_thumb(spec, architecture)),
         peak_phase=peak.phase,
         breakdown=tuple(

@@ -84,6 +84,23 @@ def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Hea
     )
 
 
+def full_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """What `logprobs=full` makes as wide as the vocabulary, size by size, the most of each size at once.
+
+    Blocks of one size do not serve another (`profiler.analytical.reserved`): the logits of all rows, [rows, C + 1, V],
+    twice in the output type (the stacked gradients and their slice's), once in the compute type where that is another,
+    and the log-softmax of every row, [C, V].
+
+    By hand, 2 rows, C = 10, V = 100, under autocast: 2 x 2 x 11 x 100 x 4 + 2 x 11 x 100 x 2 + 2 x 10 x 100 x 4 =
+    30,000 B.
+    """
+    sizes = element_bytes(spec)
+    whole = batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size
+    rows = batch.rows * batch.completion_tokens * architecture.vocab_size
+    converted = where(spec.bf16, whole * sizes.compute, 0)
+    return 2 * whole * sizes.output + converted + rows * sizes.output
+
+
 def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
     """What the head's forward needs above what it keeps, at its highest.
 

@@ -36,6 +36,8 @@ class TrialKeys(Protocol):
     @property
     def lengths(self) -> Lengths | Coded[Lengths]: ...  # noqa: D102
     @property
+    def alloc_conf(self) -> str | Coded[str]: ...  # noqa: D102
+    @property
     def bf16(self) -> Truth: ...  # noqa: D102
     @property
     def beta(self) -> float | NDArray[Any]: ...  # noqa: D102

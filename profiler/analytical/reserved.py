@@ -1,0 +1,58 @@
+"""Reserved memory from allocated: what the caching allocator holds because freed blocks serve only what they fit.
+
+The model. Tensors of one category come in the same few sizes, step after step, so a category keeps the segments that it
+once needed: the allocator frees none, and best fit finds a freed block of the same size again. Tensors of another
+category have other sizes and, asked for while those blocks are in use or cut up, get segments of their own. So reserved
+is the sum over categories of the most that each has at any instant, while allocated is the most that all have at one.
+
+Never less than the peak of allocated memory. With `expandable_segments` pages move freely inside one segment a pool, so
+nothing is stranded and reserved is allocated. Rounding to segments (2 MiB, 20 MiB) is left out: at most 20 MiB for each
+kind of tensor.
+
+Source of the rules: `c10/cuda/CUDACachingAllocator.cpp`: `get_free_block` (best fit, same pool), `should_split` (a
+remainder above 1 MiB), `free_block` (merges within a segment only). Nothing is fitted. Not for a card that is nearly
+full: there the allocator gives cached segments back, and reserved ends at what the card has.
+
+Error against the simulation, over 69 small trials of every way to train (0.5B to 1.2B): median 4 %, 95th percentile
+9 %, worst +12 %. It is too low where a step's tensors of one category have many sizes (eager attention), too high where
+one category's blocks do fit another (a large rollout before a small training batch).
+"""
+
+from collections.abc import Sequence
+
+from profiler.analytical.batch import micro_batch
+from profiler.analytical.head import full_logits_classes_bytes
+from profiler.analytical.instants import Instant
+from profiler.analytical.quantities import Count, holds, larger, where
+from profiler.analytical.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.memory import Category, Phase
+from profiler.domain.trial import Logprobs
+
+_EXPANDABLE = "expandable_segments:True"
+
+
+def peak_reserved_bytes(spec: TrialKeys, architecture: DecoderShape, moments: Sequence[Instant]) -> Count:
+    """The peak of reserved memory of a trial with the instants `moments`, on a card with room for it.
+
+    A trial of a single step has no optimizer state until its backward is over, and the states then come where
+    backward's memory was: they do not count beside it.
+
+    By hand: two instants of (weights 4, activations 3, logits 0) and (4, 1, 2) allocate 7 and reserve 4 + 3 + 2 = 9.
+    """
+    peak: Count = 0
+    kept: dict[Category, Count] = {}
+    for instant in moments:
+        peak = larger(peak, instant.total_bytes)
+        if instant.phase is Phase.LOAD:
+            continue
+        for category, size in instant.sizes.items():
+            kept[category] = larger(kept.get(category, 0), where(instant.happens, size, 0))
+    if spec.logprobs is Logprobs.FULL:
+        classes = full_logits_classes_bytes(spec, architecture, micro_batch(spec))
+        kept[Category.LOGITS] = larger(kept[Category.LOGITS], classes)
+    kept[Category.OPTIMIZER_STATE] = where(spec.steps > 1, kept[Category.OPTIMIZER_STATE], 0)
+    envelope: Count = 0
+    for size in kept.values():
+        envelope = envelope + size
+    is_expandable = holds(spec.alloc_conf, lambda settings: _EXPANDABLE in settings)
+    return where(is_expandable, peak, larger(peak, envelope))
