@@ -39,6 +39,7 @@ class Request:
     has_mask: bool
     is_causal: bool
     compute_capability: tuple[int, int]
+    wants_gradient: bool = False
 
 
 def choose_kernel(request: Request) -> Kernel:
@@ -73,8 +74,15 @@ def _flash_accepts(request: Request) -> bool:
         and request.dtype in _HALF
         and not request.has_mask
         and request.query[-1] <= 256
+        and not _flash_has_no_backward(request)
         and (not request.is_causal or request.query[2] == request.key[2])
     )
+
+
+def _flash_has_no_backward(request: Request) -> bool:
+    """Cards with less shared memory (`check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120`)."""
+    small = request.compute_capability in ((8, 6), (8, 9), (12, 0), (12, 1))
+    return request.wants_gradient and small and 192 < request.query[-1] <= 224
 
 
 def _efficient_accepts(request: Request) -> bool:
@@ -187,6 +195,7 @@ def scaled_dot_product_attention(
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> torch.Tensor:
+        wanted = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
         kernel = choose_kernel(
             Request(
                 query=query.shape,
@@ -195,6 +204,7 @@ def scaled_dot_product_attention(
                 has_mask=attn_mask is not None,
                 is_causal=is_causal,
                 compute_capability=compute_capability,
+                wants_gradient=wanted,
             )
         )
         if query.device.type != "meta" or kernel is Kernel.MATH:
@@ -202,7 +212,6 @@ def scaled_dot_product_attention(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
         bias = None if attn_mask is None else _bias(attn_mask, query.dtype, kernel)
-        wanted = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
         scratch = _backward_scratch(kernel, compute_capability)
         launch = Launch(kernel=kernel, keeps_logsumexp=wanted, backward_scratch=scratch, recorder=recorder)
         if kernel is Kernel.FLASH and query.shape[-1] % 8:

@@ -24,6 +24,9 @@ def request(**changes: object) -> Request:
     return Request(**(values | changes))  # type: ignore[arg-type]
 
 
+WIDE = {"query": torch.Size((4, 16, 100, 208)), "key": torch.Size((4, 16, 100, 208))}
+
+
 @pytest.mark.parametrize(
     ("changes", "kernel"),
     [
@@ -40,6 +43,10 @@ def request(**changes: object) -> Request:
         ({"query": torch.Size((4, 16, 100, 256)), "key": torch.Size((4, 16, 100, 256))}, Kernel.FLASH),
         ({"query": torch.Size((4, 16, 100, 20)), "key": torch.Size((4, 16, 100, 20))}, Kernel.FLASH),
         ({"query": torch.Size((4, 16, 1, 64)), "is_causal": False}, Kernel.CUDNN),
+        # Cards with less shared memory have no backward of flash for these widths.
+        ({"compute_capability": ADA, **WIDE, "wants_gradient": True}, Kernel.EFFICIENT),
+        ({"compute_capability": ADA, **WIDE}, Kernel.FLASH),
+        ({"compute_capability": AMPERE, **WIDE, "wants_gradient": True}, Kernel.FLASH),
         # Alignment of the memory-efficient kernel: 16 bytes with tensor cores, none for float32 on an old card.
         ({"dtype": torch.float32, "query": torch.Size((4, 16, 9, 20))}, Kernel.EFFICIENT),
         ({"dtype": torch.float32, "query": torch.Size((4, 16, 9, 18))}, Kernel.MATH),
