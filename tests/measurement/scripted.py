@@ -1,5 +1,6 @@
 """A driver and a CUDA device that do what a script says: for everything that is measured, without a GPU."""
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,10 +35,14 @@ class ScriptedNvml:
     broken: dict[str, NvmlTrouble] = field(default_factory=dict)
     """By method; it raises with this trouble."""
     asked: list[str] = field(default_factory=list)
+    loss_noticed: threading.Event = field(default_factory=threading.Event)
+    """Set when somebody was told that the GPU is lost."""
 
     def _answer(self, method: str, value: Any) -> Any:
         self.asked.append(method)
         if method in self.broken:
+            if self.broken[method] is NvmlTrouble.GPU_LOST:
+                self.loss_noticed.set()
             raise NvmlError(self.broken[method], f"{method} says {self.broken[method]}")
         return value() if callable(value) else value
 
@@ -125,6 +130,7 @@ class ScriptedCuda:
         self.settings = settings
 
     def name(self) -> str:
+        self.calls.append("name")
         return self.title
 
     def uuid(self) -> str:

@@ -1,0 +1,362 @@
+"""A measured trial up to the door of the card: a scripted card and driver, and training that allocates by a script."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from scripted import CONTEXT_BYTES, TOTAL_BYTES, UUID, Clock, ScriptedCuda, ScriptedNvml
+
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.memory import Phase
+from profiler.domain.optimizers import Optimizer
+from profiler.domain.outcome import Outcome, OutOfMemory, Status
+from profiler.domain.trial import Backend, TrialSpec
+from profiler.domain.units import GIB, MIB
+from profiler.measurement.nvml import GpuProcess, NvmlTrouble
+from profiler.worker.card import CapError
+from profiler.worker.measured import Instruments, Measured, MeasuringTask, TrialObserver, measure
+
+SPEC = TrialSpec(backend=Backend.CUDA, gpu=None, model="tiny")
+OK = Outcome(status=Status.OK, parameters=100, trainable_parameters=10, steps_run=3, micro_batches_run=3)
+ASSUMED_CONTEXT_BYTES = 400 * MIB
+PID = 7
+
+
+class World:
+    """A card, its driver and a worker that trains on it."""
+
+    def __init__(self, **cuda: object) -> None:
+        self.cuda = ScriptedCuda(**cuda)
+        self.nvml = ScriptedNvml(used_bytes=self._used, listed=self._processes)
+        self.trained = False
+
+    @property
+    def touched(self) -> bool:
+        """Whether CUDA was asked for anything, and has made its context."""
+        return "name" in self.cuda.calls
+
+    def _used(self) -> int:
+        # Before CUDA is touched there is no context.
+        return self.cuda.used_bytes() if self.touched else self.cuda.others_bytes
+
+    def _processes(self) -> tuple[GpuProcess, ...]:
+        return (GpuProcess(pid=PID, used_bytes=CONTEXT_BYTES + self.cuda.reserved),) if self.touched else ()
+
+    def measure(self, train: Callable[[TrialObserver], Outcome], *, snapshot: bool = False, **spec: object) -> Measured:
+        def training(observer: TrialObserver) -> Outcome:
+            self.trained = True
+            return train(observer)
+
+        return measure(
+            MeasuringTask(spec=replace(SPEC, **spec), gpu_uuid=UUID, snapshot=snapshot, started_s=0.0),
+            Instruments(
+                cuda=self.cuda,
+                nvml=self.nvml,
+                assumed_context_bytes=lambda capability: ASSUMED_CONTEXT_BYTES,
+                clock=Clock(0.001),
+                own_processes=lambda: frozenset({PID}),
+                sample_period_s=0.001,
+            ),
+            training,
+        )
+
+    def three_steps(self, observer: TrialObserver) -> Outcome:
+        """2 GiB of weights; a rollout of 3; states of 4 from the first optimizer step on; a spike of 1 in backward."""
+        observer.enter(Phase.LOAD)
+        self.cuda.allocate(2 * GIB)
+        observer.model_built(parameters=100, trainable=10)
+        for step in range(3):
+            observer.enter(Phase.ROLLOUT)
+            self.cuda.allocate(3 * GIB)
+            self.cuda.free(3 * GIB)
+            observer.enter(Phase.FORWARD)
+            observer.enter(Phase.BACKWARD)
+            self.cuda.allocate(GIB)
+            self.cuda.free(GIB)
+            observer.enter(Phase.OPTIMIZER)
+            if step == 0:
+                self.cuda.allocate(4 * GIB)
+        return OK
+
+
+@pytest.fixture
+def world() -> World:
+    return World(others_bytes=100 * MIB)
+
+
+def test_every_phase_and_step_has_its_exact_peak(world: World) -> None:
+    outcome = world.measure(world.three_steps).outcome
+    assert outcome.status is Status.OK
+    assert (outcome.peak_allocated_bytes, outcome.peak_phase) == (9 * GIB, Phase.ROLLOUT)
+    assert outcome.peak_reserved_bytes == 9 * GIB
+    peaks = {peak.phase: peak.peak_allocated_bytes for peak in outcome.phases}
+    assert peaks == {
+        Phase.LOAD: 2 * GIB,
+        Phase.ROLLOUT: 9 * GIB,
+        Phase.FORWARD: 6 * GIB,
+        Phase.BACKWARD: 7 * GIB,
+        Phase.OPTIMIZER: 6 * GIB,
+    }
+    rollouts = [one.peak_allocated_bytes for one in outcome.step_peaks if one.phase is Phase.ROLLOUT]
+    assert rollouts == [5 * GIB, 9 * GIB, 9 * GIB]
+
+
+def test_the_first_step_is_not_the_peak_and_the_row_says_when_it_settled(world: World) -> None:
+    outcome = world.measure(world.three_steps).outcome
+    assert (outcome.settled_step, outcome.growth_bytes_per_step) == (2, 0.0)
+
+
+def test_the_context_is_what_is_in_use_beside_torch_and_others(world: World) -> None:
+    outcome = world.measure(world.three_steps).outcome
+    assert outcome.context_bytes == CONTEXT_BYTES
+    assert outcome.peak_device_bytes == 9 * GIB + CONTEXT_BYTES
+
+
+def test_the_row_says_which_gpu_and_driver_and_how_long_its_parts_took(world: World) -> None:
+    outcome = world.measure(world.three_steps).outcome
+    assert (outcome.gpu_name, outcome.gpu_memory_bytes) == (world.cuda.title, TOTAL_BYTES)
+    assert (outcome.gpu_uuid, outcome.driver_version) == (UUID, "580.65.06")
+    assert outcome.startup_s is not None
+    assert outcome.startup_s > 0
+    assert all(peak.time_s is not None and peak.time_s > 0 for peak in outcome.phases)
+    assert outcome.load_s == outcome.phases[0].time_s
+    assert outcome.rollout_s == pytest.approx(outcome.phases[1].time_s / 3)
+    assert world.cuda.calls.count("synchronize") == len(outcome.step_peaks)
+
+
+def test_samples_are_tagged_and_their_maximum_is_a_lower_bound(world: World) -> None:
+    measured = world.measure(world.three_steps)
+    assert measured.samples
+    assert {sample.phase for sample in measured.samples} <= {None, *Phase}
+    seen = measured.outcome.sampled_max_device_bytes
+    assert seen is not None
+    assert seen <= measured.outcome.peak_device_bytes + world.cuda.others_bytes
+    assert measured.outcome.sample_period_s == 0.001
+
+
+def test_retries_are_those_of_the_trial_and_not_of_the_check_of_the_cap() -> None:
+    world = World()
+    outcome = world.measure(world.three_steps, gpu="rtx-4090-24gb").outcome
+    assert world.cuda.retries == 1
+    assert outcome.alloc_retries == 0
+
+
+# ---- out of memory ---------------------------------------------------------------------------------------------------
+
+
+def too_much(world: World) -> Callable[[TrialObserver], Outcome]:
+    def train(observer: TrialObserver) -> Outcome:
+        world.three_steps(observer)
+        observer.enter(Phase.FORWARD)
+        world.cuda.allocate(100 * GIB)
+        raise AssertionError("the card should have refused")
+
+    return train
+
+
+def test_out_of_memory_says_what_stood_at_that_moment(world: World) -> None:
+    outcome = world.measure(too_much(world)).outcome
+    assert outcome.status is Status.OOM
+    assert outcome.oom == OutOfMemory(
+        phase=Phase.FORWARD,
+        step=4,
+        requested_bytes=100 * GIB,
+        free_bytes=TOTAL_BYTES - world.cuda.used_bytes(),
+        allocated_bytes=6 * GIB,
+        reserved_bytes=9 * GIB,
+    )
+    assert outcome.message.startswith("CUDA out of memory. Tried to allocate 100.00 GiB.")
+    assert (outcome.parameters, outcome.trainable_parameters) == (100, 10)
+    assert (outcome.steps_run, outcome.micro_batches_run, outcome.alloc_retries) == (3, 3, 1)
+    assert outcome.peak_allocated_bytes == 9 * GIB
+    assert outcome.gpu_name == world.cuda.title
+
+
+def test_without_torchs_observer_the_message_says_it() -> None:
+    world = World(tells_of_out_of_memory=False)
+    oom = world.measure(too_much(world)).outcome.oom
+    assert oom is not None
+    assert oom.requested_bytes == 100 * GIB
+    assert oom.free_bytes == pytest.approx(TOTAL_BYTES - CONTEXT_BYTES - 9 * GIB, abs=GIB // 100)
+    assert (oom.allocated_bytes, oom.reserved_bytes) == (6 * GIB, 9 * GIB)
+
+
+def test_a_message_of_another_library_leaves_what_the_counters_say() -> None:
+    world = World()
+
+    def train(observer: TrialObserver) -> Outcome:
+        world.three_steps(observer)
+        raise world.cuda.allocate(0) or RefusedError("CUBLAS_STATUS_ALLOC_FAILED")
+
+    class RefusedError(RuntimeError):
+        pass
+
+    world.cuda.is_out_of_memory = lambda error: isinstance(error, RefusedError)
+    oom = world.measure(train).outcome.oom
+    assert oom is not None
+    assert (oom.requested_bytes, oom.allocated_bytes, oom.reserved_bytes) == (None, 6 * GIB, 9 * GIB)
+    assert (oom.phase, oom.step) == (Phase.OPTIMIZER, 3)
+
+
+def test_out_of_memory_before_the_first_phase_is_in_load() -> None:
+    world = World()
+    outcome = world.measure(lambda observer: world.cuda.allocate(100 * GIB)).outcome
+    assert outcome.oom is not None
+    assert (outcome.oom.phase, outcome.phases, outcome.peak_allocated_bytes) == (Phase.LOAD, (), None)
+
+
+def test_any_other_error_is_the_workers_own(world: World) -> None:
+    def train(observer: TrialObserver) -> Outcome:
+        observer.enter(Phase.LOAD)
+        raise ValueError("no such model")
+
+    with pytest.raises(ValueError, match="no such model"):
+        world.measure(train)
+
+
+# ---- snapshots -------------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_of_the_moment_of_the_error_or_of_the_end(world: World) -> None:
+    measured = world.measure(too_much(world), snapshot=True)
+    assert measured.snapshot == {"segments": [{"allocated_size": 6 * GIB}], "device_traces": [[]]}
+    assert "history 100000" in world.cuda.calls
+    other = World()
+    assert other.measure(other.three_steps, snapshot=True).snapshot is not None
+
+
+def test_without_being_asked_no_history_is_kept(world: World) -> None:
+    assert world.measure(world.three_steps).snapshot is None
+    assert not [call for call in world.cuda.calls if call.startswith("history")]
+
+
+# ---- a smaller card on a big one -------------------------------------------------------------------------------------
+
+
+def test_a_capped_card_is_labelled_and_runs_out_at_the_smaller_cards_memory() -> None:
+    world = World()
+    outcome = world.measure(too_much(world), gpu="rtx-4090-24gb").outcome
+    target = KNOWN_GPUS["rtx-4090-24gb"]
+    assert outcome.gpu_name == "NVIDIA H100 80GB HBM3 capped to 24 GiB"
+    assert outcome.gpu_memory_bytes == target.memory_bytes
+    assert world.cuda.limit == target.memory_bytes - ASSUMED_CONTEXT_BYTES
+    assert outcome.oom is not None
+    # What the card of that size would have left, not what the big one has.
+    assert outcome.oom.free_bytes == world.cuda.limit - 9 * GIB
+    assert outcome.peak_allocated_bytes == 9 * GIB
+
+
+def test_a_cap_that_does_not_hold_is_an_error_before_anything_runs() -> None:
+    world = World(holds_cap=False)
+    with pytest.raises(CapError, match=r"gave more than the cap of 23\.25 GiB"):
+        world.measure(world.three_steps, gpu="rtx-4090-24gb")
+    assert not world.trained
+
+
+def test_a_card_without_room_for_the_cap_is_an_error() -> None:
+    world = World(others_bytes=70 * GIB)
+    with pytest.raises(CapError, match=r"cannot be capped to 23\.25 GiB"):
+        world.measure(world.three_steps, gpu="rtx-4090-24gb")
+
+
+def test_the_card_that_is_named_is_not_capped() -> None:
+    world = World()
+    world.cuda.total_bytes = lambda: KNOWN_GPUS["h100-80gb"].memory_bytes
+    outcome = world.measure(world.three_steps, gpu="h100-80gb").outcome
+    assert outcome.gpu_name == KNOWN_GPUS["h100-80gb"].title
+    assert world.cuda.limit == TOTAL_BYTES
+
+
+# ---- the driver says less, or the GPU is not ours alone (rows 6, 15 and 16 of the fault table) -----------------------
+
+
+def test_without_a_driver_the_counters_still_count_and_the_row_says_what_is_missing() -> None:
+    world = World()
+    methods = ("memory", "processes", "utilisation_percent", "power_watts", "sm_clock_mhz", "driver_version")
+    world.nvml.broken = dict.fromkeys(methods, NvmlTrouble.ABSENT)
+    outcome = world.measure(world.three_steps).outcome
+    assert outcome.status is Status.OK
+    assert outcome.peak_allocated_bytes == 9 * GIB
+    missing = (outcome.peak_device_bytes, outcome.context_bytes, outcome.sampled_max_device_bytes)
+    assert (*missing, outcome.driver_version) == (None, None, None, None)
+    assert "device memory: memory says absent" in outcome.not_measured
+    assert "context: what others had on the GPU before the trial is not known" in outcome.not_measured
+
+
+@pytest.mark.parametrize("listed", [(), (GpuProcess(pid=123_456, used_bytes=GIB),)], ids=["empty", "the host's pids"])
+def test_in_a_container_only_the_processes_are_missing(listed: tuple[GpuProcess, ...]) -> None:
+    world = World()
+    world.nvml.listed = listed
+    measured = world.measure(world.three_steps)
+    assert measured.outcome.status is Status.OK
+    assert all(sample.process_used_bytes is None for sample in measured.samples)
+    assert "process memory: the driver's list of processes does not have this one" in measured.outcome.not_measured
+    assert measured.outcome.context_bytes == CONTEXT_BYTES
+
+
+def test_nothing_is_said_to_be_missing_where_nothing_is(world: World) -> None:
+    assert world.measure(world.three_steps).outcome.not_measured == ""
+
+
+def test_memory_taken_by_another_program_during_the_trial_is_no_answer() -> None:
+    world = World()
+    world.nvml.listed = ()
+
+    def train(observer: TrialObserver) -> Outcome:
+        world.three_steps(observer)
+        world.cuda.others_bytes += 4 * GIB
+        observer.enter(Phase.FORWARD)
+        return OK
+
+    outcome = world.measure(train).outcome
+    assert outcome.status is Status.CONTENDED
+    assert not outcome.status.answered
+    assert outcome.message.startswith("Another program took 4.49 GiB")
+
+
+def test_what_was_there_before_the_trial_is_no_contention() -> None:
+    world = World(others_bytes=4 * GIB)
+    assert world.measure(world.three_steps).outcome.status is Status.OK
+
+
+def test_paged_states_are_not_taken_for_another_program() -> None:
+    world = World()
+    world.nvml.listed = ()
+
+    def train(observer: TrialObserver) -> Outcome:
+        world.cuda.others_bytes += 8 * GIB  # managed memory, which torch does not count
+        return world.three_steps(observer)
+
+    outcome = world.measure(train, optim=Optimizer.PAGED_ADAMW_8BIT).outcome
+    assert (outcome.status, outcome.context_bytes) == (Status.OK, None)
+    assert "context: paged optimizer states" in outcome.not_measured
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["training went on", "CUDA complained"])
+def test_a_gpu_lost_on_the_way_beats_what_the_trial_found(raises: bool) -> None:
+    world = World()
+
+    def train(observer: TrialObserver) -> Outcome:
+        world.three_steps(observer)
+        world.nvml.lose()
+        assert world.nvml.loss_noticed.wait(10)
+        if raises:
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+        return OK
+
+    outcome = world.measure(train).outcome
+    assert outcome.status is Status.DEVICE_FAULT
+    assert outcome.message
+
+
+def test_a_gpu_that_is_lost_before_the_trial_is_a_device_fault() -> None:
+    world = World()
+    world.nvml.lose()
+    outcome = world.measure(world.three_steps).outcome
+    assert (outcome.status, outcome.gpu_uuid) == (Status.DEVICE_FAULT, UUID)
+    assert not world.touched
+
+
+def test_the_trials_allocator_settings_are_set_before_anything_is_allocated(world: World) -> None:
+    world.measure(world.three_steps, alloc_conf="expandable_segments:True")
+    assert world.cuda.settings == "expandable_segments:True"
