@@ -54,6 +54,7 @@ _PASSING: Mapping[Moment, str] = {
     Moment.BACKWARD_NORM: "{stack} + 4 float32 T x H",
     Moment.BACKWARD_LAYER: "{stack} + {again}",
     Moment.BACKWARD_FIRST_LAYER: "one layer + {again}",
+    Moment.BACKWARD_END: "rows whose own backward waits",
 }
 
 

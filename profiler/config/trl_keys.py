@@ -1,0 +1,98 @@
+"""The keys of trl 1.16's `GRPOConfig`, `ModelConfig` and `ScriptArguments`, by what they mean for memory."""
+
+from collections.abc import Mapping
+
+SAME_NAME = (
+    "num_generations",
+    "max_prompt_length",
+    "max_completion_length",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "steps_per_generation",
+    "gradient_checkpointing",
+    "beta",
+    "bf16",
+    "optim",
+    "attn_implementation",
+    "dtype",
+    "lora_alpha",
+    "lora_target_modules",
+    "seed",
+)
+"""Keys of a trial by the same name. trl has no `max_prompt_length` any more; older files do."""
+
+RENAMED: Mapping[str, str] = {"model_name_or_path": "model", "lora_r": "lora_rank", "torch_dtype": "dtype"}
+
+MODEL_KEYS = ("use_peft", "load_in_4bit", "generation_batch_size")
+"""Read by rules of their own."""
+
+NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
+    "fp16": (False,),
+    "use_vllm": (False,),
+    "use_liger_kernel": (False,),
+    "use_transformers_paged": (False,),
+    "use_transformers_continuous_batching": (False,),
+    "cache_implementation": ("dynamic",),
+    "torch_compile": (False,),
+    "fsdp": ("", [], False),
+    "fsdp_config": ({},),
+    "deepspeed": ("", {}),
+    "parallelism_config": ({},),
+    "cast_lm_head_to_fp32": (False,),
+    "num_iterations": (1,),
+    "sync_ref_model": (False,),
+    "entropy_coef": (0, 0.0),
+    "use_adaptive_entropy": (False,),
+    "top_entropy_quantile": (1, 1.0),
+    "load_in_8bit": (False,),
+    "use_dora": (False,),
+    "lora_modules_to_save": ([],),
+    "lora_target_parameters": ([],),
+    "bnb_4bit_quant_type": ("nf4",),
+    "use_bnb_nested_quant": (True,),
+    "activation_checkpointing": (False,),
+    "auto_find_batch_size": (False,),
+    "optim_target_modules": ([],),
+    "optim_args": ("",),
+    "neftune_noise_alpha": (0, 0.0),
+    "use_cpu": (False,),
+    "use_cache": (False,),
+}
+"""Keys that change memory in ways that have no formula here, with the values that do not; null always is one."""
+
+FREE_KEYS = frozenset(
+    """
+    output_dir overwrite_output_dir num_train_epochs max_steps learning_rate lr_scheduler_type lr_scheduler_kwargs
+    warmup_steps warmup_ratio weight_decay adam_beta1 adam_beta2 adam_epsilon average_tokens_across_devices
+    max_grad_norm label_smoothing_factor bf16_full_eval fp16_full_eval tf32 activation_checkpointing_kwargs
+    gradient_checkpointing_kwargs torch_compile_backend torch_compile_mode liger_kernel_config torch_empty_cache_steps
+    logging_strategy logging_steps logging_dir logging_first_step log_on_each_node logging_nan_inf_filter
+    include_num_input_tokens_seen log_level log_level_replica disable_tqdm report_to run_name project trackio_space_id
+    trackio_bucket_id trackio_static_space_id eval_strategy eval_steps eval_delay per_device_eval_batch_size
+    prediction_loss_only eval_on_start eval_do_concat_batches eval_use_gather_object eval_accumulation_steps
+    include_for_metrics batch_eval_metrics save_only_model save_strategy save_steps save_on_each_node save_total_limit
+    enable_jit_checkpoint push_to_hub hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision
+    load_best_model_at_end metric_for_best_model greater_is_better ignore_data_skip
+    restore_callback_states_from_checkpoint full_determinism data_seed accelerator_config dataloader_drop_last
+    dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
+    dataloader_multiprocessing_context dataloader_in_order remove_unused_columns label_names train_sampling_strategy
+    length_column_name ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend
+    ddp_timeout debug skip_memory_metrics do_train do_eval do_predict resume_from_checkpoint local_rank
+    trust_remote_code router_aux_loss_coef disable_dropout num_generations_eval ds3_gather_for_generation
+    shuffle_dataset pad_to_multiple_of temperature top_p top_k min_p generation_kwargs chat_template_kwargs
+    repetition_penalty vllm_mode vllm_model_impl vllm_enable_sleep_mode vllm_structured_outputs_regex
+    vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port
+    vllm_gpu_memory_utilization vllm_max_model_length vllm_tensor_parallel_size epsilon delta epsilon_high
+    sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg
+    importance_sampling_level reward_weights multi_objective_aggregation scale_rewards loss_type
+    mask_truncated_completions ref_model_mixup_alpha ref_model_sync_steps entropy_coef_min entropy_coef_max
+    entropy_coef_delta entropy_target max_tool_calling_iterations vllm_importance_sampling_correction
+    vllm_importance_sampling_mode vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min
+    vllm_importance_sampling_cap off_policy_mask_threshold use_bias_correction_kl log_completions log_multimodal
+    num_completions_to_print log_unique_prompts log_completions_hub_repo transformers_continuous_batching_config
+    model_revision revision lora_dropout lora_task_type use_rslora bnb_4bit_quant_storage dataset_name dataset_config
+    dataset_train_split dataset_test_split dataset_streaming ignore_bias_buffers datasets reward_funcs
+    reward_model_name_or_path
+    """.split()  # noqa: SIM905
+)
+"""Keys that cost no GPU memory, or none where the keys of `NEUTRAL_VALUES` are neutral (vLLM's)."""

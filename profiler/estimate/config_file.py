@@ -1,0 +1,30 @@
+"""A configuration file of trl or verl, from disk."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from profiler.domain.errors import Fault, UsageError
+from profiler.estimate.command import CONFIG
+
+
+def load_config(path: str) -> Mapping[str, object]:
+    """The mapping that the YAML file `path` holds.
+
+    Raises:
+        UsageError: There is no such file, or it holds no mapping.
+    """
+    try:
+        values = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _fault(path, f"cannot be read ({error.strerror or type(error).__name__})") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise _fault(path, f"is no YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(values, Mapping):
+        raise _fault(path, "holds no keys and values")
+    return values
+
+
+def _fault(path: str, allowed: str) -> UsageError:
+    return UsageError([Fault(key=CONFIG, found=path, allowed=allowed)])

@@ -1,0 +1,90 @@
+"""An explained estimate as a table of 80 columns; plain text, for a terminal, a pipe and a page."""
+
+from collections.abc import Sequence
+from textwrap import wrap
+
+from profiler.analytical.cards import CardVerdict, Fit
+from profiler.analytical.explained import ExplainedEstimate, ExplainedPhase
+from profiler.domain.trial import TrialSpec, Tuning
+from profiler.domain.units import gib_text
+from profiler.rendering.wording import CATEGORY_TITLES, gib_number
+
+WIDTH = 80
+
+_NAME_WIDTH = 18
+_NUMBER_WIDTH = 9
+
+RESERVED_NOTE = (
+    "Reserved: each category keeps its own segments; within 9 % of the simulation in 95 of 100 small trials."
+)
+CONTEXT_NOTE = "The CUDA context is assumed, by compute capability."
+
+
+def estimate_table(explained: ExplainedEstimate) -> str:
+    """Phases with their categories, the verdict for the card that is asked about, and all known cards."""
+    lines = [*_title(explained.spec), ""]
+    for phase in explained.phases:
+        lines += _phase_lines(phase, is_peak=phase.phase is explained.estimate.peak_phase)
+    lines += ["", *_peaks(explained), ""]
+    lines += [line for card in explained.cards if card.gpu.name == explained.spec.gpu for line in _verdict(card)]
+    lines += _all_cards(explained.cards)
+    return "\n".join([*lines, *_wrapped(f"{RESERVED_NOTE} {CONTEXT_NOTE}")]) + "\n"
+
+
+def _title(spec: TrialSpec) -> list[str]:
+    how = [spec.tuning.value, spec.optim.value]
+    if spec.tuning is not Tuning.FULL:
+        how.insert(1, f"rank {spec.lora_rank}")
+    if spec.gradient_checkpointing:
+        how.append("checkpointing")
+    rows = (
+        f"{spec.per_device_train_batch_size} x {spec.gradient_accumulation_steps} completions of "
+        f"{spec.max_prompt_length} + {spec.max_completion_length} tokens"
+    )
+    return _wrapped(f"{spec.model}, {', '.join(how)}, {rows}. Estimated, GiB (2^30 bytes) of allocated memory:")
+
+
+def _phase_lines(phase: ExplainedPhase, *, is_peak: bool) -> list[str]:
+    name = phase.phase.value.ljust(_NAME_WIDTH)
+    number = gib_number(phase.peak_allocated_bytes).rjust(_NUMBER_WIDTH)
+    mark = "  <- the peak" if is_peak else ""
+    lines = [f"{name}{number}  {phase.moment.value}{mark}"]
+    for share in phase.shares:
+        title = f"  {CATEGORY_TITLES[share.category]}".ljust(_NAME_WIDTH)
+        lines.append(f"{title}{gib_number(share.size_bytes).rjust(_NUMBER_WIDTH)}  {share.short_form}".rstrip())
+    return lines
+
+
+def _peaks(explained: ExplainedEstimate) -> list[str]:
+    found = explained.estimate
+    allocated = f"Peak allocated {gib_text(found.peak_allocated_bytes)}, in {found.peak_phase}"
+    reserved = f"; reserved {gib_text(found.peak_reserved_bytes)}" if found.peak_reserved_bytes is not None else ""
+    return _wrapped(f"{allocated}{reserved}; the blog's rule of thumb says {gib_text(found.peak_rule_bytes)}.")
+
+
+def _verdict(card: CardVerdict) -> list[str]:
+    whole = f"{gib_text(card.gpu.memory_bytes)} of {card.gpu.name}"
+    needed = f"{gib_text(card.needed_bytes)} with cache and context"
+    match card.fit:
+        case Fit.FITS:
+            said = f"Fits: {needed}, {gib_text(card.left_bytes)} of the {whole} are left."
+        case Fit.TIGHT:
+            said = f"Tight: {needed} are more than the {whole}; without cached memory it fits."
+        case Fit.TOO_LARGE:
+            said = f"Does not fit: {needed}, {gib_text(-card.left_bytes)} more than the {whole}."
+        case Fit.NO_KERNEL:
+            said = f"The attention kernel does not run on {card.gpu.name}."
+    return _wrapped(said)
+
+
+def _all_cards(cards: Sequence[CardVerdict]) -> list[str]:
+    lines = []
+    for fit in Fit:
+        names = [card.gpu.name for card in cards if card.fit is fit]
+        if names:
+            lines += _wrapped(f"{fit.value}: {', '.join(names)}")
+    return lines
+
+
+def _wrapped(text: str) -> list[str]:
+    return wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,102 @@
+"""Reserved memory, the verdict of cards, and the short forms."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from profiler.analytical import estimate
+from profiler.analytical.batch import Batch
+from profiler.analytical.cards import Fit, all_cards, card_verdict
+from profiler.analytical.estimate import instants
+from profiler.analytical.explained import explain
+from profiler.analytical.head import full_logits_classes_bytes
+from profiler.analytical.instants import Instant, Moment
+from profiler.analytical.reserved import peak_reserved_bytes
+from profiler.analytical.short_forms import LONGEST, short_forms
+from profiler.domain.context import cuda_context_bytes
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.memory import Category, Phase
+from profiler.domain.trial import Attention, Backend, Logprobs, TrialSpec
+from tests.analytical.test_estimate import _architecture, specs
+
+_SPEC = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")
+
+
+def _instant(phase, weights, activations, logits):
+    sizes = {Category.WEIGHTS: weights, Category.ACTIVATIONS: activations, Category.LOGITS: logits}
+    return Instant(phase=phase, moment=Moment.STEP, sizes={Category.OPTIMIZER_STATE: 0, **sizes})
+
+
+def test_reserved_by_hand(toy):
+    moments = [_instant(Phase.FORWARD, 4, 3, 0), _instant(Phase.BACKWARD, 4, 1, 2)]
+    expandable = replace(_SPEC, alloc_conf="expandable_segments:True")
+
+    assert peak_reserved_bytes(_SPEC, toy, moments) == 9
+    assert peak_reserved_bytes(expandable, toy, moments) == 7
+    # what load needs is gone before training begins
+    assert peak_reserved_bytes(_SPEC, toy, [*moments, _instant(Phase.LOAD, 0, 8, 0)]) == 9
+
+
+def test_full_logits_by_size_by_hand(toy):
+    batch = Batch(rows=2, prompt_tokens=4, completion_tokens=10, scored_tokens=20, has_mask=False)
+
+    assert full_logits_classes_bytes(replace(_SPEC, logprobs=Logprobs.FULL), toy, batch) == 30_000
+
+
+@settings(max_examples=100, deadline=None)
+@given(specs())
+def test_reserved_is_never_less_than_allocated_nor_more_than_all_instants_together(spec):
+    found = estimate(spec, _architecture(spec.model))
+    everything = sum(moment.total_bytes for moment in instants(spec, _architecture(spec.model)))
+
+    assert found.peak_allocated_bytes <= found.peak_reserved_bytes
+    if spec.logprobs is not Logprobs.FULL:
+        assert found.peak_reserved_bytes <= everything
+
+
+def test_a_card_fits_with_its_cache_or_without_it_or_not_at_all(half_billion):
+    small = KNOWN_GPUS["t4-16gb"]
+    spec = replace(_SPEC, gradient_checkpointing=False, max_completion_length=1024)
+    found = card_verdict(spec, half_billion, small)
+    context = cuda_context_bytes(small.compute_capability)
+    barely = replace(small, memory_bytes=found.peak_reserved_bytes + context)
+    tight = replace(small, memory_bytes=found.peak_reserved_bytes + context - 1)
+    none = replace(small, memory_bytes=found.peak_allocated_bytes + context - 1)
+
+    assert [card_verdict(spec, half_billion, card).fit for card in (barely, tight, none)] == [
+        Fit.FITS,
+        Fit.TIGHT,
+        Fit.TOO_LARGE,
+    ]
+    assert card_verdict(spec, half_billion, barely).left_bytes == 0
+    flash = replace(spec, attn_implementation=Attention.FLASH_ATTENTION_2)
+    assert card_verdict(flash, half_billion, small).fit is Fit.NO_KERNEL
+
+
+@settings(max_examples=30, deadline=None)
+@given(specs())
+def test_a_larger_card_of_the_same_kind_never_says_less(spec):
+    verdicts = {found.gpu.name: found for found in all_cards(spec, _architecture(spec.model))}
+    order = [Fit.FITS, Fit.TIGHT, Fit.TOO_LARGE, Fit.NO_KERNEL]
+
+    assert order.index(verdicts["h200-141gb"].fit) <= order.index(verdicts["h100-80gb"].fit)
+    assert order.index(verdicts["a100-80gb"].fit) <= order.index(verdicts["a100-40gb"].fit)
+
+
+@settings(max_examples=100, deadline=None)
+@given(specs())
+def test_every_number_has_a_short_form_that_fits_its_column(spec):
+    architecture = _architecture(spec.model)
+    for moment in instants(spec, architecture):
+        forms = short_forms(spec, architecture, moment)
+
+        assert set(forms) == {category for category, size in moment.sizes.items() if size}
+        assert all(0 < len(form) <= LONGEST for form in forms.values()), forms
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_the_phases_of_an_explained_estimate_sum_up(phase, half_billion):
+    found = {each.phase: each for each in explain(replace(_SPEC, beta=0.04), half_billion).phases}[phase]
+
+    assert sum(share.size_bytes for share in found.shares) == found.peak_allocated_bytes

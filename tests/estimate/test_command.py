@@ -1,0 +1,144 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from profiler.config.identity import SPEC_KEYS
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.estimate.command import read_command, read_value
+from profiler.estimate.main import answer, main
+
+_7B = ["model=qwen2.5-7b", "tuning=lora", "gpu=h100-80gb"]
+
+
+def test_the_table_fits_a_terminal_and_says_what_matters():
+    text = answer(_7B)
+
+    assert max(map(len, text.splitlines())) <= 80
+    assert "40.4e6 x 4 B, rank 16" in text
+    assert "7.62e9 parameters x 2 B" in text
+    assert "<- the peak" in text
+    assert "Fits: " in text
+    assert "does not fit: t4-16gb, rtx-3080-laptop-16gb" in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["model=qwen2.5-14b", "gradient_checkpointing=false", "beta=1e-3", "logprobs=full"],
+        ["model=llama-3.1-8b", "tuning=qlora", "optim=paged_adamw_8bit", "logprobs=sliced"],
+        ["model=qwen3-8b", "optim=adamw_torch", "dtype=float32", "steps_per_generation=3", "num_generations=2"],
+        ["model=qwen2.5-0.5b", "optim=adafactor", "attn_implementation=flash_attention_2", "lengths=forced"],
+    ],
+)
+def test_no_line_is_longer_than_a_terminal(words):
+    assert max(map(len, answer(words).splitlines())) <= 80
+
+
+def test_json_sums_up():
+    found = json.loads(answer([*_7B, "format=json"]))
+
+    assert found["origin"] == "estimated"
+    assert [gpu["gpu"] for gpu in found["gpus"]] == sorted(KNOWN_GPUS, key=lambda name: KNOWN_GPUS[name].memory_bytes)
+    for phase in found["phases"]:
+        assert sum(part["bytes"] for part in phase["categories"]) == phase["peak_allocated_bytes"]
+        assert all(part["formula"] for part in phase["categories"])
+    assert found["peak_allocated_bytes"] == max(phase["peak_allocated_bytes"] for phase in found["phases"])
+    assert found["peak_reserved_bytes"] >= found["peak_allocated_bytes"]
+
+
+def test_every_key_of_a_trial_is_accepted():
+    shown = json.loads(answer([*_7B, "format=json"]))["trial"]
+    words = [f"{key}={_as_typed(shown[key])}" for key in SPEC_KEYS if shown[key] not in (None, "")]
+
+    assert json.loads(answer([*words, "format=json"]))["trial"] == shown
+
+
+def _as_typed(value):
+    return json.dumps(value) if not isinstance(value, str) else value
+
+
+def test_values_are_read_as_a_sweep_reads_them():
+    assert read_value("[q_proj,v_proj]") == ["q_proj", "v_proj"]
+    assert read_value("1e-3") == 0.001
+    assert read_value("true") is True
+    assert read_value("null") is None
+    assert read_value("expandable_segments:True") == "expandable_segments:True"
+    assert read_value("") == ""
+
+
+def test_all_faults_are_told_at_once_in_a_sentence_each(capsys):
+    words = ["modle=qwen2.5-7b", "model=qwen2.5-7b", "tuning=lorra", "num_generations=1", "jobs=3", "format=yaml", "gc"]
+
+    assert main(words) == EXIT_USAGE
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("=")[0] for line in lines] == [
+        "modle",
+        "jobs",
+        "format",
+        "argument",
+        "tuning",
+        "num_generations",
+    ]
+    assert "Did you mean 'model'?" in lines[0]
+    assert "Did you mean 'lora'?" in lines[4]
+
+
+def test_a_value_that_cannot_be_read_and_a_missing_model(capsys):
+    assert main(["lora_target_modules=[q_proj"]) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert "lora_target_modules=[q_proj: cannot be read as a value" in said
+    assert "model=null: must be a built-in name" in said
+
+
+def test_help_and_a_later_word_wins(capsys):
+    assert main(["--help"]) == EXIT_OK
+    assert "python -m profiler.estimate" in capsys.readouterr().out
+    assert read_command(["beta=1", "beta=0"]).keys == {"beta": 0}
+
+
+def test_a_model_by_its_config_json(tmp_path):
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 1000,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    # 2 x 1000 x 64 embeddings and head, 2 layers of 4 x 64 x 64 + 3 x 64 x 128 + 2 x 64, and a norm of 64
+    assert "210e3 parameters x 2 B" in answer([f"model={tmp_path}"])
+
+
+def test_expandable_segments_strand_nothing():
+    words = [*_7B, "format=json"]
+    stranding = json.loads(answer(words))
+    expandable = json.loads(answer([*words, "alloc_conf=expandable_segments:True"]))
+
+    assert stranding["peak_reserved_bytes"] > expandable["peak_reserved_bytes"] == expandable["peak_allocated_bytes"]
+
+
+def test_a_card_without_the_kernel_is_named_apart():
+    found = json.loads(answer([*_7B, "attn_implementation=flash_attention_2", "format=json"]))
+
+    assert {gpu["gpu"] for gpu in found["gpus"] if gpu["verdict"] == "no kernel"} == {"t4-16gb"}
+
+
+def test_it_starts_without_torch_and_ends_quietly_when_its_reader_does():
+    script = (
+        "import sys; from profiler.estimate.main import main; code = main(sys.argv[1:]); "
+        "sys.exit(code or ('torch' in sys.modules) * 9 or ('hydra' in sys.modules) * 8)"
+    )
+    whole = subprocess.run([sys.executable, "-c", script, *_7B], capture_output=True, text=True, check=False)
+    with subprocess.Popen(
+        [sys.executable, "-m", "profiler.estimate", *_7B], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as cut:
+        cut.stdout.close()
+        complaint = cut.stderr.read()
+
+    assert (whole.returncode, whole.stderr) == (0, "")
+    assert complaint == b""
