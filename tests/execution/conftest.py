@@ -9,6 +9,7 @@ from profiler.execution import run_trials
 from profiler.storage.records import RecordStore
 
 sys.path.insert(0, str(Path(__file__).parent))  # where workers find `worker_targets`
+sys.path.insert(0, str(Path(__file__).parents[1] / "measurement"))  # where `scripted` is
 
 from witness import VERSIONS, Witness
 
@@ -27,9 +28,10 @@ def run(store: RecordStore) -> Callable[..., Witness]:
         timeout_s: float = 60.0,
         resume: bool = True,
         witness: Witness | None = None,
+        **more: object,
     ) -> Witness:
         witness = witness or Witness()
-        run_trials(
+        witness.given_up = run_trials(
             plan,
             store=store,
             versions=VERSIONS,
@@ -39,6 +41,7 @@ def run(store: RecordStore) -> Callable[..., Witness]:
             target="worker_targets:by_label",
             preload=(),
             resume=resume,
+            **more,
         )
         return witness
 

@@ -18,7 +18,7 @@ def ran(tmp_path) -> list[str]:
 
 
 def test_cards_that_run_the_same_kernels_share_a_run(run, tmp_path):
-    plan = [on("l40s-48gb"), on("h100-80gb"), on("rtx-4090-24gb"), on("h200-141gb"), on("l40s-48gb", alloc_conf="x:1")]
+    plan = [on("l40s-48gb"), on("h100-80gb"), on("a100-80gb"), on("h200-141gb"), on("l40s-48gb", alloc_conf="x:1")]
     witness = run(plan)
     assert ran(tmp_path) == ["l40s-48gb-0", "h100-80gb-0"]
     assert set(witness.records) == {trial.trial_id for trial in plan}

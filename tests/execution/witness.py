@@ -2,7 +2,7 @@
 
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from profiler.domain.outcome import TrialRecord, Versions
@@ -17,12 +17,19 @@ def planned(trial_id: str, label: str = "ok") -> PlannedTrial:
     )
 
 
+def on_cuda(trial_id: str, label: str = "ok", **changes: object) -> PlannedTrial:
+    spec = TrialSpec(backend=Backend.CUDA, gpu=None, model="tiny")
+    return PlannedTrial(trial_id=trial_id, grid="tests", label=label, spec=replace(spec, **changes))
+
+
 @dataclass
 class Witness:
     """An observer that remembers."""
 
     calls: list[tuple[str, str]] = field(default_factory=list)
     records: dict[str, TrialRecord] = field(default_factory=dict)
+    given_up: tuple[str, ...] = ()
+    """What the sweep said about GPUs at its end."""
 
     def started(self, trial: PlannedTrial) -> None:
         self.calls.append(("started", trial.trial_id))

@@ -1,6 +1,8 @@
 """What the workers of these tests do instead of training."""
 
 import ctypes
+import fcntl
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -8,9 +10,10 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 from profiler.domain.outcome import Outcome, Status, TrialRecord
-from profiler.execution import WorkerJob
+from profiler.execution import WorkerJob, beat
 from profiler.storage.records import RecordStore
 
 
@@ -103,6 +106,62 @@ def leaves_a_grandchild(job: WorkerJob) -> None:
     grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     (Path(job.store_folder) / "pids.txt").write_text(f"{grandchild.pid}")
     _write(job)
+
+
+def notes_gpu(job: WorkerJob) -> None:
+    """Which GPU CUDA would see, and from when to when."""
+    _note(job, f"began-on-{os.environ.get('CUDA_VISIBLE_DEVICES')}")
+    time.sleep(0.4)
+    _write(job)
+    _note(job, f"ended-on-{os.environ.get('CUDA_VISIBLE_DEVICES')}")
+
+
+def runs_out(job: WorkerJob) -> None:
+    _note(job, "ran")
+    _write(job, Status.OOM)
+
+
+def device_fault(job: WorkerJob) -> None:
+    """What the worker itself makes of a CUDA error, on one GPU only."""
+    broken = os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-bad"
+    _note(job, f"ran-on-{os.environ['CUDA_VISIBLE_DEVICES']}")
+    _write(job, Status.DEVICE_FAULT if broken else Status.OK)
+
+
+def contended(job: WorkerJob) -> None:
+    _write(job, Status.CONTENDED)
+
+
+def beats_and_hangs(job: WorkerJob) -> None:
+    """Alive in every other way: a thread of it goes on."""
+    beat(Path(job.heartbeat_path))
+    Thread(target=lambda: [time.sleep(0.01) for _ in range(100_000)], daemon=True).start()
+    (Path(job.store_folder) / "pids.txt").write_text(f"{os.getpid()}")
+    time.sleep(600)
+
+
+def beats_on(job: WorkerJob) -> None:
+    for _ in range(20):
+        beat(Path(job.heartbeat_path))
+        time.sleep(0.1)
+    _write(job)
+
+
+def never_beats(job: WorkerJob) -> None:
+    time.sleep(1.0)
+    _write(job)
+
+
+def notes_oom_score(job: WorkerJob) -> None:
+    (Path(job.store_folder) / "score.txt").write_text(Path("/proc/self/oom_score_adj").read_text())
+    _write(job)
+
+
+def cannot_be_killed(job: WorkerJob) -> None:
+    """Deaf to the end of its parent too; signals are the test's to hold back."""
+    fcntl.fcntl(multiprocessing.parent_process().sentinel, fcntl.F_SETFL, 0)
+    (Path(job.store_folder) / "pids.txt").write_text(f"{os.getpid()}")
+    time.sleep(600)
 
 
 def by_label(job: WorkerJob) -> None:

@@ -1,0 +1,138 @@
+"""Which GPUs trials are handed: locked by UUID, empty, sound; and why one is given up. All by a scripted driver."""
+
+import os
+
+import pytest
+from scripted import ScriptedNvml
+
+from profiler.domain.units import GIB
+from profiler.execution.gpus import GpuPool
+from profiler.measurement.contention import EMPTY_BYTES
+from profiler.measurement.nvml import GpuProcess, NvmlTrouble
+
+
+class HandClock:
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock():
+    return HandClock()
+
+
+@pytest.fixture
+def pool(tmp_path, clock):
+    def made(nvml, *uuids):
+        return GpuPool(uuids or ("GPU-a", "GPU-b"), nvml=nvml, lock_folder=tmp_path, clock=clock, wait_for_empty_s=60)
+
+    return made
+
+
+def test_each_gpu_is_handed_out_once_and_again_when_it_is_back(pool):
+    gpus = pool(ScriptedNvml())
+    first, second = gpus.take(), gpus.take()
+    assert (first.uuid, second.uuid) == ("GPU-a", "GPU-b")
+    assert gpus.take() is None
+    gpus.give_back(first)
+    assert gpus.take().uuid == "GPU-a"
+    assert gpus.usable
+    assert gpus.retired == ()
+
+
+def test_a_gpu_of_another_sweep_is_left_alone_until_it_is_free(pool, clock):
+    ours, theirs = pool(ScriptedNvml(), "GPU-a"), pool(ScriptedNvml(), "GPU-a", "GPU-b")
+    slot = ours.take()
+    assert theirs.take().uuid == "GPU-b"
+    clock.now_s += 10_000
+    assert theirs.take() is None
+    assert theirs.usable
+    ours.give_back(slot)
+    assert theirs.take().uuid == "GPU-a"
+
+
+def test_a_gpu_that_is_not_empty_is_waited_for(pool, clock):
+    nvml = ScriptedNvml(used_bytes=EMPTY_BYTES + 1)
+    gpus = pool(nvml, "GPU-a")
+    assert gpus.take() is None
+    clock.now_s += 59
+    assert gpus.take() is None
+    assert gpus.usable
+    nvml.used_bytes = EMPTY_BYTES
+    assert gpus.take().uuid == "GPU-a"
+
+
+def test_after_the_wait_it_is_refused_with_the_name_of_who_holds_it(pool, clock):
+    nvml = ScriptedNvml(
+        used_bytes=7 * GIB, listed=(GpuProcess(pid=1, used_bytes=7 * GIB), GpuProcess(pid=os.getpid(), used_bytes=1))
+    )
+    gpus = pool(nvml, "GPU-a")
+    assert gpus.take() is None
+    clock.now_s += 60
+    assert gpus.take() is None
+    assert not gpus.usable
+    (sentence,) = gpus.retired
+    assert "GPU GPU-a is not used any more: other programs hold 7.00 GiB of its memory (process 1" in sentence
+    assert str(os.getpid()) not in sentence
+    nvml.used_bytes = 0
+    assert gpus.take() is None
+
+
+def test_the_wait_begins_anew_when_it_was_empty_in_between(pool, clock):
+    nvml = ScriptedNvml(used_bytes=7 * GIB)
+    gpus = pool(nvml, "GPU-a")
+    gpus.take()
+    clock.now_s += 59
+    nvml.used_bytes = 0
+    gpus.give_back(gpus.take())
+    nvml.used_bytes = 7 * GIB
+    gpus.take()
+    clock.now_s += 59
+    gpus.take()
+    assert gpus.usable
+
+
+def test_without_a_driver_that_answers_the_gpu_is_taken_as_it_is(pool):
+    gpus = pool(ScriptedNvml(broken={"memory": NvmlTrouble.ABSENT, "uncorrected_errors": NvmlTrouble.NOT_SUPPORTED}))
+    slot = gpus.take()
+    assert slot is not None
+    assert gpus.fault_of(slot) == ""
+
+
+def test_memory_errors_during_a_trial_are_a_fault_and_earlier_ones_are_not(pool):
+    nvml = ScriptedNvml(errors=3)
+    gpus = pool(nvml)
+    slot = gpus.take()
+    assert gpus.fault_of(slot) == ""
+    nvml.errors = 5
+    assert gpus.fault_of(slot) == "it had 2 memory errors that could not be corrected"
+
+
+def test_a_lost_gpu_is_a_fault_and_never_handed_out_again(pool):
+    nvml = ScriptedNvml()
+    gpus = pool(nvml, "GPU-a")
+    slot = gpus.take()
+    nvml.lose()
+    fault = gpus.fault_of(slot)
+    assert fault.startswith("the driver has lost it (GPU-a")
+    gpus.retire(slot, fault)
+    assert gpus.take() is None
+    assert not gpus.usable
+
+
+def test_a_gpu_that_is_lost_before_the_first_trial_is_passed_over(pool):
+    nvml = ScriptedNvml()
+    nvml.lose()
+    gpus = pool(nvml, "GPU-a")
+    assert gpus.take() is None
+    assert not gpus.usable
+    assert "the driver has lost it" in gpus.retired[0]
+
+
+def test_a_retired_gpu_stays_locked_for_others(pool):
+    ours, theirs = pool(ScriptedNvml(), "GPU-a"), pool(ScriptedNvml(), "GPU-a")
+    ours.retire(ours.take(), "a worker that cannot be killed still holds it")
+    assert theirs.take() is None

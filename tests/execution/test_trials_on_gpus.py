@@ -1,0 +1,242 @@
+"""Trials on GPUs that a script plays, in real worker processes: slots, faults of a GPU, and what need not run."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from scripted import ScriptedNvml
+from witness import Witness, is_gone, on_cuda, planned
+
+from profiler.domain.errors import EXIT_GPU_UNUSABLE
+from profiler.domain.outcome import Status
+from profiler.domain.units import GIB
+from profiler.execution import GpuPool, GpuUnusableError, Pruning, running
+from profiler.execution import worker_process as worker_process_module
+
+
+@pytest.fixture
+def nvml():
+    return ScriptedNvml()
+
+
+@pytest.fixture
+def gpus(tmp_path, nvml):
+    def pool(*uuids, **more):
+        return GpuPool(uuids or ("GPU-a",), nvml=nvml, lock_folder=tmp_path / "locks", **more)
+
+    return pool
+
+
+def _notes(folder: Path) -> list[list[str]]:
+    return [line.split()[:2] for line in (folder / "notes.txt").read_text().splitlines()]
+
+
+# ---- slots -----------------------------------------------------------------------------------------------------------
+
+
+def test_as_many_at_once_as_there_are_gpus_each_on_its_own(run, gpus, tmp_path):
+    plan = [on_cuda(name, "notes_gpu") for name in "abcd"]
+    witness = run(plan, jobs=4, gpus=gpus("GPU-a", "GPU-b"))
+
+    assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
+    busy: dict[str, int] = {"GPU-a": 0, "GPU-b": 0}
+    most = 0
+    for word, _ in _notes(tmp_path):
+        what, _, uuid = word.partition("-on-")
+        busy[uuid] += 1 if what == "began" else -1
+        assert busy[uuid] in (0, 1)
+        most = max(most, sum(busy.values()))
+    assert most == 2
+    assert witness.given_up == ()
+
+
+def test_trials_without_need_of_a_gpu_get_none_and_do_not_wait_for_one(run, gpus, tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    run([on_cuda("a", "notes_gpu"), planned("b", "notes_gpu")], jobs=2, gpus=gpus())
+
+    assert sorted(_notes(tmp_path)[:2]) == [["began-on-GPU-a", "a"], ["began-on-None", "b"]]
+
+
+def test_the_gpu_is_chosen_before_the_worker_imports_anything(tmp_path):
+    """The warmed process has torch, and has not touched CUDA: what it sees is decided in the worker."""
+    program = (
+        "import profiler.worker_imports, threading, torch, sys;"
+        "assert 'torch' in sys.modules and 'trl' in sys.modules;"
+        "assert not torch.cuda.is_initialized();"
+        "assert 'pynvml' not in sys.modules or sys.modules['pynvml'].nvmlLib is None;"
+        "assert threading.active_count() == 1, threading.enumerate()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# ---- two sweeps, one GPU (row 14) ------------------------------------------------------------------------------------
+
+_HOLDER = """
+import sys
+sys.path[:0] = {path!r}
+from pathlib import Path
+from scripted import ScriptedNvml
+from profiler.execution import GpuPool
+pool = GpuPool(("GPU-a",), nvml=ScriptedNvml(), lock_folder=Path({locks!r}))
+assert pool.take() is not None
+print("held", flush=True)
+input()
+"""
+
+
+def test_a_second_sweep_waits_for_the_gpu_and_a_killed_holder_lets_go(run, gpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "POLL_S", 0.05)
+    program = _HOLDER.format(path=sys.path, locks=str(tmp_path / "locks"))
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        pool = gpus()
+        waited: list[bool] = []
+
+        class Releasing(Witness):
+            """Lets the holder die once the sweep has done what needs no GPU."""
+
+            def finished(self, trial, record):
+                super().finished(trial, record)
+                if trial.trial_id == "b":
+                    waited.append(pool.take() is None)
+                    holder.kill()
+
+        witness = run([on_cuda("a"), planned("b", "slow_ok")], jobs=2, gpus=pool, witness=Releasing())
+    assert waited == [True]
+    assert witness.calls[0] == ("started", "b")
+    assert witness.records["a"].outcome.status is Status.OK
+
+
+# ---- a GPU that is not empty, or breaks (rows 6 and 15) --------------------------------------------------------------
+
+
+def test_a_sweep_whose_only_gpu_is_full_ends_with_33_and_says_by_whom(run, gpus, nvml, store, monkeypatch):
+    monkeypatch.setattr(running, "POLL_S", 0.05)
+    nvml.used_bytes = 70 * GIB
+    witness = Witness()
+    with pytest.raises(GpuUnusableError, match=r"2 trials were not run.*other programs hold 70\.00 GiB") as raised:
+        run([on_cuda("a"), on_cuda("b"), planned("c")], gpus=gpus(wait_for_empty_s=0.2), witness=witness)
+
+    assert raised.value.exit_code == EXIT_GPU_UNUSABLE == 33
+    assert list(witness.records) == ["c"]
+    assert store.find("a") is None
+
+
+def test_a_contended_trial_is_no_answer_and_runs_again(run, gpus, store):
+    run([on_cuda("a", "contended")], gpus=gpus())
+    assert store.find("a").outcome.status is Status.CONTENDED
+    assert run([on_cuda("a", "ok")], gpus=gpus()).records["a"].outcome.status is Status.OK
+
+
+def test_errors_of_the_gpu_beat_the_record_and_the_trial_runs_elsewhere(run, tmp_path, store):
+    class OneBroken(ScriptedNvml):
+        """Each look at the errors of GPU-bad finds one more."""
+
+        def uncorrected_errors(self, uuid):
+            self.errors += uuid == "GPU-bad"
+            return self.errors if uuid == "GPU-bad" else 0
+
+    pool = GpuPool(("GPU-bad", "GPU-good"), nvml=OneBroken(), lock_folder=tmp_path / "locks")
+    witness = run([on_cuda(name, "notes_gpu") for name in "ab"], jobs=1, gpus=pool)
+
+    began = [note for note in _notes(tmp_path) if note[0].startswith("began")]
+    assert began == [["began-on-GPU-bad", "a"], ["began-on-GPU-good", "b"], ["began-on-GPU-good", "a"]]
+    assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
+    assert [what for what, _ in witness.calls].count("finished") == 2
+    assert "memory errors that could not be corrected" in witness.given_up[0]
+
+
+def test_a_fault_that_the_worker_met_itself_retires_the_gpu_too(run, gpus, tmp_path):
+    witness = run([on_cuda("a", "device_fault")], gpus=gpus("GPU-bad", "GPU-good"))
+
+    assert [word for word, _ in _notes(tmp_path)] == ["ran-on-GPU-bad", "ran-on-GPU-good"]
+    assert witness.records["a"].outcome.status is Status.OK
+    assert len(witness.given_up) == 1
+
+
+def test_where_there_is_no_elsewhere_the_fault_is_kept_and_the_sweep_ends_with_33(run, gpus, store):
+    with pytest.raises(GpuUnusableError, match="2 trials were not run: no GPU is left"):
+        run([on_cuda("a", "device_fault"), on_cuda("b")], gpus=gpus("GPU-bad"))
+
+    assert store.find("a").outcome.status is Status.DEVICE_FAULT
+    assert store.find("b") is None
+
+
+# ---- a worker that cannot be killed (row 9) --------------------------------------------------------------------------
+
+
+def test_a_worker_that_cannot_be_killed_costs_its_gpu_and_not_the_sweep(run, gpus, tmp_path, monkeypatch):
+    kill_group = os.killpg
+    monkeypatch.setattr(worker_process_module, "GRACE_S", 0.2)
+    monkeypatch.setattr(worker_process_module.os, "killpg", lambda pid, number: None)
+    try:
+        witness = run([on_cuda("a", "cannot_be_killed"), on_cuda("b")], gpus=gpus("GPU-a", "GPU-b"), timeout_s=1.5)
+        pid = int((tmp_path / "pids.txt").read_text())
+        assert not is_gone(pid, within_s=0.2)
+        assert witness.records["a"].outcome.status is Status.TIMEOUT
+        assert "could not be killed" in witness.records["a"].outcome.message
+        assert witness.records["b"].outcome.status is Status.OK
+        assert "GPU GPU-a is not used any more: a worker that cannot be killed" in witness.given_up[0]
+        # Python waits at its end for the children it knows of.
+        assert pid not in [child.pid for child in multiprocessing.active_children()]
+    finally:
+        kill_group(int((tmp_path / "pids.txt").read_text()), signal.SIGKILL)
+
+
+# ---- out of memory is used, not repeated -----------------------------------------------------------------------------
+
+
+def longer(smaller, larger):
+    return smaller.max_completion_length <= larger.max_completion_length
+
+
+def test_what_is_bound_to_run_out_of_memory_is_implied_and_not_run(run, gpus, tmp_path, store):
+    plan = [on_cuda(str(length), "runs_out", max_completion_length=length) for length in (64, 32, 128)]
+    witness = run([plan[1], plan[0], plan[2]], gpus=gpus(), pruning=Pruning(needs_no_more=longer))
+
+    assert [name for _, name in _notes(tmp_path)] == ["32"]
+    assert witness.records["32"].outcome.status is Status.OOM
+    for name in ("64", "128"):
+        outcome = store.find(name).outcome
+        assert (outcome.status, outcome.implied_by) == (Status.IMPLIED, "32")
+        assert "trial 32" in outcome.message
+
+
+def test_without_pruning_what_was_implied_is_run(run, gpus, tmp_path):
+    plan = [on_cuda(str(length), "runs_out", max_completion_length=length) for length in (32, 64)]
+    run(plan, gpus=gpus(), pruning=Pruning(needs_no_more=longer))
+    witness = run(plan, gpus=gpus())
+
+    assert [name for _, name in _notes(tmp_path)] == ["32", "64"]
+    assert witness.records["64"].outcome.status is Status.OOM
+
+
+def test_trials_that_are_not_measured_are_never_implied(run, tmp_path):
+    run([planned("a", "runs_out"), planned("b", "runs_out")], pruning=Pruning(needs_no_more=lambda *_: True))
+
+    assert [name for _, name in _notes(tmp_path)] == ["a", "b"]
+
+
+def test_a_trial_that_fits_implies_nothing(run, gpus, tmp_path):
+    plan = [on_cuda("a", "ok"), on_cuda("b", "ok")]
+    run(plan, gpus=gpus(), pruning=Pruning(needs_no_more=lambda *_: True))
+
+    assert len(_notes(tmp_path)) == 2
+
+
+def test_waiting_for_a_gpu_costs_no_processor_time(run, gpus, nvml):
+    nvml.used_bytes = 70 * GIB
+    before = time.process_time()
+    with pytest.raises(GpuUnusableError):
+        run([on_cuda("a")], gpus=gpus(wait_for_empty_s=1.0))
+    assert len([word for word in nvml.asked if word == "memory"]) <= 10
+    assert time.process_time() - before < 1.0
