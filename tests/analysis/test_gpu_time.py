@@ -1,0 +1,37 @@
+"""GPU-seconds used and saved, and what they cost."""
+
+from dataclasses import replace
+
+import builders
+
+from profiler.analysis.gpu_time import gpu_time
+from profiler.domain.outcome import Outcome, Status
+
+
+def record(seed, **outcome):
+    return builders.record(builders.spec(seed=seed), outcome=Outcome(**outcome))
+
+
+def test_used_is_the_sum_and_saved_what_the_implying_trials_took():
+    fits = record(1, status=Status.OK, gpu_s=1000.0)
+    ran_out = record(2, status=Status.OOM, gpu_s=80.0)
+    implied = [record(seed, status=Status.IMPLIED, implied_by=ran_out.trial_id) for seed in (3, 4)]
+    spent = gpu_time([fits, ran_out, *implied])
+    assert (spent.used_s, spent.saved_s, spent.implied) == (1080.0, 160.0, 2)
+    assert spent.sentence(price_per_hour=2.5) == (
+        "GPU time of these trials: 1080 s (0.30 h), about 160 s saved by not running 2 trials; 0.75 at 2.5 an hour."
+    )
+
+
+def test_without_a_price_there_is_no_sum_and_without_a_gpu_no_sentence():
+    alone = gpu_time([record(1, status=Status.OK, gpu_s=36.0)])
+    assert alone.sentence(price_per_hour=None) == "GPU time of these trials: 36 s (0.01 h)."
+    assert gpu_time([record(1, status=Status.OK)]) is None
+    assert gpu_time([]) is None
+
+
+def test_an_implying_trial_of_another_plan_saves_an_unknown_time():
+    implied = record(2, status=Status.IMPLIED, implied_by="elsewhere")
+    spent = gpu_time([record(1, status=Status.OK, gpu_s=36.0), implied])
+    assert replace(spent, used_s=0.0).saved_s == 0.0
+    assert spent.implied == 1

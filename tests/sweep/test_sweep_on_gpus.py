@@ -1,0 +1,158 @@
+"""Measured sweeps: identity by card and driver, GPUs as slots, pruning and its price. All outside is made up."""
+
+from dataclasses import replace
+
+import pytest
+from sweep_fakes import H100, VERSIONS
+
+from profiler.config.identity import trial_id
+from profiler.domain.errors import EXIT_GPU_UNUSABLE
+from profiler.domain.outcome import Outcome, Status, TrialRecord
+from profiler.execution import GpuUnusableError
+from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.sweep import main
+
+GRID = "+grid=lora_vs_full"
+
+
+def gpus(*names, driver="580.65.06"):
+    found = tuple(
+        VisibleGpu(uuid=f"GPU-{place}", name=name, memory_bytes=150 * 2**30) for place, name in enumerate(names)
+    )
+    return VisibleGpus(gpus=found, note="", driver_version=driver)
+
+
+def test_all_gpus_of_the_machine_are_slots(sweep, world):
+    world.visible = gpus("NVIDIA H200", "NVIDIA H200")
+    sweep(GRID, "model=tiny")
+    how = world.runs[0][1]
+    assert (how["jobs"], how["gpu_uuids"]) == (2, ("GPU-0", "GPU-1"))
+
+
+def test_one_table_is_one_cards(sweep, world):
+    world.visible = gpus("NVIDIA H200", "NVIDIA L40S", "NVIDIA H200")
+    _, out, _ = sweep(GRID, "model=tiny")
+    assert world.runs[0][1]["gpu_uuids"] == ("GPU-0", "GPU-2")
+    assert "Only NVIDIA H200 is used, not NVIDIA L40S: CUDA_VISIBLE_DEVICES chooses." in out
+
+
+def test_simulated_trials_take_no_gpu_and_know_nothing_of_it(sweep, world):
+    world.visible = gpus("NVIDIA H200")
+    sweep(GRID, "model=tiny", "backend=simulated")
+    plan, how = world.runs[0]
+    assert how["gpu_uuids"] == ()
+    assert {trial.trial_id for trial in plan} == {trial_id(trial.spec, VERSIONS) for trial in plan}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [gpus("NVIDIA H200", driver="590.1"), gpus("NVIDIA H100 80GB HBM3")],
+    ids=["another driver", "another card"],
+)
+def test_another_card_or_driver_is_another_trial(sweep, world, other):
+    """Row 18: never mixed silently."""
+    world.visible = gpus("NVIDIA H200")
+    sweep(GRID, "model=tiny")
+    world.visible = other
+    sweep(GRID, "model=tiny")
+    first, second = ({trial.trial_id for trial in plan} for plan, _ in world.runs)
+    assert len(first) == len(second) == 5
+    assert not first & second
+    assert [trial.spec for trial in world.runs[0][0]] == [trial.spec for trial in world.runs[1][0]]
+
+
+def test_other_versions_are_other_trials(world, tmp_path, capsys):
+    world.visible = gpus("NVIDIA H200")
+    for torch in ("2.13.0", "2.14.0"):
+        parts = world.parts(installed_versions=lambda torch=torch: replace(VERSIONS, torch=torch))
+        main([GRID, "model=tiny", f"results_dir={tmp_path}"], parts=parts)
+    first, second = ({trial.trial_id for trial in plan} for plan, _ in world.runs)
+    assert not first & second
+
+
+def test_measured_trials_go_from_what_implies_to_what_is_implied(sweep, world):
+    world.visible = H100
+    sweep("+grid=completion_length", "model=qwen2.5-0.5b", "max_completion_length=1024,256,512")
+    plan, how = world.runs[0]
+    assert [trial.spec.max_completion_length for trial in plan] == sorted(
+        trial.spec.max_completion_length for trial in plan
+    )
+    alike = [trial.spec for trial in plan if trial.spec.tuning is plan[0].spec.tuning]
+    assert how["pruning"].needs_no_more(alike[0], alike[-1])
+
+
+def test_prune_false_keeps_the_order_and_implies_nothing(sweep, world):
+    world.visible = H100
+    sweep("+grid=completion_length", "model=qwen2.5-0.5b", "max_completion_length=1024,256", "prune=false")
+    plan, how = world.runs[0]
+    assert how["pruning"] is None
+    assert plan[0].spec.max_completion_length == 1024
+
+
+def test_what_ran_out_in_an_earlier_sweep_implies_in_this_one(sweep, world):
+    world.visible = H100
+    world.statuses = {"qwen2.5-0.5b": Status.OOM}
+    sweep("+grid=completion_length", "model=qwen2.5-0.5b", "max_completion_length=256")
+    sweep("+grid=completion_length", "model=qwen2.5-0.5b", "max_completion_length=256,512")
+    plan, how = world.runs[1]
+    assert {trial.spec.max_completion_length for trial in plan} == {512}
+    assert all(how["pruning"].implied(trial).status is Status.IMPLIED for trial in plan)
+
+
+def test_implied_rows_are_answers_until_prune_is_false(sweep, world):
+    world.visible = H100
+    world.statuses = {"tiny": Status.IMPLIED}
+    assert sweep(GRID, "model=tiny")[0] == 0
+    sweep(GRID, "model=tiny")
+    assert len(world.runs) == 1
+    sweep(GRID, "model=tiny", "prune=false")
+    assert len(world.runs[1][0]) == 5
+
+
+def test_gpu_seconds_and_money_at_the_end(sweep, world):
+    world.visible = H100
+
+    def run_trials(plan, **how):
+        for trial in plan:
+            outcome = Outcome(status=Status.OK, gpu_s=72.0)
+            world.store.write(
+                TrialRecord(
+                    trial_id=trial.trial_id,
+                    grid=trial.grid,
+                    label=trial.label,
+                    spec=trial.spec,
+                    versions=VERSIONS,
+                    outcome=outcome,
+                )
+            )
+        return ("GPU GPU-1 is not used any more: it broke.",)
+
+    world.run_trials = run_trials
+    code, out, err = sweep(GRID, "model=tiny", "price_per_hour=3")
+    assert code == 0
+    assert "GPU time of these trials: 360 s (0.10 h); 0.30 at 3 an hour." in out
+    assert err == "GPU GPU-1 is not used any more: it broke.\n"
+
+
+def test_no_gpu_left_is_33_and_what_is_there_is_kept(sweep, world):
+    world.visible = H100
+
+    def run_trials(plan, **how):
+        raise GpuUnusableError("5 trials were not run: no GPU is left.")
+
+    world.run_trials = run_trials
+    code, _, err = sweep(GRID, "model=tiny")
+    assert code == EXIT_GPU_UNUSABLE
+    assert err == "5 trials were not run: no GPU is left.\n"
+    assert world.tables["records"] == []
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [("stall_s=0", "stall_s=0"), ("price_per_hour=-1", "price_per_hour=-1"), ("prune=maybe", "prune=maybe")],
+)
+def test_wrong_values_are_told_before_anything_starts(sweep, world, word, text):
+    code, _, err = sweep(GRID, word)
+    assert code == 2
+    assert text in err
+    assert not world.runs
