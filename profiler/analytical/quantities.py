@@ -79,6 +79,8 @@ def looked_up(column: Value | Coded[Value], function: Callable[[Value], Count]) 
     if not isinstance(column, Coded):
         return function(column)
     found: Count = 0
+    if len(column.values) == 1:
+        return function(column.values[0])
     for code, value in enumerate(column.values):
         result = function(value)
         found = result if code == 0 else np.where(column.codes == code, result, found)

@@ -139,7 +139,7 @@ def _layer_backward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -
     if not spec.gradient_checkpointing:
         return backward
     remade = layer_saved_bytes(spec, architecture, batch)
-    return remade + max(backward, remaking_bytes(spec, architecture, batch))
+    return remade + larger(backward, remaking_bytes(spec, architecture, batch))
 
 
 def _embedding_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:

@@ -1,0 +1,58 @@
+"""Many trials at once, as columns: each key with its values and which of them each trial has."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiler.analytical.quantities import Coded
+from profiler.domain.architecture import Architecture
+from profiler.domain.trial import TrialSpec
+
+KEYS = tuple(field.name for field in fields(TrialSpec))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialTable:
+    """Trials as columns."""
+
+    keys: Mapping[str, Coded[Any]]
+    """One column for each key of `TrialSpec`."""
+    architectures: Mapping[str, Architecture]
+    """The shape of every model that the column `model` names."""
+    rows: int
+
+
+def table_of(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> TrialTable:
+    """`specs` as columns, in order."""
+    columns = {key: _coded([getattr(spec, key) for spec in specs]) for key in KEYS}
+    return TrialTable(keys=columns, architectures=architectures, rows=len(specs))
+
+
+def product_table(
+    base: TrialSpec, axes: Mapping[str, Sequence[object]], architectures: Mapping[str, Architecture]
+) -> TrialTable:
+    """Every combination of `axes` over `base`, the first axis turning slowest; no specification is made for any.
+
+    Values are taken as they are: what `profiler.config` would refuse or normalise is not seen here.
+    """
+    shape = tuple(len(values) for values in axes.values())
+    rows = int(np.prod(shape, dtype=np.int64))
+    turned = np.indices(shape, dtype=np.int32).reshape(len(shape), rows)
+    columns: dict[str, Coded[Any]] = {}
+    for key in KEYS:
+        if key in axes:
+            columns[key] = Coded(values=tuple(axes[key]), codes=turned[list(axes).index(key)])
+        else:
+            columns[key] = Coded(values=(getattr(base, key),), codes=np.zeros(rows, dtype=np.int32))
+    return TrialTable(keys=columns, architectures=architectures, rows=rows)
+
+
+def _coded(values: Sequence[Any]) -> Coded[Any]:
+    numbers: dict[Any, int] = {}
+    codes: NDArray[Any] = np.fromiter(
+        (numbers.setdefault(value, len(numbers)) for value in values), dtype=np.int32, count=len(values)
+    )
+    return Coded(values=tuple(numbers), codes=codes)

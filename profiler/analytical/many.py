@@ -1,0 +1,178 @@
+"""The estimate of a table of trials: the same formulas, over arrays.
+
+Trials that the same formulas apply to (one tuning, one kind of log-probs, attention and checkpointing, one set of
+modules) are computed together; within such a group every number is an array.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiler.analytical.columns import TrialTable
+from profiler.analytical.estimate import instants, refuse_experts
+from profiler.analytical.instants import Instant
+from profiler.analytical.quantities import Coded, Count, Truth, larger
+from profiler.analytical.reserved import peak_reserved_bytes
+from profiler.analytical.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.architecture import Architecture
+from profiler.domain.memory import Phase
+from profiler.domain.optimizers import Optimizer
+from profiler.domain.trial import Attention, Dtype, Lengths, Logprobs, Tuning
+
+_ONE_VALUE = ("tuning", "logprobs", "attn_implementation", "gradient_checkpointing", "lora_target_modules")
+_CODED = ("gpu", "optim", "dtype", "lengths", "alloc_conf")
+_NUMBERS = (
+    "bf16",
+    "beta",
+    "lora_rank",
+    "max_prompt_length",
+    "max_completion_length",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "steps_per_generation",
+    "steps",
+)
+_SHAPE_NUMBERS = tuple(field.name for field in fields(Architecture) if field.name != "model_type")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateTable:
+    """Estimates of a table of trials, in its order; sizes in bytes."""
+
+    peak_allocated_bytes: NDArray[Any]
+    peak_reserved_bytes: NDArray[Any]
+    phases: Mapping[Phase, NDArray[Any]]
+    """Allocated at the largest instant of each phase; 0 where a trial has no such phase."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trials:
+    """Trials of one group, with the attributes of `TrialSpec`."""
+
+    tuning: Tuning
+    logprobs: Logprobs
+    attn_implementation: Attention
+    gradient_checkpointing: bool
+    lora_target_modules: tuple[str, ...] | None
+    gpu: str | Coded[str | None] | None
+    optim: Optimizer | Coded[Optimizer]
+    dtype: Dtype | Coded[Dtype]
+    lengths: Lengths | Coded[Lengths]
+    alloc_conf: str | Coded[str]
+    bf16: Truth
+    beta: float | NDArray[Any]
+    lora_rank: Count | None
+    max_prompt_length: Count
+    max_completion_length: Count
+    per_device_train_batch_size: Count
+    gradient_accumulation_steps: Count
+    steps_per_generation: Count
+    steps: Count
+
+    @property
+    def generation_batch_size(self) -> Count:
+        return self.per_device_train_batch_size * self.steps_per_generation
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shapes:
+    """Models of one group, with the attributes of `Architecture`."""
+
+    model_type: str
+    vocab_size: Count
+    hidden_size: Count
+    intermediate_size: Count
+    num_hidden_layers: Count
+    num_attention_heads: Count
+    num_key_value_heads: Count
+    head_dim: Count
+    max_position_embeddings: Count
+    tie_word_embeddings: Truth
+    qkv_bias: Truth
+    qk_norm: Truth
+    num_experts: Count
+
+
+def estimate_table(table: TrialTable) -> EstimateTable:
+    """The estimate of every trial of `table`; each equals what `estimate` says of it alone.
+
+    Raises:
+        UsageError: A model is a mixture of experts, for which there is no closed form.
+    """
+    for architecture in table.architectures.values():
+        refuse_experts(architecture)
+    allocated, reserved = _zeros(table), _zeros(table)
+    phases = {phase: _zeros(table) for phase in Phase}
+    for rows, trials, shapes in _groups(table):
+        moments = instants(trials, shapes)
+        for phase, peak in _phase_peaks(moments).items():
+            phases[phase][rows] = peak
+            allocated[rows] = np.maximum(allocated[rows], peak)
+        reserved[rows] = peak_reserved_bytes(trials, shapes, moments)
+    return EstimateTable(peak_allocated_bytes=allocated, peak_reserved_bytes=reserved, phases=phases)
+
+
+def _zeros(table: TrialTable) -> NDArray[Any]:
+    return np.zeros(table.rows, dtype=np.int64)
+
+
+def _phase_peaks(moments: tuple[Instant, ...]) -> dict[Phase, Count]:
+    peaks: dict[Phase, Count] = {}
+    for moment in moments:
+        peaks[moment.phase] = larger(peaks.get(moment.phase, 0), moment.total_bytes)
+    return peaks
+
+
+def _groups(table: TrialTable) -> Iterator[tuple[NDArray[Any], TrialKeys, DecoderShape]]:
+    """Rows that the same formulas apply to, with their trials and models."""
+    types = _model_types(table)
+    number = types.codes.astype(np.int64)
+    for key in _ONE_VALUE:
+        number = number * len(table.keys[key].values) + table.keys[key].codes
+    order = np.argsort(number, kind="stable")
+    borders = np.flatnonzero(np.diff(number[order])) + 1
+    for rows in np.split(order, borders):
+        if rows.size:
+            yield rows, _trials(table, rows), _shapes(table, rows, types.values[types.codes[rows[0]]])
+
+
+def _model_types(table: TrialTable) -> Coded[str]:
+    """The model type of each row: it decides which linear layers there are."""
+    models = table.keys["model"]
+    types = tuple(dict.fromkeys(table.architectures[model].model_type for model in models.values))
+    of_model = np.array([types.index(table.architectures[model].model_type) for model in models.values])
+    return Coded(values=types, codes=of_model[models.codes])
+
+
+def _trials(table: TrialTable, rows: NDArray[Any]) -> TrialKeys:
+    chosen: dict[str, Any] = {key: table.keys[key].values[table.keys[key].codes[rows[0]]] for key in _ONE_VALUE}
+    for key in _CODED:
+        chosen[key] = _present(table.keys[key], rows)
+    for key in _NUMBERS:
+        chosen[key] = _numbers(table.keys[key].values, table.keys[key].codes[rows])
+    return _Trials(**chosen)
+
+
+def _shapes(table: TrialTable, rows: NDArray[Any], model_type: str) -> DecoderShape:
+    models = table.keys["model"]
+    codes = models.codes[rows]
+    found = [table.architectures[model] for model in models.values]
+    columns = {key: _numbers([getattr(model, key) for model in found], codes) for key in _SHAPE_NUMBERS}
+    return _Shapes(model_type=model_type, **columns)
+
+
+def _present(column: Coded[Any], rows: NDArray[Any]) -> Any:  # noqa: ANN401  whatever the key holds
+    """The column's part for `rows`, with the values that occur there; the value itself where it is the only one."""
+    found, codes = np.unique(column.codes[rows], return_inverse=True)
+    values = tuple(column.values[code] for code in found)
+    return values[0] if len(values) == 1 else Coded(values=values, codes=codes)
+
+
+def _numbers(values: Any, codes: NDArray[Any]) -> Any:  # noqa: ANN401  numbers or truths
+    """The numbers that `codes` stand for; a plain one where all are the same. None, where a key means nothing, is 0."""
+    if len(values) == 1 or bool((codes == codes[0]).all()):
+        return values[codes[0]]
+    return np.array([0 if value is None else value for value in values])[codes]

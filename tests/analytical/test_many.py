@@ -1,0 +1,101 @@
+"""A table of trials is estimated as each of them alone."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiler.analytical import estimate
+from profiler.analytical.columns import product_table, table_of
+from profiler.analytical.estimate import phase_instants
+from profiler.analytical.many import estimate_table
+from profiler.analytical.speed import hundred_thousand_trials
+from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.errors import UsageError
+from profiler.domain.memory import Phase
+from profiler.domain.optimizers import Optimizer
+from profiler.domain.trial import ALL_LINEAR, Backend, Lengths, Logprobs, TrialSpec, Tuning
+from tests.analytical.test_estimate import _architecture, specs
+
+_ARCHITECTURES = {name: _architecture(name) for name in BUILTIN_MODELS}
+_BASE = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")
+
+
+def _assert_as_alone(table, many):
+    found = estimate_table(table)
+    for row, spec in enumerate(many):
+        alone = estimate(spec, _architecture(spec.model))
+        assert found.peak_allocated_bytes[row] == alone.peak_allocated_bytes, spec
+        assert found.peak_reserved_bytes[row] == alone.peak_reserved_bytes, spec
+        by_phase = phase_instants(spec, _architecture(spec.model))
+        for phase in Phase:
+            expected = by_phase[phase].total_bytes if phase in by_phase else 0
+            assert found.phases[phase][row] == expected, (phase, spec)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(specs(), min_size=1, max_size=12))
+def test_a_table_says_what_each_trial_says(many):
+    _assert_as_alone(table_of(many, _ARCHITECTURES), many)
+
+
+@settings(max_examples=25, deadline=None)
+@given(specs())
+def test_trials_of_one_group_do_not_disturb_each_other(spec):
+    """The same formulas over arrays that differ in every number."""
+    many = [
+        replace(
+            spec,
+            model=model,
+            max_completion_length=length,
+            per_device_train_batch_size=rows,
+            optim=optim,
+            beta=beta,
+            lengths=lengths,
+            alloc_conf=settings_text,
+        )
+        for model, length, rows, optim, beta, lengths, settings_text in zip(
+            ("qwen2.5-0.5b", "llama-3.1-8b", "qwen3-8b", "tiny", "qwen2.5-7b"),
+            (7, 786, 4096, 64, 300),
+            (1, 16, 2, 4, 1),
+            (Optimizer.SGD, Optimizer.ADAFACTOR, Optimizer.ADAMW_8BIT, Optimizer.ADAMW_TORCH, spec.optim),
+            (0.0, 0.04, 0.0, 0.1, spec.beta),
+            (Lengths.RAGGED, Lengths.FORCED, Lengths.RAGGED, Lengths.FORCED, spec.lengths),
+            ("", "expandable_segments:True", "", "", ""),
+            strict=True,
+        )
+    ]
+    _assert_as_alone(table_of(many, _ARCHITECTURES), many)
+
+
+def test_a_product_is_every_combination_and_the_first_axis_turns_slowest():
+    axes = {
+        "tuning": (Tuning.FULL, Tuning.LORA),
+        "max_completion_length": (100, 1000),
+        "logprobs": (Logprobs.FUSED, Logprobs.FULL),
+    }
+    base = replace(_BASE, lora_rank=16, lora_alpha=32, lora_target_modules=(ALL_LINEAR,))
+    many = [
+        replace(base, tuning=tuning, max_completion_length=length, logprobs=logprobs)
+        for tuning in axes["tuning"]
+        for length in axes["max_completion_length"]
+        for logprobs in axes["logprobs"]
+    ]
+
+    _assert_as_alone(product_table(base, axes, _ARCHITECTURES), many)
+
+
+def test_the_table_that_speed_is_measured_on_has_a_hundred_thousand_trials():
+    models = ("qwen2.5-0.5b", "qwen2.5-7b", "llama-3.1-8b", "qwen3-8b", "llama-3.2-1b")
+    table = hundred_thousand_trials({name: _ARCHITECTURES[name] for name in models})
+
+    assert table.rows == 100_000
+    assert estimate_table(table).peak_allocated_bytes.min() > 0
+
+
+def test_a_mixture_of_experts_has_no_place_in_a_table():
+    mixture = replace(_architecture("qwen2.5-0.5b"), num_experts=8)
+
+    with pytest.raises(UsageError):
+        estimate_table(table_of([_BASE], {"qwen2.5-0.5b": mixture}))
