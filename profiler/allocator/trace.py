@@ -1,7 +1,7 @@
 """The stream of allocations and frees of one trial, in order, with what each block is."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from profiler.domain.memory import Category, Phase
 
@@ -18,6 +18,9 @@ class Site:
     module: str
     """Path of the module in whose forward, or in the backward of whose forward, it was made; empty outside of one."""
 
+
+Capability = tuple[int, int]
+"""Compute capability of a card."""
 
 NO_SITE = Site(operation="", shape=(), dtype="", module="")
 """A block of which nothing more is known."""
@@ -41,6 +44,18 @@ class Trace:
     site_of: Sequence[int] = ()
     names: Mapping[int, str] = field(default_factory=dict)
     """What a block is, where that is known: ``"gradient of lm_head.weight"``."""
+    sizes_elsewhere: Mapping[int, Mapping[Capability, int]] = field(default_factory=dict)
+    """Requested bytes of blocks that have another size on some cards."""
+
+    def on(self, capability: Capability) -> "Trace":
+        """The same trace with the sizes that blocks have on a card of `capability`."""
+        changed = {block: by[capability] for block, by in self.sizes_elsewhere.items() if capability in by}
+        if not changed:
+            return self
+        sizes = list(self.sizes_bytes)
+        for block, size in changed.items():
+            sizes[block] = size
+        return replace(self, sizes_bytes=tuple(sizes), sizes_elsewhere={})
 
 
 @dataclass
@@ -53,6 +68,7 @@ class TraceBuilder:
     phase_starts: list[tuple[int, Phase]] = field(default_factory=list)
     site_of: list[int] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
+    sizes_elsewhere: dict[int, Mapping[Capability, int]] = field(default_factory=dict)
     _sites: dict[Site, int] = field(default_factory=dict)
 
     @property
@@ -90,6 +106,7 @@ class TraceBuilder:
         del self.categories[block:]
         self.events.extend(still_true)
         self.names = {number: name for number, name in self.names.items() if number < block}
+        self.sizes_elsewhere = {number: sizes for number, sizes in self.sizes_elsewhere.items() if number < block}
 
     def free(self, block: int) -> None:
         """A block is freed now."""
@@ -109,4 +126,5 @@ class TraceBuilder:
             sites=tuple(self._sites),
             site_of=tuple(self.site_of),
             names=dict(self.names),
+            sizes_elsewhere=dict(self.sizes_elsewhere),
         )

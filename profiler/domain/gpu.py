@@ -22,12 +22,14 @@ class Gpu:
     """Where `memory_bytes` comes from."""
 
     @property
-    def kernel_family(self) -> tuple[int, ...]:
-        """Cards of one family run the same kernels with the same workspaces: one simulated run serves them all.
+    def kernel_family(self) -> int:
+        """Cards of one family choose the same attention kernels, so that one simulated run may serve them all.
 
-        8.6 and 8.9 are one family, with less shared memory than 8.0; every other compute capability is its own.
+        The generation that began it: 9 and 10 ask cuDNN first, 8 and 12 take flash or memory-efficient attention, 7
+        has no flash. What workspaces differ within a family the run keeps for each card.
         """
-        return (8, 6) if self.compute_capability == (8, 9) else self.compute_capability
+        major = self.compute_capability[0]
+        return 9 if major in (9, 10) else min(major, 8)
 
 
 def _card(name: str, title: str, memory_mib: int, compute_capability: tuple[int, int], source: str) -> Gpu:

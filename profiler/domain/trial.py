@@ -147,8 +147,9 @@ class TrialSpec:
 def run_key(spec: TrialSpec) -> Hashable | None:
     """Equal for specifications that one simulated run answers: the card's size or the allocator's settings differ.
 
-    What is allocated and freed depends on the kernels a card runs, not on how much memory it has. None on real
-    hardware, where every trial is a run of its own.
+    What is allocated and freed depends on the kernels a card runs, not on how much memory it has. If a run meets a
+    choice that a card of its family would make otherwise, it does not answer for that card. None on real hardware,
+    where every trial is a run of its own.
     """
     if spec.backend is not Backend.SIMULATED or spec.gpu is None:
         return None

@@ -4,13 +4,14 @@ Sources, in torch's `aten/src/ATen/native/transformers/`: `cuda/sdp_utils.cpp` (
 `can_use_*_attention`), `attention.cpp` (masks, padding), `cuda/attention.cu` (outputs, seeds and offsets).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
 import torch
 
+from profiler.allocator.trace import Capability
 from profiler.domain.memory import Category
 from profiler.simulation import attention_scratch
 from profiler.simulation.recorder import Recorder
@@ -38,7 +39,7 @@ class Request:
     dtype: torch.dtype
     has_mask: bool
     is_causal: bool
-    compute_capability: tuple[int, int]
+    compute_capability: Capability
     wants_gradient: bool = False
 
 
@@ -117,6 +118,8 @@ class Launch:
     """A gradient is wanted. Flash makes it always."""
     backward_scratch: Scratch
     recorder: Recorder
+    elsewhere: Mapping[Capability, Scratch] = field(default_factory=dict)
+    """What the kernel takes in backward on the other cards that the run is to answer for."""
 
 
 class FusedAttention(torch.autograd.Function):
@@ -163,7 +166,12 @@ class FusedAttention(torch.autograd.Function):
         launch: Launch = ctx.launch
         by_tokens = launch.kernel is Kernel.EFFICIENT
         made = tuple(_by_tokens(x, x.shape[-1]) if by_tokens else torch.empty_like(x) for x in (query, key, value))
-        scratch = hold(launch.recorder, launch.backward_scratch(query, key), f"{launch.kernel} attention backward")
+        scratch = hold(
+            launch.recorder,
+            launch.backward_scratch(query, key),
+            f"{launch.kernel} attention backward",
+            elsewhere={capability: blocks(query, key) for capability, blocks in launch.elsewhere.items()},
+        )
         del scratch
         return (*made, None, None)
 
@@ -180,9 +188,12 @@ def _by_tokens(like: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def scaled_dot_product_attention(
-    recorder: Recorder, compute_capability: tuple[int, int]
+    recorder: Recorder, compute_capability: Capability, others: Collection[Capability] = ()
 ) -> Callable[..., torch.Tensor]:
-    """`aten::scaled_dot_product_attention` as a card of `compute_capability` would run it."""
+    """`aten::scaled_dot_product_attention` as a card of `compute_capability` would run it.
+
+    Cards of `others` that would run another kernel leave the run; of the rest the trace keeps what they take.
+    """
 
     def attend(
         query: torch.Tensor,
@@ -196,24 +207,32 @@ def scaled_dot_product_attention(
         enable_gqa: bool = False,
     ) -> torch.Tensor:
         wanted = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
-        kernel = choose_kernel(
-            Request(
-                query=query.shape,
-                key=key.shape,
-                dtype=query.dtype,
-                has_mask=attn_mask is not None,
-                is_causal=is_causal,
-                compute_capability=compute_capability,
-                wants_gradient=wanted,
-            )
+        request = Request(
+            query=query.shape,
+            key=key.shape,
+            dtype=query.dtype,
+            has_mask=attn_mask is not None,
+            is_causal=is_causal,
+            compute_capability=compute_capability,
+            wants_gradient=wanted,
         )
+        kernel = choose_kernel(request)
+        if query.is_meta:
+            recorder.left.update(
+                other for other in others if choose_kernel(replace(request, compute_capability=other)) is not kernel
+            )
         if query.device.type != "meta" or kernel is Kernel.MATH:
             return torch.ops.aten.scaled_dot_product_attention.default(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
         bias = None if attn_mask is None else _bias(attn_mask, query.dtype, kernel)
-        scratch = _backward_scratch(kernel, compute_capability)
-        launch = Launch(kernel=kernel, keeps_logsumexp=wanted, backward_scratch=scratch, recorder=recorder)
+        launch = Launch(
+            kernel=kernel,
+            keeps_logsumexp=wanted,
+            backward_scratch=_backward_scratch(kernel, compute_capability),
+            recorder=recorder,
+            elsewhere={other: _backward_scratch(kernel, other) for other in others},
+        )
         if kernel is Kernel.FLASH and query.shape[-1] % 8:
             return _padded_flash(query, key, value, launch)
         return FusedAttention.apply(query, key, value, bias, launch)
@@ -221,7 +240,7 @@ def scaled_dot_product_attention(
     return attend
 
 
-def _backward_scratch(kernel: Kernel, compute_capability: tuple[int, int]) -> Scratch:
+def _backward_scratch(kernel: Kernel, compute_capability: Capability) -> Scratch:
     def blocks(query: torch.Tensor, key: torch.Tensor) -> tuple[int, ...]:
         if kernel is Kernel.FLASH:
             return attention_scratch.flash_backward(query.shape, key.shape, query.element_size())

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from profiler.allocator.trace import Site, Trace, TraceBuilder
+from profiler.allocator.trace import Capability, Site, Trace, TraceBuilder
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.modules import ModulePaths
 
@@ -43,6 +43,8 @@ class Recorder:
         self.modules = ModulePaths()
         self.operation: Any = None
         """The operation that is running, as the dispatch mode sees it."""
+        self.left: set[Capability] = set()
+        """Cards that would have chosen otherwise somewhere: the trace is not theirs."""
 
     def enter(self, phase: Phase) -> None:
         """`phase` begins."""
@@ -82,10 +84,18 @@ class Recorder:
         if size_bytes > 0:
             self._trace.free(self._trace.allocate(size_bytes, category, self._site(None)))
 
-    def keep(self, size_bytes: int, category: Category, name: str = "") -> None:
-        """A library takes `size_bytes` and never gives it back."""
+    def keep(
+        self, size_bytes: int, category: Category, name: str = "", *, elsewhere: Mapping[Capability, int] | None = None
+    ) -> None:
+        """A library takes `size_bytes`, on some cards another size, and never gives it back."""
         block = self._trace.allocate(size_bytes, category)
         self._trace.names[block] = name
+        if elsewhere:
+            self._trace.sizes_elsewhere[block] = elsewhere
+
+    def differs(self, tensor: torch.Tensor, elsewhere: Mapping[Capability, int]) -> None:
+        """The storage of `tensor` has these sizes in bytes on other cards."""
+        self._trace.sizes_elsewhere[self._blocks[tensor.untyped_storage()._cdata]] = elsewhere
 
     def attribute(self, tensors: Iterable[tuple[str, torch.Tensor]], category: Category) -> None:
         """The storages of the named `tensors` are of `category`, and always were."""

@@ -1,7 +1,7 @@
 """A simulated GPU for the length of one trial: every piece switched on together."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -35,8 +35,10 @@ _symbolic_config: Any = _config
 class Simulation:
     """The placement and the observer of a trial on a GPU that is not there. One a process."""
 
-    def __init__(self, gpu: Gpu, *, choices: Choices = Choices.CUDA) -> None:
-        self._gpu = gpu
+    def __init__(self, gpu: Gpu, *, others: Iterable[Gpu] = (), choices: Choices = Choices.CUDA) -> None:
+        self._capability = gpu.compute_capability
+        # Cards of the same family that the run is to answer for too.
+        self._others = {other.compute_capability for other in others} - {self._capability}
         self._choices = choices
         self.recorder = Recorder()
         self.decoding = DecodeHistory(self.recorder)
@@ -79,8 +81,12 @@ class Simulation:
         self.recorder.enter(phase)
         if phase in self._threads_without_cublas:
             self._threads_without_cublas.remove(phase)
-            size = cublas_workspace_bytes(self._gpu.compute_capability)
-            self.recorder.keep(size, Category.WORKSPACE, f"cuBLAS workspace of the thread that runs {phase}")
+            self.recorder.keep(
+                cublas_workspace_bytes(self._capability),
+                Category.WORKSPACE,
+                f"cuBLAS workspace of the thread that runs {phase}",
+                elsewhere={other: cublas_workspace_bytes(other) for other in self._others},
+            )
 
     # ---- around a run ------------------------------------------------------------------------------------------------
 
@@ -145,7 +151,7 @@ class Simulation:
     @contextmanager
     def _cuda_choices(self) -> Iterator[None]:
         """While active, kernels are chosen as CUDA chooses them."""
-        attention = scaled_dot_product_attention(self.recorder, self._gpu.compute_capability)
+        attention = scaled_dot_product_attention(self.recorder, self._capability, self._others)
         with ExitStack() as stack:
             for part in (cuda_optimizers(), triton_path(self.recorder), simulated_flash_attention(self.recorder)):
                 stack.enter_context(part)

@@ -50,18 +50,21 @@ def run_job(job: WorkerJob) -> None:
 
 
 def _run_simulated(job: WorkerJob, model_config: Mapping[str, object]) -> None:
-    """One run of the trainer, and a record for each card that it answers: the trial's own and its siblings'."""
-    from profiler.worker.simulated import outcome_on_card, simulate, snapshot_on_card, unsupported
+    """One run of the trainer, and a record for each card that it answers: the trial's own and its siblings'.
+
+    A sibling whose card would have chosen other kernels gets none; it runs by itself.
+    """
+    from profiler.worker.simulated import card_of, outcome_on_card, simulate, snapshot_on_card, unsupported
 
     started = time.monotonic()
     trials = (job.trial, *job.siblings)
     try:
-        run = simulate(job.trial.spec, model_config)
+        run = simulate(job.trial.spec, model_config, gpus=[card_of(trial.spec) for trial in job.siblings])
     except UnsupportedTrialError as error:
         for trial in trials:
             _store(job, trial, unsupported(trial.spec, error), started)
         return
-    for trial in trials:
+    for trial in filter(lambda trial: run.answers(trial.spec), trials):
         _store(job, trial, outcome_on_card(run, trial.spec), started)
         if job.snapshot:
             path = snapshot_path(Path(job.store_folder), trial.trial_id)

@@ -2,7 +2,7 @@
 
 import tempfile
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from profiler.allocator import AllocatorConfig, CardReplay, Trace, parse_alloc_conf, replay_on_card
 from profiler.allocator.largest import largest_groups
 from profiler.allocator.snapshot import memory_snapshot
+from profiler.allocator.trace import Capability
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.memory import Phase
@@ -35,17 +36,33 @@ class SimulatedRun:
     trainable_parameters: int
     micro_batches_run: int
     steps_run: int
+    capabilities: frozenset[Capability]
+    """Compute capabilities of the cards that it answers for."""
+
+    def answers(self, spec: TrialSpec) -> bool:
+        """Whether the card of `spec` would have run the same kernels."""
+        return card_of(spec).compute_capability in self.capabilities
 
 
-def simulate(spec: TrialSpec, model_config: Mapping[str, Any], *, to_the_end: bool = False) -> SimulatedRun:
+def card_of(spec: TrialSpec) -> Gpu:
+    """The card that a simulated trial is about."""
+    return KNOWN_GPUS[str(spec.gpu)]
+
+
+def simulate(
+    spec: TrialSpec, model_config: Mapping[str, Any], *, gpus: Iterable[Gpu] = (), to_the_end: bool = False
+) -> SimulatedRun:
     """Run the real trainer with the kernels of the specification's card.
+
+    It answers for cards of `gpus` too, unless they would choose otherwise somewhere.
 
     It ends when its steps repeat, and tells those that are left; with `to_the_end` every step runs.
 
     Raises:
         UnsupportedTrialError: The simulation does not know an operation, or transformers the combination.
     """
-    simulation = Simulation(KNOWN_GPUS[str(spec.gpu)])
+    cards = (card_of(spec), *gpus)
+    simulation = Simulation(cards[0], others=cards[1:])
     with tempfile.TemporaryDirectory() as folder, simulation.running():
         trainer = build_trainer(
             spec,
@@ -68,6 +85,7 @@ def simulate(spec: TrialSpec, model_config: Mapping[str, Any], *, to_the_end: bo
         trainable_parameters=trainable,
         micro_batches_run=trainer.micro_batches_run,
         steps_run=int(trainer.state.global_step),
+        capabilities=frozenset(card.compute_capability for card in cards) - simulation.recorder.left,
     )
 
 
@@ -82,17 +100,18 @@ def run_simulated(spec: TrialSpec, model_config: Mapping[str, Any]) -> Outcome:
 
 def unsupported(spec: TrialSpec, error: UnsupportedTrialError) -> Outcome:
     """The outcome of a trial that cannot be simulated."""
-    gpu = KNOWN_GPUS[str(spec.gpu)]
+    gpu = card_of(spec)
     return Outcome(status=Status.UNSUPPORTED, gpu_name=gpu.title, gpu_memory_bytes=gpu.memory_bytes, message=str(error))
 
 
 def outcome_on_card(run: SimulatedRun, spec: TrialSpec) -> Outcome:
     """What the card of `spec` would have said of `run`; if it does not fit, up to the allocation that fails."""
-    gpu = KNOWN_GPUS[str(spec.gpu)]
+    gpu = card_of(spec)
     config = parse_alloc_conf(spec.alloc_conf)
     context = cuda_context_bytes(gpu.compute_capability)
-    unlimited = replay_on_card(run.trace, capacity_bytes=None, config=config)
-    on_card = _on_card(run.trace, unlimited, gpu.memory_bytes - context, config)
+    trace = run.trace.on(gpu.compute_capability)
+    unlimited = replay_on_card(trace, capacity_bytes=None, config=config)
+    on_card = _on_card(trace, unlimited, gpu.memory_bytes - context, config)
     steps, micro_batches = _reached(run, on_card)
     return Outcome(
         status=Status.OK if on_card.refusal is None else Status.OOM,
@@ -121,7 +140,7 @@ def outcome_on_card(run: SimulatedRun, spec: TrialSpec) -> Outcome:
         breakdown=tuple(
             CategoryShare(category=category, size_bytes=size) for category, size in on_card.breakdown.items()
         ),
-        largest=largest_groups(run.trace, on_card.live_bytes),
+        largest=largest_groups(trace, on_card.live_bytes),
         message=_sentence(on_card, unlimited, gpu),
         steps_run=steps,
         micro_batches_run=micro_batches,
@@ -130,9 +149,9 @@ def outcome_on_card(run: SimulatedRun, spec: TrialSpec) -> Outcome:
 
 def snapshot_on_card(run: SimulatedRun, spec: TrialSpec) -> Mapping[str, Any]:
     """A memory snapshot of `run` in torch's format on the card of `spec`, at its end or where it fails."""
-    gpu = KNOWN_GPUS[str(spec.gpu)]
+    gpu = card_of(spec)
     return memory_snapshot(
-        run.trace,
+        run.trace.on(gpu.compute_capability),
         capacity_bytes=gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability),
         alloc_conf=spec.alloc_conf,
         most_entries=_SNAPSHOT_ENTRIES,

@@ -1,0 +1,58 @@
+"""One run of the trainer, many cards: each is told what a run of its own would have told it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from simulating import LORA, small_spec
+
+from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.trial import Dtype, Lengths, Tuning
+from profiler.worker.simulated import outcome_on_card, simulate
+
+TINY = BUILTIN_MODELS["tiny"].config
+EIGHT = ("a100-40gb", "rtx-4090-24gb", "rtx-3080-laptop-16gb", "rtx-5090-32gb")
+NINE = ("h100-80gb", "h200-141gb", "b200-180gb")
+CASES: dict[str, dict[str, Any]] = {
+    # A head_dim of 128: in backward the memory-efficient kernel takes other tiles on 8.0, 8.9 and 12.0.
+    "ragged, wide heads": {"lengths": Lengths.RAGGED, "gradient_checkpointing": False},
+    "forced lengths": {"lengths": Lengths.FORCED, "steps": 5},
+    "LoRA in float32": {"tuning": Tuning.LORA, "dtype": Dtype.FLOAT32, "bf16": False, **LORA},
+}
+WIDE = {**TINY, "head_dim": 128}
+
+
+@pytest.mark.parametrize("gpus", [EIGHT, NINE], ids=["eight", "nine"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_shared_run_says_what_each_cards_own_would(case: str, gpus: tuple[str, ...]) -> None:
+    spec = small_spec(gpu=gpus[0], **CASES[case])
+    shared = simulate(spec, WIDE, gpus=[KNOWN_GPUS[name] for name in gpus])
+    for name in gpus:
+        own = replace(spec, gpu=name)
+        assert shared.answers(own)
+        assert outcome_on_card(shared, own) == outcome_on_card(simulate(own, WIDE), own), name
+
+
+def test_sizes_differ_within_a_family() -> None:
+    spec = small_spec(gpu="a100-40gb", **CASES["ragged, wide heads"])
+    shared = simulate(spec, WIDE, gpus=[KNOWN_GPUS[name] for name in EIGHT])
+    by_capability = {name: shared.trace.on(KNOWN_GPUS[name].compute_capability).sizes_bytes for name in EIGHT}
+    assert by_capability["a100-40gb"] == shared.trace.sizes_bytes
+    # Tiles of 128 by 128 against 64 by 64, for every block of tokens.
+    assert by_capability["rtx-4090-24gb"] != by_capability["a100-40gb"]
+    assert by_capability["rtx-4090-24gb"] == by_capability["rtx-3080-laptop-16gb"]
+
+
+def test_a_card_that_chooses_otherwise_is_not_answered() -> None:
+    # A head_dim of 208 in backward: Ada has no flash for it, Ampere has.
+    wider = {**TINY, "head_dim": 208}
+    spec = small_spec(gpu="a100-40gb", lengths=Lengths.FORCED)
+    shared = simulate(spec, wider, gpus=[KNOWN_GPUS["rtx-4090-24gb"], KNOWN_GPUS["a100-80gb"]])
+    assert shared.answers(replace(spec, gpu="a100-80gb"))
+    assert not shared.answers(replace(spec, gpu="rtx-4090-24gb"))
+
+
+def test_a_card_that_was_not_asked_for_is_not_answered() -> None:
+    spec = small_spec(gpu="a100-40gb")
+    assert not simulate(spec, TINY).answers(replace(spec, gpu="rtx-4090-24gb"))
