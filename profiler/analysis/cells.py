@@ -173,7 +173,7 @@ def _cell(row: _Row, cards: _Cards, figures: tuple[PublishedFigure, ...]) -> Cel
     return Cell(
         trial_id=row.known_text("trial_id"),
         setting=_setting(row, cards),
-        label=row.known_text("label"),
+        label=_label(row),
         model=model,
         parameters=row.count("parameters") or (builtin.parameters if builtin else None),
         status=Status(row.known_text("status")),
@@ -188,6 +188,11 @@ def _cell(row: _Row, cards: _Cards, figures: tuple[PublishedFigure, ...]) -> Cel
         published=published_for(_method(row), figures),
         message=row.text("message"),
     )
+
+
+def _label(row: _Row) -> str:
+    """The method, without the card: the setting says it."""
+    return row.known_text("label").replace(f", gpu={row.text('gpu')}", "")
 
 
 def _sum(*parts: int | None) -> int | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from profiler.analysis.accuracy import Accuracy, accuracies
+from profiler.analysis.cards import CardTable, by_card
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
 from profiler.analysis.gates import Gate
@@ -11,6 +12,7 @@ from profiler.analysis.peaks import LargestRow, PhaseRow
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Status
 from profiler.rendering.wording import (
+    ROOM_LEGEND,
     cell_name,
     estimate_text,
     gate_text,
@@ -21,7 +23,9 @@ from profiler.rendering.wording import (
     percent,
     published_text,
     result_text,
+    room_text,
     setting_title,
+    short_card,
     short_models,
     signed_percent,
     versions_text,
@@ -71,6 +75,9 @@ def report_page(
         blocks.append("> " + _escape(question))
     if not pages:
         blocks.append("No trial is stored here yet.")
+    cards = by_card(page.section for page in pages)
+    if cards:
+        blocks += ["## Which card?", _card_table(cards), ROOM_LEGEND]
     for page in pages:
         blocks += _section_blocks(page)
     if gates:
@@ -148,6 +155,16 @@ def _accuracy_table(found: Iterable[Accuracy]) -> str:
         for accuracy in found
     ]
     return _table(["", "trials compared", "median error", "95th percentile", "worst"], rows)
+
+
+def _card_table(table: CardTable) -> str:
+    names = short_models(tuple(dict.fromkeys(model for _, model in table.places)))
+    rows = [
+        [f"{_escape(label)}, {_escape(names[model])}"]
+        + [room_text(table.cells.get(((label, model), card))) for card in table.cards]
+        for label, model in table.places
+    ]
+    return _table(["trial", *(_escape(short_card(card)) for card in table.cards)], rows)
 
 
 def _gate_table(gates: Iterable[Gate]) -> str:

@@ -8,11 +8,13 @@ from rich.table import Table
 from rich.text import Text
 
 from profiler.analysis.accuracy import accuracies
+from profiler.analysis.cards import CardTable, by_card
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
 from profiler.analysis.gates import Gate
 from profiler.domain.outcome import Status
 from profiler.rendering.wording import (
+    ROOM_LEGEND,
     accuracy_text,
     cell_name,
     estimate_text,
@@ -20,7 +22,9 @@ from profiler.rendering.wording import (
     legend,
     published_text,
     result_text,
+    room_text,
     setting_title,
+    short_card,
     short_models,
     versions_text,
 )
@@ -48,6 +52,9 @@ def print_comparison(sections: Iterable[Section], console: Console, *, gates: Se
             console.print(Text(line, style="dim"))
         for line in _failures(section):
             console.print(Text(line, style="yellow"))
+    cards = by_card(found)
+    if cards:
+        _print_cards(cards, console)
     if gates:
         console.print(Text(gates_text(gates), style="dim"))
     if not found:
@@ -100,6 +107,24 @@ def _lines(cell: Cell) -> list[str]:
     published = published_text(cell)
     lines = [result_text(cell), estimate_text(cell, _ESTIMATE), f"{_PUBLISHED}{published}" if published else ""]
     return [line for line in lines if line]
+
+
+def _print_cards(cards: CardTable, console: Console) -> None:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="")
+    table.add_column("which card?", overflow="fold")
+    for card in cards.cards:
+        table.add_column(Text(short_card(card)), justify="right")
+    names = short_models(tuple(dict.fromkeys(model for _, model in cards.places)))
+    for label, model in cards.places:
+        cells = (cards.cells.get(((label, model), card)) for card in cards.cards)
+        table.add_row(Text(f"{label}, {names[model]}"), *map(_room, cells))
+    console.print()
+    console.print(table)
+    console.print(Text(ROOM_LEGEND, style="dim"))
+
+
+def _room(cell: Cell | None) -> Text:
+    return Text(room_text(cell), style=_STYLES.get(cell.status, "bold yellow") if cell else "dim")
 
 
 def _notes(section: Section) -> list[str]:

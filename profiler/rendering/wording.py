@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 
 from profiler.analysis.accuracy import Accuracy
+from profiler.analysis.cards import room_bytes
 from profiler.analysis.cells import Cell, Setting
 from profiler.analysis.comparison import Section
 from profiler.analysis.gates import Gate
 from profiler.analysis.peaks import LargestGroup
+from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Origin
 from profiler.domain.outcome import Status
 from profiler.domain.units import as_gib, gib_text
@@ -124,6 +126,25 @@ def accuracy_text(accuracy: Accuracy) -> str:
         f"{accuracy.of}: median error {percent(accuracy.median_ratio)}, "
         f"95th percentile {percent(accuracy.p95_ratio)}, worst {worst}"
     )
+
+
+def short_card(card: str) -> str:
+    """Our name of a card, as in `gpu=`; the maker's if it has none."""
+    return next((gpu.name for gpu in KNOWN_GPUS.values() if gpu.title == card), card)
+
+
+def room_text(cell: Cell | None) -> str:
+    """What the card has to spare in GiB, ``"+14.5"``, or lacks, ``"-3.2"``; a word where it is not known."""
+    if cell is None:
+        return "·"
+    room = room_bytes(cell)
+    if room is not None:
+        return f"{as_gib(room):+.1f}"
+    return {Status.OK: "fits", Status.OOM: "OOM"}.get(cell.status, cell.status.value)
+
+
+ROOM_LEGEND = "GiB that the card has to spare (+) or lacks (-), with the allocator's cache and CUDA's context."
+"""What the numbers of a table of cards mean."""
 
 
 def gate_text(gate: Gate, value: float | None) -> str:

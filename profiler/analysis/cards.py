@@ -1,0 +1,51 @@
+"""The same trials on several cards: which of them has room."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from profiler.analysis.cells import Cell
+from profiler.analysis.comparison import Section
+from profiler.domain.outcome import Status
+
+Place = tuple[str, str]
+"""Label of the method, and model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardTable:
+    """Trials down, cards across."""
+
+    cards: tuple[str, ...]
+    """The makers' names, from the smallest memory to the largest."""
+    places: tuple[Place, ...]
+    cells: Mapping[tuple[Place, str], Cell]
+    """By place and card; not every one need be there."""
+
+
+def by_card(sections: Iterable[Section]) -> CardTable | None:
+    """The sections of real or simulated cards side by side; None if there are not two cards.
+
+    Where a card stands in several sections (measured and simulated, other versions), the first counts.
+    """
+    memory: dict[str, int] = {}
+    cells: dict[tuple[Place, str], Cell] = {}
+    for section in sections:
+        card, size = section.setting.card, section.setting.memory_bytes
+        if section.setting.origin is None or card is None or size is None:
+            continue
+        memory.setdefault(card, size)
+        for cell in section.in_order():
+            cells.setdefault(((cell.label, cell.model), card), cell)
+    if len(memory) < 2:
+        return None
+    places = dict.fromkeys(place for place, _ in cells)
+    return CardTable(cards=tuple(sorted(memory, key=lambda card: memory[card])), places=tuple(places), cells=cells)
+
+
+def room_bytes(cell: Cell) -> int | None:
+    """What the card has to spare, or, negative, lacks; cache and context included. None if it is not known."""
+    memory = cell.setting.memory_bytes
+    if cell.status is Status.OK and cell.peak_device_bytes is not None and memory is not None:
+        return memory - cell.peak_device_bytes
+    missing = cell.missing_bytes
+    return None if missing is None else -missing

@@ -1,0 +1,58 @@
+"""Which card has room: the same trials side by side."""
+
+from dataclasses import replace
+
+import builders
+
+from profiler.analysis.cards import by_card, room_bytes
+from profiler.analysis.comparison import compare
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.outcome import Status
+from profiler.domain.units import GIB
+from profiler.rendering.wording import room_text, short_card
+
+CARDS = ("h100-80gb", "rtx-4090-24gb")
+
+
+def sections(folder, cards=CARDS, *, context=GIB):
+    specs = [builders.spec(gpu=gpu, model=model) for gpu in cards for model in ("qwen2.5-0.5b", "qwen2.5-3b")]
+    records = []
+    for record in builders.records(specs):
+        out = record.outcome
+        device = out.peak_allocated_bytes + context if out.status is Status.OK else None
+        changed = replace(
+            out,
+            peak_device_bytes=device,
+            context_bytes=context,
+            required_reserved_bytes=out.required_allocated_bytes,
+        )
+        records.append(replace(record, outcome=changed))
+    return compare(builders.tables(folder, records).runs)
+
+
+def test_cards_stand_from_the_smallest_to_the_largest_and_labels_without_them(tmp_path):
+    table = by_card(sections(tmp_path))
+    assert [short_card(card) for card in table.cards] == ["rtx-4090-24gb", "h100-80gb"]
+    assert table.places == (("full + checkpointing", "qwen2.5-0.5b"), ("full + checkpointing", "qwen2.5-3b"))
+    assert len(table.cells) == 4
+
+
+def test_one_card_is_no_question(tmp_path):
+    assert by_card(sections(tmp_path, CARDS[:1])) is None
+    assert by_card(()) is None
+
+
+def test_room_by_hand(tmp_path):
+    table = by_card(sections(tmp_path))
+    small, large = table.cards
+    fits = table.cells[table.places[0], large]
+    # The card's memory less the tensors and a context of 1 GiB.
+    assert room_bytes(fits) == KNOWN_GPUS["h100-80gb"].memory_bytes - fits.peak_allocated_bytes - GIB
+    lacks = table.cells[table.places[1], small]
+    assert lacks.status is Status.OOM
+    assert room_bytes(lacks) == KNOWN_GPUS["rtx-4090-24gb"].memory_bytes - lacks.required_allocated_bytes - GIB < 0
+    assert room_text(lacks).startswith("-")
+    assert room_text(fits).startswith("+")
+    assert room_text(None) == "·"
+    assert room_text(replace(fits, peak_device_bytes=None)) == "fits"
+    assert room_text(replace(fits, status=Status.FAILED)) == "failed"
