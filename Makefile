@@ -1,7 +1,7 @@
 # Two commands on a machine with Python 3.11 or later and make:
 #   make sweep             environment, installation, the sweep lora_vs_full   (GRID=name for another, ARGS="key=value ...")
 #   make test              environment, installation, format, lint, types, import contracts, tests
-# and, for whoever works on it, make bench: how long simulated trials take.
+# and, for whoever works on it, make bench: how long simulated trials take; make stress: a sweep killed 50 times.
 PYTHON ?= python3
 GRID ?= lora_vs_full
 ARGS ?=
@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: sweep test bench install check format clean
+.PHONY: sweep test bench stress install check format clean
 
 sweep: $(INSTALLED)
 	$(BIN)/python -m profiler.sweep +grid=$(GRID) $(ARGS)
@@ -26,6 +26,10 @@ check: $(INSTALLED)
 # Times and ratios of one run on this machine; not part of the tests.
 bench: $(INSTALLED)
 	$(BIN)/python -m profiler.bench
+
+# A sweep SIGKILLed at 50 random moments: nothing finished is lost, nobody is left. `make test` does it 4 times.
+stress: $(INSTALLED)
+	STRESS_KILLS=50 $(BIN)/python -m pytest -s tests/execution/test_stress.py
 
 install: $(INSTALLED)
 

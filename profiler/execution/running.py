@@ -167,6 +167,7 @@ class RunningSweep:
 
     def _start(self, trial: PlannedTrial, lock: Lock, slot: GpuSlot | None) -> None:
         path = self.given.store.path(trial.trial_id)
+        self.given.store.remove_partial(trial.trial_id)
         siblings = self._take_siblings(trial)
         heartbeat = Heartbeat(path.with_suffix(".beat"), now_s=time.monotonic())
         job = WorkerJob(

@@ -33,6 +33,12 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise StorageError(f"{path}: could not be written ({error.strerror or error}).") from error
 
 
+def remove_partial(path: Path) -> None:
+    """Remove what writers of `path` that were killed have left beside it. Only for who alone may write `path`."""
+    for beside in path.parent.glob(f".{path.name}.*.part"):
+        beside.unlink(missing_ok=True)
+
+
 def _sync_folder(folder: Path) -> None:
     # Without this the rename itself can be lost with the power.
     descriptor = os.open(folder, os.O_RDONLY)

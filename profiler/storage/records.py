@@ -10,7 +10,7 @@ from profiler.config.identity import spec_from_mapping, spec_to_mapping
 from profiler.domain.errors import ProfilerError
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.trial import TrialSpec
-from profiler.storage.atomic import StorageError, write_atomically
+from profiler.storage.atomic import StorageError, remove_partial, write_atomically
 from profiler.storage.typed_json import JSON, JsonMismatchError, from_json, to_json
 
 RECORD_SCHEMA_VERSION = 3
@@ -41,6 +41,10 @@ class RecordStore:
         content: dict[str, JSON] = {"schema_version": RECORD_SCHEMA_VERSION, "record": _record_to_json(record)}
         stored = {"checksum": _checksum(content), **content}
         write_atomically(self.path(record.trial_id), json.dumps(stored, indent=1, allow_nan=False).encode())
+
+    def remove_partial(self, trial_id: str) -> None:
+        """Remove what a killed writer has left of this trial's record. For who holds the trial's lock."""
+        remove_partial(self.path(trial_id))
 
     def find(self, trial_id: str) -> TrialRecord | None:
         """The stored record of a trial, or None.

@@ -12,19 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
-from profiler.domain.outcome import Outcome, Status, TrialRecord
+from profiler.domain.memory import Phase
+from profiler.domain.outcome import Outcome, PhasePeak, Status, TrialRecord
 from profiler.execution import WorkerJob, beat
 from profiler.storage.records import RecordStore
 
 
-def _write(job: WorkerJob, status: Status = Status.OK) -> None:
+def _write(job: WorkerJob, status: Status = Status.OK, *, outcome: Outcome | None = None) -> None:
     record = TrialRecord(
         trial_id=job.trial.trial_id,
         grid=job.trial.grid,
         label=job.trial.label,
         spec=job.trial.spec,
         versions=job.versions,
-        outcome=Outcome(status=status, peak_allocated_bytes=os.getpid(), message="by the worker"),
+        outcome=outcome or Outcome(status=status, peak_allocated_bytes=os.getpid(), message="by the worker"),
     )
     RecordStore(Path(job.store_folder)).write(record)
 
@@ -162,6 +163,22 @@ def cannot_be_killed(job: WorkerJob) -> None:
     fcntl.fcntl(multiprocessing.parent_process().sentinel, fcntl.F_SETFL, 0)
     (Path(job.store_folder) / "pids.txt").write_text(f"{os.getpid()}")
     time.sleep(600)
+
+
+def depends_on_its_name(job: WorkerJob) -> None:
+    """A short trial whose figures are always the same, but for the time it took."""
+    started_s = time.monotonic()
+    _note(job, "ran")
+    number = int(job.trial.trial_id, 16)
+    time.sleep(0.005 * (number % 5))
+    peak = PhasePeak(phase=Phase.FORWARD, peak_allocated_bytes=number * 1000, peak_reserved_bytes=number * 2000)
+    outcome = Outcome(
+        status=Status.OOM if number % 3 == 0 else Status.OK,
+        peak_allocated_bytes=number * 1000,
+        phases=(peak,),
+        wall_s=time.monotonic() - started_s,
+    )
+    _write(job, outcome=outcome)
 
 
 def by_label(job: WorkerJob) -> None:

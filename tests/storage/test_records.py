@@ -111,6 +111,17 @@ def test_two_bad_records_of_one_trial_are_both_kept(store):
     assert len(list((store.path("x").parent / "set_aside").iterdir())) == 2
 
 
+def test_what_a_killed_writer_left_is_removed_and_nothing_else(store):
+    record, other = made(), made(seed=1)
+    for each in (record, other):
+        store.write(each)
+        path = store.path(each.trial_id)
+        path.with_name(f".{path.name}.123.part").write_text("half a rec")
+    store.remove_partial(record.trial_id)
+    left = sorted(path.name for path in store.path("x").parent.iterdir())
+    assert left == sorted([f".{other.trial_id}.json.123.part", f"{record.trial_id}.json", f"{other.trial_id}.json"])
+
+
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
