@@ -94,10 +94,13 @@ class GpuPool:
     def fault_of(self, slot: GpuSlot) -> str:
         """What befell the GPU since it was taken, as a sentence's part; empty if it is sound as far as can be told."""
         try:
+            xids = self._probes[slot.uuid].faults()
             errors = self._probes[slot.uuid].uncorrected_errors()
             self._probes[slot.uuid].used_bytes()
         except GpuLostError as error:
             return f"the driver has lost it ({error})"
+        if xids:
+            return f"the driver reported Xid {', '.join(str(number) for number in xids)}"
         if errors is None or slot.errors_before is None or errors <= slot.errors_before:
             return ""
         return f"it had {errors - slot.errors_before} memory errors that could not be corrected"
@@ -110,6 +113,7 @@ class GpuPool:
         try:
             used = self._probes[uuid].used_bytes()
             errors = self._probes[uuid].uncorrected_errors()
+            self._probes[uuid].faults()  # begins to listen, and forgets what was before the trial
         except GpuLostError as error:
             self._retired[uuid] = f"the driver has lost it ({error})"
             lock.release()

@@ -74,6 +74,14 @@ class Nvml(Protocol):
     def uncorrected_errors(self, uuid: str) -> int:
         """Memory errors that could not be corrected, since the driver was loaded."""
 
+    def xid_errors(self, uuid: str) -> tuple[int, ...]:
+        """Numbers of the driver's critical errors (Xid) since the last call; the first call begins to listen."""
+
+
+XIDS_OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
+"""Xid errors that a program makes and not the GPU: an illegal address, a hung kernel, and what follows from them.
+
+Source: NVIDIA's k8s-device-plugin, which keeps a GPU in service after these."""
 
 _FOR_EVER = (NvmlTrouble.ABSENT, NvmlTrouble.NOT_SUPPORTED)
 
@@ -135,6 +143,11 @@ class GpuProbe:
     def uncorrected_errors(self) -> int | None:
         """Memory errors that could not be corrected, since the driver was loaded."""
         return self._read("memory errors", self._nvml.uncorrected_errors)
+
+    def faults(self) -> tuple[int, ...]:
+        """Xid errors of the GPU itself since the last call; empty where the driver does not tell."""
+        found = self._read("Xid errors", self._nvml.xid_errors) or ()
+        return tuple(number for number in found if number not in XIDS_OF_PROGRAMS)
 
     def _read(self, figure: str, ask: Callable[[str], Reading]) -> Reading | None:
         """The figure; None where the driver does not give it.

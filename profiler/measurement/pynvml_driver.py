@@ -11,6 +11,9 @@ Reading = TypeVar("Reading")
 
 _MILLIWATTS = 1000
 
+_MOST_EVENTS = 100
+"""Taken in one call: a GPU that breaks can report without end."""
+
 _TROUBLES = {
     "NVML_ERROR_UNINITIALIZED": NvmlTrouble.ABSENT,
     "NVML_ERROR_DRIVER_NOT_LOADED": NvmlTrouble.ABSENT,
@@ -31,6 +34,7 @@ class PynvmlDriver:
         self._pynvml = pynvml or importlib.import_module("pynvml")
         self._connected = False
         self._handles: dict[str, Any] = {}
+        self._events: dict[str, Any] = {}
         self._troubles = {getattr(self._pynvml, name): trouble for name, trouble in _TROUBLES.items()}
 
     def driver_version(self) -> str:
@@ -65,6 +69,28 @@ class PynvmlDriver:
         """The volatile counter of uncorrected ECC errors."""
         kinds = (self._pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self._pynvml.NVML_VOLATILE_ECC)
         return int(self._ask(lambda: self._pynvml.nvmlDeviceGetTotalEccErrors(self._handle(uuid), *kinds)))
+
+    def xid_errors(self, uuid: str) -> tuple[int, ...]:
+        """Out of an event set of the driver, without waiting."""
+        return tuple(self._ask(lambda: self._drained(uuid)))
+
+    def _drained(self, uuid: str) -> list[int]:
+        kind = self._pynvml.nvmlEventTypeXidCriticalError
+        if uuid not in self._events:
+            events = self._pynvml.nvmlEventSetCreate()
+            self._pynvml.nvmlDeviceRegisterEvents(self._handle(uuid), kind, events)
+            self._events[uuid] = events
+        found: list[int] = []
+        while len(found) < _MOST_EVENTS:
+            try:
+                event = self._pynvml.nvmlEventSetWait(self._events[uuid], 0)
+            except self._pynvml.NVMLError as error:
+                if getattr(error, "value", None) == self._pynvml.NVML_ERROR_TIMEOUT:
+                    break
+                raise
+            if event.eventType == kind:
+                found.append(int(event.eventData))
+        return found
 
     def _memory(self, handle: Any) -> Any:  # noqa: ANN401  # NVML's own struct
         try:

@@ -20,6 +20,8 @@ from witness import VERSIONS, Witness, planned
 from profiler.execution import run_trials
 from profiler.storage.records import RecordStore
 
+{before}
+
 class Printer(Witness):
     def started(self, trial):
         print("started", trial.trial_id, flush=True)
@@ -34,9 +36,15 @@ run_trials(
 """
 
 
-def _sweep(folder: Path, plan: list[tuple[str, str]], jobs: int = 1) -> subprocess.Popen[str]:
-    program = _SWEEP.format(tests=str(Path(__file__).parent), plan=plan, folder=str(folder), jobs=jobs)
-    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True)
+def _sweep(folder: Path, plan: list[tuple[str, str]], jobs: int = 1, before: str = "") -> subprocess.Popen[str]:
+    program = _SWEEP.format(tests=str(Path(__file__).parent), plan=plan, folder=str(folder), jobs=jobs, before=before)
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def _pids_when_written(folder: Path) -> list[int]:
@@ -100,3 +108,17 @@ def test_two_sweeps_in_one_folder_run_each_trial_once(store, tmp_path):
         stored = {name: str(RecordStore(tmp_path).find(name).outcome.peak_allocated_bytes) for name in "abcd"}
         assert finished == stored
     assert not list(tmp_path.glob("*.lock"))
+
+
+def test_a_full_disk_is_loud_and_afterwards_the_same_command_goes_on(store, tmp_path):
+    plan = [("a", "ok"), ("b", "ok")]
+    full = _sweep(tmp_path, plan, before="import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))")
+    _, errors = full.communicate(timeout=30)
+
+    assert full.returncode == 1
+    assert "could not be written (File too large)" in errors.splitlines()[-1]
+    assert store.read_all() == ()
+    assert not list(tmp_path.rglob("*.part"))
+    again = _sweep(tmp_path, plan)
+    printed, _ = again.communicate(timeout=30)
+    assert [line.split()[1] for line in printed.splitlines() if line.startswith("finished")] == ["a", "b"]

@@ -111,6 +111,24 @@ def test_memory_errors_during_a_trial_are_a_fault_and_earlier_ones_are_not(pool)
     assert gpus.fault_of(slot) == "it had 2 memory errors that could not be corrected"
 
 
+@pytest.mark.parametrize(
+    ("xids", "fault"),
+    [((), ""), ((31, 43), ""), ((79,), "the driver reported Xid 79"), ((13, 48, 63), "the driver reported Xid 48, 63")],
+)
+def test_xid_errors_of_the_gpu_are_a_fault_and_those_of_programs_are_not(pool, xids, fault):
+    nvml = ScriptedNvml(xids=(79,))  # before the trial
+    gpus = pool(nvml)
+    slot = gpus.take()
+    nvml.xids = xids
+    assert gpus.fault_of(slot) == fault
+    assert gpus.fault_of(slot) == ""
+
+
+def test_a_driver_that_reports_no_xid_errors_is_no_fault(pool):
+    gpus = pool(ScriptedNvml(broken={"xid_errors": NvmlTrouble.NOT_SUPPORTED}))
+    assert gpus.fault_of(gpus.take()) == ""
+
+
 def test_a_lost_gpu_is_a_fault_and_never_handed_out_again(pool):
     nvml = ScriptedNvml()
     gpus = pool(nvml, "GPU-a")

@@ -32,6 +32,8 @@ class ScriptedNvml:
     used_bytes: int | Callable[[], int] = 0
     listed: tuple[GpuProcess, ...] | Callable[[], tuple[GpuProcess, ...]] = ()
     errors: int = 0
+    xids: tuple[int, ...] = ()
+    """Given once, then forgotten, as the driver does."""
     broken: dict[str, NvmlTrouble] = field(default_factory=dict)
     """By method; it raises with this trouble."""
     asked: list[str] = field(default_factory=list)
@@ -50,7 +52,7 @@ class ScriptedNvml:
         """From now on every call says that the GPU is lost."""
         for method in ("memory", "processes", "utilisation_percent", "power_watts", "sm_clock_mhz"):
             self.broken[method] = NvmlTrouble.GPU_LOST
-        self.broken["uncorrected_errors"] = NvmlTrouble.GPU_LOST
+        self.broken["uncorrected_errors"] = self.broken["xid_errors"] = NvmlTrouble.GPU_LOST
 
     def driver_version(self) -> str:
         return self._answer("driver_version", "580.65.06")
@@ -72,6 +74,10 @@ class ScriptedNvml:
 
     def uncorrected_errors(self, uuid: str) -> int:
         return self._answer("uncorrected_errors", self.errors)
+
+    def xid_errors(self, uuid: str) -> tuple[int, ...]:
+        given, self.xids = self.xids, ()
+        return self._answer("xid_errors", given)
 
 
 class CudaMemoryError(RuntimeError):

@@ -4,15 +4,19 @@ import pickle
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from simulating import small_spec
 
 from profiler.config.identity import trial_id
-from profiler.domain.outcome import Status, Versions
-from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.domain.memory import Phase
+from profiler.domain.outcome import Outcome, Sample, Status, StepPeak, Versions
+from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution import WorkerJob
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.records import RecordStore
+from profiler.storage.tables import read_tables, write_tables
 from profiler.worker import run_job
+from profiler.worker.measured import Measured
 
 VERSIONS = Versions(torch=None, trl=None, transformers=None, peft=None, bitsandbytes=None, profiler="0")
 
@@ -53,3 +57,66 @@ def test_without_being_asked_no_snapshot_is_written(tmp_path: Path) -> None:
     run_job(WorkerJob(trial=own, versions=VERSIONS, store_folder=str(tmp_path), stderr_path=str(tmp_path / "stderr")))
     assert RecordStore(tmp_path).find(own.trial_id) is not None
     assert not (tmp_path / "snapshots").exists()
+
+
+def test_a_trial_on_the_cpu_beats_and_holds_no_gpu(tmp_path: Path) -> None:
+    spec = TrialSpec(backend=Backend.CPU, gpu=None, model="tiny", max_prompt_length=6, max_completion_length=8, steps=1)
+    own, heartbeat = planned(spec), tmp_path / "beat"
+    run_job(
+        WorkerJob(
+            trial=own,
+            versions=VERSIONS,
+            store_folder=str(tmp_path),
+            stderr_path=str(tmp_path / "stderr"),
+            heartbeat_path=str(heartbeat),
+        )
+    )
+    record = RecordStore(tmp_path).find(own.trial_id)
+    assert record is not None
+    assert (record.outcome.status, record.outcome.gpu_s) == (Status.OK, None)
+    assert heartbeat.exists()
+    assert not (tmp_path / "samples").exists()
+    assert not (tmp_path / "snapshots").exists()
+
+
+def test_what_was_measured_is_stored_with_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the door of the card: `run_real` is the door."""
+    sample = Sample(
+        time_s=0.0,
+        phase=None,
+        step=0,
+        device_used_bytes=1,
+        process_used_bytes=None,
+        utilisation_percent=None,
+        power_watts=None,
+        sm_clock_mhz=None,
+    )
+    peak = StepPeak(step=1, phase=Phase.FORWARD, peak_allocated_bytes=1, peak_reserved_bytes=2, time_s=0.1)
+    outcome = Outcome(status=Status.OK, step_peaks=(peak,))
+    asked: dict[str, object] = {}
+
+    def run_real(spec: TrialSpec, model_config: object, **how: object) -> Measured:
+        asked.update(how)
+        return Measured(outcome=outcome, samples=(sample,), snapshot={"segments": [], "device_traces": [[]]})
+
+    monkeypatch.setattr("profiler.worker.real.run_real", run_real)
+    own = planned(TrialSpec(backend=Backend.CUDA, gpu=None, model="tiny"))
+    run_job(
+        WorkerJob(
+            trial=own,
+            versions=VERSIONS,
+            store_folder=str(tmp_path),
+            stderr_path=str(tmp_path / "stderr"),
+            snapshot=True,
+            gpu_uuid="GPU-1",
+        )
+    )
+    assert (asked["gpu_uuid"], asked["snapshot"]) == ("GPU-1", True)
+    record = RecordStore(tmp_path).find(own.trial_id)
+    assert record is not None
+    assert record.outcome.step_peaks == (peak,)
+    assert record.outcome.gpu_s is not None
+    write_tables(tmp_path, [record], {})
+    tables = read_tables(tmp_path)
+    assert (len(tables.steps), len(tables.samples)) == (1, 1)
+    assert pickle.loads(snapshot_path(tmp_path, own.trial_id).read_bytes())["segments"] == []

@@ -1,0 +1,62 @@
+"""What a rented machine does to a sweep, what the sweep does then, and the test that shows it.
+
+| # | fault | what happens | shown by |
+|---|---|---|---|
+| 1 | the worker raises, exits | `failed`, exit code, last lines of stderr | execution/test_run_trials.py::test_how_a_worker_ends_decides_the_record |
+| 2 | segfault, abort | `failed`, the signal's name, faulthandler's text | execution/test_run_trials.py::test_how_a_worker_ends_decides_the_record |
+| 3 | somebody kills the worker | `killed` | execution/test_run_trials.py::test_how_a_worker_ends_decides_the_record |
+| 4 | the host's OOM killer | `host_oom`, by the kernel's counters | execution/test_progress_and_host.py::test_a_killed_worker_is_the_host_out_of_memory_if_the_kernel_counted_a_kill |
+| 4 | | the worker goes before the sweep | execution/test_progress_and_host.py::test_the_kernel_would_end_a_worker_before_the_sweep |
+| 5 | CUDA out of memory | `oom`, an answer, with what stood then | worker/test_measured.py::test_out_of_memory_says_what_stood_at_that_moment |
+| 5 | | a crash afterwards does not lose it | execution/test_run_trials.py::test_how_a_worker_ends_decides_the_record |
+| 5 | | never run again | execution/test_run_trials.py::test_what_has_an_answer_is_left_alone_and_what_failed_runs_again |
+| 6 | the GPU is not empty | waited for | execution/test_gpus.py::test_a_gpu_that_is_not_empty_is_waited_for |
+| 6 | | else refused, by whom | execution/test_trials_on_gpus.py::test_a_sweep_whose_only_gpu_is_full_ends_with_33_and_says_by_whom |
+| 6 | memory taken during a trial | `contended` | worker/test_measured.py::test_memory_taken_by_another_program_during_the_trial_is_no_answer |
+| 7 | a hang that ignores SIGTERM, grandchildren | `timeout`; the whole group is killed | execution/test_run_trials.py::test_a_hanging_worker_is_ended_with_its_children_though_it_ignores_sigterm |
+| 8 | alive without progress | `stalled`, by signs of life from the training | execution/test_progress_and_host.py::test_a_worker_that_lives_but_does_not_get_on_is_ended_as_stalled |
+| 9 | a process that cannot be killed | bounded wait, that GPU retired | execution/test_trials_on_gpus.py::test_a_worker_that_cannot_be_killed_costs_its_gpu_and_not_the_sweep |
+| 10 | the sweep is killed, SSH lost | no orphan, finished kept | execution/test_ends_of_the_sweep.py::test_a_killed_sweep_leaves_neither_worker_nor_grandchild |
+| 10 | | the same command goes on | execution/test_ends_of_the_sweep.py::test_after_a_killed_sweep_the_same_command_goes_on |
+| 10 | Ctrl-C | passed on, workers ended | execution/test_ends_of_the_sweep.py::test_ctrl_c_ends_the_workers_and_is_passed_on |
+| 10 | again and again, at any moment | the tables of an undisturbed run | execution/test_stress.py::test_killed_at_random_moments_nothing_finished_is_lost_and_nobody_is_left |
+| 11 | a torn or edited record | set aside, runs again | storage/test_records.py::test_a_torn_record_is_set_aside_and_counts_as_absent |
+| 11 | | a flipped byte is noticed | storage/test_records.py::test_any_flipped_byte_is_noticed_or_changes_nothing |
+| 12 | the disk is full | loud, nothing partial | storage/test_records.py::test_a_full_disk_is_told_in_one_sentence_and_leaves_nothing |
+| 12 | | resumes afterwards | execution/test_ends_of_the_sweep.py::test_a_full_disk_is_loud_and_afterwards_the_same_command_goes_on |
+| 13 | two sweeps, one folder | each trial once | execution/test_ends_of_the_sweep.py::test_two_sweeps_in_one_folder_run_each_trial_once |
+| 14 | two sweeps, one GPU | the second waits | execution/test_trials_on_gpus.py::test_a_second_sweep_waits_for_the_gpu_and_a_killed_holder_lets_go |
+| 15 | ECC, Xid, GPU lost | `device_fault` beats the record; retired; runs elsewhere | execution/test_trials_on_gpus.py::test_errors_of_the_gpu_beat_the_record_and_the_trial_runs_elsewhere |
+| 15 | | no elsewhere: exit code 33 | execution/test_trials_on_gpus.py::test_where_there_is_no_elsewhere_the_fault_is_kept_and_the_sweep_ends_with_33 |
+| 15 | | Xid errors of programs do not count | execution/test_gpus.py::test_xid_errors_of_the_gpu_are_a_fault_and_those_of_programs_are_not |
+| 16 | no NVML | columns null, with the reason | worker/test_measured.py::test_without_a_driver_the_counters_still_count_and_the_row_says_what_is_missing |
+| 16 | not supported | a figure less | measurement/test_nvml.py::test_a_figure_that_is_not_given_is_none_with_its_reason |
+| 16 | a container's process list | judged by memory | worker/test_measured.py::test_in_a_container_only_the_processes_are_missing |
+| 17 | everything fails | stops after 5 in a row, says why, exit code 34 | execution/test_run_trials.py::test_too_many_failures_in_a_row_stop_the_sweep_and_say_why |
+| 18 | another card or driver | another trial | sweep/test_sweep_on_gpus.py::test_another_card_or_driver_is_another_trial |
+| 18 | other versions | another trial | sweep/test_sweep_on_gpus.py::test_other_versions_are_other_trials |
+| 19 | `| head`, a closed terminal | goes on in silence, loses nothing | sweep/test_nobody_reads.py::test_the_sweep_goes_on_in_silence_and_loses_nothing |
+| 20 | a figure fails to draw | records untouched, can be drawn again | report/test_report.py::test_a_figure_that_cannot_be_drawn_costs_only_itself |
+"""  # noqa: E501
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROWS = [
+    [cell.strip() for cell in line.strip("|").replace("`| head`", "head").split("|")]
+    for line in (__doc__ or "").splitlines()
+    if line.startswith("| ") and line[2].isdigit()
+]
+
+
+@pytest.mark.parametrize("place", [row[-1] for row in ROWS])
+def test_the_test_is_there(place: str) -> None:
+    file, _, name = place.partition("::")
+    tree = ast.parse((Path(__file__).parent / file).read_text())
+    assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def test_no_fault_is_left_out() -> None:
+    assert {int(row[0]) for row in ROWS} == set(range(1, 21))
