@@ -194,6 +194,8 @@ class Outcome:
     sampled_max_device_bytes: int | None = None
     """The highest the sampler saw, other programs included: a lower bound."""
     sample_period_s: float | None = None
+    missed_by_sampling_bytes: int | None = None
+    """How much of the peak on the device no sample saw, because it was shorter than the period."""
     settled_step: int | None = None
     """The optimizer step at which the peak stopped growing; None if it still grew in the last, or there was but one."""
     growth_bytes_per_step: float | None = None

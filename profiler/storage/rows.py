@@ -39,6 +39,7 @@ _COPIED_FROM_OUTCOME = (
     "rollout_s",
     "sampled_max_device_bytes",
     "sample_period_s",
+    "missed_by_sampling_bytes",
     "settled_step",
     "growth_bytes_per_step",
     "gpu_s",

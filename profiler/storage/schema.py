@@ -125,6 +125,7 @@ _RESULT = (
     _column("rollout_s", _REAL, "s", "mean time of an optimizer step's rollouts", "not measured, or no rollout"),
     _size("sampled_max_device_bytes", "the driver's count, polled, of all programs: a lower bound", _NOT_GIVEN),
     _column("sample_period_s", _REAL, "s", "from one sample to the next; what is shorter can be missed", _NOT_CUDA),
+    _size("missed_by_sampling_bytes", "how much of the device's peak no sample saw: it was too short", _NOT_GIVEN),
     _column("settled_step", _COUNT, "optimizer steps", "the step at which the peak stopped growing", _STILL_GROWING),
     _column("growth_bytes_per_step", _REAL, "bytes", "slope of the steps' peaks from there on", _TOO_FEW_STEPS),
     _text("not_measured", "what the driver did not give, and why", "nothing is missing, or nothing was measured"),

@@ -12,7 +12,7 @@ from profiler.domain.memory import Phase
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import Outcome, OutOfMemory, Sample, Status
 from profiler.domain.trial import TrialSpec
-from profiler.measurement.activity import sampled_max_device_bytes, with_activity
+from profiler.measurement.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity
 from profiler.measurement.contention import taken_by_others, unexplained
 from profiler.measurement.cuda import CudaDevice
 from profiler.measurement.growth import growth
@@ -236,13 +236,14 @@ class _MeasuredTrial:
         phases = by_phase(steps)
         highest = max(phases, key=lambda peak: peak.peak_allocated_bytes or 0, default=None)
         grown = growth(peak_of_steps(steps))
-        beside = self._borders.beside_torch_bytes
+        beside, seen = self._borders.beside_torch_bytes, sampled_max_device_bytes(samples)
+        device = self._borders.peak_device_bytes if beside else None
         return replace(
             self._named(outcome, self._card),
             peak_allocated_bytes=highest.peak_allocated_bytes if highest else None,
             peak_phase=highest.phase if highest else None,
             peak_reserved_bytes=max((peak.peak_reserved_bytes or 0 for peak in phases), default=None),
-            peak_device_bytes=self._borders.peak_device_bytes if beside else None,
+            peak_device_bytes=device,
             context_bytes=max(beside, default=None),
             peak_inactive_split_bytes=self._borders.peak_inactive_split_bytes,
             alloc_retries=None if outcome.status is Status.DEVICE_FAULT else self._retries(),
@@ -250,7 +251,11 @@ class _MeasuredTrial:
             step_peaks=steps,
             load_s=next((peak.time_s for peak in phases if peak.phase is Phase.LOAD), None),
             rollout_s=_mean_by_step([one.time_s for one in steps if one.phase is Phase.ROLLOUT]),
-            sampled_max_device_bytes=sampled_max_device_bytes(samples),
+            sampled_max_device_bytes=seen,
+            missed_by_sampling_bytes=missed_by_sampling_bytes(
+                peak_device_bytes=None if device is None else device + (self._before_bytes or 0),
+                sampled_max_bytes=seen,
+            ),
             sample_period_s=sampler.period_s,
             settled_step=grown.settled_step,
             growth_bytes_per_step=grown.slope_bytes_per_step,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from threading import Event
 
 import pytest
 from scripted import CONTEXT_BYTES, TOTAL_BYTES, UUID, Clock, ScriptedCuda, ScriptedNvml
@@ -42,7 +43,14 @@ class World:
     def _processes(self) -> tuple[GpuProcess, ...]:
         return (GpuProcess(pid=PID, used_bytes=CONTEXT_BYTES + self.cuda.reserved),) if self.touched else ()
 
-    def measure(self, train: Callable[[TrialObserver], Outcome], *, snapshot: bool = False, **spec: object) -> Measured:
+    def measure(
+        self,
+        train: Callable[[TrialObserver], Outcome],
+        *,
+        snapshot: bool = False,
+        sample_period_s: float = 0.001,
+        **spec: object,
+    ) -> Measured:
         def training(observer: TrialObserver) -> Outcome:
             self.trained = True
             return train(observer)
@@ -55,7 +63,7 @@ class World:
                 assumed_context_bytes=lambda capability: ASSUMED_CONTEXT_BYTES,
                 clock=Clock(0.001),
                 own_processes=lambda: frozenset({PID}),
-                sample_period_s=0.001,
+                sample_period_s=sample_period_s,
             ),
             training,
         )
@@ -132,6 +140,23 @@ def test_samples_are_tagged_and_their_maximum_is_a_lower_bound(world: World) -> 
     assert seen is not None
     assert seen <= measured.outcome.peak_device_bytes + world.cuda.others_bytes
     assert measured.outcome.sample_period_s == 0.001
+
+
+def test_a_spike_between_two_samples_is_counted_exactly_and_said_to_be_missed(world: World) -> None:
+    ready = Event()
+    used = world.nvml.used_bytes
+    world.nvml.used_bytes = lambda: (world.touched and ready.set()) or used()
+
+    def train(observer: TrialObserver) -> Outcome:
+        assert ready.wait(10)  # the one sample there will be, before anything is allocated
+        while not world.nvml.asked.count("sm_clock_mhz"):
+            pass
+        return world.three_steps(observer)
+
+    outcome = world.measure(train, sample_period_s=3600.0).outcome
+    assert outcome.peak_reserved_bytes == 9 * GIB
+    assert outcome.sampled_max_device_bytes == world.cuda.others_bytes + CONTEXT_BYTES
+    assert outcome.missed_by_sampling_bytes == 9 * GIB
 
 
 def test_retries_are_those_of_the_trial_and_not_of_the_check_of_the_cap() -> None:
