@@ -12,11 +12,13 @@ from profiler.config.architecture import read_architecture
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import parse_point
 from profiler.config.trl_config import read_trl_config
+from profiler.config.verl_config import SECTION
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_OK, ProfilerError, UsageError
 from profiler.domain.trial import Backend
 from profiler.estimate.command import Command, OutputFormat, read_command
 from profiler.estimate.config_file import load_config
+from profiler.estimate.verl import verl_answer
 from profiler.rendering.estimate_json import estimate_json
 from profiler.rendering.estimate_table import estimate_table
 from profiler.storage.model_config import load_model_config
@@ -58,7 +60,10 @@ def answer(words: Sequence[str], *, load_model: ModelConfigLoader = load_model_c
     def architecture_of(model: str) -> Architecture:
         return builtin_architecture(model) or read_architecture(load_model(model), model=model)
 
-    return _trial_answer(command, _file_values(command), architecture_of)
+    values = _file_values(command)
+    if values is not None and SECTION in values:
+        return verl_answer(command, values, architecture_of)
+    return _trial_answer(command, values, architecture_of)
 
 
 def _file_values(command: Command) -> Mapping[str, object] | None:

@@ -1,0 +1,70 @@
+"""A GRPO or PPO job of verl, as far as it decides the memory of one GPU."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Strategy(StrEnum):
+    """Values of `actor.strategy`."""
+
+    FSDP = "fsdp"
+    FSDP2 = "fsdp2"
+    MEGATRON = "megatron"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedModel:
+    """How the actor or the critic is kept."""
+
+    param_offload: bool = False
+    """Weights are on the host while the model is not at work."""
+    optimizer_offload: bool = False
+    """The optimizer's state likewise."""
+    offload_policy: bool = False
+    """FSDP2: weights, gradients and states are on the host even during the update."""
+    weight_bytes: int = 4
+    """Of one kept weight (`model_dtype`; verl's default for what is trained is float32)."""
+    gradient_checkpointing: bool = True
+    activation_offload: bool = False
+    max_tokens: int = 16_384
+    """Tokens of one backward on one GPU: a dynamic batch's budget, or micro-batch times length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerlJob:
+    """One job. Spelled as verl spells it where it does."""
+
+    model: str
+    """A built-in name, a local path or a hub id."""
+    n_gpus: int
+    """nnodes x n_gpus_per_node."""
+    strategy: Strategy
+    actor: TrainedModel
+    critic: TrainedModel | None
+    """None for GRPO and the other estimators without one."""
+    has_reference: bool
+    """A KL term, in the loss or in the reward."""
+    ref_param_offload: bool
+    log_prob_max_tokens: int
+    """Tokens of one forward without gradient on one GPU."""
+    fsdp_size: int
+    """GPUs that one copy of the weights is sharded over."""
+    reshard_after_forward: bool
+    """True is ZeRO-3; false keeps the gathered weights from forward to backward, as ZeRO-2."""
+    tensor_model_parallel_size: int
+    """Megatron's, of training; 1 for FSDP."""
+    pipeline_model_parallel_size: int
+    use_fused_kernels: bool
+    """Log-probabilities without the logits of all positions."""
+    lora_rank: int
+    """0 for full fine-tuning."""
+    lora_target_modules: tuple[str, ...]
+    max_prompt_length: int
+    max_response_length: int
+    train_batch_size: int
+    rollout_n: int
+    rollout_tensor_parallel_size: int
+    gpu_memory_utilization: float
+    """Part of the card that the rollout engine takes while it is awake."""
+    free_cache_engine: bool
+    """The engine sleeps, and gives its pool back, while the model trains."""

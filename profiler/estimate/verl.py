@@ -1,0 +1,51 @@
+"""The answer to a configuration of verl: memory of one GPU of several."""
+
+from collections.abc import Callable, Mapping
+
+from profiler.analytical.estimate import refuse_experts
+from profiler.analytical.verl_phases import verl_estimate
+from profiler.analytical.verl_rival import rival_view
+from profiler.config.reading import show
+from profiler.config.specification import DEFAULT_SIMULATED_GPU
+from profiler.config.verl_config import read_verl_config
+from profiler.domain.architecture import Architecture
+from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.estimate.command import Command, OutputFormat
+from profiler.rendering.verl_table import verl_json, verl_table
+
+_CARD = "gpu"
+
+
+def verl_answer(command: Command, values: Mapping[str, object], architecture_of: Callable[[str], Architecture]) -> str:
+    """Memory per GPU of the job that `values` describe, on the card that the command names.
+
+    Raises:
+        UsageError: Carries every fault that was found.
+    """
+    faults = [*command.faults, *_key_faults(command.keys)]
+    try:
+        job = read_verl_config(values)
+        architecture = architecture_of(job.model)
+        refuse_experts(architecture)
+    except UsageError as error:
+        faults.extend(error.faults)
+    if faults:
+        raise UsageError(tuple(dict.fromkeys(faults)))
+    found = verl_estimate(job, architecture, KNOWN_GPUS[str(command.keys.get(_CARD, DEFAULT_SIMULATED_GPU))])
+    rival = rival_view(found, architecture)
+    return verl_json(found, rival) if command.output_format is OutputFormat.JSON else verl_table(found, rival)
+
+
+def _key_faults(keys: Mapping[str, object]) -> list[Fault]:
+    faults = [
+        Fault(key=key, found=show(value), allowed="is a trial's key, and a verl job is described by its file alone")
+        for key, value in keys.items()
+        if key != _CARD
+    ]
+    card = keys.get(_CARD, DEFAULT_SIMULATED_GPU)
+    if card not in KNOWN_GPUS:
+        names = tuple(KNOWN_GPUS)
+        way_out = nearest(show(card), names)
+        faults.append(Fault(key=_CARD, found=show(card), allowed=f"must be one of {', '.join(names)}", way_out=way_out))
+    return faults

@@ -1,0 +1,110 @@
+"""A sharded job's memory per GPU, by component and phase, beside the public report's accounting; 80 columns."""
+
+import json
+from textwrap import wrap
+
+from profiler.analytical.verl_phases import Component, VerlEstimate
+from profiler.analytical.verl_report import CLAIMED_GB, REPORT_ROWS, report_models_bytes, report_sharded_gb
+from profiler.analytical.verl_rival import RivalView
+from profiler.domain.memory import Origin
+from profiler.domain.units import gib_text
+from profiler.domain.verl import Strategy, VerlJob
+from profiler.rendering.wording import gib_number
+
+TAG = "estimated, not yet measured"
+
+_WIDTH = 80
+_NAME_WIDTH = 18
+_NUMBER_WIDTH = 11
+_GB = 1_000_000_000
+
+
+def verl_table(found: VerlEstimate, rival: RivalView) -> str:
+    """Components down, phases across; what of it is the pool; the report's rule and each difference."""
+    lines = [*_wrapped(f"{_title(found.job)}. GiB (2^30 bytes) a GPU, {TAG}:"), ""]
+    lines.append(" " * _NAME_WIDTH + "".join(phase.value.rjust(_NUMBER_WIDTH) for phase in found.phases))
+    for component in Component:
+        numbers = [parts.get(component, 0) for parts in found.phases.values()]
+        if any(numbers):
+            cells = [gib_number(number) if number else "." for number in numbers]
+            lines.append(component.value.ljust(_NAME_WIDTH) + "".join(cell.rjust(_NUMBER_WIDTH) for cell in cells))
+    totals = [gib_number(sum(parts.values())) for parts in found.phases.values()]
+    lines.append("all".ljust(_NAME_WIDTH) + "".join(total.rjust(_NUMBER_WIDTH) for total in totals))
+    lines += ["", *_verdict(found), "", *_rival(rival), "", *_report()]
+    return "\n".join(lines) + "\n"
+
+
+def verl_json(found: VerlEstimate, rival: RivalView) -> str:
+    """The same for scripts; sizes are integers of bytes."""
+    content = {
+        "origin": Origin.ESTIMATED.value,
+        "tag": TAG,
+        "model": found.job.model,
+        "gpu": found.gpu.name,
+        "n_gpus": found.job.n_gpus,
+        "peak_phase": found.peak_phase.value,
+        "peak_bytes": found.peak_bytes,
+        "training_peak_bytes": found.training_peak_bytes,
+        "phases": {
+            phase.value: {component.value: size for component, size in parts.items()}
+            for phase, parts in found.phases.items()
+        },
+        "engine_weights_bytes": found.engine_weights_bytes,
+        "kv_demand_bytes": found.kv_demand_bytes,
+        "report_bytes": rival.report_bytes,
+        "differences": [{"reason": each.reason, "bytes": each.size_bytes} for each in rival.differences],
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _title(job: VerlJob) -> str:
+    algorithm = "GRPO" if job.critic is None else "PPO"
+    if job.strategy is Strategy.MEGATRON:
+        how = f"tensor {job.tensor_model_parallel_size} x pipeline {job.pipeline_model_parallel_size}"
+    else:
+        how = f"sharded over {job.fsdp_size}, {'ZeRO-3' if job.reshard_after_forward else 'ZeRO-2'}"
+    kept = f", LoRA rank {job.lora_rank}" if job.lora_rank else ""
+    tokens = f"{job.actor.max_tokens} tokens a backward"
+    return f"{job.model}, verl {algorithm}{kept} on {job.n_gpus} GPUs, {job.strategy.value} {how}, {tokens}"
+
+
+def _verdict(found: VerlEstimate) -> list[str]:
+    memory = found.gpu.memory_bytes
+    verb = "fits" if found.peak_bytes <= memory else "does not fit"
+    peak = (
+        f"Peak {gib_text(found.peak_bytes)} in {found.peak_phase.value}: {verb} {found.gpu.name} "
+        f"({gib_text(memory)}), NCCL and the CUDA context apart. Training alone {gib_text(found.training_peak_bytes)}."
+    )
+    pool = (
+        f"The pool holds {gib_text(found.engine_weights_bytes)} of weights; a KV cache for all sequences at once would "
+        f"take {gib_text(found.kv_demand_bytes)}, and the engine serves as many as there is room for."
+    )
+    return [*_wrapped(peak), *_wrapped(pool)]
+
+
+def _rival(rival: RivalView) -> list[str]:
+    lines = ["The public report's rule, and ours, in the actor's update (GB of 10^9 bytes):"]
+    lines.append(f"{_gb(rival.report_bytes)}  the report: 4 x weights, the reference, activations, 2 GB")
+    lines += [f"{_gb(each.size_bytes, signed=True)}  {each.reason}" for each in rival.differences]
+    return [*lines, f"{_gb(rival.ours_bytes)}  ours"]
+
+
+def _report() -> list[str]:
+    ppo, grpo = (report_models_bytes(7 * _GB, has_reference=True, has_critic=critic) for critic in (True, False))
+    saving = 1 - grpo / ppo
+    lines = [f"The report's own table: 7B PPO {ppo / _GB:.0f} GB, GRPO {grpo / _GB:.0f} GB, {saving:.0%} saved."]
+    for row in REPORT_ROWS:
+        lines.append(
+            f"  {row.model} in all {row.printed_total_gb:g} GB; sharded, a GPU: {row.printed_sharded_gb:g} printed, "
+            f"{report_sharded_gb(row):g} by its own parts"
+        )
+    claims = ", ".join(f"{name} {size}" for name, size in CLAIMED_GB.items())
+    return [*lines, f"  its claims for 7B on 8 GPUs, a GPU: {claims} GB"]
+
+
+def _gb(size_bytes: int, *, signed: bool = False) -> str:
+    return f"{size_bytes / _GB:+.1f}".rjust(7) if signed else f"{size_bytes / _GB:.1f}".rjust(7)
+
+
+def _wrapped(text: str) -> list[str]:
+    return wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,187 @@
+"""Several GPUs: hand-worked numbers, properties, and the public report's own accounting."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiler.analytical.parameters import parameter_count
+from profiler.analytical.sharded import (
+    critic_count,
+    gathered_bytes,
+    kept_gradients_bytes,
+    kept_weights_bytes,
+    kv_demand_bytes,
+    layer_parameters,
+    logits_bytes,
+    optimizer_bytes,
+    outside_parameters,
+    pool_bytes,
+    stack_bytes,
+    unreduced_gradients_bytes,
+)
+from profiler.analytical.verl_phases import Component, VerlPhase, verl_estimate
+from profiler.analytical.verl_report import (
+    REPORT_ROWS,
+    report_activation_bytes,
+    report_models_bytes,
+    report_sharded_gb,
+)
+from profiler.analytical.verl_rival import rival_view
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.trial import ALL_LINEAR
+from profiler.domain.verl import Strategy, TrainedModel, VerlJob
+from tests.analytical.conftest import architecture_of
+
+_CARD = KNOWN_GPUS["h100-80gb"]
+_7B = architecture_of("qwen2.5-7b")
+_JOB = VerlJob(
+    model="qwen2.5-7b",
+    n_gpus=8,
+    strategy=Strategy.FSDP,
+    actor=TrainedModel(max_tokens=1_000),
+    critic=None,
+    has_reference=True,
+    ref_param_offload=False,
+    log_prob_max_tokens=1_000,
+    fsdp_size=8,
+    reshard_after_forward=True,
+    tensor_model_parallel_size=1,
+    pipeline_model_parallel_size=1,
+    use_fused_kernels=False,
+    lora_rank=0,
+    lora_target_modules=(ALL_LINEAR,),
+    max_prompt_length=512,
+    max_response_length=1_024,
+    train_batch_size=1_024,
+    rollout_n=8,
+    rollout_tensor_parallel_size=2,
+    gpu_memory_utilization=0.5,
+    free_cache_engine=True,
+)
+_MEGATRON = replace(
+    _JOB, strategy=Strategy.MEGATRON, tensor_model_parallel_size=2, pipeline_model_parallel_size=2, fsdp_size=1
+)
+_BILLION = 10**9
+
+
+def test_shards_by_hand():
+    assert kept_weights_bytes(_JOB, 7 * _BILLION, 4) == 3_500_000_000
+    assert kept_gradients_bytes(_JOB, 7 * _BILLION, 4) == 3_500_000_000
+    assert optimizer_bytes(_JOB, 7 * _BILLION, 4) == 7_000_000_000
+    # tensor 2 x pipeline 2: bfloat16 weights and float32 gradients over 4, masters and two states over all 8
+    assert kept_weights_bytes(_MEGATRON, 7 * _BILLION, 4) == 3_500_000_000
+    assert kept_gradients_bytes(_MEGATRON, 7 * _BILLION, 4) == 7_000_000_000
+    assert optimizer_bytes(_MEGATRON, 7 * _BILLION, 4) == 10_500_000_000
+
+
+def test_what_passes_by_hand(half_billion):
+    assert layer_parameters(half_billion) == 14_912_384
+    assert outside_parameters(half_billion) == 136_135_552
+    assert gathered_bytes(_JOB, half_billion, training=True) == 331_920_640
+    assert gathered_bytes(_MEGATRON, half_billion, training=True) == 0
+    zero2 = replace(_JOB, reshard_after_forward=False)
+    assert gathered_bytes(zero2, half_billion, training=True) == 2 * 494_032_768
+    assert unreduced_gradients_bytes(_JOB, 1_000, reducing=False) == 2_000
+    assert unreduced_gradients_bytes(_JOB, 1_000, reducing=True) == 6_000
+    assert logits_bytes(_JOB, half_billion, 1_000, training=True) == 2 * 303_872_000
+    assert logits_bytes(replace(_JOB, use_fused_kernels=True), half_billion, 1_000, training=True) == 0
+    assert stack_bytes(_JOB, _7B, _JOB.actor) == 200_704_000
+    assert stack_bytes(_JOB, _7B, replace(_JOB.actor, activation_offload=True)) == 14_336_000
+
+
+def test_the_rollout_by_hand():
+    assert pool_bytes(_JOB, 80 * _BILLION) == 40_000_000_000
+    assert kv_demand_bytes(_JOB, _7B) == 90_194_313_216
+
+
+def test_a_critic_has_one_value_for_a_vocabulary(toy):
+    untied = replace(toy, tie_word_embeddings=False)
+
+    assert critic_count(toy) == parameter_count(toy) + 8
+    assert critic_count(untied) == parameter_count(untied) - 800 + 8
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    gpus=st.sampled_from([1, 2, 4, 8]),
+    lora_rank=st.sampled_from([0, 16]),
+    strategy=st.sampled_from([Strategy.FSDP, Strategy.FSDP2, Strategy.MEGATRON]),
+    has_critic=st.booleans(),
+    sleeps=st.booleans(),
+)
+def test_more_gpus_and_more_offloading_never_need_more(gpus, lora_rank, strategy, has_critic, sleeps):
+    job = replace(
+        _JOB,
+        n_gpus=gpus,
+        fsdp_size=gpus,
+        lora_rank=lora_rank,
+        strategy=strategy,
+        critic=TrainedModel() if has_critic else None,
+        free_cache_engine=sleeps,
+    )
+    offloaded = TrainedModel(param_offload=True, optimizer_offload=True, max_tokens=1_000, activation_offload=True)
+    found = verl_estimate(job, _7B, _CARD)
+    wider = verl_estimate(replace(job, n_gpus=2 * gpus, fsdp_size=2 * gpus), _7B, _CARD)
+    lighter = verl_estimate(replace(job, actor=offloaded), _7B, _CARD)
+
+    for phase in found.phases:
+        assert sum(wider.phases[phase].values()) <= sum(found.phases[phase].values())
+        assert sum(lighter.phases[phase].values()) <= sum(found.phases[phase].values())
+    assert found.peak_bytes == max(sum(parts.values()) for parts in found.phases.values())
+    assert (VerlPhase.UPDATE_CRITIC in found.phases) == has_critic
+
+
+def test_offloading_frees_the_other_phases_and_not_the_models_own_update():
+    offloaded = replace(_JOB, actor=replace(_JOB.actor, param_offload=True, optimizer_offload=True))
+    before, after = (verl_estimate(job, _7B, _CARD).phases for job in (_JOB, offloaded))
+
+    assert after[VerlPhase.UPDATE_ACTOR] == before[VerlPhase.UPDATE_ACTOR]
+    assert Component.ACTOR not in after[VerlPhase.ROLLOUT]
+    assert Component.ACTOR_STATE not in after[VerlPhase.LOG_PROB]
+    policy = replace(_JOB, actor=replace(_JOB.actor, offload_policy=True))
+    assert Component.ACTOR not in verl_estimate(policy, _7B, _CARD).phases[VerlPhase.UPDATE_ACTOR]
+
+
+def test_an_engine_that_never_sleeps_keeps_its_pool_in_every_phase():
+    found = verl_estimate(replace(_JOB, free_cache_engine=False), _7B, _CARD)
+
+    assert {parts[Component.POOL] for parts in found.phases.values()} == {pool_bytes(_JOB, _CARD.memory_bytes)}
+
+
+def test_the_reports_own_numbers():
+    ppo = report_models_bytes(7 * _BILLION, has_reference=True, has_critic=True)
+    grpo = report_models_bytes(7 * _BILLION, has_reference=True, has_critic=False)
+
+    assert (ppo, grpo) == (126 * _BILLION, 70 * _BILLION)
+    assert round(100 * (1 - grpo / ppo)) == 44
+    assert [row.printed_total_gb for row in REPORT_ROWS] == [50.7, 109.0, 414.8]
+    assert [row.printed_sharded_gb for row in REPORT_ROWS] == [24.2, 32.8, 71.2]
+    assert [report_sharded_gb(row) for row in REPORT_ROWS] == pytest.approx([28.2, 47.75, 114.8])
+
+
+def test_the_reports_activations_by_hand():
+    shape = {"batch": 1, "tokens": 1_000}
+
+    assert report_activation_bytes(_7B, **shape, checkpointing=False, offloading=False) == 200_704_000
+    assert report_activation_bytes(_7B, **shape, checkpointing=True, offloading=False) == 50_176_000
+    assert report_activation_bytes(_7B, **shape, checkpointing=True, offloading=True) == 15_052_800
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        _JOB,
+        _MEGATRON,
+        replace(_JOB, critic=TrainedModel(optimizer_offload=True), free_cache_engine=False),
+        replace(_JOB, lora_rank=32, use_fused_kernels=True),
+        replace(_JOB, actor=replace(_JOB.actor, offload_policy=True, activation_offload=True)),
+    ],
+)
+def test_the_report_and_every_difference_make_ours(job):
+    found = verl_estimate(job, _7B, _CARD)
+    view = rival_view(found, _7B)
+
+    assert view.ours_bytes == sum(found.phases[VerlPhase.UPDATE_ACTOR].values())
+    assert view.report_bytes + sum(each.size_bytes for each in view.differences) == view.ours_bytes

@@ -1,0 +1,141 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from profiler.config.verl_config import read_verl_config
+from profiler.domain.errors import EXIT_USAGE, UsageError
+from profiler.domain.verl import Strategy
+from profiler.estimate.main import answer, main
+
+_EXAMPLES = Path(__file__).parents[2] / "examples" / "verl"
+
+
+def _write(tmp_path, **dotted):
+    values = {
+        "actor_rollout_ref": {"model": {"path": "Qwen/Qwen2.5-7B-Instruct"}},
+        "algorithm": {"adv_estimator": "grpo"},
+    }
+    for key, value in dotted.items():
+        section = values
+        *parents, last = key.split("__")
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[last] = value
+    path = tmp_path / "verl.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return f"config={path}"
+
+
+@pytest.mark.parametrize(
+    ("name", "training_gb", "peak_phase"),
+    [("basic", 32.4, "rollout"), ("optimised", 24.9, "rollout"), ("extreme", 9.7, "rollout")],
+)
+def test_the_examples(name, training_gb, peak_phase):
+    """What the report claims for them is 35, 16 and 8 GB."""
+    words = [f"config={_EXAMPLES / name}.yaml"]
+    found = json.loads(answer([*words, "format=json"]))
+    text = answer(words)
+
+    assert round(found["training_peak_bytes"] / 1e9, 1) == training_gb
+    assert found["peak_phase"] == peak_phase
+    assert found["tag"] == "estimated, not yet measured"
+    assert found["report_bytes"] + sum(each["bytes"] for each in found["differences"]) == sum(
+        found["phases"]["actor"].values()
+    )
+    assert max(map(len, text.splitlines())) <= 80
+    assert "estimated, not yet measured" in " ".join(text.split())
+    assert "32.8 printed, 47.75 by its own parts" in text
+    assert "7B PPO 126 GB, GRPO 70 GB, 44% saved" in text
+
+
+def test_what_is_absent_is_verls_default():
+    job = read_verl_config({"actor_rollout_ref": {"model": {"path": "Qwen/Qwen2.5-7B"}}})
+
+    assert (job.n_gpus, job.fsdp_size, job.strategy) == (8, 8, Strategy.FSDP)
+    assert job.critic is not None
+    assert not job.has_reference
+    assert (job.actor.weight_bytes, job.actor.max_tokens) == (4, 1_024)
+    assert job.gpu_memory_utilization == 0.5
+
+
+def test_keys_that_decide_memory_are_read():
+    text = """
+    data: {max_prompt_length: 100, max_response_length: 300, train_batch_size: 64}
+    algorithm: {adv_estimator: gae, use_kl_in_reward: true}
+    trainer: {nnodes: 2, n_gpus_per_node: 8, logger: [console], total_epochs: 3}
+    actor_rollout_ref:
+      model: {path: Qwen/Qwen2.5-7B, lora_rank: 32, target_modules: [q_proj], enable_activation_offload: true}
+      actor:
+        strategy: megatron
+        use_dynamic_bsz: true
+        ppo_max_token_len_per_gpu: 5000
+        megatron: {tensor_model_parallel_size: 4, pipeline_model_parallel_size: 2, param_offload: true}
+        optim: {lr: 1e-6}
+      rollout: {name: vllm, n: 5, tensor_model_parallel_size: 4, gpu_memory_utilization: 0.7, free_cache_engine: false,
+                log_prob_max_token_len_per_gpu: 9000, engine_kwargs: {vllm: {swap_space: 4}}}
+    critic: {ppo_max_token_len_per_gpu: 7000, megatron: {optimizer_offload: true}}
+    """
+    job = read_verl_config(yaml.safe_load(text))
+
+    assert (job.n_gpus, job.strategy) == (16, Strategy.MEGATRON)
+    assert (job.tensor_model_parallel_size, job.pipeline_model_parallel_size) == (4, 2)
+    assert job.actor.param_offload and job.actor.activation_offload and job.actor.max_tokens == 5000
+    assert job.critic is not None and job.critic.optimizer_offload and job.critic.max_tokens == 7000
+    assert job.has_reference and not job.free_cache_engine
+    assert (job.lora_rank, job.lora_target_modules, job.rollout_n) == (32, ("q_proj",), 5)
+    # the larger of the rollout's budget and the reference's, which is the actor's where it is not said
+    assert (job.log_prob_max_tokens, job.gpu_memory_utilization) == (9000, 0.7)
+
+
+def test_unknown_keys_and_wrong_values_are_named_together(tmp_path, capsys):
+    word = _write(
+        tmp_path,
+        data__max_promt_length=512,
+        trainer__n_gpus_per_node=0,
+        actor_rollout_ref__actor__ulysses_sequence_parallel_size=4,
+        actor_rollout_ref__rollout__gpu_memory_utilization="much",
+        reward_model__enable=True,
+    )
+
+    assert main([word, "model=qwen2.5-7b", "gpu=h100"]) == EXIT_USAGE
+    said = {line.partition("=")[0]: line for line in capsys.readouterr().err.splitlines()}
+    assert set(said) == {
+        "model",
+        "gpu",
+        "data.max_promt_length",
+        "trainer.n_gpus_per_node",
+        "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
+        "actor_rollout_ref.rollout.gpu_memory_utilization",
+        "reward_model.enable",
+    }
+    assert "Did you mean 'data.max_prompt_length'?" in said["data.max_promt_length"]
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "named"),
+    [
+        ("rollout", "tensor_model_parallel_size", 3, "actor_rollout_ref.rollout.tensor_model_parallel_size"),
+        ("rollout", "gpu_memory_utilization", 1.5, "actor_rollout_ref.rollout.gpu_memory_utilization"),
+        ("actor", "fsdp_config", {"fsdp_size": 3}, "actor_rollout_ref.actor.fsdp_config.fsdp_size"),
+        ("actor", "fsdp_config", {"model_dtype": "int8"}, "actor_rollout_ref.actor.fsdp_config.model_dtype"),
+        ("actor", "strategy", "fsdp3", "actor_rollout_ref.actor.strategy"),
+    ],
+)
+def test_values_that_cannot_be(section, key, value, named):
+    values = {"actor_rollout_ref": {"model": {"path": "Qwen/Qwen2.5-7B"}, section: {key: value}}}
+
+    with pytest.raises(UsageError) as error:
+        read_verl_config(values)
+    assert [fault.key for fault in error.value.faults] == [named]
+
+
+def test_references_of_verls_own_files_mean_its_defaults(tmp_path):
+    word = _write(
+        tmp_path,
+        actor_rollout_ref__rollout__name="???",
+        actor_rollout_ref__ref__log_prob_use_dynamic_bsz="${oc.select:actor_rollout_ref.actor.use_dynamic_bsz,false}",
+    )
+
+    assert "verl GRPO on 8 GPUs" in answer([word])
