@@ -20,6 +20,11 @@ from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import Backend, Lengths, TrialSpec
+from profiler.measurement.nvml import GpuProbe
+from profiler.measurement.process_tree import RecentProcessTree
+from profiler.measurement.pynvml_driver import PynvmlDriver
+from profiler.measurement.sampler import PERIOD_S, Sampler
+from profiler.measurement.visible import visible_gpus
 from profiler.simulation import op_plans
 from profiler.worker.simulated import SimulatedRun, simulate
 
@@ -27,6 +32,8 @@ Result = TypeVar("Result")
 
 _CARD = KNOWN_GPUS["h100-80gb"]
 _TRIAL = TrialSpec(backend=Backend.SIMULATED, gpu=_CARD.name, model="qwen2.5-0.5b", beta=0.04)
+
+_SAMPLES = 1000
 
 
 def main() -> int:
@@ -48,6 +55,7 @@ def main() -> int:
     large_s, _ = _timed(lambda: simulate(large, BUILTIN_MODELS[large.model].config))
     table.add_row("14B, full, 8-bit, checkpointing", f"{large_s:.1f} s", "0.5B", f"{large_s / small_s:.1f}")
     _add_allocator(table, small, small_s)
+    _add_sampler(table)
     console.print(table)
     return 0
 
@@ -57,6 +65,18 @@ def _add_allocator(table: Table, run: SimulatedRun, small_s: float) -> None:
     replay_s = _seconds(lambda: replay_on_card(run.trace, capacity_bytes=_CARD.memory_bytes, config=AllocatorConfig()))
     each = f"{replay_s:.1f} s, {1e6 * replay_s / events:.1f} µs an event"
     table.add_row(f"one more card: {events:,} events replayed", each, "0.5B", f"{replay_s / small_s:.2f}")
+
+
+def _add_sampler(table: Table) -> None:
+    """What looking costs: the time of one sample, as a share of the time from one to the next."""
+    visible = visible_gpus()
+    if not visible.gpus:
+        table.add_row("one sample of the driver", "no GPU here", "", "")
+        return
+    probe = GpuProbe(PynvmlDriver(), visible.gpus[0].uuid, own_processes=RecentProcessTree())
+    sampler = Sampler(probe, clock=time.monotonic, where=lambda: (None, 0))
+    sample_s = _seconds(lambda: [sampler.take() for _ in range(_SAMPLES)]) / _SAMPLES
+    table.add_row("one sample of the driver", f"{1e6 * sample_s:.0f} µs", "its period", f"{sample_s / PERIOD_S:.3f}")
 
 
 def _start_up() -> None:

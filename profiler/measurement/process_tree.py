@@ -1,6 +1,8 @@
 """Which processes are ours: this one and what it started."""
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -14,6 +16,31 @@ def process_tree(root: int | None = None) -> frozenset[int]:
             found.add(pid)
             waiting += _children(pid)
     return frozenset(found)
+
+
+class RecentProcessTree:
+    """`process_tree`, asked anew at most once in `for_s` seconds: it reads a file for each thread of each process."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        for_s: float = 1.0,
+        tree: Callable[[], frozenset[int]] = process_tree,
+    ) -> None:
+        """`clock` is monotonic."""
+        self._clock = clock
+        self._for_s = for_s
+        self._tree = tree
+        self._found = tree()
+        self._found_at_s = clock()
+
+    def __call__(self) -> frozenset[int]:
+        """The processes as they were at most `for_s` seconds ago."""
+        now_s = self._clock()
+        if now_s - self._found_at_s >= self._for_s:
+            self._found, self._found_at_s = self._tree(), now_s
+        return self._found
 
 
 def _children(pid: int) -> list[int]:

@@ -18,7 +18,7 @@ from profiler.measurement.cuda import CudaDevice
 from profiler.measurement.growth import growth
 from profiler.measurement.nvml import GpuLostError, GpuProbe, Nvml, NvmlError
 from profiler.measurement.phase_counters import PhaseCounters, by_phase, peak_of_steps
-from profiler.measurement.process_tree import process_tree
+from profiler.measurement.process_tree import RecentProcessTree
 from profiler.measurement.sampler import PERIOD_S, Sampler
 from profiler.worker.card import Card, prepare_card
 from profiler.worker.oom_message import read_oom_message
@@ -53,7 +53,7 @@ class Instruments:
     assumed_context_bytes: Callable[[tuple[int, int]], int]
     """What CUDA takes on a card of that compute capability; only for capping."""
     clock: Callable[[], float] = time.monotonic
-    own_processes: Callable[[], frozenset[int]] = process_tree
+    own_processes: Callable[[], frozenset[int]] = field(default_factory=RecentProcessTree)
     sample_period_s: float = PERIOD_S
 
 

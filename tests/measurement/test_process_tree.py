@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from profiler.measurement.process_tree import process_tree
+from profiler.measurement.process_tree import RecentProcessTree, process_tree
 
 
 def test_grandchildren_are_ours_and_the_parent_is_not():
@@ -19,3 +19,10 @@ def test_grandchildren_are_ours_and_the_parent_is_not():
         assert process_tree(child.pid) == {child.pid, grandchild}
         child.communicate("\n")
     assert child.pid not in process_tree()
+
+
+def test_a_recent_tree_is_asked_for_once_a_second():
+    moments = [0.0, 0.1, 0.9, 1.0, 1.5, 2.1]
+    trees = [frozenset({1}), frozenset({2}), frozenset({3})]
+    recent = RecentProcessTree(clock=lambda: moments.pop(0), for_s=1.0, tree=lambda: trees.pop(0))
+    assert [recent() for _ in range(5)] == [{1}, {1}, {2}, {2}, {3}]

@@ -1,0 +1,9 @@
+"""Memory does not depend on what the weights say: random weights measure what trained ones would."""
+
+from measured_on_cpu import MODEL, TRIAL, measure_on_cpu
+
+
+def test_peaks_of_every_phase_are_the_same_with_other_weights_and_other_samples() -> None:
+    one, other = (measure_on_cpu(model_config=MODEL, seed=seed, **TRIAL).stretches for seed in (0, 1))
+    assert len(one) > 10
+    assert one == other
