@@ -33,6 +33,7 @@ def run_trials(
     preload: Sequence[str] = PRELOAD,
     resume: bool = True,
     snapshot: bool = False,
+    sample_period_s: float | None = None,
 ) -> tuple[str, ...]:
     """Run every trial of `plan` in a process of its own, and see that each has a record in `store` afterwards.
 
@@ -50,6 +51,7 @@ def run_trials(
         preload: Modules imported once, in the process that workers are forked from.
         resume: Leave alone what has an answered record by its turn; two sweeps in one folder share the work so.
         snapshot: Have trials write memory snapshots beside their records.
+        sample_period_s: How often measured trials look at the GPU's driver; None for never.
 
     Returns:
         A sentence for each GPU that was given up on the way.
@@ -74,6 +76,7 @@ def run_trials(
             target=target,
             resume=resume,
             snapshot=snapshot,
+            sample_period_s=sample_period_s,
         ),
     )
     warm_up(preload, jobs=jobs)

@@ -48,6 +48,7 @@ class Conditions:
     target: str
     resume: bool
     snapshot: bool
+    sample_period_s: float | None
 
 
 @dataclass(kw_only=True)
@@ -177,6 +178,7 @@ class RunningSweep:
             stderr_path=str(path.with_suffix(".stderr")),
             siblings=tuple(sibling.trial for sibling in siblings),
             snapshot=self.given.snapshot,
+            sample_period_s=self.given.sample_period_s,
             gpu_uuid=slot.uuid if slot else None,
             heartbeat_path=str(heartbeat.path),
         )

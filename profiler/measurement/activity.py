@@ -7,11 +7,13 @@ from profiler.domain.outcome import PhasePeak, Sample
 
 
 def with_activity(peaks: Sequence[PhasePeak], samples: Sequence[Sample]) -> tuple[PhasePeak, ...]:
-    """`peaks`, each with the means of the samples taken in its phase; None where there was none.
+    """`peaks`, each with the means of the samples taken in its phase; None where there was none, or none at all.
 
     Means are over samples, which are equally far apart. `sampled_max_device_bytes` is a lower bound: what is shorter
     than the period can fall between two samples.
     """
+    if not samples:
+        return tuple(peaks)
     return tuple(_with_activity(peak, [one for one in samples if one.phase is peak.phase]) for peak in peaks)
 
 

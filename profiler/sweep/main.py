@@ -196,6 +196,7 @@ def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs
             resume=settings.resume and not settings.snapshot,
             snapshot=settings.snapshot,
             stall_s=settings.stall_s,
+            sample_period_s=settings.sample_period_s,
             gpu_uuids=sweep.gpu_uuids,
             pruning=pruning,
         )
@@ -209,7 +210,8 @@ def _is_pending(sweep: Sweep, trial: PlannedTrial, record: TrialRecord | None) -
         return True
     if record.outcome.status is Status.IMPLIED:
         return not sweep.settings.prune
-    return sweep.settings.snapshot and not snapshot_path(sweep.folder, trial.trial_id).exists()
+    has_snapshot = trial.spec.backend is not Backend.CPU and record.outcome.status in (Status.OK, Status.OOM)
+    return sweep.settings.snapshot and has_snapshot and not snapshot_path(sweep.folder, trial.trial_id).exists()
 
 
 def _assemble(

@@ -33,6 +33,7 @@ class RunTrials(Protocol):
         resume: bool,
         snapshot: bool,
         stall_s: float,
+        sample_period_s: float | None,
         gpu_uuids: Sequence[str],
         pruning: "Pruning | None",
     ) -> Sequence[str]:
@@ -84,6 +85,7 @@ def _run_trials(
     resume: bool,
     snapshot: bool,
     stall_s: float,
+    sample_period_s: float | None,
     gpu_uuids: Sequence[str],
     pruning: "Pruning | None",
 ) -> Sequence[str]:
@@ -100,6 +102,7 @@ def _run_trials(
         resume=resume,
         snapshot=snapshot,
         stall_s=stall_s,
+        sample_period_s=sample_period_s,
         gpus=GpuPool(gpu_uuids, nvml=PynvmlDriver()) if gpu_uuids else None,
         pruning=pruning,
     )

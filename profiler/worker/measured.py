@@ -54,7 +54,8 @@ class Instruments:
     """What CUDA takes on a card of that compute capability; only for capping."""
     clock: Callable[[], float] = time.monotonic
     own_processes: Callable[[], frozenset[int]] = field(default_factory=RecentProcessTree)
-    sample_period_s: float = PERIOD_S
+    sample_period_s: float | None = PERIOD_S
+    """None to take no samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +141,10 @@ class _MeasuredTrial:
         self._counters = PhaseCounters(self._cuda, clock=self._tools.clock, at_border=self._at_border)
         probe = self._probe(self.uuid)
         sampler = Sampler(
-            probe, clock=self._tools.clock, where=self._counters.where, period_s=self._tools.sample_period_s
+            probe, clock=self._tools.clock, where=self._counters.where, period_s=self._tools.sample_period_s or PERIOD_S
         )
-        sampler.start()
+        if self._tools.sample_period_s is not None:
+            sampler.start()
         try:
             outcome = self._trained(train, sampler)
         finally:
@@ -256,7 +258,7 @@ class _MeasuredTrial:
                 peak_device_bytes=None if device is None else device + (self._before_bytes or 0),
                 sampled_max_bytes=seen,
             ),
-            sample_period_s=sampler.period_s,
+            sample_period_s=self._tools.sample_period_s,
             settled_step=grown.settled_step,
             growth_bytes_per_step=grown.slope_bytes_per_step,
             not_measured=self._not_measured(probe),

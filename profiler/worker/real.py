@@ -59,6 +59,7 @@ def run_real(
     *,
     gpu_uuid: str | None = None,
     snapshot: bool = False,
+    sample_period_s: float | None = None,
     beat: Beat = lambda: None,
 ) -> Measured:
     """Run the trial and measure what there is to measure: GPU memory on CUDA, none on the CPU."""
@@ -74,7 +75,12 @@ def run_real(
         return Measured(outcome=replace(trained, phases=tuple(phases)))
     return measure(
         MeasuringTask(spec=spec, gpu_uuid=gpu_uuid, snapshot=snapshot, started_s=started_s),
-        Instruments(cuda=TorchCuda(), nvml=PynvmlDriver(), assumed_context_bytes=cuda_context_bytes),
+        Instruments(
+            cuda=TorchCuda(),
+            nvml=PynvmlDriver(),
+            assumed_context_bytes=cuda_context_bytes,
+            sample_period_s=sample_period_s,
+        ),
         lambda observer: train(observer, torch.device("cuda", 0)),
     )
 

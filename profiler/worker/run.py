@@ -34,6 +34,7 @@ def run_job(job: WorkerJob) -> None:
         model_config,
         gpu_uuid=job.gpu_uuid,
         snapshot=job.snapshot,
+        sample_period_s=job.sample_period_s,
         beat=(lambda: beat(Path(path))) if path is not None else (lambda: None),
     )
     outcome = measured.outcome

@@ -1,5 +1,7 @@
 """A command line against a made-up world."""
 
+import logging
+
 import pytest
 from sweep_fakes import FakeWorld
 
@@ -9,6 +11,16 @@ from profiler.sweep import main
 @pytest.fixture
 def world():
     return FakeWorld()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before():
+    """Hydra's `--info` turns on its log for as long as the process lives; a test is not that long."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture

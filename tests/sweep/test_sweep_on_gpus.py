@@ -22,6 +22,30 @@ def gpus(*names, driver="580.65.06"):
     return VisibleGpus(gpus=found, note="", driver_version=driver)
 
 
+def test_how_often_the_driver_is_looked_at(sweep, world):
+    world.visible = H100
+    sweep(GRID, "model=tiny")
+    sweep(GRID, "model=tiny", "resume=false", "sample_period_s=null")
+    assert [how["sample_period_s"] for _, how in world.runs] == [0.01, None]
+
+
+@pytest.mark.parametrize(
+    ("backend", "status", "again"),
+    [
+        ("cuda", Status.OOM, True),
+        ("simulated", Status.OK, True),
+        ("cpu", Status.OK, False),
+        ("simulated", Status.UNSUPPORTED, False),
+    ],
+)
+def test_a_snapshot_is_fetched_only_where_there_can_be_one(sweep, world, backend, status, again):
+    world.visible = H100
+    world.statuses = {"tiny": status}
+    for more in ([], ["snapshot=true"]):
+        sweep(GRID, "model=tiny", f"backend={backend}", *more)
+    assert len(world.runs) == (2 if again else 1)
+
+
 def test_all_gpus_of_the_machine_are_slots(sweep, world):
     world.visible = gpus("NVIDIA H200", "NVIDIA H200")
     sweep(GRID, "model=tiny")
@@ -149,7 +173,12 @@ def test_no_gpu_left_is_33_and_what_is_there_is_kept(sweep, world):
 
 @pytest.mark.parametrize(
     ("word", "text"),
-    [("stall_s=0", "stall_s=0"), ("price_per_hour=-1", "price_per_hour=-1"), ("prune=maybe", "prune=maybe")],
+    [
+        ("sample_period_s=0", "sample_period_s=0"),
+        ("stall_s=0", "stall_s=0"),
+        ("price_per_hour=-1", "price_per_hour=-1"),
+        ("prune=maybe", "prune=maybe"),
+    ],
 )
 def test_wrong_values_are_told_before_anything_starts(sweep, world, word, text):
     code, _, err = sweep(GRID, word)

@@ -48,7 +48,7 @@ class World:
         train: Callable[[TrialObserver], Outcome],
         *,
         snapshot: bool = False,
-        sample_period_s: float = 0.001,
+        sample_period_s: float | None = 0.001,
         **spec: object,
     ) -> Measured:
         def training(observer: TrialObserver) -> Outcome:
@@ -157,6 +157,15 @@ def test_a_spike_between_two_samples_is_counted_exactly_and_said_to_be_missed(wo
     assert outcome.peak_reserved_bytes == 9 * GIB
     assert outcome.sampled_max_device_bytes == world.cuda.others_bytes + CONTEXT_BYTES
     assert outcome.missed_by_sampling_bytes == 9 * GIB
+
+
+def test_without_samples_the_counters_say_the_same(world: World) -> None:
+    measured = world.measure(world.three_steps, sample_period_s=None)
+    assert measured.samples == ()
+    outcome = measured.outcome
+    assert (outcome.peak_allocated_bytes, outcome.context_bytes) == (9 * GIB, CONTEXT_BYTES)
+    assert (outcome.sample_period_s, outcome.sampled_max_device_bytes, outcome.phases[0].samples) == (None, None, None)
+    assert "utilisation_percent" not in world.nvml.asked
 
 
 def test_retries_are_those_of_the_trial_and_not_of_the_check_of_the_cap() -> None:
