@@ -8,7 +8,18 @@ from profiler.domain.errors import UsageError
 
 CASES = [{"tuning": "full", "optim": "a"}, {"tuning": "full", "optim": "b"}, {"tuning": "lora", "optim": "a"}]
 VALUES = {"question": "Why?", "axes": {"model": ["x", "y"]}, "cases": CASES, "seed": 0, "results_dir": "r"}
-RUN = {"results_dir": "r", "dry_run": False, "resume": True, "snapshot": False, "timeout_s": 10, "jobs": None}
+RUN = {
+    "results_dir": "r",
+    "dry_run": False,
+    "resume": True,
+    "snapshot": False,
+    "timeout_s": 10,
+    "jobs": None,
+    "stall_s": 900,
+    "sample_period_s": 0.01,
+    "prune": True,
+    "price_per_hour": None,
+}
 
 
 def points(overrides=(), **values):
@@ -76,11 +87,26 @@ def test_run_settings():
     assert set(RUN) == set(RUN_KEYS)
     settings = read_run_settings({**RUN, "timeout_s": 2.5, "jobs": 3})
     assert (settings.timeout_s, settings.jobs, settings.resume) == (2.5, 3, True)
+    assert (settings.sample_period_s, settings.prune, settings.price_per_hour) == (0.01, True, None)
+    never = read_run_settings({**RUN, "sample_period_s": None, "price_per_hour": 2})
+    assert (never.sample_period_s, never.price_per_hour) == (None, 2.0)
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("results_dir", ""), ("dry_run", "no"), ("resume", None), ("timeout_s", 0), ("timeout_s", None), ("jobs", 0)],
+    [
+        ("results_dir", ""),
+        ("dry_run", "no"),
+        ("resume", None),
+        ("timeout_s", 0),
+        ("timeout_s", None),
+        ("jobs", 0),
+        ("stall_s", 0),
+        ("stall_s", None),
+        ("sample_period_s", 0),
+        ("prune", None),
+        ("price_per_hour", -1),
+    ],
 )
 def test_wrong_run_settings(key, value):
     with pytest.raises(UsageError) as caught:
