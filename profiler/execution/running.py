@@ -129,6 +129,8 @@ class RunningSweep:
 
     def _try_to_start(self, trial: PlannedTrial, *, wait_for_lock: bool) -> bool:
         """Start a trial, or settle it without; False if it has to wait."""
+        if self.waits_for_gpu and trial.spec.backend is Backend.CUDA:
+            return False  # the one before it got none either
         lock = take_lock(self.given.store.path(trial.trial_id).with_suffix(".lock"), wait=wait_for_lock)
         if lock is None:
             return False
