@@ -3,7 +3,7 @@
 from profiler.analytical.instants import Instant
 from profiler.analytical.reserved import peak_reserved_bytes
 from profiler.analytical.rule import rule_of_thumb
-from profiler.analytical.standing import standing
+from profiler.analytical.standing import standing, standing_at_rollout
 from profiler.analytical.step_instants import (
     load_instants,
     optimizer_instant,
@@ -23,11 +23,12 @@ from profiler.domain.trial import TrialSpec
 def instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Every moment that is considered, in the order of a step."""
     held = standing(spec, architecture)
+    at_rollout = standing_at_rollout(spec, held)
     return (
         *load_instants(spec, architecture),
-        *rollout_instants(spec, architecture, held),
-        *score_instants(spec, architecture, held),
-        reward_instant(spec, architecture, held),
+        *rollout_instants(spec, architecture, at_rollout),
+        *score_instants(spec, architecture, at_rollout),
+        reward_instant(spec, architecture, at_rollout),
         *training_instants(spec, architecture, held),
         optimizer_instant(spec, architecture, held),
     )

@@ -2,7 +2,7 @@
 
 from profiler.analytical.instants import Bytes
 from profiler.analytical.optimizer_state import optimizer_state_bytes
-from profiler.analytical.quantities import Coded, Count, looked_up, where
+from profiler.analytical.quantities import Coded, Count, both, looked_up, where, whole_units
 from profiler.analytical.trained import (
     FLOAT32_BYTES,
     INT64_BYTES,
@@ -85,7 +85,26 @@ def standing(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
     }
 
 
+def standing_at_rollout(spec: TrialKeys, held: Bytes) -> Bytes:
+    """What stands while completions are generated and scored, of what `held` says stands after the first step.
+
+    trl generates once in `steps_per_generation` micro-batches. A trial that is over before it generates again has no
+    optimizer state in its only rollout, and no backward has made the second thread's workspace yet. By hand, 2 steps of
+    1 micro-batch and 2 micro-batches a generation: one rollout, so neither.
+    """
+    accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
+    micro_batches = spec.steps * accumulation
+    after_a_step = generation * whole_units(accumulation, generation)
+    workspace = held[Category.WORKSPACE]
+    return {
+        **held,
+        Category.OPTIMIZER_STATE: where(after_a_step < micro_batches, held[Category.OPTIMIZER_STATE], 0),
+        Category.WORKSPACE: where(generation < micro_batches, workspace, workspace // 2),
+    }
+
+
 def unfinished_gradient_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Gradients that a rollout finds: those of an accumulation that is not finished, where trl generates within one."""
-    unfinished = spec.steps_per_generation < spec.gradient_accumulation_steps
+    accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
+    unfinished = both(generation % accumulation != 0, generation < spec.steps * accumulation)
     return where(unfinished, gradient_bytes(spec, architecture), 0)

@@ -95,7 +95,9 @@ def _pass(
     kept = head_categories(head_saved(spec, architecture, batch))
     casts = autocast_weight_copy_bytes(spec, architecture)
     stack = stack_saved_bytes(spec, architecture, batch)
-    earlier = times(rows_before, added(kept, {Category.ACTIVATIONS: stack}, final_norm))
+    # Autocast begins anew for each row, so rows whose layers are saved have saved their own copies of the weights.
+    own_casts = 0 if spec.gradient_checkpointing else casts
+    earlier = times(rows_before, added(kept, {Category.ACTIVATIONS: stack + own_casts}, final_norm))
     until_the_end = added(held, earlier)
     until_the_first = added(until_the_end, {Category.INPUTS: attention_mask_bytes(batch)})
     layers = added(until_the_first, {Category.GRADIENTS: gradients, Category.ACTIVATIONS: casts + stack})

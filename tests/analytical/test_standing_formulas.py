@@ -16,7 +16,13 @@ from profiler.analytical.optimizer_state import (
     paged_adamw_8bit_state_bytes,
 )
 from profiler.analytical.parameters import TensorGroup
-from profiler.analytical.standing import cublas_workspace_bytes, untied_head_bytes
+from profiler.analytical.standing import (
+    cublas_workspace_bytes,
+    standing,
+    standing_at_rollout,
+    unfinished_gradient_bytes,
+    untied_head_bytes,
+)
 from profiler.analytical.trained import gradient_bytes
 from profiler.analytical.weights import (
     adapter_bytes,
@@ -27,6 +33,7 @@ from profiler.analytical.weights import (
     reference_bytes,
     weights_bytes,
 )
+from profiler.domain.memory import Category
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import ALL_LINEAR, Backend, Dtype, TrialSpec, Tuning
 
@@ -142,3 +149,24 @@ def test_workspaces_by_card():
 def test_a_head_is_made_before_it_is_tied(half_billion):
     assert untied_head_bytes(_FULL, half_billion) == 272_269_312
     assert untied_head_bytes(_FULL, replace(half_billion, tie_word_embeddings=False)) == 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "accumulation", "generation", "has_state", "has_gradients"),
+    [
+        (3, 4, 4, True, False),
+        (1, 4, 4, False, False),
+        (2, 1, 2, False, False),
+        (3, 1, 2, True, False),
+        (2, 4, 1, True, True),
+        (1, 4, 1, False, True),
+        (2, 2, 3, True, True),
+        (1, 2, 3, False, False),
+    ],
+)
+def test_what_a_rollout_finds(half_billion, steps, accumulation, generation, has_state, has_gradients):
+    spec = replace(_FULL, steps=steps, gradient_accumulation_steps=accumulation, steps_per_generation=generation)
+    found = standing_at_rollout(spec, standing(spec, half_billion))
+
+    assert bool(found[Category.OPTIMIZER_STATE]) == has_state
+    assert bool(unfinished_gradient_bytes(spec, half_billion)) == has_gradients
