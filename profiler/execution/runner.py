@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import PlannedTrial
+from profiler.execution.conditions import Conditions
 from profiler.execution.gpus import GpuPool
 from profiler.execution.job import SweepObserver
 from profiler.execution.pruning import Pruning
-from profiler.execution.running import Conditions, RunningSweep
+from profiler.execution.running import RunningSweep
 from profiler.execution.warm import PRELOAD, warm_up
 from profiler.execution.worker_process import Patience
 from profiler.storage.records import RecordStore

@@ -8,19 +8,18 @@ from multiprocessing.connection import wait
 from typing import Self
 
 from profiler.domain.errors import EXIT_TOO_MANY_FAILURES, ProfilerError
-from profiler.domain.outcome import Outcome, Status, TrialRecord, Versions
+from profiler.domain.outcome import Outcome, Status, TrialRecord
 from profiler.domain.trial import Backend, PlannedTrial, run_key
-from profiler.execution.gpus import GpuPool, GpuSlot, GpuUnusableError
+from profiler.execution.conditions import Conditions
+from profiler.execution.gpus import GpuSlot, GpuUnusableError
 from profiler.execution.heartbeat import Heartbeat
 from profiler.execution.host_memory import oom_kills
-from profiler.execution.job import SweepObserver, WorkerJob
+from profiler.execution.job import WorkerJob
 from profiler.execution.lock import Lock, take_lock
-from profiler.execution.pruning import Pruning
 from profiler.execution.stamp import stamp_of
 from profiler.execution.verdict import judge
 from profiler.execution.warm import start_process
-from profiler.execution.worker_process import Patience, Sibling, WorkerProcess
-from profiler.storage.records import RecordStore
+from profiler.execution.worker_process import Sibling, WorkerProcess
 
 MAX_FAILURES_IN_A_ROW = 5
 
@@ -32,23 +31,6 @@ class TooManyFailuresError(ProfilerError):
     """Trial after trial fails: the cause is not in the trials."""
 
     exit_code = EXIT_TOO_MANY_FAILURES
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conditions:
-    """How trials are run; `run_trials` explains each."""
-
-    store: RecordStore
-    versions: Versions
-    jobs: int
-    patience: Patience
-    observer: SweepObserver
-    gpus: GpuPool | None
-    pruning: Pruning | None
-    target: str
-    resume: bool
-    snapshot: bool
-    sample_period_s: float | None
 
 
 @dataclass(kw_only=True)
@@ -96,8 +78,10 @@ class RunningSweep:
                     self.running.remove(worker)
                     self._conclude(worker)
         if self.stranded and self.given.gpus is not None:
+            left = len(self.stranded)
+            were = "trial was" if left == 1 else "trials were"
             reasons = " ".join(self.given.gpus.retired)
-            raise GpuUnusableError(f"{len(self.stranded)} trials were not run: no GPU is left. {reasons}")
+            raise GpuUnusableError(f"{left} {were} not run: no GPU is left. {reasons}")
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 /* A libnvidia-ml.so.1 with one GPU, for tests: pynvml's real calls, without a driver.
- * The environment variable STUB_NVML_BROKEN holds "function=code;function=code": those fail with that code. */
+ * The environment variable STUB_NVML_BROKEN holds "function=code;function=code": those fail with that code.
+ * STUB_NVML_USED_MIB is what is in use on the GPU, 3072 without it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,11 @@ static int answer(const char *function) {
     return found ? atoi(found + strlen(wanted)) : 0;
 }
 
+static unsigned long long used(void) {
+    const char *mib = getenv("STUB_NVML_USED_MIB");
+    return (mib ? strtoull(mib, NULL, 10) : 3072) << 20;
+}
+
 #define ANSWER int code = answer(__func__); if (code) return code
 
 int nvmlInitWithFlags(unsigned flags) { (void)flags; ANSWER; return 0; }
@@ -44,14 +50,14 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
 int nvmlDeviceGetMemoryInfo_v2(void *handle, memory_v2 *memory) {
     ANSWER;
     (void)handle;
-    memory->total = 80 * GIB, memory->reserved = GIB, memory->used = 3 * GIB, memory->free = 76 * GIB;
+    memory->total = 80 * GIB, memory->reserved = GIB, memory->used = used(), memory->free = 79 * GIB - used();
     return 0;
 }
 
 int nvmlDeviceGetMemoryInfo(void *handle, memory_v1 *memory) {
     ANSWER;
     (void)handle;
-    memory->total = 80 * GIB, memory->used = 4 * GIB, memory->free = 76 * GIB;
+    memory->total = 80 * GIB, memory->used = GIB + used(), memory->free = 79 * GIB - used();
     return 0;
 }
 
