@@ -268,7 +268,8 @@ class RunningSweep:
             record = self.given.store.find(trial.trial_id)
         if record is not None and not fault:
             return record
-        outcome = record.outcome if record is not None else self._judged(worker)
+        held_s = worker.elapsed_s if worker.slot is not None else None
+        outcome = record.outcome if record is not None else replace(self._judged(worker), gpu_s=held_s)
         if fault:
             outcome = replace(outcome, status=Status.DEVICE_FAULT, message=f"The GPU broke: {fault}.")
         record = self._record(trial, outcome)

@@ -234,7 +234,11 @@ def _conclude(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, rec
     planned = {trial.trial_id for trial in plan}
     with readable():
         parts.render_folder(sweep.folder, to_terminal=True, trial_ids=planned)
-    spent = gpu_time([record for record in records if record.trial_id in planned])
+    of_plan = [record for record in records if record.trial_id in planned]
+    for missing in dict.fromkeys(record.outcome.not_measured for record in of_plan):
+        if missing:
+            say(f"Not measured: {missing}.")
+    spent = gpu_time(of_plan)
     if spent is not None:
         say(spent.sentence(price_per_hour=sweep.settings.price_per_hour))
     answered = {record.trial_id for record in records if _answered(record)}

@@ -75,6 +75,13 @@ def test_the_gpu_is_chosen_before_the_worker_imports_anything(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_trial_without_a_record_of_its_own_took_gpu_time_too(run, gpus):
+    witness = run([on_cuda("a", "raises"), planned("b", "raises")], gpus=gpus())
+
+    assert witness.records["a"].outcome.gpu_s > 0
+    assert witness.records["b"].outcome.gpu_s is None
+
+
 # ---- two sweeps, one GPU (row 14) ------------------------------------------------------------------------------------
 
 _HOLDER = """

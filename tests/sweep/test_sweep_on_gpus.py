@@ -138,7 +138,7 @@ def test_gpu_seconds_and_money_at_the_end(sweep, world):
 
     def run_trials(plan, **how):
         for trial in plan:
-            outcome = Outcome(status=Status.OK, gpu_s=72.0)
+            outcome = Outcome(status=Status.OK, gpu_s=72.0, not_measured="power: Not Supported")
             world.store.write(
                 TrialRecord(
                     trial_id=trial.trial_id,
@@ -154,6 +154,7 @@ def test_gpu_seconds_and_money_at_the_end(sweep, world):
     world.run_trials = run_trials
     code, out, err = sweep(GRID, "model=tiny", "price_per_hour=3")
     assert code == 0
+    assert out.count("Not measured: power: Not Supported.") == 1
     assert "GPU time of these trials: 360 s (0.10 h); 0.30 at 3 an hour." in out
     assert err == "GPU GPU-1 is not used any more: it broke.\n"
 
