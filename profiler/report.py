@@ -1,8 +1,9 @@
-"""`python -m profiler.report results/<grid>`: the table, `report.md` and the figures again, from what is stored."""
+"""`python -m profiler.report results/<grid>`: the table, the pages and the figures again, from what is stored."""
 
 import argparse
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -10,24 +11,31 @@ from rich.console import Console
 
 from profiler.analysis.accuracy import accuracies
 from profiler.analysis.comparison import Section, compare
+from profiler.analysis.frames import comparison_frame
 from profiler.analysis.gates import Gate, gates, pairs
-from profiler.analysis.peaks import largest_rows, phase_rows, stacks
+from profiler.analysis.peaks import LargestRow, PhaseRow, Stack, largest_rows, phase_rows, stacks
+from profiler.analysis.repeat import repeat_commands
 from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError, nearest
 from profiler.domain.memory import Origin
 from profiler.rendering.figures.catalogue import Drawing, drawings, too_much
 from profiler.rendering.figures.files import as_png, as_svg
+from profiler.rendering.html.page import EmbeddedFigure, HtmlSection, html_page
 from profiler.rendering.markdown import DrawnFigure, SectionPage, report_page
 from profiler.rendering.terminal import print_comparison
 from profiler.storage.atomic import write_atomically
 from profiler.storage.published import read_published
 from profiler.storage.tables import Tables, read_tables
 
-PAGE = "report.md"
+PAGE = "report.html"
+"""The page that opens from disk, with everything inside."""
+MARKDOWN = "report.md"
+"""The page that GitHub shows, with the figures beside it."""
+TABLE = "comparison.csv"
 FIGURES = "figures"
 
 
 def render_folder(folder: Path, *, console: Console | None, trial_ids: Collection[str] | None = None) -> None:
-    """Draw the stored results of a grid: the table on `console`, `report.md` and `figures/` in `folder`.
+    """Draw the stored results of a grid: the table on `console`, pages, `comparison.csv` and `figures/` in `folder`.
 
     Args:
         folder: `<results_dir>/<grid>/`.
@@ -41,23 +49,19 @@ def render_folder(folder: Path, *, console: Console | None, trial_ids: Collectio
     """
     tables, published = read_tables(folder), read_published()
     sections = compare(tables.runs, published)
-    pages = [_section_page(folder, tables, section, number) for number, section in enumerate(sections, start=1)]
+    drawn = [_drawn(folder, tables, section, number) for number, section in enumerate(sections, start=1)]
     judged = _gates(tables, sections)
-    page = report_page(
-        grid=folder.resolve().name,
-        question=tables.question,
-        command=_command(folder, tables),
-        pages=pages,
-        gates=judged,
-    )
-    write_atomically(folder / PAGE, page.encode())
+    about = _About(grid=folder.resolve().name, question=tables.question, command=_command(folder, tables))
+    write_atomically(folder / MARKDOWN, _markdown(about, drawn, judged).encode())
+    write_atomically(folder / PAGE, _html(about, drawn, judged, tables).encode())
+    write_atomically(folder / TABLE, comparison_frame(sections).to_csv(index=False, lineterminator="\n").encode())
     # The terminal comes last: a reader such as `head` may close it, and the files are to be there all the same.
     if console is not None:
         shown = tables.runs if trial_ids is None else tables.runs[tables.runs["trial_id"].isin(list(trial_ids))]
         print_comparison(compare(shown, published), console, gates=judged)
         console.print()
         console.print(f"Report: {folder / PAGE}", highlight=False, markup=False, soft_wrap=True)
-    broken = [sentence for page in pages for sentence in page.broken]
+    broken = [sentence for each in drawn for sentence in each.broken]
     if broken:
         raise ProfilerError(
             " ".join(broken) + f" The records are untouched; draw again with: python -m profiler.report {folder}"
@@ -110,29 +114,93 @@ def _command(folder: Path, tables: Tables) -> str:
     return f"python -m profiler.sweep +grid={grids[0] if len(grids) == 1 else folder.name}"
 
 
-def _section_page(folder: Path, tables: Tables, section: Section, number: int) -> SectionPage:
+@dataclass(frozen=True, kw_only=True)
+class _About:
+    """What both pages say of the sweep."""
+
+    grid: str
+    question: str
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _DrawnSection:
+    """A section with all that is shown of it, and its figures."""
+
+    section: Section
+    phases: tuple[PhaseRow, ...]
+    stacks: tuple[Stack, ...]
+    largest: tuple[LargestRow, ...]
+    figures: tuple[tuple[Drawing, EmbeddedFigure], ...]
+    left_out: tuple[str, ...]
+    broken: tuple[str, ...]
+
+
+def _drawn(folder: Path, tables: Tables, section: Section, number: int) -> _DrawnSection:
     stacked = stacks(section, tables.breakdown)
     found = accuracies(section.in_order())
-    drawn, broken = [], []
+    figures, broken = [], []
     for drawing in drawings(section, stacks=stacked, found=found, number=number):
-        sentence = _draw(folder, drawing)
-        if sentence:
-            broken.append(sentence)
+        figure = _draw(folder, drawing)
+        if isinstance(figure, EmbeddedFigure):
+            figures.append((drawing, figure))
         else:
-            path = f"{FIGURES}/{drawing.name}"
-            drawn.append(DrawnFigure(title=drawing.title, png=f"{path}.png", svg=f"{path}.svg"))
-    return SectionPage(
+            broken.append(figure)
+    return _DrawnSection(
         section=section,
         phases=phase_rows(section, tables.phases),
+        stacks=stacked,
         largest=largest_rows(section, tables.largest),
-        figures=tuple(drawn),
+        figures=tuple(figures),
         left_out=too_much(section, stacks=stacked),
         broken=tuple(broken),
     )
 
 
-def _draw(folder: Path, drawing: Drawing) -> str:
-    """Draws and writes one figure; a sentence when it cannot be drawn, else empty."""
+def _markdown(about: _About, drawn: Sequence[_DrawnSection], judged: Sequence[Gate]) -> str:
+    pages = [
+        SectionPage(
+            section=each.section,
+            phases=each.phases,
+            largest=each.largest,
+            figures=tuple(
+                DrawnFigure(
+                    title=drawing.title, png=f"{FIGURES}/{drawing.name}.png", svg=f"{FIGURES}/{drawing.name}.svg"
+                )
+                for drawing, _ in each.figures
+            ),
+            left_out=each.left_out,
+            broken=each.broken,
+        )
+        for each in drawn
+    ]
+    return report_page(grid=about.grid, question=about.question, command=about.command, pages=pages, gates=judged)
+
+
+def _html(about: _About, drawn: Sequence[_DrawnSection], judged: Sequence[Gate], tables: Tables) -> str:
+    sections = [
+        HtmlSection(
+            section=each.section,
+            phases=each.phases,
+            stacks=each.stacks,
+            largest=each.largest,
+            figures=tuple(figure for _, figure in each.figures),
+            left_out=(*each.left_out, *each.broken),
+        )
+        for each in drawn
+    ]
+    return html_page(
+        grid=about.grid,
+        question=about.question,
+        command=about.command,
+        sections=sections,
+        gates=judged,
+        commands=repeat_commands(tables.runs),
+    )
+
+
+def _draw(folder: Path, drawing: Drawing) -> EmbeddedFigure | str:
+    """Draws and writes one figure; a sentence when it cannot be drawn."""
     try:
         figure = drawing.draw()
         png, svg = as_png(figure), as_svg(figure)
@@ -141,7 +209,7 @@ def _draw(folder: Path, drawing: Drawing) -> str:
         return f"The figure '{drawing.name}' could not be drawn ({type(error).__name__}: {lines[0]})."
     write_atomically(folder / FIGURES / f"{drawing.name}.png", png)
     write_atomically(folder / FIGURES / f"{drawing.name}.svg", svg)
-    return ""
+    return EmbeddedFigure(title=drawing.title, png=png, svg=svg)
 
 
 if __name__ == "__main__":

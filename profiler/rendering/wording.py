@@ -1,8 +1,9 @@
 """How settings, cells and errors read, wherever they are shown: one wording for terminal, page and figures."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from profiler.analysis.accuracy import Accuracy
+from profiler.analysis.answers import Reach, Saving, reaches, savings, spans
 from profiler.analysis.cards import room_bytes
 from profiler.analysis.cells import Cell, Setting
 from profiler.analysis.comparison import Section
@@ -162,6 +163,38 @@ def gates_text(gates: Sequence[Gate]) -> str:
     broken = [f"{gate.claim} {gate_text(gate, gate.found)}" for gate in known if not gate.holds]
     said = f"does not hold: {'; '.join(broken)}" if broken else f"all of {len(known)} gates hold"
     return f"Simulation against a real card: {said}."
+
+
+def answer_sentences(section: Section) -> list[str]:
+    """What the section says, in a few sentences: savings, how far each method goes, what a key costs."""
+    origin, names = origin_word(section.setting), short_models(section.models)
+    found = [
+        f"{span.method} of {names[span.model]}: {gib_number(span.least[1])} GiB with {span.key}={span.least[0]}, "
+        f"{gib_number(span.most[1])} with {span.key}={span.most[0]}."
+        for span in spans(section)
+    ]
+    saved = [f"{saving.method} {_range(saving)}" for saving in savings(section)]
+    if saved:
+        found.append(f"Against {section.rows[0]}, memory ({origin}) changes by: {'; '.join(saved)}.")
+    reached = [text for reach in reaches(section) if (text := _reach_text(reach, section, names))]
+    if reached:
+        found.append(f"On {gib_text(section.setting.memory_bytes or 0)}: {'; '.join(reached)}.")
+    return found
+
+
+def _range(saving: Saving) -> str:
+    # What is saved comes off, so the most saved is the lowest number.
+    least, most = signed_percent(-saving.least), signed_percent(-saving.most)
+    return least if least == most else f"{least} to {most}"
+
+
+def _reach_text(reach: Reach, section: Section, names: Mapping[str, str]) -> str:
+    if reach.fits is None:
+        return f"{reach.method} fits with no model" if reach.fails else ""
+    room = f", {gib_number(reach.room_bytes)} GiB to spare" if reach.room_bytes is not None else ""
+    if reach.fails is None and reach.fits.model == section.models[-1]:
+        return f"{reach.method} fits with every model ({names[reach.fits.model]}{room})"
+    return f"{reach.method} fits up to {names[reach.fits.model]}{room}"
 
 
 def cell_name(cell: Cell) -> str:

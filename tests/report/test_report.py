@@ -20,6 +20,9 @@ def folder(tmp_path):
     return builders.write_folder(tmp_path / "lora_vs_full", records, question="Which fits?")
 
 
+PAGES = ("report.html", "report.md", "comparison.csv")
+
+
 def rendered(folder, **settings):
     sink = io.StringIO()
     report.render_folder(folder, console=Console(file=sink, width=80), **settings)
@@ -32,9 +35,9 @@ def files(folder):
 
 def test_page_and_figures_are_drawn_and_the_last_line_says_where(folder):
     text = rendered(folder)
-    assert text.splitlines()[-1] == f"Report: {folder / 'report.md'}"
+    assert text.splitlines()[-1] == f"Report: {folder / 'report.html'}"
     names = [f"figures/{name}.{kind}" for name in ("categories", "comparison", "estimate") for kind in ("png", "svg")]
-    assert files(folder) == sorted([*names, "report.md", *(f"{name}.parquet" for name in TABLES)])
+    assert files(folder) == sorted([*names, *PAGES, *(f"{name}.parquet" for name in TABLES)])
     page = (folder / "report.md").read_text()
     assert "> Which fits?" in page
     assert "python -m profiler.sweep +grid=lora_vs_full" in page
@@ -83,6 +86,23 @@ def test_a_figure_that_cannot_be_drawn_costs_only_itself(folder, monkeypatch):
     assert "could not be drawn" in (folder / "report.md").read_text()
 
 
+def test_the_comparison_as_csv(folder):
+    rendered(folder)
+    lines = (folder / "comparison.csv").read_text().splitlines()
+    assert lines[0].startswith("origin,card,method,model,status,result_bytes,")
+    assert len(lines) == 26
+    assert lines[1].startswith("simulated,NVIDIA H100 80GB HBM3,full,qwen2.5-0.5b,ok,")
+
+
+def test_ten_thousand_trials_are_a_page_of_fifteen_megabytes_at_most(tmp_path):
+    specs = [builders.spec(seed=seed) for seed in range(10_000)]
+    folder = builders.write_folder(tmp_path / "large", builders.records(specs))
+    rendered(folder, trial_ids=[])
+    size = (folder / "report.html").stat().st_size
+    assert size <= 15_000_000
+    assert (folder / "report.html").read_text().count("data-trial=") == 10_000
+
+
 def test_published_figures_get_a_figure_of_their_own(tmp_path):
     records = builders.records(builders.oxen_specs(), grid="oxen_2025")
     folder = builders.write_folder(tmp_path / "oxen_2025", records)
@@ -93,7 +113,7 @@ def test_published_figures_get_a_figure_of_their_own(tmp_path):
 def test_an_empty_folder_of_results_gives_a_page(tmp_path):
     folder = builders.write_folder(tmp_path / "empty", [])
     assert "No trial is stored here yet." in rendered(folder)
-    assert files(folder) == ["breakdown.parquet", "largest.parquet", "phases.parquet", "report.md", "runs.parquet"]
+    assert files(folder) == sorted([*PAGES, *(f"{name}.parquet" for name in TABLES)])
 
 
 def _missing(folder):

@@ -40,10 +40,13 @@ class _Place:
 
 
 def pages(stacks: Sequence[Stack]) -> tuple[tuple[Stack, ...], ...]:
-    """The stacks in portions for one figure each; a model stays whole."""
+    """The stacks in portions for one figure each; a model stays whole unless it is too many by itself."""
     portions: list[list[Stack]] = []
     for model in dict.fromkeys(stack.cell.model for stack in stacks):
         group = [stack for stack in stacks if stack.cell.model == model]
+        while len(group) > BARS_A_FIGURE:
+            portions.append(group[:BARS_A_FIGURE])
+            group = group[BARS_A_FIGURE:]
         if portions and len(portions[-1]) + len(group) <= BARS_A_FIGURE:
             portions[-1] += group
         else:

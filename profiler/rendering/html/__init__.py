@@ -1,0 +1,1 @@
+"""The page of a sweep that opens from disk: one file, no network."""

@@ -1,0 +1,141 @@
+"""`report.html` in a real browser: nothing is asked of the network, nothing complains, and it does what it says."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import builders
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from profiler.report import render_folder
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: scripts/install_browser.sh installs it")
+
+# Of a browser on a machine without a network only what the page does is to be seen.
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]
+EVIL = "<script>document.title = 'broken'</script></script><img src=x onerror=alert(1)> & \"quoted\""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield found
+        found.close()
+
+
+@dataclass
+class Seen:
+    """A page that is open, with what it asked for and what it complained of."""
+
+    page: Page
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def texts(self, selector: str) -> list[str]:
+        return self.page.locator(selector).all_inner_texts()
+
+
+def opened(browser: Browser, path: Path, *, scheme: str = "light", width: int = 1200) -> Seen:
+    seen = Seen(browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900}))
+    seen.page.on("request", lambda request: seen.requests.append(request.url))
+    seen.page.on("console", lambda message: seen.complaints.append(message.text))
+    seen.page.on("pageerror", lambda error: seen.complaints.append(str(error)))
+    seen.page.goto(path.as_uri())
+    return seen
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """25 simulated trials, one of them failed with a message that would like to be a program."""
+    records = builders.records(builders.lora_vs_full_specs())
+    failed = builders.record(
+        builders.spec(seed=1), outcome=builders.failed(message=EVIL), label=f"full, seed=1 {EVIL[:30]}"
+    )
+    place = tmp_path_factory.mktemp("results") / "made_up"
+    builders.write_folder(place, [*records, failed], question=EVIL, command="run it again")
+    render_folder(place, console=None)
+    return place
+
+
+@pytest.fixture
+def seen(browser: Browser, folder: Path) -> Iterator[Seen]:
+    found = opened(browser, folder / "report.html")
+    yield found
+    assert [url for url in found.requests if not url.startswith(("data:", "file:"))] == []
+    assert found.complaints == []
+    found.page.close()
+
+
+def test_tables_and_figures_are_there_and_texts_are_texts(seen: Seen, folder: Path) -> None:
+    assert seen.page.title() == "made_up: GPU memory of GRPO training"
+    assert seen.texts(".question") == [EVIL]
+    assert len(seen.texts("table.trials tbody tr")) == 26
+    assert seen.requests[0] == (folder / "report.html").as_uri()
+    drawn = seen.page.evaluate("[...document.images].map((image) => image.complete && image.naturalWidth > 300)")
+    assert drawn == [True, True, True]
+    assert seen.texts(".answer")[0].startswith("Against full, memory (simulated) changes by: ")
+
+
+def test_sorting_by_size_and_back(seen: Seen) -> None:
+    header = seen.page.locator("table.trials thead button", has_text="simulated, GiB")
+    size = "table.trials tbody td:nth-child(4)"
+    for ascending in (True, False):
+        header.click()
+        numbers = [float(text) for text in seen.texts(size) if text]
+        assert numbers == sorted(numbers, reverse=not ascending)
+        assert len(numbers) == 25
+
+
+def test_filtering(seen: Seen) -> None:
+    seen.page.get_by_role("searchbox").fill("lora 7b")
+    shown = [text for text in seen.texts("table.trials tbody tr:not([hidden])") if text]
+    assert len(shown) == 2
+    assert all("LoRA" in text and "qwen2.5-7b" in text for text in shown)
+    assert seen.texts("[data-count]") == ["2 of 26 trials"]
+    seen.page.get_by_role("searchbox").fill("")
+    assert seen.texts("[data-count]") == ["26 trials"]
+
+
+def test_a_trial_unfolds_with_its_phases_categories_and_command(seen: Seen) -> None:
+    first = seen.page.locator("button.open").first
+    first.click()
+    fold = seen.page.locator(".fold-out")
+    assert fold.count() == 1
+    text = fold.inner_text()
+    for part in ("Peak of each phase", "What the peak is made of", "Rulers", "python -m profiler.sweep +grid=made_up"):
+        assert part in text
+    assert first.get_attribute("aria-expanded") == "true"
+    first.click()
+    assert seen.page.locator(".fold-out").count() == 0
+
+
+def test_what_a_trial_said_is_no_program(seen: Seen) -> None:
+    seen.page.get_by_role("searchbox").fill("seed=1")
+    seen.page.locator("tr:not([hidden]) button.open").click()
+    assert EVIL in seen.page.locator(".fold-out").inner_text()
+    assert seen.page.title() != "broken"
+
+
+@pytest.mark.parametrize(("scheme", "ground"), [("light", "rgb(253, 253, 252)"), ("dark", "rgb(23, 24, 26)")])
+@pytest.mark.parametrize("width", [390, 1200])
+def test_both_themes_and_no_sideways_scrolling(
+    browser: Browser, folder: Path, scheme: str, ground: str, width: int
+) -> None:
+    found = opened(browser, folder / "report.html", scheme=scheme, width=width)
+    found.page.locator("button.open").first.click()
+    assert found.page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
+    assert found.page.evaluate("document.documentElement.scrollWidth") <= width
+    found.page.close()
+
+
+def test_nothing_stored_yet(browser: Browser, tmp_path: Path) -> None:
+    builders.write_folder(tmp_path / "empty", [])
+    render_folder(tmp_path / "empty", console=None)
+    found = opened(browser, tmp_path / "empty" / "report.html")
+    assert found.texts("main p") == ["No trial is stored here yet."]
+    assert found.complaints == []
+    found.page.close()
