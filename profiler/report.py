@@ -11,12 +11,14 @@ from rich.console import Console
 
 from profiler.analysis.accuracy import accuracies
 from profiler.analysis.comparison import Section, compare
+from profiler.analysis.differences import compare_sweeps
 from profiler.analysis.frames import comparison_frame
 from profiler.analysis.gates import Gate, gates, pairs
 from profiler.analysis.peaks import LargestRow, PhaseRow, Stack, largest_rows, phase_rows, stacks
 from profiler.analysis.repeat import repeat_commands
 from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError, nearest
 from profiler.domain.memory import Origin
+from profiler.rendering.differences import print_differences
 from profiler.rendering.figures.catalogue import Drawing, drawings, too_much
 from profiler.rendering.figures.files import as_png, as_svg
 from profiler.rendering.html.page import EmbeddedFigure, HtmlSection, html_page
@@ -70,16 +72,42 @@ def render_folder(folder: Path, *, console: Console | None, trial_ids: Collectio
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    parser = _Parser(prog="python -m profiler.report", description="Draw the stored results of a grid again.")
+    parser = _Parser(prog="python -m profiler.report", description="Draw stored results again, or compare two sweeps.")
     parser.add_argument("folder", type=Path, help="results/<grid>, as a sweep left it")
+    parser.add_argument("other", type=Path, nargs="?", help="a second folder: show what changed from the first to it")
     try:
-        folder: Path = parser.parse_args(argv).folder
-        _check_folder(folder)
-        render_folder(folder, console=Console())
+        asked = parser.parse_args(argv)
+        folder: Path = asked.folder
+        other: Path | None = asked.other
+        for each in (folder, other) if other else (folder,):
+            _check_folder(each)
+        if other is None:
+            render_folder(folder, console=Console())
+        else:
+            compare_folders(folder, other, console=Console())
     except ProfilerError as error:
         print(error, file=sys.stderr)  # noqa: T201  an error is not for the console that draws tables
         return error.exit_code
     return EXIT_OK
+
+
+def compare_folders(before: Path, after: Path, *, console: Console) -> None:
+    """Print what changed from the results in one folder to those in the other, trial by trial.
+
+    Raises:
+        UsageError: There is nothing to read in one of them, or it is damaged.
+    """
+    found = compare_sweeps(read_tables(before).runs, read_tables(after).runs)
+    print_differences(found, console, names=_names(before, after))
+
+
+def _names(before: Path, after: Path) -> tuple[str, str]:
+    """What tells two folders apart: their own names, or the shortest paths that differ."""
+    one, other = before.resolve().parts, after.resolve().parts
+    for length in range(1, max(len(one), len(other)) + 1):
+        if one[-length:] != other[-length:]:
+            return "/".join(one[-length:]), "/".join(other[-length:])
+    return "before", "after"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -90,7 +118,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError([fault])
 
 
-_USAGE = "Write: python -m profiler.report results/<grid>"
+_USAGE = "Write: python -m profiler.report results/<grid>, or two folders to compare them"
 
 
 def _check_folder(folder: Path) -> None:
