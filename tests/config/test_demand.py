@@ -5,7 +5,7 @@ from functools import partial
 
 import builders
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.analytical import estimate
@@ -88,17 +88,20 @@ def test_two_betas_above_zero_need_the_same():
     assert needs_no_more(other, one)
 
 
+@settings(deadline=None)
 @given(specs())
 def test_a_trial_needs_no_more_than_itself(spec):
     assert needs_no_more(spec, spec)
 
 
+@settings(deadline=None)
 @given(specs(), specs(), specs())
 def test_what_follows_from_what_follows_follows(one, two, three):
     if needs_no_more(one, two) and needs_no_more(two, three):
         assert needs_no_more(one, three)
 
 
+@settings(deadline=None)
 @given(specs(), specs())
 def test_the_closed_form_agrees(one, two):
     """Not proof, but an independent opinion: a larger trial is never estimated at less, on one and the same card."""
@@ -108,6 +111,7 @@ def test_the_closed_form_agrees(one, two):
         assert peaks[0] <= peaks[1]
 
 
+@settings(deadline=None)
 @given(st.lists(specs(), min_size=1, max_size=8, unique=True))
 def test_no_trial_comes_before_one_that_would_imply_it(found):
     ordered = [trial.spec for trial in in_order_of_learning(plan_trials("g", found, builders.VERSIONS), needs_no_more)]

@@ -142,7 +142,7 @@ def beats_and_hangs(job: WorkerJob) -> None:
 
 
 def beats_on(job: WorkerJob) -> None:
-    for _ in range(20):
+    for _ in range(30):
         beat(Path(job.heartbeat_path))
         time.sleep(0.1)
     _write(job)
