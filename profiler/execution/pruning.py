@@ -31,7 +31,7 @@ class Pruning:
                     gpu_memory_bytes=record.outcome.gpu_memory_bytes,
                     implied_by=record.trial_id,
                     message=(
-                        f"Not run: {record.label} of {record.spec.model} (trial {record.trial_id}) ran out of memory, "
+                        f"Not run: {record.spec.model}, {record.label} (trial {record.trial_id}) ran out of memory, "
                         "and this one needs at least as much. prune=false runs it."
                     ),
                 )

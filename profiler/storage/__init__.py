@@ -1,1 +1,1 @@
-"""What is kept on disk: one record file a trial, three parquet tables a grid, and the published figures."""
+"""What is kept on disk: one record file a trial, the parquet tables of a grid, and the published figures."""
