@@ -5,11 +5,16 @@ keys) as autograd saves them. T is `batch.positions`.
 """
 
 from profiler.analytical.batch import Batch
+from profiler.analytical.eager_attention import (
+    makes_scores,
+    saved_scores_bytes,
+    scores_backward_bytes,
+    scores_forward_bytes,
+)
 from profiler.analytical.parameters import adapted_projections, key_width, query_width
 from profiler.analytical.quantities import Count, Truth, larger, where, whole_units
 from profiler.analytical.trained import (
     FLOAT32_BYTES,
-    ElementBytes,
     element_bytes,
     lora_rank,
     trains_everything,
@@ -39,7 +44,8 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     - no mask (flash, cuDNN): keys and values of their own heads; a float32 log-sum-exp for each query;
     - a mask (memory-efficient, cuDNN): keys and values repeated to all query heads, and the mask in the compute type,
       [rows, 1, L, L] with L rounded up to 8, converted anew in every layer;
-    - eager: repeated keys and values, the scores' softmax in float32 and once more in the compute type.
+    - eager, or no kernel but products (`makes_scores`): repeated keys and values, the scores' softmax in float32 and
+      once more in the compute type.
 
     By hand, one row of 8 tokens, 2 query heads and 1 key head of 4, bfloat16: 8 x (8 + 4 + 4 + 8) x 2 + 2 x 8 x 4 =
     448 B without a mask, 8 x 32 x 2 + 64 + 8 x 8 x 2 = 704 B with one.
@@ -53,9 +59,9 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     heads, width = architecture.num_attention_heads, batch.width
     queries, keys = query_width(architecture), key_width(architecture)
     statistics = FLOAT32_BYTES * batch.rows * heads * width
+    with_scores = batch.positions * 4 * queries * compute + saved_scores_bytes(spec, architecture, batch)
     if spec.attn_implementation is Attention.EAGER:
-        scores = batch.rows * heads * width * width * (FLOAT32_BYTES + compute)
-        return batch.positions * 4 * queries * compute + scores
+        return with_scores
     own_heads = batch.positions * 2 * (queries + keys) * compute + statistics
     if spec.attn_implementation is Attention.FLASH_ATTENTION_2:
         real = batch.rows * batch.prompt_tokens + batch.scored_tokens
@@ -63,7 +69,9 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
         return where(batch.has_mask, unpadded, own_heads)
     aligned = whole_units(width, _MASK_ALIGNMENT) * _MASK_ALIGNMENT
     mask = batch.rows * width * aligned * compute
-    return where(batch.has_mask, batch.positions * 4 * queries * compute + statistics + mask, own_heads)
+    masked = batch.positions * 4 * queries * compute + statistics + mask
+    fitting = where(batch.has_mask, masked, own_heads)
+    return where(makes_scores(spec, architecture, batch, compute), with_scores, fitting)
 
 
 def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -74,7 +82,7 @@ def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, posit
     - full, float32 weights under autocast: a copy for each of q, k, v, gate, up, because autocast casts per call;
     - LoRA: each adapted layer casts its input to the adapter's float32 and autocast casts that back, so each keeps a
       copy of its own, o included; and A's output, [T, rank];
-    - QLoRA: adapters are in bfloat16, so the inputs are shared again.
+    - QLoRA: adapters are in bfloat16, so the inputs are shared again; of float32 each keeps a copy of its own.
 
     By hand, T = 10, H = 8, I = 16 in bfloat16, full: 10 x (8 + 8 + 16) x 2 = 640 B.
     """
@@ -88,17 +96,28 @@ def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, posit
     if spec.tuning is Tuning.QLORA:
         names = {part.name for part in adapted}
         shared = hidden * (bool(names.intersection(_ATTENTION_INPUTS)) + bool(names.intersection(_MLP_INPUTS)))
-        return positions * ((shared + inner * ("down_proj" in names)) * sizes.compute + low_rank)
+        own = sum(part.in_features for part in adapted)
+        kept = where(sizes.weight > sizes.adapter, own, shared + inner * ("down_proj" in names))
+        return positions * (kept * sizes.adapter + low_rank)
     element = where(spec.bf16, sizes.compute, sizes.adapter)
     return positions * (sum(part.in_features for part in adapted) * element + low_rank)
 
 
-def mlp_saved_bytes(sizes: ElementBytes, architecture: DecoderShape, positions: Count) -> Count:
+def linear_output_bytes(spec: TrialKeys) -> Count:
+    """Bytes of one value that a linear layer gives: autocast's type, but 4-bit layers keep the weights' own.
+
+    Source: `Linear4bit.forward` in bitsandbytes computes in `bnb_4bit_compute_dtype`, which is the model's type here.
+    """
+    sizes = element_bytes(spec)
+    return sizes.weight if spec.tuning is Tuning.QLORA else sizes.compute
+
+
+def mlp_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
     """What the gated MLP saves between its linear layers: gate, its activation, and up, each [T, I].
 
     By hand, T = 10, I = 16 in bfloat16: 3 x 10 x 16 x 2 = 960 B.
     """
-    return 3 * positions * architecture.intermediate_size * sizes.compute
+    return 3 * positions * architecture.intermediate_size * linear_output_bytes(spec)
 
 
 def layer_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -109,7 +128,7 @@ def layer_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
     saved = saved + where(architecture.qk_norm, heads, 0)
     saved = saved + attention_saved_bytes(spec, architecture, batch)
     saved = saved + linear_inputs_saved_bytes(spec, architecture, positions)
-    return saved + mlp_saved_bytes(element_bytes(spec), architecture, positions)
+    return saved + mlp_saved_bytes(spec, architecture, positions)
 
 
 def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -132,7 +151,7 @@ def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch
         return unsaved
     if adapted.intersection(_MLP_INPUTS):
         return unsaved + norm
-    return unsaved + norm + mlp_saved_bytes(element_bytes(spec), architecture, batch.positions)
+    return unsaved + norm + mlp_saved_bytes(spec, architecture, batch.positions)
 
 
 def layer_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -148,13 +167,25 @@ def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     unpacked from 4 bits (`MatMul4Bit.backward`). And the gradient of the residual stream, [T, H], twice.
     """
     sizes, inner, hidden = element_bytes(spec), architecture.intermediate_size, architecture.hidden_size
-    wide = batch.positions * inner * sizes.compute
+    wide = batch.positions * inner * linear_output_bytes(spec)
     stream = 2 * batch.positions * hidden * sizes.weight
     if trains_everything(spec):
         return stream + larger(2 * wide, wide + inner * hidden * sizes.weight)
     adapted = {part.name for part in adapted_projections(architecture, spec.lora_target_modules or ())}
-    unpacked = inner * hidden * sizes.compute if spec.tuning is Tuning.QLORA else 0
+    unpacked = inner * hidden * sizes.weight if spec.tuning is Tuning.QLORA else 0
     return stream + larger((2 if "down_proj" in adapted else 3) * wide, wide + unpacked)
+
+
+def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """What attention's backward holds above the layer's saved activations, the MLP's being gone, where it makes scores.
+
+    Negative or 0 where the MLP's backward is higher, and for other kernels, whose scratch is left out.
+    """
+    sizes, positions = element_bytes(spec), batch.positions
+    gone = mlp_saved_bytes(spec, architecture, positions) + norm_saved_bytes(spec, positions, architecture.hidden_size)
+    passing = scores_backward_bytes(spec, architecture, batch) - saved_scores_bytes(spec, architecture, batch)
+    in_all = passing + 2 * positions * architecture.hidden_size * sizes.weight - gone
+    return where(makes_scores(spec, architecture, batch, sizes.compute), in_all, 0)
 
 
 def norm_backward_bytes(architecture: DecoderShape, batch: Batch) -> Count:
@@ -201,9 +232,10 @@ def _adapted_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, *, autocast:
     """
     sizes = element_bytes(spec)
     adapted = {part.name for part in adapted_projections(architecture, spec.lora_target_modules or ())}
-    at_up = where(autocast, 4 * sizes.compute, 2 * (sizes.weight + sizes.adapter))
+    given = linear_output_bytes(spec)
+    at_up = where(autocast, 2 * given + 2 * sizes.compute, 2 * (sizes.weight + sizes.adapter))
     wide = where(sizes.adapter > sizes.compute, sizes.adapter, 0)
-    at_down = where(autocast, 2 * sizes.compute + wide, sizes.weight + wide)
+    at_down = where(autocast, given + sizes.compute + wide, sizes.weight + wide)
     return larger(
         0,
         at_up if adapted.intersection(("up_proj", "gate_up_proj")) else 0,
@@ -216,14 +248,19 @@ def layer_without_gradient_bytes(
 ) -> Count:
     """What one decoder layer needs at its highest when nothing is saved.
 
-    Four [T, H]: the embeddings and the layer's input, which the model's loop still refers to, the residual stream and
-    the MLP's input. In the MLP three [T, I]: the activated gate, up and their product; or with adapters there what
-    `_adapted_mlp_bytes` says, if that is more.
+    In the MLP, or in attention where it makes its scores whole. Four [T, H]: the embeddings and the layer's input,
+    which the model's loop still refers to, the residual stream and the MLP's input. In the MLP three [T, I]: the
+    activated gate, up and their product; or with adapters there what `_adapted_mlp_bytes` says, if that is more.
 
     By hand, T = 10, H = 8, I = 16, bfloat16, no adapters: 10 x (4 x 8 + 3 x 16) x 2 = 1,600 B.
     """
     sizes = element_bytes(spec)
-    inner = 3 * sizes.compute
+    inner = 3 * linear_output_bytes(spec)
     if spec.tuning is not Tuning.FULL:
         inner = where(adapted, larger(inner, _adapted_mlp_bytes(spec, architecture, autocast=autocast)), inner)
-    return batch.positions * (4 * architecture.hidden_size * sizes.weight + inner * architecture.intermediate_size)
+    mlp = batch.positions * (4 * architecture.hidden_size * sizes.weight + inner * architecture.intermediate_size)
+    passing = scores_forward_bytes(spec, architecture, batch, autocast=autocast)
+    streams = (
+        3 * batch.positions * (architecture.hidden_size * sizes.weight + query_width(architecture) * sizes.compute)
+    )
+    return larger(mlp, where(passing > 0, streams + passing, 0))

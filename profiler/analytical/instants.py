@@ -22,6 +22,7 @@ class Moment(StrEnum):
     LOADED = "models and adapters are made"
     PREFILL = "prefill, in a layer's MLP"
     GROWTH = "the cache's last growth"
+    DECODING = "the last token's attention"
     SAMPLING = "the last token is drawn"
     SCORE_LAYER = "scoring, in a layer's MLP"
     SCORE_HEAD = "scoring, at the LM head"

@@ -45,6 +45,11 @@ def both(first: Truth, second: Truth) -> Truth:
     return np.logical_and(first, second)
 
 
+def negated(truth: Truth) -> Truth:
+    """Whether it does not hold."""
+    return not truth if isinstance(truth, bool) else np.logical_not(truth)
+
+
 def either(first: Truth, second: Truth) -> Truth:
     """Whether one of them holds."""
     if isinstance(first, bool):

@@ -45,6 +45,7 @@ _GRADIENTS: Mapping[Moment, str] = {
 _PASSING: Mapping[Moment, str] = {
     Moment.PREFILL: "one layer of {generated} prompts",
     Moment.GROWTH: "copies that autocast keeps",
+    Moment.DECODING: "a layer's keys and values for every head",
     Moment.SAMPLING: "copies that autocast keeps",
     Moment.SCORE_LAYER: "one layer: 4 x T x H and the MLP",
     Moment.SCORE_HEAD: "T x H and the scored N x H",

@@ -2,6 +2,7 @@
 
 from profiler.analytical.batch import Batch, micro_batch, one_row
 from profiler.analytical.decoder_layer import layer_without_gradient_bytes
+from profiler.analytical.eager_attention import repeated_cache_bytes
 from profiler.analytical.head import score_scratch
 from profiler.analytical.instants import Bytes, Instant, Moment, added, head_categories
 from profiler.analytical.optimizer_state import optimizer_scratch_bytes
@@ -15,6 +16,7 @@ from profiler.analytical.trained import (
     trained_tensors,
     trains_everything,
 )
+from profiler.analytical.training_pass import attention_mask_bytes
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.weights import autocast_cache_bytes
 from profiler.domain.memory import Category, Phase
@@ -32,7 +34,7 @@ def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant,
 
 
 def rollout_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> tuple[Instant, ...]:
-    """Prefill, the last growth of the cache, and the last draw; `held` is what stands."""
+    """Prefill, the last growth of the cache, the last step's attention and draw; `held` is what stands."""
     rows, element = spec.generation_batch_size, kv_element_bytes(spec)
     tokens = spec.max_prompt_length + spec.max_completion_length - 1
     held = added(
@@ -49,8 +51,16 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -
     prefilled = kv_cache_bytes(architecture, sequences=rows, tokens=spec.max_prompt_length, element=element)
     layer = layer_without_gradient_bytes(spec, architecture, prompts, adapted=True, autocast=False)
     moments: dict[Moment, Bytes] = {
-        Moment.PREFILL: {Category.KV_CACHE: prefilled, Category.ACTIVATIONS: layer},
+        Moment.PREFILL: {
+            Category.KV_CACHE: prefilled,
+            Category.ACTIVATIONS: layer,
+            Category.INPUTS: attention_mask_bytes(spec, prompts),
+        },
         Moment.GROWTH: {Category.KV_CACHE: full + growth},
+        Moment.DECODING: {
+            Category.KV_CACHE: full,
+            Category.ACTIVATIONS: repeated_cache_bytes(spec, architecture, tokens=tokens),
+        },
         Moment.SAMPLING: {Category.KV_CACHE: full, Category.LOGITS: sampling_bytes(spec, architecture)},
     }
     return tuple(
@@ -82,7 +92,7 @@ def score_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> 
     layer = layer_without_gradient_bytes(spec, architecture, batch, adapted=old_policy, autocast=spec.bf16)
     held = added(held, {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)})
     moments: dict[Moment, Bytes] = {
-        Moment.SCORE_LAYER: {Category.ACTIVATIONS: layer},
+        Moment.SCORE_LAYER: {Category.ACTIVATIONS: layer, Category.INPUTS: attention_mask_bytes(spec, batch)},
         Moment.SCORE_HEAD: head_categories(score_scratch(spec, architecture, batch)),
     }
     return tuple(

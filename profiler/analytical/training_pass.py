@@ -2,6 +2,7 @@
 
 from profiler.analytical.batch import Batch, micro_batch, one_row
 from profiler.analytical.decoder_layer import (
+    attention_backward_bytes,
     down_forward_bytes,
     first_layer_unsaved_bytes,
     layer_input_bytes,
@@ -19,7 +20,7 @@ from profiler.analytical.trained import element_bytes, gradient_bytes, trains_ev
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.weights import autocast_forward_bytes, autocast_weight_copy_bytes
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import Logprobs
+from profiler.domain.trial import Attention, Logprobs
 
 _PHASES = {Moment.FORWARD_LAYER: Phase.FORWARD, Moment.FORWARD_HEAD: Phase.FORWARD}
 """Every other moment here is in backward."""
@@ -71,13 +72,18 @@ def stack_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
     return saved - first_layer_unsaved_bytes(spec, architecture, batch)
 
 
-def attention_mask_bytes(batch: Batch) -> Count:
-    """The boolean mask that all layers share, [rows, 1, L, L], where there is one.
+def attention_mask_bytes(spec: TrialKeys, batch: Batch) -> Count:
+    """The mask that all layers share, [rows, 1, L, L]: boolean where there is one; eager always has one to add.
+
+    Eager attention's is in the weights' type, causal even where nothing is padding.
 
     Checkpointing keeps it until backward; without it backward has one mask too many here, a fraction of a percent. By
     hand, 4 rows of 1,042: 4 x 1,042 x 1,042 = 4,343,056 B.
     """
-    return where(batch.has_mask, batch.rows * batch.width * batch.width, 0)
+    size = batch.rows * batch.width * batch.width
+    if spec.attn_implementation is Attention.EAGER:
+        return size * element_bytes(spec).weight
+    return where(batch.has_mask, size, 0)
 
 
 def _pass(
@@ -99,7 +105,7 @@ def _pass(
     own_casts = 0 if spec.gradient_checkpointing else casts
     earlier = times(rows_before, added(kept, {Category.ACTIVATIONS: stack + own_casts}, final_norm))
     until_the_end = added(held, earlier)
-    until_the_first = added(until_the_end, {Category.INPUTS: attention_mask_bytes(batch)})
+    until_the_first = added(until_the_end, {Category.INPUTS: attention_mask_bytes(spec, batch)})
     layers = added(until_the_first, {Category.GRADIENTS: gradients, Category.ACTIVATIONS: casts + stack})
     saved = added(layers, kept, final_norm)
     more_casts: Bytes = {Category.ACTIVATIONS: autocast_forward_bytes(spec, architecture) - casts}
@@ -137,7 +143,8 @@ def _layer_forward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) ->
 
 def _layer_backward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """The last decoder layer's backward above what the stack keeps; checkpointing makes the layer anew first."""
-    backward = mlp_backward_bytes(spec, architecture, batch)
+    mlp = mlp_backward_bytes(spec, architecture, batch)
+    backward = larger(mlp, attention_backward_bytes(spec, architecture, batch))
     if not spec.gradient_checkpointing:
         return backward
     remade = layer_saved_bytes(spec, architecture, batch)

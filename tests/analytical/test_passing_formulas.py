@@ -15,10 +15,16 @@ from profiler.analytical.decoder_layer import (
     mlp_saved_bytes,
     norm_saved_bytes,
 )
+from profiler.analytical.eager_attention import (
+    makes_scores,
+    repeated_cache_bytes,
+    saved_scores_bytes,
+    scores_backward_bytes,
+    scores_forward_bytes,
+)
 from profiler.analytical.head import cast_chunk_bytes, head_backward_scratch, head_saved, loss_bytes, tile_bytes
 from profiler.analytical.rollout import growth_copy_bytes, kv_cache_bytes, kv_element_bytes, sampling_bytes
 from profiler.analytical.standing import input_bytes
-from profiler.analytical.trained import element_bytes
 from profiler.analytical.training_pass import attention_mask_bytes, stack_saved_bytes
 from profiler.domain.trial import (
     ALL_LINEAR,
@@ -41,13 +47,11 @@ def _batch(rows=1, tokens=8, has_mask=False):
 
 
 def test_one_layer_by_hand(toy):
-    sizes = element_bytes(_FULL)
-
     assert norm_saved_bytes(_FULL, 10, 8) == 520
     assert attention_saved_bytes(_FULL, toy, _batch()) == 448
     assert attention_saved_bytes(_FULL, toy, _batch(has_mask=True)) == 704
     assert linear_inputs_saved_bytes(_FULL, toy, 10) == 640
-    assert mlp_saved_bytes(sizes, toy, 10) == 960
+    assert mlp_saved_bytes(_FULL, toy, 10) == 960
 
 
 def test_lora_keeps_an_own_copy_for_each_adapted_layer(toy):
@@ -138,7 +142,7 @@ def test_checkpointing_keeps_the_inputs_of_layers_and_the_mask(toy, half_billion
     batch = Batch(rows=4, prompt_tokens=256, completion_tokens=786, scored_tokens=2_555, has_mask=True)
     checkpointed = replace(_FULL, gradient_checkpointing=True)
 
-    assert attention_mask_bytes(batch) == 4_343_056
+    assert attention_mask_bytes(checkpointed, batch) == 4_343_056
     assert stack_saved_bytes(checkpointed, half_billion, batch) == 24 * 4 * 1_042 * 896 * 2
     assert stack_saved_bytes(_FULL, toy, batch) == 2 * layer_saved_bytes(_FULL, toy, batch)
 
@@ -192,3 +196,40 @@ def test_ragged_tokens_are_the_sum_of_the_rows(rows, longest):
 def completion_lengths_of(rows, longest):
     whole = rows * _FULL.steps_per_generation
     return completion_lengths(lengths=Lengths.RAGGED, rows=whole, max_completion_length=longest)
+
+
+def test_scores_by_hand(toy):
+    eager = replace(_FULL, attn_implementation=Attention.EAGER)
+    wide = replace(eager, dtype=Dtype.FLOAT32, bf16=False)
+
+    assert saved_scores_bytes(eager, toy, _batch()) == 768
+    assert scores_forward_bytes(eager, toy, _batch(), autocast=True) == 1_280
+    assert scores_forward_bytes(wide, toy, _batch(), autocast=False) == 1_024
+    assert scores_backward_bytes(eager, toy, _batch()) == 1_536
+    assert scores_forward_bytes(_FULL, toy, _batch(), autocast=True) == scores_backward_bytes(_FULL, toy, _batch()) == 0
+
+
+def test_float32_with_shared_keys_and_no_mask_has_no_kernel(toy):
+    own_keys = replace(toy, num_key_value_heads=2)
+
+    assert makes_scores(_FULL, toy, _batch(), compute=4)
+    assert not makes_scores(_FULL, toy, _batch(), compute=2)
+    assert not makes_scores(_FULL, toy, _batch(has_mask=True), compute=4)
+    assert not makes_scores(_FULL, own_keys, _batch(), compute=4)
+    assert not makes_scores(replace(_FULL, attn_implementation=Attention.FLASH_ATTENTION_2), toy, _batch(), compute=4)
+
+
+def test_a_decoding_step_repeats_shared_keys_where_scores_are_made(half_billion):
+    eager = replace(_FULL, attn_implementation=Attention.EAGER)
+
+    assert repeated_cache_bytes(eager, half_billion, tokens=1_041) == 2 * 16 * 1_041 * 896 * 2 == 59_695_104
+    assert repeated_cache_bytes(_FULL, half_billion, tokens=1_041) == 0
+
+
+def test_four_bit_layers_keep_the_weights_type(toy):
+    qlora = replace(_LORA, tuning=Tuning.QLORA, dtype=Dtype.FLOAT32)
+
+    assert mlp_saved_bytes(qlora, toy, 10) == 3 * 10 * 16 * 4
+    assert mlp_saved_bytes(replace(_LORA, dtype=Dtype.FLOAT32), toy, 10) == 3 * 10 * 16 * 2
+    # float32 inputs are cast for each adapter: q, k, v, gate, up and o take 8 features, down 16, and A gives 2 each
+    assert linear_inputs_saved_bytes(qlora, toy, 10) == 10 * (6 * 8 + 16 + 7 * 2) * 2
