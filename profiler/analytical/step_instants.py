@@ -18,7 +18,7 @@ from profiler.analytical.trained import (
 )
 from profiler.analytical.training_pass import attention_mask_bytes
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.weights import autocast_cache_bytes
+from profiler.analytical.weights import autocast_cache_bytes, autocast_scoring_bytes
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import Logprobs
 
@@ -90,7 +90,9 @@ def score_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> 
     if spec.logprobs is Logprobs.SLICED:
         batch = one_row(batch)
     layer = layer_without_gradient_bytes(spec, architecture, batch, adapted=old_policy, autocast=spec.bf16)
-    held = added(held, {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)})
+    casts = where(old_policy, autocast_scoring_bytes(spec, architecture), 0)
+    gradients = unfinished_gradient_bytes(spec, architecture)
+    held = added(held, {Category.GRADIENTS: gradients, Category.ACTIVATIONS: casts})
     moments: dict[Moment, Bytes] = {
         Moment.SCORE_LAYER: {Category.ACTIVATIONS: layer, Category.INPUTS: attention_mask_bytes(spec, batch)},
         Moment.SCORE_HEAD: head_categories(score_scratch(spec, architecture, batch)),

@@ -106,6 +106,16 @@ def autocast_forward_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count
     return adapters + where(both(spec.bf16, sizes.autocast_casts), largest * sizes.compute, 0)
 
 
+def autocast_scoring_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Copies that autocast keeps while the policy scores without gradient: of what is trained, as in its cache.
+
+    A frozen weight's copy goes with its product. By hand, as in `autocast_cache_bytes`: 17,596,416 B.
+    """
+    if trains_everything(spec):
+        return autocast_cache_bytes(spec, architecture)
+    return _adapter_casts(spec, architecture)
+
+
 def _adapter_casts(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Float32 adapters in the type that is computed in."""
     if spec.tuning is not Tuning.LORA:

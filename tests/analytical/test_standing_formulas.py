@@ -28,6 +28,7 @@ from profiler.analytical.weights import (
     adapter_bytes,
     autocast_cache_bytes,
     autocast_forward_bytes,
+    autocast_scoring_bytes,
     autocast_weight_copy_bytes,
     nf4_bytes,
     reference_bytes,
@@ -129,6 +130,8 @@ def test_weights_in_float32_take_twice_the_room(half_billion):
 def test_autocast_copies_by_hand(half_billion):
     assert autocast_cache_bytes(_LORA, half_billion) == 17_596_416
     assert autocast_weight_copy_bytes(_LORA, half_billion) == 733_184
+    assert autocast_scoring_bytes(_LORA, half_billion) == 17_596_416
+    assert autocast_scoring_bytes(replace(_LORA, bf16=False), half_billion) == 0
     assert autocast_cache_bytes(_FULL, half_billion) == 0
 
 
