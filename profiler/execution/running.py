@@ -137,7 +137,7 @@ class RunningSweep:
         """Whether the trial is answered: by a stored record, or by what other trials found."""
         stored = self.given.store.find(trial.trial_id) if self.given.resume else None
         if stored is not None and stored.outcome.status.answered and not self._is_to_run(stored.outcome):
-            self.given.observer.finished(trial, stored)
+            self._tell(trial, stored)
             return True
         pruning = self.given.pruning if trial.spec.backend is Backend.CUDA else None
         outcome = pruning.implied(trial) if pruning is not None else None
@@ -145,8 +145,14 @@ class RunningSweep:
             return False
         record = self._record(trial, outcome)
         self.given.store.write(record)
-        self.given.observer.finished(trial, record)
+        self._tell(trial, record)
         return True
+
+    def _tell(self, trial: PlannedTrial, record: TrialRecord) -> None:
+        """Whoever watches, and whoever draws conclusions."""
+        self.given.observer.finished(trial, record)
+        if self.given.pruning is not None:
+            self.given.pruning.learn([record])
 
     def _is_to_run(self, outcome: Outcome) -> bool:
         """What was only implied is run where nothing is to be implied."""
@@ -221,9 +227,7 @@ class RunningSweep:
             # The trial is not to blame; it runs elsewhere, if there is an elsewhere.
             self.pending.append(worker.trial)
             return
-        self.given.observer.finished(worker.trial, record)
-        if self.given.pruning is not None:
-            self.given.pruning.learn([record])
+        self._tell(worker.trial, record)
         for sibling in reversed(worker.siblings):
             self._conclude_sibling(sibling)
         if record.outcome.status.answered:

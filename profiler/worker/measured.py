@@ -232,7 +232,7 @@ class _MeasuredTrial:
 
     def _completed(self, outcome: Outcome, sampler: Sampler, probe: GpuProbe) -> Outcome:
         """The outcome with everything that was measured."""
-        if outcome.status is not Status.DEVICE_FAULT:
+        if outcome.status is not Status.DEVICE_FAULT and not sampler.gpu_lost:
             self._counters.read()
         steps, samples = self._counters.step_peaks(), sampler.samples
         phases = by_phase(steps)

@@ -225,6 +225,15 @@ def test_without_pruning_what_was_implied_is_run(run, gpus, tmp_path):
     assert witness.records["64"].outcome.status is Status.OOM
 
 
+def test_what_another_sweep_found_meanwhile_implies_too(run, gpus, tmp_path):
+    plan = [on_cuda(str(length), "runs_out", max_completion_length=length) for length in (32, 64)]
+    run(plan[:1], gpus=gpus())
+    witness = run(plan, gpus=gpus(), pruning=Pruning(needs_no_more=longer))
+
+    assert [name for _, name in _notes(tmp_path)] == ["32"]
+    assert witness.records["64"].outcome.implied_by == "32"
+
+
 def test_trials_that_are_not_measured_are_never_implied(run, tmp_path):
     run([planned("a", "runs_out"), planned("b", "runs_out")], pruning=Pruning(needs_no_more=lambda *_: True))
 
