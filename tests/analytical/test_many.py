@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trial_strategies import architecture, specs
 
 from profiler.analytical import estimate
 from profiler.analytical.columns import product_table, table_of
@@ -16,19 +17,18 @@ from profiler.domain.errors import UsageError
 from profiler.domain.memory import Phase
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import ALL_LINEAR, Backend, Lengths, Logprobs, TrialSpec, Tuning
-from tests.analytical.test_estimate import _architecture, specs
 
-_ARCHITECTURES = {name: _architecture(name) for name in BUILTIN_MODELS}
+_ARCHITECTURES = {name: architecture(name) for name in BUILTIN_MODELS}
 _BASE = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")
 
 
 def _assert_as_alone(table, many):
     found = estimate_table(table)
     for row, spec in enumerate(many):
-        alone = estimate(spec, _architecture(spec.model))
+        alone = estimate(spec, architecture(spec.model))
         assert found.peak_allocated_bytes[row] == alone.peak_allocated_bytes, spec
         assert found.peak_reserved_bytes[row] == alone.peak_reserved_bytes, spec
-        by_phase = phase_instants(spec, _architecture(spec.model))
+        by_phase = phase_instants(spec, architecture(spec.model))
         for phase in Phase:
             expected = by_phase[phase].total_bytes if phase in by_phase else 0
             assert found.phases[phase][row] == expected, (phase, spec)
@@ -95,7 +95,7 @@ def test_the_table_that_speed_is_measured_on_has_a_hundred_thousand_trials():
 
 
 def test_a_mixture_of_experts_has_no_place_in_a_table():
-    mixture = replace(_architecture("qwen2.5-0.5b"), num_experts=8)
+    mixture = replace(architecture("qwen2.5-0.5b"), num_experts=8)
 
     with pytest.raises(UsageError):
         estimate_table(table_of([_BASE], {"qwen2.5-0.5b": mixture}))

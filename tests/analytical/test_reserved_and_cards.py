@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
+from trial_strategies import architecture, specs
 
 from profiler.analytical import estimate
 from profiler.analytical.batch import Batch
@@ -19,7 +20,6 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import Attention, Backend, Logprobs, TrialSpec, Tuning
 from profiler.domain.units import GIB
-from tests.analytical.test_estimate import _architecture, specs
 
 _SPEC = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")
 
@@ -48,8 +48,8 @@ def test_full_logits_by_size_by_hand(toy):
 @settings(max_examples=100, deadline=None)
 @given(specs())
 def test_reserved_is_never_less_than_allocated_and_equal_where_segments_expand(spec):
-    found = estimate(spec, _architecture(spec.model))
-    expanding = estimate(replace(spec, alloc_conf="expandable_segments:True"), _architecture(spec.model))
+    found = estimate(spec, architecture(spec.model))
+    expanding = estimate(replace(spec, alloc_conf="expandable_segments:True"), architecture(spec.model))
 
     assert found.peak_allocated_bytes <= found.peak_reserved_bytes
     assert expanding.peak_reserved_bytes == expanding.peak_allocated_bytes == found.peak_allocated_bytes
@@ -68,7 +68,7 @@ def test_a_long_rollout_of_many_rows_leaves_far_more_behind_than_it_holds():
         lora_alpha=8,
         lora_target_modules=("gate_proj", "up_proj", "down_proj"),
     )
-    found = estimate(spec, _architecture("qwen3-0.6b"))
+    found = estimate(spec, architecture("qwen3-0.6b"))
 
     assert found.peak_allocated_bytes < 7 * GIB
     assert 45 * GIB < found.peak_reserved_bytes < 60 * GIB
@@ -96,7 +96,7 @@ def test_a_card_fits_with_its_cache_or_without_it_or_not_at_all(half_billion):
 @settings(max_examples=30, deadline=None)
 @given(specs())
 def test_a_larger_card_of_the_same_kind_never_says_less(spec):
-    verdicts = {found.gpu.name: found for found in all_cards(spec, _architecture(spec.model))}
+    verdicts = {found.gpu.name: found for found in all_cards(spec, architecture(spec.model))}
     order = [Fit.FITS, Fit.TIGHT, Fit.TOO_LARGE, Fit.NO_KERNEL]
 
     assert order.index(verdicts["h200-141gb"].fit) <= order.index(verdicts["h100-80gb"].fit)
@@ -106,9 +106,9 @@ def test_a_larger_card_of_the_same_kind_never_says_less(spec):
 @settings(max_examples=100, deadline=None)
 @given(specs())
 def test_every_number_has_a_short_form_that_fits_its_column(spec):
-    architecture = _architecture(spec.model)
-    for moment in instants(spec, architecture):
-        forms = short_forms(spec, architecture, moment)
+    shape = architecture(spec.model)
+    for moment in instants(spec, shape):
+        forms = short_forms(spec, shape, moment)
 
         assert set(forms) == {category for category, size in moment.sizes.items() if size}
         assert all(0 < len(form) <= LONGEST for form in forms.values()), forms

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trial_strategies import architecture
 
 from profiler.analytical.parameters import parameter_count
 from profiler.analytical.sharded import (
@@ -32,10 +33,9 @@ from profiler.analytical.verl_rival import rival_view
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import ALL_LINEAR
 from profiler.domain.verl import Strategy, TrainedModel, VerlJob
-from tests.analytical.conftest import architecture_of
 
 _CARD = KNOWN_GPUS["h100-80gb"]
-_7B = architecture_of("qwen2.5-7b")
+_7B = architecture("qwen2.5-7b")
 _JOB = VerlJob(
     model="qwen2.5-7b",
     n_gpus=8,

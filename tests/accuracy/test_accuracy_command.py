@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from builders import failed, outcome, record
 
 from profiler.accuracy.main import DRAWN, FIGURE, PAGE, ROWS, main
 from profiler.accuracy.sampling import architecture_of
@@ -13,7 +14,6 @@ from profiler.analytical import estimate
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
 from profiler.domain.outcome import PhasePeak, Status
 from profiler.storage.versions import installed_versions
-from tests.builders import failed, outcome, record
 
 
 class _Simulating:

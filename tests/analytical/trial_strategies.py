@@ -1,0 +1,40 @@
+"""Any trial, for properties that hold of every one."""
+
+from hypothesis import strategies as st
+
+from profiler.config.architecture import read_architecture
+from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.optimizers import Optimizer
+from profiler.domain.trial import ALL_LINEAR, Attention, Backend, Dtype, Lengths, Logprobs, TrialSpec, Tuning
+
+ADAPTED = {"lora_rank": 16, "lora_alpha": 32, "lora_target_modules": (ALL_LINEAR,)}
+
+
+def architecture(name):
+    return read_architecture(BUILTIN_MODELS[name].config, model=name)
+
+
+@st.composite
+def specs(draw):
+    tuning = draw(st.sampled_from(Tuning))
+    return TrialSpec(
+        backend=Backend.SIMULATED,
+        gpu=draw(st.sampled_from(["h100-80gb", "t4-16gb", None])),
+        model=draw(st.sampled_from(sorted(BUILTIN_MODELS))),
+        tuning=tuning,
+        optim=draw(st.sampled_from(Optimizer)),
+        max_prompt_length=draw(st.integers(1, 1024)),
+        max_completion_length=draw(st.integers(8, 4096)),
+        lengths=draw(st.sampled_from(Lengths)),
+        per_device_train_batch_size=draw(st.sampled_from([1, 2, 4, 16])),
+        gradient_accumulation_steps=draw(st.sampled_from([1, 2, 4])),
+        steps_per_generation=draw(st.sampled_from([1, 2, 4])),
+        gradient_checkpointing=draw(st.booleans()),
+        beta=draw(st.sampled_from([0.0, 0.04])),
+        attn_implementation=draw(st.sampled_from(Attention)),
+        dtype=draw(st.sampled_from(Dtype)),
+        bf16=draw(st.booleans()),
+        logprobs=draw(st.sampled_from(Logprobs)),
+        steps=draw(st.sampled_from([1, 3])),
+        **(ADAPTED if tuning is not Tuning.FULL else {}),
+    )
