@@ -165,7 +165,9 @@ def test_all_failed_cpu_and_partial_sections_draw_what_there_is(tmp_path):
         section, found = read(tmp_path / str(number), records)
         drawn = drawings(section, stacks=found, found=accuracies(section.in_order()), number=2)
         names = [drawing.name for drawing in drawn]
-        assert names == (["comparison-2"] if number < 2 else ["comparison-2", "categories-2", "estimate-2"])
+        assert names == (
+            ["comparison-2"] if number < 2 else ["comparison-2", "categories-2", "savings-2", "estimate-2"]
+        )
         for drawing in drawn:
             assert as_png(drawing.draw()).startswith(b"\x89PNG")
 

@@ -36,7 +36,11 @@ def files(folder):
 def test_page_and_figures_are_drawn_and_the_last_line_says_where(folder):
     text = rendered(folder)
     assert text.splitlines()[-1] == f"Report: {folder / 'report.html'}"
-    names = [f"figures/{name}.{kind}" for name in ("categories", "comparison", "estimate") for kind in ("png", "svg")]
+    names = [
+        f"figures/{name}.{kind}"
+        for name in ("categories", "comparison", "estimate", "savings")
+        for kind in ("png", "svg")
+    ]
     assert files(folder) == sorted([*names, *PAGES, *(f"{name}.parquet" for name in TABLES)])
     page = (folder / "report.md").read_text()
     assert "> Which fits?" in page

@@ -7,17 +7,25 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from profiler.analysis.accuracy import Accuracy
+from profiler.analysis.answers import savings
+from profiler.analysis.axes import curves, surfaces
 from profiler.analysis.comparison import Section
 from profiler.analysis.peaks import Stack
 from profiler.rendering.figures.categories import categories_figure, pages
 from profiler.rendering.figures.comparison import comparison_figure
+from profiler.rendering.figures.growth import growth_figure
+from profiler.rendering.figures.heat import heat_figure
 from profiler.rendering.figures.parity import parity_figure
 from profiler.rendering.figures.published import published_figure
+from profiler.rendering.figures.slopes import slope_figure
 
 MOST_ROWS = 60
 """A table of more rows is read better as a table."""
 MOST_PAGES = 6
 """Of stacked bars; nobody turns more of them."""
+MOST_LINES = 14
+"""In one figure, and steps of a slope."""
+MOST_SURFACES = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +70,7 @@ def _drawings(section: Section, stacks: Sequence[Stack], found: Sequence[Accurac
             title="What the peak is made of" + (f", page {page} of {len(portions)}" if len(portions) > 1 else ""),
             draw=partial(categories_figure, section, portion),
         )
+    yield from _along_keys(section, suffix)
     if found:
         yield Drawing(
             name=f"estimate{suffix}", title="Estimate against result", draw=partial(parity_figure, section, found)
@@ -69,4 +78,25 @@ def _drawings(section: Section, stacks: Sequence[Stack], found: Sequence[Accurac
     if section.published:
         yield Drawing(
             name=f"published{suffix}", title="The published table beside ours", draw=partial(published_figure, section)
+        )
+
+
+def _along_keys(section: Section, suffix: str) -> Iterable[Drawing]:
+    """What methods save, and how peaks grow along one key or two."""
+    lines = curves(section)
+    for key in dict.fromkeys(curve.key for curve in lines):
+        along = [curve for curve in lines if curve.key == key]
+        if len(along) <= MOST_LINES:
+            yield Drawing(
+                name=f"growth-{key}{suffix}",
+                title=f"How the peak grows with {key}",
+                draw=partial(growth_figure, section, along),
+            )
+    if savings(section) and len(section.rows) <= MOST_LINES and len(section.models) <= MOST_LINES:
+        yield Drawing(name=f"savings{suffix}", title="What each method saves", draw=partial(slope_figure, section))
+    for number, surface in enumerate(surfaces(section)[:MOST_SURFACES], start=1):
+        yield Drawing(
+            name=f"heat{suffix}-{number}",
+            title=f"{surface.method}, {surface.model}: {surface.keys[0]} and {surface.keys[1]}",
+            draw=partial(heat_figure, section, surface),
         )

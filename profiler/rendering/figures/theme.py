@@ -39,6 +39,9 @@ ORIGIN_COLOURS: Mapping[Origin, str] = {
     Origin.PUBLISHED: "#009E73",
 }
 
+LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's again, for lines."""
+
 
 def in_theme() -> AbstractContextManager[None]:
     """The theme's settings of matplotlib, for as long as the block runs."""
