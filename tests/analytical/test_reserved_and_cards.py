@@ -72,6 +72,9 @@ def test_a_long_rollout_of_many_rows_leaves_far_more_behind_than_it_holds():
 
     assert found.peak_allocated_bytes < 7 * GIB
     assert 45 * GIB < found.peak_reserved_bytes < 60 * GIB
+    # blocks that are larger come and go between two tokens, and the cache finds its room in them
+    eager = estimate(replace(spec, attn_implementation=Attention.EAGER), architecture("qwen3-0.6b"))
+    assert eager.peak_reserved_bytes < 2 * eager.peak_allocated_bytes
 
 
 def test_a_card_fits_with_its_cache_or_without_it_or_not_at_all(half_billion):
