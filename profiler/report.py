@@ -16,6 +16,7 @@ from profiler.analysis.frames import comparison_frame
 from profiler.analysis.gates import Gate, gates, pairs
 from profiler.analysis.peaks import LargestRow, PhaseRow, Stack, largest_rows, phase_rows, stacks
 from profiler.analysis.repeat import repeat_commands
+from profiler.analysis.shapes import shapes
 from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError, nearest
 from profiler.domain.memory import Origin
 from profiler.rendering.differences import print_differences
@@ -168,7 +169,7 @@ def _drawn(folder: Path, tables: Tables, section: Section, number: int) -> _Draw
     stacked = stacks(section, tables.breakdown)
     found = accuracies(section.in_order())
     figures, broken = [], []
-    for drawing in drawings(section, stacks=stacked, found=found, number=number):
+    for drawing in drawings(section, stacks=stacked, found=found, number=number, shapes=shapes(section, tables.shape)):
         figure = _draw(folder, drawing)
         if isinstance(figure, EmbeddedFigure):
             figures.append((drawing, figure))

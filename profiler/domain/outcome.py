@@ -88,10 +88,18 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class CategoryShare:
-    """Bytes of one category at the instant of the trial's peak of allocated memory."""
+    """Bytes of one category at one instant, mostly that of the trial's peak of allocated memory."""
 
     category: Category
     size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepInstant:
+    """One instant of an optimizer step."""
+
+    phase: Phase
+    shares: tuple[CategoryShare, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +174,8 @@ class Outcome:
     phases: tuple[PhasePeak, ...] = ()
     breakdown: tuple[CategoryShare, ...] = ()
     """Sums to `peak_allocated_bytes`; empty where not known."""
+    step_shape: tuple[StepInstant, ...] = ()
+    """Simulated only: the last optimizer step of a run without a limit, in the order of its events."""
     largest: tuple[TensorGroup, ...] = ()
     """The ten largest tensors, or groups of tensors alike, at the instant of the peak; largest first."""
     peak_inactive_split_bytes: int | None = None

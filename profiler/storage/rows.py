@@ -112,6 +112,21 @@ def breakdown_rows(record: TrialRecord) -> list[Row]:
     ]
 
 
+def shape_rows(record: TrialRecord) -> list[Row]:
+    """The rows of `shape` for one trial."""
+    return [
+        {
+            "trial_id": record.trial_id,
+            "instant": number,
+            "phase": instant.phase.value,
+            "category": share.category.value,
+            "bytes": share.size_bytes,
+        }
+        for number, instant in enumerate(record.outcome.step_shape, start=1)
+        for share in instant.shares
+    ]
+
+
 def largest_rows(record: TrialRecord) -> list[Row]:
     """The rows of `largest` for one trial."""
     return [

@@ -113,8 +113,8 @@ _RESULT = (
     _size("estimated_peak_allocated_bytes", "peak_allocated_bytes by the closed form", _NO_ESTIMATE),
     _size("estimated_peak_reserved_bytes", "peak_reserved_bytes by the closed form", _NO_ESTIMATE),
     _size("estimated_peak_rule_bytes", "the peak by the published blog's rule of thumb", _NO_ESTIMATE),
-    _column("steps_run", _COUNT, "optimizer steps", "optimizer steps finished", "the worker did not report"),
-    _column("micro_batches_run", _COUNT, "micro-batches", "backward passes finished", "the worker did not report"),
+    _column("steps_run", _COUNT, "optimizer steps", "optimizer steps that really ran to their end", "the worker did not report"),
+    _column("micro_batches_run", _COUNT, "micro-batches", "backward passes that really ran", "the worker did not report"),
     _column("wall_s", _REAL, "s", "time of the trial from start to end", "the worker did not report"),
     _column("step_time_s", _REAL, "s", "mean time of an optimizer step, rollout included", "simulated, or no step"),
     _size("host_peak_rss_bytes", "most memory of the worker process on the host", "the worker did not report"),
@@ -215,8 +215,17 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
 }
 """By the name of the file without its ending: those that every grid has."""
 
-MEASURED_TABLES: Mapping[str, tuple[Column, ...]] = {"steps": STEPS, "samples": SAMPLES}
-"""Those that are there only if a trial was measured on a real GPU."""
+SHAPE = (
+    _text("trial_id", "the trial"),
+    _column("instant", _COUNT, "place", "place in the step, from 1; in the order of events, not by a clock"),
+    _text("phase", "what the trainer was doing"),
+    _text("category", "what the bytes are"),
+    _size("bytes", "bytes of the category then", ""),
+)
+"""`shape.parquet`: the last optimizer step of a simulated trial, ten instants of each phase; a row a category."""
+
+OPTIONAL_TABLES: Mapping[str, tuple[Column, ...]] = {"steps": STEPS, "samples": SAMPLES, "shape": SHAPE}
+"""Those that are there only if they have rows: steps and samples of what was measured, shape of what was simulated."""
 
 
 def arrow_schema(columns: tuple[Column, ...], *, about: Mapping[str, str]) -> pa.Schema:

@@ -12,9 +12,18 @@ import pyarrow.parquet as pq
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.outcome import Estimate, TrialRecord
 from profiler.storage.atomic import write_atomically
-from profiler.storage.rows import Row, breakdown_rows, check_laws, largest_rows, phase_rows, run_row, step_rows
+from profiler.storage.rows import (
+    Row,
+    breakdown_rows,
+    check_laws,
+    largest_rows,
+    phase_rows,
+    run_row,
+    shape_rows,
+    step_rows,
+)
 from profiler.storage.samples import read_samples
-from profiler.storage.schema import MEASURED_TABLES, SCHEMA_VERSION, TABLES, Column, arrow_schema
+from profiler.storage.schema import OPTIONAL_TABLES, SCHEMA_VERSION, TABLES, Column, arrow_schema
 
 _PANDAS = {
     # pandas' nullable types: an integer column with a null stays one of integers.
@@ -37,6 +46,8 @@ class Tables:
     """Empty where nothing was measured."""
     samples: pd.DataFrame
     """Empty where nothing was measured."""
+    shape: pd.DataFrame
+    """Empty where nothing was simulated."""
     question: str
     """What the grid asks; empty if nobody said."""
     command: str
@@ -53,7 +64,7 @@ def write_tables(
 ) -> None:
     """Write a parquet file for each of `TABLES` into `folder`, each whole or not at all.
 
-    Those of `MEASURED_TABLES` are there if anything was measured. The same records in any order give the same bytes.
+    Those of `OPTIONAL_TABLES` are there if they have rows. The same records in any order give the same bytes.
 
     Args:
         folder: `<results_dir>/<grid>/`; made where it is missing.
@@ -77,11 +88,15 @@ def write_tables(
     about = {"question": question, "command": command}
     for name, columns in TABLES.items():
         _write(folder, name, pa.Table.from_pylist(list(rows[name]), schema=arrow_schema(columns, about=about)))
+    shape = [row for record in ordered for row in shape_rows(record)]
     steps = [row for record in ordered for row in step_rows(record)]
     samples = read_samples(folder, [record.trial_id for record in ordered if record.outcome.step_peaks])
-    measured = {"steps": pa.Table.from_pylist(steps, schema=arrow_schema(MEASURED_TABLES["steps"], about=about))}
-    measured["samples"] = samples.replace_schema_metadata(measured["steps"].schema.metadata)
-    for name, table in measured.items():
+    optional = {
+        name: pa.Table.from_pylist(found, schema=arrow_schema(OPTIONAL_TABLES[name], about=about))
+        for name, found in (("steps", steps), ("shape", shape))
+    }
+    optional["samples"] = samples.replace_schema_metadata(optional["steps"].schema.metadata)
+    for name, table in optional.items():
         if table.num_rows:
             _write(folder, name, table)
         else:
@@ -101,7 +116,7 @@ def read_tables(folder: Path) -> Tables:
         UsageError: A table is missing, is not parquet, or was written by another version of the schema.
     """
     read = {name: _read(table_path(folder, name), columns) for name, columns in TABLES.items()}
-    for name, columns in MEASURED_TABLES.items():
+    for name, columns in OPTIONAL_TABLES.items():
         path = table_path(folder, name)
         read[name] = _read(path, columns) if path.exists() else arrow_schema(columns, about={}).empty_table()
     frames = {name: table.to_pandas(types_mapper=_PANDAS.get) for name, table in read.items()}
@@ -113,13 +128,14 @@ def read_tables(folder: Path) -> Tables:
         largest=frames["largest"],
         steps=frames["steps"],
         samples=frames["samples"],
+        shape=frames["shape"],
         question=about.get(b"question", b"").decode(),
         command=about.get(b"command", b"").decode(),
     )
 
 
 def table_path(folder: Path, name: str) -> Path:
-    """Where the table of this name (a key of `TABLES` or `MEASURED_TABLES`) is, or would be."""
+    """Where the table of this name (a key of `TABLES` or `OPTIONAL_TABLES`) is, or would be."""
     return folder / f"{name}.parquet"
 
 

@@ -10,11 +10,12 @@ from typing import Any
 from profiler.allocator import AllocatorConfig, CardReplay, Trace, parse_alloc_conf, replay_on_card
 from profiler.allocator.largest import largest_groups
 from profiler.allocator.snapshot import memory_snapshot
+from profiler.allocator.step_shape import step_shape
 from profiler.allocator.trace import Capability
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import CategoryShare, Outcome, OutOfMemory, PhasePeak, Status
+from profiler.domain.outcome import CategoryShare, Outcome, OutOfMemory, PhasePeak, Status, StepInstant
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import gib_text
 from profiler.simulation.libraries import cuda_context_bytes
@@ -139,6 +140,15 @@ def outcome_on_card(run: SimulatedRun, spec: TrialSpec) -> Outcome:
         ),
         breakdown=tuple(
             CategoryShare(category=category, size_bytes=size) for category, size in on_card.breakdown.items()
+        ),
+        step_shape=tuple(
+            StepInstant(
+                phase=instant.phase,
+                shares=tuple(
+                    CategoryShare(category=category, size_bytes=size) for category, size in instant.sizes_bytes.items()
+                ),
+            )
+            for instant in step_shape(trace)
         ),
         largest=largest_groups(trace, on_card.live_bytes),
         message=_sentence(on_card, unlimited, gpu),

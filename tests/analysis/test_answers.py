@@ -1,6 +1,5 @@
 """What a section says first, by hand."""
 
-
 import builders
 import pytest
 

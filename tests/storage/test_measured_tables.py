@@ -17,7 +17,7 @@ from profiler.storage import records as records_module
 from profiler.storage.records import RecordStore
 from profiler.storage.rows import run_row
 from profiler.storage.samples import read_samples, samples_path, write_samples
-from profiler.storage.schema import MEASURED_TABLES, PHASES, RUNS, SAMPLES, STEPS, TABLES
+from profiler.storage.schema import OPTIONAL_TABLES, PHASES, RUNS, SAMPLES, SHAPE, STEPS, TABLES
 from profiler.storage.tables import read_tables, table_path, write_tables
 
 
@@ -76,12 +76,12 @@ def measured(**changes: object):
 def test_every_field_of_a_sample_and_of_a_steps_peak_is_a_column():
     assert [column.name for column in SAMPLES] == ["trial_id", *(field.name for field in fields(Sample))]
     assert [column.name for column in STEPS] == ["trial_id", *(field.name for field in fields(StepPeak))]
-    names = {column.name for column in RUNS} | {"oom", "phases", "breakdown", "largest", "step_peaks"}
+    names = {column.name for column in RUNS} | {"oom", "phases", "breakdown", "largest", "step_peaks", "step_shape"}
     assert {field.name for field in fields(Outcome)} <= names
     assert {field.name for field in fields(PhasePeak)} <= {column.name for column in PHASES}
 
 
-@pytest.mark.parametrize("column", [*STEPS, *SAMPLES], ids=lambda column: column.name)
+@pytest.mark.parametrize("column", [*STEPS, *SAMPLES, *SHAPE], ids=lambda column: column.name)
 def test_every_column_says_what_it_means_and_its_unit(column):
     assert column.meaning
     assert bool(column.unit) == (not pa.types.is_string(column.kind))
@@ -117,7 +117,7 @@ def test_where_nothing_was_measured_there_are_no_such_files(tmp_path):
     assert table_path(tmp_path, "steps").exists()
     tables = builders.tables(tmp_path, builders.records([builders.spec()]))
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{name}.parquet" for name in TABLES)
-    for name, columns in MEASURED_TABLES.items():
+    for name, columns in OPTIONAL_TABLES.items():
         frame = getattr(tables, name)
         assert (len(frame), list(frame.columns)) == (0, [column.name for column in columns])
 

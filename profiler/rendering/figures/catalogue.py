@@ -11,6 +11,7 @@ from profiler.analysis.answers import savings
 from profiler.analysis.axes import curves, surfaces
 from profiler.analysis.comparison import Section
 from profiler.analysis.peaks import Stack
+from profiler.analysis.shapes import Shape
 from profiler.rendering.figures.categories import categories_figure, pages
 from profiler.rendering.figures.comparison import comparison_figure
 from profiler.rendering.figures.growth import growth_figure
@@ -18,6 +19,7 @@ from profiler.rendering.figures.heat import heat_figure
 from profiler.rendering.figures.parity import parity_figure
 from profiler.rendering.figures.published import published_figure
 from profiler.rendering.figures.slopes import slope_figure
+from profiler.rendering.figures.step_shape import step_figure
 
 MOST_ROWS = 60
 """A table of more rows is read better as a table."""
@@ -39,11 +41,23 @@ class Drawing:
 
 
 def drawings(
-    section: Section, *, stacks: Sequence[Stack], found: Sequence[Accuracy], number: int
+    section: Section,
+    *,
+    stacks: Sequence[Stack],
+    found: Sequence[Accuracy],
+    number: int,
+    shapes: Sequence[Shape] = (),
 ) -> tuple[Drawing, ...]:
     """The figures of a section that its results allow. `number` tells sections of one page apart, from 1."""
     suffix = "" if number == 1 else f"-{number}"
-    return tuple(_drawings(section, stacks, found, suffix))
+    return (*_drawings(section, stacks, found, suffix), *_step(section, shapes, suffix))
+
+
+def _step(section: Section, shapes: Sequence[Shape], suffix: str) -> Iterable[Drawing]:
+    if shapes:
+        yield Drawing(
+            name=f"step{suffix}", title="The shape of an optimizer step", draw=partial(step_figure, section, shapes)
+        )
 
 
 def too_much(section: Section, *, stacks: Sequence[Stack]) -> tuple[str, ...]:

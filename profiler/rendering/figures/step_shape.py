@@ -1,0 +1,90 @@
+"""The shape of an optimizer step: memory by category from the rollout to the optimizer, a panel a method."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from profiler.analysis.comparison import Section
+from profiler.analysis.shapes import Shape
+from profiler.domain.memory import Category, Phase
+from profiler.domain.units import as_gib
+from profiler.rendering.figures.theme import CATEGORY_COLOURS, GRID_LINE, SOFT_INK, in_theme
+from profiler.rendering.wording import CATEGORY_TITLES, gib_number, origin_word, setting_title, short_model
+
+_PANEL_IN = 1.75
+
+
+def step_figure(section: Section, shapes: Sequence[Shape]) -> Figure:
+    """Stacked areas, all panels on one scale. The axis across follows the events of each phase, not a clock."""
+    with in_theme():
+        figure = Figure(figsize=(9.2, _PANEL_IN * len(shapes) + 1.5))
+        FigureCanvasAgg(figure)
+        figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.08)
+        panels = figure.subplots(len(shapes), 1, sharey=True, squeeze=False)[:, 0]
+        for axes, shape in zip(panels, shapes, strict=True):
+            _draw(axes, shape)
+        model = short_model(shapes[0].cell.model)
+        figure.suptitle(
+            f"The shape of an optimizer step, {model}\n{setting_title(section.setting)}; a card without limit",
+            x=0.02, ha="left", size=10.5,
+        )  # fmt: skip
+        figure.supylabel(f"allocated memory, GiB ({origin_word(section.setting)})", size=9)
+        figure.legend(
+            handles=list(_legend(shapes)), loc="outside lower center", ncols=5, fontsize=8.5, handlelength=1.4
+        )
+        return figure
+
+
+def _draw(axes: Axes, shape: Shape) -> None:
+    places = range(len(shape.phases))
+    axes.stackplot(
+        places,
+        [[as_gib(size) for size in sizes] for sizes in shape.sizes_bytes.values()],
+        colors=[CATEGORY_COLOURS[category] for category in shape.sizes_bytes],
+        labels=[category.value for category in shape.sizes_bytes],
+        linewidth=0,
+    )
+    axes.set_xlim(0, len(shape.phases) - 1)
+    axes.set_xticks([])
+    axes.set_title(shape.cell.label, size=9.5)
+    axes.grid(axis="y")
+    _phases(axes, shape.phases)
+    _peak(axes, shape)
+
+
+def _phases(axes: Axes, phases: Sequence[Phase]) -> None:
+    """A line where a phase begins, and its name below where there is room for it."""
+    start = 0
+    for phase, members in groupby(phases):
+        length = len(list(members))
+        if start:
+            axes.axvline(start - 0.5, color=GRID_LINE, linewidth=0.8, zorder=3)
+        axes.annotate(
+            phase.value,
+            (start + (length - 1) / 2, 0), xycoords=("data", "axes fraction"), xytext=(0, -4),
+            textcoords="offset points", ha="center", va="top", size=7, color=SOFT_INK,
+        )  # fmt: skip
+        start += length
+
+
+def _peak(axes: Axes, shape: Shape) -> None:
+    totals = [sum(sizes) for sizes in zip(*shape.sizes_bytes.values(), strict=True)]
+    highest = max(range(len(totals)), key=lambda place: totals[place])
+    on_the_left = highest > len(totals) / 2
+    axes.plot([highest], [as_gib(totals[highest])], marker="v", markersize=5, color="black", zorder=4, label="peak")
+    axes.annotate(
+        gib_number(totals[highest]),
+        (highest, as_gib(totals[highest])), xytext=(-7 if on_the_left else 7, 2), textcoords="offset points",
+        ha="right" if on_the_left else "left", va="bottom", size=8.5,
+    )  # fmt: skip
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, max(high, as_gib(totals[highest]) * 1.2))
+
+
+def _legend(shapes: Sequence[Shape]) -> Iterable[Patch]:
+    present = [category for category in Category if any(category in shape.sizes_bytes for shape in shapes)]
+    return (Patch(color=CATEGORY_COLOURS[category], label=CATEGORY_TITLES[category]) for category in present)
