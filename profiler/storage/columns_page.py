@@ -1,0 +1,26 @@
+"""Every column of every table as a page in Markdown, from the schema."""
+
+from profiler.storage.schema import OPTIONAL_TABLES, SCHEMA_VERSION, TABLES, Column
+
+_ALWAYS, _SOMETIMES = "in every folder of results", "only where it has rows"
+
+
+def columns_page() -> str:
+    """`docs/columns.md`, whole."""
+    blocks = [
+        "# The tables of a sweep, column by column",
+        f"Generated from `profiler/storage/schema.py` (schema version {SCHEMA_VERSION}); the same texts are in the parquet "
+        'files\' own metadata. Sizes are integers of bytes, times are seconds, and null means "not known here", never 0.',
+    ]
+    for tables, when in ((TABLES, _ALWAYS), (OPTIONAL_TABLES, _SOMETIMES)):
+        for name, columns in tables.items():
+            blocks += [f"## `{name}.parquet`, {when}", _table(columns)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _table(columns: tuple[Column, ...]) -> str:
+    lines = ["| column | type | unit | meaning | null means |", "| --- | --- | --- | --- | --- |"]
+    for column in columns:
+        cells = (f"`{column.name}`", str(column.kind), column.unit, column.meaning, column.null or "never null")
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
