@@ -113,8 +113,16 @@ _RESULT = (
     _size("estimated_peak_allocated_bytes", "peak_allocated_bytes by the closed form", _NO_ESTIMATE),
     _size("estimated_peak_reserved_bytes", "peak_reserved_bytes by the closed form", _NO_ESTIMATE),
     _size("estimated_peak_rule_bytes", "the peak by the published blog's rule of thumb", _NO_ESTIMATE),
-    _column("steps_run", _COUNT, "optimizer steps", "optimizer steps that really ran to their end", "the worker did not report"),
-    _column("micro_batches_run", _COUNT, "micro-batches", "backward passes that really ran", "the worker did not report"),
+    _column(
+        "steps_run",
+        _COUNT,
+        "optimizer steps",
+        "optimizer steps that really ran to their end",
+        "the worker did not report",
+    ),
+    _column(
+        "micro_batches_run", _COUNT, "micro-batches", "backward passes that really ran", "the worker did not report"
+    ),
     _column("wall_s", _REAL, "s", "time of the trial from start to end", "the worker did not report"),
     _column("step_time_s", _REAL, "s", "mean time of an optimizer step, rollout included", "simulated, or no step"),
     _size("host_peak_rss_bytes", "most memory of the worker process on the host", "the worker did not report"),
