@@ -16,6 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from profiler.allocator import AllocatorConfig, replay_on_card
+from profiler.analytical import estimate
+from profiler.analytical.many import estimate_table
+from profiler.analytical.speed import hundred_thousand_trials
+from profiler.config.architecture import read_architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.optimizers import Optimizer
@@ -34,6 +38,8 @@ _CARD = KNOWN_GPUS["h100-80gb"]
 _TRIAL = TrialSpec(backend=Backend.SIMULATED, gpu=_CARD.name, model="qwen2.5-0.5b", beta=0.04)
 
 _SAMPLES = 1000
+_ESTIMATES = 100
+_FIVE_MODELS = ("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen2.5-14b")
 
 
 def main() -> int:
@@ -55,6 +61,7 @@ def main() -> int:
     large_s, _ = _timed(lambda: simulate(large, BUILTIN_MODELS[large.model].config))
     table.add_row("14B, full, 8-bit, checkpointing", f"{large_s:.1f} s", "0.5B", f"{large_s / small_s:.1f}")
     _add_allocator(table, small, small_s)
+    _add_estimates(table)
     _add_sampler(table)
     console.print(table)
     return 0
@@ -65,6 +72,19 @@ def _add_allocator(table: Table, run: SimulatedRun, small_s: float) -> None:
     replay_s = _seconds(lambda: replay_on_card(run.trace, capacity_bytes=_CARD.memory_bytes, config=AllocatorConfig()))
     each = f"{replay_s:.1f} s, {1e6 * replay_s / events:.1f} µs an event"
     table.add_row(f"one more card: {events:,} events replayed", each, "0.5B", f"{replay_s / small_s:.2f}")
+
+
+def _add_estimates(table: Table) -> None:
+    """The closed form: one trial, and many as arrays."""
+    architectures = {name: read_architecture(BUILTIN_MODELS[name].config, model=name) for name in _FIVE_MODELS}
+    estimate(_TRIAL, architectures[_TRIAL.model])
+    one_s = _seconds(lambda: [estimate(_TRIAL, architectures[_TRIAL.model]) for _ in range(_ESTIMATES)]) / _ESTIMATES
+    table.add_row("one estimate", f"{1e3 * one_s:.2f} ms", "", "")
+    trials = hundred_thousand_trials(architectures)
+    estimate_table(trials)
+    many_s = _seconds(lambda: estimate_table(trials))
+    share = f"{many_s / (100_000 * one_s):.4f}"
+    table.add_row("100,000 estimates as arrays", f"{many_s:.2f} s", "100,000 single ones", share)
 
 
 def _add_sampler(table: Table) -> None:

@@ -9,8 +9,9 @@ def columns_page() -> str:
     """`docs/columns.md`, whole."""
     blocks = [
         "# The tables of a sweep, column by column",
-        f"Generated from `profiler/storage/schema.py` (schema version {SCHEMA_VERSION}); the same texts are in the metadata "
-        'of the parquet files. Sizes are integers of bytes, times are seconds; null means "not known here", never 0.',
+        f"Generated from `profiler/storage/schema.py` (schema version {SCHEMA_VERSION}); the same texts are in the "
+        'metadata of the parquet files. Sizes are integers of bytes, times are seconds; null means "not known here", '
+        "never 0.",
     ]
     for tables, when in ((TABLES, _ALWAYS), (OPTIONAL_TABLES, _SOMETIMES)):
         for name, columns in tables.items():
