@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,7 +13,7 @@ from profiler.analysis.comparison import Section, compare
 from profiler.analysis.differences import compare_sweeps
 from profiler.analysis.frames import comparison_frame
 from profiler.analysis.gates import Gate, gates, pairs
-from profiler.analysis.peaks import LargestRow, PhaseRow, Stack, largest_rows, phase_rows, stacks
+from profiler.analysis.peaks import largest_rows, phase_rows, stacks
 from profiler.analysis.repeat import repeat_commands
 from profiler.analysis.shapes import shapes
 from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError, nearest
@@ -22,8 +21,9 @@ from profiler.domain.memory import Origin
 from profiler.rendering.differences import print_differences
 from profiler.rendering.figures.catalogue import Drawing, drawings, too_much
 from profiler.rendering.figures.files import as_png, as_svg
-from profiler.rendering.html.page import EmbeddedFigure, HtmlSection, html_page
-from profiler.rendering.markdown import DrawnFigure, SectionPage, report_page
+from profiler.rendering.html.page import html_page
+from profiler.rendering.markdown import report_page
+from profiler.rendering.pages import FIGURES, DrawnFigure, SectionPage
 from profiler.rendering.terminal import print_comparison
 from profiler.storage.atomic import write_atomically
 from profiler.storage.published import read_published
@@ -34,7 +34,6 @@ PAGE = "report.html"
 MARKDOWN = "report.md"
 """The page that GitHub shows, with the figures beside it."""
 TABLE = "comparison.csv"
-FIGURES = "figures"
 
 
 def render_folder(folder: Path, *, console: Console | None, trial_ids: Collection[str] | None = None) -> None:
@@ -54,9 +53,10 @@ def render_folder(folder: Path, *, console: Console | None, trial_ids: Collectio
     sections = compare(tables.runs, published)
     drawn = [_drawn(folder, tables, section, number) for number, section in enumerate(sections, start=1)]
     judged = _gates(tables, sections)
-    about = _About(grid=folder.resolve().name, question=tables.question, command=_command(folder, tables))
-    write_atomically(folder / MARKDOWN, _markdown(about, drawn, judged).encode())
-    write_atomically(folder / PAGE, _html(about, drawn, judged, tables).encode())
+    about = {"grid": folder.resolve().name, "question": tables.question, "command": _command(folder, tables)}
+    commands = repeat_commands(tables.runs)
+    write_atomically(folder / MARKDOWN, report_page(**about, pages=drawn, gates=judged).encode())
+    write_atomically(folder / PAGE, html_page(**about, sections=drawn, gates=judged, commands=commands).encode())
     write_atomically(folder / TABLE, comparison_frame(sections).to_csv(index=False, lineterminator="\n").encode())
     # The terminal comes last: a reader such as `head` may close it, and the files are to be there all the same.
     if console is not None:
@@ -143,39 +143,17 @@ def _command(folder: Path, tables: Tables) -> str:
     return f"python -m profiler.sweep +grid={grids[0] if len(grids) == 1 else folder.name}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _About:
-    """What both pages say of the sweep."""
-
-    grid: str
-    question: str
-    command: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class _DrawnSection:
-    """A section with all that is shown of it, and its figures."""
-
-    section: Section
-    phases: tuple[PhaseRow, ...]
-    stacks: tuple[Stack, ...]
-    largest: tuple[LargestRow, ...]
-    figures: tuple[tuple[Drawing, EmbeddedFigure], ...]
-    left_out: tuple[str, ...]
-    broken: tuple[str, ...]
-
-
-def _drawn(folder: Path, tables: Tables, section: Section, number: int) -> _DrawnSection:
+def _drawn(folder: Path, tables: Tables, section: Section, number: int) -> SectionPage:
     stacked = stacks(section, tables.breakdown)
     found = accuracies(section.in_order())
     figures, broken = [], []
     for drawing in drawings(section, stacks=stacked, found=found, number=number, shapes=shapes(section, tables.shape)):
         figure = _draw(folder, drawing)
-        if isinstance(figure, EmbeddedFigure):
-            figures.append((drawing, figure))
+        if isinstance(figure, DrawnFigure):
+            figures.append(figure)
         else:
             broken.append(figure)
-    return _DrawnSection(
+    return SectionPage(
         section=section,
         phases=phase_rows(section, tables.phases),
         stacks=stacked,
@@ -186,49 +164,7 @@ def _drawn(folder: Path, tables: Tables, section: Section, number: int) -> _Draw
     )
 
 
-def _markdown(about: _About, drawn: Sequence[_DrawnSection], judged: Sequence[Gate]) -> str:
-    pages = [
-        SectionPage(
-            section=each.section,
-            phases=each.phases,
-            largest=each.largest,
-            figures=tuple(
-                DrawnFigure(
-                    title=drawing.title, png=f"{FIGURES}/{drawing.name}.png", svg=f"{FIGURES}/{drawing.name}.svg"
-                )
-                for drawing, _ in each.figures
-            ),
-            left_out=each.left_out,
-            broken=each.broken,
-        )
-        for each in drawn
-    ]
-    return report_page(grid=about.grid, question=about.question, command=about.command, pages=pages, gates=judged)
-
-
-def _html(about: _About, drawn: Sequence[_DrawnSection], judged: Sequence[Gate], tables: Tables) -> str:
-    sections = [
-        HtmlSection(
-            section=each.section,
-            phases=each.phases,
-            stacks=each.stacks,
-            largest=each.largest,
-            figures=tuple(figure for _, figure in each.figures),
-            left_out=(*each.left_out, *each.broken),
-        )
-        for each in drawn
-    ]
-    return html_page(
-        grid=about.grid,
-        question=about.question,
-        command=about.command,
-        sections=sections,
-        gates=judged,
-        commands=repeat_commands(tables.runs),
-    )
-
-
-def _draw(folder: Path, drawing: Drawing) -> EmbeddedFigure | str:
+def _draw(folder: Path, drawing: Drawing) -> DrawnFigure | str:
     """Draws and writes one figure; a sentence when it cannot be drawn."""
     try:
         figure = drawing.draw()
@@ -238,7 +174,7 @@ def _draw(folder: Path, drawing: Drawing) -> EmbeddedFigure | str:
         return f"The figure '{drawing.name}' could not be drawn ({type(error).__name__}: {lines[0]})."
     write_atomically(folder / FIGURES / f"{drawing.name}.png", png)
     write_atomically(folder / FIGURES / f"{drawing.name}.svg", svg)
-    return EmbeddedFigure(title=drawing.title, png=png, svg=svg)
+    return DrawnFigure(name=drawing.name, title=drawing.title, png=png, svg=svg)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The page of a grid, `report.md`, as GitHub shows it."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from profiler.analysis.accuracy import Accuracy, accuracies
 from profiler.analysis.cards import CardTable, by_card
@@ -11,6 +10,7 @@ from profiler.analysis.gates import Gate
 from profiler.analysis.peaks import LargestRow, PhaseRow
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Status
+from profiler.rendering.pages import FIGURES, SectionPage
 from profiler.rendering.wording import (
     ROOM_LEGEND,
     cell_name,
@@ -32,30 +32,6 @@ from profiler.rendering.wording import (
 )
 
 _ESTIMATE, _PUBLISHED = "est ", "published "
-
-
-@dataclass(frozen=True, kw_only=True)
-class DrawnFigure:
-    """A figure on the page."""
-
-    title: str
-    png: str
-    """Path of the picture, from the page."""
-    svg: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class SectionPage:
-    """What the page shows of one section."""
-
-    section: Section
-    phases: tuple[PhaseRow, ...]
-    figures: tuple[DrawnFigure, ...]
-    largest: tuple[LargestRow, ...] = ()
-    left_out: tuple[str, ...] = ()
-    """A sentence for each figure that would be too large to read."""
-    broken: tuple[str, ...] = ()
-    """A sentence for each figure that could not be drawn."""
 
 
 def report_page(
@@ -102,7 +78,8 @@ def _section_blocks(page: SectionPage) -> Iterable[str]:
     if page.figures or page.left_out or page.broken:
         yield "### Figures"
     for figure in page.figures:
-        yield f"**{_escape(figure.title)}** ([SVG]({figure.svg}))\n\n![{_escape(figure.title)}]({figure.png})"
+        title, path = _escape(figure.title), f"{FIGURES}/{figure.name}"
+        yield f"**{title}** ([SVG]({path}.svg))\n\n![{title}]({path}.png)"
     yield from (_escape(sentence) for sentence in (*page.left_out, *page.broken))
     if page.phases:
         yield "### Highest allocated memory of each phase"

@@ -3,7 +3,6 @@
 import json
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
@@ -15,8 +14,8 @@ from profiler.analysis.cards import by_card, room_bytes
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
 from profiler.analysis.gates import Gate
-from profiler.analysis.peaks import LargestRow, PhaseRow, Stack
 from profiler.domain.outcome import Status
+from profiler.rendering.pages import DrawnFigure, SectionPage
 from profiler.rendering.wording import (
     CATEGORY_TITLES,
     ROOM_LEGEND,
@@ -48,34 +47,12 @@ _ESTIMATE, _PUBLISHED = "estimated ", "published "
 _KINDS = {Status.OK: "", Status.OOM: "bad"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class EmbeddedFigure:
-    """A figure inside the page."""
-
-    title: str
-    png: bytes
-    svg: bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class HtmlSection:
-    """What the page shows of one section."""
-
-    section: Section
-    phases: Sequence[PhaseRow]
-    stacks: Sequence[Stack]
-    largest: Sequence[LargestRow]
-    figures: Sequence[EmbeddedFigure] = ()
-    left_out: Sequence[str] = ()
-    """A sentence for each figure that is not there."""
-
-
 def html_page(
     *,
     grid: str,
     question: str,
     command: str,
-    sections: Sequence[HtmlSection],
+    sections: Sequence[SectionPage],
     gates: Sequence[Gate],
     commands: Mapping[str, str],
 ) -> str:
@@ -140,7 +117,7 @@ def _cards(sections: Iterable[Section]) -> dict[str, object] | None:
 
 
 def _section(
-    part: HtmlSection, details: list[dict[str, object]], commands: Mapping[str, str] | None
+    part: SectionPage, details: list[dict[str, object]], commands: Mapping[str, str] | None
 ) -> dict[str, object]:
     section = part.section
     names = short_models(section.models)
@@ -166,7 +143,7 @@ def _section(
         "legend": legend(section, mark=_ESTIMATE, published_mark=_PUBLISHED),
         "accuracy": [accuracy_text(accuracy) for accuracy in accuracies(section.cells.values())],
         "figures": [{"title": figure.title, "source": _source(figure)} for figure in part.figures],
-        "left_out": list(part.left_out),
+        "left_out": [*part.left_out, *part.broken],
         "columns": _columns(section),
         "trials": trials,
         "versions": versions_text(section.setting),
@@ -174,7 +151,7 @@ def _section(
     }
 
 
-def _source(figure: EmbeddedFigure) -> str:
+def _source(figure: DrawnFigure) -> str:
     """The SVG, which is sharp at every size, unless it is so full of points that the PNG is much smaller."""
     if len(figure.svg) > _LARGEST_SVG_BYTES:
         return "data:image/png;base64," + b64encode(figure.png).decode("ascii")
@@ -225,7 +202,7 @@ def _size(size_bytes: int | None) -> dict[str, object]:
     return _text("" if size_bytes is None else gib_number(size_bytes), size_bytes)
 
 
-def _details(part: HtmlSection, commands: Mapping[str, str] | None) -> Iterable[dict[str, object]]:
+def _details(part: SectionPage, commands: Mapping[str, str] | None) -> Iterable[dict[str, object]]:
     """What each fold-out of a section says, trial by trial."""
     phases = {row.cell.trial_id: row.peaks for row in part.phases}
     stacks = {stack.cell.trial_id: stack.shares for stack in part.stacks}
