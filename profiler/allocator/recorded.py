@@ -30,6 +30,7 @@ SegmentBlocks = tuple[int, tuple[tuple[int, bool], ...]]
 
 _GAINS = ("segment_alloc", "segment_map")
 _LOSSES = ("segment_free", "segment_unmap")
+_READ_OF_ENTRIES = ("action", "addr", "size", "stream")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +150,24 @@ def replay_recorded(
             for blocks in run.allocator.segments()
         ),
     )
+
+
+def essentials(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    """What `replay_recorded` reads of the first device in a snapshot, and no more: small enough to be kept."""
+    return {
+        "device_traces": [
+            [{key: entry[key] for key in _READ_OF_ENTRIES if key in entry} for entry in snapshot["device_traces"][0]]
+        ],
+        "segments": [
+            {
+                "address": segment["address"],
+                "blocks": [{"size": block["size"], "state": block["state"]} for block in segment["blocks"]],
+            }
+            for segment in snapshot["segments"]
+            if segment.get("device", 0) == 0
+        ],
+        "allocator_settings": dict(snapshot.get("allocator_settings", {})),
+    }
 
 
 class _Replay:

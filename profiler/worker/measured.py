@@ -23,7 +23,7 @@ from profiler.measurement.sampler import PERIOD_S, Sampler
 from profiler.worker.card import Card, prepare_card
 from profiler.worker.oom_message import read_oom_message
 
-_HISTORY_ENTRIES = 100_000
+SNAPSHOT_ENTRIES = 100_000
 """Of a snapshot: the last optimizer steps, in a file that a browser can open."""
 
 _BROKEN = ("uncorrectable ECC error", "GPU is lost", "fallen off the bus", "Hardware stack error")
@@ -78,6 +78,8 @@ class MeasuringTask:
     snapshot: bool
     started_s: float
     """When the worker began, on the instruments' clock."""
+    history_entries: int = SNAPSHOT_ENTRIES
+    """How many allocations and frees a snapshot's history goes back."""
 
 
 def measure(task: MeasuringTask, instruments: Instruments, train: Train) -> Measured:
@@ -137,7 +139,7 @@ class _MeasuredTrial:
         self._retries_before = self._cuda.alloc_retries()
         self._cuda.when_out_of_memory(self._out_of_memory)
         if self._task.snapshot:
-            self._cuda.record_history(most_entries=_HISTORY_ENTRIES)
+            self._cuda.record_history(most_entries=self._task.history_entries)
         self._counters = PhaseCounters(self._cuda, clock=self._tools.clock, at_border=self._at_border)
         probe = self._probe(self.uuid)
         sampler = Sampler(

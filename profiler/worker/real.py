@@ -18,7 +18,7 @@ from profiler.simulation.libraries import cuda_context_bytes
 from profiler.training.job import build_trainer
 from profiler.training.placement import RealDevice
 from profiler.training.sizes import parameter_counts
-from profiler.worker.measured import Instruments, Measured, MeasuringTask, TrialObserver, measure
+from profiler.worker.measured import SNAPSHOT_ENTRIES, Instruments, Measured, MeasuringTask, TrialObserver, measure
 
 Beat = Callable[[], None]
 """Called from the training thread at each phase: the trial gets on."""
@@ -59,6 +59,7 @@ def run_real(
     *,
     gpu_uuid: str | None = None,
     snapshot: bool = False,
+    history_entries: int = SNAPSHOT_ENTRIES,
     sample_period_s: float | None = None,
     beat: Beat = lambda: None,
 ) -> Measured:
@@ -74,7 +75,9 @@ def run_real(
         phases = (PhasePeak(phase=phase, peak_allocated_bytes=None, peak_reserved_bytes=None) for phase in log.phases)
         return Measured(outcome=replace(trained, phases=tuple(phases)))
     return measure(
-        MeasuringTask(spec=spec, gpu_uuid=gpu_uuid, snapshot=snapshot, started_s=started_s),
+        MeasuringTask(
+            spec=spec, gpu_uuid=gpu_uuid, snapshot=snapshot, history_entries=history_entries, started_s=started_s
+        ),
         Instruments(
             cuda=TorchCuda(),
             nvml=PynvmlDriver(),

@@ -1,0 +1,7 @@
+"""`python -m profiler.campaign`."""
+
+import sys
+
+from profiler.campaign.main import main
+
+sys.exit(main())

@@ -1,0 +1,101 @@
+"""Trials of a folder side by side: two ways to roll out, and what looking at the driver costs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+
+from profiler.domain.outcome import Outcome, TrialRecord
+from profiler.domain.trial import Rollout, TrialSpec
+from profiler.storage.records import RecordStore
+
+BEGAN = "command_began"
+"""A file in a folder of results whose time of change is that of the command."""
+
+
+def rollout_lines(records: Iterable[TrialRecord]) -> tuple[str, ...]:
+    """A paragraph for each trial that was run with both rollouts: peaks, and the phases in which they differ."""
+    by_rollout: dict[TrialSpec, dict[Rollout, TrialRecord]] = {}
+    for record in records:
+        same = replace(record.spec, rollout=Rollout.GENERATE)
+        by_rollout.setdefault(same, {})[record.spec.rollout] = record
+    lines: list[str] = []
+    for spec, found in by_rollout.items():
+        if len(found) == 2:
+            generated, synthetic = found[Rollout.GENERATE].outcome, found[Rollout.SYNTHETIC].outcome
+            name = f"{spec.model}, {spec.tuning}, lengths {spec.lengths}"
+            lines += _pair(name, generated, synthetic)
+    return tuple(lines) or ("No trial here was run with both rollouts.",)
+
+
+def _pair(name: str, generated: Outcome, synthetic: Outcome) -> list[str]:
+    lines = [f"{name}: generated ended as {generated.status}, synthetic as {synthetic.status}."]
+    for ruler in ("allocated", "reserved", "device"):
+        one = getattr(generated, f"peak_{ruler}_bytes")
+        other = getattr(synthetic, f"peak_{ruler}_bytes")
+        lines.append(f"  peak {ruler}: {_shown(one)} generated, {_shown(other)} synthetic, {_change(one, other)}")
+    phases = {peak.phase: peak.peak_allocated_bytes for peak in synthetic.phases}
+    for peak in generated.phases:
+        one, other = peak.peak_allocated_bytes, phases.get(peak.phase)
+        if one != other:
+            lines.append(
+                f"  in {peak.phase}: {_shown(one)} generated, {_shown(other)} synthetic, {_change(one, other)}"
+            )
+    return lines
+
+
+def _shown(size_bytes: int | None) -> str:
+    return "not known" if size_bytes is None else f"{size_bytes} bytes"
+
+
+def _change(one: int | None, other: int | None) -> str:
+    if one is None or other is None:
+        return "not to be compared"
+    return "equal" if one == other else f"{other - one:+d} bytes ({(other - one) / max(1, one):+.3%})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """Trials that were run with one period of sampling."""
+
+    sample_period_s: float | None
+    step_times_s: Sequence[float]
+    first_step_after_s: float | None
+    """From the command to where the first trial had loaded; None where the command's time is not known."""
+
+
+def looked(folder: Path) -> Looked | None:
+    """The trials of a grid's folder; None where none ended well.
+
+    When a trial began follows from when its record was written and how long it took.
+    """
+    store = RecordStore(folder)
+    records = [record for record in store.read_all() if record.outcome.step_time_s is not None]
+    if not records:
+        return None
+    began = folder.parent / BEGAN
+    loaded = [
+        store.path(record.trial_id).stat().st_mtime - outcome.wall_s + outcome.startup_s + outcome.load_s
+        for record in records
+        if (outcome := record.outcome).wall_s is not None
+        and outcome.startup_s is not None
+        and outcome.load_s is not None
+    ]
+    return Looked(
+        sample_period_s=records[0].outcome.sample_period_s,
+        step_times_s=tuple(record.outcome.step_time_s or 0.0 for record in records),
+        first_step_after_s=min(loaded) - began.stat().st_mtime if loaded and began.exists() else None,
+    )
+
+
+def looking_lines(found: Iterable[Looked]) -> tuple[str, ...]:
+    """A line for each period."""
+    return tuple(_looking_line(one) for one in found) or ("No trial here ended well.",)
+
+
+def _looking_line(one: Looked) -> str:
+    times = one.step_times_s
+    period = "no samples" if one.sample_period_s is None else f"a sample every {one.sample_period_s} s"
+    spread = f"{min(times):.3f} to {max(times):.3f} s in {len(times)} trials"
+    first = "" if one.first_step_after_s is None else f"; first step {one.first_step_after_s:.1f} s after the command"
+    return f"{period}: step time {mean(times):.3f} s, {spread}{first}."

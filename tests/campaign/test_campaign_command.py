@@ -1,0 +1,302 @@
+"""The campaign's own commands: a scripted card, recorded histories that are made up, records written by hand."""
+
+import gzip
+import json
+import os
+import pickle
+from dataclasses import dataclass, field, replace
+
+import pytest
+from builders import VERSIONS
+from scripted import CONTEXT_BYTES, TOTAL_BYTES, UUID, ScriptedCuda, ScriptedNvml
+
+from profiler.allocator import TraceBuilder, memory_snapshot
+from profiler.campaign.facts import FactTools, take_facts
+from profiler.campaign.main import CampaignParts, main
+from profiler.domain.memory import Category, Phase
+from profiler.domain.outcome import Outcome, PhasePeak, Status, TrialRecord
+from profiler.domain.trial import Backend, Rollout, TrialSpec, Tuning
+from profiler.domain.units import GIB, MIB
+from profiler.measurement.nvml import GpuProcess, NvmlTrouble
+from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.storage.records import RecordStore
+from profiler.worker.measured import Measured
+
+PID = 7
+KERNELS_BYTES = 90 * MIB
+OTHERS_BYTES = 100 * MIB
+WORKSPACE_BYTES = 32 * MIB
+H100 = VisibleGpu(uuid=UUID, name="NVIDIA H100 80GB HBM3", memory_bytes=81_559 * MIB)
+
+
+@dataclass
+class LoadingCuda(ScriptedCuda):
+    """Kernels that are loaded take memory beside torch's."""
+
+    begun: bool = False
+    kernels_bytes: int = 0
+
+    def used_bytes(self):
+        return super().used_bytes() + self.kernels_bytes
+
+
+@dataclass
+class ScriptedWork:
+    cuda: LoadingCuda
+    done: list = field(default_factory=list)
+
+    def begin(self):
+        self.done.append("begin")
+        self.cuda.begun = True
+
+    def product(self):
+        self.done.append("product")
+        self.cuda.allocate(6 * MIB)
+        self.cuda.allocate(WORKSPACE_BYTES)
+        self.cuda.free(6 * MIB)
+        return 6 * MIB
+
+    def training_step(self):
+        self.done.append("training_step")
+        self.cuda.kernels_bytes += KERNELS_BYTES
+        self.cuda.allocate(WORKSPACE_BYTES)
+
+
+class Card:
+    def __init__(self):
+        self.cuda = LoadingCuda(others_bytes=OTHERS_BYTES)
+        self.work = ScriptedWork(self.cuda)
+        self.nvml = ScriptedNvml(
+            used_bytes=lambda: self.cuda.used_bytes() if self.cuda.begun else OTHERS_BYTES,
+            listed=lambda: (GpuProcess(pid=PID, used_bytes=self.cuda.used_bytes() - OTHERS_BYTES),),
+        )
+
+    def facts(self):
+        tools = FactTools(
+            cuda=self.cuda,
+            nvml=self.nvml,
+            work=self.work,
+            own_processes=lambda: frozenset({PID}),
+            cuda_version="13.0",
+            versions=VERSIONS,
+        )
+        return take_facts(UUID, tools)
+
+
+# ---- facts -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_context_grows_with_the_kernels_of_a_warm_step():
+    facts = Card().facts()
+    assert [one.context_bytes for one in facts.readings] == [
+        CONTEXT_BYTES,
+        CONTEXT_BYTES,
+        CONTEXT_BYTES + KERNELS_BYTES,
+    ]
+    assert facts.used_before_bytes == OTHERS_BYTES
+    assert (facts.total_bytes, facts.driver_version, facts.cuda_version) == (TOTAL_BYTES, "580.65.06", "13.0")
+
+
+def test_the_workspace_is_what_a_product_takes_beside_its_tensors():
+    facts = Card().facts()
+    assert (facts.cublas_workspace_bytes, facts.cublas_workspace_kept_bytes) == (WORKSPACE_BYTES, WORKSPACE_BYTES)
+
+
+def test_three_rulers_stand_side_by_side_at_each_moment():
+    facts = Card().facts()
+    last = facts.readings[-1]
+    assert last.reserved_bytes == 6 * MIB + 2 * WORKSPACE_BYTES - 6 * MIB
+    assert last.mem_get_info_used_bytes == last.nvml_device_bytes
+    assert last.nvml_process_bytes == last.nvml_device_bytes - OTHERS_BYTES
+    assert facts.not_read == {}
+
+
+def test_without_a_driver_the_facts_are_torchs_and_say_what_is_missing():
+    card = Card()
+    card.nvml.broken = dict.fromkeys(("memory", "processes", "driver_version"), NvmlTrouble.ABSENT)
+    facts = card.facts()
+    assert (facts.driver_version, facts.readings[0].context_bytes, facts.readings[0].nvml_device_bytes) == (None,) * 3
+    assert set(facts.not_read) == {"device memory", "process memory"}
+    assert card.work.done == ["begin", "product", "training_step"]
+
+
+@pytest.fixture
+def campaign(tmp_path, capsys):
+    """Runs a command against a made-up card; gives exit code, lines and standard error."""
+
+    def run(*words, gpus=(H100,), versions=VERSIONS, **parts):
+        visible = VisibleGpus(gpus=tuple(gpus), note="" if gpus else "the driver does not answer")
+        given = CampaignParts(visible_gpus=lambda: visible, installed_versions=lambda: versions, **parts)
+        code = main([str(word) for word in words], parts=given)
+        out, err = capsys.readouterr()
+        return code, out.splitlines(), err
+
+    return run
+
+
+def test_facts_are_kept_and_not_taken_twice(campaign, tmp_path):
+    asked = []
+
+    def facts_of(uuid):
+        asked.append(uuid)
+        return Card().facts()
+
+    for _ in range(2):
+        code, lines, _ = campaign("facts", tmp_path, facts_of=facts_of)
+        assert code == 0
+        assert lines[-1] == f"Kept in {tmp_path / 'facts.json'}."
+    assert asked == [UUID]
+    kept = json.loads((tmp_path / "facts.json").read_text())
+    assert (kept["name"], kept["versions"]["torch"]) == ("NVIDIA H100 80GB HBM3", VERSIONS.torch)
+    assert kept["readings"][2]["context_bytes"] == CONTEXT_BYTES + KERNELS_BYTES
+
+
+# ---- which card ------------------------------------------------------------------------------------------------------
+
+
+def test_the_folder_is_the_cards_name_in_lower_case_with_dashes(campaign):
+    assert campaign("card")[:2] == (0, ["nvidia-h100-80gb-hbm3"])
+
+
+def test_a_card_is_capped_to_smaller_ones_only(campaign):
+    smaller = ["l40s-48gb", "a100-40gb", "rtx-4090-24gb", "t4-16gb"]
+    assert campaign("caps")[1] == smaller
+    assert campaign("caps", gpus=[replace(H100, name="NVIDIA H200", memory_bytes=143_771 * MIB)])[1] == [
+        "h100-80gb",
+        *smaller,
+    ]
+    assert campaign("caps", gpus=[replace(H100, name="small", memory_bytes=8 * GIB)])[1] == []
+
+
+@pytest.mark.parametrize("words", [["card"], ["caps"], ["facts", "x"], ["allocator_truth", "full", "x"]])
+def test_without_a_gpu_there_is_one_sentence_and_2(campaign, words):
+    code, lines, err = campaign(*words, gpus=())
+    assert (code, lines) == (2, [])
+    assert err.startswith("card=none: the campaign needs a GPU, but the driver does not answer. ")
+    assert err.count("\n") == 1
+
+
+def test_a_torch_without_cuda_is_no_gpu(campaign):
+    code, _, err = campaign("card", versions=replace(VERSIONS, torch="2.13.0+cpu"))
+    assert code == 2
+    assert "torch 2.13.0+cpu is a build without CUDA, though NVIDIA H100 80GB HBM3 is visible" in err
+
+
+def test_an_unknown_word_is_told_in_one_sentence(campaign):
+    code, _, err = campaign("facts")
+    assert code == 2
+    assert err.endswith("Write: scripts/campaign.sh list\n")
+
+
+# ---- the allocator's truth -------------------------------------------------------------------------------------------
+
+
+def snapshot():
+    builder = TraceBuilder()
+    builder.enter(Phase.LOAD)
+    builder.allocate(5 * MIB, Category.WEIGHTS)
+    builder.free(builder.allocate(12 * MIB, Category.ACTIVATIONS))
+    made = memory_snapshot(builder.finished(), capacity_bytes=None)
+    for entry in made["device_traces"][0]:
+        entry["frames"] = [{"name": "a stack", "filename": "of/python.py", "line": 1}] * 30
+    return made
+
+
+class Recording:
+    def __init__(self, outcome, history=None):
+        self.outcome = outcome
+        self.history = history or snapshot()
+        self.specs = []
+
+    def __call__(self, spec, uuid):
+        assert uuid == UUID
+        self.specs.append(spec)
+        return Measured(outcome=self.outcome, snapshot=self.history)
+
+
+OK = Outcome(status=Status.OK, peak_reserved_bytes=20 * MIB)
+
+
+@pytest.mark.parametrize("tuning", [Tuning.FULL, Tuning.LORA])
+def test_a_history_is_kept_once_without_its_stacks_and_replays_equal(campaign, tmp_path, tuning):
+    record = Recording(OK)
+    for _ in range(2):
+        code, lines, _ = campaign("allocator_truth", tuning, tmp_path, record=record)
+        assert code == 0
+        assert "pickle.gz: equal, over 6 entries." in lines[0]
+    (spec,) = record.specs
+    assert (spec.tuning, spec.model, spec.backend, spec.gpu) == (tuning, "qwen2.5-0.5b", Backend.CUDA, None)
+    kept = pickle.loads(gzip.decompress((tmp_path / "allocator_truth" / f"{tuning}.pickle.gz").read_bytes()))
+    assert set(kept["device_traces"][0][0]) == {"action", "addr", "size", "stream"}
+    assert kept["counted_peak_reserved_bytes"] == 20 * MIB
+
+
+def test_a_history_that_the_model_does_not_follow_is_told_with_the_place(campaign, tmp_path):
+    history = snapshot()
+    history["device_traces"][0][0]["size"] = 22 * MIB
+    code, lines, _ = campaign("allocator_truth", "full", tmp_path, record=Recording(OK, history))
+    assert code == 0
+    assert "NOT equal" in lines[0]
+    assert "asked for segment_alloc of 20971520" in lines[-1]
+
+
+def test_the_history_of_a_trial_that_did_not_end_well_is_not_kept(campaign, tmp_path):
+    record = Recording(Outcome(status=Status.CONTENDED, message="Another program took 4 GiB."))
+    code, _, err = campaign("allocator_truth", "full", tmp_path, record=record)
+    assert (code, err) == (1, "The trial that was to be recorded ended as contended: Another program took 4 GiB.\n")
+    assert not list(tmp_path.rglob("*.gz"))
+
+
+# ---- side by side ----------------------------------------------------------------------------------------------------
+
+
+def keep(folder, name, outcome, **spec):
+    given = TrialSpec(**({"backend": Backend.CUDA, "gpu": None, "model": "qwen2.5-0.5b"} | spec))
+    record = TrialRecord(trial_id=name, grid="g", label="l", spec=given, versions=VERSIONS, outcome=outcome)
+    RecordStore(folder).write(record)
+
+
+def peaks(rollout_bytes):
+    return Outcome(
+        status=Status.OK,
+        peak_allocated_bytes=9000,
+        peak_reserved_bytes=10_000,
+        phases=(
+            PhasePeak(phase=Phase.ROLLOUT, peak_allocated_bytes=rollout_bytes, peak_reserved_bytes=10_000),
+            PhasePeak(phase=Phase.BACKWARD, peak_allocated_bytes=9000, peak_reserved_bytes=10_000),
+        ),
+    )
+
+
+def test_both_rollouts_side_by_side(campaign, tmp_path):
+    keep(tmp_path, "a", peaks(1000), rollout=Rollout.GENERATE)
+    keep(tmp_path, "b", peaks(1010), rollout=Rollout.SYNTHETIC)
+    keep(tmp_path, "c", peaks(1010), rollout=Rollout.SYNTHETIC, seed=1)
+    code, lines, _ = campaign("rollouts", tmp_path, gpus=())
+    assert code == 0
+    assert lines == [
+        "qwen2.5-0.5b, full, lengths ragged: generated ended as ok, synthetic as ok.",
+        "  peak allocated: 9000 bytes generated, 9000 bytes synthetic, equal",
+        "  peak reserved: 10000 bytes generated, 10000 bytes synthetic, equal",
+        "  peak device: not known generated, not known synthetic, not to be compared",
+        "  in rollout: 1000 bytes generated, 1010 bytes synthetic, +10 bytes (+1.000%)",
+    ]
+
+
+def test_what_looking_costs(campaign, tmp_path):
+    for period, times in (("null", (1.0, 3.0)), ("0.1", (2.0, 4.0))):
+        folder = tmp_path / period / "logprobs"
+        for number, time_s in enumerate(times):
+            outcome = Outcome(status=Status.OK, step_time_s=time_s, wall_s=10.0, startup_s=1.5, load_s=2.5)
+            sampled = replace(outcome, sample_period_s=None if period == "null" else float(period))
+            keep(folder, f"t{number}", sampled, seed=number)
+            # Written at 120 and 140: begun at 110 and 130, loaded 4 s later.
+            os.utime(RecordStore(folder).path(f"t{number}"), (120 + 20 * number,) * 2)
+        (folder.parent / "command_began").touch()
+        os.utime(folder.parent / "command_began", (100, 100))
+    code, lines, _ = campaign("looking", tmp_path / "null" / "logprobs", tmp_path / "0.1" / "logprobs", gpus=())
+    assert code == 0
+    assert lines == [
+        "no samples: step time 2.000 s, 1.000 to 3.000 s in 2 trials; first step 14.0 s after the command.",
+        "a sample every 0.1 s: step time 3.000 s, 2.000 to 4.000 s in 2 trials; first step 14.0 s after the command.",
+    ]
