@@ -96,10 +96,10 @@ class _RecordedCard(CardMemory):
         super().unmap_pages(address, size_bytes)
 
     def reserve_addresses(self, size_bytes: int) -> int:
-        # Where a new expandable segment begins shows in the first page that is mapped into it.
-        if self.coming and self.coming[0]["action"] == _GAINS[1]:
-            return int(self.coming[0]["addr"])
-        return super().reserve_addresses(size_bytes)
+        # Where a new expandable segment begins shows in the first page that is mapped into it, which on a full card
+        # comes after what was given back for it.
+        first = next((event for event in self.coming if event["action"] == _GAINS[1]), None)
+        return super().reserve_addresses(size_bytes) if first is None else int(first["addr"])
 
     def _answer(self, action: str, size_bytes: int) -> Mapping[str, Any] | None:
         """The event that grants a demand; None where it was refused, which the next event, a loss or none, says."""

@@ -53,6 +53,18 @@ def history() -> dict:
     return memory_snapshot(builder.finished(), capacity_bytes=40 * MIB)
 
 
+def test_a_new_expandable_segment_on_a_full_card_is_where_it_was_recorded():
+    builder = TraceBuilder()
+    builder.enter(Phase.LOAD)
+    builder.free(builder.allocate(5 * MIB, Category.ACTIVATIONS))
+    # Of the other pool, so of another segment; its first page has room only when the first segment's are given back.
+    builder.allocate(1, Category.OTHER)
+    snapshot = memory_snapshot(builder.finished(), capacity_bytes=20 * MIB, alloc_conf="expandable_segments:True")
+    actions = [entry["action"] for entry in snapshot["device_traces"][0]]
+    assert actions[-4:-1] == ["segment_unmap", "segment_map", "alloc"]
+    assert replay_recorded(snapshot).is_equal
+
+
 def test_the_history_is_what_it_says():
     snapshot = history()
     assert [entry["action"] for entry in snapshot["device_traces"][0]] == [
