@@ -2,33 +2,35 @@
 
 import torch
 
-_DEVICE = torch.device("cuda", 0)
 _SIDE = 1024
 """Of the squares that are multiplied: 2 MiB each in bfloat16, whole blocks of the allocator."""
 _WIDTH, _HEADS, _TOKENS = 256, 4, 128
 
 
 class TorchWork:
-    """`CudaWork` on the first visible CUDA device."""
+    """`CudaWork` on the first visible CUDA device, or where else it is told to."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._device = device or torch.device("cuda", 0)
 
     def begin(self) -> None:
         """`torch.cuda.init` makes no context; `mem_get_info` does."""
         torch.cuda.init()
-        torch.cuda.mem_get_info(_DEVICE)
+        torch.cuda.mem_get_info(self._device)
 
     def product(self) -> int:
         """Of two squares in bfloat16."""
-        one = torch.zeros(_SIDE, _SIDE, dtype=torch.bfloat16, device=_DEVICE)
-        other = torch.zeros(_SIDE, _SIDE, dtype=torch.bfloat16, device=_DEVICE)
+        one = torch.zeros(_SIDE, _SIDE, dtype=torch.bfloat16, device=self._device)
+        other = torch.zeros(_SIDE, _SIDE, dtype=torch.bfloat16, device=self._device)
         result = one @ other
         return one.nbytes + other.nbytes + result.nbytes
 
     def training_step(self) -> None:
         """One transformer layer with attention, autocast and fused AdamW."""
-        layer = torch.nn.TransformerEncoderLayer(_WIDTH, _HEADS, dropout=0.0, batch_first=True, device=_DEVICE)
+        layer = torch.nn.TransformerEncoderLayer(_WIDTH, _HEADS, dropout=0.0, batch_first=True, device=self._device)
         optimizer = torch.optim.AdamW(layer.parameters(), fused=True)
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            result = layer(torch.zeros(2, _TOKENS, _WIDTH, device=_DEVICE))
+        with torch.autocast(self._device.type, dtype=torch.bfloat16):
+            result = layer(torch.zeros(2, _TOKENS, _WIDTH, device=self._device))
             loss = result.float().log_softmax(-1).sum()
         loss.backward()
         optimizer.step()

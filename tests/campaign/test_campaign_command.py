@@ -1,18 +1,23 @@
 """The campaign's own commands: a scripted card, recorded histories that are made up, records written by hand."""
 
+import gc
 import gzip
 import json
 import os
 import pickle
+import weakref
 from dataclasses import dataclass, field, replace
 
 import pytest
+import torch
 from builders import VERSIONS
 from scripted import CONTEXT_BYTES, TOTAL_BYTES, UUID, ScriptedCuda, ScriptedNvml
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiler.allocator import TraceBuilder, memory_snapshot
 from profiler.campaign.facts import FactTools, take_facts
 from profiler.campaign.main import CampaignParts, main
+from profiler.campaign.warm_step import TorchWork
 from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import Outcome, PhasePeak, Status, TrialRecord
 from profiler.domain.trial import Backend, Rollout, TrialSpec, Tuning
@@ -109,6 +114,25 @@ def test_three_rulers_stand_side_by_side_at_each_moment():
     assert last.mem_get_info_used_bytes == last.nvml_device_bytes
     assert last.nvml_process_bytes == last.nvml_device_bytes - OTHERS_BYTES
     assert facts.not_read == {}
+
+
+def test_the_work_is_work_that_torch_can_do_and_keeps_nothing():
+    work = TorchWork(torch.device("cpu"))
+    made = []
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            made.append((func, weakref.ref(result.untyped_storage()) if isinstance(result, torch.Tensor) else None))
+            return result
+
+    with Seen():
+        assert work.product() == 3 * 1024 * 1024 * 2
+        work.training_step()
+    done = {func for func, _ in made}
+    assert {torch.ops.aten.mm.default, torch.ops.aten._fused_adamw_.default} <= done
+    gc.collect()
+    assert not [func for func, kept in made if kept is not None and kept() is not None]
 
 
 def test_without_a_driver_the_facts_are_torchs_and_say_what_is_missing():
