@@ -22,7 +22,8 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     parameters.source = f"from pathlib import Path\n\nfolder = Path({str(folder)!r})"
     nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    assert sum("image/png" in output.get("data", {}) for output in outputs) == 4  # comparison, categories, savings, estimate
+    # comparison, categories, savings, estimate
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 4
     assert sum("text/html" in output.get("data", {}) for output in outputs) == 1
 
 

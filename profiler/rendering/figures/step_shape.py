@@ -16,6 +16,8 @@ from profiler.rendering.figures.theme import CATEGORY_COLOURS, GRID_LINE, SOFT_I
 from profiler.rendering.wording import CATEGORY_TITLES, gib_number, origin_word, setting_title, short_model
 
 _PANEL_IN = 1.75
+_MOST_LYING, _MOST_UPRIGHT = 11, 30
+"""Names of phases that lie side by side, and that stand; of more, only those that do not repeat are named."""
 
 
 def step_figure(section: Section, shapes: Sequence[Shape]) -> Figure:
@@ -57,17 +59,20 @@ def _draw(axes: Axes, shape: Shape) -> None:
 
 
 def _phases(axes: Axes, phases: Sequence[Phase]) -> None:
-    """A line where a phase begins, and its name below where there is room for it."""
+    """A line where a phase begins, and its name below: upright where names would run into each other."""
+    stretches = [(phase, len(list(members))) for phase, members in groupby(phases)]
+    crowded = len(stretches) > _MOST_LYING
     start = 0
-    for phase, members in groupby(phases):
-        length = len(list(members))
+    for number, (phase, length) in enumerate(stretches):
         if start:
             axes.axvline(start - 0.5, color=GRID_LINE, linewidth=0.8, zorder=3)
-        axes.annotate(
-            phase.value,
-            (start + (length - 1) / 2, 0), xycoords=("data", "axes fraction"), xytext=(0, -4),
-            textcoords="offset points", ha="center", va="top", size=7, color=SOFT_INK,
-        )  # fmt: skip
+        if len(stretches) <= _MOST_UPRIGHT or number < 2 or phase is not stretches[number - 2][0]:
+            axes.annotate(
+                phase.value,
+                (start + (length - 1) / 2, 0), xycoords=("data", "axes fraction"), xytext=(0, -4),
+                textcoords="offset points", ha="center", va="top", size=7, color=SOFT_INK,
+                rotation=90 if crowded else 0,
+            )  # fmt: skip
         start += length
 
 
