@@ -11,6 +11,7 @@ from profiler.config.grid import expand, read_grid
 from profiler.config.specification import parse_points
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.trial import TrialSpec
+from profiler.domain.units import as_gib
 from profiler.report import render_folder
 from profiler.storage.published import read_published
 from profiler.storage.tables import read_tables
@@ -106,6 +107,36 @@ def kept_row(kept: pd.DataFrame, spec: TrialSpec) -> pd.Series:
     )
     assert same.sum() == 1
     return kept[same].iloc[0]
+
+
+def kept_gib(grid: str, column: str, **keys: object) -> str:
+    """One kept number as README writes it."""
+    runs = read_tables(ROOT / "results" / grid).runs
+    for key, value in keys.items():
+        runs = runs[runs[key] == value]
+    assert len(runs) == 1
+    return f"{as_gib(int(runs.iloc[0][column])):.1f}"
+
+
+def test_what_was_not_expected_is_in_the_kept_results() -> None:
+    text = " ".join(README.read_text().split("## What we did not expect")[1].split("## Results")[0].split())
+    sliced, full = (kept_gib("logprobs", "peak_allocated_bytes", logprobs=way) for way in ("sliced", "full"))
+    assert f"`logprobs=sliced` peaks at {sliced} GiB on 1.5B, `full` at {full}." in text
+    assert float(sliced) > float(full)
+    long = {"max_completion_length": 4096, "tuning": "lora"}
+    allocated, reserved = (
+        kept_gib("completion_length", f"peak_{kind}_bytes", **long) for kind in ("allocated", "reserved")
+    )
+    assert f"holds {allocated} GiB of tensors at most, and torch's cache {reserved} GiB" in text
+    small = {"model": "qwen2.5-0.5b", "tuning": "full", "gradient_checkpointing": False}
+    plain, eight = (
+        kept_gib("lora_vs_full", "peak_allocated_bytes", optim=optim, **small)
+        for optim in ("adamw_torch_fused", "adamw_8bit")
+    )
+    assert f"({plain} to {eight} GiB)" in text
+    model = BUILTIN_MODELS["qwen2.5-0.5b"]
+    embedding = int(model.config["vocab_size"]) * int(model.config["hidden_size"])
+    assert 0.25 < embedding / model.parameters < 0.3
 
 
 def test_no_environment_of_a_developer_shows_in_what_is_kept() -> None:
