@@ -20,6 +20,8 @@ class RunSettings:
     """Skip trials that are answered already."""
     snapshot: bool
     """Write a memory snapshot of each trial, for torch's memory viewer."""
+    breakdown: bool
+    """Run each measured trial once more with books on its tensors, for its breakdown; simulated ones always have it."""
     timeout_s: float
     """Of one trial, in seconds."""
     jobs: int | None
@@ -39,6 +41,7 @@ RUN_KEYS = (
     "dry_run",
     "resume",
     "snapshot",
+    "breakdown",
     "timeout_s",
     "jobs",
     "stall_s",
@@ -60,6 +63,7 @@ def read_run_settings(values: Mapping[str, object]) -> RunSettings:
         dry_run=reader.flag("dry_run"),
         resume=reader.flag("resume"),
         snapshot=reader.flag("snapshot"),
+        breakdown=reader.flag("breakdown"),
         timeout_s=reader.number("timeout_s"),
         jobs=reader.optional_count("jobs"),
         stall_s=reader.number("stall_s"),

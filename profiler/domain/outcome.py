@@ -6,6 +6,9 @@ from enum import StrEnum
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import TrialSpec
 
+NO_BREAKDOWN = "breakdown: "
+"""In `Outcome.not_measured`, before the reason why a trial that was asked for its breakdown has none."""
+
 
 class Status(StrEnum):
     """How a trial ended."""

@@ -24,4 +24,5 @@ class Conditions:
     target: str
     resume: bool
     snapshot: bool
+    breakdown: bool
     sample_period_s: float | None

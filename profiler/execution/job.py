@@ -21,6 +21,8 @@ class WorkerJob:
     """Trials that the same simulated run answers (`run_key`): the worker stores a record for each."""
     snapshot: bool = False
     """Whether to write a memory snapshot beside the records."""
+    breakdown: bool = False
+    """Whether a measured trial runs once more with books on its tensors."""
     sample_period_s: float | None = None
     """From one sample of the GPU's driver to the next; None to take none."""
     gpu_uuid: str | None = None

@@ -34,6 +34,7 @@ def run_trials(
     preload: Sequence[str] = PRELOAD,
     resume: bool = True,
     snapshot: bool = False,
+    breakdown: bool = False,
     sample_period_s: float | None = None,
 ) -> tuple[str, ...]:
     """Run every trial of `plan` in a process of its own, and see that each has a record in `store` afterwards.
@@ -52,6 +53,7 @@ def run_trials(
         preload: Modules imported once, in the process that workers are forked from.
         resume: Leave alone what has an answered record by its turn; two sweeps in one folder share the work so.
         snapshot: Have trials write memory snapshots beside their records.
+        breakdown: Have measured trials run once more with books on their tensors.
         sample_period_s: How often measured trials look at the GPU's driver; None for never.
 
     Returns:
@@ -77,6 +79,7 @@ def run_trials(
             target=target,
             resume=resume,
             snapshot=snapshot,
+            breakdown=breakdown,
             sample_period_s=sample_period_s,
         ),
     )

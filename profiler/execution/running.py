@@ -170,6 +170,7 @@ class RunningSweep:
             stderr_path=str(path.with_suffix(".stderr")),
             siblings=tuple(sibling.trial for sibling in siblings),
             snapshot=self.given.snapshot,
+            breakdown=self.given.breakdown,
             sample_period_s=self.given.sample_period_s,
             gpu_uuid=slot.uuid if slot else None,
             heartbeat_path=str(heartbeat.path),

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from profiler.domain.gpu import Gpu
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.attention import scaled_dot_product_attention
+from profiler.simulation.attribution import Attribution
 from profiler.simulation.autocast import autocast_on_meta
 from profiler.simulation.cpu_choices import Choices, cpu_choices
 from profiler.simulation.decode_history import DecodeHistory
@@ -23,7 +24,6 @@ from profiler.simulation.host_calls import host_calls
 from profiler.simulation.kernel_scratch import KERNEL_SCRATCH
 from profiler.simulation.kv_cache import attributed_cache
 from profiler.simulation.libraries import cublas_workspace_bytes
-from profiler.simulation.modules import plain_path
 from profiler.simulation.optimizers import cuda_optimizers
 from profiler.simulation.recorder import Recorder
 from profiler.simulation.trl_kernels import triton_path
@@ -42,8 +42,8 @@ class Simulation:
         self._choices = choices
         self.recorder = Recorder()
         self.decoding = DecodeHistory(self.recorder)
+        self._attribution = Attribution(self.recorder, device_type=META.type)
         # CUDA runs backward in a thread of its own; each thread's first product makes its workspace.
-        self._parameters: dict[torch.Tensor, str] = {}
         self._threads_without_cublas = {Phase.ROLLOUT, Phase.BACKWARD} if choices is Choices.CUDA else set()
 
     # ---- the placement that training asks for ------------------------------------------------------------------------
@@ -99,40 +99,11 @@ class Simulation:
 
     def trainer_ready(self, trainer: Any) -> None:
         """Say which memory is weights, reference and adapters, and how to recognise logits and gradients."""
-        recorder = self.recorder
-        recorder.modules.know(trainer.model)
-        recorder.attribute(_tensors(trainer.model), Category.WEIGHTS)
-        adapters = ((name, value) for name, value in _tensors(trainer.model) if "lora_" in name)
-        recorder.attribute(adapters, Category.ADAPTERS)
-        if trainer.ref_model is not None:
-            recorder.modules.know(trainer.ref_model, prefix="reference: ")
-            recorder.attribute(_tensors(trainer.ref_model), Category.REFERENCE)
-        self._parameters = {
-            value: name for name, value in _tensors(trainer.model) if isinstance(value, torch.nn.Parameter)
-        }
-        trained = [(name, value) for value, name in self._parameters.items() if value.requires_grad]
-        for _, parameter in trained:
-            parameter.register_post_accumulate_grad_hook(self._gradient_made)
-        recorder.know_model(
-            vocab_size=trainer.model.config.get_text_config().vocab_size,
-            trained=[(name, parameter.shape) for name, parameter in trained],
-        )
+        self._attribution.trainer_ready(trainer)
 
     def trainer_done(self, trainer: Any) -> None:
         """Say which memory is the optimizer's state."""
-        optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
-        states = (
-            (f"{kind} of {self._parameters.get(parameter, '')}", value)
-            for parameter, state in optimizer.state.items()
-            for kind, value in state.items()
-            if isinstance(value, torch.Tensor) and value.device.type == "meta"
-        )
-        self.recorder.attribute(states, Category.OPTIMIZER_STATE)
-
-    def _gradient_made(self, parameter: torch.Tensor) -> None:
-        if parameter.grad is not None:
-            name = f"gradient of {self._parameters[parameter]}"
-            self.recorder.attribute([(name, parameter.grad)], Category.GRADIENTS)
+        self._attribution.trainer_done(trainer)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -157,19 +128,6 @@ class Simulation:
                 stack.enter_context(part)
             stack.enter_context(autocast_on_meta({"scaled_dot_product_attention": attention}))
             yield
-
-
-def _tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters and buffers by name, and the quantisation states of 4-bit weights."""
-    yield from ((plain_path(name), buffer) for name, buffer in model.named_buffers())
-    for path, parameter in model.named_parameters():
-        name = plain_path(path)
-        yield name, parameter
-        state = getattr(parameter, "quant_state", None)
-        while state is not None:
-            parts = (state.absmax, state.code, state.offset)
-            yield from ((f"scales of {name}", part) for part in parts if isinstance(part, torch.Tensor))
-            state = state.state2
 
 
 @contextmanager

@@ -29,10 +29,19 @@ def sums_in_place(total: Any, more: Any) -> bool:
     """
     if torch.is_grad_enabled() or torch._C._current_graph_task_id() < 0 or not isinstance(more, torch.Tensor):
         return False
-    if sys._getframe(_FRAMES_TO_THE_CALLER).f_code is not _engine_run_backward.__code__:
+    if not _is_the_engine(_FRAMES_TO_THE_CALLER + 1):
         return False
     alone = _holders(total) == holders_of_a_sum()
     return alone and total.shape == more.shape and is_non_overlapping_and_dense_or_false(total)
+
+
+def _is_the_engine(depth: int) -> bool:
+    """Whether the frame so far up is the engine's call."""
+    try:
+        return sys._getframe(depth).f_code is _engine_run_backward.__code__
+    except ValueError:
+        # A thread of the engine's own, as it has for CUDA, with nothing of Python above.
+        return True
 
 
 @cache

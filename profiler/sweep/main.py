@@ -33,7 +33,7 @@ from profiler.domain.errors import (
     ProfilerError,
     UsageError,
 )
-from profiler.domain.outcome import Estimate, Status, TrialRecord, Versions
+from profiler.domain.outcome import NO_BREAKDOWN, Estimate, Status, TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution.pruning import NeedsNoMore, Pruning
 from profiler.storage.memory_snapshot import snapshot_path
@@ -192,9 +192,10 @@ def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs
             jobs=min(jobs_for(sweep.specs, settings.jobs, gpus=len(sweep.gpu_uuids)), len(pending)),
             timeout_s=settings.timeout_s,
             observer=observer,
-            # A stored answer does not help who wants the snapshot that goes with it.
-            resume=settings.resume and not settings.snapshot,
+            # A stored answer does not help who wants the snapshot or the breakdown that goes with it.
+            resume=settings.resume and not (settings.snapshot or settings.breakdown),
             snapshot=settings.snapshot,
+            breakdown=settings.breakdown,
             stall_s=settings.stall_s,
             sample_period_s=settings.sample_period_s,
             gpu_uuids=sweep.gpu_uuids,
@@ -210,8 +211,17 @@ def _is_pending(sweep: Sweep, trial: PlannedTrial, record: TrialRecord | None) -
         return True
     if record.outcome.status is Status.IMPLIED:
         return not sweep.settings.prune
+    if sweep.settings.breakdown and _lacks_breakdown(record):
+        return True
     has_snapshot = trial.spec.backend is not Backend.CPU and record.outcome.status in (Status.OK, Status.OOM)
     return sweep.settings.snapshot and has_snapshot and not snapshot_path(sweep.folder, trial.trial_id).exists()
+
+
+def _lacks_breakdown(record: TrialRecord) -> bool:
+    """Whether a measured trial was not asked for its breakdown yet. What it could not say it cannot say again."""
+    outcome = record.outcome
+    measured = record.spec.backend is Backend.CUDA and outcome.status is Status.OK
+    return measured and not outcome.breakdown and NO_BREAKDOWN not in outcome.not_measured
 
 
 def _assemble(

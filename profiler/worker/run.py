@@ -8,7 +8,7 @@ from pathlib import Path
 
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.outcome import Outcome, TrialRecord
+from profiler.domain.outcome import Outcome, Status, TrialRecord
 from profiler.domain.trial import Backend, PlannedTrial
 from profiler.domain.units import KIB
 from profiler.execution import WorkerJob, beat
@@ -29,13 +29,14 @@ def run_job(job: WorkerJob) -> None:
 
     started = time.monotonic()
     path = job.heartbeat_path
+    sign_of_life = (lambda: beat(Path(path))) if path is not None else (lambda: None)
     measured = run_real(
         spec,
         model_config,
         gpu_uuid=job.gpu_uuid,
         snapshot=job.snapshot,
         sample_period_s=job.sample_period_s,
-        beat=(lambda: beat(Path(path))) if path is not None else (lambda: None),
+        beat=sign_of_life,
     )
     outcome = measured.outcome
     if spec.backend is Backend.CUDA:
@@ -48,6 +49,12 @@ def run_job(job: WorkerJob) -> None:
     _store(job, job.trial, outcome, started)
     if measured.snapshot is not None:
         write_memory_snapshot(snapshot_path(folder, job.trial.trial_id), measured.snapshot)
+    if job.breakdown and spec.backend is Backend.CUDA and outcome.status is Status.OK:
+        from profiler.worker.attributed import breakdown_of
+
+        # Last, and into a record that is there already: what was measured is not lost with it.
+        told = breakdown_of(outcome, spec, model_config, beat=sign_of_life)
+        _store(job, job.trial, replace(told, gpu_s=time.monotonic() - started), started)
 
 
 def _run_simulated(job: WorkerJob, model_config: Mapping[str, object]) -> None:

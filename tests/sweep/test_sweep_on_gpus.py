@@ -7,7 +7,7 @@ from sweep_fakes import H100, VERSIONS
 
 from profiler.config.identity import trial_id
 from profiler.domain.errors import EXIT_GPU_UNUSABLE
-from profiler.domain.outcome import Outcome, Status, TrialRecord
+from profiler.domain.outcome import NO_BREAKDOWN, Outcome, Status, TrialRecord
 from profiler.execution import GpuUnusableError
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
 from profiler.sweep import main
@@ -44,6 +44,26 @@ def test_a_snapshot_is_fetched_only_where_there_can_be_one(sweep, world, backend
     for more in ([], ["snapshot=true"]):
         sweep(GRID, "model=tiny", f"backend={backend}", *more)
     assert len(world.runs) == (2 if again else 1)
+
+
+@pytest.mark.parametrize(
+    ("backend", "outcome", "again"),
+    [
+        ("cuda", Outcome(status=Status.OK), True),
+        ("cuda", Outcome(status=Status.OOM), False),
+        ("cuda", Outcome(status=Status.OK, not_measured=f"{NO_BREAKDOWN}its own run ended"), False),
+        ("simulated", Outcome(status=Status.OK), False),
+    ],
+    ids=["measured without", "out of memory", "asked before", "simulated"],
+)
+def test_a_breakdown_is_fetched_only_where_there_can_be_one(sweep, world, backend, outcome, again):
+    world.visible = H100
+    words = (GRID, "model=tiny", f"backend={backend}")
+    sweep(*words)
+    for record in world.store.read_all():
+        world.store.write(replace(record, outcome=outcome))
+    sweep(*words, "breakdown=true")
+    assert [how["breakdown"] for _, how in world.runs] == ([False, True] if again else [False])
 
 
 def test_all_gpus_of_the_machine_are_slots(sweep, world):

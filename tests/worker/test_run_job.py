@@ -8,8 +8,8 @@ import pytest
 from simulating import small_spec
 
 from profiler.config.identity import trial_id
-from profiler.domain.memory import Phase
-from profiler.domain.outcome import Outcome, Sample, Status, StepPeak, Versions
+from profiler.domain.memory import Category, Phase
+from profiler.domain.outcome import CategoryShare, Outcome, Sample, Status, StepPeak, TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution import WorkerJob
 from profiler.storage.memory_snapshot import snapshot_path
@@ -120,3 +120,28 @@ def test_what_was_measured_is_stored_with_the_record(tmp_path: Path, monkeypatch
     tables = read_tables(tmp_path)
     assert (len(tables.steps), len(tables.samples)) == (1, 1)
     assert pickle.loads(snapshot_path(tmp_path, own.trial_id).read_bytes())["segments"] == []
+
+
+def test_a_measured_trial_is_stored_before_its_breakdown_and_again_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = planned(TrialSpec(backend=Backend.CUDA, gpu=None, model="tiny"))
+    measured = Outcome(status=Status.OK, peak_allocated_bytes=900, peak_phase=Phase.BACKWARD)
+    before: list[TrialRecord | None] = []
+
+    def breakdown_of(outcome: Outcome, *trial: object, **how: object) -> Outcome:
+        before.append(RecordStore(tmp_path).find(own.trial_id))
+        return replace(outcome, breakdown=(CategoryShare(category=Category.WEIGHTS, size_bytes=900),))
+
+    monkeypatch.setattr("profiler.worker.real.run_real", lambda *trial, **how: Measured(outcome=measured))
+    monkeypatch.setattr("profiler.worker.attributed.breakdown_of", breakdown_of)
+    folder, stderr = str(tmp_path), str(tmp_path / "stderr")
+    for wanted in (False, True):
+        run_job(WorkerJob(trial=own, versions=VERSIONS, store_folder=folder, stderr_path=stderr, breakdown=wanted))
+    (stored,) = before
+    assert stored is not None
+    assert stored.outcome.breakdown == ()
+    record = RecordStore(tmp_path).find(own.trial_id)
+    assert record is not None
+    assert record.outcome.peak_allocated_bytes == 900
+    assert [share.size_bytes for share in record.outcome.breakdown] == [900]
