@@ -13,6 +13,7 @@ from profiler.analysis.comparison import Section, compare
 from profiler.analysis.differences import compare_sweeps
 from profiler.analysis.frames import comparison_frame
 from profiler.analysis.gates import Gate, gates, pairs
+from profiler.analysis.gpu_time import gpu_time_of
 from profiler.analysis.peaks import largest_rows, phase_rows, stacks
 from profiler.analysis.repeat import repeat_commands
 from profiler.analysis.shapes import shapes
@@ -53,7 +54,9 @@ def render_folder(folder: Path, *, console: Console | None, trial_ids: Collectio
     sections = compare(tables.runs, published)
     drawn = [_drawn(folder, tables, section, number) for number, section in enumerate(sections, start=1)]
     judged = _gates(tables, sections)
+    spent = gpu_time_of(tables.runs)
     about = {"grid": folder.resolve().name, "question": tables.question, "command": _command(folder, tables)}
+    about["spent"] = spent.sentence(price_per_hour=None) if spent else ""
     commands = repeat_commands(tables.runs)
     write_atomically(folder / MARKDOWN, report_page(**about, pages=drawn, gates=judged).encode())
     write_atomically(folder / PAGE, html_page(**about, sections=drawn, gates=judged, commands=commands).encode())

@@ -1,7 +1,9 @@
 """What a sweep took of GPUs, and what it did without."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import pandas as pd
 
 from profiler.domain.outcome import Status, TrialRecord
 
@@ -30,12 +32,26 @@ class GpuTime:
 def gpu_time(records: Sequence[TrialRecord]) -> GpuTime | None:
     """The sum over `records`; None if none of them held a GPU."""
     took = {record.trial_id: record.outcome.gpu_s for record in records}
+    implied = [record.outcome.implied_by for record in records if record.outcome.status is Status.IMPLIED]
+    return _spent(took, implied)
+
+
+def gpu_time_of(runs: pd.DataFrame) -> GpuTime | None:
+    """The same of a `runs` table."""
+    known = runs[["trial_id", "gpu_s", "status", "implied_by"]].astype(object)
+    rows = known.where(known.notna(), None).itertuples(index=False, name=None)
+    took, implied = {}, []
+    for trial_id, gpu_s, status, implied_by in rows:
+        took[str(trial_id)] = None if gpu_s is None else float(gpu_s)
+        if status == Status.IMPLIED:
+            implied.append(implied_by)
+    return _spent(took, implied)
+
+
+def _spent(took: Mapping[str, float | None], implied: Sequence[str | None]) -> GpuTime | None:
+    """From what each trial took, and for each that was not run the trial that implies it."""
     known = [seconds for seconds in took.values() if seconds is not None]
     if not known:
         return None
-    implied = [record for record in records if record.outcome.status is Status.IMPLIED]
-    return GpuTime(
-        used_s=sum(known),
-        saved_s=sum(took.get(record.outcome.implied_by or "") or 0.0 for record in implied),
-        implied=len(implied),
-    )
+    saved = sum(took.get(trial_id or "") or 0.0 for trial_id in implied)
+    return GpuTime(used_s=sum(known), saved_s=saved, implied=len(implied))

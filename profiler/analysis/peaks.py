@@ -1,6 +1,6 @@
 """What the peak of each trial is made of: its categories, and the highest memory of each phase."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -26,6 +26,8 @@ class PhaseRow:
     cell: Cell
     peaks: Mapping[Phase, int]
     """Only the phases that ran and whose peak is known."""
+    utilisation_percent: Mapping[Phase, float]
+    """Mean share of time in which a kernel ran; only of phases that were sampled."""
 
 
 def stacks(section: Section, breakdown: pd.DataFrame) -> tuple[Stack, ...]:
@@ -35,7 +37,9 @@ def stacks(section: Section, breakdown: pd.DataFrame) -> tuple[Stack, ...]:
         Stack(
             cell=cell,
             shares={
-                category: size for category in Category if (size := shares[cell.trial_id].get(category.value, 0)) > 0
+                category: int(size)
+                for category in Category
+                if (size := shares[cell.trial_id].get(category.value, 0)) > 0
             },
         )
         for cell in section.in_order()
@@ -46,22 +50,28 @@ def stacks(section: Section, breakdown: pd.DataFrame) -> tuple[Stack, ...]:
 def phase_rows(section: Section, phases: pd.DataFrame) -> tuple[PhaseRow, ...]:
     """The phases of each trial of a section, in its order; without the trials whose phases are not known."""
     peaks = _by_trial(phases, "phase", "peak_allocated_bytes")
+    busy = _by_trial(phases, "phase", "mean_utilisation_percent")
     return tuple(
         PhaseRow(
             cell=cell,
-            peaks={phase: peaks[cell.trial_id][phase.value] for phase in Phase if phase.value in peaks[cell.trial_id]},
+            peaks={phase: int(size) for phase, size in _of_phases(peaks[cell.trial_id])},
+            utilisation_percent=dict(_of_phases(busy.get(cell.trial_id, {}))),
         )
         for cell in section.in_order()
         if cell.trial_id in peaks
     )
 
 
-def _by_trial(frame: pd.DataFrame, key: str, size: str) -> dict[str, dict[str, int]]:
+def _by_trial(frame: pd.DataFrame, key: str, size: str) -> dict[str, dict[str, float]]:
     known = frame[~frame[size].isna()]
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, dict[str, float]] = {}
     for trial_id, name, value in zip(known["trial_id"], known[key], known[size], strict=True):
-        found.setdefault(str(trial_id), {})[str(name)] = int(value)
+        found.setdefault(str(trial_id), {})[str(name)] = value
     return found
+
+
+def _of_phases(values: Mapping[str, float]) -> Iterable[tuple[Phase, float]]:
+    return ((phase, values[phase.value]) for phase in Phase if phase.value in values)
 
 
 @dataclass(frozen=True, kw_only=True)

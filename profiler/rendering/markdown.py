@@ -35,7 +35,13 @@ _ESTIMATE, _PUBLISHED = "est ", "published "
 
 
 def report_page(
-    *, grid: str, question: str, command: str, pages: Sequence[SectionPage], gates: Sequence[Gate] = ()
+    *,
+    grid: str,
+    question: str,
+    command: str,
+    pages: Sequence[SectionPage],
+    gates: Sequence[Gate] = (),
+    spent: str = "",
 ) -> str:
     """The whole page.
 
@@ -45,6 +51,7 @@ def report_page(
         command: The command that repeats it; left out if empty.
         pages: The sections with their figures.
         gates: How far the simulation may be from a real card, and is; none where nothing is simulated.
+        spent: What the sweep took of GPUs; left out if empty.
     """
     blocks = [f"# {_escape(grid)}"]
     if question:
@@ -58,6 +65,8 @@ def report_page(
         blocks += _section_blocks(page)
     if gates:
         blocks += ["## How far the simulation is from a real card", _gate_table(gates)]
+    if spent:
+        blocks.append(_escape(spent))
     if command:
         blocks += ["## Run it again", f"```sh\n{command}\n```"]
     return "\n\n".join(blocks) + "\n"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import builders
 
-from profiler.analysis.gpu_time import gpu_time
+from profiler.analysis.gpu_time import gpu_time, gpu_time_of
 from profiler.domain.outcome import Outcome, Status
 
 
@@ -35,3 +35,11 @@ def test_an_implying_trial_of_another_plan_saves_an_unknown_time():
     spent = gpu_time([record(1, status=Status.OK, gpu_s=36.0), implied])
     assert replace(spent, used_s=0.0).saved_s == 0.0
     assert spent.implied == 1
+
+
+def test_the_table_says_what_the_records_say(tmp_path):
+    ran_out = record(2, status=Status.OOM, gpu_s=80.0)
+    records = [record(1, status=Status.OK, gpu_s=1000.0), ran_out]
+    records += [record(seed, status=Status.IMPLIED, implied_by=ran_out.trial_id) for seed in (3, 4)]
+    assert gpu_time_of(builders.tables(tmp_path, records).runs) == gpu_time(records)
+    assert gpu_time_of(builders.tables(tmp_path / "none", builders.records([builders.spec()])).runs) is None

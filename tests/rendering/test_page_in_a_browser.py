@@ -2,13 +2,14 @@
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import builders
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from profiler.domain.trial import Backend
 from profiler.report import render_folder
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -129,6 +130,24 @@ def test_both_themes_and_no_sideways_scrolling(
     found.page.locator("button.open").first.click()
     assert found.page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
     assert found.page.evaluate("document.documentElement.scrollWidth") <= width
+    found.page.close()
+
+
+def test_a_measured_trial_says_how_busy_the_gpu_was_and_what_it_took(browser: Browser, tmp_path: Path) -> None:
+    made_up = builders.outcome(builders.spec())
+    phases = tuple(replace(peak, mean_utilisation_percent=12.4) for peak in made_up.phases)
+    measured = builders.record(
+        builders.spec(backend=Backend.CUDA, gpu=None), outcome=replace(made_up, phases=phases, gpu_s=36.0)
+    )
+    builders.write_folder(tmp_path / "measured", [measured])
+    render_folder(tmp_path / "measured", console=None)
+    found = opened(browser, tmp_path / "measured" / "report.html")
+    found.page.locator("button.open").first.click()
+    text = found.page.locator(".fold-out").inner_text()
+    assert "GPU at work, mean of each phase" in text
+    assert text.count("12 %") == len(phases)
+    assert "GPU time of these trials: 36 s (0.01 h)." in found.texts("main > p.note")
+    assert "GPU time of these trials: 36 s" in (tmp_path / "measured" / "report.md").read_text()
     found.page.close()
 
 

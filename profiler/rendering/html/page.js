@@ -28,6 +28,7 @@
     pairs("Peak of each phase, GiB allocated", detail.phases, box);
     pairs("What the peak is made of, GiB", detail.categories, box);
     pairs("Rulers, GiB", detail.rulers, box);
+    pairs("GPU at work, mean of each phase", detail.busy, box);
     if (detail.largest.length) {
       const part = element("div", undefined, box, "whole");
       element("h4", "The largest tensors at the peak", part);

@@ -55,6 +55,7 @@ def html_page(
     sections: Sequence[SectionPage],
     gates: Sequence[Gate],
     commands: Mapping[str, str],
+    spent: str = "",
 ) -> str:
     """The whole page, with everything that it needs inside.
 
@@ -65,6 +66,7 @@ def html_page(
         sections: The sections with their figures.
         gates: How far the simulation may be from a real card, and is.
         commands: The command that repeats a trial, by trial id.
+        spent: What the sweep took of GPUs; left out if empty.
     """
     trials = sum(len(part.section.cells) for part in sections)
     details: list[dict[str, object]] = []
@@ -73,6 +75,7 @@ def html_page(
         "grid": grid,
         "question": question,
         "command": command,
+        "spent": spent,
         "sections": shown,
         "cards": _cards(part.section for part in sections),
         "gates": [_gate(gate) for gate in gates],
@@ -205,6 +208,7 @@ def _size(size_bytes: int | None) -> dict[str, object]:
 def _details(part: SectionPage, commands: Mapping[str, str] | None) -> Iterable[dict[str, object]]:
     """What each fold-out of a section says, trial by trial."""
     phases = {row.cell.trial_id: row.peaks for row in part.phases}
+    busy = {row.cell.trial_id: row.utilisation_percent for row in part.phases}
     stacks = {stack.cell.trial_id: stack.shares for stack in part.stacks}
     largest = {row.cell.trial_id: row.groups for row in part.largest} if commands is not None else {}
     for cell in part.section.in_order():
@@ -219,6 +223,7 @@ def _details(part: SectionPage, commands: Mapping[str, str] | None) -> Iterable[
                 [CATEGORY_TITLES[category], gib_number(size)]
                 for category, size in stacks.get(cell.trial_id, {}).items()
             ],
+            "busy": [[phase.value, f"{mean:.0f} %"] for phase, mean in busy.get(cell.trial_id, {}).items()],
             "rulers": [[name, gib_number(size)] for name, size in rulers if size is not None],
             "largest": [group_text(group) for group in largest.get(cell.trial_id, ())],
             "message": cell.message or "",
