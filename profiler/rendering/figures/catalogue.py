@@ -100,7 +100,7 @@ def _along_keys(section: Section, suffix: str) -> Iterable[Drawing]:
     lines = curves(section)
     for key in dict.fromkeys(curve.key for curve in lines):
         along = [curve for curve in lines if curve.key == key]
-        if len(along) <= MOST_LINES:
+        if len(along) <= MOST_LINES and all(len(curve.points) <= MOST_ROWS for curve in along):
             yield Drawing(
                 name=f"growth-{key}{suffix}",
                 title=f"How the peak grows with {key}",
