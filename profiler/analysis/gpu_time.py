@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from profiler.domain.outcome import Status, TrialRecord
+
+if TYPE_CHECKING:
+    # The sweep asks for its own sum at its end: it need not wait for pandas before it can refuse a typing error.
+    import pandas as pd
 
 _HOUR_S = 3600.0
 
@@ -36,7 +39,7 @@ def gpu_time(records: Sequence[TrialRecord]) -> GpuTime | None:
     return _spent(took, implied)
 
 
-def gpu_time_of(runs: pd.DataFrame) -> GpuTime | None:
+def gpu_time_of(runs: "pd.DataFrame") -> GpuTime | None:
     """The same of a `runs` table."""
     known = runs[["trial_id", "gpu_s", "status", "implied_by"]].astype(object)
     rows = known.where(known.notna(), None).itertuples(index=False, name=None)
