@@ -81,12 +81,12 @@ class TraceBuilder:
         if not self.phase_starts or self.phase_starts[-1][1] is not phase:
             self.phase_starts.append((len(self.events), phase))
 
-    def allocate(self, size_bytes: int, category: Category, site: Site = NO_SITE) -> int:
-        """A block of `size_bytes` is allocated now; its number."""
+    def allocate(self, size_bytes: int, category: Category, site: int | None = None) -> int:
+        """A block of `size_bytes` is allocated now, at the site of this number (`site_index`); the block's number."""
         block = len(self.sizes_bytes)
         self.sizes_bytes.append(size_bytes)
         self.categories.append(category)
-        self.site_of.append(self.site_index(site))
+        self.site_of.append(self.site_index(NO_SITE) if site is None else site)
         self.events.append(block + 1)
         return block
 

@@ -4,7 +4,7 @@ The shape functions of `meta` kernels are Python and dominate a simulated step. 
 the same shapes over and over: the second time, outputs are made from memory.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,18 +44,25 @@ def signature(operation: Operation, args: Any, kwargs: Any) -> tuple[Hashable, l
     """A key that decides the outputs' shapes, and the tensors among the arguments in order."""
     tensors: list[torch.Tensor] = []
     # ATen's operations live as long as the process and hash slowly.
-    key = (id(operation), _key(args, tensors), _key(tuple(kwargs.items()), tensors) if kwargs else ())
-    return key, tensors
+    key: list[Any] = [id(operation)]
+    _add_to_key(key, args, tensors)
+    if kwargs:
+        _add_to_key(key, tuple(kwargs.items()), tensors)
+    return tuple(key), tensors
 
 
-def _key(value: Any, tensors: list[torch.Tensor]) -> Hashable:
-    if isinstance(value, torch.Tensor):
-        tensors.append(value)
-        return (value.shape, value.stride(), value.dtype, value.is_meta)
-    if isinstance(value, list | tuple):
-        return tuple([_key(item, tensors) for item in value])
-    # 1, 1.0 and True are equal and mean different data types.
-    return (type(value), value)
+def _add_to_key(key: list[Any], values: Iterable[Any], tensors: list[torch.Tensor]) -> None:
+    """Flat, because nested tuples take twice as long; a first entry for each value says how to read what follows."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+            key += (value.is_meta, value.shape, value.stride(), value.dtype)
+        elif isinstance(value, list | tuple):
+            key += (tuple, len(value))
+            _add_to_key(key, value, tensors)
+        else:
+            # 1, 1.0 and True are equal and mean different data types.
+            key += (type(value), value)
 
 
 REMEMBER = True

@@ -23,6 +23,10 @@ _BY_PHASE = {
 """What memory is when nothing more is known of it. What load and optimizer leave behind is attributed later by name."""
 
 
+_Kind = tuple[Category, int, str]
+"""Category of a block, number of its site, and its name; an empty name says nothing more than the site."""
+
+
 class Recorder:
     """Records allocations as a trace. It is the observer of phases of a simulated trial.
 
@@ -39,7 +43,7 @@ class Recorder:
         self._scope_name = ""
         self._vocabulary = 0
         self._trained: dict[torch.Size, str] = {}
-        self._sites: dict[Any, Site] = {}
+        self._kinds: dict[Any, _Kind] = {}
         self.modules = ModulePaths()
         self.operation: Any = None
         """The operation that is running, as the dispatch mode sees it."""
@@ -62,6 +66,7 @@ class Recorder:
             if len(shape) > 1:
                 # A name only where the shape says which parameter it is.
                 self._trained[shape] = "" if shape in self._trained else name
+        self._kinds.clear()
 
     def made(self, tensor: torch.Tensor) -> None:
         """`tensor` has just been made on the device, with a storage of its own (or one that is already known)."""
@@ -72,17 +77,17 @@ class Recorder:
         size = storage.nbytes()
         if size == 0:
             return
-        category = self._category(tensor)
-        block = self._trace.allocate(size, category, self._site(tensor))
+        category, site, name = self._kind(tensor)
+        block = self._trace.allocate(size, category, site)
         self._blocks[key] = block
-        if category is Category.GRADIENTS and (owner := self._trained.get(tensor.shape)):
-            self._trace.names[block] = f"gradient of {owner}"
+        if name:
+            self._trace.names[block] = name
         self._watchers[key] = weakref.ref(storage, lambda _: self._ended(key))
 
     def temporary(self, size_bytes: int, category: Category = Category.WORKSPACE) -> None:
         """A kernel takes `size_bytes` of scratch and gives it back."""
         if size_bytes > 0:
-            self._trace.free(self._trace.allocate(size_bytes, category, self._site(None)))
+            self._trace.free(self._trace.allocate(size_bytes, category, self._site()))
 
     def keep(
         self, size_bytes: int, category: Category, name: str = "", *, elsewhere: Mapping[Capability, int] | None = None
@@ -133,20 +138,30 @@ class Recorder:
         """The trace so far."""
         return self._trace.finished()
 
-    def _site(self, tensor: torch.Tensor | None) -> Site:
-        """The site of what the running operation makes; made anew only if there was none like it."""
-        shape, dtype = (None, None) if tensor is None else (tensor.shape, tensor.dtype)
-        key = (id(self.operation), self._scope_name, shape, dtype, self.modules.current())
-        site = self._sites.get(key)
-        if site is None:
-            site = Site(
+    def _kind(self, tensor: torch.Tensor) -> _Kind:
+        """What the running operation makes; found out only if there was none like it."""
+        module = self.modules.current()
+        key = (
+            id(self.operation), self._scope, self._scope_name, self.phase, tensor.shape, tensor.dtype, module,
+        )  # fmt: skip
+        kind = self._kinds.get(key)
+        if kind is None:
+            category = self._category(tensor)
+            owner = self._trained.get(tensor.shape) if category is Category.GRADIENTS else None
+            kind = category, self._site(tensor), f"gradient of {owner}" if owner else ""
+            self._kinds[key] = kind
+        return kind
+
+    def _site(self, tensor: torch.Tensor | None = None) -> int:
+        """The number of the site of `tensor`, or of raw bytes, that the running operation makes."""
+        return self._trace.site_index(
+            Site(
                 operation=self._scope_name or _name_of(self.operation),
-                shape=tuple(shape or ()),
-                dtype=str(dtype).removeprefix("torch.") if dtype else "",
-                module=key[-1],
+                shape=() if tensor is None else tuple(tensor.shape),
+                dtype="" if tensor is None else str(tensor.dtype).removeprefix("torch."),
+                module=self.modules.current(),
             )
-            self._sites[key] = site
-        return site
+        )
 
     def _ended(self, key: int) -> None:
         self._trace.free(self._blocks.pop(key))

@@ -21,13 +21,15 @@ def training() -> Trace:
     builder = TraceBuilder()
     builder.enter(Phase.LOAD)
     site = Site(operation="aten.empty", shape=(11, 1024, 1024), dtype="uint8", module="model.layers.0")
-    weights = builder.allocate(11 * MIB, Category.WEIGHTS, site)
+    weights = builder.allocate(11 * MIB, Category.WEIGHTS, builder.site_index(site))
     builder.names[weights] = "model.layers.0.weight"
     builder.enter(Phase.FORWARD)
     activations = builder.allocate(
         5 * MIB,
         Category.ACTIVATIONS,
-        Site(operation="aten.mm", shape=(5, 1024, 1024), dtype="uint8", module="model.layers.0.mlp"),
+        builder.site_index(
+            Site(operation="aten.mm", shape=(5, 1024, 1024), dtype="uint8", module="model.layers.0.mlp")
+        ),
     )
     builder.allocate(1000, Category.INPUTS)
     builder.free(activations)
