@@ -1,6 +1,6 @@
 """The shape of what goes through the model at once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from profiler.analytical.quantities import Count, Truth, both, holds, larger, smaller, where, whole_units
 from profiler.analytical.trial_keys import TrialKeys
@@ -69,9 +69,9 @@ def ragged_tokens(rows: Count, longest: Count) -> Count:
 
 
 def one_row(batch: Batch) -> Batch:
-    """The longest row of `batch` alone, as `logprobs=sliced` and `minibatch` run it.
+    """A row of `batch` alone, as `logprobs=sliced` and `minibatch` run it: padded if rows of `batch` are.
 
-    It is padding-free, but rows beside it are not: the mask is kept as the heavier case.
+    All its completion tokens are counted as scored, as if it were the longest.
     """
     return Batch(
         rows=1,
@@ -80,3 +80,18 @@ def one_row(batch: Batch) -> Batch:
         scored_tokens=batch.completion_tokens,
         has_mask=batch.has_mask,
     )
+
+
+def unpadded(batch: Batch) -> Batch:
+    """`batch` with nothing but longest rows: transformers drops a mask that masks nothing."""
+    return replace(batch, has_mask=False)
+
+
+def longest_rows(spec: TrialKeys, rows: Count) -> Count:
+    """How many of `rows` rows are as long as the longest, if they are mixed as the generation batch is; rounded down.
+
+    By hand, 3 of 8 ragged rows, two of which are longest: 3 x 2 // 8 = 0.
+    """
+    generated = spec.generation_batch_size
+    is_ragged = holds(spec.lengths, lambda lengths: lengths is Lengths.RAGGED)
+    return where(is_ragged, rows * whole_units(generated, _RAGGED_ROWS) // generated, rows)

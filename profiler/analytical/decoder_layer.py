@@ -6,7 +6,9 @@ keys) as autograd saves them. T is `batch.positions`.
 
 from profiler.analytical.batch import Batch
 from profiler.analytical.eager_attention import (
+    held_scores_bytes,
     makes_scores,
+    query_side_element_bytes,
     saved_scores_bytes,
     scores_backward_bytes,
     scores_forward_bytes,
@@ -15,6 +17,7 @@ from profiler.analytical.parameters import adapted_projections, key_width, query
 from profiler.analytical.quantities import Count, Truth, larger, where, whole_units
 from profiler.analytical.trained import (
     FLOAT32_BYTES,
+    computed_bytes,
     element_bytes,
     lora_rank,
     trains_everything,
@@ -103,13 +106,14 @@ def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, posit
     return positions * (sum(part.in_features for part in adapted) * element + low_rank)
 
 
-def linear_output_bytes(spec: TrialKeys) -> Count:
-    """Bytes of one value that a linear layer gives: autocast's type, but 4-bit layers keep the weights' own.
+def linear_output_bytes(spec: TrialKeys, *, autocast: Truth = True) -> Count:
+    """Bytes of one value that a linear layer gives: `computed_bytes`, but 4-bit layers keep the weights' own.
 
     Source: `Linear4bit.forward` in bitsandbytes computes in `bnb_4bit_compute_dtype`, which is the model's type here.
     """
-    sizes = element_bytes(spec)
-    return sizes.weight if spec.tuning is Tuning.QLORA else sizes.compute
+    if spec.tuning is Tuning.QLORA:
+        return element_bytes(spec).weight
+    return computed_bytes(spec, autocast=autocast)
 
 
 def mlp_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -227,13 +231,16 @@ def _adapted_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, *, autocast:
     """Bytes an inner feature, where gate or up or down has an adapter, at the higher of two moments.
 
     At up: the activated gate, up's result, and the adapter's result before and after scaling, in the adapter's type or
-    under autocast in the compute type. At down: the product, its copy in the adapter's type where that is wider, and
-    under autocast that cast back.
+    under autocast in the compute type; or after that the scaled one and the sum, in the wider type of the two. Over
+    4-bit weights without autocast the scaled one takes up's type first (`Linear4bit.forward` in peft's `bnb.py`).
+    At down: the product, its copy in the adapter's type where that is wider, and under autocast that cast back.
     """
     sizes = element_bytes(spec)
     adapted = {part.name for part in adapted_projections(architecture, spec.lora_target_modules or ())}
-    given = linear_output_bytes(spec)
-    at_up = where(autocast, 2 * given + 2 * sizes.compute, 2 * (sizes.weight + sizes.adapter))
+    given = linear_output_bytes(spec, autocast=autocast)
+    low = where(autocast, sizes.compute, sizes.adapter)
+    scaled = where(autocast, low, given) if spec.tuning is Tuning.QLORA else low
+    at_up = 2 * given + larger(2 * low, scaled + larger(given, scaled))
     wide = where(sizes.adapter > sizes.compute, sizes.adapter, 0)
     at_down = where(autocast, given + sizes.compute + wide, sizes.weight + wide)
     return larger(
@@ -250,17 +257,20 @@ def layer_without_gradient_bytes(
 
     In the MLP, or in attention where it makes its scores whole. Four [T, H]: the embeddings and the layer's input,
     which the model's loop still refers to, the residual stream and the MLP's input. In the MLP three [T, I]: the
-    activated gate, up and their product; or with adapters there what `_adapted_mlp_bytes` says, if that is more.
+    activated gate, up and their product; or with adapters there what `_adapted_mlp_bytes` says, if that is more. Eager
+    attention also gives its scores to the layer, which holds them to its end.
 
     By hand, T = 10, H = 8, I = 16, bfloat16, no adapters: 10 x (4 x 8 + 3 x 16) x 2 = 1,600 B.
     """
     sizes = element_bytes(spec)
-    inner = 3 * linear_output_bytes(spec)
+    inner = 3 * linear_output_bytes(spec, autocast=autocast)
     if spec.tuning is not Tuning.FULL:
         inner = where(adapted, larger(inner, _adapted_mlp_bytes(spec, architecture, autocast=autocast)), inner)
     mlp = batch.positions * (4 * architecture.hidden_size * sizes.weight + inner * architecture.intermediate_size)
+    mlp = mlp + held_scores_bytes(spec, architecture, batch)
     passing = scores_forward_bytes(spec, architecture, batch, autocast=autocast)
-    streams = (
-        3 * batch.positions * (architecture.hidden_size * sizes.weight + query_width(architecture) * sizes.compute)
+    streams = batch.positions * (
+        3 * architecture.hidden_size * sizes.weight
+        + query_width(architecture) * query_side_element_bytes(spec, autocast=autocast)
     )
     return larger(mlp, where(passing > 0, streams + passing, 0))

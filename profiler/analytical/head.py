@@ -10,6 +10,7 @@ from profiler.analytical.batch import Batch
 from profiler.analytical.quantities import Count, larger, smaller, where
 from profiler.analytical.trained import FLOAT32_BYTES, INT64_BYTES, element_bytes, trains_everything
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.weights import head_copy_bytes
 from profiler.domain.trial import Logprobs
 
 TOKEN_CHUNK = 4096
@@ -65,8 +66,8 @@ def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Hea
     """What the head keeps from forward until its backward.
 
     Fused: the hidden states of the scored positions, [N, H], their targets and two float32 statistics each.
-    Full: each row's log-softmax, [C, V] in the output type, and where the head is trained its input,
-    [rows x (C + 1), H].
+    Full: each row's log-softmax, [C, V] in the output type; where the head is trained its input, [rows x (C + 1), H];
+    and its weight's copy, if autocast makes one.
 
     By hand, full, 1 row, C = 10, V = 100, under autocast: 10 x 100 x 4 B = 4,000 B of logits.
     """
@@ -75,7 +76,7 @@ def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Hea
         kept = batch.rows * (batch.completion_tokens + 1) * architecture.hidden_size * sizes.compute
         return HeadBytes(
             logits=batch.rows * batch.completion_tokens * architecture.vocab_size * sizes.output + loss_bytes(batch),
-            activations=kept if trains_everything(spec) else 0,
+            activations=(kept if trains_everything(spec) else 0) + head_copy_bytes(spec, architecture),
         )
     statistics = batch.scored_tokens * (_SAVED_STATISTICS * FLOAT32_BYTES + INT64_BYTES)
     return HeadBytes(
@@ -147,8 +148,9 @@ def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Ba
 def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
     """What log-probabilities without gradient need at their highest.
 
-    Fused: as in training's forward, and the compacted hidden states. Full: the logits in the compute type and, where
-    they differ, once more in the output type; or the latter with one row's log-softmax.
+    Fused: as in training's forward, and the compacted hidden states. Full: the logits in the compute type, with the
+    frozen head's copy that made them (a trained one's is in autocast's cache) or, where the types differ, once more in
+    the output type; or the latter with one row's log-softmax.
     """
     if spec.logprobs is not Logprobs.FULL:
         scratch = head_forward_scratch(spec, architecture, batch)
@@ -159,4 +161,6 @@ def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
     converted = where(spec.bf16, values * sizes.compute, 0)
     row = batch.completion_tokens * architecture.vocab_size * sizes.output
     hidden = batch.positions * architecture.hidden_size * sizes.weight
-    return HeadBytes(logits=values * sizes.output + larger(converted, row), activations=hidden)
+    copied = 0 if trains_everything(spec) else head_copy_bytes(spec, architecture)
+    product = values * sizes.compute + copied
+    return HeadBytes(logits=larger(values * sizes.output + larger(converted, row), product), activations=hidden)

@@ -1,15 +1,16 @@
 """The instants outside of forward and backward: load, rollout, score, reward, and the optimizer's step."""
 
-from profiler.analytical.batch import Batch, micro_batch, one_row
+from profiler.analytical.batch import Batch, micro_batch, one_row, unpadded
 from profiler.analytical.decoder_layer import layer_without_gradient_bytes
 from profiler.analytical.eager_attention import repeated_cache_bytes
 from profiler.analytical.head import score_scratch
 from profiler.analytical.instants import Bytes, Instant, Moment, added, head_categories
 from profiler.analytical.optimizer_state import optimizer_scratch_bytes
-from profiler.analytical.quantities import Count, either, larger, where
+from profiler.analytical.quantities import Count, Truth, both, either, larger, where
 from profiler.analytical.rollout import growth_copy_bytes, kv_cache_bytes, kv_element_bytes, sampling_bytes
 from profiler.analytical.standing import models, state_bytes, unfinished_gradient_bytes, untied_head_bytes
 from profiler.analytical.trained import (
+    FLOAT32_BYTES,
     element_bytes,
     gradient_bytes,
     trained_element_bytes,
@@ -24,10 +25,14 @@ from profiler.domain.trial import Logprobs
 
 
 def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
-    """The models being made: with the head that is tied at the end, or with the adapters that come last."""
+    """The models being made: with the head that is tied at the end, or with the adapters that come last.
+
+    peft makes adapters in float32, whatever they become.
+    """
     made = dict(models(spec, architecture))
     adapters = made.pop(Category.ADAPTERS)
-    last = larger(adapters, untied_head_bytes(spec, architecture))
+    as_made = adapters // element_bytes(spec).adapter * FLOAT32_BYTES
+    last = larger(as_made, untied_head_bytes(spec, architecture))
     made[Category.WORKSPACE] = last - adapters
     made[Category.ADAPTERS] = adapters
     return (Instant(phase=Phase.LOAD, moment=Moment.LOADED, sizes=made),)
@@ -37,12 +42,10 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -
     """Prefill, the last growth of the cache, the last step's attention and draw; `held` is what stands."""
     rows, element = spec.generation_batch_size, kv_element_bytes(spec)
     tokens = spec.max_prompt_length + spec.max_completion_length - 1
-    held = added(
-        held,
-        {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)},
-        # With adapters `generate` goes around the forward that autocast wraps.
-        {Category.ACTIVATIONS: _generation_casts(spec, architecture)},
-    )
+    held = added(held, {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)})
+    # With adapters `generate` goes around the forward that autocast wraps. The head's copy comes last.
+    casts = autocast_cache_bytes(spec, architecture) if trains_everything(spec) else 0
+    all_casts = casts + _generation_head_cast(spec, architecture)
     full = kv_cache_bytes(architecture, sequences=rows, tokens=tokens, element=element)
     growth = growth_copy_bytes(architecture, sequences=rows, tokens=tokens, element=element)
     prompts = Batch(
@@ -53,28 +56,31 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -
     moments: dict[Moment, Bytes] = {
         Moment.PREFILL: {
             Category.KV_CACHE: prefilled,
-            Category.ACTIVATIONS: layer,
+            Category.ACTIVATIONS: casts + layer,
             Category.INPUTS: attention_mask_bytes(spec, prompts),
         },
-        Moment.GROWTH: {Category.KV_CACHE: full + growth},
+        Moment.GROWTH: {Category.KV_CACHE: full + growth, Category.ACTIVATIONS: casts},
         Moment.DECODING: {
             Category.KV_CACHE: full,
-            Category.ACTIVATIONS: repeated_cache_bytes(spec, architecture, tokens=tokens),
+            Category.ACTIVATIONS: casts + repeated_cache_bytes(spec, architecture, tokens=tokens),
         },
-        Moment.SAMPLING: {Category.KV_CACHE: full, Category.LOGITS: sampling_bytes(spec, architecture)},
+        Moment.SAMPLING: {
+            Category.KV_CACHE: full,
+            Category.ACTIVATIONS: all_casts,
+            Category.LOGITS: sampling_bytes(spec, architecture),
+        },
     }
     return tuple(
         Instant(phase=Phase.ROLLOUT, moment=moment, sizes=added(held, more)) for moment, more in moments.items()
     )
 
 
-def _generation_casts(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Copies of float32 weights that autocast keeps while a fully trained model generates, the LM head's included."""
+def _generation_head_cast(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """The LM head's copy that autocast keeps while a fully trained model generates, whatever `logprobs` is."""
     if not trains_everything(spec):
         return 0
     sizes = element_bytes(spec)
-    head = architecture.vocab_size * architecture.hidden_size * sizes.compute
-    return autocast_cache_bytes(spec, architecture) + where(sizes.autocast_casts, head, 0)
+    return where(sizes.autocast_casts, architecture.vocab_size * architecture.hidden_size * sizes.compute, 0)
 
 
 def score_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> tuple[Instant, ...]:
@@ -87,19 +93,28 @@ def score_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> 
     if happens is False:
         return ()
     batch = micro_batch(spec)
+    alone = batch.rows == 1
     if spec.logprobs is Logprobs.SLICED:
-        batch = one_row(batch)
-    layer = layer_without_gradient_bytes(spec, architecture, batch, adapted=old_policy, autocast=spec.bf16)
-    casts = where(old_policy, autocast_scoring_bytes(spec, architecture), 0)
+        batch, alone = one_row(batch), True
+    # A reference model's weights require gradients, though it is never trained: autocast keeps their copies too.
+    casts = where(either(old_policy, trains_everything(spec)), autocast_scoring_bytes(spec, architecture), 0)
     gradients = unfinished_gradient_bytes(spec, architecture)
     held = added(held, {Category.GRADIENTS: gradients, Category.ACTIVATIONS: casts})
-    moments: dict[Moment, Bytes] = {
-        Moment.SCORE_LAYER: {Category.ACTIVATIONS: layer, Category.INPUTS: attention_mask_bytes(spec, batch)},
-        Moment.SCORE_HEAD: head_categories(score_scratch(spec, architecture, batch)),
-    }
+
+    def layer(rows: Batch) -> Bytes:
+        passing = layer_without_gradient_bytes(spec, architecture, rows, adapted=old_policy, autocast=spec.bf16)
+        return {Category.ACTIVATIONS: passing, Category.INPUTS: attention_mask_bytes(spec, rows)}
+
+    head = head_categories(score_scratch(spec, architecture, batch))
+    # A row that is alone is padded in one micro-batch and the longest in another.
+    moments: tuple[tuple[Moment, Bytes, Truth], ...] = (
+        (Moment.SCORE_LAYER, layer(batch), happens),
+        (Moment.SCORE_LAYER, layer(unpadded(batch)), both(happens, alone)),
+        (Moment.SCORE_HEAD, head, happens),
+    )
     return tuple(
-        Instant(phase=Phase.SCORE, moment=moment, sizes=added(held, more), happens=happens)
-        for moment, more in moments.items()
+        Instant(phase=Phase.SCORE, moment=moment, sizes=added(held, more), happens=is_there)
+        for moment, more, is_there in moments
     )
 
 

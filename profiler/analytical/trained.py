@@ -58,6 +58,16 @@ def lora_rank(spec: TrialKeys) -> Count:
     return 0 if spec.lora_rank is None else spec.lora_rank
 
 
+def computed_bytes(spec: TrialKeys, *, autocast: Truth) -> Count:
+    """Bytes of one value that a matrix product gives, with autocast around the model or not.
+
+    Of a fully trained model autocast wraps the forward that generation calls too. By hand, LoRA over float32 weights
+    with `bf16`: 2 B where autocast is, 4 B in the rollout.
+    """
+    sizes = element_bytes(spec)
+    return sizes.compute if trains_everything(spec) else where(autocast, sizes.compute, sizes.weight)
+
+
 def trained_tensors(spec: TrialKeys, architecture: DecoderShape) -> tuple[TensorGroup, ...]:
     """The parameters that the optimizer updates."""
     if trains_everything(spec):

@@ -1,6 +1,6 @@
 """The instants of one micro-batch's forward and backward."""
 
-from profiler.analytical.batch import Batch, micro_batch, one_row
+from profiler.analytical.batch import Batch, longest_rows, micro_batch, one_row, unpadded
 from profiler.analytical.decoder_layer import (
     attention_backward_bytes,
     down_forward_bytes,
@@ -15,7 +15,7 @@ from profiler.analytical.decoder_layer import (
 )
 from profiler.analytical.head import head_backward_scratch, head_forward_scratch, head_saved
 from profiler.analytical.instants import Bytes, Instant, Moment, added, head_categories, times
-from profiler.analytical.quantities import Count, Truth, larger, where
+from profiler.analytical.quantities import Count, Truth, both, either, larger, where
 from profiler.analytical.trained import element_bytes, gradient_bytes, trains_everything
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.weights import autocast_forward_bytes, autocast_weight_copy_bytes
@@ -29,28 +29,57 @@ _PHASES = {Moment.FORWARD_LAYER: Phase.FORWARD, Moment.FORWARD_HEAD: Phase.FORWA
 def training_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> tuple[Instant, ...]:
     """Forward's last layer and its end; backward's beginning at the head, the final norm, the last layer, and its end.
 
-    `sliced` holds the activations of all rows and goes back row by row; from the second row on, the gradients of the
-    rows before wait in autograd's buffers until the last row brings its own, because every parameter is used once a
-    row. `minibatch` never holds more than one row. `held` is what stands.
+    `minibatch` never holds more than one row. A row that is alone, there or in a micro-batch of one, is padded in one
+    micro-batch and the longest in another, where attention needs no mask: either may be the heavier. `held` is what
+    stands.
     """
     whole = micro_batch(spec)
-    single = one_row(whole)
     accumulated = _accumulated(spec, architecture)
-    if spec.logprobs is not Logprobs.SLICED:
-        batch = single if spec.logprobs is Logprobs.MINIBATCH else whole
-        return _pass(spec, architecture, batch, held=held, rows_before=0, gradients=accumulated)
-    first = _pass(spec, architecture, single, held=held, rows_before=whole.rows - 1, gradients=accumulated)
-    second = _pass(
-        spec,
-        architecture,
-        single,
-        held=held,
-        rows_before=larger(whole.rows - 2, 0),
-        gradients=accumulated + gradient_bytes(spec, architecture),
-        happens=whole.rows > 1,
+    if spec.logprobs is Logprobs.SLICED:
+        return _row_by_row(spec, architecture, whole, held=held, accumulated=accumulated)
+    batch, alone = (one_row(whole), True) if spec.logprobs is Logprobs.MINIBATCH else (whole, whole.rows == 1)
+    padded = _pass(spec, architecture, batch, held=held, earlier={}, gradients=accumulated)
+    happens = both(alone, whole.has_mask)
+    return padded + _pass(
+        spec, architecture, unpadded(batch), held=held, earlier={}, gradients=accumulated, happens=happens
     )
-    # All rows go forward before the first goes back.
-    return first + tuple(instant for instant in second if instant.phase is Phase.BACKWARD)
+
+
+def _row_by_row(
+    spec: TrialKeys, architecture: DecoderShape, whole: Batch, *, held: Bytes, accumulated: Count
+) -> tuple[Instant, ...]:
+    """The instants of `sliced`, which holds the activations of all rows and goes back row by row.
+
+    From the second row on, the gradients of the rows before wait in autograd's buffers until the last row brings its
+    own, because every parameter is used once a row. Of the rows that are held one is the longest, as some micro-batch
+    has it, and the others are average.
+    """
+    padded = one_row(whole)
+    longest = unpadded(padded)
+    padded_saved, longest_saved = (_row_saved(spec, architecture, row) for row in (padded, longest))
+    found: tuple[Instant, ...] = ()
+    for gone in (0, 1):
+        left = larger(whole.rows - 1 - gone, 0)
+        gradients = accumulated + gone * gradient_bytes(spec, architecture)
+        for row, others in ((padded, larger(left - 1, 0)), (longest, left)):
+            masked = where(whole.has_mask, others - longest_rows(spec, others), 0)
+            earlier = added(times(masked, padded_saved), times(left - masked, longest_saved))
+            happens = both(whole.rows > gone, either(row is padded, whole.has_mask))
+            moments = _pass(spec, architecture, row, held=held, earlier=earlier, gradients=gradients, happens=happens)
+            # All rows go forward before the first goes back.
+            found += tuple(instant for instant in moments if not gone or instant.phase is Phase.BACKWARD)
+    return found
+
+
+def _row_saved(spec: TrialKeys, architecture: DecoderShape, row: Batch) -> Bytes:
+    """What a row that has gone forward keeps until it goes back."""
+    # Autocast begins anew for each row, so rows whose layers are saved have saved their own copies of the weights.
+    own_casts = 0 if spec.gradient_checkpointing else autocast_weight_copy_bytes(spec, architecture)
+    return added(
+        head_categories(head_saved(spec, architecture, row)),
+        {Category.ACTIVATIONS: stack_saved_bytes(spec, architecture, row) + own_casts},
+        {Category.ACTIVATIONS: norm_saved_bytes(spec, row.positions, architecture.hidden_size)},
+    )
 
 
 def _accumulated(spec: TrialKeys, architecture: DecoderShape) -> Count:
@@ -92,18 +121,15 @@ def _pass(
     batch: Batch,
     *,
     held: Bytes,
-    rows_before: Count,
+    earlier: Bytes,
     gradients: Count,
     happens: Truth = True,
 ) -> tuple[Instant, ...]:
-    """The instants of one forward and backward of `batch`, with `rows_before` equal rows already forwarded."""
+    """The instants of one forward and backward of `batch`; `earlier` is what rows before it keep."""
     final_norm: Bytes = {Category.ACTIVATIONS: norm_saved_bytes(spec, batch.positions, architecture.hidden_size)}
     kept = head_categories(head_saved(spec, architecture, batch))
     casts = autocast_weight_copy_bytes(spec, architecture)
     stack = stack_saved_bytes(spec, architecture, batch)
-    # Autocast begins anew for each row, so rows whose layers are saved have saved their own copies of the weights.
-    own_casts = 0 if spec.gradient_checkpointing else casts
-    earlier = times(rows_before, added(kept, {Category.ACTIVATIONS: stack + own_casts}, final_norm))
     until_the_end = added(held, earlier)
     until_the_first = added(until_the_end, {Category.INPUTS: attention_mask_bytes(spec, batch)})
     layers = added(until_the_first, {Category.GRADIENTS: gradients, Category.ACTIVATIONS: casts + stack})
@@ -182,9 +208,13 @@ def _first_layer(
 def _gradients_at_the_end(spec: TrialKeys, architecture: DecoderShape, gradients: Count) -> Count:
     """Gradients when the embedding has gone back.
 
-    All of them, the embedding's fresh and dense beside one that stands already, and a tied head's waiting for it:
-    autograd adds the fresh one into the waiting one, in place, so there is no third.
+    All of them, the embedding's fresh and dense beside one that stands already, and a tied head's waiting for it.
+    Autograd adds the fresh one into the waiting one, in place; but not with `logprobs=full` if no cast stands between:
+    then what waits is a transposed view of a product, and the sum is a third.
     """
     fresh = where(gradients > 0, _embedding_bytes(spec, architecture), 0)
     waiting = _head_gradient_waiting(spec, architecture)
-    return larger(gradients, gradient_bytes(spec, architecture)) + fresh + waiting
+    summed: Count = 0
+    if spec.logprobs is Logprobs.FULL:
+        summed = where(element_bytes(spec).autocast_casts, 0, waiting)
+    return larger(gradients, gradient_bytes(spec, architecture)) + fresh + waiting + summed

@@ -4,7 +4,7 @@ from profiler.analytical.parameters import lora_parameter_count, parameter_count
 from profiler.analytical.quantities import Count, Truth, both, larger, where, whole_units
 from profiler.analytical.trained import FLOAT32_BYTES, element_bytes, lora_rank, trains_everything
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
-from profiler.domain.trial import Tuning
+from profiler.domain.trial import Logprobs, Tuning
 
 _NF4_BLOCK = 64
 _ABSMAX_BLOCK = 256
@@ -112,8 +112,20 @@ def autocast_scoring_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count
     A frozen weight's copy goes with its product. By hand, as in `autocast_cache_bytes`: 17,596,416 B.
     """
     if trains_everything(spec):
-        return autocast_cache_bytes(spec, architecture)
+        return autocast_cache_bytes(spec, architecture) + head_copy_bytes(spec, architecture)
     return _adapter_casts(spec, architecture)
+
+
+def head_copy_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """The copy of the LM head that autocast makes for `logprobs=full`: the whole of it, in the type it computes in.
+
+    The product saves it for its backward, frozen or trained. 0 where weights are no wider than that, and for the fused
+    head, which casts a chunk at a time. By hand, H = 8, V = 100, float32 under autocast: 100 x 8 x 2 = 1,600 B.
+    """
+    sizes = element_bytes(spec)
+    if spec.logprobs is not Logprobs.FULL:
+        return 0
+    return where(sizes.autocast_casts, architecture.vocab_size * architecture.hidden_size * sizes.compute, 0)
 
 
 def _adapter_casts(spec: TrialKeys, architecture: DecoderShape) -> Count:
