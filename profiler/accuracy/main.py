@@ -2,7 +2,8 @@
 
 The trials are drawn and written to `drawn.jsonl` first; a file that is there already is kept, so a look at the results
 cannot change what is compared. (Formulas were corrected after a look at 29 small trials of seed 2026, and at the
-500 of seed 2027, so the seed is another.) Each trial leaves one record; the same command goes on where it was interrupted.
+500 of seed 2027, so the seed is another.) Each trial leaves one record; the same command goes on where it was
+interrupted.
 
 Exit codes: 0 every trial that was asked for is answered, 2 wrong input, 3 some trials failed.
 """

@@ -11,7 +11,7 @@ from profiler.analytical.instants import Moment
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import Backend, Dtype, Logprobs, TrialSpec, Tuning
+from profiler.domain.trial import Backend, Dtype, Lengths, Logprobs, TrialSpec, Tuning
 
 _BASE = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")
 
@@ -94,6 +94,71 @@ def test_a_tied_gradient_is_there_twice_at_the_end_of_backward_and_no_third_time
     embedding = 151_936 * 896 * 2
 
     assert last.sizes[Category.GRADIENTS] == 988_065_536 + 2 * embedding
+
+
+def test_with_full_log_probabilities_the_sum_of_a_tied_gradient_is_a_third(half_billion):
+    full = replace(_BASE, logprobs=Logprobs.FULL)
+    embedding = 151_936 * 896
+
+    def gradients(spec: TrialSpec) -> object:
+        return [each for each in instants(spec, half_billion) if each.moment is Moment.BACKWARD_END][-1].sizes[
+            Category.GRADIENTS
+        ]
+
+    assert gradients(full) == 988_065_536 + 3 * embedding * 2
+    # a cast stands between the product and the sum
+    assert gradients(replace(full, dtype=Dtype.FLOAT32, bf16=True)) == 2 * 988_065_536 + 2 * embedding * 4
+
+
+def test_a_reference_is_scored_with_copies_of_its_weights_and_a_frozen_base_without(half_billion):
+    wide = replace(_BASE, dtype=Dtype.FLOAT32, bf16=True, beta=0.04)
+    lora = replace(wide, tuning=Tuning.LORA, lora_rank=16, lora_alpha=32, lora_target_modules=("q_proj",))
+
+    def held(spec: TrialSpec) -> object:
+        at_the_head = [each for each in instants(spec, half_billion) if each.moment is Moment.SCORE_HEAD]
+        return at_the_head[0].sizes[Category.ACTIVATIONS]
+
+    narrow = replace(wide, dtype=Dtype.BFLOAT16)
+    linear = 24 * (2 * 896 * 896 + 2 * 896 * 128 + 3 * 896 * 4_864)
+    # beside the copies hidden states, twice as wide
+    assert held(wide) == 2 * held(narrow) + linear * 2
+    assert held(lora) == 2 * held(replace(lora, dtype=Dtype.BFLOAT16))
+
+
+def test_adapters_over_four_bits_are_made_in_float32(half_billion):
+    qlora = replace(
+        _BASE,
+        tuning=Tuning.QLORA,
+        lora_rank=1024,
+        lora_alpha=32,
+        lora_target_modules=("gate_proj",),
+        model="qwen2.5-0.5b",
+    )
+    loaded, rolled_out = (
+        next(each for each in instants(qlora, half_billion) if each.moment is moment).sizes
+        for moment in (Moment.LOADED, Moment.SAMPLING)
+    )
+    adapters = 24 * 1024 * (896 + 4_864) * 2
+
+    assert rolled_out[Category.ADAPTERS] == loaded[Category.ADAPTERS] == adapters
+    assert loaded[Category.WORKSPACE] == max(adapters, 272_269_312 - adapters)
+
+
+def test_a_longest_row_alone_makes_scores_where_a_padded_one_does_not(half_billion):
+    # Float32 with shared keys has a kernel only if there is a mask.
+    wide = replace(_BASE, dtype=Dtype.FLOAT32, bf16=False, gradient_checkpointing=False)
+    scores = 24 * 14 * 1_042 * 1_042 * 4
+
+    def forward(logprobs: Logprobs, lengths: Lengths, rows: int = 4) -> int:
+        spec = replace(wide, logprobs=logprobs, lengths=lengths, per_device_train_batch_size=rows)
+        return int(phase_instants(spec, half_billion)[Phase.FORWARD].total_bytes)
+
+    # `minibatch` meets a longest row at some time; `sliced` has one among its rows, here of four; so has a batch of one
+    one = forward(Logprobs.MINIBATCH, Lengths.FORCED)
+    assert forward(Logprobs.MINIBATCH, Lengths.RAGGED) == one > scores
+    assert scores < forward(Logprobs.SLICED, Lengths.RAGGED) < forward(Logprobs.SLICED, Lengths.FORCED) - 2 * scores
+    assert scores < forward(Logprobs.FUSED, Lengths.RAGGED, rows=1)
+    assert forward(Logprobs.FUSED, Lengths.RAGGED, rows=1) <= forward(Logprobs.FUSED, Lengths.FORCED, rows=1)
 
 
 def test_rows_that_are_sliced_go_forward_before_any_gradient_waits(half_billion):

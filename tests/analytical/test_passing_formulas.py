@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.analytical.batch import Batch, micro_batch, ragged_tokens
+from profiler.analytical.batch import Batch, longest_rows, micro_batch, one_row, ragged_tokens, unpadded
 from profiler.analytical.decoder_layer import (
     attention_saved_bytes,
     first_layer_unsaved_bytes,
@@ -16,15 +16,25 @@ from profiler.analytical.decoder_layer import (
     norm_saved_bytes,
 )
 from profiler.analytical.eager_attention import (
+    held_scores_bytes,
     makes_scores,
+    query_side_element_bytes,
     repeated_cache_bytes,
     saved_scores_bytes,
     scores_backward_bytes,
     scores_forward_bytes,
 )
-from profiler.analytical.head import cast_chunk_bytes, head_backward_scratch, head_saved, loss_bytes, tile_bytes
+from profiler.analytical.head import (
+    cast_chunk_bytes,
+    head_backward_scratch,
+    head_saved,
+    loss_bytes,
+    score_scratch,
+    tile_bytes,
+)
 from profiler.analytical.rollout import growth_copy_bytes, kv_cache_bytes, kv_element_bytes, sampling_bytes
 from profiler.analytical.standing import input_bytes
+from profiler.analytical.trained import computed_bytes
 from profiler.analytical.training_pass import attention_mask_bytes, stack_saved_bytes
 from profiler.domain.trial import (
     ALL_LINEAR,
@@ -178,6 +188,21 @@ def test_float32_weights_are_cast_for_the_head_a_chunk_at_a_time(toy):
     assert head_backward_scratch(wide, toy, batch).gradients == 100 * 8 * 4
 
 
+def test_the_whole_head_is_copied_for_full_log_probabilities(toy):
+    wide = replace(_LORA, dtype=Dtype.FLOAT32, bf16=True, logprobs=Logprobs.FULL)
+    batch = Batch(rows=1, prompt_tokens=4, completion_tokens=10, scored_tokens=10, has_mask=False)
+
+    assert head_saved(wide, toy, batch).activations == 1_600
+    assert head_saved(replace(wide, dtype=Dtype.BFLOAT16), toy, batch).activations == 0
+    # 11 positions in float32 and the log-softmax of 10 are more than the copy and its product; of 3 they are not
+    few = replace(batch, completion_tokens=2)
+    assert score_scratch(wide, toy, batch).logits == (11 + 10) * 100 * 4
+    assert score_scratch(wide, toy, few).logits == 3 * 100 * 2 + 1_600
+    # a trained head's copy is in autocast's cache, which is counted elsewhere
+    trained = replace(_FULL, dtype=Dtype.FLOAT32, bf16=True, logprobs=Logprobs.FULL)
+    assert score_scratch(trained, toy, few).logits == (3 + 2) * 100 * 4
+
+
 def test_the_cache_has_the_weights_type_even_under_autocast():
     assert kv_element_bytes(_FULL) == 2
     assert kv_element_bytes(replace(_FULL, dtype=Dtype.FLOAT32, bf16=True)) == 4
@@ -196,6 +221,66 @@ def test_ragged_tokens_are_the_sum_of_the_rows(rows, longest):
 def completion_lengths_of(rows, longest):
     whole = rows * _FULL.steps_per_generation
     return completion_lengths(lengths=Lengths.RAGGED, rows=whole, max_completion_length=longest)
+
+
+def test_what_stands_beside_scores_by_hand(toy):
+    eager = replace(_FULL, attn_implementation=Attention.EAGER)
+    wide = replace(_FULL, dtype=Dtype.FLOAT32, bf16=False)
+    cast = replace(eager, dtype=Dtype.FLOAT32, bf16=True)
+
+    assert held_scores_bytes(eager, toy, _batch()) == 256
+    assert held_scores_bytes(_FULL, toy, _batch()) == 0
+    assert query_side_element_bytes(eager, autocast=True) == 6
+    assert query_side_element_bytes(cast, autocast=True) == 10
+    assert query_side_element_bytes(wide, autocast=False) == 16
+
+
+def test_a_layer_holds_its_scores_through_its_mlp(toy):
+    eager, few = replace(_FULL, attn_implementation=Attention.EAGER), _batch(tokens=6)
+    with_kernel = layer_without_gradient_bytes(_FULL, toy, few, adapted=False, autocast=True)
+
+    # 6 x 6 scores of 2 heads in bfloat16; attention itself, 6 x (3 x 8 x 2 + 8 x 6) + 72 x 10 = 1,296 B, is more
+    assert with_kernel == 6 * (4 * 8 + 3 * 16) * 2 == 960
+    assert layer_without_gradient_bytes(eager, toy, few, adapted=False, autocast=True) == 1_296
+    wider = replace(toy, intermediate_size=32)
+    assert layer_without_gradient_bytes(eager, wider, few, adapted=False, autocast=True) == 6 * (32 + 96) * 2 + 144
+
+
+def test_autocast_is_around_generation_only_of_a_fully_trained_model():
+    wide = replace(_LORA, dtype=Dtype.FLOAT32, bf16=True)
+
+    assert computed_bytes(wide, autocast=True) == 2
+    assert computed_bytes(wide, autocast=False) == 4
+    assert computed_bytes(replace(_FULL, dtype=Dtype.FLOAT32, bf16=True), autocast=False) == 2
+
+
+def test_four_bit_layers_give_their_adapters_result_their_own_type_first(toy):
+    wide = replace(_LORA, tuning=Tuning.QLORA, dtype=Dtype.FLOAT32, bf16=True)
+    batch = _batch(rows=1, tokens=10)
+
+    # outside of autocast the activated gate, up's result, the adapter's in the same type, and their sum: 4 x 4 B
+    assert layer_without_gradient_bytes(wide, toy, batch, adapted=True, autocast=False) == 10 * (4 * 8 * 4 + 16 * 16)
+    # under autocast the adapter's stays in bfloat16: 4 + 4 + 2 + 4 B
+    assert layer_without_gradient_bytes(wide, toy, batch, adapted=True, autocast=True) == 10 * (4 * 8 * 4 + 14 * 16)
+
+
+@given(rows=st.integers(1, 64), micro_batches=st.integers(1, 8))
+def test_the_longest_rows_of_a_batch_are_no_more_than_it_has(rows, micro_batches):
+    spec = replace(_FULL, per_device_train_batch_size=rows, steps_per_generation=micro_batches)
+    generated = spec.generation_batch_size
+    lengths = completion_lengths(lengths=Lengths.RAGGED, rows=generated, max_completion_length=800)
+
+    assert longest_rows(replace(_FULL, per_device_train_batch_size=2, steps_per_generation=4), 3) == 0
+    assert longest_rows(spec, generated) == lengths.count(800)
+    assert longest_rows(spec, rows) <= min(rows, lengths.count(800))
+    assert longest_rows(replace(spec, lengths=Lengths.FORCED), rows) == rows
+
+
+def test_a_row_that_is_alone_is_padded_or_the_longest():
+    padded = one_row(micro_batch(_FULL))
+
+    assert (padded.rows, padded.has_mask) == (1, True)
+    assert unpadded(padded) == replace(padded, has_mask=False)
 
 
 def test_scores_by_hand(toy):

@@ -36,6 +36,12 @@ def residual(x: torch.Tensor) -> torch.Tensor:
     return y + y.exp()
 
 
+def tied_head(weight: torch.Tensor) -> torch.Tensor:
+    # What waits for the embedding's gradient is a transposed view of the product's: the sum is a third tensor.
+    ids = torch.arange(8, device=weight.device)
+    return torch.nn.functional.linear(torch.nn.functional.embedding(ids, weight).sin(), weight)
+
+
 GRAPHS: dict[str, Graph] = {
     "used twice": lambda x: x.sin() * x.cos(),
     "used three times": lambda x: x.sin() * x.cos() * x.exp(),
@@ -43,6 +49,7 @@ GRAPHS: dict[str, Graph] = {
     "views": lambda x: x.view(-1).sin() * x.view(-1).cos(),
     "expanded": lambda x: x.sum(0, keepdim=True).expand(ROWS, WIDTH) * x.sum(),
     "weight used in two products": lambda x: (x @ x.t()).sin() @ x,
+    "tied head": tied_head,
     "a sum of its own": lambda x: AddsItself.apply(x) * AddsItself.apply(x.sin()),
 }
 
