@@ -28,6 +28,11 @@ class AllocatorStats:
     inactive_split_bytes: int
     """Free blocks in segments that are partly in use. Expandable segments are left out, as PyTorch does."""
     peak_inactive_split_bytes: int
+    peak_unreleasable_bytes: int
+    """Allocated and inactive split together, at their highest: what `empty_cache` could not have given back.
+
+    Not a counter of PyTorch's; of expandable segments, which give back single pages, only what is allocated.
+    """
     num_alloc_retries: int
 
 
@@ -64,6 +69,7 @@ class CachingAllocator:
         self.peak_allocated_bytes = 0
         self._inactive_split_bytes = 0
         self._peak_inactive_split_bytes = 0
+        self._peak_unreleasable_bytes = 0
         self._retries = 0
 
     @property
@@ -85,6 +91,7 @@ class CachingAllocator:
             peak_reserved_bytes=self.peak_reserved_bytes,
             inactive_split_bytes=self._inactive_split_bytes,
             peak_inactive_split_bytes=self._peak_inactive_split_bytes,
+            peak_unreleasable_bytes=self._peak_unreleasable_bytes,
             num_alloc_retries=self._retries,
         )
 
@@ -93,6 +100,7 @@ class CachingAllocator:
         self.peak_allocated_bytes = self.allocated_bytes
         self._card.peak_taken_bytes = self._card.taken_bytes
         self._peak_inactive_split_bytes = self._inactive_split_bytes
+        self._peak_unreleasable_bytes = self.allocated_bytes + self._inactive_split_bytes
 
     def segments(self) -> list[list[Block]]:
         """The blocks of each segment, both in the order of addresses; only read them.
@@ -124,6 +132,9 @@ class CachingAllocator:
         self.allocated_bytes += block.size_bytes
         if self.allocated_bytes > self.peak_allocated_bytes:
             self.peak_allocated_bytes = self.allocated_bytes
+        # It grows only here: what is freed leaves it or moves from one of the two to the other.
+        unreleasable = self.allocated_bytes + self._inactive_split_bytes
+        self._peak_unreleasable_bytes = max(self._peak_unreleasable_bytes, unreleasable)
         return block
 
     def free(self, block: Block) -> None:

@@ -38,6 +38,8 @@ class CardReplay:
     peak_event: int
     """The event of that instant; -1 if nothing was ever allocated."""
     peak_inactive_split_bytes: int
+    peak_unreleasable_bytes: int
+    """The most that could not have been given back to the driver (`AllocatorStats`)."""
     num_alloc_retries: int
     """How often everything cached was given back because the card was full."""
     events_reached: int
@@ -94,6 +96,7 @@ class _Run:
     peak_phase: Phase = Phase.LOAD
     phases: dict[Phase, PhaseMemory] = field(default_factory=dict)
     peak_inactive_split_bytes: int = 0
+    peak_unreleasable_bytes: int = 0
     reached: int = 0
     refused: Refusal | None = None
 
@@ -141,6 +144,7 @@ class _Run:
             peak_reserved_bytes=max(seen.peak_reserved_bytes, stats.peak_reserved_bytes),
         )
         self.peak_inactive_split_bytes = max(self.peak_inactive_split_bytes, stats.peak_inactive_split_bytes)
+        self.peak_unreleasable_bytes = max(self.peak_unreleasable_bytes, stats.peak_unreleasable_bytes)
 
     def result(self) -> CardReplay:
         live_bytes = self._live_at_the_peak()
@@ -153,6 +157,7 @@ class _Run:
             live_bytes=live_bytes,
             peak_event=self.peak_event,
             peak_inactive_split_bytes=self.peak_inactive_split_bytes,
+            peak_unreleasable_bytes=self.peak_unreleasable_bytes,
             num_alloc_retries=self.allocator.stats().num_alloc_retries,
             events_reached=self.reached,
             refusal=self.refused,

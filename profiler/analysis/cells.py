@@ -50,7 +50,11 @@ class Cell:
     peak_reserved_bytes: int | None
     peak_device_bytes: int | None
     required_device_bytes: int | None
-    """What a card of unlimited memory would have had in use, torch's cache and CUDA's context included."""
+    """What the trial needs of a card: CUDA's context and what torch's allocator cannot give back.
+
+    Where a card is full the allocator gives back its cache, which on a card of unlimited memory can be far more than
+    the trial needs.
+    """
     estimated_bytes: int | None
     rule_bytes: int | None
     """The published blog's rule of thumb."""
@@ -182,7 +186,7 @@ def _cell(row: _Row, cards: _Cards, figures: tuple[PublishedFigure, ...]) -> Cel
         required_allocated_bytes=row.count("required_allocated_bytes"),
         peak_reserved_bytes=row.count("peak_reserved_bytes"),
         peak_device_bytes=row.count("peak_device_bytes"),
-        required_device_bytes=_sum(row.count("required_reserved_bytes"), row.count("context_bytes")),
+        required_device_bytes=_sum(row.count("required_unreleasable_bytes"), row.count("context_bytes")),
         estimated_bytes=row.count("estimated_peak_allocated_bytes"),
         rule_bytes=row.count("estimated_peak_rule_bytes"),
         published=published_for(_method(row), figures),

@@ -189,6 +189,8 @@ class Outcome:
     """What CUDA itself takes on the card; assumed when simulated."""
     required_reserved_bytes: int | None = None
     """Simulated only: reserved memory's peak on a card of unlimited memory."""
+    required_unreleasable_bytes: int | None = None
+    """Simulated only, on such a card: the most in segments with a tensor in them, which no full card gets back."""
     steps_run: int | None = None
     micro_batches_run: int | None = None
     wall_s: float | None = None

@@ -81,7 +81,9 @@ def result_text(cell: Cell) -> str:
 
 
 def needs_text(cell: Cell) -> str:
-    """``"needs 109.3 GiB, 114.0 with cache and context, 34.9 more than there is"`` of a cell that ran out of memory.
+    """``"needs 109.3 GiB, 110.9 with context and gaps, 31.8 more than there is"`` of a cell that ran out of memory.
+
+    Gaps are free parts of segments that are in use.
 
     Empty if it is not known.
     """
@@ -89,7 +91,7 @@ def needs_text(cell: Cell) -> str:
         return ""
     needs = f"needs {gib_text(cell.result_bytes)}"
     if cell.required_device_bytes is not None:
-        needs += f", {gib_number(cell.required_device_bytes)} with cache and context"
+        needs += f", {gib_number(cell.required_device_bytes)} with context and gaps"
     return needs + (f", {gib_number(cell.missing_bytes)} more than there is" if cell.missing_bytes is not None else "")
 
 

@@ -24,6 +24,7 @@ _COPIED_FROM_OUTCOME = (
     "peak_phase",
     "required_allocated_bytes",
     "required_reserved_bytes",
+    "required_unreleasable_bytes",
     "context_bytes",
     "peak_inactive_split_bytes",
     "alloc_retries",

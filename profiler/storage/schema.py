@@ -101,6 +101,11 @@ _RESULT = (
     _text("peak_phase", "the phase of peak_allocated_bytes", _NO_GPU),
     _size("required_allocated_bytes", "the peak that a card of unlimited memory would have seen", "not simulated"),
     _size("required_reserved_bytes", "peak_reserved_bytes on a card of unlimited memory", "not simulated"),
+    _size(
+        "required_unreleasable_bytes",
+        "most bytes in segments with a tensor in them, on such a card: what no full card gets back",
+        "not simulated",
+    ),
     _size("context_bytes", "what CUDA itself takes on the card; assumed when simulated", "not known with this backend"),
     _size("peak_inactive_split_bytes", "most bytes free between blocks in use", "not known with this backend"),
     _column("alloc_retries", _COUNT, "retries", "times the allocator gave its cache back to make room", _NO_ALLOCATOR),

@@ -126,6 +126,7 @@ def outcome_on_card(run: SimulatedRun, spec: TrialSpec) -> Outcome:
         peak_phase=on_card.peak_phase,
         required_allocated_bytes=unlimited.peak_allocated_bytes,
         required_reserved_bytes=unlimited.peak_reserved_bytes,
+        required_unreleasable_bytes=unlimited.peak_unreleasable_bytes,
         context_bytes=context,
         peak_inactive_split_bytes=on_card.peak_inactive_split_bytes,
         alloc_retries=on_card.num_alloc_retries,

@@ -71,7 +71,7 @@ def nothing_is_held_at_first(model: Any) -> None:
     stats = it.stats()
     assert stats.allocated_bytes == stats.peak_allocated_bytes == 0
     assert stats.reserved_bytes == stats.peak_reserved_bytes == 0
-    assert stats.inactive_split_bytes == stats.peak_inactive_split_bytes == 0
+    assert stats.inactive_split_bytes == stats.peak_inactive_split_bytes == stats.peak_unreleasable_bytes == 0
     assert stats.num_alloc_retries == 0
     assert layout(it) == []
 
@@ -254,6 +254,21 @@ def free_parts_of_used_segments_are_inactive(model: Any) -> None:
     note()
     assert inactive == [15, 9, 14, 9, 0, 0, 9, 14, 0]
     assert it.stats().peak_inactive_split_bytes == 15 * MIB
+
+
+@scenario
+def a_segment_with_a_block_in_use_is_never_given_back(model: Any) -> None:
+    """`release_blocks` in `emptyCache` gives back only blocks that are whole segments."""
+    it = allocator(model)
+    small = it.allocate(5 * MIB)  # 5, -15
+    it.free(it.allocate(30 * MIB))  # whole, and gone again
+    assert it.stats().peak_unreleasable_bytes == 50 * MIB
+    it.empty_cache()
+    it.reset_peaks()
+    assert it.stats().peak_unreleasable_bytes == it.stats().reserved_bytes == 20 * MIB
+    it.free(small)
+    it.reset_peaks()
+    assert it.stats().peak_unreleasable_bytes == 0
 
 
 @scenario

@@ -85,6 +85,7 @@ def check_structure(allocator):
     assert in_use == stats.allocated_bytes <= stats.peak_allocated_bytes
     assert in_use + free == stats.reserved_bytes <= stats.peak_reserved_bytes
     assert inactive == stats.inactive_split_bytes <= stats.peak_inactive_split_bytes
+    assert in_use + inactive <= stats.peak_unreleasable_bytes
     for pool in {block.pool for block in blocks}:
         free_blocks = [block for block in blocks if block.pool is pool and not block.allocated]
         assert sorted((block.size_bytes, block.address) for block in free_blocks) == pool.keys

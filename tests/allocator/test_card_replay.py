@@ -37,6 +37,7 @@ def test_slop_belongs_to_the_category_of_its_block():
     assert result.peak_event == 3
     assert result.events_reached == 5
     assert result.peak_inactive_split_bytes == 15 * MIB
+    assert result.peak_unreleasable_bytes == 32 * MIB
     assert result.refusal is None
     assert result.phases == {
         Phase.LOAD: PhaseMemory(peak_allocated_bytes=12 * MIB, peak_reserved_bytes=12 * MIB),
@@ -154,3 +155,24 @@ def test_parts_sum_to_the_peak_on_every_card(trace, expandable, capacity):
         assert result.peak_reserved_bytes <= capacity
         whole = replay_on_card(trace, capacity_bytes=None, config=AllocatorConfig(expandable_segments=expandable))
         assert result.refusal is None or result.peak_allocated_bytes <= whole.peak_allocated_bytes
+
+
+def test_a_growing_cache_strands_far_more_than_a_card_needs():
+    # Ten caches in turn, each made anew 1 MiB larger before the old one goes, from 20 to 60 MiB: every segment of a
+    # size that was outgrown lies free, and no later block fits into it.
+    builder = TraceBuilder()
+    builder.enter(Phase.ROLLOUT)
+    caches = [builder.allocate(20 * MIB, Category.KV_CACHE) for _ in range(10)]
+    for size_mib in range(21, 61):
+        for place, old in enumerate(caches):
+            caches[place] = builder.allocate(size_mib * MIB, Category.KV_CACHE)
+            builder.free(old)
+    unlimited = replay_on_card(builder.finished(), capacity_bytes=None, config=PLAIN)
+    assert unlimited.peak_reserved_bytes > 5 * unlimited.peak_unreleasable_bytes
+    assert unlimited.peak_allocated_bytes <= unlimited.peak_unreleasable_bytes
+    enough = unlimited.peak_unreleasable_bytes + 20 * MIB
+    on_card = replay_on_card(builder.finished(), capacity_bytes=enough, config=PLAIN)
+    assert on_card.refusal is None
+    assert on_card.num_alloc_retries > 0
+    too_small = replay_on_card(builder.finished(), capacity_bytes=unlimited.peak_allocated_bytes - 1, config=PLAIN)
+    assert too_small.refusal is not None

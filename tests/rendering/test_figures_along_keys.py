@@ -9,10 +9,11 @@ import pytest
 from profiler.analysis.axes import curves, surfaces
 from profiler.analysis.comparison import compare
 from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.outcome import Status
 from profiler.domain.units import as_gib
 from profiler.rendering.figures.catalogue import drawings
 from profiler.rendering.figures.growth import growth_figure
-from profiler.rendering.figures.heat import heat_figure, needed_bytes
+from profiler.rendering.figures.heat import fitting, heat_figure
 from profiler.rendering.figures.slopes import slope_figure
 
 
@@ -99,8 +100,7 @@ def test_a_frontier_runs_between_what_fits_and_what_does_not(surface_section):
     fields = {text.get_position(): text.get_text() for text in figure.axes[0].texts[:9]}
     assert fields[(0, 2)] == f"{as_gib(surface.cells[2, 16384].result_bytes):.1f}"
     for card in ("rtx-4090-24gb", "a100-40gb", "h100-80gb"):
-        memory = KNOWN_GPUS[card].memory_bytes
-        inside = {place: needed_bytes(cell) <= memory for place, cell in surface.cells.items()}
+        inside = fitting(surface_section, surface, KNOWN_GPUS[card])
         borders = sum(
             inside[2 ** (x + 1), upwards[y]] != inside[2 ** (x + 1 + dx), upwards[y + dy]]
             for upwards in [surface.values[1]]
@@ -110,6 +110,26 @@ def test_a_frontier_runs_between_what_fits_and_what_does_not(surface_section):
             if x + dx < 3 and y + dy < 3
         )
         assert sum(line.get_label() == card for line in figure.axes[0].lines) == borders
+
+
+def test_of_its_own_card_the_section_knows_and_of_others_it_counts_what_cannot_be_given_back(surface_section):
+    (surface,) = surfaces(surface_section)
+    h100, h200 = KNOWN_GPUS["h100-80gb"], KNOWN_GPUS["h200-141gb"]
+    statuses = {field: Status.OOM if field == (8, 16384) else Status.OK for field in surface.cells}
+    needs = {Status.OK: h100.memory_bytes + 1, Status.OOM: 1}
+    cells = {
+        field: replace(
+            cell,
+            status=statuses[field],
+            required_device_bytes=needs[statuses[field]],
+            peak_device_bytes=h200.memory_bytes + 1,
+        )
+        for field, cell in surface.cells.items()
+    }
+    odd = replace(surface, cells=cells)
+    # A full card gave back what an unlimited one would have kept: it fits, whatever is written beside it.
+    assert fitting(surface_section, odd, h100) == {field: cell.status is Status.OK for field, cell in cells.items()}
+    assert all(fitting(surface_section, odd, h200).values())
 
 
 def test_keys_that_are_no_numbers_have_no_curve(tmp_path):

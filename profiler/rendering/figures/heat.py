@@ -1,5 +1,7 @@
 """The peak over two keys at once, with the frontier of each card: on its lower side a trial fits."""
 
+from collections.abc import Mapping
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -8,19 +10,24 @@ from matplotlib.patches import Rectangle
 from profiler.analysis.axes import Surface
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.gpu import KNOWN_GPUS, Gpu
+from profiler.domain.outcome import Status
 from profiler.rendering.figures.theme import INK, LINE_COLOURS, in_theme, new_figure, title
 from profiler.rendering.wording import gib_number, origin_word, setting_title, short_model
 
 _CARDS = ("t4-16gb", "rtx-4090-24gb", "a100-40gb", "h100-80gb", "h200-141gb")
 """One of each size."""
 
+Field = tuple[float, float]
+"""A value of each key."""
+
 
 def heat_figure(section: Section, surface: Surface) -> Figure:
     """One method and model; in each field the peak in GiB, or what it needs. Darker is more.
 
-    A card's frontier runs between fields that need no more than it has, cache and context included, and the others. Of
-    cards other than the section's own only the memory counts: they may run other kernels.
+    A card's frontier runs between fields that fit and the others. Of the section's own card it is known which do. Of
+    the others it counts what they need: the context, and what the allocator cannot give back; they may run other
+    kernels.
     """
     with in_theme():
         across, upwards = surface.values
@@ -28,7 +35,12 @@ def heat_figure(section: Section, surface: Surface) -> Figure:
         highest = max((cell.result_bytes or 0 for cell in surface.cells.values()), default=0)
         for (one, other), cell in surface.cells.items():
             _field(axes, across.index(one), upwards.index(other), cell, highest)
-        handles = [handle for number, card in enumerate(_CARDS) if (handle := _frontier(axes, surface, card, number))]
+        fits = {card: fitting(section, surface, KNOWN_GPUS[card]) for card in _CARDS}
+        handles = [
+            handle
+            for number, card in enumerate(_CARDS)
+            if (handle := _frontier(axes, surface, card, fits[card], number))
+        ]
         _dress(axes, section, surface)
         if handles:
             figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8.5)
@@ -50,28 +62,32 @@ def _square(x: int, y: int, share: float) -> Rectangle:
     return Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=0.8)
 
 
-def _frontier(axes: Axes, surface: Surface, card: str, number: int) -> Line2D | None:
+def fitting(section: Section, surface: Surface, card: Gpu) -> Mapping[Field, bool]:
+    """Which fields fit the card; those of which it is not known are left out."""
+    own = section.setting.card == card.title and section.setting.memory_bytes == card.memory_bytes
+    found: dict[Field, bool] = {}
+    for field, cell in surface.cells.items():
+        needed = cell.required_device_bytes or cell.peak_device_bytes or cell.result_bytes
+        if own and cell.status in (Status.OK, Status.OOM):
+            found[field] = cell.status is Status.OK
+        elif needed is not None:
+            found[field] = needed <= card.memory_bytes
+    return found
+
+
+def _frontier(axes: Axes, surface: Surface, card: str, fits: Mapping[Field, bool], number: int) -> Line2D | None:
     """The card's line between fields; None where all fields or none fit."""
-    memory, colour = KNOWN_GPUS[card].memory_bytes, LINE_COLOURS[number % len(LINE_COLOURS)]
+    colour = LINE_COLOURS[number % len(LINE_COLOURS)]
     across, upwards = surface.values
-    fits = {
-        (across.index(one), upwards.index(other)): needed <= memory
-        for (one, other), cell in surface.cells.items()
-        if (needed := needed_bytes(cell)) is not None
-    }
+    placed = {(across.index(one), upwards.index(other)): inside for (one, other), inside in fits.items()}
     drawn = False
-    for (x, y), inside in fits.items():
+    for (x, y), inside in placed.items():
         for neighbour, ends in (((x + 1, y), ((0.5, 0.5), (-0.5, 0.5))), ((x, y + 1), ((-0.5, 0.5), (0.5, 0.5)))):
-            if neighbour in fits and fits[neighbour] is not inside:
+            if neighbour in placed and placed[neighbour] is not inside:
                 (left, right), (low, high) = ends
                 axes.plot([x + left, x + right], [y + low, y + high], color=colour, linewidth=3, zorder=4, label=card)
                 drawn = True
     return Line2D([], [], color=colour, linewidth=3, label=f"frontier of {card}") if drawn else None
-
-
-def needed_bytes(cell: Cell) -> int | None:
-    """What a card needs for the trial: cache and context included where they are known."""
-    return cell.required_device_bytes or cell.peak_device_bytes or cell.result_bytes
 
 
 def _dress(axes: Axes, section: Section, surface: Surface) -> None:
