@@ -3,11 +3,12 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from profiler.analysis.cards import room_bytes
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
+from profiler.analysis.matrix import matrix
 from profiler.domain.outcome import Status
 
 _ONE_KEY = re.compile(r"(?P<method>.+?), (?P<key>\w+)=(?P<value>[^,]+)")
@@ -51,6 +52,19 @@ class Span:
     most: tuple[str, int]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """How far a row of two keys goes on the card."""
+
+    row: str
+    key: str
+    """What stands across."""
+    fits: str | None
+    """The highest value of `key` up to which every trial fits; None if the lowest does not."""
+    reaches_end: bool
+    """Whether that is the highest there is."""
+
+
 def savings(section: Section) -> tuple[Saving, ...]:
     """What each method saves against the first; nothing where methods are one method with other keys."""
     if not section.rows or _one_key_rows(section):
@@ -87,6 +101,20 @@ def spans(section: Section) -> tuple[Span, ...]:
                 least, most = min(known, key=_size), max(known, key=_size)
                 if least[1] < most[1]:
                     found.append(Span(method=method, model=model, key=key, least=least, most=most))
+    return tuple(found)
+
+
+def limits(section: Section) -> tuple[Limit, ...]:
+    """How far each row goes, where two keys stand against each other and the card's memory is known."""
+    table = matrix(section)
+    if table.key is None or section.setting.memory_bytes is None:
+        return ()
+    found = []
+    for row in table.rows:
+        cells = [table.cells.get((row, column)) for column in table.columns]
+        fitting = list(takewhile(lambda cell: cell is not None and cell.status is Status.OK, cells))
+        last = table.columns[len(fitting) - 1] if fitting else None
+        found.append(Limit(row=row, key=table.key, fits=last, reaches_end=len(fitting) == len(cells)))
     return tuple(found)
 
 

@@ -43,9 +43,14 @@ def by_card(sections: Iterable[Section]) -> CardTable | None:
 
 
 def room_bytes(cell: Cell) -> int | None:
-    """What the card has to spare, or, negative, lacks; cache and context included. None if it is not known."""
+    """What the card has to spare, or, negative, lacks. None if it is not known.
+
+    Counted is the context and what torch's allocator cannot give back; of measured trials, where that is not known,
+    all that was in use.
+    """
     memory = cell.setting.memory_bytes
-    if cell.status is Status.OK and cell.peak_device_bytes is not None and memory is not None:
-        return memory - cell.peak_device_bytes
+    used = [size for size in (cell.required_device_bytes, cell.peak_device_bytes) if size is not None]
+    if cell.status is Status.OK and used and memory is not None:
+        return memory - min(used)
     missing = cell.missing_bytes
     return None if missing is None else -missing

@@ -7,6 +7,7 @@ from profiler.analysis.cards import CardTable, by_card
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
 from profiler.analysis.gates import Gate
+from profiler.analysis.matrix import matrix
 from profiler.analysis.peaks import LargestRow, PhaseRow
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Status
@@ -14,6 +15,8 @@ from profiler.rendering.pages import FIGURES, SectionPage
 from profiler.rendering.wording import (
     ROOM_LEGEND,
     cell_name,
+    column_names,
+    corner,
     estimate_text,
     gate_text,
     gib_number,
@@ -103,11 +106,10 @@ def _section_blocks(page: SectionPage) -> Iterable[str]:
 
 
 def _comparison_table(section: Section) -> str:
-    names = short_models(section.models)
-    rows = [
-        [_escape(row), *(_cell(section.cells.get((row, model))) for model in section.models)] for row in section.rows
-    ]
-    return _table(["method", *(_escape(names[model]) for model in section.models)], rows)
+    table = matrix(section)
+    names = column_names(table)
+    rows = [[_escape(row), *(_cell(table.cells.get((row, column))) for column in table.columns)] for row in table.rows]
+    return _table([_escape(corner(table)), *(_escape(names[column]) for column in table.columns)], rows)
 
 
 def _cell(cell: Cell | None) -> str:

@@ -12,11 +12,14 @@ from profiler.analysis.cards import CardTable, by_card
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
 from profiler.analysis.gates import Gate
+from profiler.analysis.matrix import Matrix, matrix
 from profiler.domain.outcome import Status
 from profiler.rendering.wording import (
     ROOM_LEGEND,
     accuracy_text,
     cell_name,
+    column_names,
+    corner,
     estimate_text,
     gates_text,
     legend,
@@ -45,8 +48,9 @@ def print_comparison(sections: Iterable[Section], console: Console, *, gates: Se
     for section in found:
         console.print()
         console.print(Text(setting_title(section.setting), style="bold"))
-        for models in _fitting(section, console.width):
-            console.print(_table(section, models))
+        table = matrix(section)
+        for columns in _fitting(table, console.width):
+            console.print(_table(table, columns))
             console.print()
         for line in _notes(section):
             console.print(Text(line, style="dim"))
@@ -61,35 +65,35 @@ def print_comparison(sections: Iterable[Section], console: Console, *, gates: Se
         console.print("No trial is stored here yet.")
 
 
-def _fitting(section: Section, width: int) -> Iterable[tuple[str, ...]]:
-    """The models in as many tables as the width of the terminal makes necessary."""
+def _fitting(table: Matrix, width: int) -> Iterable[tuple[str, ...]]:
+    """The columns in as many tables as the width of the terminal makes necessary."""
     free = width - _LABEL_WIDTH
     taken: list[str] = []
     left = free
-    for model in section.models:
-        needed = 1 + _width(section, model)
+    for column in table.columns:
+        needed = 1 + _width(table, column)
         if taken and needed > left:
             yield tuple(taken)
             taken, left = [], free
-        taken.append(model)
+        taken.append(column)
         left -= needed
     yield tuple(taken)
 
 
-def _width(section: Section, model: str) -> int:
-    places = (section.cells.get((row, model)) for row in section.rows)
+def _width(table: Matrix, column: str) -> int:
+    places = (table.cells.get((row, column)) for row in table.rows)
     lines = [line for cell in places if cell is not None for line in _lines(cell)]
-    return max(len(line) for line in [*lines, short_models(section.models)[model]])
+    return max(len(line) for line in [*lines, column_names(table)[column]])
 
 
-def _table(section: Section, models: Sequence[str]) -> Table:
+def _table(source: Matrix, columns: Sequence[str]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, leading=1, header_style="")
-    table.add_column("method", overflow="fold")
-    names = short_models(section.models)
-    for model in models:
-        table.add_column(Text(names[model]), justify="right", no_wrap=True)
-    for row in section.rows:
-        table.add_row(Text(row), *(_text(section.cells.get((row, model))) for model in models))
+    table.add_column(corner(source), overflow="fold")
+    names = column_names(source)
+    for column in columns:
+        table.add_column(Text(names[column]), justify="right", no_wrap=True)
+    for row in source.rows:
+        table.add_row(Text(row), *(_text(source.cells.get((row, column))) for column in columns))
     return table
 
 

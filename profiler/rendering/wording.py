@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from profiler.analysis.accuracy import Accuracy
-from profiler.analysis.answers import Reach, Saving, reaches, savings, spans
+from profiler.analysis.answers import Limit, Reach, Saving, limits, reaches, savings, spans
 from profiler.analysis.cards import room_bytes
 from profiler.analysis.cells import Cell, Setting
 from profiler.analysis.comparison import Section
 from profiler.analysis.gates import Gate
+from profiler.analysis.matrix import Matrix
 from profiler.analysis.peaks import LargestGroup
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Origin
@@ -61,6 +62,18 @@ def short_models(models: tuple[str, ...]) -> dict[str, str]:
     """The name of each model for a narrow column; whole where two would read the same."""
     short = [short_model(model) for model in models]
     return {model: name if short.count(name) == 1 else model for model, name in zip(models, short, strict=True)}
+
+
+def column_names(table: Matrix) -> dict[str, str]:
+    """What stands above each column: the model's short name, or the value of the key across."""
+    if table.key is None:
+        return short_models(table.columns)
+    return {value: value for value in table.columns}
+
+
+def corner(table: Matrix) -> str:
+    """What stands above the rows: ``"method"``, or ``"method; across: max_completion_length"``."""
+    return "method" if table.key is None else f"method; across: {table.key}"
 
 
 def gib_number(size_bytes: int) -> str:
@@ -146,7 +159,7 @@ def room_text(cell: Cell | None) -> str:
     return {Status.OK: "fits", Status.OOM: "OOM"}.get(cell.status, cell.status.value)
 
 
-ROOM_LEGEND = "GiB that the card has to spare (+) or lacks (-), with the allocator's cache and CUDA's context."
+ROOM_LEGEND = "GiB that the card has to spare (+) or lacks (-); CUDA's context and what the allocator cannot give back count."
 """What the numbers of a table of cards mean."""
 
 
@@ -170,6 +183,10 @@ def gates_text(gates: Sequence[Gate]) -> str:
 def answer_sentences(section: Section) -> list[str]:
     """What the section says, in a few sentences: savings, how far each method goes, what a key costs."""
     origin, names = origin_word(section.setting), short_models(section.models)
+    limited = limits(section)
+    if limited:
+        texts = "; ".join(map(_limit_text, limited))
+        return [f"On {gib_text(section.setting.memory_bytes or 0)}, by {limited[0].key}: {texts}."]
     found = [
         f"{span.method} of {names[span.model]}: {gib_number(span.least[1])} GiB with {span.key}={span.least[0]}, "
         f"{gib_number(span.most[1])} with {span.key}={span.most[0]}."
@@ -182,6 +199,12 @@ def answer_sentences(section: Section) -> list[str]:
     if reached:
         found.append(f"On {gib_text(section.setting.memory_bytes or 0)}: {'; '.join(reached)}.")
     return found
+
+
+def _limit_text(limit: Limit) -> str:
+    if limit.fits is None:
+        return f"{limit.row} fits with none"
+    return f"{limit.row} fits up to {limit.fits}" + (", the highest tried" if limit.reaches_end else "")
 
 
 def _range(saving: Saving) -> str:

@@ -42,6 +42,17 @@ def test_one_card_is_no_question(tmp_path):
     assert by_card(()) is None
 
 
+def test_a_cache_that_can_be_given_back_is_room(tmp_path):
+    table = by_card(sections(tmp_path))
+    fits = table.cells[table.places[0], table.cards[1]]
+    memory = KNOWN_GPUS["h100-80gb"].memory_bytes
+    full = replace(fits, peak_device_bytes=memory - 1, required_device_bytes=memory - 5 * GIB)
+    assert room_bytes(full) == 5 * GIB
+    # It ran, whatever an unlimited card would have held on to.
+    assert room_bytes(replace(full, required_device_bytes=memory + GIB)) == 1
+    assert room_bytes(replace(full, required_device_bytes=None)) == 1
+
+
 def test_room_by_hand(tmp_path):
     table = by_card(sections(tmp_path))
     small, large = table.cards
@@ -54,5 +65,5 @@ def test_room_by_hand(tmp_path):
     assert room_text(lacks).startswith("-")
     assert room_text(fits).startswith("+")
     assert room_text(None) == "·"
-    assert room_text(replace(fits, peak_device_bytes=None)) == "fits"
+    assert room_text(replace(fits, peak_device_bytes=None, required_device_bytes=None)) == "fits"
     assert room_text(replace(fits, status=Status.FAILED)) == "failed"

@@ -8,16 +8,17 @@ from matplotlib.patches import Rectangle
 
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
+from profiler.analysis.matrix import Matrix, matrix
 from profiler.domain.outcome import Status
 from profiler.rendering.figures.theme import INK, NO_ANSWER, SOFT_INK, in_theme, new_figure, title
 from profiler.rendering.wording import (
+    column_names,
     estimate_text,
     gib_number,
     origin_word,
     published_text,
     result_text,
     setting_title,
-    short_models,
 )
 
 _FULLNESS = LinearSegmentedColormap.from_list("fullness", ["#f2f7fb", "#0b5a92"])
@@ -28,13 +29,14 @@ _DARK_FROM = 0.55
 def comparison_figure(section: Section) -> Figure:
     """Methods down, models across; in each cell the result and the estimate, out of memory hatched."""
     with in_theme():
-        rows, models = len(section.rows), len(section.models)
-        label_in = 0.075 * max(len(row) for row in section.rows)
+        table = matrix(section)
+        rows = len(table.rows)
+        label_in = 0.075 * max(len(row) for row in table.rows)
         row_in = 0.82 if section.published else 0.66
-        figure, axes = new_figure(label_in + 1.3 * max(models, 2) + 1.1, row_in * rows + 1.5)
-        for (row, model), cell in section.cells.items():
-            _draw_cell(axes, section.models.index(model), section.rows.index(row), cell)
-        _dress(axes, section)
+        figure, axes = new_figure(label_in + 1.3 * max(len(table.columns), 2) + 1.1, row_in * rows + 1.5)
+        for (row, column), cell in table.cells.items():
+            _draw_cell(axes, table.columns.index(column), table.rows.index(row), cell)
+        _dress(axes, section, table)
         if any(cell.share_of_card_ratio is not None for cell in section.cells.values()):
             _colour_bar(figure, axes, rows)
         return figure
@@ -72,15 +74,16 @@ def _needs(cell: Cell) -> str:
     return f"needs {gib_number(cell.result_bytes)}" if cell.status is Status.OOM and cell.result_bytes else ""
 
 
-def _dress(axes: Axes, section: Section) -> None:
-    names = short_models(section.models)
-    axes.set_xlim(-0.5, len(section.models) - 0.5)
-    axes.set_ylim(len(section.rows) - 0.5, -0.5)
-    axes.set_xticks(range(len(section.models)), [names[model] for model in section.models])
-    axes.set_yticks(range(len(section.rows)), section.rows)
+def _dress(axes: Axes, section: Section, table: Matrix) -> None:
+    names = column_names(table)
+    axes.set_xlim(-0.5, len(table.columns) - 0.5)
+    axes.set_ylim(len(table.rows) - 0.5, -0.5)
+    axes.set_xticks(range(len(table.columns)), [names[column] for column in table.columns])
+    axes.set_yticks(range(len(table.rows)), table.rows)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    marks = f"GiB, {origin_word(section.setting)}" if section.setting.origin else "GPU memory is not known there"
+    marks = f"Across: {table.key}. " if table.key else ""
+    marks += f"GiB, {origin_word(section.setting)}" if section.setting.origin else "GPU memory is not known there"
     if section.has_estimates and section.setting.origin is not None:
         marks += "; est: estimated in closed form, and its error"
     if section.published:

@@ -14,6 +14,7 @@ from profiler.analysis.cards import by_card, room_bytes
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
 from profiler.analysis.gates import Gate
+from profiler.analysis.matrix import matrix
 from profiler.domain.outcome import Status
 from profiler.rendering.pages import DrawnFigure, SectionPage
 from profiler.rendering.wording import (
@@ -21,6 +22,8 @@ from profiler.rendering.wording import (
     ROOM_LEGEND,
     accuracy_text,
     answer_sentences,
+    column_names,
+    corner,
     estimate_text,
     gate_text,
     gib_number,
@@ -124,6 +127,8 @@ def _section(
 ) -> dict[str, object]:
     section = part.section
     names = short_models(section.models)
+    table = matrix(section)
+    across = column_names(table)
     published = section.published
     trials = []
     for cell, detail in zip(section.in_order(), _details(part, commands), strict=True):
@@ -138,10 +143,11 @@ def _section(
     return {
         "title": setting_title(section.setting),
         "answers": answer_sentences(section),
-        "models": [names[model] for model in section.models],
+        "corner": corner(table),
+        "across": [across[column] for column in table.columns],
         "matrix": [
-            {"name": row, "cells": [_matrix_cell(section.cells.get((row, model))) for model in section.models]}
-            for row in section.rows
+            {"name": row, "cells": [_matrix_cell(table.cells.get((row, column))) for column in table.columns]}
+            for row in table.rows
         ],
         "legend": legend(section, mark=_ESTIMATE, published_mark=_PUBLISHED),
         "accuracy": [accuracy_text(accuracy) for accuracy in accuracies(section.cells.values())],
