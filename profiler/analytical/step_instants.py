@@ -19,7 +19,7 @@ from profiler.analytical.trained import (
 )
 from profiler.analytical.training_pass import attention_mask_bytes
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.weights import autocast_cache_bytes, autocast_scoring_bytes
+from profiler.analytical.weights import autocast_cache_bytes, autocast_scoring_bytes, head_cast_bytes
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import Logprobs
 
@@ -43,9 +43,7 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -
     rows, element = spec.generation_batch_size, kv_element_bytes(spec)
     tokens = spec.max_prompt_length + spec.max_completion_length - 1
     held = added(held, {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)})
-    # With adapters `generate` goes around the forward that autocast wraps. The head's copy comes last.
-    casts = autocast_cache_bytes(spec, architecture) if trains_everything(spec) else 0
-    all_casts = casts + _generation_head_cast(spec, architecture)
+    casts, head_cast = _generation_casts(spec, architecture)
     full = kv_cache_bytes(architecture, sequences=rows, tokens=tokens, element=element)
     growth = growth_copy_bytes(architecture, sequences=rows, tokens=tokens, element=element)
     prompts = Batch(
@@ -66,7 +64,7 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -
         },
         Moment.SAMPLING: {
             Category.KV_CACHE: full,
-            Category.ACTIVATIONS: all_casts,
+            Category.ACTIVATIONS: casts + head_cast,
             Category.LOGITS: sampling_bytes(spec, architecture),
         },
     }
@@ -75,12 +73,14 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -
     )
 
 
-def _generation_head_cast(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """The LM head's copy that autocast keeps while a fully trained model generates, whatever `logprobs` is."""
+def _generation_casts(spec: TrialKeys, architecture: DecoderShape) -> tuple[Count, Count]:
+    """Copies that autocast keeps of the layers' float32 weights in a forward of generation, and at its end of the head.
+
+    With adapters there are none: `generate` goes around the forward that autocast wraps.
+    """
     if not trains_everything(spec):
-        return 0
-    sizes = element_bytes(spec)
-    return where(sizes.autocast_casts, architecture.vocab_size * architecture.hidden_size * sizes.compute, 0)
+        return 0, 0
+    return autocast_cache_bytes(spec, architecture), head_cast_bytes(spec, architecture)
 
 
 def score_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> tuple[Instant, ...]:

@@ -116,16 +116,22 @@ def autocast_scoring_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count
     return _adapter_casts(spec, architecture)
 
 
-def head_copy_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """The copy of the LM head that autocast makes for `logprobs=full`: the whole of it, in the type it computes in.
+def head_cast_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """The whole LM head in the type that autocast computes in; 0 where weights are no wider than that.
 
-    The product saves it for its backward, frozen or trained. 0 where weights are no wider than that, and for the fused
-    head, which casts a chunk at a time. By hand, H = 8, V = 100, float32 under autocast: 100 x 8 x 2 = 1,600 B.
+    By hand, H = 8, V = 100, float32 under autocast: 100 x 8 x 2 = 1,600 B.
     """
     sizes = element_bytes(spec)
-    if spec.logprobs is not Logprobs.FULL:
-        return 0
     return where(sizes.autocast_casts, architecture.vocab_size * architecture.hidden_size * sizes.compute, 0)
+
+
+def head_copy_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """The copy of the LM head that `logprobs=full` makes under autocast, and that its product saves for its backward.
+
+    Frozen or trained. The fused head casts a chunk at a time (`cast_chunk_bytes`), and keeps none: 0. By hand, as in
+    `head_cast_bytes`: 1,600 B.
+    """
+    return head_cast_bytes(spec, architecture) if spec.logprobs is Logprobs.FULL else 0
 
 
 def _adapter_casts(spec: TrialKeys, architecture: DecoderShape) -> Count:
