@@ -159,9 +159,7 @@ def room_text(cell: Cell | None) -> str:
     return {Status.OK: "fits", Status.OOM: "OOM"}.get(cell.status, cell.status.value)
 
 
-ROOM_LEGEND = "GiB that the card has to spare (+) or lacks (-), beside CUDA's context and what torch's allocator cannot give back."
-    "GiB that the card has to spare (+) or lacks (-); CUDA's context and what the allocator cannot give back count."
-)
+ROOM_LEGEND = "GiB to spare (+) or lacking (-), beside CUDA's context and what torch's allocator cannot give back."
 """What the numbers of a table of cards mean."""
 
 
