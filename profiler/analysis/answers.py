@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, takewhile
 
+from profiler.analysis.axes import Surface, surfaces
 from profiler.analysis.cards import room_bytes
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
@@ -54,13 +55,14 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """How far a row of two keys goes on the card."""
+    """How far one key goes on the card, at some values of another."""
 
-    row: str
-    key: str
-    """What stands across."""
+    method: str
+    keys: tuple[str, str]
+    values: tuple[str, ...]
+    """Of the first key, those that go as far, in order."""
     fits: str | None
-    """The highest value of `key` up to which every trial fits; None if the lowest does not."""
+    """The highest value of the second up to which every trial fits; None if the lowest does not."""
     reaches_end: bool
     """Whether that is the highest there is."""
 
@@ -105,17 +107,30 @@ def spans(section: Section) -> tuple[Span, ...]:
 
 
 def limits(section: Section) -> tuple[Limit, ...]:
-    """How far each row goes, where two keys stand against each other and the card's memory is known."""
-    table = matrix(section)
-    if table.key is None or section.setting.memory_bytes is None:
+    """How far methods go, where two keys stand against each other and the card's memory is known."""
+    if matrix(section).key is None or section.setting.memory_bytes is None:
         return ()
-    found = []
-    for row in table.rows:
-        cells = [table.cells.get((row, column)) for column in table.columns]
-        fitting = list(takewhile(lambda cell: cell is not None and cell.status is Status.OK, cells))
-        last = table.columns[len(fitting) - 1] if fitting else None
-        found.append(Limit(row=row, key=table.key, fits=last, reaches_end=len(fitting) == len(cells)))
+    found: list[Limit] = []
+    for surface in surfaces(section):
+        reached = [_reached(surface, value) for value in surface.values[0]]
+        for fitting, members in groupby(zip(reached, surface.values[0], strict=True), key=lambda pair: pair[0]):
+            others = surface.values[1]
+            found.append(
+                Limit(
+                    method=surface.method,
+                    keys=surface.keys,
+                    values=tuple(f"{value:g}" for _, value in members),
+                    fits=f"{others[fitting - 1]:g}" if fitting else None,
+                    reaches_end=fitting == len(others),
+                )
+            )
     return tuple(found)
+
+
+def _reached(surface: Surface, value: float) -> int:
+    """At one value of the first key, up to how many values of the second every trial fits."""
+    cells = [surface.cells.get((value, other)) for other in surface.values[1]]
+    return len(list(takewhile(lambda cell: cell is not None and cell.status is Status.OK, cells)))
 
 
 def _size(point: tuple[str, int]) -> int:

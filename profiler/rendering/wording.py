@@ -185,8 +185,7 @@ def answer_sentences(section: Section) -> list[str]:
     origin, names = origin_word(section.setting), short_models(section.models)
     limited = limits(section)
     if limited:
-        texts = "; ".join(map(_limit_text, limited))
-        return [f"On {gib_text(section.setting.memory_bytes or 0)}, by {limited[0].key}: {texts}."]
+        return [f"On {gib_text(section.setting.memory_bytes or 0)}: {'; '.join(map(_limit_text, limited))}."]
     found = [
         f"{span.method} of {names[span.model]}: {gib_number(span.least[1])} GiB with {span.key}={span.least[0]}, "
         f"{gib_number(span.most[1])} with {span.key}={span.most[0]}."
@@ -202,9 +201,10 @@ def answer_sentences(section: Section) -> list[str]:
 
 
 def _limit_text(limit: Limit) -> str:
+    which = f"{limit.method} with {limit.keys[0]}={', '.join(limit.values)}"
     if limit.fits is None:
-        return f"{limit.row} fits with none"
-    return f"{limit.row} fits up to {limit.fits}" + (", the highest tried" if limit.reaches_end else "")
+        return f"{which} fits with no {limit.keys[1]}"
+    return f"{which} fits up to {limit.keys[1]}={limit.fits}" + (" (the highest tried)" if limit.reaches_end else "")
 
 
 def _range(saving: Saving) -> str:

@@ -71,11 +71,20 @@ def test_how_far_each_row_goes(two_keys):
     label = "full + checkpointing, num_generations={}, max_completion_length={}"
     ran_out = {label.format(2, 4096): Status.OOM, label.format(10, 256): Status.OOM}
     found = limits(with_status(two_keys, ran_out))
-    assert [(limit.fits, limit.reaches_end) for limit in found] == [("1024", False), (None, False)]
-    (sentence,) = answer_sentences(with_status(two_keys, ran_out))
-    assert sentence == (
-        "On 79.1 GiB, by max_completion_length: full + checkpointing, num_generations=2 fits up to 1024; "
-        "full + checkpointing, num_generations=10 fits with none."
-    )
-    assert all(limit.reaches_end for limit in limits(with_status(two_keys, {})))
-    assert answer_sentences(with_status(two_keys, {}))[0].endswith("fits up to 4096, the highest tried.")
+    assert [(limit.values, limit.fits, limit.reaches_end) for limit in found] == [
+        (("2",), "1024", False),
+        (("10",), None, False),
+    ]
+    assert answer_sentences(with_status(two_keys, ran_out)) == [
+        "On 79.1 GiB: full + checkpointing with num_generations=2 fits up to max_completion_length=1024; "
+        "full + checkpointing with num_generations=10 fits with no max_completion_length."
+    ]
+
+
+def test_values_that_go_as_far_are_told_together(two_keys):
+    (limit,) = limits(with_status(two_keys, {}))
+    assert (limit.values, limit.fits, limit.reaches_end) == (("2", "10"), "4096", True)
+    assert answer_sentences(with_status(two_keys, {})) == [
+        "On 79.1 GiB: full + checkpointing with num_generations=2, 10 fits up to max_completion_length=4096 "
+        "(the highest tried)."
+    ]
