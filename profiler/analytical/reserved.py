@@ -14,7 +14,8 @@ remainder above 1 MiB), `free_block` (merges within a segment only). Nothing is 
 full: there the allocator gives cached segments back, and reserved ends at what the card has.
 
 A KV cache that grows by concatenation is the exception: it has a new size at every token, and leaves generations of
-segments behind (`profiler.analytical.stranded`). What is reserved at the end of a rollout is what stands, and those.
+segments behind (`profiler.analytical.stranded`). What is reserved at the end of a rollout is what stands, and those;
+and where the hidden states of a micro-batch are larger than the largest of them, training finds no room in them either.
 
 Error against the simulation, over 38 trials drawn at random (0.5B to 7B, rollouts of up to 32 rows and 3,072 tokens):
 median 6 %, 95th percentile 25 %, worst -28 %. It is too low where a step's tensors of one category have many sizes
@@ -25,12 +26,13 @@ trials of plain shapes: median 4 %, 95th percentile 9 %.
 from collections.abc import Sequence
 
 from profiler.analytical.batch import micro_batch
+from profiler.analytical.decoder_layer import layer_input_bytes
 from profiler.analytical.eager_attention import repeated_cache_bytes
 from profiler.analytical.head import full_logits_classes_bytes
 from profiler.analytical.instants import Instant, Moment, total
-from profiler.analytical.quantities import Count, holds, larger, where
+from profiler.analytical.quantities import Count, Truth, holds, larger, where
 from profiler.analytical.rollout import growth_copy_bytes, kv_element_bytes
-from profiler.analytical.stranded import growth_segments_bytes
+from profiler.analytical.stranded import Growth, growth_segments_bytes, own_segments_bytes
 from profiler.analytical.trained import element_bytes
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.memory import Category, Phase
@@ -59,38 +61,54 @@ def peak_reserved_bytes(spec: TrialKeys, architecture: DecoderShape, moments: Se
         classes = full_logits_classes_bytes(spec, architecture, micro_batch(spec))
         kept[Category.LOGITS] = larger(kept[Category.LOGITS], classes)
     kept[Category.OPTIMIZER_STATE] = where(spec.steps > 1, kept[Category.OPTIMIZER_STATE], 0)
+    growth = _cache_growth(spec, architecture, moments)
+    grown: Count = 0
+    if growth is not None:
+        own = where(_strands(spec, architecture), own_segments_bytes(growth), 0)
+        is_of_no_use = layer_input_bytes(spec, architecture, micro_batch(spec)) > growth.last
+        kept[Category.KV_CACHE] = larger(kept[Category.KV_CACHE], where(is_of_no_use, own, 0))
+        grown = where(_strands(spec, architecture), _standing(moments) + growth_segments_bytes(growth), 0)
     envelope: Count = 0
     for size in kept.values():
         envelope = envelope + size
-    grown = _rollout_segments_bytes(spec, architecture, moments)
     envelope = larger(envelope, grown)
     is_expandable = holds(spec.alloc_conf, lambda settings: _EXPANDABLE in settings)
     return where(is_expandable, peak, larger(peak, envelope))
 
 
-def _rollout_segments_bytes(spec: TrialKeys, architecture: DecoderShape, moments: Sequence[Instant]) -> Count:
-    """What is reserved at the end of a rollout: what stands, and what prefill and the cache's growth have left.
+def _strands(spec: TrialKeys, architecture: DecoderShape) -> Truth:
+    """Whether the growing cache has segments of its own at all.
 
-    0 where each step repeats keys and values for all query heads: those larger blocks come and go between two tokens,
+    Not where each step repeats keys and values for all query heads: those larger blocks come and go between two tokens,
     and the cache finds its room in them.
     """
+    tokens = spec.max_prompt_length + spec.max_completion_length - 1
+    return repeated_cache_bytes(spec, architecture, tokens=tokens) == 0
+
+
+def _standing(moments: Sequence[Instant]) -> Count:
+    """What stands at the end of a rollout beside the cache."""
+    end = next(instant.sizes for instant in moments if instant.moment is Moment.GROWTH)
+    return total(end) - end[Category.KV_CACHE]
+
+
+def _cache_growth(spec: TrialKeys, architecture: DecoderShape, moments: Sequence[Instant]) -> Growth | None:
+    """How the cache grows in a rollout, and what prefill has left for it; None where there is no rollout."""
     by_moment = {instant.moment: instant.sizes for instant in moments}
     if Moment.GROWTH not in by_moment or Moment.PREFILL not in by_moment:
-        return 0
+        return None
     prefill, end = by_moment[Moment.PREFILL], by_moment[Moment.GROWTH]
-    standing = total(end) - end[Category.KV_CACHE]
-    copies = end.get(Category.ACTIVATIONS, 0)
-    tensors = 2 * architecture.num_hidden_layers
     element, rows = kv_element_bytes(spec), spec.generation_batch_size
     tokens = spec.max_prompt_length + spec.max_completion_length - 1
-    sizes = [
+    first, last = (
         growth_copy_bytes(architecture, sequences=rows, tokens=length, element=element)
         for length in (spec.max_prompt_length, tokens)
-    ]
-    widest = larger(element_bytes(spec).weight, element_bytes(spec).adapter if spec.tuning is Tuning.LORA else 0)
-    largest = rows * spec.max_prompt_length * architecture.intermediate_size * widest
-    arena = prefill[Category.KV_CACHE] + prefill[Category.ACTIVATIONS] - copies
-    grown = standing + growth_segments_bytes(
-        tensors=tensors, first=sizes[0], last=sizes[1], arena=arena, largest=largest
     )
-    return where(repeated_cache_bytes(spec, architecture, tokens=tokens) > 0, 0, grown)
+    widest = larger(element_bytes(spec).weight, element_bytes(spec).adapter if spec.tuning is Tuning.LORA else 0)
+    return Growth(
+        tensors=2 * architecture.num_hidden_layers,
+        first=first,
+        last=last,
+        arena=prefill[Category.KV_CACHE] + prefill[Category.ACTIVATIONS] - end.get(Category.ACTIVATIONS, 0),
+        largest=rows * spec.max_prompt_length * architecture.intermediate_size * widest,
+    )

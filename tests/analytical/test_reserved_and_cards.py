@@ -18,7 +18,7 @@ from profiler.analytical.short_forms import LONGEST, short_forms
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import Attention, Backend, Logprobs, TrialSpec, Tuning
+from profiler.domain.trial import Attention, Backend, Lengths, Logprobs, TrialSpec, Tuning
 from profiler.domain.units import GIB
 
 _SPEC = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")
@@ -53,6 +53,32 @@ def test_reserved_is_never_less_than_allocated_and_equal_where_segments_expand(s
 
     assert found.peak_allocated_bytes <= found.peak_reserved_bytes
     assert expanding.peak_reserved_bytes == expanding.peak_allocated_bytes == found.peak_allocated_bytes
+
+
+def test_training_finds_no_room_in_what_a_long_rollout_left():
+    """LoRA on 7B, 8 completions of 4,096 tokens: 33.9 GiB of tensors simulated, 45.4 reserved."""
+    spec = replace(
+        _SPEC,
+        model="qwen2.5-7b",
+        num_generations=8,
+        per_device_train_batch_size=8,
+        gradient_accumulation_steps=1,
+        steps_per_generation=1,
+        max_completion_length=4096,
+        gradient_checkpointing=True,
+        lengths=Lengths.FORCED,
+        tuning=Tuning.LORA,
+        lora_rank=16,
+        lora_alpha=32,
+        lora_target_modules=("all-linear",),
+    )
+    shape = architecture("qwen2.5-7b")
+    found, short = estimate(spec, shape), estimate(replace(spec, max_completion_length=256), shape)
+
+    assert 33 * GIB < found.peak_allocated_bytes < 34 * GIB
+    assert 42 * GIB < found.peak_reserved_bytes < 48 * GIB
+    # 8 rows of 512 tokens stay below 10 MiB a tensor, which have no segments of their own
+    assert short.peak_reserved_bytes < short.peak_allocated_bytes + 2 * GIB
 
 
 def test_a_long_rollout_of_many_rows_leaves_far_more_behind_than_it_holds():

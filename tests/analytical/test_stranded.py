@@ -5,19 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.allocator import AllocatorConfig, Trace, replay_on_card
-from profiler.analytical.stranded import growth_segments_bytes
+from profiler.analytical.stranded import Growth, growth_segments_bytes, own_segments_bytes
 from profiler.domain.memory import Category, Phase
 from profiler.domain.units import MIB
 
 
 def test_by_hand():
     # no segment of 10 MiB holds 12: four new ones each of 12, 14 and 16 MiB beside the arena
-    grown = growth_segments_bytes(tensors=4, first=10 * MIB, last=15 * MIB, arena=40 * MIB, largest=10 * MIB)
+    grown = Growth(tensors=4, first=10 * MIB, last=15 * MIB, arena=40 * MIB, largest=10 * MIB)
     # segments of 32 MiB hold two of 12 to 16 MiB: two of them hold all four
-    hosted = growth_segments_bytes(tensors=4, first=10 * MIB, last=15 * MIB, arena=64 * MIB, largest=32 * MIB)
+    hosted = Growth(tensors=4, first=10 * MIB, last=15 * MIB, arena=64 * MIB, largest=32 * MIB)
 
-    assert grown == (40 + 4 * 42) * MIB
-    assert hosted == 64 * MIB
+    assert own_segments_bytes(grown) == 4 * 42 * MIB
+    assert growth_segments_bytes(grown) == (40 + 4 * 42) * MIB
+    assert own_segments_bytes(hosted) == 0
+    assert growth_segments_bytes(hosted) == 64 * MIB
 
 
 def _replayed(tensors, row_bytes, prompt, tokens):
@@ -55,9 +57,9 @@ def _replayed(tensors, row_bytes, prompt, tokens):
 )
 def test_the_allocator_strands_what_the_formula_says(tensors, row_bytes, prompt, tokens):
     first, last = row_bytes * prompt, row_bytes * (prompt + tokens - 1)
-    formula = growth_segments_bytes(tensors=tensors, first=first, last=last, arena=tensors * first, largest=first)
+    growth = Growth(tensors=tensors, first=first, last=last, arena=tensors * first, largest=first)
 
-    assert formula == pytest.approx(_replayed(tensors, row_bytes, prompt, tokens), rel=0.06)
+    assert growth_segments_bytes(growth) == pytest.approx(_replayed(tensors, row_bytes, prompt, tokens), rel=0.06)
 
 
 @given(
@@ -71,7 +73,7 @@ def test_growing_further_never_strands_less_and_a_larger_arena_never_more_than_i
     tensors, first, growth, arena, largest
 ):
     def found(last, room):
-        return growth_segments_bytes(tensors=tensors, first=first, last=last, arena=room, largest=largest)
+        return growth_segments_bytes(Growth(tensors=tensors, first=first, last=last, arena=room, largest=largest))
 
     assert found(first + growth, arena) <= found(first + 2 * growth, arena)
     assert arena <= found(first + growth, arena)
