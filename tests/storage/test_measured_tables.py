@@ -157,14 +157,18 @@ def _as_of_version(path, version, without):
 NEW_IN_3 = ("gpu_uuid", "driver_version", "step_peaks", "not_measured", "implied_by", "gpu_s", "settled_step")
 
 
-def test_a_record_of_version_2_is_read_with_what_it_does_not_know_left_open(tmp_path):
+NEW_IN_4 = ("required_unreleasable_bytes",)
+
+
+@pytest.mark.parametrize(("version", "without"), [(2, NEW_IN_3 + NEW_IN_4), (3, NEW_IN_4)])
+def test_an_earlier_record_is_read_with_what_it_does_not_know_left_open(tmp_path, version, without):
     store, record = RecordStore(tmp_path), builders.records([builders.spec()])[0]
     store.write(record)
-    _as_of_version(store.path(record.trial_id), 2, NEW_IN_3)
+    _as_of_version(store.path(record.trial_id), version, without)
     assert store.find(record.trial_id) == record
 
 
-@pytest.mark.parametrize(("version", "without"), [(1, ()), (4, ()), (3, NEW_IN_3), (2, ("status",))])
+@pytest.mark.parametrize(("version", "without"), [(1, ()), (5, ()), (4, NEW_IN_4), (2, ("status",))])
 def test_any_other_record_is_set_aside(tmp_path, version, without):
     store, record = RecordStore(tmp_path), builders.records([builders.spec()])[0]
     store.write(record)

@@ -10,7 +10,7 @@ import pytest
 
 from profiler.domain.outcome import Outcome, Status
 from profiler.domain.trial import TrialSpec
-from profiler.storage.records import RECORD_SCHEMA_VERSION, RecordStore, _checksum
+from profiler.storage.records import RECORD_SCHEMA_VERSION, RecordStore
 from profiler.storage.typed_json import JsonMismatchError, from_json, to_json
 from profiler.storage.versions import installed_versions
 
@@ -95,48 +95,9 @@ def test_an_edited_value_is_set_aside(store):
     assert store.read_all() == ()
 
 
-_ADDED = {
-    3: (
-        *("gpu_uuid", "driver_version", "startup_s", "load_s", "rollout_s", "sampled_max_device_bytes"),
-        *("sample_period_s", "missed_by_sampling_bytes", "settled_step", "growth_bytes_per_step", "step_peaks"),
-        *("not_measured", "gpu_s", "implied_by"),
-    ),
-    4: ("required_unreleasable_bytes",),
-}
-"""Fields of an outcome by the version that added them."""
-_FIELDS_OF_VERSION_4 = 40
-
-
-def as_written_by(version, record, store):
-    """The file of a record as an earlier version wrote it."""
-    store.write(record)
-    path = store.path(record.trial_id)
-    content = json.loads(path.read_bytes())
-    del content["checksum"]
-    content["schema_version"] = version
-    for later, names in _ADDED.items():
-        for name in names if later > version else ():
-            content["record"]["outcome"].pop(name, None)
-    path.write_bytes(json.dumps({**content, "checksum": _checksum(content)}).encode())
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_records_of_earlier_versions_are_read_and_lack_what_came_later(store, version):
-    record = made()
-    whole = replace(record, outcome=replace(record.outcome, required_unreleasable_bytes=1))
-    as_written_by(version, whole, store)
-    assert store.find(record.trial_id) == record
-
-
-def test_a_record_of_a_version_to_come_is_set_aside(store):
-    record = made()
-    as_written_by(RECORD_SCHEMA_VERSION + 1, record, store)
-    assert store.find(record.trial_id) is None
-
-
 def test_who_adds_a_field_raises_the_version():
     # Or every record that is there already is set aside, and every finished trial runs again.
-    assert (RECORD_SCHEMA_VERSION, len(fields(Outcome))) == (4, _FIELDS_OF_VERSION_4)
+    assert (RECORD_SCHEMA_VERSION, len(fields(Outcome))) == (4, 40)
 
 
 def test_a_record_under_another_trials_name_is_set_aside(store):
@@ -172,7 +133,7 @@ from pathlib import Path
 sys.path[:0] = {path!r}
 import builders
 from profiler.storage.atomic import StorageError
-from profiler.storage.records import RECORD_SCHEMA_VERSION, RecordStore, _checksum
+from profiler.storage.records import RECORD_SCHEMA_VERSION, RecordStore
 record = builders.records([builders.spec()])[0]
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
