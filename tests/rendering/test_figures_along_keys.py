@@ -110,6 +110,9 @@ def test_a_frontier_runs_between_what_fits_and_what_does_not(surface_section):
             if x + dx < 3 and y + dy < 3
         )
         assert sum(line.get_label() == card for line in figure.axes[0].lines) == borders
+        side = "" if card == "h100-80gb" else " (on the safe side)"
+        told = [text.get_text() for text in figure.legends[0].texts]
+        assert (f"frontier of {card}{side}" in told) == (borders > 0)
 
 
 def test_of_its_own_card_the_section_knows_and_of_others_it_counts_what_cannot_be_given_back(surface_section):

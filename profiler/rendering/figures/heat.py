@@ -26,8 +26,8 @@ def heat_figure(section: Section, surface: Surface) -> Figure:
     """One method and model; in each field the peak in GiB, or what it needs. Darker is more.
 
     A card's frontier runs between fields that fit and the others. Of the section's own card it is known which do. Of
-    the others it counts what they need: the context, and what the allocator cannot give back; they may run other
-    kernels.
+    the others the context counts and what an unlimited card's allocator cannot give back: a little more than a full
+    card would keep, so its own simulation may let a field beyond the line fit. They may run other kernels, too.
     """
     with in_theme():
         across, upwards = surface.values
@@ -35,12 +35,11 @@ def heat_figure(section: Section, surface: Surface) -> Figure:
         highest = max((cell.result_bytes or 0 for cell in surface.cells.values()), default=0)
         for (one, other), cell in surface.cells.items():
             _field(axes, across.index(one), upwards.index(other), cell, highest)
-        fits = {card: fitting(section, surface, KNOWN_GPUS[card]) for card in _CARDS}
-        handles = [
-            handle
-            for number, card in enumerate(_CARDS)
-            if (handle := _frontier(axes, surface, card, fits[card], number))
-        ]
+        handles = []
+        for card, colour in zip(_CARDS, LINE_COLOURS, strict=False):
+            if _frontier(axes, surface, card, fitting(section, surface, KNOWN_GPUS[card]), colour):
+                side = "" if _is_own(section, KNOWN_GPUS[card]) else " (on the safe side)"
+                handles.append(Line2D([], [], color=colour, linewidth=3, label=f"frontier of {card}{side}"))
         _dress(axes, section, surface)
         if handles:
             figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8.5)
@@ -64,7 +63,7 @@ def _square(x: int, y: int, share: float) -> Rectangle:
 
 def fitting(section: Section, surface: Surface, card: Gpu) -> Mapping[Field, bool]:
     """Which fields fit the card; those of which it is not known are left out."""
-    own = section.setting.card == card.title and section.setting.memory_bytes == card.memory_bytes
+    own = _is_own(section, card)
     found: dict[Field, bool] = {}
     for field, cell in surface.cells.items():
         needed = cell.required_device_bytes or cell.peak_device_bytes or cell.result_bytes
@@ -75,9 +74,12 @@ def fitting(section: Section, surface: Surface, card: Gpu) -> Mapping[Field, boo
     return found
 
 
-def _frontier(axes: Axes, surface: Surface, card: str, fits: Mapping[Field, bool], number: int) -> Line2D | None:
-    """The card's line between fields; None where all fields or none fit."""
-    colour = LINE_COLOURS[number % len(LINE_COLOURS)]
+def _is_own(section: Section, card: Gpu) -> bool:
+    return section.setting.card == card.title and section.setting.memory_bytes == card.memory_bytes
+
+
+def _frontier(axes: Axes, surface: Surface, card: str, fits: Mapping[Field, bool], colour: str) -> bool:
+    """Draw the card's line between fields; False where there is none because all fields or none fit."""
     across, upwards = surface.values
     placed = {(across.index(one), upwards.index(other)): inside for (one, other), inside in fits.items()}
     drawn = False
@@ -87,7 +89,7 @@ def _frontier(axes: Axes, surface: Surface, card: str, fits: Mapping[Field, bool
                 (left, right), (low, high) = ends
                 axes.plot([x + left, x + right], [y + low, y + high], color=colour, linewidth=3, zorder=4, label=card)
                 drawn = True
-    return Line2D([], [], color=colour, linewidth=3, label=f"frontier of {card}") if drawn else None
+    return drawn
 
 
 def _dress(axes: Axes, section: Section, surface: Surface) -> None:
