@@ -8,7 +8,7 @@ from profiler.config.grid import expand, read_grid
 from profiler.config.labels import labels
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import parse_point, parse_points
-from profiler.domain.trial import Backend, TrialSpec
+from profiler.domain.trial import Backend, Lengths, TrialSpec, Tuning
 from profiler.sweep.command import ALL_KEYS, read_command
 from profiler.sweep.composition import compose
 
@@ -19,6 +19,7 @@ SIZES = {
     "oxen_2025": 20,
     "num_generations": 4,
     "completion_length": 12,
+    "group_and_length": 16,
     "optimizer": 6,
     "logprobs": 4,
     "gradient_checkpointing": 10,
@@ -114,3 +115,12 @@ def test_overrides_on_the_command_line():
     assert len(specs_of("logprobs", "num_generations=choice(2,4)", "seed=range(0,3)")) == 4 * 2 * 3
     assert len(specs_of("logprobs", "model=Qwen/Qwen2.5-7B,qwen2.5-7b")) == 4
     assert len(specs_of("logprobs", "tuning=lora", "lora_target_modules=[q_proj],[q_proj,v_proj]")) == 8
+
+
+def test_the_group_goes_through_one_backward_and_every_completion_to_its_limit():
+    specs = specs_of("group_and_length")
+    assert {(spec.num_generations, spec.max_completion_length) for spec in specs} == {
+        (group, length) for group in (4, 8, 16, 32) for length in (512, 1024, 2048, 4096)
+    }
+    assert all(spec.per_device_train_batch_size == spec.generation_batch_size == spec.num_generations for spec in specs)
+    assert {(spec.model, spec.tuning, spec.lengths) for spec in specs} == {("qwen2.5-7b", Tuning.LORA, Lengths.FORCED)}
