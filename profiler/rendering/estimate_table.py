@@ -14,7 +14,7 @@ WIDTH = 80
 _NAME_WIDTH = 18
 _NUMBER_WIDTH = 9
 
-RESERVED_NOTE = "Reserved: by a model of segments left behind, within 6 % of the simulation in every second trial."
+RESERVED_NOTE = "Reserved: by a model of segments left behind, within 4 % of the simulation in every second trial."
 CONTEXT_NOTE = "The CUDA context is assumed, by compute capability."
 
 

@@ -94,9 +94,10 @@ def result_text(cell: Cell) -> str:
 
 
 def needs_text(cell: Cell) -> str:
-    """``"needs 109.3 GiB, 110.9 with context and gaps, 31.8 more than there is"`` of a cell that ran out of memory.
+    """What a cell that ran out of memory needs.
 
-    Gaps are free parts of segments that are in use.
+    ``"needs 109.3 GiB, 110.9 with fragmentation and context, 31.8 more than there is"``; fragmentation are the free
+    parts of segments that are in use.
 
     Empty if it is not known.
     """
@@ -104,7 +105,7 @@ def needs_text(cell: Cell) -> str:
         return ""
     needs = f"needs {gib_text(cell.result_bytes)}"
     if cell.required_device_bytes is not None:
-        needs += f", {gib_number(cell.required_device_bytes)} with context and gaps"
+        needs += f", {gib_number(cell.required_device_bytes)} with fragmentation and context"
     return needs + (f", {gib_number(cell.missing_bytes)} more than there is" if cell.missing_bytes is not None else "")
 
 
