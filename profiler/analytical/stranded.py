@@ -75,4 +75,5 @@ def own_segments_bytes(growth: Growth) -> Count:
         count = larger(0, end - start + 1)
         own = larger(0, growth.tensors - held * room // segment)
         total = total + own * _STEP_BYTES * (start + end) * count // 2
-    return total
+    # Of 9 MiB, say, they still share, though 9 MiB rounded up would be 10.
+    return where(last < _OWN_SEGMENT_BYTES, 0, total)

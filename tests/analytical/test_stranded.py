@@ -1,7 +1,7 @@
 """Segments that a growing cache leaves behind: by hand, and against the model of the allocator itself."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from profiler.allocator import AllocatorConfig, Trace, replay_on_card
@@ -16,6 +16,9 @@ def test_by_hand():
     # segments of 32 MiB hold two of 12 to 16 MiB: two of them hold all four
     hosted = Growth(tensors=4, first=10 * MIB, last=15 * MIB, arena=64 * MIB, largest=32 * MIB)
 
+    shared = Growth(tensors=46, first=6 * MIB, last=9 * MIB, arena=0, largest=1)
+
+    assert own_segments_bytes(shared) == 0
     assert own_segments_bytes(grown) == 4 * 42 * MIB
     assert growth_segments_bytes(grown) == (40 + 4 * 42) * MIB
     assert own_segments_bytes(hosted) == 0
@@ -62,6 +65,7 @@ def test_the_allocator_strands_what_the_formula_says(tensors, row_bytes, prompt,
     assert growth_segments_bytes(growth) == pytest.approx(_replayed(tensors, row_bytes, prompt, tokens), rel=0.06)
 
 
+@example(tensors=46, first=6_337_048, growth=2_051_561, arena=0, largest=1)
 @given(
     tensors=st.integers(2, 128),
     first=st.integers(1, 200 * MIB),
