@@ -10,7 +10,7 @@ from profiler.analysis.axes import curves, surfaces
 from profiler.analysis.comparison import compare
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Status
-from profiler.domain.units import as_gib
+from profiler.domain.units import GIB, as_gib
 from profiler.rendering.figures.catalogue import drawings
 from profiler.rendering.figures.growth import growth_figure
 from profiler.rendering.figures.heat import fitting, heat_figure
@@ -110,9 +110,23 @@ def test_a_frontier_runs_between_what_fits_and_what_does_not(surface_section):
             if x + dx < 3 and y + dy < 3
         )
         assert sum(line.get_label() == card for line in figure.axes[0].lines) == borders
-        side = "" if card == "h100-80gb" else " (on the safe side)"
+        side = "" if card == "h100-80gb" else ", on the safe side"
         told = [text.get_text() for text in figure.legends[0].texts]
         assert (f"frontier of {card}{side}" in told) == (borders > 0)
+
+
+def test_no_word_of_the_heat_map_leaves_it(surface_section):
+    (surface,) = surfaces(surface_section)
+    needs = dict(zip(surface.cells, (15, 23, 38, 70, 100, 130, 150, 160, 170), strict=True))
+    cells = {field: replace(cell, required_device_bytes=needs[field] * GIB) for field, cell in surface.cells.items()}
+    # On a card that is none of those drawn, so that all of them have the longer words.
+    setting = replace(surface_section.setting, card="another")
+    figure = heat_figure(replace(surface_section, setting=setting), replace(surface, cells=cells))
+    figure.canvas.draw()
+    whole, legend = figure.bbox, figure.legends[0].get_window_extent()
+    assert len(figure.legends[0].texts) == 4
+    assert whole.x0 <= legend.x0 < legend.x1 <= whole.x1
+    assert whole.y0 <= legend.y0 < legend.y1 <= whole.y1
 
 
 def test_of_its_own_card_the_section_knows_and_of_others_it_counts_what_cannot_be_given_back(surface_section):

@@ -38,11 +38,11 @@ def heat_figure(section: Section, surface: Surface) -> Figure:
         handles = []
         for card, colour in zip(_CARDS, LINE_COLOURS, strict=False):
             if _frontier(axes, surface, card, fitting(section, surface, KNOWN_GPUS[card]), colour):
-                side = "" if _is_own(section, KNOWN_GPUS[card]) else " (on the safe side)"
+                side = "" if _is_own(section, KNOWN_GPUS[card]) else ", on the safe side"
                 handles.append(Line2D([], [], color=colour, linewidth=3, label=f"frontier of {card}{side}"))
         _dress(axes, section, surface)
         if handles:
-            figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8.5)
+            figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8.5)
         return figure
 
 
