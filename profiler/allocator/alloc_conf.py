@@ -68,6 +68,44 @@ def parse_alloc_conf(text: str) -> AllocatorConfig:
     return config
 
 
+def alloc_conf_text(config: AllocatorConfig) -> str:
+    """The text that `parse_alloc_conf` reads as `config`, without what is PyTorch's default; empty for the defaults."""
+    divisions = config.roundup_power2_divisions
+    items = {
+        "expandable_segments:True": config.expandable_segments,
+        f"garbage_collection_threshold:{config.garbage_collection_threshold:g}": config.garbage_collection_threshold
+        > 0,
+        f"large_segment_size_mb:{config.large_segment_bytes // MIB}": (
+            config.large_segment_bytes != DEFAULT_LARGE_SEGMENT_BYTES
+        ),
+        f"max_non_split_rounding_mb:{config.max_non_split_rounding_bytes // MIB}": (
+            # Its own default is the large segment's size.
+            config.max_non_split_rounding_bytes != config.large_segment_bytes
+        ),
+        f"max_split_size_mb:{(config.max_split_bytes or 0) // MIB}": config.max_split_bytes is not None,
+        f"per_process_memory_fraction:{config.per_process_memory_fraction:g}": config.per_process_memory_fraction < 1,
+        f"roundup_power2_divisions:{_divisions_text(divisions)}": any(divisions),
+    }
+    return ",".join(item for item, is_changed in items.items() if is_changed)
+
+
+def _divisions_text(divisions: Sequence[int]) -> str:
+    """One number, or ``[1:4,2:0,8:2,>:1]``: the first counts below it as well, ``>`` beyond the last."""
+    if len(set(divisions)) == 1:
+        return str(divisions[0])
+    changes = [interval for interval in range(1, len(divisions)) if divisions[interval] != divisions[interval - 1]]
+    # Up to the first change and from the last one on all are alike; in between, what is not listed is 0.
+    listed = [changes[0] - 1, *range(changes[0], changes[-1])]
+    items = [f"{1 << interval}:{divisions[interval]}" for interval in listed]
+    return f"[{','.join([*items, f'>:{divisions[-1]}'])}]"
+
+
+def known_items(text: str) -> str:
+    """The items of `text` whose key is one of `KEYS`; what another version of torch understood is left out."""
+    items = _ITEM_BORDER.split("".join(text.split()))
+    return ",".join(item for item in items if item.partition(":")[0] in KEYS)
+
+
 def _config(reader: "_Reader") -> AllocatorConfig:
     for key in _FLAGS_WITHOUT_EFFECT:
         reader.flag(key)

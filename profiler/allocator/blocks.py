@@ -68,10 +68,11 @@ class Block:
 class FreeBlocks:
     """The free blocks of one pool on one stream, by size, then address (`BlockPool`, `BlockComparatorSize`)."""
 
-    __slots__ = ("at", "is_small", "keys", "searches", "unmapped")
+    __slots__ = ("at", "is_small", "keys", "searches", "stream", "unmapped")
 
-    def __init__(self, *, is_small: bool) -> None:
+    def __init__(self, *, is_small: bool, stream: int = 0) -> None:
         self.is_small = is_small
+        self.stream = stream
         self.keys: list[tuple[int, int]] = []
         """(size, address) of each free block with memory, ascending."""
         self.at: dict[int, Block] = {}
@@ -134,6 +135,32 @@ class FreeBlocks:
                 block.after.before = block
         block.size_bytes += neighbour.size_bytes
         return neighbour.size_bytes
+
+
+class StreamPools(dict[int, FreeBlocks]):
+    """One pool of PyTorch's, as the free blocks of each stream; those of a new stream are made when it first asks.
+
+    PyTorch keeps one set ordered by stream, then size (`BlockComparatorSize`), and a search never leaves its stream.
+    """
+
+    __slots__ = ("is_small",)
+
+    def __init__(self, *, is_small: bool) -> None:
+        super().__init__()
+        self.is_small = is_small
+
+    def __missing__(self, stream: int) -> FreeBlocks:
+        pool = self[stream] = FreeBlocks(is_small=self.is_small, stream=stream)
+        return pool
+
+    def free_blocks(self) -> list[Block]:
+        """All free blocks with memory, by stream, then size."""
+        return [block for stream in sorted(self) for block in self[stream].in_order()]
+
+    def count_search(self) -> None:
+        """Count a search for a block: ages are of the pool, whichever stream searched."""
+        for pool in self.values():
+            pool.searches += 1
 
 
 def _address(block: Block) -> int:

@@ -1,39 +1,22 @@
-"""PyTorch's CUDA caching allocator, as of torch 2.13, on one stream.
+"""PyTorch's CUDA caching allocator, as of torch 2.13.
 
 Each method names the function of c10/cuda/CUDACachingAllocator.cpp (class `DeviceCachingAllocator`) whose rules it
-follows. Not modelled, because a training step has none of it: several streams, CUDA graphs and other private memory
-pools, callbacks that free memory, settings that change while the program runs.
+follows. Not modelled, because a training step has none of it: CUDA graphs and other private memory pools, callbacks
+that free memory, settings that change while the program runs.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from profiler.allocator.blocks import Block, FreeBlocks
+from profiler.allocator.blocks import Block, FreeBlocks, StreamPools
 from profiler.allocator.card_memory import CardMemory
 from profiler.allocator.config import AllocatorConfig
-from profiler.allocator.expandable import best_fit, grown_block, unmap_free_pages
+from profiler.allocator.expandable import best_fit, free_pages, grown_block, unmap_free_pages
+from profiler.allocator.giving_back import old_blocks, oversize_blocks
+from profiler.allocator.held import HeldSegment
+from profiler.allocator.rebuilt import rebuilt_blocks
 from profiler.allocator.refusal import OutOfMemoryError
 from profiler.allocator.sizes import MIN_BLOCK_BYTES, SMALL_BYTES, SMALL_SEGMENT_BYTES, block_bytes, segment_bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class AllocatorStats:
-    """What `torch.cuda.memory_stats` would say, in bytes. Peaks are since the last `reset_peaks`."""
-
-    allocated_bytes: int
-    """Sizes of the blocks in use, with what a request leaves unused of its block."""
-    peak_allocated_bytes: int
-    reserved_bytes: int
-    peak_reserved_bytes: int
-    inactive_split_bytes: int
-    """Free blocks in segments that are partly in use. Expandable segments are left out, as PyTorch does."""
-    peak_inactive_split_bytes: int
-    peak_unreleasable_bytes: int
-    """Allocated and inactive split together, at their highest: what `empty_cache` could not have given back.
-
-    Not a counter of PyTorch's; of expandable segments, which give back single pages, only what is allocated.
-    """
-    num_alloc_retries: int
+from profiler.allocator.stats import AllocatorStats
 
 
 class CachingAllocator:
@@ -60,8 +43,8 @@ class CachingAllocator:
         """
         self._config = config
         self._card = CardMemory(capacity_bytes=capacity_bytes) if card is None else card
-        self._small = FreeBlocks(is_small=True)
-        self._large = FreeBlocks(is_small=False)
+        self._small = StreamPools(is_small=True)
+        self._large = StreamPools(is_small=False)
         self._in_use: set[Block] = set()
         self._allowed_bytes = _allowed_bytes(config, capacity_bytes if total_bytes is None else total_bytes)
         self._collects_garbage = self._allowed_bytes is not None and config.garbage_collection_threshold > 0
@@ -107,21 +90,24 @@ class CachingAllocator:
 
         Of an expandable segment each stretch that has memory is one (`DeviceCachingAllocator::snapshot`).
         """
-        blocks = {*self._small.at.values(), *self._large.at.values(), *self._in_use}
+        blocks = {*self._small.free_blocks(), *self._large.free_blocks(), *self._in_use}
         heads = [block for block in blocks if block.before is None or not block.before.mapped]
         return [list(_stretch(head)) for head in sorted(heads, key=lambda head: head.address)]
 
-    def allocate(self, size_bytes: int) -> Block:
+    def allocate(self, size_bytes: int, stream: int = 0) -> Block:
         """A block for a request of `size_bytes`, at least 1 (`malloc`; a request of 0 never reaches the allocator).
 
+        A stream is served from its own free blocks only; what is given back under pressure is of all streams.
+
         Raises:
-            OutOfMemoryError: The card has no room; what was in use still is, free segments were given back.
+            OutOfMemoryError: The card has too little memory left; free segments were given back before.
         """
         size = block_bytes(size_bytes, self._config)
-        pool = self._small if size <= SMALL_BYTES else self._large
-        block = self._free_block(pool, size)
-        if block is None:
-            block = self._new_memory(pool, size, size_bytes)
+        pool = (self._small if size <= SMALL_BYTES else self._large)[stream]
+        if self._collects_garbage:
+            (self._small if pool.is_small else self._large).count_search()
+        index = self._best_fit(pool, size)
+        block = self._new_memory(pool, size, size_bytes) if index is None else pool.take(index)
         if self._should_split(pool, size, block.size_bytes - size):
             block = self._split(block, size)
         elif block.expandable is None and block.is_split:
@@ -134,7 +120,8 @@ class CachingAllocator:
             self.peak_allocated_bytes = self.allocated_bytes
         # It grows only here: what is freed leaves it or moves from one of the two to the other.
         unreleasable = self.allocated_bytes + self._inactive_split_bytes
-        self._peak_unreleasable_bytes = max(self._peak_unreleasable_bytes, unreleasable)
+        if unreleasable > self._peak_unreleasable_bytes:
+            self._peak_unreleasable_bytes = unreleasable
         return block
 
     def free(self, block: Block) -> None:
@@ -155,17 +142,55 @@ class CachingAllocator:
 
     def empty_cache(self) -> None:
         """Give back what is wholly free (`emptyCache`, `release_cached_blocks`, `release_blocks`)."""
-        for pool in (self._large, self._small):
-            for block in pool.in_order():
-                if block.expandable is not None:
-                    unmap_free_pages(block, self._card)
-                elif not block.is_split:
-                    self._release(block)
+        for block in (*self._large.free_blocks(), *self._small.free_blocks()):
+            if block.expandable is not None:
+                unmap_free_pages(block, self._card)
+            elif not block.is_split:
+                self._release(block)
 
-    def _free_block(self, pool: FreeBlocks, size: int) -> Block | None:
-        """The smallest free block of at least `size` that may be taken, removed from the pool (`get_free_block`)."""
-        if self._collects_garbage:
-            pool.searches += 1
+    def releasable(self) -> list[tuple[int, int]]:
+        """(address, bytes) of each piece that `empty_cache` would give back now, in its order."""
+        pieces = []
+        for block in (*self._large.free_blocks(), *self._small.free_blocks()):
+            if block.expandable is not None:
+                first, end = free_pages(block)
+                if first < end:
+                    pieces.append((first, end - first))
+            elif not block.is_split:
+                pieces.append((block.address, block.size_bytes))
+        return pieces
+
+    def serves_from_cache(self, size_bytes: int, stream: int = 0) -> bool:
+        """Whether `allocate` would return a cached block now, without new memory."""
+        size = block_bytes(size_bytes, self._config)
+        pool = (self._small if size <= SMALL_BYTES else self._large)[stream]
+        return self._best_fit(pool, size) is not None
+
+    def largest_free_bytes(self, *, is_small: bool | None = None, stream: int | None = None) -> int:
+        """The largest free block with memory, of one pool and stream if they are given; 0 if there is none."""
+        pools = [pools for pools in (self._small, self._large) if is_small in (None, pools.is_small)]
+        found = [pool for each in pools for pool in each.values() if stream in (None, pool.stream)]
+        return max((pool.keys[-1][0] for pool in found if pool.keys), default=0)
+
+    def hold(self, segment: HeldSegment) -> list[Block]:
+        """Take over a segment as it is, its memory taken from the driver; returns its blocks in use, by address.
+
+        Peaks do not see it before the next `reset_peaks`. Its free blocks count as free since now.
+        """
+        pool = (self._small if segment.is_small else self._large)[segment.stream]
+        blocks = rebuilt_blocks(segment, pool)
+        in_use = [block for block in blocks if block.allocated]
+        in_use_bytes = sum(block.size_bytes for block in in_use)
+        mapped_bytes = sum(block.size_bytes for block in blocks if block.mapped)
+        self._in_use.update(in_use)
+        self._card.taken_bytes += mapped_bytes
+        self.allocated_bytes += in_use_bytes
+        if in_use and segment.page_bytes is None:
+            self._inactive_split_bytes += mapped_bytes - in_use_bytes
+        return in_use
+
+    def _best_fit(self, pool: FreeBlocks, size: int) -> int | None:
+        """The index of the smallest free block of at least `size` that may be taken (`get_free_block`)."""
         index = pool.first_of_at_least(size)
         if index == len(pool.keys):
             return None
@@ -178,7 +203,7 @@ class CachingAllocator:
                 return None
             if size >= limit and found >= size + self._config.max_non_split_rounding_bytes:
                 return None
-        return pool.take(index)
+        return index
 
     def _should_split(self, pool: FreeBlocks, size: int, rest: int) -> bool:
         """Whether the rest of a block is worth being a block; else it is wasted, and counts as allocated."""
@@ -234,47 +259,22 @@ class CachingAllocator:
         return None if address is None else Block(address=address, size_bytes=segment, pool=pool)
 
     def _release_oversize(self, pool: FreeBlocks, size: int) -> bool:
-        """Give back the smallest unsplittable block that makes room, else the largest until they do; whether they do.
-
-        Source: `release_available_cached_blocks`.
-        """
+        """Give back unsplittable blocks of the stream (`release_available_cached_blocks`); whether they make room."""
         limit = self._config.max_split_bytes
         if limit is None or self._config.expandable_segments:
             return False
         wanted = max(size, limit)
-        index = pool.first_of_at_least(wanted)
-        if index < len(pool.keys):
-            self._release(pool.in_order()[index])
-            return True
-        released = 0
-        for block in reversed(pool.in_order()):
-            if released >= wanted or block.size_bytes < limit:
-                break
-            released += block.size_bytes
+        blocks = oversize_blocks(pool, wanted, limit)
+        for block in blocks:
             self._release(block)
-        return released >= wanted
+        return sum(block.size_bytes for block in blocks) >= wanted
 
     def _collect_garbage(self) -> None:
-        """Give back the segments that were free for longest, once much of what is allowed is held.
-
-        Source: `garbage_collect_cached_blocks`.
-        """
+        """Give back old segments once much of what is allowed is held (`garbage_collect_cached_blocks`)."""
         assert self._allowed_bytes is not None  # see `_collects_garbage`
         threshold = int(self._config.garbage_collection_threshold * self._allowed_bytes)
-        to_reclaim = self.reserved_bytes - threshold
-        pool = self._large
-        ages = {
-            block: pool.searches - block.inserted_at_search
-            for block in pool.in_order()
-            if not block.is_split and block.expandable is None
-        }
-        while to_reclaim > 0 and ages:
-            mean_age = sum(ages.values()) / len(ages)
-            old = [block for block, age in ages.items() if age >= mean_age]
-            for block in old:
-                del ages[block]
-                to_reclaim -= block.size_bytes
-                self._release(block)
+        for block in old_blocks(self._large, self.reserved_bytes - threshold):
+            self._release(block)
 
     def _release(self, block: Block) -> None:
         """Give a free segment back to the driver (`release_block`)."""

@@ -107,12 +107,22 @@ class _Run:
             self.peak_phase = phase
         before = self.peak_bytes
         try:
-            self._events(first, end)
+            for start, stop in self._between_emptyings(first, end):
+                self._events(start, stop)
         except OutOfMemoryError as error:
             self.refused = _refusal(phase, error)
         if self.peak_bytes > before:
             self.peak_phase = phase
         self._note_peaks(phase)
+
+    def _between_emptyings(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Stretches of events between which the program empties the cache."""
+        for emptied in self.trace.cache_emptied:
+            if first <= emptied < end:
+                yield first, emptied
+                self.allocator.empty_cache()
+                first = emptied
+        yield first, end
 
     def _events(self, first: int, end: int) -> None:
         """The inner loop: a trial has a hundred thousand events and more."""

@@ -99,18 +99,28 @@ def _map(block: Block, size_bytes: int, card: CardMemory) -> bool:
     return True
 
 
+def free_pages(block: Block) -> tuple[int, int]:
+    """(first address, end) of the pages that lie wholly in a free block; without one, the end is not beyond the first.
+
+    Source: `ExpandableSegment::unmap`.
+    """
+    segment = block.expandable
+    assert segment is not None  # only called for such blocks
+    page = segment.page_bytes
+    first = -(-(block.address - segment.address) // page) * page + segment.address
+    end = (block.address + block.size_bytes - segment.address) // page * page + segment.address
+    return first, end
+
+
 def unmap_free_pages(block: Block, card: CardMemory) -> None:
     """Give the pages back that lie wholly in a free block; what is left of it at its ends stays free.
 
     A segment of which nothing is mapped any more is dropped. Source: `unmap_block`, `release_expandable_segment`.
     """
-    segment, pool = block.expandable, block.pool
-    assert segment is not None  # only called for such blocks
-    page = segment.page_bytes
-    first = -(-(block.address - segment.address) // page) * page + segment.address
-    end = (block.address + block.size_bytes - segment.address) // page * page + segment.address
+    first, end = free_pages(block)
     if first >= end:
         return
+    pool = block.pool
     pool.remove(block)
     _keep_end(block, size_bytes=first - block.address, in_front=True)
     _keep_end(block, size_bytes=block.address + block.size_bytes - end, in_front=False)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from profiler.domain.gpu import Chip
 from profiler.domain.memory import Category, Phase
 
 
@@ -18,9 +19,6 @@ class Site:
     module: str
     """Path of the module in whose forward, or in the backward of whose forward, it was made; empty outside of one."""
 
-
-Capability = tuple[int, int]
-"""Compute capability of a card."""
 
 NO_SITE = Site(operation="", shape=(), dtype="", module="")
 """A block of which nothing more is known."""
@@ -44,12 +42,14 @@ class Trace:
     site_of: Sequence[int] = ()
     names: Mapping[int, str] = field(default_factory=dict)
     """What a block is, where that is known: ``"gradient of lm_head.weight"``."""
-    sizes_elsewhere: Mapping[int, Mapping[Capability, int]] = field(default_factory=dict)
+    sizes_elsewhere: Mapping[int, Mapping[Chip, int]] = field(default_factory=dict)
     """Requested bytes of blocks that have another size on some cards."""
+    cache_emptied: Sequence[int] = ()
+    """Indices of events before which the program emptied the allocator's cache, ascending."""
 
-    def on(self, capability: Capability) -> "Trace":
-        """The same trace with the sizes that blocks have on a card of `capability`."""
-        changed = {block: by[capability] for block, by in self.sizes_elsewhere.items() if capability in by}
+    def on(self, chip: Chip) -> "Trace":
+        """The same trace with the sizes that blocks have on a card with `chip`."""
+        changed = {block: by[chip] for block, by in self.sizes_elsewhere.items() if chip in by}
         if not changed:
             return self
         sizes = list(self.sizes_bytes)
@@ -68,7 +68,10 @@ class TraceBuilder:
     phase_starts: list[tuple[int, Phase]] = field(default_factory=list)
     site_of: list[int] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
-    sizes_elsewhere: dict[int, Mapping[Capability, int]] = field(default_factory=dict)
+    sizes_elsewhere: dict[int, Mapping[Chip, int]] = field(default_factory=dict)
+    cache_emptied: list[int] = field(default_factory=list)
+    kept: dict[str, int] = field(default_factory=dict)
+    """Blocks that are never given back, by name."""
     _sites: dict[Site, int] = field(default_factory=dict)
 
     @property
@@ -90,6 +93,15 @@ class TraceBuilder:
         self.events.append(block + 1)
         return block
 
+    def keep(self, name: str, size_bytes: int, category: Category, elsewhere: Mapping[Chip, int] | None = None) -> None:
+        """A block of this name is allocated now and never given back, unless there is one already."""
+        if name in self.kept:
+            return
+        self.kept[name] = block = self.allocate(size_bytes, category)
+        self.names[block] = name
+        if elsewhere:
+            self.sizes_elsewhere[block] = elsewhere
+
     def site_index(self, site: Site) -> int:
         """The number by which blocks refer to `site`."""
         return self._sites.setdefault(site, len(self._sites))
@@ -106,7 +118,13 @@ class TraceBuilder:
         del self.categories[block:]
         self.events.extend(still_true)
         self.names = {number: name for number, name in self.names.items() if number < block}
+        self.cache_emptied = [index for index in self.cache_emptied if index <= event]
         self.sizes_elsewhere = {number: sizes for number, sizes in self.sizes_elsewhere.items() if number < block}
+        self.kept = {name: number for name, number in self.kept.items() if number < block}
+
+    def empty_cache(self) -> None:
+        """The program empties the allocator's cache now (`torch.cuda.empty_cache`)."""
+        self.cache_emptied.append(len(self.events))
 
     def free(self, block: int) -> None:
         """A block is freed now."""
@@ -127,4 +145,5 @@ class TraceBuilder:
             site_of=tuple(self.site_of),
             names=dict(self.names),
             sizes_elsewhere=dict(self.sizes_elsewhere),
+            cache_emptied=tuple(self.cache_emptied),
         )

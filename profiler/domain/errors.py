@@ -1,7 +1,8 @@
 """What can go wrong because of the user's input, as sentences, with the exit codes of the commands.
 
 Exit codes: 0 every trial answered (out of memory is an answer), 2 usage or invalid points, 3 some trials failed,
-33 no GPU is fit to run on, 34 too many failures in a row, 128 + signal interrupted.
+33 no GPU is fit to run on, 34 too many failures in a row, 70 a fault of this program or of a library that no trial can
+get past, 128 + signal interrupted.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ EXIT_USAGE = 2
 EXIT_SOME_TRIALS_FAILED = 3
 EXIT_GPU_UNUSABLE = 33
 EXIT_TOO_MANY_FAILURES = 34
+EXIT_INTERNAL = 70
 EXIT_SIGNAL_BASE = 128
 
 

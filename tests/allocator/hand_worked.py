@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from profiler.domain.gpu import Gpu
+from profiler.domain.gpu import Chip, Gpu
 from profiler.domain.memory import Phase
 
 KIB = 1024
@@ -263,6 +263,11 @@ def a_segment_with_a_block_in_use_is_never_given_back(model: Any) -> None:
     small = it.allocate(5 * MIB)  # 5, -15
     it.free(it.allocate(30 * MIB))  # whole, and gone again
     assert it.stats().peak_unreleasable_bytes == 50 * MIB
+    it.allocate(1)  # 5 and 15 of the segment, and 2 of a small one: no new peak
+    assert it.stats().peak_unreleasable_bytes == 50 * MIB
+    it = allocator(model)
+    small = it.allocate(5 * MIB)
+    it.free(it.allocate(30 * MIB))
     it.empty_cache()
     it.reset_peaks()
     assert it.stats().peak_unreleasable_bytes == it.stats().reserved_bytes == 20 * MIB
@@ -765,7 +770,9 @@ def a_refusal_prints_pytorchs_sentence(model: Any) -> None:
         allocated_bytes=70 * GIB,
         reserved_bytes=76 * GIB,
     )
-    gpu = Gpu(name="", title="", memory_bytes=80 * GIB, compute_capability=(9, 0), source="")
+    gpu = Gpu(
+        name="", title="", memory_bytes=80 * GIB, chip=Chip(compute_capability=(9, 0), multiprocessors=132), source=""
+    )
     assert refusal.message(gpu) == (
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 1.50 GiB is "
         "free. Including non-PyTorch memory, this process has 78.50 GiB memory in use. Of the allocated memory "

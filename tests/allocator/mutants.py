@@ -11,13 +11,29 @@ from typing import Any
 
 import profiler.allocator
 
-MODULES = ("config", "sizes", "card_memory", "blocks", "expandable", "refusal", "caching")
+MODULES = (
+    "config",
+    "sizes",
+    "card_memory",
+    "blocks",
+    "expandable",
+    "giving_back",
+    "held",
+    "rebuilt",
+    "refusal",
+    "stats",
+    "caching",
+)
 """In the order in which they import each other."""
 PACKAGE = "profiler.allocator"
 NAMES = (
     "AllocatorConfig",
+    "BlockState",
     "CachingAllocator",
     "CardMemory",
+    "FreeBlocks",
+    "HeldBlock",
+    "HeldSegment",
     "OutOfMemoryError",
     "Refusal",
     "block_bytes",

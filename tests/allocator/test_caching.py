@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 from hand_worked import SCENARIOS, layout
+from hand_worked_streams import SCENARIOS as STREAMS
 from hypothesis import given
 from hypothesis import strategies as st
 from mutants import loaded
@@ -14,7 +15,7 @@ from profiler.allocator.sizes import SMALL_BYTES, block_bytes, segment_bytes
 MIB = 1024 * 1024
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize("scenario", [*SCENARIOS, *STREAMS], ids=lambda scenario: scenario.__name__)
 def test_hand_worked(scenario):
     scenario(loaded())
 

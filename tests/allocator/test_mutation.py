@@ -9,10 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hand_worked import SCENARIOS
+from hand_worked import SCENARIOS as SINGLE_STREAM
+from hand_worked_streams import SCENARIOS as STREAMS
 from mutants import MODULES, Mutant, loaded, mutants
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="mutants are held in check by means of Linux")
+
+SCENARIOS = (*SINGLE_STREAM, *STREAMS)
 
 LOOP_S = 0.5
 """A mutant that runs for longer than this never ends: the sequences take milliseconds."""
@@ -38,10 +41,12 @@ EQUIVALENT = {
     "caching: if self._config.expandable_segments: | if self._config.expandable_segments: -> if True:": (
         "no other block can grow, so the first stays"
     ),
+    "caching: if unreleasable > self._peak_unreleasable_bytes: | unreleasable > self._peak_unreleasable_bytes -> "
+    "unreleasable >= self._peak_unreleasable_bytes": "an equal peak is the peak",
+    "giving_back: if missing <= 0 or block.size_bytes < limit_bytes: | 0 -> 1": _IN_512,
     "caching: if self.allocated_bytes > self.peak_allocated_bytes: | self.allocated_bytes > self.peak_allocated_bytes "
     "-> self.allocated_bytes >= self.peak_allocated_bytes": "an equal peak is the peak",
-    "caching: pool.searches += 1 | 1 -> 2": "ages are compared with their mean",
-    "caching: released = 0 | 0 -> 1": _IN_512,
+    "blocks: pool.searches += 1 | 1 -> 2": "ages are compared with their mean",
 }
 """Changes that change nothing, with the reason."""
 

@@ -1,0 +1,94 @@
+"""A driver that answers as it did when a history was recorded."""
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import chain
+
+from profiler.allocator.blocks import Block
+from profiler.allocator.card_memory import CardMemory
+from profiler.allocator.history import LOSSES, Action, Entry
+from profiler.allocator.segment_count import SegmentCount
+from profiler.allocator.sizes import SMALL_SEGMENT_BYTES
+
+
+class DepartureError(Exception):
+    """The model does something else than was recorded."""
+
+    def __init__(self, problem: str, *, chosen: Block | None = None) -> None:
+        super().__init__(problem)
+        self.chosen = chosen
+        """The block that the model took instead, if that is what it did."""
+
+
+class RecordedCard(CardMemory):
+    """Memory without a limit of its own: what is refused and where a segment lies is read from the history."""
+
+    def __init__(self) -> None:
+        super().__init__(capacity_bytes=None)
+        self.coming: deque[Entry] = deque()
+        """Segment events up to the next request or free."""
+        self._pool = (0, False)
+        self._later: Iterable[Entry] = ()
+        self.count = SegmentCount()
+
+    def serve(self, stream: int, *, is_small: bool, later: Iterable[Entry]) -> None:
+        """Prepare for a request: of which stream and pool, and what the history has after it."""
+        self._pool = (stream, is_small)
+        self._later = later
+
+    def take_segment(self, size_bytes: int) -> int | None:
+        """Return the address that was recorded, or None where the driver refused."""
+        event = self._answer(Action.SEGMENT_ALLOC, size_bytes)
+        if event is None:
+            return None
+        self._take(size_bytes)
+        self.count.add_segments(1)
+        return event.address
+
+    def give_segment_back(self, address: int, size_bytes: int) -> None:
+        """Compare with what was given back."""
+        self._expect(Action.SEGMENT_FREE, address, size_bytes)
+        self.count.add_segments(-1)
+        super().give_segment_back(address, size_bytes)
+
+    def map_pages(self, address: int, size_bytes: int) -> bool:
+        """Return whether the driver had memory."""
+        event = self._answer(Action.SEGMENT_MAP, size_bytes)
+        if event is None:
+            return False
+        if event.address != address:
+            raise DepartureError(f"pages mapped at {event.address:#x}, the model's at {address:#x}")
+        self.count.add_pages(address, size_bytes)
+        return self._take(size_bytes)
+
+    def unmap_pages(self, address: int, size_bytes: int) -> None:
+        """Compare with what was unmapped."""
+        self._expect(Action.SEGMENT_UNMAP, address, size_bytes)
+        self.count.remove_pages(address, size_bytes)
+        super().unmap_pages(address, size_bytes)
+
+    def reserve_addresses(self, size_bytes: int) -> int:
+        """Return where the new expandable segment lies: the address of the first page that is mapped into it.
+
+        It follows in this request, or in a later one of the same stream and pool if the driver refuses this one.
+        """
+        for event in chain(self.coming, self._later):
+            pool = (event.stream, event.size_bytes == SMALL_SEGMENT_BYTES)
+            if event.action is Action.SEGMENT_MAP and pool == self._pool:
+                return event.address
+        return super().reserve_addresses(size_bytes)
+
+    def _answer(self, action: Action, size_bytes: int) -> Entry | None:
+        """The event that grants a demand; None where it was refused, which the next event, a loss or none, says."""
+        if not self.coming or self.coming[0].action in LOSSES:
+            return None
+        event = self.coming.popleft()
+        if (event.action, event.size_bytes) != (action, size_bytes):
+            raise DepartureError(f"{event} recorded, the model asked for {action} of {size_bytes}")
+        return event
+
+    def _expect(self, action: Action, address: int, size_bytes: int) -> None:
+        event = self.coming.popleft() if self.coming else None
+        if event is None or (event.action, event.address, event.size_bytes) != (action, address, size_bytes):
+            recorded = "nothing" if event is None else str(event)
+            raise DepartureError(f"{recorded} recorded, the model does {action} of {size_bytes} at {address:#x}")

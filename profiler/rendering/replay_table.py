@@ -1,0 +1,138 @@
+"""A replayed history as a table of 80 columns: as it was recorded, begun anew, and as it would have been."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+
+from profiler.allocator.answer import Answer, Scenario
+from profiler.allocator.course import BEFORE, Course
+from profiler.allocator.history import RecordedHistory
+from profiler.domain.units import GIB, gib_text, mib_text
+from profiler.rendering.replay_wording import (
+    ANEW_NOTE,
+    COMPARE_NOTE,
+    MOST_SHOWN,
+    NOTHING_TRIED_NOTE,
+    ORIGIN_NOTE,
+    conditions_text,
+    departure_text,
+    first_text,
+    refusal_text,
+    settings_text,
+    verdict_text,
+)
+
+WIDTH = 80
+_LABEL_WIDTH, _COLUMN_WIDTH = 32, 16
+
+SizeText = Callable[[float], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Column:
+    heading: tuple[str, str]
+    """Two lines."""
+    course: Course
+    fits: str
+
+
+def replay_table(name: str, found: Answer) -> str:
+    """One history: what it is, whether the model is equal to it, the table, and what ran out of memory."""
+    about = [_title(name, found.history)]
+    if found.comparison.is_consistent:
+        about.append(first_text(found.comparison))
+    paragraphs = [_wrapped(*about, departure_text(found.comparison))]
+    if found.comparison.is_consistent:
+        paragraphs += [
+            _table(_columns(found), _size_text(found)),
+            _wrapped(*_recorded_refusals(found)),
+            _wrapped(*_scenarios(found)),
+            _wrapped(ORIGIN_NOTE),
+        ]
+    return "\n\n".join("\n".join(lines) for lines in paragraphs if lines) + "\n"
+
+
+def _title(name: str, history: RecordedHistory) -> str:
+    number = len(history.streams)
+    streams = "1 stream" if number == 1 else f"{number} streams"
+    settings = settings_text(history.config)
+    return f"{name}: {len(history.entries):,} entries of device {history.device}, {streams}, settings: {settings}."
+
+
+def _size_text(found: Answer) -> SizeText:
+    """One unit for the whole table, so that its columns can be compared."""
+    courses = [scenario.result.course for scenario in (found.anew, found.after) if scenario is not None]
+    peak = max(course.peak.reserved_bytes for course in (found.comparison.course, *courses))
+    return _in_gib if peak >= GIB else mib_text
+
+
+def _in_gib(size_bytes: float) -> str:
+    return gib_text(size_bytes, 2)
+
+
+def _columns(found: Answer) -> list[_Column]:
+    course = found.comparison.course
+    fits = "yes" if not course.refusals else f"no, {len(course.refusals):,} refused"
+    columns = [_Column(heading=("recorded", ""), course=course, fits=fits)]
+    if found.anew is not None:
+        columns.append(_column(("same settings,", "begun anew"), found.anew))
+    if found.after is not None:
+        columns.append(_column(("what if", ""), found.after))
+    return columns
+
+
+def _column(heading: tuple[str, str], scenario: Scenario) -> _Column:
+    fits = "yes" if scenario.result.fits else "open" if scenario.might_fit else "no"
+    fits = "no limit" if scenario.capacity.size_bytes is None else fits
+    return _Column(heading=heading, course=scenario.result.course, fits=fits)
+
+
+def _table(columns: Sequence[_Column], size_text: SizeText) -> list[str]:
+    courses = [column.course for column in columns]
+    peaks = [course.peak for course in courses]
+    shares = [100 * peak.free_bytes / peak.reserved_bytes if peak.reserved_bytes else 0.0 for peak in peaks]
+    rows = [
+        *(_row("", (column.heading[line] for column in columns)) for line in (0, 1)),
+        _row("peak of reserved memory", (size_text(peak.reserved_bytes) for peak in peaks)),
+        _row("  after entry", ("the beginning" if peak.entry == BEFORE else f"{peak.entry:,}" for peak in peaks)),
+        _row("  allocated then", (size_text(peak.allocated_bytes) for peak in peaks)),
+        _row("  fragmentation: not allocated", (size_text(peak.free_bytes) for peak in peaks)),
+        _row("  share of reserved", (f"{share:.1f} %" for share in shares)),
+        _row("  largest free block", (size_text(peak.largest_free_bytes) for peak in peaks)),
+        _row("  segments", (f"{peak.segments:,}" for peak in peaks)),
+        _row("peak of allocated memory", (size_text(course.peak_allocated_bytes) for course in courses)),
+        _row("peak of unreleasable memory", (size_text(course.peak_unreleasable_bytes) for course in courses)),
+        _row("retries: full, cache given back", (f"{course.num_alloc_retries:,}" for course in courses)),
+        _row("fits", (column.fits for column in columns)),
+    ]
+    return [row for row in rows if row]
+
+
+def _row(label: str, values: Iterable[str]) -> str:
+    return (label.ljust(_LABEL_WIDTH) + "".join(value.rjust(_COLUMN_WIDTH) for value in values)).rstrip()
+
+
+def _recorded_refusals(found: Answer) -> list[str]:
+    refusals = found.comparison.course.refusals
+    lines = [f"Recorded: out of memory {refusal_text(refusal)}" for refusal in refusals[:MOST_SHOWN]]
+    more = len(refusals) - MOST_SHOWN
+    return [*lines, f"And {more:,} more times."] if more > 0 else lines
+
+
+def _scenarios(found: Answer) -> list[str]:
+    lines = []
+    if found.after is not None:
+        lines.append(f"What if: {conditions_text(found.question, found.after)}")
+        lines.append(verdict_text(found.after))
+    else:
+        lines.append(NOTHING_TRIED_NOTE)
+    if found.anew is not None:
+        lines.append(ANEW_NOTE if found.after is None else f"{ANEW_NOTE} {COMPARE_NOTE}")
+        # That it fits is what the recording shows already.
+        lines.append("" if found.anew.result.fits else verdict_text(found.anew))
+    return lines
+
+
+def _wrapped(*texts: str) -> list[str]:
+    """Each text from a new line on; nothing of an empty one."""
+    return [line for text in texts for line in wrap(text, WIDTH, break_on_hyphens=False)]

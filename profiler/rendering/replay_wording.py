@@ -1,0 +1,153 @@
+"""Sentences about a replayed history, for its table and its figure."""
+
+from collections.abc import Iterator, Sequence
+
+from profiler.allocator.alloc_conf import alloc_conf_text
+from profiler.allocator.answer import Capacity, CapacitySource, Question, Scenario
+from profiler.allocator.config import AllocatorConfig
+from profiler.allocator.course import BEFORE, OutOfMemory
+from profiler.allocator.recorded import RecordedComparison
+from profiler.allocator.refusal import size_text
+from profiler.domain.context import cuda_context_bytes
+from profiler.domain.units import gib_text
+
+MOST_SHOWN = 3
+"""Of entries that ran out of memory."""
+ORIGIN_NOTE = (
+    "Segments of the recorded column are read from the snapshot, its blocks are replayed by the model. All other "
+    "columns are replayed by the model, not measured."
+)
+ANEW_NOTE = (
+    "Begun anew: the blocks in use at the beginning are requested first, by address; what was only cached then is not "
+    "made again."
+)
+NOTHING_TRIED_NOTE = (
+    "Nothing else was tried: its segments are expandable already. Name other settings with alloc_conf= or another "
+    "card with gpu=."
+)
+COMPARE_NOTE = "So compare the what-if with this column."
+
+
+def settings_text(config: AllocatorConfig) -> str:
+    """Settings as PYTORCH_ALLOC_CONF would write them."""
+    return alloc_conf_text(config) or "PyTorch's defaults"
+
+
+def first_text(comparison: RecordedComparison) -> str:
+    """What the history begins with."""
+    first = comparison.first
+    if not first.segments:
+        return "It begins with an empty cache."
+    number = "1 segment" if len(first.segments) == 1 else f"{len(first.segments):,} segments"
+    text = f"It begins in the middle: {size_text(first.reserved_bytes)} were held in {number}."
+    if comparison.unverified_entries:
+        text += f" Entries up to {comparison.unverified_entries - 1:,} belong to a request that began earlier."
+    return text
+
+
+def departure_text(comparison: RecordedComparison) -> str:
+    """Whether the model did what was recorded."""
+    if not comparison.is_consistent:
+        return (
+            f"It cannot be replayed, because its entries do not lead to its segments: {comparison.departure}. Was the "
+            "history still being recorded when the snapshot was made?"
+        )
+    if comparison.is_equal:
+        return "Replayed by the model: equal to the recording, every block and every segment."
+    if comparison.departure:
+        return (
+            f"Replayed by the model: equal to the recording up to {comparison.departure}. The recorded column ends "
+            "there."
+        )
+    return "Replayed by the model: the segments at the end are not the recorded ones."
+
+
+def conditions_text(question: Question, scenario: Scenario) -> str:
+    """What was changed for the what-if."""
+    settings = settings_text(scenario.config)
+    if question.is_empty:
+        changed = f"{settings}, tried because neither alloc_conf= nor gpu= was given."
+    elif question.alloc_conf is None:
+        changed = f"the recorded settings, {settings}."
+    else:
+        changed = f"{settings}."
+    return " ".join([changed, capacity_text(scenario), *notes_on_settings(scenario.config)])
+
+
+def capacity_text(scenario: Scenario) -> str:
+    """How much memory the process could take in a scenario, and how that is known."""
+    match scenario.capacity.source, scenario.capacity.size_bytes, scenario.gpu:
+        case CapacitySource.GPU, int(size), gpu if gpu is not None:
+            context = cuda_context_bytes(gpu.compute_capability)
+            return (
+                f"On {gpu.name} the process can take {gib_text(size, 2)}: {gib_text(gpu.memory_bytes, 2)} without the "
+                f"CUDA context, which is assumed to be {gib_text(context, 2)}."
+            )
+        case CapacitySource.OOM, int(size), _:
+            return f"The card is the recorded one: {gib_text(size, 2)} for the process, as seen when it ran out."
+        case CapacitySource.FULL, int(size), _:
+            most = scenario.capacity.most_bytes
+            known = f"at least {gib_text(size, 2)}" if most is None else f"{gib_text(size, 2)} to {gib_text(most, 2)}"
+            return f"The card is the recorded one, which was full at times: {known} for the process."
+    return "The card has no limit: a snapshot does not say how much memory there was. Name one with gpu=."
+
+
+def verdict_text(scenario: Scenario) -> str:
+    """Whether the program would have run to its end; empty if there is no limit that it could have met."""
+    result = scenario.result
+    if scenario.might_fit and not result.fits and scenario.capacity.most_bytes is not None:
+        refusals = [*result.course.refusals, *([result.refused] if result.refused is not None else [])]
+        return (
+            f"Whether it would have fitted is open: with the least of that it runs out of memory at "
+            f"{entries_text([refusal.entry for refusal in refusals])}, with the most it fits."
+        )
+    if result.refused is not None:
+        return f"It would have run out of memory {refusal_text(result.refused)} Its column ends there."
+    if result.course.refusals:
+        refused = entries_text([refusal.entry for refusal in result.course.refusals])
+        served = f" What was refused at {entries_text(result.served)} would have been served." if result.served else ""
+        return f"It would have run out of memory as recorded, at {refused}.{served}"
+    if result.served:
+        return f"It would have fitted: what was refused at {entries_text(result.served)} would have been served."
+    return "" if scenario.capacity.size_bytes is None else "It would have fitted."
+
+
+def refusal_text(refusal: OutOfMemory) -> str:
+    """Where a request was refused, and what memory was like then; the end of a sentence, and another one."""
+    where = "before the first entry" if refusal.entry == BEFORE else f"at entry {refusal.entry:,}"
+    driver = "" if refusal.driver_free_bytes is None else f", {size_text(refusal.driver_free_bytes)} left on the card"
+    cached = refusal.reserved_bytes - refusal.allocated_bytes
+    return (
+        f"{where}: {size_text(refusal.requested_bytes)} requested, {size_text(refusal.allocated_bytes)} allocated of "
+        f"{size_text(refusal.reserved_bytes)} reserved{driver}. Of {size_text(cached)} that were cached and free, the "
+        f"largest block that the request could use had {size_text(refusal.largest_free_bytes)}."
+    )
+
+
+def entries_text(numbers: Sequence[int]) -> str:
+    """The first of some entries, and how many more there are."""
+    shown = ", ".join(f"{number:,}" for number in numbers[:MOST_SHOWN])
+    more = len(numbers) - MOST_SHOWN
+    return f"{'entry' if len(numbers) == 1 else 'entries'} {shown}" + (f" and {more:,} more" if more > 0 else "")
+
+
+def notes_on_settings(config: AllocatorConfig) -> Iterator[str]:
+    """What settings do not do, where a reader might expect it."""
+    if config.garbage_collection_threshold > 0:
+        if config.per_process_memory_fraction >= 1:
+            yield (
+                "garbage_collection_threshold changes nothing here: PyTorch collects only where "
+                "per_process_memory_fraction is below 1."
+            )
+        elif config.expandable_segments:
+            yield "garbage_collection_threshold changes nothing here: expandable segments are not collected."
+
+
+def short_capacity_text(capacity: Capacity, gpu_name: str | None) -> str:
+    """The limit in a figure: how much, and whose memory it is; empty if there is none."""
+    if capacity.size_bytes is None:
+        return ""
+    size = gib_text(capacity.size_bytes, 2)
+    if capacity.source is CapacitySource.GPU:
+        return f"{size} ({gpu_name} without the CUDA context)"
+    return f"{size} or more (the recorded card)" if capacity.source is CapacitySource.FULL else f"{size} (as recorded)"

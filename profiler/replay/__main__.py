@@ -1,0 +1,7 @@
+"""`python -m profiler.replay`."""
+
+import sys
+
+from profiler.replay.main import main
+
+sys.exit(main())

@@ -1,0 +1,144 @@
+"""`python -m profiler.replay SNAPSHOT [key=value ...]`: a recorded memory history, as it was and as it would have been.
+
+Exit codes: 0 there is an answer (that it would not have fitted is one), 2 something is wrong with the input. Of several
+snapshots those that cannot be read are named, and the code is 2 only if none could be.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from profiler.allocator.answer import Answer, Question, answer
+from profiler.allocator.history import read_history
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, ProfilerError, UsageError
+from profiler.rendering.replay_json import answer_mapping, replay_json
+from profiler.rendering.replay_table import replay_table
+from profiler.replay.command import FIGURE_SUFFIXES, Command, OutputFormat, read_command
+from profiler.storage.atomic import write_atomically
+from profiler.storage.recorded_snapshot import load_snapshot, snapshot_files
+
+_USAGE = """\
+python -m profiler.replay SNAPSHOT [key=value ...]
+
+What a program did to a card's memory, out of a snapshot that it wrote with
+torch.cuda.memory._dump_snapshot: peaks, fragmentation, what ran out of memory,
+and what would have been with other settings or on another card.
+SNAPSHOT is a .pickle, .pkl or .pickle.gz, or a folder of them; several may be
+given. Nothing that the files contain is run.
+
+  alloc_conf=TEXT   what if PYTORCH_ALLOC_CONF had been TEXT, such as
+                    expandable_segments:True,max_split_size_mb:128
+  gpu=NAME          what if the card had been NAME, such as a100-40gb
+  device=N          which of the snapshot's devices; that with most entries if
+                    not given
+  figure=PATH       draw it, as .png or .svg; a folder for several snapshots
+  format=FORMAT     table (80 columns) or json
+
+Without alloc_conf and gpu, expandable_segments:True is tried.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print what `argv` (without the program) asks for; returns the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    try:
+        command = read_command(words)
+        if command.wants_help:
+            return _print(_USAGE)
+        if command.faults:
+            raise UsageError(command.faults)
+        return _replay(command)
+    except ProfilerError as error:
+        _print_error(error)
+        return error.exit_code
+
+
+def _replay(command: Command) -> int:
+    files = [path for each in command.paths for path in (snapshot_files(each) if each.is_dir() else (each,))]
+    figures = _figure_paths(command, files)
+    answered: list[dict[str, object]] = []
+    unreadable: dict[str, str] = {}
+    for path, figure in zip(files, figures, strict=True):
+        try:
+            found = _answer(command, path)
+        except UsageError as error:
+            unreadable[str(path)] = _about(path, error)
+            _print_error(unreadable[str(path)])
+            continue
+        if figure is not None and found.comparison.is_consistent:
+            _draw(figure, path.name, found)
+        if command.output_format is OutputFormat.TABLE:
+            _print(("\n" if answered else "") + replay_table(path.name, found))
+        # Of the histories themselves nothing is kept: those of a folder may be more than fit into memory.
+        answered.append(answer_mapping(str(path), found))
+    if command.output_format is OutputFormat.JSON:
+        _print(replay_json(answered, unreadable))
+    return EXIT_OK if answered else EXIT_USAGE
+
+
+def _answer(command: Command, path: Path) -> Answer:
+    history = read_history(load_snapshot(path), device=command.device)
+    return answer(history, Question(alloc_conf=command.alloc_conf, gpu=command.gpu))
+
+
+def _about(path: Path, error: UsageError) -> str:
+    """What is wrong with a file, with its name in each sentence."""
+    sentences = str(error).splitlines()
+    return "\n".join(sentence if str(path) in sentence else f"{path}: {sentence}" for sentence in sentences)
+
+
+def _figure_paths(command: Command, files: Sequence[Path]) -> list[Path | None]:
+    """Where the figure of each file goes.
+
+    Raises:
+        UsageError: The ending is of no format, or several snapshots would go to one file.
+    """
+    path = command.figure
+    if path is None:
+        return [None] * len(files)
+    is_file = path.suffix in FIGURE_SUFFIXES
+    if is_file and len(files) == 1:
+        return [path]
+    if is_file:
+        allowed = f"is one file, and there are {len(files)} snapshots"
+        raise UsageError([Fault(key="figure", found=str(path), allowed=allowed, way_out="Name a folder.")])
+    if len(files) == 1 and not path.is_dir():
+        allowed = f"must end in {' or '.join(FIGURE_SUFFIXES)}, or be a folder"
+        raise UsageError([Fault(key="figure", found=str(path), allowed=allowed)])
+    found: list[Path | None] = []
+    for file in files:
+        stem, number = file.name.partition(".")[0], 1
+        while path / _figure_name(stem, number) in found:
+            number += 1
+        found.append(path / _figure_name(stem, number))
+    return found
+
+
+def _figure_name(stem: str, number: int) -> str:
+    """Of files that differ in their folder or ending only, all but the first are numbered."""
+    return f"{stem}.png" if number == 1 else f"{stem}-{number}.png"
+
+
+def _draw(path: Path, name: str, found: Answer) -> None:
+    # matplotlib takes longer to import than everything else together.
+    from profiler.rendering.figures.files import as_png, as_svg
+    from profiler.rendering.figures.replayed import replay_figure
+
+    figure = replay_figure(name, found)
+    write_atomically(path, as_svg(figure) if path.suffix == ".svg" else as_png(figure))
+
+
+def _print_error(error: object) -> None:
+    sys.stderr.write(f"{error}\n")
+
+
+def _print(text: str) -> int:
+    """Write `text`; a reader such as `head` may have seen enough before its end."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more at its end, and would complain there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_OK
