@@ -13,8 +13,11 @@ gc.disable()
 _log = logging.getLogger("bitsandbytes.backends.cpu.ops")
 _level, _log.level = _log.level, logging.ERROR
 
-import profiler.worker.real  # noqa: E402  # after the line above, or it warns all the same
-import profiler.worker.simulated  # noqa: E402, F401
+from profiler.measurement.untouched_cuda import untouched_cuda  # noqa: E402
+
+with untouched_cuda():
+    import profiler.worker.real  # after the line above, or it warns all the same
+    import profiler.worker.simulated  # noqa: F401
 
 _log.level = _level
 

@@ -68,6 +68,8 @@ class StepPeak:
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     time_s: float
+    context_bytes: int | None = None
+    """What CUDA held beyond torch's memory where the phase ended; it grows as libraries load kernels and plans."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,3 +13,8 @@ def as_gib(size_bytes: float) -> float:
 def gib_text(size_bytes: float, digits: int = 1) -> str:
     """`size_bytes` as a text in GiB, such as ``"12.3 GiB"``."""
     return f"{as_gib(size_bytes):.{digits}f} GiB"
+
+
+def mib_text(size_bytes: float, digits: int = 1) -> str:
+    """`size_bytes` as a text in MiB, such as ``"894.0 MiB"``."""
+    return f"{size_bytes / MIB:.{digits}f} MiB"

@@ -1,5 +1,6 @@
 """One trial in one fresh process, from a warmed process: time-outs, locks, what is already done."""
 
+from profiler.execution.child import EndOfSweepError
 from profiler.execution.gpus import GpuPool, GpuUnusableError
 from profiler.execution.heartbeat import beat
 from profiler.execution.job import SweepObserver, WorkerJob
@@ -9,6 +10,7 @@ from profiler.execution.running import MAX_FAILURES_IN_A_ROW, TooManyFailuresErr
 
 __all__ = [
     "MAX_FAILURES_IN_A_ROW",
+    "EndOfSweepError",
     "GpuPool",
     "GpuUnusableError",
     "Pruning",

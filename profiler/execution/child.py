@@ -18,8 +18,15 @@ from profiler.execution.job import WorkerJob
 EXIT_OWN_MEMORY_ERROR = 112
 """A worker's exit code after a `MemoryError`: the host, not the GPU, had no more memory."""
 
+EXIT_END_OF_SWEEP = 113
+"""A worker's exit code after an `EndOfSweepError`."""
+
 _OOM_SCORE_ADJ = "800"
 """Of -1000 (never) to 1000 (first); anybody may raise their own."""
+
+
+class EndOfSweepError(Exception):
+    """Raised by a worker for a cause that every other worker would meet too; the text is the user's sentence."""
 
 
 def run_child(job: WorkerJob, target: str) -> None:
@@ -40,6 +47,10 @@ def run_child(job: WorkerJob, target: str) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu_uuid
     try:
         _resolve(target)(job)
+    except EndOfSweepError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.stderr.flush()
+        os._exit(EXIT_END_OF_SWEEP)
     except MemoryError:
         traceback.print_exc()
         sys.stderr.flush()

@@ -61,6 +61,7 @@ def run_trials(
 
     Raises:
         TooManyFailuresError: `MAX_FAILURES_IN_A_ROW` trials one after another had no answer.
+        UnfitWorkersError: A worker found out that none of them can run a trial.
         GpuUnusableError: Trials are left, and no GPU to run them on.
         KeyboardInterrupt: Ctrl-C. As with any exception, workers are ended and finished records stay.
     """

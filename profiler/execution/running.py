@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from typing import Self
 
-from profiler.domain.errors import EXIT_TOO_MANY_FAILURES, ProfilerError
+from profiler.domain.errors import EXIT_INTERNAL, EXIT_TOO_MANY_FAILURES, ProfilerError
 from profiler.domain.outcome import Outcome, Status, TrialRecord
 from profiler.domain.trial import Backend, PlannedTrial, run_key
+from profiler.execution.child import EXIT_END_OF_SWEEP
 from profiler.execution.conditions import Conditions
 from profiler.execution.gpus import GpuSlot, GpuUnusableError
 from profiler.execution.heartbeat import Heartbeat
@@ -17,7 +18,7 @@ from profiler.execution.host_memory import oom_kills
 from profiler.execution.job import WorkerJob
 from profiler.execution.lock import Lock, take_lock
 from profiler.execution.stamp import stamp_of
-from profiler.execution.verdict import judge
+from profiler.execution.verdict import judge, last_lines
 from profiler.execution.warm import start_process
 from profiler.execution.worker_process import Sibling, WorkerProcess
 
@@ -31,6 +32,12 @@ class TooManyFailuresError(ProfilerError):
     """Trial after trial fails: the cause is not in the trials."""
 
     exit_code = EXIT_TOO_MANY_FAILURES
+
+
+class UnfitWorkersError(ProfilerError):
+    """No worker of this sweep can run a trial, for a cause that lies in none of them."""
+
+    exit_code = EXIT_INTERNAL
 
 
 @dataclass(kw_only=True)
@@ -66,6 +73,7 @@ class RunningSweep:
 
         Raises:
             TooManyFailuresError: Trial after trial had no answer.
+            UnfitWorkersError: A worker found out that none of them can run a trial.
             GpuUnusableError: Trials are left, and no GPU to run them on.
         """
         while self.pending or self.running:
@@ -216,6 +224,12 @@ class RunningSweep:
 
     def _conclude(self, worker: WorkerProcess) -> None:
         """Give an ended worker's trial its record, tell the observer, and count failures."""
+        if worker.exit_code == EXIT_END_OF_SWEEP:
+            self._free_gpu(worker, fault="")
+            worker.clean_up()
+            sentence = last_lines(worker.stderr_path)
+            worker.stderr_path.unlink(missing_ok=True)
+            raise UnfitWorkersError(sentence)
         fault = self._gpu_fault(worker)
         try:
             record = self._fresh_record(worker, fault)

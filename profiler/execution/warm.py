@@ -11,6 +11,7 @@ from types import ModuleType
 
 from profiler.execution.child import run_child
 from profiler.execution.job import WorkerJob
+from profiler.measurement.visible import capability_environment, visible_gpus
 
 PRELOAD = ("profiler.worker_imports",)
 """Modules that the warmed process imports, by name: the parent itself must not import torch."""
@@ -22,7 +23,7 @@ def warm_up(preload: Sequence[str], *, jobs: int) -> None:
     A module that cannot be imported is left for the worker to complain about.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(list(preload))
-    with _environment(_worker_environment(jobs)), _main_module_hidden():
+    with _environment(_warm_environment(jobs)), _main_module_hidden():
         forkserver.ensure_running()
 
 
@@ -34,6 +35,11 @@ def start_process(job: WorkerJob, target: str, *, jobs: int) -> BaseProcess:
     with _environment(_worker_environment(jobs)), _main_module_hidden():
         process.start()
     return process
+
+
+def _warm_environment(jobs: int) -> Mapping[str, str]:
+    """Variables of the warmed process: those of a worker, and what its imports would else ask CUDA for."""
+    return {**_worker_environment(jobs), **capability_environment(visible_gpus().gpus)}
 
 
 def _worker_environment(jobs: int) -> Mapping[str, str]:

@@ -51,6 +51,9 @@ class CudaDevice(Counters, Protocol):
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Whether `error` says that the GPU's memory ran out."""
 
+    def has_no_handle(self, error: BaseException) -> bool:
+        """Whether `error` says that a library could not make its handle, which a full card looks like too."""
+
     def when_out_of_memory(self, callback: OutOfMemoryCallback) -> None:
         """Have `callback` called at each out-of-memory error, where this torch can."""
 

@@ -40,6 +40,8 @@ class GpuMemory:
     total_bytes: int
     used_bytes: int
     """Without what the driver keeps for itself, where the driver can tell the two apart."""
+    free_bytes: int
+    """What a process can still take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +99,8 @@ class GpuProbe:
         self._reasons: dict[str, str] = {}
         self._given_up: set[str] = set()
         self._seen_own = False
+        self._there_before: frozenset[int] | None = None
+        self._newcomer: int | None = None
         self._listed: tuple[GpuProcess, ...] | None = None
 
     @property
@@ -112,16 +116,40 @@ class GpuProbe:
         memory = self._read("device memory", self._nvml.memory)
         return None if memory is None else memory.used_bytes
 
+    def free_bytes(self) -> int | None:
+        """Memory that a process can still take."""
+        memory = self._read("device memory", self._nvml.memory)
+        return None if memory is None else memory.free_bytes
+
+    def before_the_trial(self) -> int | None:
+        """Memory in use before our process touches the GPU; who is listed now is none of ours."""
+        self._there_before = frozenset(p.pid for p in self._read("process memory", self._nvml.processes) or ())
+        return self.used_bytes()
+
     def process_bytes(self) -> int | None:
-        """Memory of our own processes; None where the driver does not list them by their numbers here."""
+        """Memory of our own processes; None where the driver does not say which they are.
+
+        In a container the driver lists the numbers that processes have on the host. Then the one process that was not
+        there before the trial is ours, if it is the only one when we first look.
+        """
         self._listed = self._read("process memory", self._nvml.processes)
         if self._listed is None:
             return None
-        own = self._own_processes()
+        own = self._own_processes() | self._only_newcomer(self._listed)
         found = [process.used_bytes for process in self._listed if process.pid in own]
         known = [size for size in found if size is not None]
         self._seen_own = self._seen_own or bool(known)
         return sum(known) if known and len(known) == len(found) else None
+
+    def _only_newcomer(self, listed: tuple[GpuProcess, ...]) -> frozenset[int]:
+        if self._there_before is None:
+            return frozenset()
+        if self._newcomer is None:
+            newcomers = {process.pid for process in listed} - self._there_before
+            # More than one: who is ours is not known, now or later.
+            self._there_before = None if len(newcomers) > 1 else self._there_before
+            self._newcomer = newcomers.pop() if len(newcomers) == 1 else None
+        return frozenset() if self._newcomer is None else frozenset({self._newcomer})
 
     def others(self) -> tuple[GpuProcess, ...]:
         """The processes on the GPU that are not ours, as far as the driver says."""

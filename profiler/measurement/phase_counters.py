@@ -30,6 +30,7 @@ class _Stretch:
 
     allocated_bytes: int = 0
     reserved_bytes: int = 0
+    context_bytes: int | None = None
     time_s: float = 0.0
 
 
@@ -40,9 +41,20 @@ class PhaseCounters:
     """
 
     def __init__(
-        self, counters: Counters, *, clock: Callable[[], float], at_border: Callable[[int], None] = lambda _: None
+        self,
+        counters: Counters,
+        *,
+        clock: Callable[[], float],
+        at_border: Callable[[int], int | None] = lambda _: None,
     ) -> None:
-        """`clock` is monotonic; `at_border` is called where a phase ends, with its peak of reserved memory."""
+        """Start outside of all phases.
+
+        Args:
+            counters: What is read and reset.
+            clock: Monotonic, in seconds.
+            at_border: Called where a phase ends, with its peak of reserved memory; returns the bytes of the CUDA
+                context then, or None.
+        """
         self._counters = counters
         self._clock = clock
         self._at_border = at_border
@@ -92,7 +104,7 @@ class PhaseCounters:
         now_s = self._clock()
         stretch.time_s += now_s - self._since_s
         self._since_s = now_s
-        self._at_border(reserved)
+        stretch.context_bytes = _larger(stretch.context_bytes, self._at_border(reserved))
 
     def times_finished(self, phase: Phase) -> int:
         """How often the phase was entered and left again."""
@@ -106,10 +118,15 @@ class PhaseCounters:
                 phase=phase,
                 peak_allocated_bytes=stretch.allocated_bytes,
                 peak_reserved_bytes=stretch.reserved_bytes,
+                context_bytes=stretch.context_bytes,
                 time_s=stretch.time_s,
             )
             for (step, phase), stretch in self._stretches.items()
         )
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    return max((size for size in (one, other) if size is not None), default=None)
 
 
 def by_phase(steps: tuple[StepPeak, ...]) -> tuple[PhasePeak, ...]:

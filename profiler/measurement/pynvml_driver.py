@@ -45,7 +45,7 @@ class PynvmlDriver:
     def memory(self, uuid: str) -> GpuMemory:
         """The second version of the call leaves out what the driver keeps for itself; the first is for old drivers."""
         memory = self._ask(lambda: self._memory(self._handle(uuid)))
-        return GpuMemory(total_bytes=int(memory.total), used_bytes=int(memory.used))
+        return GpuMemory(total_bytes=int(memory.total), used_bytes=int(memory.used), free_bytes=int(memory.free))
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         """Processes with a CUDA context."""

@@ -1,6 +1,6 @@
 """torch's CUDA, as `CudaDevice` asks for it. Importing this touches no GPU; the first call may."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -10,6 +10,13 @@ from profiler.measurement.cuda import OutOfMemoryCallback
 _DEVICE = 0
 _NO_MEMORY_LEFT = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "cudaErrorMemoryAllocation")
 """What libraries that ask the driver themselves (cuBLAS, bitsandbytes) say."""
+_NO_HANDLE = (
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_INTERNAL_ERROR",
+)
+"""What libraries say that could not make their handle: on a full card, and for other reasons."""
 
 
 class TorchCuda:
@@ -17,8 +24,7 @@ class TorchCuda:
 
     def set_allocator_settings(self, settings: str) -> None:
         """As `PYTORCH_ALLOC_CONF`."""
-        set_settings = cast("Callable[[str], None]", torch.cuda.memory._set_allocator_settings)
-        set_settings(settings)
+        torch._C._accelerator_setAllocatorSettings(settings)
 
     def name(self) -> str:
         """`get_device_properties(0).name`."""
@@ -90,7 +96,11 @@ class TorchCuda:
         """Torch's own error, or a library's words for the same."""
         if isinstance(error, torch.OutOfMemoryError):
             return True
-        return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY_LEFT)
+        return _says(error, _NO_MEMORY_LEFT)
+
+    def has_no_handle(self, error: BaseException) -> bool:
+        """A library's words for it."""
+        return _says(error, _NO_HANDLE)
 
     def when_out_of_memory(self, callback: OutOfMemoryCallback) -> None:
         """Torch's observer of such errors, called before the error is raised; builds without CUDA have none."""
@@ -105,3 +115,7 @@ class TorchCuda:
     def snapshot(self) -> Mapping[str, Any]:
         """`torch.cuda.memory._snapshot`."""
         return cast("Mapping[str, Any]", torch.cuda.memory._snapshot(_DEVICE))
+
+
+def _says(error: BaseException, words: tuple[str, ...]) -> bool:
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)

@@ -2,9 +2,12 @@
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
+
+CAPABILITIES = "GRPO_VRAM_COMPUTE_CAPABILITIES"
+"""Environment variable: the compute capability of each visible GPU in the order of CUDA's indices, ``"9.0,8.6"``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +18,8 @@ class VisibleGpu:
     name: str
     memory_bytes: int
     """The driver's total; torch reports a little less."""
+    compute_capability: tuple[int, int] | None = None
+    """(major, minor); None where the driver does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +62,30 @@ def visible_gpus(*, environment: Mapping[str, str] | None = None, nvml: ModuleTy
     return VisibleGpus(gpus=tuple(gpus), note=note, driver_version=driver_version)
 
 
+def capability_environment(gpus: Iterable[VisibleGpu]) -> Mapping[str, str]:
+    """Return `CAPABILITIES` for a process that must not ask CUDA; empty if the driver does not name every one."""
+    known = [gpu.compute_capability for gpu in gpus]
+    if not known or None in known:
+        return {}
+    return {CAPABILITIES: ",".join(f"{found[0]}.{found[1]}" for found in known if found is not None)}
+
+
 def _describe(nvml: ModuleType, index: int) -> VisibleGpu:
     device = nvml.nvmlDeviceGetHandleByIndex(index)
     return VisibleGpu(
         uuid=_text(nvml.nvmlDeviceGetUUID(device)),
         name=_text(nvml.nvmlDeviceGetName(device)),
         memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(device).total),
+        compute_capability=_compute_capability(nvml, device),
     )
+
+
+def _compute_capability(nvml: ModuleType, device: object) -> tuple[int, int] | None:
+    try:
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(device)
+    except nvml.NVMLError:
+        return None
+    return int(major), int(minor)
 
 
 def _text(value: str | bytes) -> str:

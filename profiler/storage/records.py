@@ -13,13 +13,13 @@ from profiler.domain.trial import TrialSpec
 from profiler.storage.atomic import StorageError, remove_partial, write_atomically
 from profiler.storage.typed_json import JSON, JsonMismatchError, from_json, to_json
 
-RECORD_SCHEMA_VERSION = 4
+RECORD_SCHEMA_VERSION = 5
 """Raised with every field that is added, and when a stored record would no longer be read as it was meant.
 
-3 added what is measured on a real GPU, 4 what a full card cannot get back. Earlier records have none of it and are read
-as such."""
+3 added what is measured on a real GPU, 4 what a full card cannot get back, 5 the context in each step's phases. Earlier
+records have none of it and are read as such."""
 
-_READ_WITH_DEFAULTS = (2, 3)
+_READ_WITH_DEFAULTS = (2, 3, 4)
 """Earlier versions whose records lack only fields that have a default."""
 
 

@@ -201,6 +201,11 @@ STEPS = (
     _size("peak_allocated_bytes", "most bytes in tensors at once, by torch's exact counter", ""),
     _size("peak_reserved_bytes", "most bytes held by torch's allocator, by its exact counter", ""),
     _column("time_s", _REAL, "s", "how long it lasted"),
+    _size(
+        "context_bytes",
+        "what CUDA held beyond torch's memory where the phase ended",
+        "what others had on the GPU is not known, or paged optimizer states hide it",
+    ),
 )
 """`steps.parquet`: a row a phase of an optimizer step, measured trials only."""
 

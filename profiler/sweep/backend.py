@@ -47,7 +47,7 @@ def real_gpu_faults(
     if backend is not Backend.CUDA:
         way_out = "backend=simulated runs the same trainer on a GPU that is not there."
         return [Fault(key="backend", found="cuda", allowed=f"needs a GPU, but {reason}", way_out=way_out)]
-    smallest = min(gpu.memory_bytes for gpu in visible.gpus)
+    smallest = min(visible.gpus, key=lambda gpu: gpu.memory_bytes)
     caps = dict.fromkeys(gpu for point in on_gpu if isinstance(gpu := point.get("gpu"), str) and gpu in KNOWN_GPUS)
     return [
         Fault(
@@ -55,12 +55,13 @@ def real_gpu_faults(
             found=cap,
             allowed=(
                 f"a real card can only be capped to a smaller one; this has {gib_text(KNOWN_GPUS[cap].memory_bytes)}, "
-                f"the card here {gib_text(smallest)}"
+                f"the card here {gib_text(smallest.memory_bytes)}"
             ),
             way_out="backend=simulated can pretend any card.",
         )
         for cap in caps
-        if KNOWN_GPUS[cap].memory_bytes > smallest
+        if KNOWN_GPUS[cap].memory_bytes > smallest.memory_bytes
+        and not KNOWN_GPUS[cap].is_called(smallest.name, smallest.memory_bytes)
     ]
 
 

@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +21,8 @@ from profiler.analysis.gpu_time import gpu_time
 from profiler.config.architecture import read_architecture
 from profiler.config.demand import needs_no_more
 from profiler.config.grid import Grid, expand, read_grid
-from profiler.config.labels import labels
+from profiler.config.identity import trial_id
+from profiler.config.labels import relabelled
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.run_settings import RunSettings, read_run_settings
 from profiler.config.specification import ArchitectureLookup, parse_points
@@ -182,8 +183,9 @@ def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs
     if not pending:
         return
     pruning = Pruning(needs_no_more=needs_no_more) if settings.prune else None
-    if pruning is not None:
-        pruning.learn([record for record in found.values() if record is not None])
+    if pruning is not None and settings.resume and sweep.gpu_uuids:
+        # Those of earlier sweeps too: a refusal by the whole card implies one by the capped card.
+        pruning.learn([record for record in store.read_all() if _is_of_this_card(sweep, record)])
     with WhileReadable(parts.watch(len(pending))) as observer:
         given_up = parts.run_trials(
             in_order_of_learning(pending, needs_no_more) if pruning is not None else pending,
@@ -203,6 +205,13 @@ def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs
         )
     for sentence in given_up:
         complain(sentence)
+
+
+def _is_of_this_card(sweep: Sweep, record: TrialRecord) -> bool:
+    """Whether a record was measured on the sweep's card, with its driver and its versions: its name says so."""
+    if record.spec.backend is not Backend.CUDA:
+        return False
+    return record.trial_id == trial_id(record.spec, sweep.versions, hardware=sweep.hardware)
 
 
 def _is_pending(sweep: Sweep, trial: PlannedTrial, record: TrialRecord | None) -> bool:
@@ -228,7 +237,7 @@ def _assemble(
     sweep: Sweep, parts: SweepParts, *, estimate: Callable[[TrialSpec], Estimate], command_line: str
 ) -> Sequence[TrialRecord]:
     """Tables of everything stored in the folder, of interrupted sweeps too; gives the records."""
-    records = _relabelled(parts.open_store(sweep.folder).read_all())
+    records = relabelled(parts.open_store(sweep.folder).read_all())
     parts.write_tables(
         sweep.folder,
         records,
@@ -261,9 +270,3 @@ def _conclude(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, rec
 
 def _answered(record: TrialRecord | None) -> bool:
     return record is not None and record.outcome.status.answered
-
-
-def _relabelled(records: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Records labelled among each other: those of earlier sweeps differ in keys that no single sweep varied."""
-    written = labels([record.spec for record in records])
-    return [replace(record, label=label) for record, label in zip(records, written, strict=True)]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from profiler.domain.gpu import KNOWN_GPUS, Gpu
+from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.units import GIB, MIB, gib_text
 from profiler.measurement.cuda import CudaDevice
 
@@ -39,7 +39,7 @@ def prepare_card(cuda: CudaDevice, gpu: str | None, context_bytes: Callable[[tup
     if gpu is None:
         return Card(title=name, memory_bytes=total, allocator_limit_bytes=None)
     target = KNOWN_GPUS[gpu]
-    if _is_it(target, name, total):
+    if target.is_called(name, total):
         return Card(title=name, memory_bytes=total, allocator_limit_bytes=None)
     limit = target.memory_bytes - context_bytes(target.compute_capability)
     if limit + _MARGIN_BYTES > cuda.free_bytes():
@@ -55,8 +55,3 @@ def prepare_card(cuda: CudaDevice, gpu: str | None, context_bytes: Callable[[tup
         )
     size = f"{target.memory_bytes / GIB:.0f} GiB"
     return Card(title=f"{name} capped to {size}", memory_bytes=target.memory_bytes, allocator_limit_bytes=limit)
-
-
-def _is_it(target: Gpu, name: str, total_bytes: int) -> bool:
-    """Whether the card at hand is the one that was named: nothing to cap."""
-    return name == target.title and total_bytes <= target.memory_bytes + _MARGIN_BYTES

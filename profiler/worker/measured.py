@@ -12,8 +12,9 @@ from profiler.domain.memory import Phase
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import Outcome, OutOfMemory, Sample, Status
 from profiler.domain.trial import TrialSpec
+from profiler.domain.units import MIB
 from profiler.measurement.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity
-from profiler.measurement.contention import taken_by_others, unexplained
+from profiler.measurement.contention import BorderReading, contention
 from profiler.measurement.cuda import CudaDevice
 from profiler.measurement.growth import growth
 from profiler.measurement.nvml import GpuLostError, GpuProbe, Nvml, NvmlError
@@ -28,6 +29,9 @@ SNAPSHOT_ENTRIES = 100_000
 
 _BROKEN = ("uncorrectable ECC error", "GPU is lost", "fallen off the bus", "Hardware stack error")
 """CUDA's words for a GPU that broke."""
+
+FULL_BYTES = 256 * MIB
+"""With less than this left on the card, a library that cannot make its handle has run out of memory."""
 
 
 class TrialObserver(Protocol):
@@ -108,10 +112,9 @@ class _Standing:
 
 @dataclass
 class _Borders:
-    """What `mem_get_info` said where phases ended."""
+    """What `mem_get_info` and the driver said where phases ended."""
 
-    beside_torch_bytes: list[int] = field(default_factory=list)
-    """In use, less torch's, less what others had before: CUDA's context and kernels."""
+    readings: list[BorderReading] = field(default_factory=list)
     peak_device_bytes: int = 0
     peak_inactive_split_bytes: int = 0
 
@@ -127,10 +130,11 @@ class _MeasuredTrial:
         self._snapshot: Mapping[str, Any] | None = None
         self._retries_before = 0
         self.uuid = task.gpu_uuid
+        self._probe: GpuProbe | None = self._probe_of(self.uuid) if self.uuid else None
 
     def run(self, train: Train) -> Measured:
         # Before CUDA is touched: what is in use now is others'.
-        before = self._probe(self.uuid).used_bytes() if self.uuid else None
+        before = self._probe.before_the_trial() if self._probe else None
         if self._task.spec.alloc_conf:
             self._cuda.set_allocator_settings(self._task.spec.alloc_conf)
         self._card = prepare_card(self._cuda, self._task.spec.gpu, self._tools.assumed_context_bytes)
@@ -141,7 +145,7 @@ class _MeasuredTrial:
         if self._task.snapshot:
             self._cuda.record_history(most_entries=self._task.history_entries)
         self._counters = PhaseCounters(self._cuda, clock=self._tools.clock, at_border=self._at_border)
-        probe = self._probe(self.uuid)
+        probe = self._probe = self._probe or self._probe_of(self.uuid)
         sampler = Sampler(
             probe, clock=self._tools.clock, where=self._counters.where, period_s=self._tools.sample_period_s or PERIOD_S
         )
@@ -168,19 +172,27 @@ class _MeasuredTrial:
 
     # ---- in between --------------------------------------------------------------------------------------------------
 
-    def _probe(self, uuid: str) -> GpuProbe:
+    def _probe_of(self, uuid: str) -> GpuProbe:
         return GpuProbe(self._tools.nvml, uuid, own_processes=self._tools.own_processes)
 
-    def _at_border(self, peak_reserved_bytes: int) -> None:
+    def _at_border(self, peak_reserved_bytes: int) -> int | None:
+        """Read the card where a phase ends, and return the bytes of the CUDA context; None where they are not known."""
         inactive = self._cuda.peak_inactive_split_bytes()
         self._borders.peak_inactive_split_bytes = max(self._borders.peak_inactive_split_bytes, inactive)
         # Paged optimizer states lie in memory that neither torch nor its peak counts: nothing can be told apart.
         if self._before_bytes is None or self._task.spec.optim is Optimizer.PAGED_ADAMW_8BIT:
-            return
+            return None
         used = self._cuda.total_bytes() - self._cuda.free_bytes()
-        beside = max(0, used - self._cuda.reserved_bytes() - self._before_bytes)
-        self._borders.beside_torch_bytes.append(beside)
-        self._borders.peak_device_bytes = max(self._borders.peak_device_bytes, peak_reserved_bytes + beside)
+        context = max(0, used - self._cuda.reserved_bytes() - self._before_bytes)
+        self._borders.readings.append(BorderReading(context_bytes=context, others_bytes=self._others_bytes()))
+        self._borders.peak_device_bytes = max(self._borders.peak_device_bytes, peak_reserved_bytes + context)
+        return context
+
+    def _others_bytes(self) -> int | None:
+        """Memory of other programs now, by the driver; None where it does not say which process is ours."""
+        device = self._probe.used_bytes() if self._probe else None
+        own = self._probe.process_bytes() if self._probe else None
+        return None if device is None or own is None else device - own
 
     def _out_of_memory(self, requested_bytes: int, free_bytes: int) -> None:
         """At the very moment of the error: nothing has been freed yet."""
@@ -198,12 +210,17 @@ class _MeasuredTrial:
         try:
             return train(self)
         except Exception as error:
-            if self._cuda.is_out_of_memory(error):
+            if self._cuda.is_out_of_memory(error) or (self._cuda.has_no_handle(error) and self._is_full()):
                 return self._ran_out(str(error))
             broken = sampler.gpu_lost or next((words for words in _BROKEN if words in str(error)), "")
             if not broken:
                 raise
             return Outcome(status=Status.DEVICE_FAULT, message=f"{type(error).__name__}: {error}")
+
+    def _is_full(self) -> bool:
+        """Whether the card has next to nothing left at this instant; the error still holds what the trial held."""
+        free = self._probe.free_bytes() if self._probe else None
+        return (self._cuda.free_bytes() if free is None else free) < FULL_BYTES
 
     def _ran_out(self, message: str) -> Outcome:
         # The error still holds the frames that ran, so most of what stood then still stands.
@@ -240,15 +257,16 @@ class _MeasuredTrial:
         phases = by_phase(steps)
         highest = max(phases, key=lambda peak: peak.peak_allocated_bytes or 0, default=None)
         grown = growth(peak_of_steps(steps))
-        beside, seen = self._borders.beside_torch_bytes, sampled_max_device_bytes(samples)
-        device = self._borders.peak_device_bytes if beside else None
+        contexts = [reading.context_bytes for reading in self._borders.readings]
+        seen = sampled_max_device_bytes(samples)
+        device = self._borders.peak_device_bytes if contexts else None
         return replace(
             self._named(outcome, self._card),
             peak_allocated_bytes=highest.peak_allocated_bytes if highest else None,
             peak_phase=highest.phase if highest else None,
             peak_reserved_bytes=max((peak.peak_reserved_bytes or 0 for peak in phases), default=None),
             peak_device_bytes=device,
-            context_bytes=max(beside, default=None),
+            context_bytes=max(contexts, default=None),
             peak_inactive_split_bytes=self._borders.peak_inactive_split_bytes,
             alloc_retries=None if outcome.status is Status.DEVICE_FAULT else self._retries(),
             phases=with_activity(phases, samples),
@@ -280,8 +298,7 @@ class _MeasuredTrial:
         """What befell the GPU counts for more than what the trial found on it."""
         if sampler.gpu_lost:
             return replace(outcome, status=Status.DEVICE_FAULT, message=sampler.gpu_lost)
-        taken = taken_by_others(sampler.samples, before_bytes=self._before_bytes)
-        taken = taken or unexplained(self._borders.beside_torch_bytes)
+        taken = contention(sampler.samples, self._borders.readings, before_bytes=self._before_bytes)
         if taken and outcome.status in (Status.OK, Status.OOM):
             return replace(outcome, status=Status.CONTENDED, message=taken)
         return outcome

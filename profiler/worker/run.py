@@ -11,7 +11,8 @@ from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.outcome import Outcome, Status, TrialRecord
 from profiler.domain.trial import Backend, PlannedTrial
 from profiler.domain.units import KIB
-from profiler.execution import WorkerJob, beat
+from profiler.execution import EndOfSweepError, WorkerJob, beat
+from profiler.measurement.untouched_cuda import fork_problem
 from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.model_config import load_model_config
 from profiler.storage.records import RecordStore
@@ -24,6 +25,8 @@ def run_job(job: WorkerJob) -> None:
     if spec.backend is Backend.SIMULATED:
         _run_simulated(job, model_config)
         return
+    if spec.backend is Backend.CUDA and (problem := fork_problem()):
+        raise EndOfSweepError(problem)
     from profiler.storage.samples import write_samples  # pyarrow, which simulated trials do without
     from profiler.worker.real import run_real
 

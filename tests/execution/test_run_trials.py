@@ -4,10 +4,11 @@ from pathlib import Path
 import pytest
 from witness import Witness, is_gone, planned
 
-from profiler.domain.errors import EXIT_TOO_MANY_FAILURES
+from profiler.domain.errors import EXIT_INTERNAL, EXIT_TOO_MANY_FAILURES
 from profiler.domain.outcome import Status
 from profiler.execution import TooManyFailuresError
 from profiler.execution import worker_process as worker_process_module
+from profiler.execution.running import UnfitWorkersError
 
 
 def _notes(folder: Path, word: str) -> list[str]:
@@ -133,3 +134,12 @@ def test_an_observer_that_raises_leaves_no_worker_behind(run, store):
 
 def test_an_empty_plan_starts_nothing(run):
     assert run([]).calls == []
+
+
+def test_a_cause_that_every_worker_meets_ends_the_sweep_with_its_sentence(run, store):
+    with pytest.raises(UnfitWorkersError, match=r"^No worker can do it\.$") as caught:
+        run([planned("a", "ok"), planned("b", "unfit"), planned("c", "ok")])
+
+    assert caught.value.exit_code == EXIT_INTERNAL
+    assert [record.trial_id for record in store.read_all()] == ["a"]
+    assert not list(store.path("b").parent.glob("b*"))

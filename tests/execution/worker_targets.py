@@ -14,7 +14,7 @@ from threading import Thread
 
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Outcome, PhasePeak, Status, TrialRecord
-from profiler.execution import WorkerJob, beat
+from profiler.execution import EndOfSweepError, WorkerJob, beat
 from profiler.storage.records import RecordStore
 
 
@@ -51,6 +51,10 @@ def answers_siblings(job: WorkerJob) -> None:
 
 
 forgotten = answers_siblings
+
+
+def unfit(job: WorkerJob) -> None:
+    raise EndOfSweepError("No worker can do it.")
 
 
 def slow_ok(job: WorkerJob) -> None:

@@ -58,7 +58,8 @@ class ScriptedNvml:
         return self._answer("driver_version", "580.65.06")
 
     def memory(self, uuid: str) -> GpuMemory:
-        return GpuMemory(total_bytes=TOTAL_BYTES, used_bytes=self._answer("memory", self.used_bytes))
+        used = self._answer("memory", self.used_bytes)
+        return GpuMemory(total_bytes=TOTAL_BYTES, used_bytes=used, free_bytes=TOTAL_BYTES - used)
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         return self._answer("processes", self.listed)
@@ -94,6 +95,7 @@ class ScriptedCuda:
     others_bytes: int = 0
     tells_of_out_of_memory: bool = True
     holds_cap: bool = True
+    context_bytes: int = CONTEXT_BYTES
     title: str = "NVIDIA H100 80GB HBM3"
     allocated: int = 0
     reserved: int = 0
@@ -128,7 +130,7 @@ class ScriptedCuda:
 
     def used_bytes(self) -> int:
         """Of the card, as the driver counts."""
-        return self.others_bytes + CONTEXT_BYTES + self.reserved
+        return self.others_bytes + self.context_bytes + self.reserved
 
     # ---- CudaDevice --------------------------------------------------------------------------------------------------
 
@@ -190,6 +192,9 @@ class ScriptedCuda:
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, CudaMemoryError)
+
+    def has_no_handle(self, error: BaseException) -> bool:
+        return "NOT_INITIALIZED" in str(error)
 
     def when_out_of_memory(self, callback: Callable[[int, int], None]) -> None:
         self._observer = callback

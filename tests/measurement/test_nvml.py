@@ -61,3 +61,34 @@ def test_memory_of_our_own_processes(listed, own, others):
     assert one.process_bytes() == own
     assert [process.pid for process in one.others()] == others
     assert ("process memory" in one.missing) == (own is None)
+
+
+def listing(*pids):
+    return tuple(GpuProcess(pid=pid, used_bytes=pid) for pid in pids)
+
+
+@pytest.mark.parametrize(
+    ("before", "first", "later", "expected"),
+    [
+        ([], [1234], [1234], (1234, 1234)),
+        ([99], [99, 1234], [99, 1234], (1234, 1234)),
+        ([], [1234], [1234, 5678], (1234, 1234)),
+        ([], [1234, 5678], [1234], (None, None)),
+        ([], [], [1234], (None, 1234)),
+        ([1234], [1234], [1234], (None, None)),
+    ],
+    ids=["alone", "beside others", "another comes later", "two come at once", "listed late", "there before"],
+)
+def test_in_a_container_the_one_that_came_with_the_trial_is_ours(before, first, later, expected):
+    nvml = ScriptedNvml(listed=listing(*before))
+    one = probe(nvml)
+    one.before_the_trial()
+    nvml.listed = listing(*first)
+    own = [one.process_bytes()]
+    nvml.listed = listing(*later)
+    assert (*own, one.process_bytes()) == expected
+
+
+def test_without_a_look_before_the_trial_no_newcomer_is_ours():
+    one = probe(ScriptedNvml(listed=listing(1234)))
+    assert one.process_bytes() is None

@@ -65,7 +65,7 @@ def ask(library, *methods, uuid="GPU-stub", broken=""):
 def test_what_the_driver_says_arrives_in_our_units(library):
     said = ask(library, *METHODS)
     assert said["driver_version"] == "580.65.06"
-    assert said["memory"] == {"total_bytes": 80 * GIB, "used_bytes": 3 * GIB}
+    assert said["memory"] == {"total_bytes": 80 * GIB, "used_bytes": 3 * GIB, "free_bytes": 76 * GIB}
     assert said["processes"] == [{"pid": 41, "used_bytes": GIB}, {"pid": 42, "used_bytes": None}]
     assert (said["utilisation_percent"], said["power_watts"], said["sm_clock_mhz"]) == (55, 312.5, 1980)
     assert said["uncorrected_errors"] == 2

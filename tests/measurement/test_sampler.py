@@ -10,7 +10,7 @@ from profiler.domain.memory import Phase
 from profiler.domain.outcome import PhasePeak, Sample
 from profiler.domain.units import GIB, MIB
 from profiler.measurement.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity
-from profiler.measurement.contention import GROWN_BYTES, UNEXPLAINED_BYTES, taken_by_others, unexplained
+from profiler.measurement.contention import GROWN_BYTES, UNEXPLAINED_BYTES, BorderReading, contention
 from profiler.measurement.nvml import GpuProbe, GpuProcess, NvmlTrouble
 from profiler.measurement.sampler import Sampler
 
@@ -132,18 +132,24 @@ def test_a_spike_between_two_samples_is_said_to_be_missed():
 def test_memory_that_others_took_during_the_trial(others_gib, before_gib, contended):
     samples = [at(Phase.FORWARD, 10 + more, process_used_bytes=10 * GIB) for more in others_gib]
     before = None if before_gib is None else before_gib * GIB
-    assert bool(taken_by_others(samples, before_bytes=before)) is contended
+    assert bool(contention(samples, (), before_bytes=before)) is contended
 
 
 def test_a_context_is_no_contention_and_more_than_one_is():
-    assert not unexplained([0, 800 * MIB, UNEXPLAINED_BYTES])
-    assert "Another program took 2.12 GiB" in unexplained([0, UNEXPLAINED_BYTES + 128 * MIB])
-    assert not unexplained([])
+    def judged(*contexts, others=None):
+        borders = [BorderReading(context_bytes=size, others_bytes=others) for size in contexts]
+        return contention((), borders, before_bytes=0)
+
+    assert not judged(0, 800 * MIB, UNEXPLAINED_BYTES)
+    assert "Another program took 2.12 GiB" in judged(0, UNEXPLAINED_BYTES + 128 * MIB)
+    assert not judged()
+    assert not judged(0, UNEXPLAINED_BYTES + 128 * MIB, others=0)
+    assert judged(0, 800 * MIB, others=GROWN_BYTES + 1)
     assert GROWN_BYTES < UNEXPLAINED_BYTES
 
 
 def test_where_the_driver_lists_nobody_samples_say_nothing_of_others():
-    assert not taken_by_others([at(Phase.FORWARD, 70), at(Phase.FORWARD, 70)], before_bytes=0)
+    assert not contention([at(Phase.FORWARD, 70), at(Phase.FORWARD, 70)], (), before_bytes=0)
 
 
 def test_a_driver_that_is_not_there_leaves_empty_samples():

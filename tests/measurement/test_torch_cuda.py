@@ -26,7 +26,6 @@ from profiler.measurement.torch_cuda import TorchCuda
         (torch.cuda.memory_reserved, (0,)),
         (torch.cuda.memory_stats, (0,)),
         (torch.cuda.memory._snapshot, (0,)),
-        (torch.cuda.memory._set_allocator_settings, ("a:1",)),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -36,6 +35,13 @@ def test_torch_has_what_is_called(function, arguments):
 
 def test_the_history_takes_the_arguments_it_is_given():
     inspect.signature(torch.cuda.memory._record_memory_history_impl).bind(max_entries=5, stacks="python")
+
+
+def test_the_allocators_settings_go_to_torch(monkeypatch):
+    given = []
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", given.append)
+    TorchCuda().set_allocator_settings("expandable_segments:True")
+    assert given == ["expandable_segments:True"]
 
 
 def test_every_method_of_the_protocol_is_there():
@@ -97,6 +103,21 @@ def test_whether_the_card_gives_so_much_is_tried(card, monkeypatch, refused):
 )
 def test_what_is_out_of_memory(error, ran_out):
     assert TorchCuda().is_out_of_memory(error) is ran_out
+
+
+@pytest.mark.parametrize(
+    ("error", "lacks"),
+    [
+        (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_BAD_PARAM"), False),
+        (ValueError("CUDNN_STATUS_INTERNAL_ERROR"), False),
+    ],
+)
+def test_what_a_library_says_without_a_handle(error, lacks):
+    assert TorchCuda().has_no_handle(error) is lacks
 
 
 def test_torchs_observer_of_refusals_is_used_where_there_is_one(monkeypatch):

@@ -11,10 +11,15 @@ class ScriptedError(Exception):
     pass
 
 
-def driver(*uuids, broken=False):
+def driver(*uuids, broken=False, capability=(9, 0)):
     def init():
         if broken:
             raise ScriptedError("driver not loaded")
+
+    def compute_capability(handle):
+        if capability is None:
+            raise ScriptedError("not supported")
+        return capability
 
     return SimpleNamespace(
         NVMLError=ScriptedError,
@@ -25,6 +30,7 @@ def driver(*uuids, broken=False):
         nvmlDeviceGetHandleByIndex=lambda index: uuids[index],
         nvmlDeviceGetUUID=lambda handle: handle.encode(),
         nvmlDeviceGetName=lambda handle: "NVIDIA H100",
+        nvmlDeviceGetCudaComputeCapability=compute_capability,
         nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=80 * 2**30),
     )
 
@@ -55,6 +61,12 @@ def test_what_a_gpu_is():
     (gpu,) = visible.gpus
     assert visible.driver_version == "580.65.06"
     assert (gpu.name, gpu.memory_bytes) == ("NVIDIA H100", 80 * 2**30)
+    assert gpu.compute_capability == (9, 0)
+
+
+def test_a_driver_that_does_not_name_the_capability():
+    (gpu,) = visible_gpus(environment={}, nvml=driver("GPU-a", capability=None)).gpus
+    assert gpu.compute_capability is None
 
 
 @pytest.mark.parametrize(

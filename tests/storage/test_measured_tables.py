@@ -93,6 +93,18 @@ def test_a_measured_record_is_read_as_it_was_written(tmp_path):
     assert store.find(record.trial_id) == record
 
 
+def test_the_steps_of_an_earlier_record_have_no_context(tmp_path):
+    store, record = RecordStore(tmp_path), measured()
+    store.write(record)
+    path = store.path(record.trial_id)
+    stored = json.loads(path.read_text())
+    for peak in stored["record"]["outcome"]["step_peaks"]:
+        del peak["context_bytes"]
+    path.write_text(json.dumps(stored))
+    _as_of_version(path, 4, ())
+    assert store.find(record.trial_id) == record
+
+
 def test_steps_and_samples_are_tables_of_their_own(tmp_path):
     one, other = measured(), measured(seed=1)
     write_samples(tmp_path, one.trial_id, SERIES)
@@ -168,7 +180,7 @@ def test_an_earlier_record_is_read_with_what_it_does_not_know_left_open(tmp_path
     assert store.find(record.trial_id) == record
 
 
-@pytest.mark.parametrize(("version", "without"), [(1, ()), (5, ()), (4, NEW_IN_4), (2, ("status",))])
+@pytest.mark.parametrize(("version", "without"), [(1, ()), (6, ()), (5, NEW_IN_4), (2, ("status",))])
 def test_any_other_record_is_set_aside(tmp_path, version, without):
     store, record = RecordStore(tmp_path), builders.records([builders.spec()])[0]
     store.write(record)

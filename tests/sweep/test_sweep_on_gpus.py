@@ -7,6 +7,7 @@ from sweep_fakes import H100, VERSIONS
 
 from profiler.config.identity import trial_id
 from profiler.domain.errors import EXIT_GPU_UNUSABLE
+from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import NO_BREAKDOWN, Outcome, Status, TrialRecord
 from profiler.execution import GpuUnusableError
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
@@ -141,6 +142,38 @@ def test_what_ran_out_in_an_earlier_sweep_implies_in_this_one(sweep, world):
     plan, how = world.runs[1]
     assert {trial.spec.max_completion_length for trial in plan} == {512}
     assert all(how["pruning"].implied(trial).status is Status.IMPLIED for trial in plan)
+
+
+def test_a_refusal_by_the_whole_card_implies_one_by_the_capped_card(sweep, world):
+    world.visible = H100
+    world.statuses = {"qwen2.5-14b": Status.OOM}
+    sweep(GRID, "model=qwen2.5-14b")
+    sweep(GRID, "model=qwen2.5-14b", "gpu=rtx-4090-24gb")
+    plan, how = world.runs[1]
+    assert all(how["pruning"].implied(trial).status is Status.IMPLIED for trial in plan)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"driver_version": "590.0"}, {"gpus": (replace(H100.gpus[0], name="NVIDIA L40S"),)}],
+    ids=["driver", "card"],
+)
+def test_a_refusal_by_another_card_or_driver_implies_nothing(sweep, world, changes):
+    world.visible = replace(H100, **changes)
+    world.statuses = {"qwen2.5-14b": Status.OOM}
+    sweep(GRID, "model=qwen2.5-14b")
+    world.visible = H100
+    sweep(GRID, "model=qwen2.5-14b", "gpu=rtx-4090-24gb")
+    plan, how = world.runs[1]
+    assert all(how["pruning"].implied(trial) is None for trial in plan)
+
+
+def test_the_card_that_is_named_may_report_a_little_less_than_is_known_of_it(sweep, world):
+    known = KNOWN_GPUS["h100-80gb"]
+    reported = replace(H100.gpus[0], name=known.title, memory_bytes=known.memory_bytes * 99 // 100)
+    world.visible = replace(H100, gpus=(reported,))
+    code, _, _ = sweep(GRID, "model=tiny", "gpu=h100-80gb")
+    assert code == 0
 
 
 def test_implied_rows_are_answers_until_prune_is_false(sweep, world):

@@ -30,6 +30,8 @@ class World:
         self.cuda = ScriptedCuda(**cuda)
         self.nvml = ScriptedNvml(used_bytes=self._used, listed=self._processes)
         self.trained = False
+        self.pid = PID
+        """By the driver's count; in a container another than our own."""
 
     @property
     def touched(self) -> bool:
@@ -41,7 +43,8 @@ class World:
         return self.cuda.used_bytes() if self.touched else self.cuda.others_bytes
 
     def _processes(self) -> tuple[GpuProcess, ...]:
-        return (GpuProcess(pid=PID, used_bytes=CONTEXT_BYTES + self.cuda.reserved),) if self.touched else ()
+        own = self.cuda.context_bytes + self.cuda.reserved
+        return (GpuProcess(pid=self.pid, used_bytes=own),) if self.touched else ()
 
     def measure(
         self,
@@ -232,6 +235,36 @@ def test_a_message_of_another_library_leaves_what_the_counters_say() -> None:
     assert (oom.phase, oom.step) == (Phase.OPTIMIZER, 3)
 
 
+def without_handle(world: World, *, reserved_bytes: int) -> Callable[[TrialObserver], Outcome]:
+    """Training that fills the card and then needs a library's first handle."""
+
+    def train(observer: TrialObserver) -> Outcome:
+        observer.enter(Phase.ROLLOUT)
+        world.cuda.allocate(reserved_bytes)
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")
+
+    return train
+
+
+@pytest.mark.parametrize("driver", [True, False], ids=["by the driver", "by CUDA"])
+def test_a_library_without_a_handle_on_a_full_card_is_out_of_memory(driver: bool) -> None:
+    world = World()
+    if not driver:
+        world.nvml.broken = {"memory": NvmlTrouble.ABSENT}
+    full = TOTAL_BYTES - CONTEXT_BYTES - 255 * MIB
+    outcome = world.measure(without_handle(world, reserved_bytes=full)).outcome
+    assert outcome.status is Status.OOM
+    assert outcome.oom is not None
+    assert (outcome.oom.phase, outcome.oom.free_bytes) == (Phase.ROLLOUT, 255 * MIB)
+
+
+def test_a_library_without_a_handle_on_a_card_with_memory_left_is_a_failure() -> None:
+    world = World()
+    enough = TOTAL_BYTES - CONTEXT_BYTES - 256 * MIB
+    with pytest.raises(RuntimeError, match="CUBLAS_STATUS_NOT_INITIALIZED"):
+        world.measure(without_handle(world, reserved_bytes=enough))
+
+
 def test_out_of_memory_before_the_first_phase_is_in_load() -> None:
     world = World()
     outcome = world.measure(lambda observer: world.cuda.allocate(100 * GIB)).outcome
@@ -293,11 +326,14 @@ def test_a_card_without_room_for_the_cap_is_an_error() -> None:
         world.measure(world.three_steps, gpu="rtx-4090-24gb")
 
 
-def test_the_card_that_is_named_is_not_capped() -> None:
+@pytest.mark.parametrize("total_mib", [80_995, 81_009, 81_226])
+def test_the_card_that_is_named_is_not_capped_whatever_its_driver_reports(total_mib: int) -> None:
+    """79.10, 79.11 and 79.32 GiB are all seen of one H100, by driver."""
     world = World()
-    world.cuda.total_bytes = lambda: KNOWN_GPUS["h100-80gb"].memory_bytes
+    world.cuda.total_bytes = lambda: total_mib * MIB
     outcome = world.measure(world.three_steps, gpu="h100-80gb").outcome
     assert outcome.gpu_name == KNOWN_GPUS["h100-80gb"].title
+    assert outcome.gpu_memory_bytes == total_mib * MIB
     assert world.cuda.limit == TOTAL_BYTES
 
 
@@ -346,6 +382,52 @@ def test_memory_taken_by_another_program_during_the_trial_is_no_answer() -> None
     assert outcome.status is Status.CONTENDED
     assert not outcome.status.answered
     assert outcome.message.startswith("Another program took 4.49 GiB")
+
+
+def with_growing_context(world: World) -> Callable[[TrialObserver], Outcome]:
+    """cuDNN builds a plan for each length of the keys: gigabytes beyond torch's memory that are the trial's own."""
+
+    def train(observer: TrialObserver) -> Outcome:
+        observer.enter(Phase.LOAD)
+        for _ in range(4):
+            observer.enter(Phase.ROLLOUT)
+            world.cuda.context_bytes += GIB
+            observer.enter(Phase.OPTIMIZER)
+        return OK
+
+    return train
+
+
+@pytest.mark.parametrize("pid", [PID, 123_456], ids=["our own number", "the host's number"])
+def test_a_context_that_grows_is_the_trials_own_and_recorded_at_each_border(pid: int) -> None:
+    world = World()
+    world.pid = pid
+    outcome = world.measure(with_growing_context(world)).outcome
+    assert outcome.status is Status.OK
+    assert outcome.context_bytes == CONTEXT_BYTES + 4 * GIB
+    rollouts = [one.context_bytes for one in outcome.step_peaks if one.phase is Phase.ROLLOUT]
+    assert rollouts == [CONTEXT_BYTES + count * GIB for count in (1, 2, 3, 4)]
+
+
+def test_where_nobody_says_whose_it_is_a_context_of_gigabytes_is_taken_for_another_program() -> None:
+    world = World()
+    world.nvml.listed = ()
+    assert world.measure(with_growing_context(world)).outcome.status is Status.CONTENDED
+
+
+def test_another_program_is_told_from_a_growing_context_at_the_borders() -> None:
+    world = World()
+
+    def train(observer: TrialObserver) -> Outcome:
+        outcome = with_growing_context(world)(observer)
+        world.cuda.others_bytes += 300 * MIB
+        observer.enter(Phase.ROLLOUT)
+        observer.enter(Phase.OPTIMIZER)
+        return outcome
+
+    outcome = world.measure(train, sample_period_s=None).outcome
+    assert outcome.status is Status.CONTENDED
+    assert outcome.message.startswith("Another program took 0.29 GiB")
 
 
 def test_what_was_there_before_the_trial_is_no_contention() -> None:

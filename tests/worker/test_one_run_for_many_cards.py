@@ -37,7 +37,7 @@ def test_a_shared_run_says_what_each_cards_own_would(case: str, gpus: tuple[str,
 def test_sizes_differ_within_a_family() -> None:
     spec = small_spec(gpu="a100-40gb", **CASES["ragged, wide heads"])
     shared = simulate(spec, WIDE, gpus=[KNOWN_GPUS[name] for name in EIGHT])
-    by_capability = {name: shared.trace.on(KNOWN_GPUS[name].compute_capability).sizes_bytes for name in EIGHT}
+    by_capability = {name: shared.trace.on(KNOWN_GPUS[name].chip).sizes_bytes for name in EIGHT}
     assert by_capability["a100-40gb"] == shared.trace.sizes_bytes
     # Tiles of 128 by 128 against 64 by 64, for every block of tokens.
     assert by_capability["rtx-4090-24gb"] != by_capability["a100-40gb"]

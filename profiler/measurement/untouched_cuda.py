@@ -1,0 +1,66 @@
+"""Imports that ask a GPU for its compute capability, answered without touching CUDA.
+
+A process that has used CUDA cannot fork workers that use it: each of them ends with "Cannot re-initialize CUDA in
+forked subprocess". bitsandbytes asks `torch.cuda.get_device_capability` at import (`cuda_specs.py`), which initialises
+CUDA. Raising or returning None there is no way out: bitsandbytes would load its CPU library without a word. So the
+parent process asks the driver through NVML and hands the answer on in an environment variable (`visible.py`).
+"""
+
+import os
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from profiler.measurement.visible import CAPABILITIES
+
+_first_users: list[str] = []
+
+
+@contextmanager
+def untouched_cuda(environment: Mapping[str, str] | None = None) -> Iterator[None]:
+    """While active, `torch.cuda.get_device_capability` answers from the variable, and who initialises CUDA is noted."""
+    stated = (os.environ if environment is None else environment).get(CAPABILITIES, "")
+    capabilities: list[tuple[int, ...]] = [
+        tuple(int(part) for part in found.split(".")) for found in stated.split(",") if found
+    ]
+    cuda: Any = torch.cuda
+    asked, initialise = cuda.get_device_capability, cuda._lazy_init
+
+    def answer(device: torch.device | int | str | None = None) -> tuple[int, ...]:
+        index: int = cuda._utils._get_device_index(0 if device is None else device, optional=True)
+        return capabilities[index]
+
+    def note_and_initialise() -> None:
+        if not cuda.is_initialized():
+            _first_users.append(_caller(passed_over=(__file__, str(cuda.__file__))))
+        initialise()
+
+    cuda._lazy_init = note_and_initialise
+    if capabilities:
+        cuda.get_device_capability = answer
+    try:
+        yield
+    finally:
+        cuda.get_device_capability, cuda._lazy_init = asked, initialise
+
+
+def fork_problem() -> str:
+    """Return why this forked process cannot use CUDA, as one sentence; empty if it can."""
+    cuda: Any = torch.cuda
+    if not cuda._is_in_bad_fork():
+        return ""
+    by = f" by {_first_users[0]}" if _first_users else ""
+    return (
+        f"CUDA was initialised{by} while the modules of the workers were imported, so no forked worker can use it. "
+        "Report this with the versions of torch and bitsandbytes."
+    )
+
+
+def _caller(*, passed_over: tuple[str, ...]) -> str:
+    """The innermost file and line of the stack, without these files."""
+    last = [frame for frame in traceback.extract_stack() if frame.filename not in passed_over][-1]
+    return f"{'/'.join(Path(last.filename).parts[-2:])}:{last.lineno}"
