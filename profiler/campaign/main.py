@@ -1,10 +1,12 @@
-"""`python -m profiler.campaign WHAT`: what `scripts/campaign.sh` asks beside sweeps.
+"""`python -m profiler.campaign WHAT`: the stages of the campaign on a real card, and what they run besides sweeps.
 
-Exit codes: 0 done, 1 the trial or the disk failed, 2 something is wrong with the input, or there is no GPU.
+Exit codes: 0 done, 1 the trial or the disk failed, 2 something is wrong with the input, or there is no GPU, 3 a stage
+is not finished or some of its steps failed; else that of the sweep that ended the stage.
 """
 
 import argparse
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -12,22 +14,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from profiler.campaign.archive import pack, unpack
 from profiler.campaign.facts import CardFacts, FactTools, take_facts
+from profiler.campaign.judged import threshold_lines
+from profiler.campaign.running import StageEnd, run_stage
 from profiler.campaign.side_by_side import looked, looking_lines, rollout_lines
+from profiler.campaign.simulated import Simulate, simulate_measured
+from profiler.campaign.stages import STAGES, Stage, stage
 from profiler.campaign.truth import truth_lines, truth_of
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Versions
-from profiler.domain.trial import TrialSpec, Tuning
+from profiler.domain.trial import PlannedTrial, TrialSpec, Tuning
 from profiler.measurement.visible import VisibleGpu, VisibleGpus, visible_gpus
 from profiler.storage.atomic import write_atomically
 from profiler.storage.records import RecordStore
 from profiler.storage.versions import installed_versions
 from profiler.worker.measured import Measured
 
-CAPS = ("h100-80gb", "l40s-48gb", "a100-40gb", "rtx-4090-24gb", "t4-16gb")
-"""Cards that a bigger one is capped to: 80, 48, 40, 24 and 16 GiB by name."""
+LIMIT_S = 500.0
+"""Of one stage."""
 
 _WHOLE_HISTORY_ENTRIES = 5_000_000
 
@@ -60,6 +66,19 @@ def _record(spec: TrialSpec, uuid: str) -> Measured:
     return run_real(spec, config, gpu_uuid=uuid, snapshot=True, history_entries=_WHOLE_HISTORY_ENTRIES)
 
 
+def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, versions: Versions) -> None:
+    from rich.console import Console
+
+    from profiler.execution import run_trials
+    from profiler.rendering.progress import SweepProgress
+
+    if not plan:
+        return
+    with SweepProgress(total=len(plan), console=Console()) as observer:
+        jobs = min(len(os.sched_getaffinity(0)), len(plan))
+        run_trials(plan, store=store, versions=versions, jobs=jobs, timeout_s=LIMIT_S, observer=observer)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CampaignParts:
     """The outside world of the command."""
@@ -69,33 +88,70 @@ class CampaignParts:
     facts_of: Callable[[str], CardFacts] = _facts_of
     """By the GPU's UUID."""
     record: Callable[[TrialSpec, str], Measured] = _record
+    simulate: Simulate = _simulate
+    run_stage: Callable[..., StageEnd] = run_stage
 
 
 def main(argv: Sequence[str] | None = None, *, parts: CampaignParts | None = None) -> int:
     """The command; gives its exit code."""
+    parts = parts or CampaignParts()
     try:
-        for line in _lines(_parser().parse_args(argv), parts or CampaignParts()):
-            sys.stdout.write(f"{line}\n")
+        asked = _parser().parse_args(argv)
+        if asked.what == "stage":
+            return _run_stage(asked, parts)
+        for line in _lines(asked, parts):
+            _say(line)
     except ProfilerError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     return EXIT_OK
 
 
+def _run_stage(asked: argparse.Namespace, parts: CampaignParts) -> int:
+    """Run one stage and pack the folder, however the stage ended."""
+    wanted: Stage = asked.stage
+    if wanted.needs_gpu:
+        _the_gpu(parts)
+    if asked.archive is not None and list(asked.archive.glob("*.part*")):
+        _say(f"{unpack(asked.archive, asked.folder)} files taken from the archive in {asked.archive}.")
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        end = parts.run_stage(wanted, asked.folder, limit_s=asked.limit_s, more=asked.keys, say=_say)
+    finally:
+        if asked.archive is not None:
+            packed = pack(asked.folder, asked.archive)
+            _say(f"Packed: {len(packed)} parts in {asked.archive}.")
+    _say(end.line)
+    return end.exit_code
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def _lines(asked: argparse.Namespace, parts: CampaignParts) -> Sequence[str]:
     what: str = asked.what
+    if what == "list":
+        return [f"{one.letter}  {one.title}" for one in STAGES]
     if what == "rollouts":
         return rollout_lines(RecordStore(asked.folder).read_all())
     if what == "looking":
         return looking_lines(found for folder in asked.folders if (found := looked(folder)) is not None)
+    if what == "simulate":
+        return _simulated_lines(asked.folder, parts)
+    if what == "thresholds":
+        return threshold_lines(asked.folders)
     gpu = _the_gpu(parts)
-    if what == "card":
-        return [folder_name(gpu.name)]
-    if what == "caps":
-        return [name for name in CAPS if KNOWN_GPUS[name].memory_bytes < gpu.memory_bytes and not _is(name, gpu)]
     if what == "facts":
-        return _facts(asked.folder / "facts.json", gpu, parts)
+        return _facts(asked.folder, gpu, parts)
     return truth_lines(truth_of(asked.tuning, folder=asked.folder, record=lambda spec: parts.record(spec, gpu.uuid)))
+
+
+def _simulated_lines(folder: Path, parts: CampaignParts) -> Sequence[str]:
+    found = simulate_measured(folder, versions=parts.installed_versions(), simulate=parts.simulate)
+    unknown = [f"{card} is not a card that the simulation knows." for card in found.unknown_cards]
+    return [f"{found.trials} measured trials are simulated.", *unknown]
 
 
 def folder_name(card: str) -> str:
@@ -103,12 +159,10 @@ def folder_name(card: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", card.lower()).strip("-")
 
 
-def _is(name: str, gpu: VisibleGpu) -> bool:
-    return KNOWN_GPUS[name].title == gpu.name
-
-
-def _facts(path: Path, gpu: VisibleGpu, parts: CampaignParts) -> Sequence[str]:
-    """The facts, taken where they are not kept already."""
+def _facts(folder: Path, gpu: VisibleGpu, parts: CampaignParts) -> Sequence[str]:
+    """The facts of this card under this driver, taken where they are not kept already."""
+    driver = folder_name(parts.visible_gpus().driver_version or "unknown")
+    path = folder / "facts" / f"{folder_name(gpu.name)}-{driver}.json"
     if not path.exists():
         write_atomically(path, (json.dumps(asdict(parts.facts_of(gpu.uuid)), indent=1) + "\n").encode())
     return [path.read_text().rstrip(), f"Kept in {path}."]
@@ -144,12 +198,24 @@ class _Parser(argparse.ArgumentParser):
 _USAGE = "Write: scripts/campaign.sh list"
 
 
+def _stage(letter: str) -> Stage:
+    found = stage(letter)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"stage {letter} must be one of {', '.join(one.letter for one in STAGES)}")
+    return found
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m profiler.campaign", description="What the campaign asks of a card beside sweeps.")
+    parser = _Parser(prog="python -m profiler.campaign", description="The campaign on a real card.")
     what = parser.add_subparsers(dest="what", required=True)
-    what.add_parser("card", help="the name of the folder for this card's results")
-    what.add_parser("caps", help="the smaller cards that this one can be capped to, largest first")
-    facts = what.add_parser("facts", help="facts.json: names, versions, context, workspaces, rulers side by side")
+    what.add_parser("list", help="the stages, one per line")
+    one = what.add_parser("stage", help="run one stage, and pack the folder at its end")
+    one.add_argument("stage", type=_stage, help="its letter")
+    one.add_argument("folder", type=Path, help="the folder of the campaign, outside of the checkout")
+    one.add_argument("keys", nargs="*", help="further key=value for each sweep")
+    one.add_argument("--limit-s", type=float, default=LIMIT_S, help="the stage ends by then, to go on when asked again")
+    one.add_argument("--archive", type=Path, help="where the archive's parts are: read first, written at the end")
+    facts = what.add_parser("facts", help="names, versions, context, workspaces, three metrics side by side")
     facts.add_argument("folder", type=Path)
     truth = what.add_parser("allocator_truth", help="record a trial's allocations and replay them through the model")
     truth.add_argument("tuning", type=Tuning, choices=[Tuning.FULL, Tuning.LORA])
@@ -158,4 +224,8 @@ def _parser() -> argparse.ArgumentParser:
     rollouts.add_argument("folder", type=Path)
     looking = what.add_parser("looking", help="step times of folders that were sampled at different periods")
     looking.add_argument("folders", type=Path, nargs="+")
+    simulated = what.add_parser("simulate", help="the measured trials of a campaign, simulated into the same folder")
+    simulated.add_argument("folder", type=Path)
+    judged = what.add_parser("thresholds", help="measured and simulated trials of all folders, and the thresholds")
+    judged.add_argument("folders", type=Path, nargs="+")
     return parser

@@ -9,9 +9,6 @@ from profiler.domain.outcome import Outcome, TrialRecord
 from profiler.domain.trial import Rollout, TrialSpec
 from profiler.storage.records import RecordStore
 
-BEGAN = "command_began"
-"""A file in a folder of results whose time of change is that of the command."""
-
 
 def rollout_lines(records: Iterable[TrialRecord]) -> tuple[str, ...]:
     """A paragraph for each trial that was run with both rollouts: peaks, and the phases in which they differ."""
@@ -60,32 +57,13 @@ class Looked:
 
     sample_period_s: float | None
     step_times_s: Sequence[float]
-    first_step_after_s: float | None
-    """From the command to where the first trial had loaded; None where the command's time is not known."""
 
 
 def looked(folder: Path) -> Looked | None:
-    """The trials of a grid's folder; None where none ended well.
-
-    When a trial began follows from when its record was written and how long it took.
-    """
-    store = RecordStore(folder)
-    records = [record for record in store.read_all() if record.outcome.step_time_s is not None]
-    if not records:
-        return None
-    began = folder.parent / BEGAN
-    loaded = [
-        store.path(record.trial_id).stat().st_mtime - outcome.wall_s + outcome.startup_s + outcome.load_s
-        for record in records
-        if (outcome := record.outcome).wall_s is not None
-        and outcome.startup_s is not None
-        and outcome.load_s is not None
-    ]
-    return Looked(
-        sample_period_s=records[0].outcome.sample_period_s,
-        step_times_s=tuple(record.outcome.step_time_s or 0.0 for record in records),
-        first_step_after_s=min(loaded) - began.stat().st_mtime if loaded and began.exists() else None,
-    )
+    """Return the trials of a grid's folder that ended well; None where none did."""
+    outcomes = [record.outcome for record in RecordStore(folder).read_all()]
+    times = tuple(outcome.step_time_s for outcome in outcomes if outcome.step_time_s is not None)
+    return Looked(sample_period_s=outcomes[0].sample_period_s, step_times_s=times) if times else None
 
 
 def looking_lines(found: Iterable[Looked]) -> tuple[str, ...]:
@@ -97,5 +75,4 @@ def _looking_line(one: Looked) -> str:
     times = one.step_times_s
     period = "no samples" if one.sample_period_s is None else f"a sample every {one.sample_period_s} s"
     spread = f"{min(times):.3f} to {max(times):.3f} s in {len(times)} trials"
-    first = "" if one.first_step_after_s is None else f"; first step {one.first_step_after_s:.1f} s after the command"
-    return f"{period}: step time {mean(times):.3f} s, {spread}{first}."
+    return f"{period}: step time {mean(times):.3f} s, {spread}."

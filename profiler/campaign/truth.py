@@ -1,14 +1,14 @@
 """The allocator's truth: a trial recorded on the card, kept, and replayed through the model of the allocator."""
 
 import gzip
-import pickle
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from profiler.allocator import RecordedComparison, replay_recorded
-from profiler.allocator.recorded import essentials
+from profiler.allocator.essentials import essentials
 from profiler.domain.errors import ProfilerError
 from profiler.domain.trial import ALL_LINEAR, Backend, Rollout, TrialSpec, Tuning
 from profiler.domain.units import gib_text
@@ -60,11 +60,10 @@ def truth_of(tuning: Tuning, *, folder: Path, record: Record) -> Truth:
         NoHistoryError: The trial did not end well.
         StorageError: The history could not be written.
     """
-    path = folder / TRUTH / f"{tuning}.pickle.gz"
+    path = folder / TRUTH / f"{tuning}.json.gz"
     if not path.exists():
         _record(path, truth_trial(tuning), record)
-    # Of our own making: nobody else's pickle is opened here.
-    history: Mapping[str, Any] = pickle.loads(gzip.decompress(path.read_bytes()))
+    history: Mapping[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
     return Truth(
         path=path,
         counted_peak_reserved_bytes=history["counted_peak_reserved_bytes"],
@@ -78,7 +77,7 @@ def _record(path: Path, spec: TrialSpec, record: Record) -> None:
     if not outcome.status.answered or measured.snapshot is None:
         raise NoHistoryError(f"The trial that was to be recorded ended as {outcome.status}: {outcome.message}")
     kept = essentials(measured.snapshot) | {"counted_peak_reserved_bytes": outcome.peak_reserved_bytes}
-    write_atomically(path, gzip.compress(pickle.dumps(kept, protocol=4), mtime=0))
+    write_atomically(path, gzip.compress(json.dumps(kept).encode(), mtime=0))
 
 
 def truth_lines(truth: Truth) -> tuple[str, ...]:
@@ -95,6 +94,7 @@ def truth_lines(truth: Truth) -> tuple[str, ...]:
     ]
     if found.departure:
         lines.append(f"  The first departure: {found.departure}.")
-    if found.unknown_frees:
-        lines.append(f"  {found.unknown_frees} blocks were freed that the history does not have: it is not whole.")
+    if found.first.segments:
+        held = gib_text(found.first.reserved_bytes, 2)
+        lines.append(f"  {held} were held before the first entry: the history is not whole.")
     return tuple(lines)

@@ -3,9 +3,11 @@
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from profiler.config.identity import SPEC_KEYS
 from profiler.domain.optimizers import Optimizer
+from profiler.domain.outcome import TrialRecord
 from profiler.domain.trial import TrialSpec, Tuning
 
 _TUNING_WORDS = {Tuning.FULL: "full", Tuning.LORA: "LoRA", Tuning.QLORA: "QLoRA"}
@@ -27,6 +29,12 @@ def labels(specs: Sequence[TrialSpec]) -> list[str]:
             continue
         written = [label + _suffix(spec, key) for label, spec in zip(written, specs, strict=True)]
     return written
+
+
+def relabelled(records: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Records labelled among each other: those of several sweeps differ in keys that no single sweep varied."""
+    written = labels([record.spec for record in records])
+    return [replace(record, label=label) for record, label in zip(records, written, strict=True)]
 
 
 def _method(spec: TrialSpec, *, names_8bit: bool) -> str:

@@ -4,7 +4,6 @@ import gc
 import gzip
 import json
 import os
-import pickle
 import weakref
 from dataclasses import dataclass, field, replace
 
@@ -15,9 +14,12 @@ from scripted import CONTEXT_BYTES, TOTAL_BYTES, UUID, ScriptedCuda, ScriptedNvm
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiler.allocator import TraceBuilder, memory_snapshot
+from profiler.campaign import archive
 from profiler.campaign.facts import FactTools, take_facts
 from profiler.campaign.main import CampaignParts, main
+from profiler.campaign.running import StageEnd
 from profiler.campaign.warm_step import TorchWork
+from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import Outcome, PhasePeak, Status, TrialRecord
 from profiler.domain.trial import Backend, Rollout, TrialSpec, Tuning
@@ -148,8 +150,9 @@ def test_without_a_driver_the_facts_are_torchs_and_say_what_is_missing():
 def campaign(tmp_path, capsys):
     """Runs a command against a made-up card; gives exit code, lines and standard error."""
 
-    def run(*words, gpus=(H100,), versions=VERSIONS, **parts):
-        visible = VisibleGpus(gpus=tuple(gpus), note="" if gpus else "the driver does not answer")
+    def run(*words, gpus=(H100,), versions=VERSIONS, driver="580.65.06", **parts):
+        note = "" if gpus else "the driver does not answer"
+        visible = VisibleGpus(gpus=tuple(gpus), note=note, driver_version=driver)
         given = CampaignParts(visible_gpus=lambda: visible, installed_versions=lambda: versions, **parts)
         code = main([str(word) for word in words], parts=given)
         out, err = capsys.readouterr()
@@ -159,7 +162,7 @@ def campaign(tmp_path, capsys):
 
 
 def test_facts_are_kept_and_not_taken_twice(campaign, tmp_path):
-    asked = []
+    asked, path = [], tmp_path / "facts" / "nvidia-h100-80gb-hbm3-580-65-06.json"
 
     def facts_of(uuid):
         asked.append(uuid)
@@ -168,31 +171,23 @@ def test_facts_are_kept_and_not_taken_twice(campaign, tmp_path):
     for _ in range(2):
         code, lines, _ = campaign("facts", tmp_path, facts_of=facts_of)
         assert code == 0
-        assert lines[-1] == f"Kept in {tmp_path / 'facts.json'}."
+        assert lines[-1] == f"Kept in {path}."
     assert asked == [UUID]
-    kept = json.loads((tmp_path / "facts.json").read_text())
+    kept = json.loads(path.read_text())
     assert (kept["name"], kept["versions"]["torch"]) == ("NVIDIA H100 80GB HBM3", VERSIONS.torch)
     assert kept["readings"][2]["context_bytes"] == CONTEXT_BYTES + KERNELS_BYTES
+
+
+def test_another_driver_has_facts_of_its_own(campaign, tmp_path):
+    for driver in ("580.65.06", "590.1"):
+        campaign("facts", tmp_path, driver=driver, facts_of=lambda uuid: Card().facts())
+    assert len(list((tmp_path / "facts").iterdir())) == 2
 
 
 # ---- which card ------------------------------------------------------------------------------------------------------
 
 
-def test_the_folder_is_the_cards_name_in_lower_case_with_dashes(campaign):
-    assert campaign("card")[:2] == (0, ["nvidia-h100-80gb-hbm3"])
-
-
-def test_a_card_is_capped_to_smaller_ones_only(campaign):
-    smaller = ["l40s-48gb", "a100-40gb", "rtx-4090-24gb", "t4-16gb"]
-    assert campaign("caps")[1] == smaller
-    assert campaign("caps", gpus=[replace(H100, name="NVIDIA H200", memory_bytes=143_771 * MIB)])[1] == [
-        "h100-80gb",
-        *smaller,
-    ]
-    assert campaign("caps", gpus=[replace(H100, name="small", memory_bytes=8 * GIB)])[1] == []
-
-
-@pytest.mark.parametrize("words", [["card"], ["caps"], ["facts", "x"], ["allocator_truth", "full", "x"]])
+@pytest.mark.parametrize("words", [["facts", "x"], ["allocator_truth", "full", "x"], ["stage", "A", "x"]])
 def test_without_a_gpu_there_is_one_sentence_and_2(campaign, words):
     code, lines, err = campaign(*words, gpus=())
     assert (code, lines) == (2, [])
@@ -201,7 +196,7 @@ def test_without_a_gpu_there_is_one_sentence_and_2(campaign, words):
 
 
 def test_a_torch_without_cuda_is_no_gpu(campaign):
-    code, _, err = campaign("card", versions=replace(VERSIONS, torch="2.13.0+cpu"))
+    code, _, err = campaign("facts", "x", versions=replace(VERSIONS, torch="2.13.0+cpu"))
     assert code == 2
     assert "torch 2.13.0+cpu is a build without CUDA, though NVIDIA H100 80GB HBM3 is visible" in err
 
@@ -247,10 +242,10 @@ def test_a_history_is_kept_once_without_its_stacks_and_replays_equal(campaign, t
     for _ in range(2):
         code, lines, _ = campaign("allocator_truth", tuning, tmp_path, record=record)
         assert code == 0
-        assert "pickle.gz: equal, over 6 entries." in lines[0]
+        assert "json.gz: equal, over 6 entries." in lines[0]
     (spec,) = record.specs
     assert (spec.tuning, spec.model, spec.backend, spec.gpu) == (tuning, "qwen2.5-0.5b", Backend.CUDA, None)
-    kept = pickle.loads(gzip.decompress((tmp_path / "allocator_truth" / f"{tuning}.pickle.gz").read_bytes()))
+    kept = json.loads(gzip.decompress((tmp_path / "allocator_truth" / f"{tuning}.json.gz").read_bytes()))
     assert set(kept["device_traces"][0][0]) == {"action", "addr", "size", "stream"}
     assert kept["counted_peak_reserved_bytes"] == 20 * MIB
 
@@ -311,16 +306,153 @@ def test_what_looking_costs(campaign, tmp_path):
     for period, times in (("null", (1.0, 3.0)), ("0.1", (2.0, 4.0))):
         folder = tmp_path / period / "logprobs"
         for number, time_s in enumerate(times):
-            outcome = Outcome(status=Status.OK, step_time_s=time_s, wall_s=10.0, startup_s=1.5, load_s=2.5)
-            sampled = replace(outcome, sample_period_s=None if period == "null" else float(period))
-            keep(folder, f"t{number}", sampled, seed=number)
-            # Written at 120 and 140: begun at 110 and 130, loaded 4 s later.
-            os.utime(RecordStore(folder).path(f"t{number}"), (120 + 20 * number,) * 2)
-        (folder.parent / "command_began").touch()
-        os.utime(folder.parent / "command_began", (100, 100))
+            sampled = None if period == "null" else float(period)
+            outcome = Outcome(status=Status.OK, step_time_s=time_s, sample_period_s=sampled)
+            keep(folder, f"t{number}", outcome, seed=number)
     code, lines, _ = campaign("looking", tmp_path / "null" / "logprobs", tmp_path / "0.1" / "logprobs", gpus=())
     assert code == 0
     assert lines == [
-        "no samples: step time 2.000 s, 1.000 to 3.000 s in 2 trials; first step 14.0 s after the command.",
-        "a sample every 0.1 s: step time 3.000 s, 2.000 to 4.000 s in 2 trials; first step 14.0 s after the command.",
+        "no samples: step time 2.000 s, 1.000 to 3.000 s in 2 trials.",
+        "a sample every 0.1 s: step time 3.000 s, 2.000 to 4.000 s in 2 trials.",
     ]
+
+
+# ---- the last stage: the same trials simulated, and the thresholds ---------------------------------------------------
+
+
+def on_card(**spec):
+    """A measured trial that fits, twice as large as its simulation will be in `tiny_simulation`."""
+    peaks_of = {"peak_allocated_bytes": 9000, "peak_reserved_bytes": 10_000, "peak_phase": Phase.BACKWARD}
+    return Outcome(status=Status.OK, gpu_name="NVIDIA H100 80GB HBM3", gpu_memory_bytes=80 * GIB, **peaks_of, **spec)
+
+
+class Simulation:
+    """Answers every trial with one percent more than was measured."""
+
+    def __init__(self):
+        self.plans = []
+
+    def __call__(self, plan, store, versions):
+        self.plans.append(plan)
+        outcome = replace(on_card(), peak_allocated_bytes=9090, peak_reserved_bytes=10_400)
+        for trial in plan:
+            record = TrialRecord(
+                trial_id=trial.trial_id,
+                grid=trial.grid,
+                label=trial.label,
+                spec=trial.spec,
+                versions=versions,
+                outcome=outcome,
+            )
+            store.write(record)
+
+
+def test_what_was_measured_on_the_whole_card_is_simulated_once_into_the_same_folder(campaign, tmp_path):
+    grid = tmp_path / "logprobs"
+    keep(grid, "a", on_card())
+    keep(grid, "b", on_card(), gpu="rtx-4090-24gb")
+    keep(grid, "c", Outcome(status=Status.FAILED, gpu_name="NVIDIA H100 80GB HBM3"), seed=1)
+    keep(tmp_path / "looking" / "0.1" / "logprobs", "d", on_card(), seed=2)
+    keep(tmp_path / "rollouts" / "logprobs", "e", replace(on_card(), gpu_name="NVIDIA X1"))
+    simulate = Simulation()
+    for _ in range(2):
+        code, lines, _ = campaign("simulate", tmp_path, gpus=(), simulate=simulate)
+        assert code == 0
+    assert lines == ["1 measured trials are simulated.", "NVIDIA X1 is not a card that the simulation knows."]
+    assert [len(plan) for plan in simulate.plans] == [1, 0, 0, 0]
+    (trial,) = simulate.plans[0]
+    assert (trial.spec.backend, trial.spec.gpu, trial.spec.seed) == (Backend.SIMULATED, "h100-80gb", 0)
+    assert len(RecordStore(grid).read_all()) == 4
+
+
+def test_the_thresholds_are_judged_over_all_folders(campaign, tmp_path):
+    keep(tmp_path / "card" / "logprobs", "a", on_card())
+    code, lines, _ = campaign("thresholds", tmp_path, gpus=())
+    assert (code, lines[0]) == (0, "No trial here was both measured and simulated.")
+    campaign("simulate", tmp_path, gpus=(), simulate=Simulation())
+    code, lines, _ = campaign("thresholds", tmp_path, gpus=())
+    assert code == 0
+    assert "allocated 0.00 GiB measured, 0.00 GiB simulated (+1.00%)" in lines[0]
+    assert "allocated, median error: 1.0 % (at most 1.0 %)" in lines
+    assert "reserved, median error: 4.0 % (at most 3.0 %), does not hold" in lines
+
+
+def test_a_pair_of_other_versions_is_named_and_not_counted(campaign, tmp_path):
+    keep(tmp_path / "logprobs", "a", on_card())
+    newer = replace(VERSIONS, torch="2.14.0+cpu")
+    campaign("simulate", tmp_path, gpus=(), simulate=Simulation(), versions=newer)
+    _, lines, _ = campaign("thresholds", tmp_path, gpus=())
+    assert lines[0].endswith("not counted, because the versions differ: torch 2.13.0 and 2.14.0+cpu")
+    assert "allocated, median error: not yet measured (at most 1.0 %)" in lines
+
+
+# ---- the archive -----------------------------------------------------------------------------------------------------
+
+
+def stage_that_writes(size_bytes):
+    def run_stage(stage, folder, *, limit_s, more, say):
+        (folder / "g" / "records").mkdir(parents=True, exist_ok=True)
+        (folder / "g" / "records" / "a.json").write_bytes(os.urandom(size_bytes))
+        (folder / "g" / "records" / "b.lock").touch()
+        (folder / "g" / "report.html").touch()
+        (folder / "site").mkdir(exist_ok=True)
+        (folder / "site" / "trl.py").touch()
+        return StageEnd(exit_code=3, line="Stage A is not finished.")
+
+    return run_stage
+
+
+def test_a_stage_is_packed_at_its_end_in_parts_and_unpacked_elsewhere(campaign, tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "PART_BYTES", 1000)
+    here, there, parts = tmp_path / "here", tmp_path / "there", tmp_path / "parts"
+    code, lines, _ = campaign("stage", "A", here, "--archive", parts, run_stage=stage_that_writes(2500))
+    assert (code, lines[-1]) == (3, "Stage A is not finished.")
+    assert sorted(path.name for path in parts.iterdir()) == [f"campaign.tar.gz.part0{n}" for n in range(3)]
+    assert max(path.stat().st_size for path in parts.iterdir()) == 1000
+    kept = (here / "g" / "records" / "a.json").read_bytes()
+    assert archive.unpack(parts, there) == 1
+    assert [str(path.relative_to(there)) for path in there.rglob("*") if path.is_file()] == ["g/records/a.json"]
+    assert (there / "g" / "records" / "a.json").read_bytes() == kept
+    # What is there already stays, and a smaller archive leaves no part of the larger one behind.
+    assert archive.unpack(parts, there) == 0
+    (here / "g" / "records" / "a.json").write_bytes(b"")
+    assert len(archive.pack(here, parts)) == 1
+    assert len(list(parts.iterdir())) == 1
+
+
+def test_the_next_stage_begins_with_the_archive(campaign, tmp_path):
+    parts = tmp_path / "parts"
+    campaign("stage", "A", tmp_path / "one", "--archive", parts, run_stage=stage_that_writes(10))
+    seen = []
+
+    def look(stage, folder, **_):
+        seen.extend(path.name for path in folder.rglob("*.json"))
+        return StageEnd(exit_code=0, line="done")
+
+    campaign("stage", "B", tmp_path / "two", "--archive", parts, run_stage=look)
+    assert seen == ["a.json"]
+
+
+def test_a_stage_that_raises_is_packed_too(campaign, tmp_path):
+    def fail(stage, folder, **_):
+        (folder / "a.json").touch()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        campaign("stage", "A", tmp_path / "one", "--archive", tmp_path / "parts", run_stage=fail)
+    assert archive.unpack(tmp_path / "parts", tmp_path / "two") == 1
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no archive"])
+def test_what_is_no_archive_is_said_in_one_sentence(campaign, tmp_path, content):
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    if content is None:
+        with pytest.raises(UsageError, match=r"must hold campaign\.tar\.gz\.part00"):
+            archive.unpack(parts, tmp_path / "folder")
+        return
+    (parts / "campaign.tar.gz.part00").write_bytes(content)
+    code, _, err = campaign("stage", "A", tmp_path / "folder", "--archive", parts)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert err.startswith(f"archive={parts}: ")

@@ -1,7 +1,8 @@
-"""Each item of the campaign as a user starts it, up to the door of the card."""
+"""The campaign's script as a user starts it, up to the first use of the card, and its stages as data."""
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,126 +10,213 @@ from pathlib import Path
 import pytest
 from sweep_fakes import FakeWorld
 
-from profiler.campaign.main import CAPS
+from profiler.campaign import running
+from profiler.campaign.running import run_stage
+from profiler.campaign.stages import FOLDER, STAGES, Stage, Step, stage
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
 from profiler.sweep import main as sweep
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "campaign.sh"
-ITEMS = "123456"
+LETTERS = "ABCDEF"
 H200 = VisibleGpus(gpus=(VisibleGpu(uuid="GPU-1", name="NVIDIA H200", memory_bytes=143_771 * 2**20),), note="")
-
-# Notes what it is asked to run; of the card it says what a real one would.
-_NOTING = """#!/bin/bash
-echo "$@" >> {log}
-case "$*" in
-    "-m profiler.campaign card") echo stub-card ;;
-    "-m profiler.campaign caps") echo {caps} ;;
-    *) exit ${{STUB_CODE:-0}} ;;
-esac
-"""
 
 
 def run(*words, **environment):
-    # A copy of the checkout's script in a folder of its own, so that what it makes is not in the checkout.
     return subprocess.run(
-        ["bash", *words], capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **environment}
+        ["bash", str(SCRIPT), *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHON": sys.executable, **environment},
     )
 
 
 @pytest.fixture
-def item(tmp_path):
-    """Runs an item with a Python that only notes; gives the exit code, the commands and the standard error."""
-    script = tmp_path / "scripts" / "campaign.sh"
-    script.parent.mkdir()
-    script.write_text(SCRIPT.read_text())
-    log, noting = tmp_path / "log", tmp_path / "noting-python"
-    noting.write_text(_NOTING.format(log=shlex.quote(str(log)), caps=" ".join(CAPS)))
-    noting.chmod(0o755)
-
-    def run_item(*words, **environment):
-        log.unlink(missing_ok=True)
-        done = run(str(script), *words, PYTHON=str(noting), **environment)
-        commands = [shlex.split(line) for line in log.read_text().splitlines()] if log.exists() else []
-        return done.returncode, commands, done.stderr
-
-    return run_item
+def folder(tmp_path):
+    return tmp_path / "campaign"
 
 
-@pytest.mark.parametrize("number", ITEMS)
-def test_without_a_gpu_an_item_ends_with_2_and_one_sentence(number):
-    done = run(str(SCRIPT), number, PYTHON=sys.executable, CUDA_VISIBLE_DEVICES="")
+def test_list_says_what_each_stage_does(folder):
+    done = run("list", CAMPAIGN_DIR=str(folder))
+    assert done.returncode == 0
+    assert [line[0] for line in done.stdout.splitlines()] == list(LETTERS)
+
+
+@pytest.mark.parametrize("letter", "ABCDE")
+def test_without_a_gpu_a_stage_ends_with_2_and_one_sentence(folder, letter):
+    done = run(letter, CAMPAIGN_DIR=str(folder), CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("card=none: the campaign needs a GPU, but ")
     assert done.stderr.count("\n") == 1
 
 
-def test_list_says_what_each_item_does():
-    done = run(str(SCRIPT), "list")
-    assert done.returncode == 0
-    assert [line[0] for line in done.stdout.splitlines()] == list(ITEMS)
-
-
-@pytest.mark.parametrize("words", [[], ["7"], ["all"]])
-def test_another_item_is_told_with_the_way_out(words):
-    done = run(str(SCRIPT), *words)
+@pytest.mark.parametrize("words", [[], ["G"], ["all"]])
+def test_another_stage_is_refused_with_what_is_allowed(folder, words):
+    done = run(*words, CAMPAIGN_DIR=str(folder))
     assert done.returncode == 2
-    assert done.stderr.endswith("must be 1 to 6, or list. scripts/campaign.sh list says what each does.\n")
+    assert "must be one of A, B, C, D, E, F" in done.stderr
+    assert done.stderr.endswith("Write: scripts/campaign.sh list\n")
 
 
-@pytest.mark.parametrize(("number", "trials"), [("3", 25 * 6), ("4", 12 + 6 + 18 + 12 + 36), ("5", 8), ("6", 9)])
-def test_every_sweep_of_an_item_is_fit_to_run_on_a_big_card(item, number, trials, capsys, monkeypatch, tmp_path):
+def test_wheels_are_installed_once_and_found_first(tmp_path, folder):
+    """A Python that only notes what it is asked for."""
+    log, noting = tmp_path / "log", tmp_path / "python"
+    noting.write_text(
+        f'#!/bin/bash\necho "$PYTHONPATH|$*" >> {shlex.quote(str(log))}\n'
+        'while [ $# -gt 0 ]; do if [ "$1" = --target ]; then mkdir -p "$2"; fi; shift; done\n'
+    )
+    noting.chmod(0o755)
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    (wheels / "trl-1.whl").touch()
+    for _ in range(2):
+        done = run("a", "seed=1", PYTHON=str(noting), CAMPAIGN_DIR=str(folder), CAMPAIGN_WHEELS=str(wheels))
+        assert done.returncode == 0, done.stderr
+    lines = [line.partition("|") for line in log.read_text().splitlines()]
+    installs = [words for _, _, words in lines if words.startswith("-m pip install")]
+    stages = [(path, words) for path, _, words in lines if "profiler.campaign stage" in words]
+    assert len(installs) == 1
+    assert installs[0].endswith(str(wheels / "trl-1.whl"))
+    assert len(stages) == 2
+    for path, words in stages:
+        assert path.split(":")[0] == str(folder / "site")
+        assert words.split()[2:] == ["stage", "--limit-s", "500", "a", str(folder), "seed=1"]
+
+
+# ---- the stages ------------------------------------------------------------------------------------------------------
+
+
+def test_there_are_six_stages_and_case_does_not_matter():
+    assert "".join(one.letter for one in STAGES) == LETTERS
+    assert stage("c") is stage("C") is STAGES[2]
+    assert stage("x") is None
+
+
+def sweeps_of(letter):
+    return [step.words[2:] for step in stage(letter).steps if step.words[1] == "profiler.sweep"]
+
+
+@pytest.mark.parametrize(
+    ("letter", "trials"),
+    # A: the door and 25; B: 25, 3 models x 5 methods, 2 x 2 rollouts; C: 10 + 10 + 5 capped, 5, 4, 2 x 3;
+    # D: 3 periods x 3, 10, 3, 10, 2; E: 2, 10, 2
+    [("A", 1 + 25), ("B", 25 + 15 + 4), ("C", 25 + 5 + 4 + 6), ("D", 9 + 10 + 3 + 10 + 2), ("E", 2 + 10 + 2)],
+)
+def test_every_sweep_of_a_stage_is_fit_to_run_on_a_big_card(letter, trials, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
-    code, commands, _ = item(number, "dry_run=true")
-    assert code == 0
-    sweeps = [words[2:] for words in commands if words[1] == "profiler.sweep"]
-    world = FakeWorld(visible=H200)
-    listed = 0
-    for words in sweeps:
-        assert any(word.startswith("results_dir=results/campaign/stub-card") for word in words)
-        assert sweep(words, parts=world.parts()) == 0
+    world, listed = FakeWorld(visible=H200), 0
+    for words in sweeps_of(letter):
+        placed = [word.replace(FOLDER, str(tmp_path)) for word in words]
+        assert f"results_dir={tmp_path}" in " ".join(placed)
+        assert "backend=cuda" in placed
+        assert sweep([*placed, "dry_run=true"], parts=world.parts()) == 0
         out = capsys.readouterr().out
-        assert "cuda" in " ".join(words)
-        listed += int(next(line for line in out.splitlines() if "trials" in line).split()[0])
+        listed += int(next(line for line in out.splitlines() if " trials, " in line).split()[0])
     assert listed == trials
     assert not world.runs
 
 
-def test_facts_and_truth_have_processes_of_their_own(item):
-    assert item("1")[1][1:] == [["-m", "profiler.campaign", "facts", "results/campaign/stub-card"]]
-    kinds = [words[3] for words in item("2")[1][1:]]
-    assert kinds == ["full", "lora"]
+def test_no_stage_runs_paged_optimizers():
+    assert "paged" not in str(STAGES)
 
 
-def test_each_period_has_a_folder_of_its_own_and_a_time_at_which_its_command_began(item, tmp_path):
-    _, commands, _ = item("6")
-    looking = tmp_path / "results/campaign/stub-card/looking"
-    assert sorted(path.parent.name for path in looking.rglob("command_began")) == ["0.01", "0.1", "null"]
-    assert commands[-1][2] == "looking"
-    assert [word.split("/")[-2] for word in commands[-1][3:]] == ["null", "0.1", "0.01"]
-    began = (looking / "0.1/command_began").stat().st_mtime_ns
-    (looking / "0.1/logprobs/records").mkdir(parents=True)
-    (looking / "0.1/logprobs/records/a.json").touch()
-    item("6")
-    assert (looking / "0.1/command_began").stat().st_mtime_ns == began
+def test_only_the_first_step_of_the_first_stage_is_a_door():
+    assert [step.is_door for one in STAGES for step in one.steps].index(True) == 0
+    assert sum(step.is_door for one in STAGES for step in one.steps) == 1
 
 
-def test_some_trials_without_an_answer_do_not_keep_the_others_from_running(item):
-    code, commands, _ = item("4", STUB_CODE="3")
-    assert code == 3
-    assert len([words for words in commands if words[1] == "profiler.sweep"]) == 5
+# ---- running one -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ends", ["2", "33", "130"])
-def test_what_ends_a_sweep_for_good_ends_the_item(item, ends):
-    code, commands, _ = item("4", STUB_CODE=ends)
-    assert code == int(ends)
-    assert len([words for words in commands if words[1] == "profiler.sweep"]) == 1
+class Clock:
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
 
 
-def test_an_item_whose_time_is_over_ends_and_says_how_it_goes_on(item):
-    code, commands, err = item("4", CAMPAIGN_LIMIT_S="0")
-    assert code == 3
-    assert err == "Item 4 is not finished after 0 s; the same command goes on.\n"
-    assert len(commands) == 1
+def made_up(*names, door=False):
+    steps = [Step(name=name, words=("-m", "profiler.sweep", f"{FOLDER}/{name}")) for name in names]
+    first = [Step(name="door", words=("-m", "profiler.sweep", "door"), is_door=True)] if door else []
+    return Stage(letter="Z", title="made up", steps=(*first, *steps))
+
+
+def through(asked, codes, *, tmp_path, seconds_per_step=1.0, limit_s=100.0, more=()):
+    """Runs a stage whose steps end with `codes`; the end, and (words, time left) of each step that ran."""
+    clock, ran, left = Clock(), [], list(codes)
+
+    def step(words, limit_s):
+        ran.append((words, limit_s))
+        clock.now_s += seconds_per_step
+        return left.pop(0)
+
+    end = run_stage(asked, tmp_path, limit_s=limit_s, more=more, run=step, clock=clock, say=lambda _: None)
+    return end, ran
+
+
+def test_the_steps_run_in_order_in_the_campaigns_folder_with_the_users_keys(tmp_path):
+    end, ran = through(made_up("a", "b"), [0, 0], tmp_path=tmp_path, more=["seed=1"])
+    assert (end.exit_code, end.line) == (0, "Stage Z is done.")
+    assert [words for words, _ in ran] == [["-m", "profiler.sweep", f"{tmp_path}/{name}", "seed=1"] for name in "ab"]
+    assert [left for _, left in ran] == [100.0, 99.0]
+
+
+def test_a_step_without_all_its_answers_does_not_keep_the_others_from_running(tmp_path):
+    end, ran = through(made_up("a", "b", "c"), [3, 0, 0], tmp_path=tmp_path)
+    assert (end.exit_code, len(ran)) == (3, 3)
+
+
+@pytest.mark.parametrize("code", [2, 33, 130])
+def test_what_ends_a_sweep_for_good_ends_the_stage(tmp_path, code):
+    end, ran = through(made_up("a", "b"), [code], tmp_path=tmp_path)
+    assert (end.exit_code, len(ran)) == (code, 1)
+
+
+def test_nothing_runs_after_a_door_that_does_not_open(tmp_path):
+    end, ran = through(made_up("a", door=True), [3], tmp_path=tmp_path)
+    assert (end.exit_code, len(ran)) == (3, 1)
+    assert "its first trial has no answer" in end.line
+
+
+def test_a_stage_whose_time_is_up_says_how_it_goes_on(tmp_path):
+    end, ran = through(made_up("a", "b"), [0, 0], tmp_path=tmp_path, seconds_per_step=60, limit_s=50)
+    assert (end.exit_code, len(ran)) == (3, 1)
+    assert end.line == "Stage Z is not finished after 50 s; the same command goes on."
+
+
+def test_a_step_that_is_cut_off_ends_the_stage(tmp_path):
+    end, ran = through(made_up("a", "b"), [None], tmp_path=tmp_path)
+    assert (end.exit_code, len(ran)) == (3, 1)
+
+
+_ENDS_IN_GOOD_ORDER = (
+    "import signal, sys; signal.signal(signal.SIGINT, lambda *_: sys.exit(130)); print('on', flush=True); "
+)
+_HANGS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print('on', flush=True); "
+
+
+@pytest.mark.parametrize("program", [_ENDS_IN_GOOD_ORDER, _HANGS], ids=["ends at SIGINT", "ignores it"])
+def test_a_step_is_asked_to_end_and_then_made_to(program, monkeypatch, tmp_path):
+    monkeypatch.setattr(running, "GRACE_S", 0.5)
+    started = []
+    real = subprocess.Popen
+
+    def noted(*words, **how):
+        process = real(*words, stdout=subprocess.PIPE, **how)
+        process.stdout.readline()  # it is on its way
+        started.append(process)
+        return process
+
+    monkeypatch.setattr(running.subprocess, "Popen", noted)
+    assert running._run(["-c", program + "import time; time.sleep(600)"], 0.1) is None
+    assert started[0].returncode in (130, -signal.SIGKILL)
+
+
+def test_a_step_runs_offline_with_the_users_environment_first(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    program = "import os, sys; sys.exit(int(os.environ['HF_HUB_OFFLINE'] + os.environ['HF_DATASETS_OFFLINE']))"
+    assert running._run(["-c", program], 60) == 1

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profiler.analysis.acceptance import Pair, pairs, thresholds
 from profiler.analysis.cells import Cell, Setting
-from profiler.analysis.gates import Pair, gates, pairs
 from profiler.domain.memory import Origin
 from profiler.domain.outcome import Status
 from profiler.domain.trial import Backend
@@ -50,14 +50,14 @@ def pair(was, said, **both):
 
 def test_nothing_measured_is_not_yet_measured(tmp_path):
     runs = builders.tables(tmp_path, builders.records(builders.lora_vs_full_specs())).runs
-    assert pairs(runs) == ()
-    assert [(gate.found, gate.holds) for gate in gates(())] == [(None, None)] * 5
+    assert pairs([runs]) == ()
+    assert [(threshold.found, threshold.holds) for threshold in thresholds(())] == [(None, None)] * 5
 
 
 def test_the_same_trial_on_the_same_card_is_a_pair(tmp_path):
     spec, other = builders.spec(), builders.spec(num_generations=2)
     records = [*builders.records([spec]), measured(spec), measured(other)]
-    (found,) = pairs(builders.tables(tmp_path, records).runs)
+    (found,) = pairs([builders.tables(tmp_path, records).runs])
     assert found.measured.setting.origin is Origin.MEASURED
     assert found.simulated.setting.origin is Origin.SIMULATED
 
@@ -65,15 +65,51 @@ def test_the_same_trial_on_the_same_card_is_a_pair(tmp_path):
 @pytest.mark.parametrize("changes", [{"gpu_name": "NVIDIA H200"}, {"status": Status.CONTENDED}])
 def test_another_card_or_a_shared_one_is_none(tmp_path, changes):
     spec = builders.spec()
-    assert pairs(builders.tables(tmp_path, [*builders.records([spec]), measured(spec, **changes)]).runs) == ()
+    runs = builders.tables(tmp_path, [*builders.records([spec]), measured(spec, **changes)]).runs
+    assert pairs([runs]) == ()
+
+
+def of_versions(record, **versions):
+    return replace(record, versions=replace(record.versions, **versions))
+
+
+def test_a_pair_may_lie_in_two_folders(tmp_path):
+    spec = builders.spec()
+    tables = [
+        builders.tables(tmp_path / name, records).runs
+        for name, records in (("card", [measured(spec)]), ("here", builders.records([spec])))
+    ]
+    (found,) = pairs(tables)
+    assert found.differing_versions == ()
+    assert thresholds([found])[ALLOCATED_MEDIAN].found == 0
+
+
+def test_a_pair_of_other_versions_says_so_and_does_not_count(tmp_path):
+    (simulated,) = builders.records([builders.spec()])
+    older = of_versions(measured(builders.spec()), torch="2.11.0+cu130", transformers="5.17.0")
+    (found,) = pairs([builders.tables(tmp_path, [simulated, older]).runs])
+    assert found.differing_versions == (
+        ("torch", "2.11.0+cu130", simulated.versions.torch),
+        ("transformers", "5.17.0", simulated.versions.transformers),
+    )
+    assert thresholds([found])[ALLOCATED_MEDIAN].found is None
+
+
+def test_of_two_simulations_the_one_of_the_same_versions_is_taken(tmp_path):
+    (simulated,) = builders.records([builders.spec()])
+    other = replace(of_versions(simulated, torch="2.11.0+cpu"), trial_id="0" * 16)
+    card = of_versions(measured(builders.spec()), torch="2.11.0+cu130")
+    (found,) = pairs([builders.tables(tmp_path, [simulated, other, card]).runs])
+    assert found.simulated.trial_id == other.trial_id
+    assert found.differing_versions == ()
 
 
 def test_by_hand():
     # errors of 1 %, 2 % and 5 %: the median is 2 %; the 95th percentile is nine tenths of the way from 2 % to 5 %
-    found = gates([pair(100, 101), pair(100, 98), pair(200, 210)])
+    found = thresholds([pair(100, 101), pair(100, 98), pair(200, 210)])
     assert found[ALLOCATED_MEDIAN].found == pytest.approx(0.02)
     assert found[ALLOCATED_P95].found == pytest.approx(0.047)
-    assert [gate.holds for gate in found] == [False, False, True, True, True]
+    assert [threshold.holds for threshold in found] == [False, False, True, True, True]
 
 
 def test_what_was_said_to_fit_with_room_and_ran_out():
@@ -81,13 +117,13 @@ def test_what_was_said_to_fit_with_room_and_ran_out():
     roomy = Pair(measured=ran_out, simulated=cell(Origin.SIMULATED, device=97 * GIB))
     tight = Pair(measured=ran_out, simulated=cell(Origin.SIMULATED, device=99 * GIB))
     foreseen = Pair(measured=ran_out, simulated=cell(Origin.SIMULATED, status=Status.OOM))
-    assert gates([roomy, tight, foreseen])[WRONGLY].found == 1
-    assert gates([tight, foreseen])[WRONGLY].holds
-    assert gates([roomy])[ALLOCATED_MEDIAN].found is None
+    assert thresholds([roomy, tight, foreseen])[WRONGLY].found == 1
+    assert thresholds([tight, foreseen])[WRONGLY].holds
+    assert thresholds([roomy])[ALLOCATED_MEDIAN].found is None
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**12), st.integers(1, 10**12)), min_size=1, max_size=20))
 def test_a_percentile_never_lies_below_the_median(sizes):
-    found = gates([pair(was, said) for was, said in sizes])
+    found = thresholds([pair(was, said) for was, said in sizes])
     assert 0 <= found[ALLOCATED_MEDIAN].found <= found[ALLOCATED_P95].found
     assert found[RESERVED_MEDIAN].found == pytest.approx(found[ALLOCATED_MEDIAN].found)
