@@ -7,15 +7,16 @@ Sources, in torch's `aten/src/ATen/native/transformers/`: `cuda/sdp_utils.cpp` (
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from profiler.allocator.trace import Capability
+from profiler.domain.gpu import Chip
 from profiler.domain.memory import Category
 from profiler.simulation import attention_scratch
+from profiler.simulation.flash_splits import flash_forward
+from profiler.simulation.in_place import math_attention
 from profiler.simulation.recorder import Recorder
-from profiler.simulation.scratch import hold
 
 _HALF = (torch.float16, torch.bfloat16)
 _LARGEST_NEGATIVE_OF_CUDNN = -65504.0
@@ -39,7 +40,7 @@ class Request:
     dtype: torch.dtype
     has_mask: bool
     is_causal: bool
-    compute_capability: Capability
+    compute_capability: tuple[int, int]
     wants_gradient: bool = False
 
 
@@ -102,11 +103,16 @@ def logsumexp_shape(kernel: Kernel, query: torch.Size) -> tuple[int, ...]:
     return (rows, heads, tokens)
 
 
-class Scratch(Protocol):
-    """What a kernel takes in backward, in bytes, of the shapes of query and key."""
+Scratch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[int, ...]]
+"""Query, key and value -> bytes of the blocks that a kernel takes while it runs, in the order they are taken."""
 
-    def __call__(self, query: torch.Tensor, key: torch.Tensor) -> tuple[int, ...]:
-        """Blocks in the order they are taken."""
+
+@dataclass(frozen=True, kw_only=True)
+class KernelScratch:
+    """What an attention kernel takes on one chip."""
+
+    forward: Scratch
+    backward: Scratch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,12 +120,12 @@ class Launch:
     """How a fused kernel runs."""
 
     kernel: Kernel
-    keeps_logsumexp: bool
-    """A gradient is wanted. Flash makes it always."""
-    backward_scratch: Scratch
+    wants_gradient: bool
+    """Without, only flash makes the logsumexp."""
+    scratch: KernelScratch
     recorder: Recorder
-    elsewhere: Mapping[Capability, Scratch] = field(default_factory=dict)
-    """What the kernel takes in backward on the other cards that the run is to answer for."""
+    elsewhere: Mapping[Chip, KernelScratch] = field(default_factory=dict)
+    """What the kernel takes on the other chips that the run is to answer for."""
 
 
 class FusedAttention(torch.autograd.Function):
@@ -145,35 +151,53 @@ class FusedAttention(torch.autograd.Function):
         else:
             output = torch.empty_like(query)
         logsumexp = None
-        if launch.keeps_logsumexp or launch.kernel is Kernel.FLASH:
+        if launch.wants_gradient or launch.kernel is Kernel.FLASH:
             logsumexp = torch.empty(
                 logsumexp_shape(launch.kernel, query.shape), dtype=torch.float32, device=query.device
             )
+        parts = launch.recorder.take(
+            launch.scratch.forward(query, key, value),
+            f"{launch.kernel} attention",
+            elsewhere={chip: scratch.forward(query, key, value) for chip, scratch in launch.elsewhere.items()},
+        )
         if launch.kernel is Kernel.FLASH:
             seeds = _seeds(launch.recorder, (2,))
-        if launch.kernel is Kernel.EFFICIENT:
-            sizes = attention_scratch.efficient_forward(output.shape, query.dtype)
-            accumulator = hold(launch.recorder, sizes, "efficient attention")
-            del accumulator
-        ctx.save_for_backward(query, key, value, output, logsumexp, bias, *seeds)
-        ctx.launch = launch
+        launch.recorder.give_back(parts[::-1])
+        if launch.wants_gradient:
+            # In the order in which torch's own node gives them up: its inputs by name, then its outputs.
+            ctx.save_for_backward(bias, key, query, value, logsumexp, output, *seeds)
+            ctx.launch = launch
+            return output
+        unused = [logsumexp, *seeds]
+        del logsumexp, seeds
+        while unused:
+            del unused[0]
         return output
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
-        """Gradients of query, key and value, and the kernel's scratch while it runs."""
-        query, key, value = ctx.saved_tensors[:3]
-        launch: Launch = ctx.launch
-        by_tokens = launch.kernel is Kernel.EFFICIENT
-        made = tuple(_by_tokens(x, x.shape[-1]) if by_tokens else torch.empty_like(x) for x in (query, key, value))
-        scratch = hold(
-            launch.recorder,
-            launch.backward_scratch(query, key),
-            f"{launch.kernel} attention backward",
-            elsewhere={capability: blocks(query, key) for capability, blocks in launch.elsewhere.items()},
-        )
-        del scratch
+        """Gradients of query, key and value, and the kernel's scratch while it runs.
+
+        What was saved stays to the end, and goes last first: with checkpointing nothing else holds it by then.
+        """
+        saved = list(ctx.saved_tensors)
+        made = _gradients(saved[2], saved[1], saved[3], ctx.launch)
+        while saved:
+            saved.pop()
         return (*made, None, None)
+
+
+def _gradients(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, launch: Launch
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    by_tokens = launch.kernel is Kernel.EFFICIENT
+    made = tuple(_by_tokens(x, x.shape[-1]) if by_tokens else torch.empty_like(x) for x in (query, key, value))
+    launch.recorder.scratch(
+        (launch.scratch.backward(query, key, value),),
+        f"{launch.kernel} attention backward",
+        elsewhere={chip: (scratch.backward(query, key, value),) for chip, scratch in launch.elsewhere.items()},
+    )
+    return made[0], made[1], made[2]
 
 
 def _seeds(recorder: Recorder, seed_shape: tuple[int, ...]) -> list[torch.Tensor]:
@@ -188,11 +212,11 @@ def _by_tokens(like: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def scaled_dot_product_attention(
-    recorder: Recorder, compute_capability: Capability, others: Collection[Capability] = ()
+    recorder: Recorder, chip: Chip, others: Collection[Chip] = ()
 ) -> Callable[..., torch.Tensor]:
-    """`aten::scaled_dot_product_attention` as a card of `compute_capability` would run it.
+    """`aten::scaled_dot_product_attention` as a card with `chip` would run it.
 
-    Cards of `others` that would run another kernel leave the run; of the rest the trace keeps what they take.
+    Chips of `others` that would run another kernel diverge from the run; of the rest the trace keeps what they take.
     """
 
     def attend(
@@ -213,25 +237,28 @@ def scaled_dot_product_attention(
             dtype=query.dtype,
             has_mask=attn_mask is not None,
             is_causal=is_causal,
-            compute_capability=compute_capability,
+            compute_capability=chip.compute_capability,
             wants_gradient=wanted,
         )
         kernel = choose_kernel(request)
         if query.is_meta:
-            recorder.left.update(
-                other for other in others if choose_kernel(replace(request, compute_capability=other)) is not kernel
+            recorder.diverged.update(
+                other
+                for other in others
+                if choose_kernel(replace(request, compute_capability=other.compute_capability)) is not kernel
             )
         if query.device.type != "meta" or kernel is Kernel.MATH:
-            return torch.ops.aten.scaled_dot_product_attention.default(
-                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-            )
+            with math_attention():
+                return torch.ops.aten.scaled_dot_product_attention.default(
+                    query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+                )
         bias = None if attn_mask is None else _bias(attn_mask, query.dtype, kernel)
         launch = Launch(
             kernel=kernel,
-            keeps_logsumexp=wanted,
-            backward_scratch=_backward_scratch(kernel, compute_capability),
+            wants_gradient=wanted,
+            scratch=_scratch_of(kernel, chip),
             recorder=recorder,
-            elsewhere={other: _backward_scratch(kernel, other) for other in others},
+            elsewhere={other: _scratch_of(kernel, other) for other in others},
         )
         if kernel is Kernel.FLASH and query.shape[-1] % 8:
             return _padded_flash(query, key, value, launch)
@@ -240,15 +267,22 @@ def scaled_dot_product_attention(
     return attend
 
 
-def _backward_scratch(kernel: Kernel, compute_capability: Capability) -> Scratch:
-    def blocks(query: torch.Tensor, key: torch.Tensor) -> tuple[int, ...]:
+def _scratch_of(kernel: Kernel, chip: Chip) -> KernelScratch:
+    def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[int, ...]:
+        if kernel is Kernel.FLASH:
+            return flash_forward(query.shape, key.shape, chip)
+        if kernel is Kernel.EFFICIENT:
+            return attention_scratch.efficient_forward((*query.shape[:-1], value.shape[-1]), query.dtype)
+        return ()
+
+    def backward(query: torch.Tensor, key: torch.Tensor, _: torch.Tensor) -> tuple[int, ...]:
         if kernel is Kernel.FLASH:
             return attention_scratch.flash_backward(query.shape, key.shape, query.element_size())
         if kernel is Kernel.CUDNN:
             return attention_scratch.cudnn_backward(query.shape)
-        return attention_scratch.efficient_backward(query.shape, key.shape, query.dtype, compute_capability)
+        return attention_scratch.efficient_backward(query.shape, key.shape, query.dtype, chip.compute_capability)
 
-    return blocks
+    return KernelScratch(forward=forward, backward=backward)
 
 
 def _padded_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, launch: Launch) -> torch.Tensor:

@@ -4,6 +4,7 @@ Shapes are [rows, heads, tokens, head_dim], as `aten::scaled_dot_product_attenti
 """
 
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
@@ -117,14 +118,14 @@ def _key_splits(blocks: int, keys: int, kernel: _CutlassKernel) -> int:
     return max(1, min(splits, 200 // blocks))
 
 
-def efficient_forward(query: torch.Size, dtype: torch.dtype) -> tuple[int, ...]:
-    """A float32 copy of the output, above a head_dim of 128 in 16-bit types only.
+def efficient_forward(output: tuple[int, ...], dtype: torch.dtype) -> tuple[int, ...]:
+    """A float32 copy of the output of this shape, above a head_dim of 128 in 16-bit types only.
 
     Source: `kNeedsOutputAccumulatorBuffer` in torch's `mem_eff_attention/kernel_forward.h`.
     """
-    if query[3] <= 128 or dtype not in _HALF:
+    if output[3] <= 128 or dtype not in _HALF:
         return ()
-    return (query.numel() * _FLOAT32_BYTES,)
+    return (prod(output) * _FLOAT32_BYTES,)
 
 
 def _rounded(value: int, multiple: int) -> int:

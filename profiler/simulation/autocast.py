@@ -17,7 +17,10 @@ from torch.library import Library
 
 from profiler.simulation.stand_ins import StandIn, standing_in
 
-_KEY = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]  # not in torch's stub
+AUTOCAST_KEY = "AutocastPrivateUse1"
+"""The dispatch key of the simulated GPU's autocast, by the name that `torch.library` takes."""
+
+_KEY = getattr(torch._C.DispatchKey, AUTOCAST_KEY)  # not in torch's stub
 _KEY_SET = torch._C.DispatchKeySet(_KEY)
 
 LOWER_PRECISION = (
@@ -99,6 +102,21 @@ def cast(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
+def _with_casts(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    """Run an operation on its arguments, cast from the last to the first and given up from the first to the last.
+
+    torch casts them where it calls the operation (`WrapFunction_` in `aten/src/ATen/autocast_mode.h`), and the compiler
+    of its Linux builds evaluates a call's arguments from right to left: weights are cast before inputs. What is made
+    last ends first.
+    """
+    casts = [cast(argument, dtype) for argument in reversed(args)]
+    casts.reverse()
+    result = operation(*casts, **kwargs)
+    while casts:
+        del casts[0]
+    return result
+
+
 def _eligible(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "meta" and tensor.is_floating_point() and tensor.dtype is not torch.float64
 
@@ -127,25 +145,26 @@ def _widest(args: Any) -> torch.dtype:
     return torch.float32 if any(tensor.dtype is torch.float32 for tensor in tensors) else _state.dtype
 
 
-def _policy_lower(operation: Any, args: Any, kwargs: Any) -> Any:
-    return operation(*cast(args, _state.dtype), **{key: cast(value, _state.dtype) for key, value in kwargs.items()})
+def _policy_lower(operation: Any, _: Any, args: Any, kwargs: Any) -> Any:
+    named = {key: cast(value, _state.dtype) for key, value in kwargs.items()}
+    return _with_casts(operation, args, named, _state.dtype)
 
 
-def _policy_float32(operation: Any, args: Any, kwargs: Any) -> Any:
-    return operation(*cast(args, torch.float32), **kwargs)
+def _policy_float32(operation: Any, _: Any, args: Any, kwargs: Any) -> Any:
+    return _with_casts(operation, args, kwargs, torch.float32)
 
 
-def _policy_float32_output(operation: Any, args: Any, kwargs: Any) -> Any:
+def _policy_float32_output(operation: Any, schema: Any, args: Any, kwargs: Any) -> Any:
     if not _eligible(args[0]):
         return operation(*args, **kwargs)
-    position = [argument.name for argument in operation._schema.arguments].index("dtype")
+    position = [argument.name for argument in schema.arguments].index("dtype")
     if kwargs.get("dtype") is not None or (len(args) > position and args[position] is not None):
         return operation(*args, **kwargs)
     return operation(*args[:position], **(kwargs | {"dtype": torch.float32}))
 
 
-def _policy_promote(operation: Any, args: Any, kwargs: Any) -> Any:
-    return operation(*cast(args, _widest(args)), **kwargs)
+def _policy_promote(operation: Any, _: Any, args: Any, kwargs: Any) -> Any:
+    return _with_casts(operation, args, kwargs, _widest(args))
 
 
 _POLICIES = (
@@ -164,7 +183,7 @@ def _kernel(name: str, policy: Callable[..., Any]) -> Callable[..., Any]:
         with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
             if not _state.enabled or name in _state.untouched:
                 return operation(*args, **kwargs)
-            return policy(operation, args, kwargs)
+            return policy(operation, aten_operation._schema, args, kwargs)
 
     return call
 
@@ -182,18 +201,21 @@ def _register() -> None:
         return
     # torch registers no fallback for this key: without one, every operation that is not in the lists would fail.
     _fallback = Library("_", "IMPL")
-    _fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    _fallback.fallback(torch.library.fallthrough_kernel, AUTOCAST_KEY)
     _library = Library("aten", "IMPL")
     for names, policy in _POLICIES:
         for name in names:
-            _library.impl(name, _kernel(name, policy), "AutocastPrivateUse1")
+            _library.impl(name, _kernel(name, policy), AUTOCAST_KEY)
 
 
 @contextmanager
 def autocast_on_meta(
-    replacements: dict[str, Callable[..., Any]], *, untouched: frozenset[str] = frozenset()
+    replacements: dict[str, Callable[..., Any]], *, stands_for: str = "cuda", untouched: frozenset[str] = frozenset()
 ) -> Iterator[None]:
     """While active, torch's autocast works for `meta` as it does for CUDA.
+
+    Whoever asks whether autocast is on for the device type `stands_for` is told of `meta`: "cuda" is what is asked
+    where no type is given.
 
     `replacements` run instead of the ATen operations of these names, after their casts and with autocast on or off.
     Operations in `untouched` are left as they are, for a device whose autocast does not know them.
@@ -207,12 +229,13 @@ def autocast_on_meta(
             return SimulatedAutocast(*args, **kwargs)
         return torch_autocast(device_type, *args, **kwargs)
 
+    ours = ("meta", stands_for)
     stand_ins: list[StandIn] = [
         (torch, "autocast", autocast),
         (torch.amp, "autocast", autocast),
         (torch.amp, "is_autocast_available", lambda kind: kind == "meta" or available(kind)),
-        (torch, "is_autocast_enabled", lambda kind="cuda": _state.enabled if kind == "meta" else enabled(kind)),
-        (torch, "get_autocast_dtype", lambda kind: _state.dtype if kind == "meta" else dtype_of(kind)),
+        (torch, "is_autocast_enabled", lambda kind="cuda": _state.enabled if kind in ours else enabled(kind)),
+        (torch, "get_autocast_dtype", lambda kind: _state.dtype if kind in ours else dtype_of(kind)),
     ]
     torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, False)
     _replacements.update(replacements)

@@ -38,7 +38,8 @@ def cpu_choices(recorder: Recorder) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(_cpu_optimizers())
         stack.enter_context(_attributed_head(recorder))
-        stack.enter_context(autocast_on_meta({"scaled_dot_product_attention": _attend}, untouched=_not_autocast()))
+        attention = {"scaled_dot_product_attention": _attend}
+        stack.enter_context(autocast_on_meta(attention, stands_for="cpu", untouched=_not_autocast()))
         yield
 
 

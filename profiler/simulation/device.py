@@ -1,18 +1,19 @@
 """The simulated GPU: a dispatch mode under which `meta` tensors are recorded as memory of a card."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.simulation.kernel_scratch import Scratch
+from profiler.domain.gpu import Chip
+from profiler.simulation.in_place import IN_PLACE, holders_of_a_sum, without_a_mode
+from profiler.simulation.kernel_scratch import KernelScratch, Scratch
 from profiler.simulation.known_values import MOST_ELEMENTS, forget, known, on_host, set_known, stated
+from profiler.simulation.libraries import CublasWorkspaces
 from profiler.simulation.op_plans import Plan, follow, make_plan, signature
 from profiler.simulation.recorder import Recorder
-from profiler.simulation.scratch import hold
-from profiler.simulation.summed_gradients import holders_of_a_sum, sums_in_place
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -40,6 +41,26 @@ _VIEWS = frozenset(
 )
 """Operations that give another view of their first argument, and never take memory."""
 
+_PRODUCTS = frozenset(
+    id(operation)
+    for operation in (
+        aten.mm.default,
+        aten.addmm.default,
+        aten.addmm_.default,
+        aten.bmm.default,
+        aten.baddbmm.default,
+        aten.baddbmm_.default,
+        aten.addbmm.default,
+        aten.mv.default,
+        aten.addmv.default,
+        aten.dot.default,
+    )
+)
+"""Operations that ask cuBLAS."""
+
+_Sizes = tuple[KernelScratch, Mapping[Chip, KernelScratch]]
+"""What an operation takes on the chip that is simulated, and on the others."""
+
 Handler = Callable[["SimulatedGpu", tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -50,15 +71,29 @@ class SimulatedGpu(TorchDispatchMode):
     gives the known value, or a stated one.
 
     Args:
-        recorder: Keeps the books.
+        recorder: Keeps the trace.
+        chip: The chip that is simulated.
+        others: Chips that the run is to answer for too.
         scratch: What kernels take inside an operation (`KERNEL_SCRATCH` for CUDA).
+        workspaces: What cuBLAS takes at the first product of a thread; None for nothing.
     """
 
-    def __init__(self, recorder: Recorder, *, scratch: Mapping[Any, Scratch]) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        *,
+        chip: Chip | None = None,
+        others: Collection[Chip] = (),
+        scratch: Mapping[Any, Scratch] | None = None,
+        workspaces: CublasWorkspaces | None = None,
+    ) -> None:
         super().__init__()
         self.recorder = recorder
+        self._chip, self._others = chip, tuple(others)
+        self._workspaces = workspaces
+        self._sizes: dict[Hashable, _Sizes] = {}
         # By identity: ATen's operations live as long as the process and hash slowly.
-        self._scratch = {id(operation): takes for operation, takes in scratch.items()}
+        self._scratch = {id(operation): takes for operation, takes in (scratch or {}).items()}
         self._plans: dict[Hashable, Plan | None] = {}
         holders_of_a_sum()
 
@@ -92,9 +127,14 @@ class SimulatedGpu(TorchDispatchMode):
         if on_device != len(tensors):
             args, kwargs = _to_meta(args), _to_meta(kwargs)
             key, tensors = signature(func, args, kwargs)
-        result = self._run_on_device(func, args, kwargs, key, tensors)
-        if (scratch := self._scratch.get(id(func))) is not None:
-            hold(self.recorder, scratch(args, result), f"{func}'s kernel")
+        scratch = self._scratch.get(id(func)) if self._chip is not None else None
+        if scratch is None:
+            result = self._run_on_device(func, args, kwargs, key, tensors)
+        else:
+            sizes = self._sizes_of(scratch, args, kwargs, (key, tensors[0].storage_offset()))
+            result = self._run_with_scratch(sizes, func, args, kwargs, key, tensors)
+        if self._workspaces is not None and id(func) in _PRODUCTS:
+            self._workspaces.product(with_bias=func is aten.addmm.default and args[0].dim() == 1)
         _carry_values(func, args, kwargs, tensors, result)
         return result
 
@@ -115,6 +155,27 @@ class SimulatedGpu(TorchDispatchMode):
         if key not in self._plans:
             self._plans[key] = make_plan(result, tensors, shapes)
         return result
+
+    def _run_with_scratch(
+        self, sizes: _Sizes, func: Any, args: Any, kwargs: Any, key: Hashable, tensors: list[torch.Tensor]
+    ) -> Any:
+        here, elsewhere = sizes
+        name, recorder = f"{func}'s kernel", self.recorder
+        before = recorder.take(here.before, name, elsewhere={chip: found.before for chip, found in elsewhere.items()})
+        recorder.scratch(here.first, name, elsewhere={chip: found.first for chip, found in elsewhere.items()})
+        result = self._run_on_device(func, args, kwargs, key, tensors)
+        recorder.scratch(here.launches, name, elsewhere={chip: found.launches for chip, found in elsewhere.items()})
+        recorder.give_back(before)
+        return result
+
+    def _sizes_of(self, scratch: Scratch, args: Any, kwargs: Any, key: Hashable) -> _Sizes:
+        """What the kernels of an operation take on each chip; worked out only if there was none like it."""
+        found = self._sizes.get(key)
+        if found is None:
+            assert self._chip is not None
+            found = scratch(args, kwargs, self._chip), {other: scratch(args, kwargs, other) for other in self._others}
+            self._sizes[key] = found
+        return found
 
     def _make_known(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A factory: what it makes is known if it is small and not random."""
@@ -282,11 +343,18 @@ def _as_positions(gpu: SimulatedGpu, indices: list[Any]) -> list[Any]:
     return positions
 
 
+def _masked_select(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """CUDA indexes by the mask, both expanded to one shape (`native/cuda/IndexKernel.cpp`)."""
+    tensor, mask = torch.broadcast_tensors(*args)
+    return _index(gpu, (tensor, [mask]), kwargs)
+
+
 def _index_put(operation: Any) -> Handler:
     def handle(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if args[0].device.type != "meta":
             return operation(*args, **kwargs)
-        return gpu.run(operation, (args[0], _as_positions(gpu, args[1]), *args[2:]), kwargs)
+        written = without_a_mode(operation, args) if operation in IN_PLACE else operation
+        return gpu.run(written, (args[0], _as_positions(gpu, args[1]), *args[2:]), kwargs)
 
     return handle
 
@@ -301,19 +369,23 @@ def _multinomial(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any
     return gpu.place(torch.full(shape, SAMPLED_TOKEN, dtype=torch.int64, device="cpu"))
 
 
-def _add(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`add`: in place where the autograd engine sums gradients."""
-    operation = aten.add_.Tensor if sums_in_place(*args[:2]) else aten.add.Tensor
-    return gpu.run(operation, args, kwargs)
+def _by_autograd(operation: Any) -> Handler:
+    """An operation that autograd asks for in place where no mode is active."""
+
+    def handle(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return gpu.run(without_a_mode(operation, args), args, kwargs)
+
+    return handle
 
 
 HANDLERS: dict[Any, Handler] = {
-    aten.add.Tensor: _add,
+    **{operation: _by_autograd(operation) for operation in (aten.add.Tensor, *IN_PLACE)},
     aten._to_copy.default: _copy_to,
     aten.copy_.default: _copy_in_place,
     aten._local_scalar_dense.default: _to_scalar,
     aten.nonzero.default: _nonzero,
     aten.index.Tensor: _index,
+    aten.masked_select.default: _masked_select,
     aten.index_put.default: _index_put(aten.index_put.default),
     aten.index_put_.default: _index_put(aten.index_put_.default),
     aten._index_put_impl_.default: _index_put(aten._index_put_impl_.default),

@@ -3,6 +3,7 @@
 transformers calls them through `lazy_import_flash_attention`; a test tells when that seam moves.
 """
 
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -10,29 +11,41 @@ import torch
 from transformers import PreTrainedModel, modeling_utils
 from transformers import modeling_flash_attention_utils as hf_flash
 
+from profiler.domain.gpu import Chip
 from profiler.simulation import attention_scratch
-from profiler.simulation.attention import FusedAttention, Kernel, Launch, Scratch
+from profiler.simulation.attention import FusedAttention, Kernel, KernelScratch, Launch
+from profiler.simulation.flash_splits import flash_forward
 from profiler.simulation.recorder import Recorder
 from profiler.simulation.stand_ins import standing_in
 
 
-def _dense(query: torch.Tensor, key: torch.Tensor) -> tuple[int, ...]:
-    return attention_scratch.flash_backward(query.shape, key.shape, query.element_size())
+def _dense(chip: Chip) -> KernelScratch:
+    def forward(query: torch.Tensor, key: torch.Tensor, _: torch.Tensor) -> tuple[int, ...]:
+        return flash_forward(query.shape, key.shape, chip)
+
+    def backward(query: torch.Tensor, key: torch.Tensor, _: torch.Tensor) -> tuple[int, ...]:
+        return attention_scratch.flash_backward(query.shape, key.shape, query.element_size())
+
+    return KernelScratch(forward=forward, backward=backward)
 
 
-def _packed(sequences: int) -> Scratch:
-    def blocks(query: torch.Tensor, key: torch.Tensor) -> tuple[int, ...]:
+def _packed(sequences: int) -> KernelScratch:
+    """Keys of packed sequences are not split (`mha_varlen_fwd` splits only single tokens of a paged cache)."""
+
+    def forward(*_: torch.Tensor) -> tuple[int, ...]:
+        return ()
+
+    def backward(query: torch.Tensor, key: torch.Tensor, _: torch.Tensor) -> tuple[int, ...]:
         return attention_scratch.flash_packed_backward(query.shape, key.shape, sequences, query.element_size())
 
-    return blocks
+    return KernelScratch(forward=forward, backward=backward)
 
 
-def _launch(recorder: Recorder, scratch: Scratch) -> Launch:
-    return Launch(kernel=Kernel.FLASH, keeps_logsumexp=True, backward_scratch=scratch, recorder=recorder)
+def _flash_functions(recorder: Recorder, chip: Chip, others: Collection[Chip]) -> tuple[Any, Any]:
+    def launch(scratch: KernelScratch, elsewhere: Mapping[Chip, KernelScratch]) -> Launch:
+        return Launch(kernel=Kernel.FLASH, wants_gradient=True, scratch=scratch, recorder=recorder, elsewhere=elsewhere)
 
-
-def _flash_functions(recorder: Recorder) -> tuple[Any, Any]:
-    dense = _launch(recorder, _dense)
+    dense = launch(_dense(chip), {other: _dense(other) for other in others})
 
     def flash_attn_func(
         q: torch.Tensor,
@@ -71,15 +84,15 @@ def _flash_functions(recorder: Recorder) -> tuple[Any, Any]:
     ) -> torch.Tensor:
         """[tokens of all rows, heads, head_dim]."""
         packed = (states.unsqueeze(0).transpose(1, 2) for states in (q, k, v))
-        output = FusedAttention.apply(*packed, None, _launch(recorder, _packed(cu_seqlens_q.numel() - 1)))
+        output = FusedAttention.apply(*packed, None, launch(_packed(cu_seqlens_q.numel() - 1), {}))
         return output.transpose(1, 2).squeeze(0)
 
     return flash_attn_func, flash_attn_varlen_func
 
 
-def simulated_flash_attention(recorder: Recorder) -> AbstractContextManager[None]:
+def simulated_flash_attention(recorder: Recorder, chip: Chip, others: Collection[Chip]) -> AbstractContextManager[None]:
     """While active, transformers finds FlashAttention-2 installed, and it runs on the simulated GPU."""
-    dense, varlen = _flash_functions(recorder)
+    dense, varlen = _flash_functions(recorder, chip, others)
     functions = (dense, varlen, None, hf_flash._pad_input, hf_flash._unpad_input)
     process = hf_flash._lazy_define_process_function(varlen)
     found = (functions, (process, process))

@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.attribution import Attribution, named_tensors
+from profiler.simulation.in_place import IN_PLACE, holders_of_a_sum, without_a_mode
 from profiler.simulation.kv_cache import attributed_cache
 from profiler.simulation.recorder import Recorder
-from profiler.simulation.summed_gradients import holders_of_a_sum, sums_in_place
 
 aten = torch.ops.aten
 
@@ -93,13 +93,9 @@ class _Noting(TorchDispatchMode):
     ) -> Any:
         """Run one operation."""
         self._recorder.operation = func
-        if func is aten.add.Tensor:
-            return self._sum(args, kwargs or {})
+        if func is aten.add.Tensor or func in IN_PLACE:
+            func = without_a_mode(func, args)
         return self._run(func, args, kwargs or {})
-
-    def _sum(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """`add`: in place where the engine would sum gradients so without a mode."""
-        return self._run(aten.add_.Tensor if sums_in_place(*args[:2]) else aten.add.Tensor, args, kwargs)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)

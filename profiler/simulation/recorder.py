@@ -1,13 +1,14 @@
 """Books on the memory of the simulated GPU: every storage from its making to its end, by phase and category."""
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from profiler.allocator.trace import Capability, Site, Trace, TraceBuilder
+from profiler.allocator.trace import Site, Trace, TraceBuilder
+from profiler.domain.gpu import Chip
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.modules import ModulePaths
 
@@ -22,6 +23,9 @@ _BY_PHASE = {
 }
 """What memory is when nothing more is known of it. What load and optimizer leave behind is attributed later by name."""
 
+
+Launches = tuple[tuple[int, ...], ...]
+"""Bytes of the blocks of each launch of a kernel."""
 
 _Kind = tuple[Category, int, str]
 """Category of a block, number of its site, and its name; an empty name says nothing more than the site."""
@@ -47,8 +51,8 @@ class Recorder:
         self.modules = ModulePaths()
         self.operation: Any = None
         """The operation that is running, as the dispatch mode sees it."""
-        self.left: set[Capability] = set()
-        """Cards that would have chosen otherwise somewhere: the trace is not theirs."""
+        self.diverged: set[Chip] = set()
+        """Chips that would have chosen otherwise somewhere: the trace is not theirs."""
 
     def enter(self, phase: Phase) -> None:
         """`phase` begins."""
@@ -89,18 +93,43 @@ class Recorder:
         if size_bytes > 0:
             self._trace.free(self._trace.allocate(size_bytes, category, self._site()))
 
-    def keep(
-        self, size_bytes: int, category: Category, name: str = "", *, elsewhere: Mapping[Capability, int] | None = None
-    ) -> None:
-        """A library takes `size_bytes`, on some cards another size, and never gives it back."""
-        block = self._trace.allocate(size_bytes, category)
-        self._trace.names[block] = name
-        if elsewhere:
-            self._trace.sizes_elsewhere[block] = elsewhere
+    def scratch(self, launches: Launches, kernel: str, *, elsewhere: Mapping[Chip, Launches] | None = None) -> None:
+        """`kernel` takes blocks and gives them back.
 
-    def differs(self, tensor: torch.Tensor, elsewhere: Mapping[Capability, int]) -> None:
-        """The storage of `tensor` has these sizes in bytes on other cards."""
-        self._trace.sizes_elsewhere[self._blocks[tensor.untyped_storage()._cdata]] = elsewhere
+        Args:
+            launches: Sizes in bytes of the blocks of each launch, which are held at the same time; a launch gives its
+                blocks back, the last first, before the next one begins.
+            kernel: What the report calls it.
+            elsewhere: The same on other chips that the run is to answer for.
+        """
+        others = elsewhere or {}
+        for number in range(max(map(len, (launches, *others.values())), default=0)):
+            found = {chip: _launch(of_chip, number) for chip, of_chip in others.items()}
+            self.give_back(self.take(_launch(launches, number), kernel, elsewhere=found))
+
+    def take(
+        self, sizes_bytes: tuple[int, ...], kernel: str, *, elsewhere: Mapping[Chip, tuple[int, ...]]
+    ) -> Sequence[int]:
+        """`kernel` takes blocks; return them for `give_back`."""
+        with self.attributed(Category.WORKSPACE, kernel):
+            return self._take(sizes_bytes, elsewhere)
+
+    def give_back(self, taken: Sequence[int]) -> None:
+        """Free what `take` took, the last first."""
+        for block in reversed(taken):
+            self._trace.free(block)
+
+    def _take(self, sizes_bytes: tuple[int, ...], elsewhere: Mapping[Chip, tuple[int, ...]]) -> Sequence[int]:
+        taken: list[int] = []
+        for place in range(max(map(len, (sizes_bytes, *elsewhere.values())))):
+            size = _block(sizes_bytes, place)
+            others = {chip: _block(found, place) for chip, found in elsewhere.items()}
+            if not any((size, *others.values())):
+                continue
+            taken.append(self._trace.allocate(size, Category.WORKSPACE, self._site()))
+            if any(other != size for other in others.values()):
+                self._trace.sizes_elsewhere[taken[-1]] = others
+        return taken
 
     def attribute(self, tensors: Iterable[tuple[str, torch.Tensor]], category: Category) -> None:
         """The storages of the named `tensors` are of `category`, and always were."""
@@ -183,3 +212,11 @@ class Recorder:
 def _name_of(operation: Any) -> str:
     """``aten.mm.default`` -> ``aten.mm``; an overload of another name stays."""
     return str(operation or "").removesuffix(".default")
+
+
+def _launch(launches: Launches, number: int) -> tuple[int, ...]:
+    return launches[number] if number < len(launches) else ()
+
+
+def _block(sizes_bytes: tuple[int, ...], place: int) -> int:
+    return sizes_bytes[place] if place < len(sizes_bytes) else 0

@@ -44,10 +44,12 @@ class RepeatedSteps(TrainerCallback):
         events, blocks = end_event - first_event, end_block - first_block
         starts = [(index, phase) for index, phase in trace.phase_starts if first_event <= index < end_event]
         names = {block: name for block, name in trace.names.items() if first_block <= block < end_block}
+        emptied = [index for index in trace.cache_emptied if first_event <= index < end_event]
         elsewhere = {block: by for block, by in trace.sizes_elsewhere.items() if first_block <= block < end_block}
         continue_trace(trace, template, steps)
         for step in range(1, steps + 1):
             trace.phase_starts.extend((index + step * events, phase) for index, phase in starts)
+            trace.cache_emptied.extend(index + step * events for index in emptied)
             trace.names.update({block + step * blocks: name for block, name in names.items()})
             trace.sizes_elsewhere.update({block + step * blocks: by for block, by in elsewhere.items()})
         alive = np.arange(end_block - template.memory * blocks, end_block).tolist()

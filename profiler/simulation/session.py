@@ -16,14 +16,17 @@ from profiler.domain.memory import Category, Phase
 from profiler.simulation.attention import scaled_dot_product_attention
 from profiler.simulation.attribution import Attribution
 from profiler.simulation.autocast import autocast_on_meta
+from profiler.simulation.composites import COMPOSED_FOR_CUDA
 from profiler.simulation.cpu_choices import Choices, cpu_choices
 from profiler.simulation.decode_history import DecodeHistory
 from profiler.simulation.device import META, SimulatedGpu
+from profiler.simulation.emptied_cache import emptied_cache
 from profiler.simulation.flash_attention import simulated_flash_attention
+from profiler.simulation.four_bit import four_bit_products
 from profiler.simulation.host_calls import host_calls
 from profiler.simulation.kernel_scratch import KERNEL_SCRATCH
 from profiler.simulation.kv_cache import attributed_cache
-from profiler.simulation.libraries import cublas_workspace_bytes
+from profiler.simulation.libraries import CublasWorkspaces
 from profiler.simulation.optimizers import cuda_optimizers
 from profiler.simulation.recorder import Recorder
 from profiler.simulation.trl_kernels import triton_path
@@ -36,15 +39,14 @@ class Simulation:
     """The placement and the observer of a trial on a GPU that is not there. One a process."""
 
     def __init__(self, gpu: Gpu, *, others: Iterable[Gpu] = (), choices: Choices = Choices.CUDA) -> None:
-        self._capability = gpu.compute_capability
-        # Cards of the same family that the run is to answer for too.
-        self._others = {other.compute_capability for other in others} - {self._capability}
+        self._chip = gpu.chip
+        # Chips of the same family that the run is to answer for too.
+        self._others = frozenset(other.chip for other in others) - {self._chip}
         self._choices = choices
         self.recorder = Recorder()
+        self._workspaces = CublasWorkspaces(self.recorder.trace, self._chip, self._others)
         self.decoding = DecodeHistory(self.recorder)
         self._attribution = Attribution(self.recorder, device_type=META.type)
-        # CUDA runs backward in a thread of its own; each thread's first product makes its workspace.
-        self._threads_without_cublas = {Phase.ROLLOUT, Phase.BACKWARD} if choices is Choices.CUDA else set()
 
     # ---- the placement that training asks for ------------------------------------------------------------------------
 
@@ -79,14 +81,6 @@ class Simulation:
         if phase is Phase.ROLLOUT:
             gc.collect()
         self.recorder.enter(phase)
-        if phase in self._threads_without_cublas:
-            self._threads_without_cublas.remove(phase)
-            self.recorder.keep(
-                cublas_workspace_bytes(self._capability),
-                Category.WORKSPACE,
-                f"cuBLAS workspace of the thread that runs {phase}",
-                elsewhere={other: cublas_workspace_bytes(other) for other in self._others},
-            )
 
     # ---- around a run ------------------------------------------------------------------------------------------------
 
@@ -115,18 +109,31 @@ class Simulation:
                 stack.enter_context(part)
             stack.enter_context(self.recorder.modules.watching())
             stack.enter_context(_no_automatic_collection())
-            scratch = KERNEL_SCRATCH if self._choices is Choices.CUDA else {}
-            stack.enter_context(SimulatedGpu(self.recorder, scratch=scratch))
+            stack.enter_context(self._device())
             yield
+
+    def _device(self) -> SimulatedGpu:
+        if self._choices is Choices.CPU:
+            return SimulatedGpu(self.recorder)
+        return SimulatedGpu(
+            self.recorder,
+            chip=self._chip,
+            others=self._others,
+            scratch=KERNEL_SCRATCH,
+            workspaces=self._workspaces,
+        )
 
     @contextmanager
     def _cuda_choices(self) -> Iterator[None]:
         """While active, kernels are chosen as CUDA chooses them."""
-        attention = scaled_dot_product_attention(self.recorder, self._capability, self._others)
+        attention = scaled_dot_product_attention(self.recorder, self._chip, self._others)
         with ExitStack() as stack:
-            for part in (cuda_optimizers(), triton_path(self.recorder), simulated_flash_attention(self.recorder)):
-                stack.enter_context(part)
-            stack.enter_context(autocast_on_meta({"scaled_dot_product_attention": attention}))
+            stack.enter_context(emptied_cache(self.recorder))
+            stack.enter_context(cuda_optimizers())
+            stack.enter_context(four_bit_products(self.recorder, self._chip, self._others))
+            stack.enter_context(triton_path(self.recorder, self._workspaces))
+            stack.enter_context(simulated_flash_attention(self.recorder, self._chip, self._others))
+            stack.enter_context(autocast_on_meta({"scaled_dot_product_attention": attention, **COMPOSED_FOR_CUDA}))
             yield
 
 

@@ -14,6 +14,7 @@ from trl.kernels import chunked_logprob
 from trl.trainer import utils as trl_utils
 
 from profiler.domain.memory import Category
+from profiler.simulation.libraries import CublasWorkspaces
 from profiler.simulation.recorder import Recorder
 from profiler.simulation.stand_ins import standing_in
 
@@ -25,8 +26,13 @@ class _Launch:
         return lambda *_, **__: None
 
 
-def _accumulate_in_place(acc: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+def _accumulated(workspaces: CublasWorkspaces) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]:
     """`acc += a @ b` in float32: on CUDA one cuBLAS call into `acc`, nothing else."""
+
+    def accumulate(acc: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+        workspaces.product()
+
+    return accumulate
 
 
 def _attributed(function: Any, recorder: Recorder) -> Any:
@@ -37,7 +43,7 @@ def _attributed(function: Any, recorder: Recorder) -> Any:
     return run
 
 
-def triton_path(recorder: Recorder) -> AbstractContextManager[None]:
+def triton_path(recorder: Recorder, workspaces: CublasWorkspaces) -> AbstractContextManager[None]:
     """While active, trl scores tokens as it does on a CUDA device."""
     head = chunked_logprob.ChunkedLogProbFunction
     return standing_in(
@@ -46,7 +52,7 @@ def triton_path(recorder: Recorder) -> AbstractContextManager[None]:
             (trl_utils, "_use_triton", _is_gpu),
             (chunked_logprob, "_forward_kernel", _Launch()),
             (chunked_logprob, "_backward_kernel", _Launch()),
-            (chunked_logprob, "_addmm_fp32", _accumulate_in_place),
+            (chunked_logprob, "_addmm_fp32", _accumulated(workspaces)),
             (chunked_logprob, "triton", SimpleNamespace(cdiv=lambda a, b: -(-a // b))),
             (head, "forward", staticmethod(_attributed(head.forward, recorder))),
             (head, "backward", staticmethod(_attributed(head.backward, recorder))),

@@ -11,9 +11,8 @@ from profiler.allocator import AllocatorConfig, CardReplay, Trace, parse_alloc_c
 from profiler.allocator.largest import largest_groups
 from profiler.allocator.snapshot import memory_snapshot
 from profiler.allocator.step_shape import step_shape
-from profiler.allocator.trace import Capability
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.gpu import KNOWN_GPUS, Gpu
+from profiler.domain.gpu import KNOWN_GPUS, Chip, Gpu
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import CategoryShare, Outcome, OutOfMemory, PhasePeak, Status, StepInstant
 from profiler.domain.trial import TrialSpec
@@ -37,12 +36,12 @@ class SimulatedRun:
     trainable_parameters: int
     micro_batches_run: int
     steps_run: int
-    capabilities: frozenset[Capability]
-    """Compute capabilities of the cards that it answers for."""
+    chips: frozenset[Chip]
+    """Chips of the cards that it answers for."""
 
     def answers(self, spec: TrialSpec) -> bool:
         """Whether the card of `spec` would have run the same kernels."""
-        return card_of(spec).compute_capability in self.capabilities
+        return card_of(spec).chip in self.chips
 
 
 def card_of(spec: TrialSpec) -> Gpu:
@@ -86,7 +85,7 @@ def simulate(
         trainable_parameters=trainable,
         micro_batches_run=trainer.micro_batches_run,
         steps_run=int(trainer.state.global_step),
-        capabilities=frozenset(card.compute_capability for card in cards) - simulation.recorder.left,
+        chips=frozenset(card.chip for card in cards) - simulation.recorder.diverged,
     )
 
 
@@ -110,7 +109,7 @@ def outcome_on_card(run: SimulatedRun, spec: TrialSpec) -> Outcome:
     gpu = card_of(spec)
     config = parse_alloc_conf(spec.alloc_conf)
     context = cuda_context_bytes(gpu.compute_capability)
-    trace = run.trace.on(gpu.compute_capability)
+    trace = run.trace.on(gpu.chip)
     unlimited = replay_on_card(trace, capacity_bytes=None, config=config)
     on_card = _on_card(trace, unlimited, gpu.memory_bytes - context, config)
     steps, micro_batches = _reached(run, on_card)
@@ -162,7 +161,7 @@ def snapshot_on_card(run: SimulatedRun, spec: TrialSpec) -> Mapping[str, Any]:
     """A memory snapshot of `run` in torch's format on the card of `spec`, at its end or where it fails."""
     gpu = card_of(spec)
     return memory_snapshot(
-        run.trace.on(gpu.compute_capability),
+        run.trace.on(gpu.chip),
         capacity_bytes=gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability),
         alloc_conf=spec.alloc_conf,
         most_entries=_SNAPSHOT_ENTRIES,

@@ -30,15 +30,23 @@ def scratch() -> Iterator[Callable[[], list[int]]]:
 def embedding_backward(tokens: int) -> None:
     weight = torch.nn.Parameter(torch.empty((512, 64), dtype=torch.bfloat16, device="meta"))
     ids = torch.zeros((1, tokens), dtype=torch.int64, device="meta")
-    torch.nn.functional.embedding(ids, weight).sum().backward()
+    looked_up = torch.nn.functional.embedding(ids, weight)
+    looked_up.backward(torch.empty_like(looked_up))
 
 
 def test_embedding_backward_sorts_above_3072_tokens(scratch: Callable[[], list[int]]) -> None:
     embedding_backward(3072)
     assert scratch() == []
     embedding_backward(3073)
-    # Six lists of 8-byte indices, and a float32 row of 64 for each token.
-    assert scratch() == [*(6 * [3073 * 8]), 3073 * 64 * 4]
+    listed, index = 3073 * 8, 8
+    segments = 512  # the rows of the weight
+    parts = 3073 // 10 + segments
+    assert scratch() == [
+        *(listed, listed),  # sorted indices, and where they were
+        *(listed, 2 * listed),  # 0, 1, 2 ... and the sort
+        *(listed, index, listed),  # which differ from their neighbour
+        *(listed, index, segments * 8, segments * 8, index, parts * 8, parts * 64 * 4),
+    ]
 
 
 def test_the_gradient_of_indexing_sorts_its_indices(scratch: Callable[[], list[int]]) -> None:

@@ -1,0 +1,72 @@
+"""Into how many parts FlashAttention-2 splits the keys, and what it takes to add the parts up.
+
+Where rows and heads do not fill the card (few completions, a decoding step), several blocks share the keys of one row.
+Each writes a float32 output and logsumexp of its own. Source: `set_params_splitkv` and `num_splits_heuristic` in
+`aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp`; the same in flash-attn's own `flash_api.cpp`.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+import torch
+
+from profiler.domain.gpu import Chip
+
+_FLOAT32_BYTES = 4
+_QUERIES_OF_A_BLOCK = 64
+_MOST_SPLITS = 128
+_FULL_ENOUGH = 0.8
+_GOOD_ENOUGH = 0.85
+_BLOCKS_PER_MULTIPROCESSOR = 2
+"""Blocks have 128 threads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Queries:
+    """What the kernel sees as queries: [rows, heads, tokens, head_dim]."""
+
+    rows: int
+    heads: int
+    tokens: int
+    head_dim: int
+
+
+def flash_forward(query: torch.Size, key: torch.Size, chip: Chip) -> tuple[int, ...]:
+    """Blocks of the forward in bytes: the logsumexp and the output of every part; nothing if keys are not split."""
+    seen = _as_seen(query, key)
+    parts = _parts(seen, key[2], chip) * seen.rows * seen.heads * seen.tokens
+    if parts == seen.rows * seen.heads * seen.tokens:
+        return ()
+    width = -(-seen.head_dim // 32) * 32 if seen.head_dim <= 192 else 256
+    return parts * _FLOAT32_BYTES, parts * width * _FLOAT32_BYTES
+
+
+def _as_seen(query: torch.Size, key: torch.Size) -> _Queries:
+    """A single token of grouped heads is seen as as many tokens as there are heads in a group."""
+    rows, heads, tokens, head_dim = query
+    groups = heads // key[1]
+    if tokens == 1 and groups > 1 and head_dim % 8 == 0:
+        return _Queries(rows=rows, heads=int(key[1]), tokens=groups, head_dim=head_dim)
+    return _Queries(rows=rows, heads=heads, tokens=tokens, head_dim=head_dim)
+
+
+def _parts(seen: _Queries, keys: int, chip: Chip) -> int:
+    keys_of_a_block = 256 if seen.head_dim <= 64 else 128 if seen.head_dim <= 128 else 64
+    key_blocks = ceil(keys / keys_of_a_block)
+    blocks = seen.rows * seen.heads * ceil(seen.tokens / _QUERIES_OF_A_BLOCK)
+    at_once = chip.multiprocessors * _BLOCKS_PER_MULTIPROCESSOR
+    if blocks >= _FULL_ENOUGH * at_once:
+        return 1
+    # A split that leaves as many key blocks to its longest part as one fewer would, gains nothing.
+    useful = [
+        parts
+        for parts in range(1, min(_MOST_SPLITS, at_once, key_blocks) + 1)
+        if parts == 1 or ceil(key_blocks / parts) != ceil(key_blocks / (parts - 1))
+    ]
+    filled = {parts: _filled(blocks * parts / at_once) for parts in useful}
+    return next((parts for parts in useful if filled[parts] >= _GOOD_ENOUGH * max(filled.values())), 1)
+
+
+def _filled(waves: float) -> float:
+    """How much of the card works on average while `waves` rounds of blocks run, the last of them not full."""
+    return waves / ceil(waves)
