@@ -8,11 +8,11 @@ from typing import NoReturn
 
 from rich.console import Console
 
+from profiler.analysis.acceptance import Threshold, pairs, thresholds
 from profiler.analysis.accuracy import accuracies
 from profiler.analysis.comparison import Section, compare
 from profiler.analysis.differences import compare_sweeps
 from profiler.analysis.frames import comparison_frame
-from profiler.analysis.gates import Gate, gates, pairs
 from profiler.analysis.gpu_time import gpu_time_of
 from profiler.analysis.peaks import largest_rows, phase_rows, stacks
 from profiler.analysis.repeat import repeat_commands
@@ -53,18 +53,18 @@ def render_folder(folder: Path, *, console: Console | None, trial_ids: Collectio
     tables, published = read_tables(folder), read_published()
     sections = compare(tables.runs, published)
     drawn = [_drawn(folder, tables, section, number) for number, section in enumerate(sections, start=1)]
-    judged = _gates(tables, sections)
+    judged = _thresholds(tables, sections)
     spent = gpu_time_of(tables.runs)
     about = {"grid": folder.resolve().name, "question": tables.question, "command": _command(folder, tables)}
     about["spent"] = spent.sentence(price_per_hour=None) if spent else ""
     commands = repeat_commands(tables.runs)
-    write_atomically(folder / MARKDOWN, report_page(**about, pages=drawn, gates=judged).encode())
-    write_atomically(folder / PAGE, html_page(**about, sections=drawn, gates=judged, commands=commands).encode())
+    write_atomically(folder / MARKDOWN, report_page(**about, pages=drawn, thresholds=judged).encode())
+    write_atomically(folder / PAGE, html_page(**about, sections=drawn, thresholds=judged, commands=commands).encode())
     write_atomically(folder / TABLE, comparison_frame(sections).to_csv(index=False, lineterminator="\n").encode())
     # The terminal comes last: a reader such as `head` may close it, and the files are to be there all the same.
     if console is not None:
         shown = tables.runs if trial_ids is None else tables.runs[tables.runs["trial_id"].isin(list(trial_ids))]
-        print_comparison(compare(shown, published), console, gates=judged)
+        print_comparison(compare(shown, published), console, thresholds=judged)
         console.print()
         console.print(f"Report: {folder / PAGE}", highlight=False, markup=False, soft_wrap=True)
     broken = [sentence for each in drawn for sentence in each.broken]
@@ -133,10 +133,10 @@ def _check_folder(folder: Path) -> None:
     raise UsageError([Fault(key="folder", found=str(folder), allowed="no such folder", way_out=way_out)])
 
 
-def _gates(tables: Tables, sections: Sequence[Section]) -> tuple[Gate, ...]:
+def _thresholds(tables: Tables, sections: Sequence[Section]) -> tuple[Threshold, ...]:
     """How far the simulation is from a real card; nothing where nothing is simulated."""
     simulated = any(section.setting.origin is Origin.SIMULATED for section in sections)
-    return gates(pairs(tables.runs)) if simulated else ()
+    return thresholds(pairs([tables.runs])) if simulated else ()
 
 
 def _command(folder: Path, tables: Tables) -> str:

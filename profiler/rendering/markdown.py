@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
+from profiler.analysis.acceptance import Threshold
 from profiler.analysis.accuracy import Accuracy, accuracies
 from profiler.analysis.cards import CardTable, by_card
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
-from profiler.analysis.gates import Gate
 from profiler.analysis.matrix import matrix
 from profiler.analysis.peaks import LargestRow, PhaseRow
 from profiler.domain.memory import Phase
@@ -18,7 +18,6 @@ from profiler.rendering.wording import (
     column_names,
     corner,
     estimate_text,
-    gate_text,
     gib_number,
     group_text,
     legend,
@@ -31,6 +30,7 @@ from profiler.rendering.wording import (
     short_card,
     short_models,
     signed_percent,
+    threshold_text,
     versions_text,
 )
 
@@ -43,7 +43,7 @@ def report_page(
     question: str,
     command: str,
     pages: Sequence[SectionPage],
-    gates: Sequence[Gate] = (),
+    thresholds: Sequence[Threshold] = (),
     spent: str = "",
 ) -> str:
     """The whole page.
@@ -53,7 +53,7 @@ def report_page(
         question: What it asks; left out if empty.
         command: The command that repeats it; left out if empty.
         pages: The sections with their figures.
-        gates: How far the simulation may be from a real card, and is; none where nothing is simulated.
+        thresholds: How far the simulation may be from a real card, and is; none where nothing is simulated.
         spent: What the sweep took of GPUs; left out if empty.
     """
     blocks = [f"# {_escape(grid)}"]
@@ -66,8 +66,8 @@ def report_page(
         blocks += ["## Which card?", _card_table(cards), ROOM_LEGEND]
     for page in pages:
         blocks += _section_blocks(page)
-    if gates:
-        blocks += ["## How far the simulation is from a real card", _gate_table(gates)]
+    if thresholds:
+        blocks += ["## How far the simulation is from a real card", _threshold_table(thresholds)]
     if spent:
         blocks.append(_escape(spent))
     if command:
@@ -155,8 +155,15 @@ def _card_table(table: CardTable) -> str:
     return _table(["trial", *(_escape(short_card(card)) for card in table.cards)], rows)
 
 
-def _gate_table(gates: Iterable[Gate]) -> str:
-    rows = [[_escape(gate.claim), gate_text(gate, gate.allowed), gate_text(gate, gate.found)] for gate in gates]
+def _threshold_table(thresholds: Iterable[Threshold]) -> str:
+    rows = [
+        [
+            _escape(threshold.claim),
+            threshold_text(threshold, threshold.allowed),
+            threshold_text(threshold, threshold.found),
+        ]
+        for threshold in thresholds
+    ]
     return _table(["", "allowed", "found"], rows)
 
 

@@ -7,11 +7,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from profiler.analysis.acceptance import Threshold
 from profiler.analysis.accuracy import accuracies
 from profiler.analysis.cards import CardTable, by_card
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
-from profiler.analysis.gates import Gate
 from profiler.analysis.matrix import Matrix, matrix
 from profiler.domain.outcome import Status
 from profiler.rendering.wording import (
@@ -21,7 +21,6 @@ from profiler.rendering.wording import (
     column_names,
     corner,
     estimate_text,
-    gates_text,
     legend,
     published_text,
     result_text,
@@ -29,6 +28,7 @@ from profiler.rendering.wording import (
     setting_title,
     short_card,
     short_models,
+    thresholds_text,
     versions_text,
 )
 
@@ -39,7 +39,7 @@ _FAILURES_SHOWN = 10
 _STYLES = {Status.OK: "bold", Status.OOM: "bold red"}
 
 
-def print_comparison(sections: Iterable[Section], console: Console, *, gates: Sequence[Gate] = ()) -> None:
+def print_comparison(sections: Iterable[Section], console: Console, *, thresholds: Sequence[Threshold] = ()) -> None:
     """Print every section: its title, the table, what its marks mean, and how far estimates and simulation are.
 
     Colours are the console's affair: rich leaves them out where it is no terminal or `NO_COLOR` is set.
@@ -59,8 +59,8 @@ def print_comparison(sections: Iterable[Section], console: Console, *, gates: Se
     cards = by_card(found)
     if cards:
         _print_cards(cards, console)
-    if gates:
-        console.print(Text(gates_text(gates), style="dim"))
+    if thresholds:
+        console.print(Text(thresholds_text(thresholds), style="dim"))
     if not found:
         console.print("No trial is stored here yet.")
 

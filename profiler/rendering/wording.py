@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+from profiler.analysis.acceptance import Threshold
 from profiler.analysis.accuracy import Accuracy
 from profiler.analysis.answers import Limit, Reach, Saving, limits, reaches, savings, spans
 from profiler.analysis.cards import room_bytes
 from profiler.analysis.cells import Cell, Setting
 from profiler.analysis.comparison import Section
-from profiler.analysis.gates import Gate
 from profiler.analysis.matrix import Matrix
 from profiler.analysis.peaks import LargestGroup
 from profiler.domain.gpu import KNOWN_GPUS
@@ -164,20 +164,22 @@ ROOM_LEGEND = "GiB to spare (+) or lacking (-), beside CUDA's context and what t
 """What the numbers of a table of cards mean."""
 
 
-def gate_text(gate: Gate, value: float | None) -> str:
-    """What a gate allows or what was found: ``"1.0 %"``, ``"0 trials"``, or ``"not yet measured"``."""
+def threshold_text(threshold: Threshold, value: float | None) -> str:
+    """What a threshold allows or what was found: ``"1.0 %"``, ``"0 trials"``, or ``"not yet measured"``."""
     if value is None:
         return "not yet measured"
-    return f"{value:.0f} trials" if gate.counts_trials else percent(value)
+    return f"{value:.0f} trials" if threshold.counts_trials else percent(value)
 
 
-def gates_text(gates: Sequence[Gate]) -> str:
-    """All gates in a line: ``"Simulation against a real card: not yet measured."``, or those that do not hold."""
-    known = [gate for gate in gates if gate.found is not None]
+def thresholds_text(thresholds: Sequence[Threshold]) -> str:
+    """All thresholds in a line: ``"Simulation against a real card: not yet measured."``, or those that do not hold."""
+    known = [threshold for threshold in thresholds if threshold.found is not None]
     if not known:
         return "Simulation against a real card: not yet measured."
-    broken = [f"{gate.claim} {gate_text(gate, gate.found)}" for gate in known if not gate.holds]
-    said = f"does not hold: {'; '.join(broken)}" if broken else f"all of {len(known)} gates hold"
+    broken = [
+        f"{threshold.claim} {threshold_text(threshold, threshold.found)}" for threshold in known if not threshold.holds
+    ]
+    said = f"does not hold: {'; '.join(broken)}" if broken else f"all of {len(known)} acceptance thresholds hold"
     return f"Simulation against a real card: {said}."
 
 

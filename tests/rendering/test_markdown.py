@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import builders
 
+from profiler.analysis.acceptance import Threshold
 from profiler.analysis.comparison import compare
-from profiler.analysis.gates import Gate
 from profiler.analysis.peaks import phase_rows
 from profiler.rendering.markdown import report_page
 from profiler.rendering.pages import DrawnFigure, SectionPage
-from profiler.rendering.wording import gates_text
+from profiler.rendering.wording import thresholds_text
 from profiler.storage.published import read_published
 
 
@@ -61,12 +61,17 @@ def test_nothing_stored_yet(tmp_path):
 
 
 def test_how_far_the_simulation_is_from_a_real_card():
-    known = Gate(claim="allocated, median error", allowed=0.01, found=0.004)
-    counted = Gate(claim="ran out of memory", allowed=0, found=2, counts_trials=True)
-    text = report_page(grid="g", question="", command="", pages=(), gates=[known, counted, replace(known, found=None)])
+    known = Threshold(claim="allocated, median error", allowed=0.01, found=0.004)
+    counted = Threshold(claim="ran out of memory", allowed=0, found=2, counts_trials=True)
+    text = report_page(
+        grid="g", question="", command="", pages=(), thresholds=[known, counted, replace(known, found=None)]
+    )
     assert "| allocated, median error | 1.0 % | 0.4 % |" in text
     assert "| ran out of memory | 0 trials | 2 trials |" in text
     assert "| allocated, median error | 1.0 % | not yet measured |" in text
-    assert gates_text([known]) == "Simulation against a real card: all of 1 gates hold."
-    assert gates_text([known, counted]) == "Simulation against a real card: does not hold: ran out of memory 2 trials."
-    assert gates_text([replace(known, found=None)]) == "Simulation against a real card: not yet measured."
+    assert thresholds_text([known]) == "Simulation against a real card: all of 1 acceptance thresholds hold."
+    assert (
+        thresholds_text([known, counted])
+        == "Simulation against a real card: does not hold: ran out of memory 2 trials."
+    )
+    assert thresholds_text([replace(known, found=None)]) == "Simulation against a real card: not yet measured."

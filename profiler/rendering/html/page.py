@@ -9,11 +9,11 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
+from profiler.analysis.acceptance import Threshold
 from profiler.analysis.accuracy import accuracies
 from profiler.analysis.cards import by_card, room_bytes
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
-from profiler.analysis.gates import Gate
 from profiler.analysis.matrix import matrix
 from profiler.domain.outcome import Status
 from profiler.rendering.pages import DrawnFigure, SectionPage
@@ -25,7 +25,6 @@ from profiler.rendering.wording import (
     column_names,
     corner,
     estimate_text,
-    gate_text,
     gib_number,
     group_text,
     legend,
@@ -38,6 +37,7 @@ from profiler.rendering.wording import (
     short_card,
     short_models,
     signed_percent,
+    threshold_text,
     versions_text,
 )
 
@@ -56,7 +56,7 @@ def html_page(
     question: str,
     command: str,
     sections: Sequence[SectionPage],
-    gates: Sequence[Gate],
+    thresholds: Sequence[Threshold],
     commands: Mapping[str, str],
     spent: str = "",
 ) -> str:
@@ -67,7 +67,7 @@ def html_page(
         question: What it asks; left out if empty.
         command: The command that repeats the sweep; left out if empty.
         sections: The sections with their figures.
-        gates: How far the simulation may be from a real card, and is.
+        thresholds: How far the simulation may be from a real card, and is.
         commands: The command that repeats a trial, by trial id.
         spent: What the sweep took of GPUs; left out if empty.
     """
@@ -81,7 +81,7 @@ def html_page(
         "spent": spent,
         "sections": shown,
         "cards": _cards(part.section for part in sections),
-        "gates": [_gate(gate) for gate in gates],
+        "thresholds": [_threshold(threshold) for threshold in thresholds],
     }
     return _template().render(page=page, css=_asset("page.css"), script=_asset("page.js"), details=_as_script(details))
 
@@ -103,8 +103,12 @@ def _as_script(details: object) -> Markup:
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
-def _gate(gate: Gate) -> dict[str, str]:
-    return {"claim": gate.claim, "allowed": gate_text(gate, gate.allowed), "found": gate_text(gate, gate.found)}
+def _threshold(threshold: Threshold) -> dict[str, str]:
+    return {
+        "claim": threshold.claim,
+        "allowed": threshold_text(threshold, threshold.allowed),
+        "found": threshold_text(threshold, threshold.found),
+    }
 
 
 def _cards(sections: Iterable[Section]) -> dict[str, object] | None:
