@@ -59,6 +59,9 @@ _FAMILIES: Mapping[str, _Family] = {
     "smollm3": _Family(max_position_embeddings=32_768, num_key_value_heads=4, tie_word_embeddings=True),
 }
 
+_WITHOUT_SDPA = frozenset({"gemma2", "gpt_oss"})
+"""Model types whose attention caps its scores or adds sinks to them, which torch's SDPA cannot (`_supports_sdpa`)."""
+
 MODEL_TYPES = tuple(_FAMILIES)
 """The model types whose defaults are known."""
 
@@ -110,6 +113,7 @@ def _read(reader: FieldReader, *, model_type: str, qk_norm: bool) -> Architectur
         tie_word_embeddings=reader.flag("tie_word_embeddings"),
         qkv_bias=reader.flag("attention_bias"),
         qk_norm=qk_norm,
+        has_sdpa=model_type not in _WITHOUT_SDPA,
         num_experts=max(1, reader.count("num_experts", minimum=0)),
     )
 

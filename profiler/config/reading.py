@@ -61,6 +61,10 @@ class FieldReader:
         self.one_of(key, [*also, *map(str, members)])
         return next(iter(members))
 
+    def optional_choice(self, key: str, members: type[Choice]) -> Choice | None:
+        """One of a closed set, or null."""
+        return None if self.value(key) is None else self.choice(key, members)
+
     def one_of(self, key: str, allowed: Sequence[str]) -> None:
         """Keep a fault for `key` that names `allowed` and the nearest of them."""
         self.fail(key, f"must be one of {', '.join(allowed)}", nearest(show(self.value(key)), allowed))

@@ -114,7 +114,18 @@ def _flash_attention_runs(spec: TrialSpec, _: Architecture | None) -> Iterator[F
             key="attn_implementation",
             found=spec.attn_implementation,
             allowed=reason,
-            way_out="attn_implementation=sdpa runs everywhere.",
+            way_out="Use attn_implementation=sdpa.",
+        )
+
+
+def _sdpa_exists(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
+    """Transformers 5.23, `PreTrainedModel._sdpa_can_dispatch`: a stated sdpa is an error, the default is not."""
+    if architecture is not None and not architecture.has_sdpa and spec.attn_implementation is Attention.SDPA:
+        yield Fault(
+            key="attn_implementation",
+            found=spec.attn_implementation,
+            allowed=f"transformers has no sdpa for {architecture.model_type}",
+            way_out="Use attn_implementation=eager, or null for transformers' default.",
         )
 
 
@@ -161,6 +172,7 @@ _RULES = (
     _Rule(keys=("model", "max_prompt_length", "max_completion_length"), check=_within_context),
     _Rule(keys=("tuning", "backend"), check=_qlora_needs_a_gpu),
     _Rule(keys=("attn_implementation", "backend", "gpu", "dtype", "bf16"), check=_flash_attention_runs),
+    _Rule(keys=("attn_implementation", "model"), check=_sdpa_exists),
     _Rule(keys=("weights", "model"), check=_pretrained_weights_exist),
     _Rule(keys=("model", "tuning", "lora_target_modules"), check=_targets_exist),
 )

@@ -2,6 +2,7 @@
 
 Normalised means that two points that mean the same trial become equal specs:
 
+- `attn_implementation` null is transformers' default: sdpa, and eager where transformers has no sdpa for the model;
 - `steps_per_generation` null is trl's default, `gradient_accumulation_steps`;
 - `lora_*` is None with full fine-tuning; else `lora_rank` null is 16, `lora_alpha` null is twice the rank, and
   `lora_target_modules` null is peft's word all-linear; names are in the order of the layer, each once;
@@ -12,7 +13,7 @@ Normalised means that two points that mean the same trial become equal specs:
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 
 from profiler.config.identity import SPEC_KEYS
 from profiler.config.model_lookup import canonical_model, checkpoint
@@ -47,7 +48,7 @@ ArchitectureLookup = Callable[[str], Architecture]
 
 DEFAULTS: Mapping[str, object] = {
     field.name: field.default for field in fields(TrialSpec) if field.default is not MISSING
-} | {"gpu": None, "steps_per_generation": None}
+} | {"attn_implementation": None, "gpu": None, "steps_per_generation": None}
 """What a key that is absent means. `backend` and `model` have no default."""
 
 
@@ -91,10 +92,19 @@ def parse_point(values: Mapping[str, object], *, architecture_of: ArchitectureLo
             architecture = architecture_of(spec.model)
         except UsageError as error:
             faults.extend(error.faults)
+    if architecture is not None and not architecture.has_sdpa and reader.value("attn_implementation") is None:
+        spec = replace(spec, attn_implementation=Attention.EAGER)
     faults.extend(broken_rules(spec, architecture, sound=reader.sound))
     if faults:
         raise UsageError(faults)
     return spec
+
+
+def attention_line(spec: TrialSpec, architecture: Architecture) -> str:
+    """Say that the model runs with eager attention because transformers has no sdpa for it; empty otherwise."""
+    if architecture.has_sdpa or spec.attn_implementation is not Attention.EAGER:
+        return ""
+    return f"{spec.model}: attn_implementation=eager, because transformers has no sdpa for {architecture.model_type}."
 
 
 def _unknown_keys(values: Mapping[str, object]) -> list[Fault]:
@@ -138,7 +148,7 @@ def _read(reader: FieldReader) -> TrialSpec:
         steps_per_generation=reader.optional_count("steps_per_generation") or accumulation,
         gradient_checkpointing=reader.flag("gradient_checkpointing"),
         beta=reader.number("beta"),
-        attn_implementation=reader.choice("attn_implementation", Attention),
+        attn_implementation=reader.optional_choice("attn_implementation", Attention) or Attention.SDPA,
         dtype=reader.choice("dtype", Dtype),
         bf16=reader.flag("bf16"),
         logprobs=reader.choice("logprobs", Logprobs),

@@ -21,5 +21,7 @@ class Architecture:
     """Bias on the q, k and v projections (Qwen2)."""
     qk_norm: bool = False
     """A norm over head_dim on queries and keys (Qwen3)."""
+    has_sdpa: bool = True
+    """Whether transformers runs it with torch's `scaled_dot_product_attention`."""
     num_experts: int = 1
     """Experts of a layer's MLP, of which each token takes a few; 1 for a dense model."""

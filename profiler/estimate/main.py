@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from profiler.analytical.explained import explain
 from profiler.config.architecture import read_architecture
 from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
+from profiler.config.specification import attention_line, parse_point
 from profiler.config.trl_config import read_trl_config
 from profiler.config.verl_config import SECTION
 from profiler.domain.architecture import Architecture
@@ -94,8 +94,12 @@ def _trial_answer(
         faults.extend(error.faults)
     if faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
-    explained = explain(spec, architecture_of(spec.model))
-    return estimate_json(explained) if command.output_format is OutputFormat.JSON else estimate_table(explained)
+    architecture = architecture_of(spec.model)
+    explained = explain(spec, architecture)
+    if command.output_format is OutputFormat.JSON:
+        return estimate_json(explained)
+    line = attention_line(spec, architecture)
+    return (f"{line}\n" if line else "") + estimate_table(explained)
 
 
 def _say(text: str) -> int:

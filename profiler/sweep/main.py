@@ -25,7 +25,7 @@ from profiler.config.identity import trial_id
 from profiler.config.labels import relabelled
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.run_settings import RunSettings, read_run_settings
-from profiler.config.specification import ArchitectureLookup, parse_points
+from profiler.config.specification import ArchitectureLookup, attention_line, parse_points
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import (
     EXIT_OK,
@@ -141,6 +141,7 @@ def _prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureL
         raise UsageError(tuple(dict.fromkeys(faults)))
     gpus, gpu_line = gpus_alike(visible)
     measured = any(spec.backend is Backend.CUDA for spec in specs)
+    attention = dict.fromkeys(attention_line(spec, architecture_of(spec.model)) for spec in specs)
     return Sweep(
         grid=grid,
         settings=settings,
@@ -149,7 +150,7 @@ def _prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureL
         versions=versions,
         gpu_uuids=tuple(gpu.uuid for gpu in gpus) if measured else (),
         hardware=hardware_of(visible),
-        lines=tuple(line for line in (backend_line, gpu_line if measured else "") if line),
+        lines=tuple(line for line in (backend_line, gpu_line if measured else "", *attention) if line),
     )
 
 

@@ -1,11 +1,13 @@
 """Points -> specs: normalisation, and every fault at once."""
 
+from dataclasses import replace
+
 import pytest
 
 from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import DEFAULTS, parse_point, parse_points
+from profiler.config.specification import DEFAULTS, attention_line, parse_point, parse_points
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.trial import Backend, TrialSpec, Tuning, Weights
+from profiler.domain.trial import Attention, Backend, TrialSpec, Tuning, Weights
 
 
 def known(model):
@@ -204,3 +206,23 @@ def test_faults_of_all_points_come_at_once_and_each_once():
     with pytest.raises(UsageError) as caught:
         parse_points(points, architecture_of=known)
     assert [fault.key for fault in caught.value.faults] == ["steps", "seed", "optim"]
+
+
+def parse_gemma2(**values):
+    gemma2 = replace(known("tiny"), model_type="gemma2", has_sdpa=False)
+    return parse_point({"backend": "simulated", "model": "my/gemma2", **values}, architecture_of=lambda _: gemma2)
+
+
+def test_the_default_attention_is_eager_where_transformers_has_no_sdpa():
+    assert parse().attn_implementation is Attention.SDPA
+    spec = parse_gemma2()
+    assert spec.attn_implementation is Attention.EAGER
+    line = attention_line(spec, replace(known("tiny"), model_type="gemma2", has_sdpa=False))
+    assert line == "my/gemma2: attn_implementation=eager, because transformers has no sdpa for gemma2."
+    assert not attention_line(parse(attn_implementation="eager"), known("tiny"))
+
+
+def test_a_stated_sdpa_is_refused_where_transformers_has_none():
+    with pytest.raises(UsageError, match="transformers has no sdpa for gemma2"):
+        parse_gemma2(attn_implementation="sdpa")
+    assert parse_gemma2(attn_implementation="flash_attention_2").attn_implementation is Attention.FLASH_ATTENTION_2

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 from simulating import LORA, small_spec
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
+from profiler.config.architecture import MODEL_TYPES, read_architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.memory import Category, Phase
 from profiler.domain.optimizers import Optimizer
@@ -150,6 +152,14 @@ def test_attention_that_transformers_does_not_have_is_an_answer() -> None:
     assert "no attn_implementation=sdpa for model type gemma2" in outcome.message
     eager = run_simulated(small_spec(model="my/gemma2", attn_implementation=Attention.EAGER), gemma2)
     assert eager.status is Status.OK
+
+
+def test_which_families_have_no_sdpa_is_what_transformers_says() -> None:
+    for model_type in (*MODEL_TYPES, "gpt_oss"):
+        config = AutoConfig.for_model(model_type)
+        described = SMALL_MODEL | {"model_type": model_type, "architectures": ["MadeUpForCausalLM"]}
+        architecture = read_architecture(described, model="m")
+        assert architecture.has_sdpa is MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._supports_sdpa, model_type
 
 
 def test_a_mixture_of_experts_is_simulated() -> None:
