@@ -375,9 +375,9 @@ def scaled_dot_product_attention(
         launch = Launch(
             kernel=kernel,
             wants_gradient=request.wants_gradient,
-            scratch=_scratch_of(kernel, chip),
+            scratch=_scratch_of(kernel, chip, dropout_p),
             recorder=recorder,
-            elsewhere={other: _scratch_of(kernel, other) for other in others},
+            elsewhere={other: _scratch_of(kernel, other, dropout_p) for other in others},
         )
         if kernel is Kernel.FLASH and query.shape[-1] % 8:
             return _padded_flash(query, key, value, launch)
@@ -386,10 +386,10 @@ def scaled_dot_product_attention(
     return attend
 
 
-def _scratch_of(kernel: Kernel, chip: Chip) -> KernelScratch:
+def _scratch_of(kernel: Kernel, chip: Chip, dropout: float) -> KernelScratch:
     def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[int, ...]:
         if kernel is Kernel.FLASH:
-            return flash_forward(query.shape, key.shape, chip)
+            return flash_forward(query.shape, key.shape, chip, dropout)
         if kernel is Kernel.EFFICIENT:
             return attention_scratch.efficient_forward((*query.shape[:-1], value.shape[-1]), query.dtype)
         return ()
