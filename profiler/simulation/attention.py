@@ -32,59 +32,150 @@ class Kernel(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mask:
+    """What decides the kernel of a mask."""
+
+    shape: torch.Size
+    last_stride: int = 1
+    requires_grad: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """What decides the kernel. Shapes are [rows, heads, tokens, head_dim]."""
 
     query: torch.Size
     key: torch.Size
+    value: torch.Size
     dtype: torch.dtype
-    has_mask: bool
-    is_causal: bool
     compute_capability: tuple[int, int]
+    mask: Mask | None = None
+    is_causal: bool = False
+    dropout: float = 0.0
+    enable_gqa: bool = False
     wants_gradient: bool = False
+    is_dense: bool = True
+    """Whether the last dimension of query, key and value has stride 1."""
+
+    @property
+    def width(self) -> int:
+        """Head size of query and key."""
+        return self.query[-1]
+
+
+def request_of(
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    attn_mask: torch.Tensor | None,
+    *,
+    compute_capability: tuple[int, int],
+    dropout: float,
+    is_causal: bool,
+    enable_gqa: bool,
+) -> Request:
+    """Describe a call of `scaled_dot_product_attention` for query, key and value."""
+    query, key, value = tensors
+    mask = None
+    if attn_mask is not None:
+        last_stride = attn_mask.stride(-1)
+        mask = Mask(shape=attn_mask.shape, last_stride=last_stride, requires_grad=attn_mask.requires_grad)
+    return Request(
+        query=query.shape,
+        key=key.shape,
+        value=value.shape,
+        dtype=query.dtype,
+        compute_capability=compute_capability,
+        mask=mask,
+        is_causal=is_causal,
+        dropout=dropout,
+        enable_gqa=enable_gqa,
+        wants_gradient=torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors),
+        is_dense=all(tensor.stride(-1) == 1 for tensor in tensors),
+    )
 
 
 def choose_kernel(request: Request) -> Kernel:
-    """The first of cuDNN, flash, memory-efficient and math that torch would accept on the card.
+    """Return the first of cuDNN, flash, memory-efficient and math that torch would accept on the card.
 
     cuDNN comes first on compute capability 9 and 10 (torch with cuDNN 9.15 or later, as torch's own wheels for CUDA 13
     bring it) and takes masks; flash takes none; the memory-efficient kernel takes no grouped-query heads.
     """
-    for kernel, accepts in (
-        (Kernel.CUDNN, _cudnn_accepts),
-        (Kernel.FLASH, _flash_accepts),
-        (Kernel.EFFICIENT, _efficient_accepts),
-    ):
-        if accepts(request):
-            return kernel
+    if _is_four_dimensional(request):
+        for kernel, accepts in (
+            (Kernel.CUDNN, _cudnn_accepts),
+            (Kernel.FLASH, _flash_accepts),
+            (Kernel.EFFICIENT, _efficient_accepts),
+        ):
+            if accepts(request):
+                return kernel
     return Kernel.MATH
+
+
+def _is_four_dimensional(request: Request) -> bool:
+    """Common to all fused kernels (`check_tensor_shapes`, `check_nonzero_sequence_lengths_dense`)."""
+    shapes = (request.query, request.key, request.value)
+    return all(len(shape) == 4 for shape in shapes) and request.query[2] > 0 and request.key[2] > 0
 
 
 def _cudnn_accepts(request: Request) -> bool:
     return (
         request.compute_capability[0] in (9, 10)
         and request.dtype in _HALF
-        and request.query[-1] <= 128
-        and request.query[-1] % 8 == 0
+        and _cudnn_accepts_widths(request)
+        and _cudnn_accepts_mask(request)
+        and _cudnn_accepts_dropout(request)
         and request.key[2] != 1
+        and _strides_are_one(request)
+        and _heads_fit(request, grouped=request.enable_gqa, equal_values=False)
     )
+
+
+def _cudnn_accepts_widths(request: Request) -> bool:
+    """Multiples of 8 up to 256 on Hopper, up to 128 on Blackwell but for 192 with values of 128.
+
+    Source: `check_cudnn_tensor_shapes` in torch 2.13, with cuDNN 9.11 or later.
+    """
+    widths = (request.width, request.value[-1])
+    if request.compute_capability == (9, 0):
+        limit = 256
+    else:
+        limit = 192 if request.compute_capability[0] == 10 and widths == (192, 128) else 128
+    return all(width <= limit and width % 8 == 0 for width in widths)
+
+
+def _cudnn_accepts_mask(request: Request) -> bool:
+    """Two or four dimensions that broadcast to the scores, and no gradient (`check_attn_mask_shape`)."""
+    if request.mask is None:
+        return True
+    rows, heads, queries, _ = request.query
+    scores = (rows, heads, queries, request.key[2])
+    shape = request.mask.shape
+    broadcasts = all(size in (1, whole) for size, whole in zip(shape[::-1], scores[::-1], strict=False))
+    return not request.mask.requires_grad and len(shape) in (2, 4) and broadcasts
+
+
+def _cudnn_accepts_dropout(request: Request) -> bool:
+    """Probabilities in sixteenths, and more than one query (`check_cudnn_dropout`, `check_cudnn_tensor_shapes`)."""
+    return request.dropout == 0 or (request.query[2] != 1 and (request.dropout * 16).is_integer())
 
 
 def _flash_accepts(request: Request) -> bool:
     return (
         request.compute_capability >= (8, 0)
         and request.dtype in _HALF
-        and not request.has_mask
-        and request.query[-1] <= 256
+        and request.mask is None
+        and request.width == request.key[-1] == request.value[-1] <= 256
         and not _flash_has_no_backward(request)
         and (not request.is_causal or request.query[2] == request.key[2])
+        and (_strides_are_one(request) or request.width == 1)
+        and _heads_fit(request, grouped=request.enable_gqa)
     )
 
 
 def _flash_has_no_backward(request: Request) -> bool:
     """Cards with less shared memory (`check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120`)."""
     small = request.compute_capability in ((8, 6), (8, 9), (12, 0), (12, 1))
-    return request.wants_gradient and small and 192 < request.query[-1] <= 224
+    widest_without = 256 if request.dropout > 0 else 224
+    return request.wants_gradient and small and 192 < request.width <= widest_without
 
 
 def _efficient_accepts(request: Request) -> bool:
@@ -92,7 +183,37 @@ def _efficient_accepts(request: Request) -> bool:
     bfloat16_on_old_card = request.dtype is torch.bfloat16 and not modern
     # `minimum_gemm_alignment`: 16 bytes where tensor cores are used.
     alignment = 8 if half else 4 if modern else 1
-    return request.query[1] == request.key[1] and request.query[-1] % alignment == 0 and not bfloat16_on_old_card
+    return (
+        request.width == request.key[-1]
+        and request.width % alignment == 0
+        and request.value[-1] % alignment == 0
+        and not bfloat16_on_old_card
+        and _strides_are_one(request)
+        and _heads_fit(request, grouped=False)
+    )
+
+
+def _strides_are_one(request: Request) -> bool:
+    """Of the last dimension of all tensors (`check_last_dim_stride_equals_1_dense`)."""
+    return request.is_dense and (request.mask is None or request.mask.last_stride == 1)
+
+
+def _heads_fit(request: Request, *, grouped: bool, equal_values: bool = True) -> bool:
+    """Whether a kernel takes the heads (`check_batch_size_and_num_heads_dense`, `check_grouped_query_attention`).
+
+    Args:
+        request: The request.
+        grouped: Whether keys and values may have fewer heads than queries.
+        equal_values: Whether values need as many heads as keys.
+    """
+    (rows, heads), (key_rows, key_heads), (value_rows, value_heads) = (
+        shape[:2] for shape in (request.query, request.key, request.value)
+    )
+    if not rows == key_rows == value_rows:
+        return False
+    if not grouped:
+        return heads == key_heads == value_heads
+    return heads % key_heads == 0 and (key_heads == value_heads if equal_values else heads % value_heads == 0)
 
 
 def logsumexp_shape(kernel: Kernel, query: torch.Size) -> tuple[int, ...]:
@@ -230,15 +351,13 @@ def scaled_dot_product_attention(
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> torch.Tensor:
-        wanted = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
-        request = Request(
-            query=query.shape,
-            key=key.shape,
-            dtype=query.dtype,
-            has_mask=attn_mask is not None,
-            is_causal=is_causal,
+        request = request_of(
+            (query, key, value),
+            attn_mask,
             compute_capability=chip.compute_capability,
-            wants_gradient=wanted,
+            dropout=dropout_p,
+            is_causal=is_causal,
+            enable_gqa=enable_gqa,
         )
         kernel = choose_kernel(request)
         if query.is_meta:
@@ -255,10 +374,10 @@ def scaled_dot_product_attention(
         bias = None if attn_mask is None else _bias(attn_mask, query.dtype, kernel)
         launch = Launch(
             kernel=kernel,
-            wants_gradient=wanted,
-            scratch=_scratch_of(kernel, chip),
+            wants_gradient=request.wants_gradient,
+            scratch=_scratch_of(kernel, chip, dropout_p),
             recorder=recorder,
-            elsewhere={other: _scratch_of(kernel, other) for other in others},
+            elsewhere={other: _scratch_of(kernel, other, dropout_p) for other in others},
         )
         if kernel is Kernel.FLASH and query.shape[-1] % 8:
             return _padded_flash(query, key, value, launch)
@@ -267,10 +386,10 @@ def scaled_dot_product_attention(
     return attend
 
 
-def _scratch_of(kernel: Kernel, chip: Chip) -> KernelScratch:
+def _scratch_of(kernel: Kernel, chip: Chip, dropout: float) -> KernelScratch:
     def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[int, ...]:
         if kernel is Kernel.FLASH:
-            return flash_forward(query.shape, key.shape, chip)
+            return flash_forward(query.shape, key.shape, chip, dropout)
         if kernel is Kernel.EFFICIENT:
             return attention_scratch.efficient_forward((*query.shape[:-1], value.shape[-1]), query.dtype)
         return ()

@@ -31,13 +31,19 @@ class _Queries:
     head_dim: int
 
 
-def flash_forward(query: torch.Size, key: torch.Size, chip: Chip) -> tuple[int, ...]:
-    """Blocks of the forward in bytes: the logsumexp and the output of every part; nothing if keys are not split."""
+def flash_forward(query: torch.Size, key: torch.Size, chip: Chip, dropout: float = 0.0) -> tuple[int, ...]:
+    """Return the forward's blocks in bytes: logsumexp and output of every part; none if keys are not split.
+
+    With dropout they never are.
+    """
+    if dropout > 0:
+        return ()
     seen = _as_seen(query, key)
     parts = _parts(seen, key[2], chip) * seen.rows * seen.heads * seen.tokens
     if parts == seen.rows * seen.heads * seen.tokens:
         return ()
-    width = -(-seen.head_dim // 32) * 32 if seen.head_dim <= 192 else 256
+    step = 32 if seen.head_dim <= 128 else 64
+    width = -(-seen.head_dim // step) * step
     return parts * _FLOAT32_BYTES, parts * width * _FLOAT32_BYTES
 
 

@@ -5,52 +5,64 @@ import torch
 
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
-from profiler.simulation.attention import Kernel, Request, choose_kernel, logsumexp_shape
+from profiler.simulation.attention import Kernel, Mask, Request, choose_kernel, logsumexp_shape
 from profiler.simulation.session import Simulation
 
 BF16 = torch.bfloat16
-HOPPER, AMPERE, TURING, ADA = (9, 0), (8, 0), (7, 5), (8, 9)
+HOPPER, AMPERE, TURING, ADA, BLACKWELL = (9, 0), (8, 0), (7, 5), (8, 9), (10, 0)
 
 
-def request(**changes: object) -> Request:
+MASK = Mask(shape=torch.Size((4, 1, 100, 100)))
+
+
+def request(*, width: int = 64, heads: int = 16, tokens: int = 100, **changes: object) -> Request:
+    """Causal attention of 16 query heads; `heads` are those of key and value, `tokens` those of the query."""
     values: dict[str, object] = {
-        "query": torch.Size((4, 16, 100, 64)),
-        "key": torch.Size((4, 16, 100, 64)),
+        "query": torch.Size((4, 16, tokens, width)),
+        "key": torch.Size((4, heads, 100, width)),
+        "value": torch.Size((4, heads, 100, width)),
         "dtype": BF16,
-        "has_mask": False,
         "is_causal": True,
+        "enable_gqa": heads != 16,
         "compute_capability": HOPPER,
     }
     return Request(**(values | changes))  # type: ignore[arg-type]
-
-
-WIDE = {"query": torch.Size((4, 16, 100, 208)), "key": torch.Size((4, 16, 100, 208))}
 
 
 @pytest.mark.parametrize(
     ("changes", "kernel"),
     [
         ({}, Kernel.CUDNN),
-        ({"has_mask": True, "is_causal": False}, Kernel.CUDNN),
+        ({"mask": MASK, "is_causal": False}, Kernel.CUDNN),
         ({"compute_capability": AMPERE}, Kernel.FLASH),
-        ({"compute_capability": ADA, "key": torch.Size((4, 2, 100, 64))}, Kernel.FLASH),
-        ({"compute_capability": AMPERE, "has_mask": True, "is_causal": False}, Kernel.EFFICIENT),
+        ({"compute_capability": ADA, "heads": 2}, Kernel.FLASH),
+        ({"compute_capability": AMPERE, "mask": MASK, "is_causal": False}, Kernel.EFFICIENT),
         # The memory-efficient kernel takes no grouped-query heads; math it is.
-        ({"compute_capability": AMPERE, "has_mask": True, "key": torch.Size((4, 2, 100, 64))}, Kernel.MATH),
+        ({"compute_capability": AMPERE, "mask": MASK, "heads": 2}, Kernel.MATH),
         ({"dtype": torch.float32}, Kernel.EFFICIENT),
         ({"compute_capability": TURING}, Kernel.MATH),
         ({"compute_capability": TURING, "dtype": torch.float16}, Kernel.EFFICIENT),
-        ({"query": torch.Size((4, 16, 100, 256)), "key": torch.Size((4, 16, 100, 256))}, Kernel.FLASH),
-        ({"query": torch.Size((4, 16, 100, 20)), "key": torch.Size((4, 16, 100, 20))}, Kernel.FLASH),
-        ({"query": torch.Size((4, 16, 1, 64)), "is_causal": False}, Kernel.CUDNN),
+        ({"width": 256}, Kernel.CUDNN),
+        ({"width": 256, "compute_capability": BLACKWELL}, Kernel.FLASH),
+        ({"width": 264}, Kernel.EFFICIENT),
+        ({"width": 20}, Kernel.FLASH),
+        ({"tokens": 1, "is_causal": False}, Kernel.CUDNN),
+        # DeepSeek's widths: values narrower than keys.
+        ({"width": 192, "value": torch.Size((4, 16, 100, 128)), "compute_capability": BLACKWELL}, Kernel.CUDNN),
+        ({"width": 192, "value": torch.Size((4, 16, 100, 128)), "compute_capability": AMPERE}, Kernel.EFFICIENT),
+        # cuDNN's dropout is a multiple of 1/16.
+        ({"dropout": 0.1}, Kernel.FLASH),
+        ({"dropout": 0.125}, Kernel.CUDNN),
         # Cards with less shared memory have no backward of flash for these widths.
-        ({"compute_capability": ADA, **WIDE, "wants_gradient": True}, Kernel.EFFICIENT),
-        ({"compute_capability": ADA, **WIDE}, Kernel.FLASH),
-        ({"compute_capability": AMPERE, **WIDE, "wants_gradient": True}, Kernel.FLASH),
+        ({"compute_capability": ADA, "width": 208, "wants_gradient": True}, Kernel.EFFICIENT),
+        ({"compute_capability": ADA, "width": 208}, Kernel.FLASH),
+        ({"compute_capability": ADA, "width": 256, "wants_gradient": True}, Kernel.FLASH),
+        ({"compute_capability": ADA, "width": 256, "wants_gradient": True, "dropout": 0.1}, Kernel.EFFICIENT),
+        ({"compute_capability": AMPERE, "width": 208, "wants_gradient": True}, Kernel.FLASH),
         # Alignment of the memory-efficient kernel: 16 bytes with tensor cores, none for float32 on an old card.
-        ({"dtype": torch.float32, "query": torch.Size((4, 16, 9, 20))}, Kernel.EFFICIENT),
-        ({"dtype": torch.float32, "query": torch.Size((4, 16, 9, 18))}, Kernel.MATH),
-        ({"dtype": torch.float32, "query": torch.Size((4, 16, 9, 18)), "compute_capability": TURING}, Kernel.EFFICIENT),
+        ({"dtype": torch.float32, "width": 20}, Kernel.EFFICIENT),
+        ({"dtype": torch.float32, "width": 18}, Kernel.MATH),
+        ({"dtype": torch.float32, "width": 18, "compute_capability": TURING}, Kernel.EFFICIENT),
     ],
 )
 def test_the_kernel_by_mask_type_width_heads_and_card(changes: dict[str, object], kernel: Kernel) -> None:
@@ -88,7 +100,7 @@ def made_by_attention(
 QUERY, HALF = 2 * 4 * 100 * 64 * 2, 2 * 2 * 100 * 64 * 2  # bytes of the query, and of 2 key heads
 LOGSUMEXP = 2 * 4 * 100 * 4
 SCALARS = [2, 2]  # what stands for "masked" and for "not masked", bfloat16
-MASK = 2 * 100 * 100 * 2  # additive, bfloat16
+ADDITIVE = 2 * 100 * 100 * 2  # a mask in bfloat16
 
 
 def test_cudnn_makes_seeds_first_and_one_workspace_in_backward() -> None:
@@ -105,10 +117,10 @@ def test_flash_makes_room_for_every_query_head_in_backward() -> None:
 
 def test_each_call_makes_an_additive_mask_of_its_own() -> None:
     forward, _ = made_by_attention("h100-80gb", masked=True)
-    assert forward == [*SCALARS, MASK, 8, 8, QUERY, LOGSUMEXP]
+    assert forward == [*SCALARS, ADDITIVE, 8, 8, QUERY, LOGSUMEXP]
     forward, backward = made_by_attention("a100-40gb", masked=True)
     # Rows of 100 are not aligned to 8: another mask with rows of 104. The log-sum-exp has 128 for 100.
-    assert forward == [*SCALARS, MASK, MASK // 100 * 104, QUERY, 2 * 4 * 128 * 4]
+    assert forward == [*SCALARS, ADDITIVE, ADDITIVE // 100 * 104, QUERY, 2 * 4 * 128 * 4]
     # Two tiles of 64 by 64 and 16 bytes, for each of 8 heads.
     assert backward == [QUERY, QUERY, QUERY, LOGSUMEXP, 8 * 2 * (64 * 64 * 4 + 16)]
 
