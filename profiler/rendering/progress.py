@@ -93,6 +93,8 @@ def _outcome_text(backend: Backend, outcome: Outcome) -> str:
     if outcome.status is Status.OOM:
         during = f" in {outcome.oom.phase}" if outcome.oom else ""
         return f"out of memory{during}" + (f", needs {gib_text(needed)} {_WORDS[backend]}" if needed else "")
+    if outcome.status is Status.IMPLIED:
+        return "out of memory, implied by a smaller trial"
     lines = outcome.message.strip().splitlines()
     return outcome.status.value + (f": {lines[-1].strip()}" if lines else "")
 

@@ -49,3 +49,11 @@ def test_the_time_left_is_told():
 def test_a_trial_on_the_cpu_says_so():
     record = builders.record(builders.spec(backend="cpu", gpu=None, model="tiny"), outcome=builders.on_cpu())
     assert shown([record]).strip() == "[1/1] tiny, full: ok on the CPU (4 s)"
+
+
+def test_an_implied_trial_is_one_short_line():
+    long = "Not run: qwen2.5-14b, full + checkpointing (trial 0123456789abcdef) ran out of memory. prune=false runs it."
+    record = builders.record(builders.spec(), outcome=builders.failed(Status.IMPLIED, long))
+    line = shown([record]).strip()
+    assert "out of memory, implied by a smaller trial" in line
+    assert len(line) < 80

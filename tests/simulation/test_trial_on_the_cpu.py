@@ -145,7 +145,7 @@ SCRATCH = {
     "mul": (196_608, "bfloat16 times float32: one of them cast first; CUDA casts as it reads"),
     "add": (524_288, "bfloat16 plus float32: the same"),
     "cat": (98_304, "the cache's bfloat16 and a float32: the same"),
-    "sum": (1_536, "a mask of bool, cast to int64 first; CUDA casts as it reads"),
+    "sum": (1_536, "a mask of bool, cast to int64 first; on CUDA a scratch block of the operation"),
     "cumsum": (1_536, "the same"),
 }
 """What CPU kernels take inside one operation, at most, and why: named, and not part of any peak of training.
