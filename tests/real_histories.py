@@ -1,4 +1,4 @@
-"""Histories that others recorded on real cards, read from outside of the checkout.
+"""Histories that others recorded on real cards, read from outside of the checkout; also our own, in the same format.
 
 `RECORDED_HISTORIES` names their folder (default `../shared/recorded_histories`, relative to the checkout): for each
 `NAME` of its `manifest.json` there are `NAME.entries.parquet` and `NAME.blocks.parquet`.
@@ -14,18 +14,19 @@ import pyarrow.parquet as pq
 
 CHECKOUT = Path(__file__).parents[1]
 FOLDER = CHECKOUT / os.environ.get("RECORDED_HISTORIES", "../shared/recorded_histories")
-MANIFEST = FOLDER / "manifest.json"
+EMULATED = CHECKOUT / "tests" / "allocator" / "emulated"
 MISSING = f"there are no recorded histories at {FOLDER}; RECORDED_HISTORIES names another folder"
 
 
-def manifest() -> list[dict[str, Any]]:
-    return json.loads(MANIFEST.read_text(encoding="utf-8")) if MANIFEST.is_file() else []
+def manifest(folder: Path = FOLDER) -> list[dict[str, Any]]:
+    path = folder / "manifest.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
 
 
-def snapshot_of(about: dict[str, Any]) -> dict[str, Any]:
+def snapshot_of(about: dict[str, Any], folder: Path = FOLDER) -> dict[str, Any]:
     """A history in the format of `torch.cuda.memory._snapshot()`."""
-    entries = pq.read_table(FOLDER / f"{about['name']}.entries.parquet").to_pylist()
-    blocks = pq.read_table(FOLDER / f"{about['name']}.blocks.parquet").to_pylist()
+    entries = pq.read_table(folder / f"{about['name']}.entries.parquet").to_pylist()
+    blocks = pq.read_table(folder / f"{about['name']}.blocks.parquet").to_pylist()
     return {
         "device_traces": [[_renamed(entry) for entry in entries]],
         "segments": [_segment(list(rows)) for _, rows in groupby(blocks, key=lambda row: row["segment_address"])],

@@ -28,18 +28,27 @@ class Block:
         "expandable",
         "inserted_at_search",
         "mapped",
+        "order",
         "pool",
         "requested_bytes",
         "size_bytes",
     )
 
     def __init__(
-        self, *, address: int, size_bytes: int, pool: "FreeBlocks", expandable: ExpandableSegment | None = None
+        self,
+        *,
+        address: int,
+        size_bytes: int,
+        pool: "FreeBlocks",
+        expandable: ExpandableSegment | None = None,
+        order: int = 0,
     ) -> None:
         self.address = address
         self.size_bytes = size_bytes
         self.pool = pool
         self.expandable = expandable
+        self.order = order
+        """Of its segment among all (`registration_counter`): of two free blocks of one size the older one is taken."""
         self.requested_bytes = 0
         """What the program asked for; meaningful while allocated."""
         self.allocated = False
@@ -66,15 +75,15 @@ class Block:
 
 
 class FreeBlocks:
-    """The free blocks of one pool on one stream, by size, then address (`BlockPool`, `BlockComparatorSize`)."""
+    """The free blocks of one pool on one stream, by size, then order of their segment, then address (`BlockPool`)."""
 
     __slots__ = ("at", "is_small", "keys", "searches", "stream", "unmapped")
 
     def __init__(self, *, is_small: bool, stream: int = 0) -> None:
         self.is_small = is_small
         self.stream = stream
-        self.keys: list[tuple[int, int]] = []
-        """(size, address) of each free block with memory, ascending."""
+        self.keys: list[tuple[int, int, int]] = []
+        """(size, order, address) of each free block with memory, ascending."""
         self.at: dict[int, Block] = {}
         """The block of each key, by address."""
         self.unmapped: list[Block] = []
@@ -85,12 +94,12 @@ class FreeBlocks:
     def add(self, block: Block) -> None:
         """A block is free now."""
         block.inserted_at_search = self.searches
-        insort(self.keys, (block.size_bytes, block.address))
+        insort(self.keys, (block.size_bytes, block.order, block.address))
         self.at[block.address] = block
 
     def remove(self, block: Block) -> None:
         """A free block is one no longer."""
-        del self.keys[bisect_left(self.keys, (block.size_bytes, block.address))]
+        del self.keys[bisect_left(self.keys, (block.size_bytes, block.order, block.address))]
         del self.at[block.address]
 
     def first_of_at_least(self, size_bytes: int) -> int:
@@ -99,11 +108,11 @@ class FreeBlocks:
 
     def take(self, index: int) -> Block:
         """Remove the block of `keys[index]` and return it."""
-        return self.at.pop(self.keys.pop(index)[1])
+        return self.at.pop(self.keys.pop(index)[-1])
 
     def in_order(self) -> list[Block]:
         """All free blocks with memory, smallest first."""
-        return [self.at[address] for _, address in self.keys]
+        return [self.at[address] for *_, address in self.keys]
 
     def add_unmapped(self, block: Block) -> None:
         """A block has no memory now."""

@@ -215,7 +215,9 @@ class CachingAllocator:
     def _split(self, rest: Block, size: int) -> Block:
         """A block of the first `size` bytes of `rest`, whose end stays free (`alloc_found_block`)."""
         was_split = rest.is_split
-        block = Block(address=rest.address, size_bytes=size, pool=rest.pool, expandable=rest.expandable)
+        block = Block(
+            address=rest.address, size_bytes=size, pool=rest.pool, expandable=rest.expandable, order=rest.order
+        )
         block.place_between(rest.before, rest)
         rest.address += size
         rest.size_bytes -= size
@@ -256,7 +258,9 @@ class CachingAllocator:
             page = SMALL_SEGMENT_BYTES if pool.is_small else self._config.large_segment_bytes
             return grown_block(pool, size, page_bytes=page, card=self._card)
         address = self._card.take_segment(segment)
-        return None if address is None else Block(address=address, size_bytes=segment, pool=pool)
+        if address is None:
+            return None
+        return Block(address=address, size_bytes=segment, pool=pool, order=self._card.order_of_new_segment())
 
     def _release_oversize(self, pool: FreeBlocks, size: int) -> bool:
         """Give back unsplittable blocks of the stream (`release_available_cached_blocks`); whether they make room."""

@@ -13,7 +13,8 @@ class CardMemory:
     """The memory that one process can still take from the driver.
 
     Addresses ascend and are not used again, which cudaMalloc does not promise: a driver may hand out the address of a
-    freed segment. That decides nothing but which of two free blocks of equal size is taken first.
+    freed segment. That decides nothing but which of two free blocks of equal size is taken first. Since torch 2.13 it
+    is the one of the older segment (pytorch/pytorch#183591), which is what ascending addresses amount to.
     """
 
     def __init__(self, *, capacity_bytes: int | None) -> None:
@@ -33,6 +34,10 @@ class CardMemory:
     def take_segment(self, size_bytes: int) -> int | None:
         """The address of new memory, or None: cudaMalloc."""
         return self.reserve_addresses(size_bytes) if self._take(size_bytes) else None
+
+    def order_of_new_segment(self) -> int:
+        """The place of a new segment among all, where addresses do not say it."""
+        return 0
 
     def give_segment_back(self, address: int, size_bytes: int) -> None:  # noqa: ARG002 - recorders need it
         """A segment goes back: cudaFree."""

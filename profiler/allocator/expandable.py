@@ -19,7 +19,7 @@ def best_fit(pool: FreeBlocks, index: int) -> int:
 
 
 def _could_grow_to(pool: FreeBlocks, index: int) -> int:
-    block = pool.at[pool.keys[index][1]]
+    block = pool.at[pool.keys[index][-1]]
     after = block.after
     return block.size_bytes + (after.size_bytes if after is not None and not after.mapped else 0)
 
@@ -56,7 +56,13 @@ def _place_for(pool: FreeBlocks, size_bytes: int, *, page_bytes: int, card: Card
     segment = ExpandableSegment(
         address=card.reserve_addresses(pages * page_bytes), size_bytes=pages * page_bytes, page_bytes=page_bytes
     )
-    block = Block(address=segment.address, size_bytes=segment.size_bytes, pool=pool, expandable=segment)
+    block = Block(
+        address=segment.address,
+        size_bytes=segment.size_bytes,
+        pool=pool,
+        expandable=segment,
+        order=card.order_of_new_segment(),
+    )
     block.mapped = False
     pool.add_unmapped(block)
     return block
@@ -88,6 +94,7 @@ def _map(block: Block, size_bytes: int, card: CardMemory) -> bool:
             size_bytes=block.size_bytes - mapped_bytes,
             pool=pool,
             expandable=segment,
+            order=block.order,
         )
         rest.mapped = False
         rest.place_between(block, block.after)
@@ -137,7 +144,9 @@ def _keep_end(block: Block, *, size_bytes: int, in_front: bool) -> None:
     if not size_bytes:
         return
     address = block.address if in_front else block.address + block.size_bytes - size_bytes
-    kept = Block(address=address, size_bytes=size_bytes, pool=block.pool, expandable=block.expandable)
+    kept = Block(
+        address=address, size_bytes=size_bytes, pool=block.pool, expandable=block.expandable, order=block.order
+    )
     if in_front:
         kept.place_between(block.before, block)
         block.address += size_bytes

@@ -86,21 +86,34 @@ def replay_recorded(
 def replay_history(history: RecordedHistory) -> RecordedComparison:
     """Replay a history and compare.
 
+    A snapshot does not say which torch recorded it. So blocks of one size are taken in the order of addresses first,
+    as before torch 2.13, and if that departs in the order of the ages of their segments; the replay that goes further
+    is returned.
+
     Raises:
         UsageError: It has private pools (CUDA graphs), which the model does not have.
     """
     if history.private_segments:
         found = f"{history.private_segments} of private pools (CUDA graphs, MemPool)"
         raise UsageError([Fault(key="segments", found=found, allowed="only the default pool can be replayed")])
+    index, by_address = _replay(history, by_age=False)
+    if by_address.is_equal or not by_address.is_consistent:
+        return by_address
+    further, comparison = _replay(history, by_age=True)
+    return comparison if comparison.is_equal or further > index else by_address
+
+
+def _replay(history: RecordedHistory, *, by_age: bool) -> tuple[int, RecordedComparison]:
+    """How many entries were replayed, and the comparison."""
     sizes_bytes: dict[int, int] = {}
     since = 0
     while True:
         try:
             first = first_state(history, since=since, sizes_bytes=sizes_bytes)
         except ContradictionError as contradiction:
-            run = RecordedRun(history, _NOTHING, since=0)
-            return _compared(history, run, departure=str(contradiction), is_consistent=False)
-        run = RecordedRun(history, first, since=since)
+            run = RecordedRun(history, _NOTHING, since=0, by_age=by_age)
+            return 0, _compared(history, run, departure=str(contradiction), is_consistent=False)
+        run = RecordedRun(history, first, since=since, by_age=by_age)
         departure = run.feed()
         wider = run.widened()
         if wider:
@@ -108,7 +121,7 @@ def replay_history(history: RecordedHistory) -> RecordedComparison:
         elif departure and since == 0 and run.begins_inside and run.is_first_request:
             since = run.index + 1
         else:
-            return _compared(history, run, departure=departure)
+            return run.index, _compared(history, run, departure=departure)
 
 
 _NOTHING = FirstState(segments=(), uncertain=frozenset())

@@ -23,8 +23,11 @@ class DepartureError(Exception):
 class RecordedCard(CardMemory):
     """Memory without a limit of its own: what is refused and where a segment lies is read from the history."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_age: bool) -> None:
+        """`by_age`: of two free blocks of one size the one of the older segment is taken first."""
         super().__init__(capacity_bytes=None)
+        self._by_age = by_age
+        self._segments = 0
         self.coming: deque[Entry] = deque()
         """Segment events up to the next request or free."""
         self._pool = (0, False)
@@ -44,6 +47,11 @@ class RecordedCard(CardMemory):
         self._take(size_bytes)
         self.count.add_segments(1)
         return event.address
+
+    def order_of_new_segment(self) -> int:
+        """Count segments where their age decides. Those of the first state are older than all, by address."""
+        self._segments += self._by_age
+        return self._segments
 
     def give_segment_back(self, address: int, size_bytes: int) -> None:
         """Compare with what was given back."""

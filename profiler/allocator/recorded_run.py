@@ -14,9 +14,13 @@ from profiler.allocator.sizes import MIN_BLOCK_BYTES, SMALL_BYTES, block_bytes
 
 
 class RecordedRun:
-    """A replay that compares each step with what was recorded, from entry number `since` on."""
+    """A replay that compares each step with what was recorded, from entry number `since` on.
 
-    def __init__(self, history: RecordedHistory, first: FirstState, *, since: int) -> None:
+    Of two free blocks of one size torch takes the one at the lower address, and since 2.13 the one of the older segment
+    (`by_age`; pytorch/pytorch#183591). The age of segments in the first state is unknown: their addresses decide.
+    """
+
+    def __init__(self, history: RecordedHistory, first: FirstState, *, since: int, by_age: bool) -> None:
         self.first = first
         self.since = since
         self.index = since
@@ -27,7 +31,7 @@ class RecordedRun:
         """The least that would have been held if the driver had not refused it, of all flushes; None: none."""
         self.recorded_peak_bytes = _peak_of(history.entries[since:], first.reserved_bytes)
         self._history = history
-        self._card = RecordedCard()
+        self._card = RecordedCard(by_age=by_age)
         self.allocator = CachingAllocator(capacity_bytes=None, config=history.config, card=self._card)
         self._at: dict[int, Block] = {}
         for segment in first.segments:

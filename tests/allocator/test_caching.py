@@ -89,7 +89,7 @@ def check_structure(allocator):
     assert in_use + inactive <= stats.peak_unreleasable_bytes
     for pool in {block.pool for block in blocks}:
         free_blocks = [block for block in blocks if block.pool is pool and not block.allocated]
-        assert sorted((block.size_bytes, block.address) for block in free_blocks) == pool.keys
+        assert sorted((block.size_bytes, block.order, block.address) for block in free_blocks) == pool.keys
         assert all(block.requested_bytes <= SMALL_BYTES for block in blocks if block.allocated and block.pool.is_small)
 
 

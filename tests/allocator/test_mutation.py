@@ -29,6 +29,8 @@ EQUIVALENT = {
     "card_memory: FIRST_ADDRESS = 0x7F00_0000_0000 | 139637976727552 -> 139637976727553": _ARBITRARY,
     "card_memory: UNLIMITED_ADDRESS_SPACE_BYTES = 16 * 1024 * GIB | 1024 -> 1025": _ARBITRARY,
     "card_memory: UNLIMITED_ADDRESS_SPACE_BYTES = 16 * 1024 * GIB | 16 -> 17": _ARBITRARY,
+    "card_memory: return 0 | 0 -> 1": _ARBITRARY,
+    "blocks: order: int = 0, | 0 -> 1": "only differences count",
     "blocks: self.inserted_at_search = 0 | 0 -> 1": "set when the block becomes free",
     "blocks: self.requested_bytes = 0 | 0 -> 1": "set when the block is taken",
     "blocks: self.searches = 0 | 0 -> 1": "only differences count",

@@ -256,7 +256,8 @@ def test_a_history_that_the_model_does_not_follow_is_told_with_the_place(campaig
     code, lines, _ = campaign("allocator_truth", "full", tmp_path, record=Recording(OK, history))
     assert code == 0
     assert "NOT equal" in lines[0]
-    assert "asked for segment_alloc of 20971520" in lines[-1]
+    assert "entry 0, segment_alloc of 23068672" in lines[-1]
+    assert "no segment of this size is there afterwards" in lines[-1]
 
 
 def test_the_history_of_a_trial_that_did_not_end_well_is_not_kept(campaign, tmp_path):

@@ -1,0 +1,41 @@
+"""The model against histories of torch's own allocator on an emulated driver (`emulated/README.md`)."""
+
+from typing import Any
+
+import pytest
+from real_histories import EMULATED, manifest, snapshot_of
+
+from profiler.allocator import replay_recorded
+from profiler.allocator.first_state import first_state
+from profiler.allocator.history import read_history
+from profiler.allocator.recorded_run import RecordedRun
+
+ALL = manifest(EMULATED)
+
+
+def ids(about: Any) -> str:
+    return about["name"]
+
+
+def test_there_are_two() -> None:
+    assert [about["alloc_conf"] for about in ALL] == ["", "expandable_segments:True"]
+
+
+@pytest.mark.parametrize("about", ALL, ids=ids)
+def test_an_emulated_history_comes_out_equal(about: Any) -> None:
+    comparison = replay_recorded(snapshot_of(about, EMULATED))
+    assert comparison.entries == about["entries"] > 50_000
+    assert comparison.departure == ""
+    assert comparison.is_equal
+    assert comparison.unverified_entries == 0
+    assert comparison.peak_reserved_bytes == about["peak_reserved_bytes"]
+
+
+def test_torch_2_13_takes_the_block_of_the_older_segment() -> None:
+    """The emulated driver hands out descending addresses, so the order of addresses is that of ages upside down."""
+    history = read_history(snapshot_of(ALL[0], EMULATED))
+    first = first_state(history, since=0, sizes_bytes={})
+    by_address = RecordedRun(history, first, since=0, by_age=False)
+    assert "the model's block is at" in by_address.feed()
+    assert by_address.index == 21_110
+    assert RecordedRun(history, first, since=0, by_age=True).feed() == ""
