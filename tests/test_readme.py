@@ -86,7 +86,10 @@ def architecture(model: str):
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", SIMULATED_AGAIN)
 def test_kept_results_are_those_of_the_simulation(grid: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The smallest model with every method, simulated again: the same bytes."""
+    """The smallest model with every method, simulated again: the same bytes.
+
+    Who changes them raises `SIMULATION_RESULTS_VERSION` and refreshes the kept results.
+    """
     monkeypatch.chdir(ROOT)
     kept = read_tables(REFERENCE / grid).runs
     smallest = [spec for spec in specs_of(grid) if spec.model == "qwen2.5-0.5b"]

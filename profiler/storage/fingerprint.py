@@ -32,6 +32,12 @@ def content_of(
     return found
 
 
+def is_only_a_hub_model(model: str, dataset: str | None) -> bool:
+    """Whether the only file that a trial names is the `config.json` of a hub id, which nobody here edits."""
+    is_local = Path(model).expanduser().exists() or (dataset is not None and Path(dataset).exists())
+    return find_builtin(model) is None and not is_local
+
+
 def data_hash(source: str) -> str | None:
     """A hash of a local data set: of a file, or of all files in a folder; None for a hub id.
 

@@ -73,6 +73,8 @@ class Written:
 
     carried: int = 0
     """Trials without a record in the folder, whose rows were taken over from the tables before."""
+    replaced: int = 0
+    """Simulated trials whose rows gave way to those of the same trial, simulated again after a change."""
     outdated: int = 0
     """Simulated trials in the tables that would find something else now."""
     left_out: tuple[str, ...] = ()
@@ -84,6 +86,9 @@ class Written:
         if self.carried:
             rows, their = ("row is", "its record is") if self.carried == 1 else ("rows are", "their records are")
             found.append(f"{self.carried} {rows} carried over from the tables in {folder}: {their} not here.")
+        if self.replaced:
+            rows = "simulated row is" if self.replaced == 1 else "simulated rows are"
+            found.append(f"{self.replaced} {rows} replaced by the same trials, simulated again after a change.")
         if self.outdated:
             rows = "simulated row is" if self.outdated == 1 else "simulated rows are"
             found.append(
@@ -150,7 +155,10 @@ def write_tables(
         else:
             table_path(folder, name).unlink(missing_ok=True)
     return Written(
-        carried=carried["runs"].num_rows if "runs" in carried else 0, outdated=len(old.left), left_out=left_out
+        carried=carried["runs"].num_rows if "runs" in carried else 0,
+        replaced=len(old.replaced.intersection(stored["runs"]["trial_id"].to_pylist())) if "runs" in stored else 0,
+        outdated=len(old.left),
+        left_out=left_out,
     )
 
 

@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +21,7 @@ from profiler.analysis.gpu_time import gpu_time
 from profiler.config.architecture import read_architecture
 from profiler.config.demand import needs_no_more
 from profiler.config.grid import Grid, expand, read_grid
+from profiler.config.identity import trial_id
 from profiler.config.labels import relabelled
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.run_settings import RunSettings, read_run_settings
@@ -35,7 +36,7 @@ from profiler.domain.errors import (
 from profiler.domain.outcome import NO_BREAKDOWN, Estimate, Status, TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution.pruning import NeedsNoMore, Pruning
-from profiler.storage.fingerprint import content_of
+from profiler.storage.fingerprint import content_of, is_only_a_hub_model
 from profiler.storage.folder_faults import folder_faults
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.sweep.backend import gpus_alike, hardware_of, jobs_for, real_gpu_faults, resolve_auto
@@ -99,6 +100,7 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
         say(listing(plan, estimates_by_trial({trial.trial_id: trial.spec for trial in plan}, estimate)))
         return EXIT_OK
     make_writable(sweep.folder)
+    plan = _under_earlier_names(sweep, plan, parts)
     try:
         _run(sweep, plan, parts, needs_no_more=partial(needs_no_more, architecture_of=architecture_of))
     except (KeyboardInterrupt, ProfilerError):
@@ -234,7 +236,32 @@ def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs
 
 def _is_of_this_card(sweep: Sweep, record: TrialRecord) -> bool:
     """Whether a record was measured on the sweep's card, with its driver and its versions: its name says so."""
-    return record.spec.backend is Backend.CUDA and record.trial_id == _name_now(sweep, record.spec, sweep.versions)
+    if record.spec.backend is not Backend.CUDA:
+        return False
+    names = [_name_now(sweep, record.spec, sweep.versions)]
+    if is_only_a_hub_model(record.spec.model, record.spec.dataset):
+        names.append(trial_id(record.spec, sweep.versions, hardware=sweep.hardware))
+    return record.trial_id in names
+
+
+def _under_earlier_names(sweep: Sweep, plan: list[PlannedTrial], parts: SweepParts) -> list[PlannedTrial]:
+    """The plan, with measured trials of hub models under the name by which they are stored.
+
+    Names had no hash of the `config.json` at first, and what was measured then is not measured again.
+    """
+    measured = [trial for trial in plan if trial.spec.backend is Backend.CUDA]
+    if not any(is_only_a_hub_model(trial.spec.model, trial.spec.dataset) for trial in measured):
+        return plan
+    store = parts.open_store(sweep.folder)
+
+    def renamed(trial: PlannedTrial) -> PlannedTrial:
+        if trial not in measured or not is_only_a_hub_model(trial.spec.model, trial.spec.dataset):
+            return trial
+        earlier = trial_id(trial.spec, sweep.versions, hardware=sweep.hardware)
+        is_stored_so = store.find(trial.trial_id) is None and store.find(earlier) is not None
+        return replace(trial, trial_id=earlier) if is_stored_so else trial
+
+    return [renamed(trial) for trial in plan]
 
 
 def _name_now(sweep: Sweep, spec: TrialSpec, versions: Versions) -> str | None:

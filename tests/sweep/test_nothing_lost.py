@@ -1,5 +1,6 @@
 """Sweeps into folders that have results already: real records and tables, trials made up."""
 
+import importlib
 import json
 import shutil
 from dataclasses import replace
@@ -252,6 +253,23 @@ def test_measured_trials_are_found_by_a_later_version_of_this_program(sweep, wor
     _, out, _ = sweep(*TINY)
     assert "5 of 5 trials are stored already" in out
     assert len(world.runs) == 1
+
+
+def test_measured_trials_of_a_hub_model_are_found_under_the_name_without_its_hash(sweep, world, folder, monkeypatch):
+    world.visible = H100
+    words = (GRID, "model=somebody/model", "tuning=full")
+    parts = world.parts
+    world.parts = lambda **changes: parts(load_model_config=lambda _: CONFIG, **changes)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(importlib.import_module("profiler.sweep.main"), "content_of", lambda *_, **__: {})
+        sweep(*words, "resume=false")
+    _, out, _ = sweep(*words)
+    assert "4 of 4 trials are stored already" in out
+    shutil.rmtree(folder / "records")
+    _, out, _ = sweep(*words)
+    assert "stored already" not in out
+    assert [len(plan) for plan, _ in world.runs] == [4, 4]
+    assert not {trial.trial_id for trial in world.runs[0][0]} & {trial.trial_id for trial in world.runs[1][0]}
 
 
 def test_failures_carry_no_rows_away(sweep, world, folder):
