@@ -7,11 +7,7 @@ from profiler.storage.records import RecordStore
 
 
 def folder_faults(folder: Path) -> list[Fault]:
-    """What stands in the way: records or tables of a newer version, tables that cannot be read. Changes nothing.
-
-    Raises:
-        StorageError: A record is there and cannot be opened.
-    """
+    """What stands in the way: records or tables of a newer version, or that cannot be read. Changes nothing."""
     if not folder.is_dir():
         return []
     faults = RecordStore(folder).faults()

@@ -88,15 +88,21 @@ class RecordStore:
         return tuple(record for record in found if record is not None)
 
     def faults(self) -> list[Fault]:
-        """Why this program cannot work in the folder: records of a later version are there. Changes nothing.
+        """Why this program cannot work in the folder: records that cannot be opened, or of a later version.
 
-        Raises:
-            StorageError: A file is there and cannot be opened.
+        Changes nothing.
         """
-        newer = []
+        newer: list[tuple[Path, int]] = []
         for path in self._files():
             try:
-                _parse(_content(path) or b"")
+                _parse(path.read_bytes())
+            except FileNotFoundError:  # another sweep has set it aside
+                continue
+            except OSError as error:
+                reason = f"it cannot be read ({error.strerror or error})"
+                return [
+                    Fault(key="record", found=str(path), allowed=reason, way_out="Check its permissions and the disk.")
+                ]
             except _NewerSchemaError as error:
                 newer.append((path, error.version))
             except (ValueError, RecursionError, ProfilerError):

@@ -225,6 +225,21 @@ def test_newer_records_are_one_fault_before_anything_starts(told):
     assert "it, and 1 more, was written by a newer version" in fault.sentence()
 
 
+def test_a_record_that_cannot_be_opened_is_a_fault_and_not_set_aside(told, monkeypatch):
+    store, path, lines = told
+
+    def refuse(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.read_bytes", refuse)
+    (fault,) = store.faults()
+    assert fault.sentence() == (
+        f"record={path}: it cannot be read (Permission denied). Check its permissions and the disk."
+    )
+    assert path.exists()
+    assert lines == []
+
+
 def test_an_edited_record_is_not_called_newer(told):
     store, path, lines = told
     path.write_text(path.read_text().replace('"schema_version": 5', '"schema_version": 9'))
