@@ -33,7 +33,7 @@ stress: $(INSTALLED)
 
 install: $(INSTALLED)
 
-# `constraints.txt` pins every package, so that the figures in README and results/ can be had again.
+# `constraints.txt` pins every package, so that the figures in README and results/reference/ can be had again.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'

@@ -35,6 +35,8 @@ PAGE = "report.html"
 MARKDOWN = "report.md"
 """The page that GitHub shows, with the figures beside it."""
 TABLE = "comparison.csv"
+REFERENCE = "reference"
+"""The folder in `results/` whose results are in git."""
 
 
 def render_folder(folder: Path, *, console: Console | None, trial_ids: Collection[str] | None = None) -> None:
@@ -128,8 +130,12 @@ _USAGE = "Write: python -m profiler.report results/<grid>, or two folders to com
 def _check_folder(folder: Path) -> None:
     if folder.is_dir():
         return
-    grids = sorted(path.parent.name for path in folder.parent.glob("*/runs.parquet"))
-    way_out = nearest(folder.name, grids) or _USAGE
+    kept = folder.parent / REFERENCE / folder.name
+    if (kept / "runs.parquet").is_file():
+        way_out = f"Run the sweep first (python -m profiler.sweep +grid={folder.name}), or draw the kept one: {kept}."
+    else:
+        grids = sorted(path.parent.name for path in folder.parent.glob("*/runs.parquet"))
+        way_out = nearest(folder.name, grids) or _USAGE
     raise UsageError([Fault(key="folder", found=str(folder), allowed="no such folder", way_out=way_out)])
 
 

@@ -21,6 +21,9 @@
 | 10 | Ctrl-C | passed on, workers ended | execution/test_ends_of_the_sweep.py::test_ctrl_c_ends_the_workers_and_is_passed_on |
 | 10 | again and again, at any moment | the tables of an undisturbed run | execution/test_stress.py::test_killed_at_random_moments_nothing_finished_is_lost_and_nobody_is_left |
 | 11 | a torn or edited record | set aside, runs again | storage/test_records.py::test_a_torn_record_is_set_aside_and_counts_as_absent |
+| 11 | a record is set aside | a line says where and why | sweep/test_nothing_lost.py::test_what_is_set_aside_is_said_and_runs_again |
+| 11 | the records are gone | rows of the tables stay | sweep/test_nothing_lost.py::test_a_sweep_in_a_fresh_clone_keeps_the_rows_of_the_kept_tables |
+| 11 | a record that no table holds | left out, exit code 3 | sweep/test_nothing_lost.py::test_one_record_that_no_table_can_hold_costs_nothing_but_itself |
 | 11 | | a flipped byte is noticed | storage/test_records.py::test_any_flipped_byte_is_noticed_or_changes_nothing |
 | 12 | the disk is full | loud, nothing partial | storage/test_records.py::test_a_full_disk_is_told_in_one_sentence_and_leaves_nothing |
 | 12 | | resumes afterwards | execution/test_ends_of_the_sweep.py::test_a_full_disk_is_loud_and_afterwards_the_same_command_goes_on |

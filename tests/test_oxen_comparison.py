@@ -1,4 +1,4 @@
-"""`results/oxen_2025/comparison.md`: the numbers in its tables are those of the parquet files and of the publication.
+"""`results/reference/oxen_2025/comparison.md`: its tables have the numbers of the parquet files and of the publication.
 
 After new results: `python tests/test_oxen_comparison.py` writes the tables anew, between the marks; the prose quotes no
 simulated number of its own, and is to be read again.
@@ -12,7 +12,7 @@ import pytest
 from profiler.domain.units import GIB
 from profiler.storage.published import read_published
 
-FOLDER = Path(__file__).parents[1] / "results" / "oxen_2025"
+FOLDER = Path(__file__).parents[1] / "results" / "reference" / "oxen_2025"
 PAGE = FOLDER / "comparison.md"
 METHODS = {
     "ft": "full",

@@ -21,6 +21,7 @@ from profiler.worker.simulated import run_simulated
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+REFERENCE = ROOT / "results" / "reference"
 SIMULATED_AGAIN = ("lora_vs_full", "oxen_2025")
 """Grids whose smallest model the tests simulate again."""
 KEPT = (
@@ -43,7 +44,7 @@ def printed_table(folder: Path) -> str:
 
 def copied(grid: str, tmp_path: Path) -> Path:
     """A copy of kept parquet files: drawing writes beside them."""
-    for file in (ROOT / "results" / grid).glob("*.parquet"):
+    for file in (REFERENCE / grid).glob("*.parquet"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     return tmp_path
 
@@ -65,7 +66,7 @@ def test_kept_pages_are_drawn_from_the_kept_tables(grid: str, tmp_path: Path) ->
     folder = tmp_path / grid
     folder.mkdir()
     render_folder(copied(grid, folder), console=None)
-    assert (folder / "report.md").read_text() == (ROOT / "results" / grid / "report.md").read_text()
+    assert (folder / "report.md").read_text() == (REFERENCE / grid / "report.md").read_text()
 
 
 def specs_of(grid: str) -> tuple[TrialSpec, ...]:
@@ -85,9 +86,12 @@ def architecture(model: str):
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", SIMULATED_AGAIN)
 def test_kept_results_are_those_of_the_simulation(grid: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The smallest model with every method, simulated again: the same bytes."""
+    """The smallest model with every method, simulated again: the same bytes.
+
+    Who changes them raises `SIMULATION_RESULTS_VERSION` and refreshes the kept results.
+    """
     monkeypatch.chdir(ROOT)
-    kept = read_tables(ROOT / "results" / grid).runs
+    kept = read_tables(REFERENCE / grid).runs
     smallest = [spec for spec in specs_of(grid) if spec.model == "qwen2.5-0.5b"]
     assert len(smallest) >= 4
     for spec in smallest:
@@ -111,7 +115,7 @@ def kept_row(kept: pd.DataFrame, spec: TrialSpec) -> pd.Series:
 
 def kept_gib(grid: str, column: str, **keys: object) -> str:
     """One kept number as README writes it."""
-    runs = read_tables(ROOT / "results" / grid).runs
+    runs = read_tables(REFERENCE / grid).runs
     for key, value in keys.items():
         runs = runs[runs[key] == value]
     assert len(runs) == 1
@@ -143,7 +147,7 @@ def test_no_environment_of_a_developer_shows_in_what_is_kept() -> None:
     kept = [
         file
         for grid in KEPT
-        for file in (ROOT / "results" / grid).rglob("*")
+        for file in (REFERENCE / grid).rglob("*")
         if file.suffix in {".md", ".svg", ".html", ".csv"}
     ]
     assert kept
@@ -155,7 +159,7 @@ def test_no_environment_of_a_developer_shows_in_what_is_kept() -> None:
 def test_the_published_verdicts_come_out_the_same() -> None:
     """README says so of 19 of 20: a published figure where ours fits, OOM where ours does not."""
     published = {row.id: row.printed for row in read_published()}
-    kept = read_tables(ROOT / "results" / "oxen_2025").runs
+    kept = read_tables(REFERENCE / "oxen_2025").runs
     sizes = {
         "qwen2.5-0.5b": "0.5b",
         "llama-3.2-1b": "1b",

@@ -17,10 +17,10 @@ A KV cache that grows by concatenation is the exception: it has a new size at ev
 segments behind (`profiler.analytical.stranded`). What is reserved at the end of a rollout is what stands, and those;
 and where the hidden states of a micro-batch are larger than the largest of them, training finds no room in them either.
 
-Error against the simulation, over the 500 trials of `results/accuracy/`: median 3.9 %, 95th percentile 31 %; -12 % at
-the 5th and +24 % at the 95th percentile. It is too low where a step's tensors of one category have many sizes (eager
-attention), too high where one category's blocks do fit another (logits of all positions; a cache's segments, training's
-smaller tensors).
+Error against the simulation, over the 500 trials of `results/reference/accuracy/`: median 3.9 %, 95th percentile 31 %;
+-12 % at the 5th and +24 % at the 95th percentile. It is too low where a step's tensors of one category have many sizes
+(eager attention), too high where one category's blocks do fit another (logits of all positions; a cache's segments,
+training's smaller tensors).
 """
 
 from collections.abc import Sequence

@@ -151,7 +151,7 @@ def _lines(asked: argparse.Namespace, parts: CampaignParts) -> Sequence[str]:
 def _simulated_lines(folder: Path, parts: CampaignParts) -> Sequence[str]:
     found = simulate_measured(folder, versions=parts.installed_versions(), simulate=parts.simulate)
     unknown = [f"{card} is not a card that the simulation knows." for card in found.unknown_cards]
-    return [f"{found.trials} measured trials are simulated.", *unknown]
+    return [f"{found.trials} measured trials are simulated.", *unknown, *found.left_out]
 
 
 def folder_name(card: str) -> str:

@@ -9,9 +9,11 @@ from profiler.campaign.stages import LOOKING
 from profiler.config.identity import trial_id
 from profiler.config.labels import labels, relabelled
 from profiler.config.model_lookup import builtin_architecture
+from profiler.domain.errors import UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Status, TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
+from profiler.storage.fingerprint import content_of
 from profiler.storage.records import RecordStore
 from profiler.storage.tables import write_tables
 
@@ -26,6 +28,8 @@ class Simulated:
     trials: int
     unknown_cards: tuple[str, ...]
     """Cards that the simulation does not know."""
+    left_out: tuple[str, ...]
+    """A sentence for each record that the tables cannot take."""
 
 
 def simulate_measured(folder: Path, *, versions: Versions, simulate: Simulate) -> Simulated:
@@ -36,19 +40,21 @@ def simulate_measured(folder: Path, *, versions: Versions, simulate: Simulate) -
         versions: Those that are installed; they go into the records.
         simulate: Runs what is not stored yet.
     """
-    count, unknown = 0, dict[str, None]()
+    count, unknown, left_out = 0, dict[str, None](), list[str]()
     for grid in grid_folders(folder):
         store = RecordStore(grid)
         specs, unnamed = _simulated_specs(store.read_all())
         unknown.update(dict.fromkeys(unnamed))
         plan = [
-            PlannedTrial(trial_id=trial_id(spec, versions), grid=grid.name, label=label, spec=spec)
+            PlannedTrial(
+                trial_id=trial_id(spec, versions, content=_files(spec)), grid=grid.name, label=label, spec=spec
+            )
             for spec, label in zip(specs, labels(specs), strict=True)
         ]
         simulate([trial for trial in plan if not _is_answered(store.find(trial.trial_id))], store, versions)
         count += len(plan)
-        _write_tables(grid, store)
-    return Simulated(trials=count, unknown_cards=tuple(unknown))
+        left_out.extend(_write_tables(grid, store))
+    return Simulated(trials=count, unknown_cards=tuple(unknown), left_out=tuple(left_out))
 
 
 def grid_folders(folder: Path) -> list[Path]:
@@ -80,13 +86,22 @@ def _is_answered(record: TrialRecord | None) -> bool:
     return record is not None and record.outcome.status.answered
 
 
-def _write_tables(grid: Path, store: RecordStore) -> None:
+def _files(spec: TrialSpec) -> Mapping[str, str]:
+    """Hashes of the files that a trial names; empty where they are not here, so that it cannot run either."""
+    try:
+        return content_of(spec.model, spec.dataset)
+    except UsageError:
+        return {}
+
+
+def _write_tables(grid: Path, store: RecordStore) -> tuple[str, ...]:
+    """The tables of a grid; returns a sentence for each record that they cannot take."""
     records = relabelled(store.read_all())
     if not records:
-        return
+        return ()
     estimates = {
         record.trial_id: estimate(record.spec, architecture)
         for record in records
         if (architecture := builtin_architecture(record.spec.model)) is not None
     }
-    write_tables(grid, records, estimates)
+    return write_tables(grid, records, estimates).left_out

@@ -15,6 +15,9 @@ _NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attenti
 
 _DECODER_SUFFIXES = ("ForCausalLM", "ForConditionalGeneration")
 
+_MAX_MODULES = 10_000
+"""Of layers, and of experts in one: each is a Python object in a simulated trial."""
+
 _EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts")
 """What families call the number of experts."""
 
@@ -105,7 +108,7 @@ def _read(reader: FieldReader, *, model_type: str, qk_norm: bool) -> Architectur
         vocab_size=reader.count("vocab_size"),
         hidden_size=reader.count("hidden_size"),
         intermediate_size=reader.count("intermediate_size"),
-        num_hidden_layers=reader.count("num_hidden_layers"),
+        num_hidden_layers=reader.count("num_hidden_layers", maximum=_MAX_MODULES),
         num_attention_heads=reader.count("num_attention_heads"),
         num_key_value_heads=reader.count("num_key_value_heads"),
         head_dim=reader.count("head_dim"),
@@ -114,7 +117,7 @@ def _read(reader: FieldReader, *, model_type: str, qk_norm: bool) -> Architectur
         qkv_bias=reader.flag("attention_bias"),
         qk_norm=qk_norm,
         has_sdpa=model_type not in _WITHOUT_SDPA,
-        num_experts=max(1, reader.count("num_experts", minimum=0)),
+        num_experts=max(1, reader.count("num_experts", minimum=0, maximum=_MAX_MODULES)),
     )
 
 

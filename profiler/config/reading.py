@@ -1,6 +1,5 @@
 """Untyped values, as they come from a command line or a file, read into typed ones; what is wrong is kept as faults."""
 
-import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TypeVar
@@ -10,6 +9,12 @@ from profiler.domain.errors import Fault, nearest
 Choice = TypeVar("Choice", bound=StrEnum)
 
 NULL = "null"
+
+MAX_COUNT = 2**31 - 1
+"""The largest count that is taken: a size in a table's column has 64 bits."""
+
+MAX_NUMBER = 1e15
+"""The largest number that is taken where a key has no bound of its own."""
 
 
 def show(value: object) -> str:
@@ -69,26 +74,33 @@ class FieldReader:
         """Keep a fault for `key` that names `allowed` and the nearest of them."""
         self.fail(key, f"must be one of {', '.join(allowed)}", nearest(show(self.value(key)), allowed))
 
-    def count(self, key: str, *, minimum: int = 1, why: str = "") -> int:
-        """A whole number of at least `minimum`."""
+    def count(self, key: str, *, minimum: int = 1, maximum: int | None = MAX_COUNT, why: str = "") -> int:
+        """A whole number of at least `minimum` and, if there is one, at most `maximum`."""
         value = self.value(key)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= minimum:
-            return value
-        reason = f" ({why})" if why else ""
-        self.fail(key, f"must be a whole number of at least {minimum}{reason}")
-        return minimum
+        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+            reason = f" ({why})" if why else ""
+            self.fail(key, f"must be a whole number of at least {minimum}{reason}")
+            return minimum
+        if maximum is not None and value > maximum:
+            self.fail(key, f"must be a whole number of at most {maximum}")
+            return minimum
+        return value
 
-    def optional_count(self, key: str) -> int | None:
+    def optional_count(self, key: str, *, maximum: int | None = MAX_COUNT) -> int | None:
         """A whole number of at least 1, or null."""
-        return None if self.value(key) is None else self.count(key)
+        return None if self.value(key) is None else self.count(key, maximum=maximum)
 
-    def number(self, key: str) -> float:
-        """A finite number of at least 0."""
+    def number(self, key: str, *, maximum: float = MAX_NUMBER) -> float:
+        """A number of at least 0 and at most `maximum`."""
         value = self.value(key)
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
-            return abs(float(value))  # -0.0 is 0.0
-        self.fail(key, "must be a number of at least 0")
-        return 0.0
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+            self.fail(key, "must be a number of at least 0")
+            return 0.0
+        # Whole numbers have no upper end in Python, and floats have infinity.
+        if value > maximum:
+            self.fail(key, f"must be a number of at most {maximum:g}")
+            return 0.0
+        return abs(float(value))  # -0.0 is 0.0
 
     def flag(self, key: str) -> bool:
         """True or false."""

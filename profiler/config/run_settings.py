@@ -51,6 +51,10 @@ RUN_KEYS = (
 )
 
 
+_MAX_S = 1e6
+"""Eleven days: the kernel waits for at most 2^31 milliseconds."""
+
+
 def read_run_settings(values: Mapping[str, object]) -> RunSettings:
     """The settings in `values`; keys that are no run key are passed over.
 
@@ -64,10 +68,12 @@ def read_run_settings(values: Mapping[str, object]) -> RunSettings:
         resume=reader.flag("resume"),
         snapshot=reader.flag("snapshot"),
         breakdown=reader.flag("breakdown"),
-        timeout_s=reader.number("timeout_s"),
+        timeout_s=reader.number("timeout_s", maximum=_MAX_S),
         jobs=reader.optional_count("jobs"),
-        stall_s=reader.number("stall_s"),
-        sample_period_s=None if values.get("sample_period_s") is None else reader.number("sample_period_s"),
+        stall_s=reader.number("stall_s", maximum=_MAX_S),
+        sample_period_s=None
+        if values.get("sample_period_s") is None
+        else reader.number("sample_period_s", maximum=_MAX_S),
         prune=reader.flag("prune"),
         price_per_hour=None if values.get("price_per_hour") is None else reader.number("price_per_hour"),
     )

@@ -40,6 +40,9 @@ DEFAULT_SIMULATED_GPU = "h100-80gb"
 
 DEFAULT_LORA_RANK = 16
 
+MAX_SEED = 2**32 - 1
+"""What NumPy takes, which transformers' `set_seed` seeds too."""
+
 AUTO = "auto"
 """The word for `backend` that the entry point replaces before a point is read: what is visible is not known here."""
 
@@ -155,7 +158,7 @@ def _read(reader: FieldReader) -> TrialSpec:
         rollout=reader.choice("rollout", Rollout),
         steps=reader.count("steps"),
         alloc_conf=_read_alloc_conf(reader),
-        seed=reader.count("seed", minimum=0),
+        seed=reader.count("seed", minimum=0, maximum=MAX_SEED),
     )
 
 

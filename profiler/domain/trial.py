@@ -173,7 +173,7 @@ class PlannedTrial:
     """A trial of a sweep before it runs."""
 
     trial_id: str
-    """Content hash of the spec and the versions (`profiler.config.identity`)."""
+    """Hash of all that decides what the trial finds (`profiler.config.identity`)."""
     grid: str
     label: str
     """The method's name in tables, computed from the spec: ``"LoRA + checkpointing"``."""

@@ -1,13 +1,17 @@
-"""Records: one JSON file a trial, written whole or not at all, believed only when its checksum says so."""
+"""Records: one JSON file per trial, written whole or not at all, believed only when its checksum says so."""
 
 import hashlib
 import json
+import re
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import cast
 
 from profiler.config.identity import spec_from_mapping, spec_to_mapping
-from profiler.domain.errors import ProfilerError
+from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.trial import TrialSpec
 from profiler.storage.atomic import StorageError, remove_partial, write_atomically
@@ -23,11 +27,26 @@ _READ_WITH_DEFAULTS = (2, 3, 4)
 """Earlier versions whose records lack only fields that have a default."""
 
 
+_NAME = re.compile("[0-9a-f]{16}")
+"""Of a trial. Files of other names are not records, unless their content says so."""
+
+
+class NewerRecordError(UsageError):
+    """A record of a later version of this program, which this one must not touch."""
+
+
+def _to_stderr(line: str) -> None:
+    with suppress(OSError):
+        sys.stderr.write(f"{line}\n")
+
+
 class RecordStore:
     """The records of one grid, in `<folder>/records/`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, tell: Callable[[str], None] = _to_stderr) -> None:
+        """`tell` gets a sentence for each file that is set aside."""
         self._records = folder / "records"
+        self._tell = tell
 
     def path(self, trial_id: str) -> Path:
         """Where the record of this trial is, or would be."""
@@ -50,46 +69,104 @@ class RecordStore:
     def find(self, trial_id: str) -> TrialRecord | None:
         """The stored record of a trial, or None.
 
-        A record that is torn, edited or of another schema is set aside and counts as absent.
+        A record that is torn, edited or of a schema that is not read any more is set aside and counts as absent.
 
         Raises:
+            NewerRecordError: A later version of this program wrote it.
             StorageError: The file is there and cannot be opened.
         """
-        return self._read(self.path(trial_id))
+        return self._read(self.path(trial_id), is_record=True)
 
     def read_all(self) -> tuple[TrialRecord, ...]:
-        """Every sound record, by trial id; the others are set aside.
+        """Every sound record, by trial id; the others are set aside. Files that are no records stay where they are.
 
         Raises:
+            NewerRecordError: A later version of this program wrote one of them.
             StorageError: A file is there and cannot be opened.
         """
-        found = (self._read(path) for path in sorted(self._records.glob("*.json")))
+        found = (self._read(path, is_record=_NAME.fullmatch(path.stem) is not None) for path in self._files())
         return tuple(record for record in found if record is not None)
 
-    def _read(self, path: Path) -> TrialRecord | None:
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
+    def faults(self) -> list[Fault]:
+        """Why this program cannot work in the folder: records that cannot be opened, or of a later version.
+
+        Changes nothing.
+        """
+        newer: list[tuple[Path, int]] = []
+        for path in self._files():
+            try:
+                _parse(path.read_bytes())
+            except FileNotFoundError:  # another sweep has set it aside
+                continue
+            except OSError as error:
+                reason = f"it cannot be read ({error.strerror or error})"
+                return [
+                    Fault(key="record", found=str(path), allowed=reason, way_out="Check its permissions and the disk.")
+                ]
+            except _NewerSchemaError as error:
+                newer.append((path, error.version))
+            except (ValueError, RecursionError, ProfilerError):
+                continue
+        if not newer:
+            return []
+        return [_newer_fault(newer[0][0], newer[0][1], others=len(newer) - 1)]
+
+    def _files(self) -> Iterator[Path]:
+        return (path for path in sorted(self._records.glob("*.json")) if path.is_file())
+
+    def _read(self, path: Path, *, is_record: bool) -> TrialRecord | None:
+        content = _content(path)
+        if content is None:
             return None
-        except OSError as error:
-            raise StorageError(f"{path}: could not be read ({error.strerror or error}).") from error
         try:
             record = _parse(content)
-        except (ValueError, ProfilerError):
-            self._set_aside(path)
-            return None
-        if record.trial_id != path.stem:
-            self._set_aside(path)
-            return None
-        return record
+            if record.trial_id == path.stem:
+                return record
+            reason = f"it is the record of trial {record.trial_id}"
+        except _NewerSchemaError as error:
+            raise NewerRecordError([_newer_fault(path, error.version)]) from error
+        except (ValueError, RecursionError, ProfilerError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        if is_record:
+            self._set_aside(path, reason)
+        return None
 
-    def _set_aside(self, path: Path) -> None:
+    def _set_aside(self, path: Path, reason: str) -> None:
         # Kept, because somebody may want to know what happened to it.
         folder = self._records / "set_aside"
-        folder.mkdir(exist_ok=True)
-        number = sum(1 for _ in folder.glob(f"{path.stem}.*"))
-        with suppress(FileNotFoundError):
-            path.replace(folder / f"{path.stem}.{number}.json")
+        try:
+            folder.mkdir(exist_ok=True)
+            target = next(each for n in count() if not (each := folder / f"{path.stem}.{n}.json").exists())
+            path.replace(target)
+        except FileNotFoundError:  # another sweep was faster
+            return
+        except OSError as error:
+            raise StorageError(f"{path}: could not be set aside ({error.strerror or error}).") from error
+        self._tell(
+            f"Set aside as {target}: {path.name} is not a valid record ({reason}), so its trial counts as not run."
+        )
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"{path}: could not be read ({error.strerror or error}).") from error
+
+
+def _newer_fault(path: Path, version: int, *, others: int = 0) -> Fault:
+    more = f", and {others} more," if others else ""
+    return Fault(
+        key="record",
+        found=str(path),
+        allowed=(
+            f"it{more} was written by a newer version of this program (record schema {version}; this one reads up to "
+            f"{RECORD_SCHEMA_VERSION})"
+        ),
+        way_out="Update this program, or choose another results_dir; nothing was changed.",
+    )
 
 
 def _record_to_json(record: TrialRecord) -> dict[str, JSON]:
@@ -104,14 +181,27 @@ def _record_to_json(record: TrialRecord) -> dict[str, JSON]:
     }
 
 
+class _NewerSchemaError(ValueError):
+    def __init__(self, version: int) -> None:
+        super().__init__(f"record schema {version}")
+        self.version = version
+
+
 def _parse(content: bytes) -> TrialRecord:
     stored: JSON = json.loads(content)
-    if not isinstance(stored, dict) or set(stored) != {"checksum", "schema_version", "record"}:
+    if not isinstance(stored, dict):
+        raise JsonMismatchError("not a record file")
+    version = stored.get("schema_version")
+    newer = type(version) is int and version > RECORD_SCHEMA_VERSION
+    if set(stored) != {"checksum", "schema_version", "record"}:
+        if newer and "record" in stored:
+            raise _NewerSchemaError(cast("int", version))
         raise JsonMismatchError("not a record file")
     checksum = stored.pop("checksum")
     if checksum != _checksum(stored):
         raise JsonMismatchError("the checksum does not hold")
-    version = stored["schema_version"]
+    if newer:
+        raise _NewerSchemaError(cast("int", version))
     if version not in (RECORD_SCHEMA_VERSION, *_READ_WITH_DEFAULTS):
         raise JsonMismatchError(f"schema_version {version} is not {RECORD_SCHEMA_VERSION}")
     older = version != RECORD_SCHEMA_VERSION

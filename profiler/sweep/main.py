@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
@@ -26,7 +26,6 @@ from profiler.config.labels import relabelled
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.run_settings import RunSettings, read_run_settings
 from profiler.config.specification import ArchitectureLookup, attention_line, parse_points
-from profiler.domain.architecture import Architecture
 from profiler.domain.errors import (
     EXIT_OK,
     EXIT_SIGNAL_BASE,
@@ -37,6 +36,8 @@ from profiler.domain.errors import (
 from profiler.domain.outcome import NO_BREAKDOWN, Estimate, Status, TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution.pruning import NeedsNoMore, Pruning
+from profiler.storage.fingerprint import content_of, is_only_a_hub_model
+from profiler.storage.folder_faults import folder_faults
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.sweep.backend import gpus_alike, hardware_of, jobs_for, real_gpu_faults, resolve_auto
 from profiler.sweep.command import Command, read_command
@@ -44,7 +45,7 @@ from profiler.sweep.composition import compose, show_instead
 from profiler.sweep.folder import make_writable, writable_faults
 from profiler.sweep.output import WhileReadable, complain, readable, say
 from profiler.sweep.parts import SweepParts
-from profiler.sweep.plan import estimates_by_trial, in_order_of_learning, listing, plan_trials
+from profiler.sweep.plan import FilesOf, estimates_by_trial, in_order_of_learning, listing, name_of, plan_trials
 
 Result = TypeVar("Result")
 
@@ -62,6 +63,8 @@ class Sweep:
     """GPUs to measure on."""
     hardware: str
     """Card and driver of measured trials; empty without a GPU."""
+    files_of: FilesOf
+    """Hashes of the files that a trial names."""
     lines: tuple[str, ...]
     """What to tell first: which backend `auto` became and why, which GPUs are left out."""
 
@@ -83,29 +86,36 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
     command = read_command(words)
     if command.show_flags and not command.faults:
         return show_instead(command)
-    architecture_of = _architecture_lookup(parts.load_model_config)
+    config_of = _remembering(parts.load_model_config)
+    architecture_of = _architecture_lookup(config_of)
 
     def estimate(spec: TrialSpec) -> Estimate:
         return parts.estimate(spec, architecture_of(spec.model))
 
-    sweep = _prepare(command, parts, architecture_of)
+    sweep = _prepare(command, parts, architecture_of, config_of)
     for line in sweep.lines:
         say(line)
-    plan = plan_trials(sweep.grid.name, sweep.specs, sweep.versions, hardware=sweep.hardware)
+    plan = plan_trials(sweep.grid.name, sweep.specs, sweep.versions, hardware=sweep.hardware, files_of=sweep.files_of)
     if sweep.settings.dry_run:
         say(listing(plan, estimates_by_trial({trial.trial_id: trial.spec for trial in plan}, estimate)))
         return EXIT_OK
     make_writable(sweep.folder)
+    plan = _under_earlier_names(sweep, plan, parts)
     try:
         _run(sweep, plan, parts, needs_no_more=partial(needs_no_more, architecture_of=architecture_of))
     except (KeyboardInterrupt, ProfilerError):
         _assemble(sweep, parts, estimate=estimate, command_line=shlex.join(words))
         raise
-    records = _assemble(sweep, parts, estimate=estimate, command_line=shlex.join(words))
-    return _conclude(sweep, plan, parts, records)
+    records, left_out = _assemble(sweep, parts, estimate=estimate, command_line=shlex.join(words))
+    return _conclude(sweep, plan, parts, records, complete=not left_out)
 
 
-def _prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLookup) -> Sweep:
+def _prepare(
+    command: Command,
+    parts: SweepParts,
+    architecture_of: ArchitectureLookup,
+    config_of: Callable[[str], Mapping[str, object]],
+) -> Sweep:
     """Everything checked that can be checked before the first trial.
 
     Raises:
@@ -137,6 +147,15 @@ def _prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureL
     results_dir = values.get("results_dir")
     if isinstance(results_dir, str) and values.get("dry_run") is not True:
         faults.extend(writable_faults(Path(results_dir) / name))
+        faults.extend(folder_faults(Path(results_dir) / name))
+
+    @cache
+    def files_of(model: str, dataset: str | None) -> Mapping[str, str]:
+        """Hashes of files, each read once."""
+        return content_of(model, dataset, model_config=config_of)
+
+    for model, dataset in dict.fromkeys((spec.model, spec.dataset) for spec in specs):
+        attempt(partial(files_of, model, dataset))
     if faults or settings is None or grid is None:
         raise UsageError(tuple(dict.fromkeys(faults)))
     gpus, gpu_line = gpus_alike(visible)
@@ -150,27 +169,35 @@ def _prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureL
         versions=versions,
         gpu_uuids=tuple(gpu.uuid for gpu in gpus) if measured else (),
         hardware=hardware_of(visible),
+        files_of=lambda spec: files_of(spec.model, spec.dataset),
         lines=tuple(line for line in (backend_line, gpu_line if measured else "", *attention) if line),
     )
 
 
-def _architecture_lookup(load_model_config: Callable[[str], Mapping[str, object]]) -> ArchitectureLookup:
-    """Architectures by model, each read once: a sweep asks for the same few again and again."""
+def _architecture_lookup(config_of: Callable[[str], Mapping[str, object]]) -> ArchitectureLookup:
+    """Architectures by model."""
+    return _remembering(
+        lambda model: builtin_architecture(model) or read_architecture(config_of(model), model=model),
+    )
+
+
+def _remembering(read: Callable[[str], Result]) -> Callable[[str], Result]:
+    """`read`, of each model once, faults too: a sweep asks for the same few again and again."""
 
     @cache
-    def read(model: str) -> Architecture | UsageError:
+    def found_or_fault(model: str) -> Result | UsageError:
         try:
-            return builtin_architecture(model) or read_architecture(load_model_config(model), model=model)
+            return read(model)
         except UsageError as error:
             return error
 
-    def architecture_of(model: str) -> Architecture:
-        found = read(model)
+    def remembered(model: str) -> Result:
+        found = found_or_fault(model)
         if isinstance(found, UsageError):
             raise found
         return found
 
-    return architecture_of
+    return remembered
 
 
 def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs_no_more: NeedsNoMore) -> None:
@@ -212,7 +239,38 @@ def _is_of_this_card(sweep: Sweep, record: TrialRecord) -> bool:
     """Whether a record was measured on the sweep's card, with its driver and its versions: its name says so."""
     if record.spec.backend is not Backend.CUDA:
         return False
-    return record.trial_id == trial_id(record.spec, sweep.versions, hardware=sweep.hardware)
+    names = [_name_now(sweep, record.spec, sweep.versions)]
+    if is_only_a_hub_model(record.spec.model, record.spec.dataset):
+        names.append(trial_id(record.spec, sweep.versions, hardware=sweep.hardware))
+    return record.trial_id in names
+
+
+def _under_earlier_names(sweep: Sweep, plan: list[PlannedTrial], parts: SweepParts) -> list[PlannedTrial]:
+    """The plan, with measured trials of hub models under the name by which they are stored.
+
+    Names had no hash of the `config.json` at first, and what was measured then is not measured again.
+    """
+    measured = [trial for trial in plan if trial.spec.backend is Backend.CUDA]
+    if not any(is_only_a_hub_model(trial.spec.model, trial.spec.dataset) for trial in measured):
+        return plan
+    store = parts.open_store(sweep.folder)
+
+    def renamed(trial: PlannedTrial) -> PlannedTrial:
+        if trial not in measured or not is_only_a_hub_model(trial.spec.model, trial.spec.dataset):
+            return trial
+        earlier = trial_id(trial.spec, sweep.versions, hardware=sweep.hardware)
+        is_stored_so = store.find(trial.trial_id) is None and store.find(earlier) is not None
+        return replace(trial, trial_id=earlier) if is_stored_so else trial
+
+    return [renamed(trial) for trial in plan]
+
+
+def _name_now(sweep: Sweep, spec: TrialSpec, versions: Versions) -> str | None:
+    """The name of a stored trial if it ran now; None where a file that it names is not here any more."""
+    try:
+        return name_of(spec, versions, hardware=sweep.hardware, files_of=sweep.files_of)
+    except UsageError:
+        return None
 
 
 def _is_pending(sweep: Sweep, trial: PlannedTrial, record: TrialRecord | None) -> bool:
@@ -236,21 +294,32 @@ def _lacks_breakdown(record: TrialRecord) -> bool:
 
 def _assemble(
     sweep: Sweep, parts: SweepParts, *, estimate: Callable[[TrialSpec], Estimate], command_line: str
-) -> Sequence[TrialRecord]:
-    """Tables of everything stored in the folder, of interrupted sweeps too; gives the records."""
+) -> tuple[Sequence[TrialRecord], Sequence[str]]:
+    """Tables of everything stored in the folder, of interrupted sweeps too.
+
+    Returns:
+        The records, and a sentence for each that the tables cannot take.
+    """
     records = relabelled(parts.open_store(sweep.folder).read_all())
-    parts.write_tables(
+    written = parts.write_tables(
         sweep.folder,
         records,
         estimates_by_trial({record.trial_id: record.spec for record in records}, estimate),
         question=sweep.grid.question,
         command=f"python -m profiler.sweep {command_line}",
+        current_id=partial(_name_now, sweep),
     )
-    return records
+    for line in written.lines(sweep.folder):
+        say(line)
+    for sentence in written.left_out:
+        complain(sentence)
+    return records, written.left_out
 
 
-def _conclude(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, records: Sequence[TrialRecord]) -> int:
-    """The report of this plan, and the exit code."""
+def _conclude(
+    sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, records: Sequence[TrialRecord], *, complete: bool
+) -> int:
+    """The report of this plan, and the exit code; `complete`: whether the tables have every record."""
     planned = {trial.trial_id for trial in plan}
     with readable():
         parts.render_folder(sweep.folder, to_terminal=True, trial_ids=planned)
@@ -266,7 +335,7 @@ def _conclude(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, rec
     if unanswered:
         complain(f"{unanswered} of {len(plan)} trials have no answer; the same command runs them again.")
         return EXIT_SOME_TRIALS_FAILED
-    return EXIT_OK
+    return EXIT_OK if complete else EXIT_SOME_TRIALS_FAILED
 
 
 def _answered(record: TrialRecord | None) -> bool:

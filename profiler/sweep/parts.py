@@ -12,10 +12,13 @@ from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.measurement.visible import VisibleGpus, visible_gpus
 from profiler.storage.model_config import load_model_config
 from profiler.storage.versions import installed_versions
+from profiler.sweep.output import complain
 
 if TYPE_CHECKING:
     from profiler.execution import Pruning, SweepObserver
+    from profiler.storage.carried import CurrentId
     from profiler.storage.records import RecordStore
+    from profiler.storage.tables import Written
 
 
 class RunTrials(Protocol):
@@ -52,8 +55,9 @@ class WriteTables(Protocol):
         *,
         question: str,
         command: str,
-    ) -> None:
-        """The parquet files of `records` are in `folder` afterwards."""
+        current_id: "CurrentId",
+    ) -> "Written":
+        """The parquet files of `records` are in `folder` afterwards; returns what else is in them or is not."""
 
 
 class RenderFolder(Protocol):
@@ -72,7 +76,7 @@ def _estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
 def _open_store(folder: Path) -> "RecordStore":
     from profiler.storage.records import RecordStore
 
-    return RecordStore(folder)
+    return RecordStore(folder, tell=complain)
 
 
 def _run_trials(
@@ -112,11 +116,17 @@ def _run_trials(
 
 
 def _write_tables(
-    folder: Path, records: Sequence[TrialRecord], estimates: Mapping[str, Estimate], *, question: str, command: str
-) -> None:
+    folder: Path,
+    records: Sequence[TrialRecord],
+    estimates: Mapping[str, Estimate],
+    *,
+    question: str,
+    command: str,
+    current_id: "CurrentId",
+) -> "Written":
     from profiler.storage.tables import write_tables
 
-    write_tables(folder, records, estimates, question=question, command=command)
+    return write_tables(folder, records, estimates, question=question, command=command, current_id=current_id)
 
 
 def _render_folder(folder: Path, *, to_terminal: bool, trial_ids: Collection[str]) -> None:

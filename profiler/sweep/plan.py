@@ -10,18 +10,31 @@ from profiler.domain.outcome import Estimate, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.domain.units import gib_text
 
+FilesOf = Callable[[TrialSpec], Mapping[str, str]]
+"""Hashes of the files that a trial names."""
 
-def plan_trials(grid: str, specs: Sequence[TrialSpec], versions: Versions, *, hardware: str = "") -> list[PlannedTrial]:
+
+def plan_trials(
+    grid: str,
+    specs: Sequence[TrialSpec],
+    versions: Versions,
+    *,
+    hardware: str = "",
+    files_of: FilesOf = lambda _: {},
+) -> list[PlannedTrial]:
     """`specs` as trials of `grid`, in order; `hardware` is part of what a measured trial is."""
     return [
         PlannedTrial(
-            trial_id=trial_id(spec, versions, hardware=hardware if spec.backend is Backend.CUDA else ""),
-            grid=grid,
-            label=label,
-            spec=spec,
+            trial_id=name_of(spec, versions, hardware=hardware, files_of=files_of), grid=grid, label=label, spec=spec
         )
         for spec, label in zip(specs, labels(specs), strict=True)
     ]
+
+
+def name_of(spec: TrialSpec, versions: Versions, *, hardware: str, files_of: FilesOf) -> str:
+    """The name that a trial has on this machine."""
+    measured_on = hardware if spec.backend is Backend.CUDA else ""
+    return trial_id(spec, versions, hardware=measured_on, content=files_of(spec))
 
 
 def in_order_of_learning(

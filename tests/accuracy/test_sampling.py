@@ -67,6 +67,6 @@ def test_rivals_by_hand():
 
 
 def test_the_kept_file_is_what_is_drawn():
-    kept = Path(__file__).parents[2] / "results" / "accuracy" / "drawn.jsonl"
+    kept = Path(__file__).parents[2] / "results" / "reference" / "accuracy" / "drawn.jsonl"
 
     assert kept.read_text() == drawn_text(_DRAWN, seed=2028)

@@ -19,7 +19,8 @@ from profiler.domain.outcome import (
     TensorGroup,
 )
 from profiler.domain.trial import TrialSpec
-from profiler.storage.records import RECORD_SCHEMA_VERSION, RecordStore
+from profiler.storage import records as records_module
+from profiler.storage.records import RECORD_SCHEMA_VERSION, NewerRecordError, RecordStore
 from profiler.storage.typed_json import JsonMismatchError, from_json, to_json
 from profiler.storage.versions import installed_versions
 
@@ -135,6 +136,147 @@ def test_what_a_killed_writer_left_is_removed_and_nothing_else(store):
     store.remove_partial(record.trial_id)
     left = sorted(path.name for path in store.path("x").parent.iterdir())
     assert left == sorted([f".{other.trial_id}.json.123.part", f"{record.trial_id}.json", f"{other.trial_id}.json"])
+
+
+@pytest.fixture
+def told(tmp_path):
+    """A store with a record, and what it says."""
+    lines = []
+    store = RecordStore(tmp_path, tell=lines.append)
+    store.write(made())
+    return store, store.path(made().trial_id), lines
+
+
+@pytest.mark.parametrize("read", [lambda store: store.find(made().trial_id), lambda store: store.read_all()])
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda text: text[:40], "Unterminated string"),
+        (lambda text: text.replace('"ok"', '"oom"'), "the checksum does not hold"),
+        (lambda text: "{}", "not a record file"),
+        (lambda text: "[" * 200_000, "recursion"),
+    ],
+    ids=["torn", "edited", "another file", "too deep"],
+)
+def test_a_line_says_what_is_set_aside_where_and_why(told, read, damage, reason):
+    store, path, lines = told
+    path.write_text(damage(path.read_text()))
+    assert not read(store)
+    (line,) = lines
+    assert line.startswith(
+        f"Set aside as {path.parent}/set_aside/{path.stem}.0.json: {path.name} is not a valid record"
+    )
+    assert reason in line
+    assert line.endswith("so its trial counts as not run.")
+    assert not read(store)
+    assert len(lines) == 1
+
+
+def test_who_does_not_listen_reads_it_on_standard_error(tmp_path, capsys):
+    store = RecordStore(tmp_path)
+    store.write(made())
+    store.path(made().trial_id).write_text("torn")
+    assert store.read_all() == ()
+    assert capsys.readouterr().err.startswith("Set aside as ")
+
+
+def _of_version(path, version, **more):
+    stored = json.loads(path.read_text())
+    content = {"schema_version": version, "record": {**stored["record"], **more}}
+    path.write_text(json.dumps({"checksum": records_module._checksum(content), **content}))
+
+
+def _with_another_envelope(path):
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps({**stored, "schema_version": 7, "signature": "x"}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: _of_version(path, RECORD_SCHEMA_VERSION + 1),
+        lambda path: _of_version(path, 99, surprise=1),
+        _with_another_envelope,
+    ],
+)
+@pytest.mark.parametrize("read", [lambda store: store.find(made().trial_id), lambda store: store.read_all()])
+def test_a_record_of_a_newer_version_is_refused_and_not_touched(told, change, read):
+    store, path, lines = told
+    change(path)
+    before = path.read_bytes()
+    with pytest.raises(NewerRecordError) as caught:
+        read(store)
+    assert caught.value.exit_code == 2
+    message = str(caught.value)
+    assert message.startswith(f"record={path}: it was written by a newer version of this program (record schema ")
+    assert "this one reads up to 5). Update this program, or choose another results_dir" in message
+    assert path.read_bytes() == before
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert lines == []
+
+
+def test_newer_records_are_one_fault_before_anything_starts(told):
+    store, path, _ = told
+    assert store.faults() == []
+    store.write(made(seed=1))
+    for each in sorted(path.parent.glob("*.json")):
+        _of_version(each, 6)
+    (fault,) = store.faults()
+    assert "it, and 1 more, was written by a newer version" in fault.sentence()
+
+
+def test_a_record_that_cannot_be_opened_is_a_fault_and_not_set_aside(told, monkeypatch):
+    store, path, lines = told
+
+    def refuse(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.read_bytes", refuse)
+    (fault,) = store.faults()
+    assert fault.sentence() == (
+        f"record={path}: it cannot be read (Permission denied). Check its permissions and the disk."
+    )
+    assert path.exists()
+    assert lines == []
+
+
+def test_an_edited_record_is_not_called_newer(told):
+    store, path, lines = told
+    path.write_text(path.read_text().replace('"schema_version": 5', '"schema_version": 9'))
+    assert store.faults() == []
+    assert store.read_all() == ()
+    assert "the checksum does not hold" in lines[0]
+
+
+def test_files_that_are_no_records_are_left_alone(told):
+    store, path, lines = told
+    content = path.read_bytes()
+    files = {
+        "notes.json": b"remember the milk",
+        "package.json": b"{}",
+        f"{path.stem} (copy).json": content,
+        f"{path.stem}.json.bak": content,
+        "0123456789ABCDEF.json": b"[]",
+    }
+    for name, each in files.items():
+        (path.parent / name).write_bytes(each)
+    (path.parent / "folder.json").mkdir()
+    assert store.read_all() == (made(),)
+    assert store.faults() == []
+    assert {name: (path.parent / name).read_bytes() for name in files} == files
+    assert lines == []
+
+
+def test_what_was_set_aside_is_never_overwritten(told):
+    store, path, _ = told
+    folder = path.parent / "set_aside"
+    folder.mkdir()
+    (folder / f"{path.stem}.1.json").write_text("of an earlier day")
+    for _ in range(2):
+        path.write_text("torn")
+        store.read_all()
+    assert (folder / f"{path.stem}.1.json").read_text() == "of an earlier day"
+    assert len(list(folder.iterdir())) == 3
 
 
 FULL_DISK = """

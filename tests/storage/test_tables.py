@@ -1,21 +1,24 @@
 """The three tables: documented columns, conservation laws, the same bytes for the same records."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import builders
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from test_measured_tables import SERIES, measured
 
 from profiler.analysis.cells import VERSIONED
 from profiler.analysis.order import SHOWN_KEYS
 from profiler.domain.errors import UsageError
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import TrialSpec
-from profiler.storage.atomic import StorageError
 from profiler.storage.published import read_published
-from profiler.storage.schema import BREAKDOWN, PHASES, RUNS, TABLES
+from profiler.storage.records import RecordStore
+from profiler.storage.samples import samples_path, write_samples
+from profiler.storage.schema import BREAKDOWN, PHASES, RUNS, SCHEMA_VERSION, TABLES
 from profiler.storage.tables import read_tables, table_path, write_tables
 
 
@@ -62,14 +65,34 @@ def test_categories_sum_to_the_peak_and_the_largest_phase_is_it(tmp_path, record
     assert (tables.phases.groupby("trial_id")["peak_allocated_bytes"].max() == peaks.sort_index()).all()
 
 
-def test_a_record_that_contradicts_itself_is_refused(tmp_path, records):
-    wrong = replace(records[0], outcome=replace(records[0].outcome, breakdown=records[0].outcome.breakdown[1:]))
-    with pytest.raises(StorageError, match="its categories sum to"):
-        write_tables(tmp_path, [wrong], {})
-    wrong = replace(records[0], outcome=replace(records[0].outcome, phases=records[0].outcome.phases[:2]))
-    with pytest.raises(StorageError, match="its largest phase has"):
-        write_tables(tmp_path, [wrong], {})
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda one: _with_outcome(one, breakdown=one.outcome.breakdown[1:]), "its categories sum to"),
+        (lambda one: _with_outcome(one, phases=one.outcome.phases[:2]), "its largest phase has"),
+        (lambda one: _with_outcome(one, host_peak_rss_bytes=2**63), "host_peak_rss_bytes=9223372036854775808"),
+        (lambda one: _with_outcome(one, message="half a pair: \ud800"), "message is not valid text"),
+        (lambda one: replace(one, spec=replace(one.spec, seed=10**20)), "seed=100000000000000000000 does not fit"),
+    ],
+)
+def test_a_record_that_cannot_be_written_is_left_out_and_named(tmp_path, records, change, reason):
+    wrong = change(records[0])
+    written = write_tables(tmp_path, [wrong, *records[1:]], {})
+    (sentence,) = written.left_out
+    assert reason in sentence
+    assert sentence.startswith(f"trial={wrong.trial_id}: {wrong.label} of {wrong.spec.model} is left out")
+    assert str(tmp_path / "records" / f"{wrong.trial_id}.json") in sentence
+    assert set(read_tables(tmp_path).runs["trial_id"]) == {record.trial_id for record in records[1:]}
+
+
+def _with_outcome(record, **changes):
+    return replace(record, outcome=replace(record.outcome, **changes))
+
+
+def test_values_at_the_ends_of_64_bits_are_written(tmp_path, records):
+    record = replace(records[0], spec=replace(records[0].spec, seed=2**63 - 1))
+    assert write_tables(tmp_path, [record], {}).left_out == ()
+    assert list(read_tables(tmp_path).runs["seed"]) == [2**63 - 1]
 
 
 def test_the_same_records_in_any_order_give_the_same_bytes(tmp_path, records):
@@ -90,6 +113,83 @@ def test_what_the_grid_asks_travels_with_the_tables(tmp_path, records):
 def test_no_record_at_all_gives_empty_tables(tmp_path):
     tables = builders.tables(tmp_path, [])
     assert (len(tables.runs), len(tables.phases), len(tables.breakdown)) == (0, 0, 0)
+
+
+DELETE = "Delete it and run the same sweep again"
+
+
+def _message(folder):
+    with pytest.raises(UsageError) as error:
+        read_tables(folder)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", ["runs", "phases"])
+def test_a_damaged_table_may_be_deleted_only_where_all_records_are(tmp_path, records, name):
+    builders.write_folder(tmp_path, records)
+    table_path(tmp_path, name).write_bytes(b"PAR1 torn")
+    assert DELETE not in _message(tmp_path)
+    assert "may be the only copy" in _message(tmp_path)
+    store = RecordStore(tmp_path)
+    for record in records[:-1]:
+        store.write(record)
+    assert DELETE not in _message(tmp_path)
+    store.write(records[-1])
+    assert DELETE in _message(tmp_path)
+    assert "this is no parquet file, or a damaged one" in _message(tmp_path)
+
+
+def test_damaged_samples_may_be_deleted_only_where_their_files_are(tmp_path):
+    record = measured()
+    write_samples(tmp_path, record.trial_id, SERIES)
+    RecordStore(tmp_path).write(record)
+    builders.write_folder(tmp_path, [record])
+    table_path(tmp_path, "samples").write_bytes(b"torn")
+    assert DELETE in _message(tmp_path)
+    samples_path(tmp_path, record.trial_id).unlink()
+    assert DELETE not in _message(tmp_path)
+
+
+def test_a_table_of_a_newer_version_is_not_to_be_deleted(tmp_path, records):
+    builders.write_folder(tmp_path, records)
+    for record in records:
+        RecordStore(tmp_path).write(record)
+    path = table_path(tmp_path, "runs")
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({"schema_version": str(SCHEMA_VERSION + 1)}), path)
+    message = _message(tmp_path)
+    assert "written by a newer version of this program (schema version 3; this one reads 2)" in message
+    assert "Update this program" in message
+    pq.write_table(table.append_column("surprise", pa.nulls(table.num_rows, pa.int64())), path)
+    assert "it has columns that this version of the program does not know: surprise" in _message(tmp_path)
+    assert DELETE not in message + _message(tmp_path)
+
+
+def test_a_table_that_cannot_be_read_is_not_called_damaged(tmp_path, records, monkeypatch):
+    builders.write_folder(tmp_path, records)
+    for record in records:
+        RecordStore(tmp_path).write(record)
+    read_bytes = Path.read_bytes
+
+    def refuse(path):
+        if path.name == "phases.parquet":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    message = _message(tmp_path)
+    assert "phases.parquet: it cannot be read (Permission denied). Check its permissions" in message
+    assert DELETE not in message
+    assert "damaged" not in message
+
+
+def test_columns_of_another_kind_are_a_fault(tmp_path, records):
+    builders.write_folder(tmp_path, records)
+    path = table_path(tmp_path, "runs")
+    table = pq.read_table(path)
+    place = table.schema.get_field_index("seed")
+    pq.write_table(table.set_column(place, "seed", table["seed"].cast(pa.string())), path)
+    assert "values of another kind are in its columns seed" in _message(tmp_path)
 
 
 def _remove(path):

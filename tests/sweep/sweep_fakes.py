@@ -7,6 +7,7 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Estimate, Outcome, Status, TrialRecord, Versions
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.storage.tables import Written
 from profiler.sweep.parts import SweepParts
 
 VERSIONS = Versions(torch="2.13.0", trl="1.16.0", transformers="5.23.0", peft=None, bitsandbytes=None, profiler="0.1")
@@ -89,3 +90,4 @@ class FakeWorld:
 
     def write_tables(self, folder, records, estimates, **about):
         self.tables = {"folder": folder, "records": records, "estimates": estimates, **about}
+        return Written()

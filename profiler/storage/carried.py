@@ -1,0 +1,118 @@
+"""Rows of tables that are written anew: those whose records are not in the folder are taken over from the old ones.
+
+Records need not be where tables are: git keeps the tables of results only, and a folder may have been copied without
+its records.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profiler.config.identity import ADDED_KEYS, SPEC_KEYS, spec_from_mapping, trial_id
+from profiler.domain.builtin_models import find_builtin
+from profiler.domain.errors import Fault, UsageError
+from profiler.domain.outcome import Status, Versions
+from profiler.domain.trial import Backend, TrialSpec
+from profiler.storage.schema import OPTIONAL_TABLES, TABLES
+from profiler.storage.table_files import read_table_file, table_path
+
+_ANSWERED = frozenset(status.value for status in Status if status.answered)
+
+CurrentId = Callable[[TrialSpec, Versions], str | None]
+"""The name that a simulated trial would have if it ran now; None where that is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredTrial:
+    """A trial of a table, by what names it."""
+
+    trial_id: str
+    spec: TrialSpec
+    versions: Versions
+    answered: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outdated:
+    """Simulated trials that are named otherwise now: the simulation or the model's `config.json` has changed since."""
+
+    replaced: frozenset[str] = field(default_factory=frozenset)
+    """Those that were simulated again, with an answer."""
+    left: frozenset[str] = field(default_factory=frozenset)
+    """Those that were not."""
+
+
+def stored_rows(folder: Path) -> Mapping[str, pa.Table]:
+    """The tables that are in a folder, by name.
+
+    Raises:
+        UsageError: Some of them cannot be used; carries every fault found.
+    """
+    tables: dict[str, pa.Table] = {}
+    faults: list[Fault] = []
+    for name, columns in {**TABLES, **OPTIONAL_TABLES}.items():
+        path = table_path(folder, name)
+        try:
+            if path.exists():
+                tables[name] = read_table_file(path, columns)
+        except UsageError as error:
+            faults.extend(error.faults)
+    if faults:
+        raise UsageError(faults)
+    return tables
+
+
+def without(table: pa.Table, trial_ids: Collection[str]) -> pa.Table:
+    """The rows of other trials."""
+    listed = pa.array(sorted(trial_ids), pa.string())
+    return table.filter(pc.invert(pc.is_in(table["trial_id"], value_set=listed)))
+
+
+def stored_trials(runs: pa.Table) -> list[StoredTrial]:
+    """The trials of a `runs` table. A row whose keys cannot be read has none."""
+    found = []
+    for row in runs.to_pylist():
+        try:
+            spec = spec_from_mapping(_keys(row))
+        except ValueError:
+            continue
+        versions = Versions(**{each.name: row[f"{each.name}_version"] for each in fields(Versions)})
+        answered = row["status"] in _ANSWERED
+        found.append(StoredTrial(trial_id=row["trial_id"], spec=spec, versions=versions, answered=answered))
+    return found
+
+
+def _keys(row: Mapping[str, object]) -> dict[str, object]:
+    keys = {key: row[key] for key in SPEC_KEYS if row[key] is not None or key not in ADDED_KEYS}
+    targets = keys["lora_target_modules"]
+    return {**keys, "lora_target_modules": targets.split(",") if isinstance(targets, str) else None}
+
+
+def builtin_id(spec: TrialSpec, versions: Versions) -> str | None:
+    """`CurrentId` of trials that depend on no file."""
+    if find_builtin(spec.model) is None or spec.dataset is not None:
+        return None
+    return trial_id(spec, versions)
+
+
+def outdated(trials: Iterable[StoredTrial], current_id: CurrentId) -> Outdated:
+    """The simulated trials among `trials` that have another name now. Measured ones never have."""
+    simulated = [trial for trial in trials if trial.spec.backend is Backend.SIMULATED]
+    names = {trial.trial_id: current_id(trial.spec, trial.versions) for trial in simulated}
+    old = {name for name, current in names.items() if current is not None and current != name}
+    answered = {trial.trial_id for trial in simulated if trial.answered}
+    replaced = frozenset(name for name in old if names[name] in answered)
+    return Outdated(replaced=replaced, left=frozenset(old) - replaced)
+
+
+def joined(new: pa.Table, carried: Sequence[pa.Table]) -> pa.Table:
+    """Rows of `new` and of the tables that are carried over, trial by trial."""
+    with_rows = [table for table in carried if table.num_rows]
+    if not with_rows:
+        return new
+    tables = [new, *(table.cast(new.schema) for table in with_rows)]
+    whole = pa.concat_tables(tables)
+    return whole.take(pc.sort_indices(whole, [("trial_id", "ascending")])).combine_chunks()

@@ -1,0 +1,70 @@
+"""Hashes of the files that a trial names: they are part of the trial's name, so that an edited file is a new trial."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from profiler.config.identity import config_hash
+from profiler.domain.builtin_models import find_builtin
+from profiler.domain.errors import Fault, UsageError
+from profiler.storage.model_config import load_model_config
+
+
+def content_of(
+    model: str, dataset: str | None, *, model_config: Callable[[str], Mapping[str, object]] = load_model_config
+) -> dict[str, str]:
+    """Hashes of a model's `config.json` and of local data; empty for a built-in model and synthetic prompts.
+
+    Args:
+        model: A built-in name, a local path or a hub id.
+        dataset: A local path or a hub id; None for synthetic prompts.
+        model_config: Loads the `config.json` of a model that is not built in.
+
+    Raises:
+        UsageError: One of them cannot be read.
+    """
+    found = {}
+    if find_builtin(model) is None:
+        found["model"] = config_hash(model_config(model))
+    data = data_hash(dataset) if dataset is not None else None
+    if data is not None:
+        found["dataset"] = data
+    return found
+
+
+def is_only_a_hub_model(model: str, dataset: str | None) -> bool:
+    """Whether the only file that a trial names is the `config.json` of a hub id, which nobody here edits."""
+    is_local = Path(model).expanduser().exists() or (dataset is not None and Path(dataset).exists())
+    return find_builtin(model) is None and not is_local
+
+
+def data_hash(source: str) -> str | None:
+    """A hash of a local data set: of a file, or of all files in a folder; None for a hub id.
+
+    Raises:
+        UsageError: The data are here and cannot be read.
+    """
+    path = Path(source)
+    try:
+        if path.is_file():
+            return _hash([(path.suffix, path)])
+        if path.is_dir():
+            return _hash([(str(each.relative_to(path)), each) for each in _files(path)])
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError([Fault(key="dataset", found=source, allowed=f"cannot be read ({reason})")]) from error
+    return None
+
+
+def _files(folder: Path) -> list[Path]:
+    """Those of a folder, but hidden ones."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+
+
+def _hash(files: list[tuple[str, Path]]) -> str:
+    whole = hashlib.sha256()
+    for name, path in files:
+        with path.open("rb") as file:
+            whole.update(f"{name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return whole.hexdigest()[:16]

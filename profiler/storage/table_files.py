@@ -1,0 +1,116 @@
+"""One table of a grid as a file: where it is, its rows, and what is wrong with it if it cannot be used."""
+
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from profiler.domain.errors import Fault, UsageError
+from profiler.storage.schema import OPTIONAL_TABLES, SCHEMA_VERSION, TABLES, Column
+
+_DELETE = "Delete it and run the same sweep again: it is assembled anew from the stored records."
+_ONLY_COPY = (
+    "Its trials may have no records here, so it may be the only copy: restore it from a backup or with git, or move it "
+    "away."
+)
+_UPDATE = "Update this program to read it; nothing was changed."
+
+
+def table_path(folder: Path, name: str) -> Path:
+    """Where the table of this name (a key of `TABLES` or `OPTIONAL_TABLES`) is, or would be."""
+    return folder / f"{name}.parquet"
+
+
+def read_table_file(path: Path, columns: Sequence[Column]) -> pa.Table:
+    """The rows of a table, with exactly `columns`.
+
+    Raises:
+        UsageError: The file is missing, cannot be read, is damaged, or was written by another version of the schema.
+    """
+    content = _content(path)
+    try:
+        table = pq.read_table(io.BytesIO(content))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _fault(path, "this is no parquet file, or a damaged one", _if_damaged(path)) from error
+    found = (table.schema.metadata or {}).get(b"schema_version", b"none").decode(errors="replace")
+    if re.fullmatch("[0-9]{1,9}", found) and int(found) > SCHEMA_VERSION:
+        versions = f"schema version {found}; this one reads {SCHEMA_VERSION}"
+        raise _fault(path, f"it was written by a newer version of this program ({versions})", _UPDATE)
+    if found != str(SCHEMA_VERSION):
+        raise _fault(path, f"its schema version is {found}, this program reads {SCHEMA_VERSION}", _if_damaged(path))
+    return _with_columns(path, table, columns)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _fault(path, "no such file", "Run the grid first: python -m profiler.sweep +grid=<name>.") from error
+    except OSError as error:
+        way_out = "Check its permissions and the disk; the file itself may be sound."
+        raise _fault(path, f"it cannot be read ({error.strerror or error})", way_out) from error
+
+
+def _with_columns(path: Path, table: pa.Table, columns: Sequence[Column]) -> pa.Table:
+    names = [column.name for column in columns]
+    present = [name for name in names if name in table.schema.names]
+    unknown = [name for name in table.schema.names if name not in names]
+    if unknown:
+        listed = ", ".join(unknown)
+        raise _fault(path, f"it has columns that this version of the program does not know: {listed}", _UPDATE)
+    missing = [column for column in columns if column.name not in present]
+    if table.schema.names != present or not all(column.null for column in missing):
+        lacking = ", ".join(column.name for column in missing if not column.null)
+        wrong = f"it lacks columns: {lacking}" if lacking else "its columns are not in their order"
+        raise _fault(path, wrong, _if_damaged(path))
+    # Written before these columns were thought of: not known there, which is what null means.
+    for column in missing:
+        table = table.append_column(column.name, pa.nulls(table.num_rows, column.kind))
+    odd = [column.name for column in columns if not _holds(table[column.name], column)]
+    if odd:
+        raise _fault(path, f"values of another kind are in its columns {', '.join(odd)}", _if_damaged(path))
+    return table.select(names)
+
+
+def _holds(values: pa.ChunkedArray, column: Column) -> bool:
+    return bool(values.type == column.kind and (column.null or not values.null_count))
+
+
+def _if_damaged(path: Path) -> str:
+    """What to do about a damaged table: it may be deleted only where the records of all its trials are here."""
+    return _DELETE if _has_records(path) else _ONLY_COPY
+
+
+def _has_records(path: Path) -> bool:
+    """Whether everything in a table that cannot be read is stored elsewhere in its folder, as far as can be told."""
+    folder = path.parent
+    tables: Sequence[str] = (*TABLES, *OPTIONAL_TABLES)
+    stored = _stems(folder / "records", "json")
+    if path.stem == "samples":
+        tables, stored = ("steps",), _stems(folder / "samples", "parquet")
+    # The other tables name its trials.
+    known = {trial_id for name in tables for trial_id in _trial_ids(table_path(folder, name))}
+    return bool(known) and known <= set(stored)
+
+
+def _stems(folder: Path, suffix: str) -> list[str]:
+    try:
+        return [path.stem for path in folder.glob(f"*.{suffix}")]
+    except OSError:
+        return []
+
+
+def _trial_ids(path: Path) -> list[str]:
+    try:
+        column = pq.read_table(io.BytesIO(path.read_bytes()), columns=["trial_id"])["trial_id"]
+    except (pa.ArrowException, OSError, ValueError, KeyError):
+        return []
+    return [str(trial_id) for trial_id in pc.unique(column).to_pylist()]
+
+
+def _fault(path: Path, wrong: str, way_out: str) -> UsageError:
+    return UsageError([Fault(key=path.stem, found=str(path), allowed=wrong, way_out=way_out)])

@@ -1,0 +1,88 @@
+"""Every number that is read has an upper bound, so that nothing is stored that no table can hold."""
+
+from dataclasses import fields
+
+import pytest
+
+from profiler.config.architecture import read_architecture
+from profiler.config.model_lookup import builtin_architecture
+from profiler.config.reading import MAX_COUNT
+from profiler.config.run_settings import RUN_KEYS, read_run_settings
+from profiler.config.specification import MAX_SEED, parse_point
+from profiler.domain.architecture import Architecture
+from profiler.domain.errors import UsageError
+from profiler.domain.trial import TrialSpec
+
+POINT = {"backend": "cpu", "model": "tiny", "tuning": "lora"}
+COUNTS = [field.name for field in fields(TrialSpec) if field.type in (int, int | None, "int", "int | None", "int|None")]
+RUN = {**dict.fromkeys(RUN_KEYS), "results_dir": "r", "dry_run": False, "resume": True, "snapshot": False}
+RUN |= {"breakdown": False, "prune": True, "timeout_s": 1.0, "stall_s": 1.0}
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "num_experts": 2,
+}
+
+
+def sentence(read):
+    with pytest.raises(UsageError) as caught:
+        read()
+    (fault,) = caught.value.faults
+    return fault.sentence()
+
+
+def test_all_counts_are_looked_at():
+    assert len(COUNTS) == 10
+    sizes = {field.name for field in fields(Architecture) if field.type in (int, "int")}
+    assert sizes == set(CONFIG) - {"model_type"}
+
+
+@pytest.mark.parametrize("value", [MAX_COUNT + 1, 2**63, 10**20, 10**400], ids=["int32", "int64", "1e20", "1e400"])
+@pytest.mark.parametrize("key", [key for key in COUNTS if key != "seed"])
+def test_a_count_of_a_trial_is_bounded(key, value):
+    said = sentence(lambda: parse_point({**POINT, key: value}, architecture_of=builtin_architecture))
+    assert said == f"{key}={value}: must be a whole number of at most 2147483647."
+
+
+def test_a_seed_is_bounded_by_what_numpy_takes():
+    said = sentence(lambda: parse_point({**POINT, "seed": 10**20}, architecture_of=builtin_architecture))
+    assert said == "seed=100000000000000000000: must be a whole number of at most 4294967295."
+    assert parse_point({**POINT, "seed": MAX_SEED}, architecture_of=builtin_architecture).seed == MAX_SEED
+
+
+@pytest.mark.parametrize("key", sorted(set(CONFIG) - {"model_type"}))
+def test_a_count_in_a_config_json_is_bounded(key):
+    said = sentence(lambda: read_architecture({**CONFIG, key: 10**20}, model="mine"))
+    most = 10_000 if key in ("num_hidden_layers", "num_experts") else MAX_COUNT
+    assert (
+        f"its config.json cannot be used, {key}=100000000000000000000: must be a whole number of at most {most}" in said
+    )
+
+
+@pytest.mark.parametrize("value", [1e300, float("inf"), 10**400], ids=str)
+@pytest.mark.parametrize(
+    ("key", "most"),
+    [("timeout_s", "1e+06"), ("stall_s", "1e+06"), ("sample_period_s", "1e+06"), ("price_per_hour", "1e+15")],
+)
+def test_a_number_of_the_run_is_bounded(key, most, value):
+    assert f"{key}={value}: must be a number of at most {most}" in sentence(
+        lambda: read_run_settings({**RUN, key: value})
+    )
+
+
+def test_jobs_are_bounded():
+    assert "jobs=4294967296: must be a whole number of at most" in sentence(
+        lambda: read_run_settings({**RUN, "jobs": 2**32})
+    )
+
+
+def test_beta_is_bounded():
+    said = sentence(lambda: parse_point({**POINT, "beta": 10**400}, architecture_of=builtin_architecture))
+    assert "must be a number of at most 1e+15" in said

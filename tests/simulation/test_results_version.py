@@ -1,0 +1,47 @@
+"""What simulated trials find, written down: who changes it raises `SIMULATION_RESULTS_VERSION`."""
+
+import pytest
+from simulating import LORA, small_spec
+
+from profiler.config.identity import SIMULATION_RESULTS_VERSION
+from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.optimizers import Optimizer
+from profiler.domain.trial import Attention, Logprobs, Rollout, Tuning
+from profiler.worker.simulated import run_simulated
+
+CASES = {
+    "full": {"gradient_checkpointing": False},
+    "full + checkpointing": {},
+    "LoRA": {"tuning": Tuning.LORA, **LORA},
+    "QLoRA": {"tuning": Tuning.QLORA, **LORA},
+    "8-bit": {"optim": Optimizer.ADAMW_8BIT, "beta": 0.04},
+    "full log-probabilities": {"logprobs": Logprobs.FULL, "attn_implementation": Attention.EAGER},
+    "sliced": {"logprobs": Logprobs.SLICED, "rollout": Rollout.SYNTHETIC},
+    "flash attention": {"attn_implementation": Attention.FLASH_ATTENTION_2, "gpu": "a100-40gb"},
+}
+
+FOUND = (
+    1,
+    {
+        "full": (71512576, 90177536),
+        "full + checkpointing": (71070720, 90177536),
+        "LoRA": (70560768, 90177536),
+        "QLoRA": (70370304, 90177536),
+        "8-bit": (71323136, 90177536),
+        "full log-probabilities": (68524544, 69206016),
+        "sliced": (69357056, 71303168),
+        "flash attention": (20999680, 44040192),
+    },
+)
+"""The version, and of each case the peaks of allocated and reserved memory in bytes."""
+
+
+@pytest.mark.slow
+def test_who_changes_what_is_simulated_raises_the_version():
+    found = {}
+    for name, keys in CASES.items():
+        spec = small_spec(**keys)
+        outcome = run_simulated(spec, BUILTIN_MODELS[spec.model].config)
+        found[name] = (outcome.peak_allocated_bytes, outcome.peak_reserved_bytes)
+    # Without a new version a sweep would answer with records from before the change.
+    assert (SIMULATION_RESULTS_VERSION, found) == FOUND
