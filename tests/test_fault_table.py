@@ -37,6 +37,11 @@
 | 18 | other versions | another trial | sweep/test_sweep_on_gpus.py::test_other_versions_are_other_trials |
 | 19 | `| head`, a closed terminal | goes on in silence, loses nothing | sweep/test_nobody_reads.py::test_the_sweep_goes_on_in_silence_and_loses_nothing |
 | 20 | a figure fails to draw | records untouched, can be drawn again | report/test_report.py::test_a_figure_that_cannot_be_drawn_costs_only_itself |
+| 21 | the warmed process is killed | restarted; its workers finish | execution/test_warm_process.py::test_killed_while_workers_run_they_finish_and_the_others_run |
+| 21 | | without pidfds they run again, none is `failed` | execution/test_warm_process.py::test_without_pidfds_what_was_cut_off_runs_again |
+| 21 | it is stopped | replaced | execution/test_warm_process.py::test_stopped_while_workers_run_it_is_replaced |
+| 21 | it ends or hangs in its imports | restarted, within `warm_up_s` | execution/test_warm_process.py::test_what_ends_or_hangs_while_it_imports_is_restarted |
+| 21 | again and again | one sentence, exit code 70 | execution/test_warm_process.py::test_after_two_restarts_it_is_given_up_in_one_sentence |
 """  # noqa: E501
 
 import ast
@@ -59,4 +64,4 @@ def test_the_test_is_there(place: str) -> None:
 
 
 def test_no_fault_is_left_out() -> None:
-    assert {int(row[0]) for row in ROWS} == set(range(1, 21))
+    assert {int(row[0]) for row in ROWS} == set(range(1, 22))

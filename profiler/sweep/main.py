@@ -187,7 +187,7 @@ def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs
         # Those of earlier sweeps too: a refusal by the whole card implies one by the capped card.
         pruning.learn([record for record in store.read_all() if _is_of_this_card(sweep, record)])
     with WhileReadable(parts.watch(len(pending))) as observer:
-        given_up = parts.run_trials(
+        notes = parts.run_trials(
             in_order_of_learning(pending, needs_no_more) if pruning is not None else pending,
             store=store,
             versions=sweep.versions,
@@ -199,11 +199,12 @@ def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs
             snapshot=settings.snapshot,
             breakdown=settings.breakdown,
             stall_s=settings.stall_s,
+            warm_up_s=settings.warm_up_s,
             sample_period_s=settings.sample_period_s,
             gpu_uuids=sweep.gpu_uuids,
             pruning=pruning,
         )
-    for sentence in given_up:
+    for sentence in notes:
         complain(sentence)
 
 

@@ -34,11 +34,12 @@ class RunTrials(Protocol):
         snapshot: bool,
         breakdown: bool,
         stall_s: float,
+        warm_up_s: float,
         sample_period_s: float | None,
         gpu_uuids: Sequence[str],
         pruning: "Pruning | None",
     ) -> Sequence[str]:
-        """Each trial of `plan` has a record in `store` afterwards; gives sentences about GPUs that were given up."""
+        """Each trial of `plan` has a record in `store` afterwards; returns sentences about GPUs and restarts."""
 
 
 class WriteTables(Protocol):
@@ -87,6 +88,7 @@ def _run_trials(
     snapshot: bool,
     breakdown: bool,
     stall_s: float,
+    warm_up_s: float,
     sample_period_s: float | None,
     gpu_uuids: Sequence[str],
     pruning: "Pruning | None",
@@ -105,6 +107,7 @@ def _run_trials(
         snapshot=snapshot,
         breakdown=breakdown,
         stall_s=stall_s,
+        warm_up_s=warm_up_s,
         sample_period_s=sample_period_s,
         gpus=GpuPool(gpu_uuids, nvml=PynvmlDriver()) if gpu_uuids else None,
         pruning=pruning,

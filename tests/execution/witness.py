@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -9,6 +10,17 @@ from profiler.domain.outcome import TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 
 VERSIONS = Versions(torch=None, trl=None, transformers=None, peft=None, bitsandbytes=None, profiler="0")
+
+LIMIT_S = 300.0
+"""For what is to happen at all: against hangs, not for speed."""
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    """Wait for an event."""
+    until_s = time.monotonic() + LIMIT_S
+    while not happened():
+        assert time.monotonic() < until_s, "It did not happen."
+        time.sleep(0.02)
 
 
 def planned(trial_id: str, label: str = "ok") -> PlannedTrial:
@@ -39,7 +51,7 @@ class Witness:
         self.records[trial.trial_id] = record
 
 
-def is_gone(pid: int, within_s: float = 5.0) -> bool:
+def is_gone(pid: int, within_s: float = LIMIT_S) -> bool:
     """Whether the process ends in time. A zombie counts as gone: it holds nothing."""
     until = time.monotonic() + within_s
     while time.monotonic() < until:

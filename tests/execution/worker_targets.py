@@ -64,6 +64,30 @@ def slow_ok(job: WorkerJob) -> None:
     _note(job, "done")
 
 
+def waits_for_go(job: WorkerJob) -> None:
+    """Note the warmed process's id, and write the record once the test says so."""
+    folder = Path(job.store_folder)
+    (folder / f"{job.trial.trial_id}.warm").write_text(f"{os.getppid()}")
+    _note(job, "ran")
+    while not (folder / "go").exists():
+        time.sleep(0.02)
+    _write(job)
+
+
+def dies_with_the_warmed_process(job: WorkerJob) -> None:
+    """The first time; the second time it is an ordinary trial."""
+    again = (Path(job.store_folder) / "notes.txt").exists()
+    _note(job, "ran")
+    if again:
+        _write(job)
+        return
+    warmed = os.getppid()
+    os.kill(warmed, signal.SIGKILL)
+    while os.getppid() == warmed:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def no_record(job: WorkerJob) -> None:
     pass
 
