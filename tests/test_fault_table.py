@@ -20,6 +20,8 @@
 | 10 | | the same command goes on | execution/test_ends_of_the_sweep.py::test_after_a_killed_sweep_the_same_command_goes_on |
 | 10 | Ctrl-C | passed on, workers ended | execution/test_ends_of_the_sweep.py::test_ctrl_c_ends_the_workers_and_is_passed_on |
 | 10 | again and again, at any moment | the tables of an undisturbed run | execution/test_stress.py::test_killed_at_random_moments_nothing_finished_is_lost_and_nobody_is_left |
+| 10 | Ctrl-C, SIGTERM, SIGHUP | tables and page of what has finished, exit code 128 + n | sweep/test_sweep_is_interrupted.py::test_a_signal_leaves_tables_and_page_of_what_has_finished |
+| 10 | Ctrl-C for a sweep that was started with `&` | the same | sweep/test_sweep_is_interrupted.py::test_sigint_counts_for_a_sweep_that_a_script_started_in_the_background |
 | 11 | a torn or edited record | set aside, runs again | storage/test_records.py::test_a_torn_record_is_set_aside_and_counts_as_absent |
 | 11 | | a flipped byte is noticed | storage/test_records.py::test_any_flipped_byte_is_noticed_or_changes_nothing |
 | 12 | the disk is full | loud, nothing partial | storage/test_records.py::test_a_full_disk_is_told_in_one_sentence_and_leaves_nothing |
@@ -42,6 +44,8 @@
 | 21 | it is stopped | replaced | execution/test_warm_process.py::test_stopped_while_workers_run_it_is_replaced |
 | 21 | it ends or hangs in its imports | restarted, within `warm_up_s` | execution/test_warm_process.py::test_what_ends_or_hangs_while_it_imports_is_restarted |
 | 21 | again and again | one sentence, exit code 70 | execution/test_warm_process.py::test_after_two_restarts_it_is_given_up_in_one_sentence |
+| 22 | an error that nobody foresaw | one sentence, a file, exit code 70 | test_last_resort.py::test_what_nobody_foresaw_is_one_sentence_with_a_file_and_70 |
+| 22 | in a sweep | tables and page of what has finished | sweep/test_sweep_is_interrupted.py::test_what_nobody_foresaw_is_one_sentence_with_a_file_and_the_tables_are_there |
 """  # noqa: E501
 
 import ast
@@ -64,4 +68,4 @@ def test_the_test_is_there(place: str) -> None:
 
 
 def test_no_fault_is_left_out() -> None:
-    assert {int(row[0]) for row in ROWS} == set(range(1, 22))
+    assert {int(row[0]) for row in ROWS} == set(range(1, 23))
