@@ -65,7 +65,7 @@ class RunningSweep:
         for worker in self.running:
             self._end_silent_warm_process(worker)
             self._free_gpu(worker, fault="")
-            worker.clean_up()
+            self._clean_up(worker)
         self.running.clear()
 
     def run(self) -> None:
@@ -231,7 +231,7 @@ class RunningSweep:
             return
         if worker.exit_code == EXIT_END_OF_SWEEP:
             self._free_gpu(worker, fault="")
-            worker.clean_up()
+            self._clean_up(worker)
             sentence = last_lines(worker.stderr_path)
             worker.stderr_path.unlink(missing_ok=True)
             raise UnfitWorkersError(sentence)
@@ -242,7 +242,7 @@ class RunningSweep:
                 fault = fault or record.outcome.message
         finally:
             self._free_gpu(worker, fault)
-            worker.clean_up()
+            self._clean_up(worker)
         if fault and worker.slot is not None:
             # The trial is not to blame; it runs elsewhere, if there is an elsewhere.
             self.pending.append(worker.trial)
@@ -271,7 +271,7 @@ class RunningSweep:
     def _run_again(self, worker: WorkerProcess) -> None:
         """Put the trials of a lost worker back: the warmed process ended, and they are not to blame."""
         self._free_gpu(worker, fault=self._gpu_fault(worker))
-        worker.clean_up()
+        self._clean_up(worker)
         self.pending.extendleft(sibling.trial for sibling in reversed(worker.siblings))
         self.pending.appendleft(worker.trial)
 
@@ -300,6 +300,13 @@ class RunningSweep:
             self.given.gpus.retire(worker.slot, fault)
         else:
             self.given.gpus.give_back(worker.slot)
+
+    def _clean_up(self, worker: WorkerProcess) -> None:
+        """Leave nothing of an ended worker: no process, no half-written file, no lock."""
+        worker.kill_group()
+        for trial in (worker.trial, *(sibling.trial for sibling in worker.siblings)):
+            self.given.store.remove_partial(trial.trial_id)
+        worker.clean_up()
 
     def _fresh_record(self, worker: WorkerProcess, fault: str) -> TrialRecord:
         """The record this worker wrote, or one made from how it ended. A GPU that broke beats both."""

@@ -164,8 +164,7 @@ class WorkerProcess:
             self._advance(time.monotonic())
 
     def clean_up(self) -> None:
-        """After its end: kill what is left of its group, and let go of its lock. The GPU is the caller's to free."""
-        self.kill_group()
+        """After its end: release its locks and descriptors. Its group and its GPU are the caller's to end and free."""
         self.heartbeat.path.unlink(missing_ok=True)
         self.lock.release()
         for sibling in self.siblings:

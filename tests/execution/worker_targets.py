@@ -110,6 +110,20 @@ def segfaults(job: WorkerJob) -> None:
     ctypes.string_at(0)
 
 
+def dies_while_writing(job: WorkerJob) -> None:
+    os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+    _write(job)
+
+
+def hangs_while_writing(job: WorkerJob) -> None:
+    def hang(_: int) -> None:
+        (Path(job.store_folder) / "pids.txt").write_text(f"{os.getpid()}")
+        time.sleep(600)
+
+    os.fsync = hang
+    _write(job)
+
+
 def killed(job: WorkerJob) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
