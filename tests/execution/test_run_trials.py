@@ -2,7 +2,7 @@ import os
 from pathlib import Path
 
 import pytest
-from witness import Witness, is_gone, planned, wait_until
+from witness import Patient, Witness, is_gone, noted_pids, planned, wait_until
 
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_TOO_MANY_FAILURES
 from profiler.domain.outcome import Status
@@ -13,12 +13,6 @@ from profiler.execution.running import UnfitWorkersError
 
 def _notes(folder: Path, word: str) -> list[str]:
     return [line.split()[1] for line in (folder / "notes.txt").read_text().splitlines() if line.startswith(word)]
-
-
-def _pids(folder: Path) -> list[int]:
-    """What `hangs_with_grandchildren` noted."""
-    path = folder / "pids.txt"
-    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
 
 
 @pytest.mark.parametrize(
@@ -80,24 +74,14 @@ def test_each_worker_is_a_process_of_its_own_that_did_not_import_the_main_module
 
 def test_a_hanging_worker_is_ended_with_its_children_though_it_ignores_sigterm(run, store, monkeypatch, tmp_path):
     monkeypatch.setattr(worker_process_module, "GRACE_S", 0.3)
-
-    class Patient(Witness):
-        """Returns to the sweep, which then finds the time to be up, once the worker ignores SIGTERM."""
-
-        def started(self, trial):
-            super().started(trial)
-            if trial.trial_id == "a":
-                wait_until(lambda: len(_pids(tmp_path)) == 2)
-
-    plan = [planned("a", "hangs_with_grandchildren"), planned("b", "ok")]
-    witness = run(plan[:1], timeout_s=0.1, witness=Patient())
-    run(plan[1:], witness=witness)
+    witness = run([planned("a", "hangs_with_grandchildren")], timeout_s=0.1, witness=Patient(tmp_path))
+    run([planned("b")], witness=witness)
 
     assert witness.records["a"].outcome.status is Status.TIMEOUT
     # It was SIGKILLed, and not given up.
     assert witness.records["a"].outcome.message == "The worker had not ended after 0.1 s."
     assert witness.records["b"].outcome.status is Status.OK
-    assert all(is_gone(pid) for pid in _pids(tmp_path))
+    assert all(is_gone(pid) for pid in noted_pids(tmp_path))
 
 
 def test_a_worker_that_is_killed_while_it_writes_leaves_nothing_half_written(run, store, tmp_path):
@@ -111,7 +95,7 @@ def test_a_worker_that_is_killed_while_it_writes_leaves_nothing_half_written(run
 def test_an_interrupted_sweep_leaves_nothing_half_written(run, tmp_path):
     class Interrupted(Witness):
         def started(self, trial):
-            wait_until(lambda: bool(_pids(tmp_path)))
+            wait_until(lambda: bool(noted_pids(tmp_path)))
             assert list(tmp_path.rglob("*.part"))
             raise KeyboardInterrupt
 

@@ -51,6 +51,27 @@ class Witness:
         self.records[trial.trial_id] = record
 
 
+class Patient(Witness):
+    """Lets the sweep go on after the start of a trial only once that trial has noted its processes.
+
+    The trial's time runs meanwhile: a short `timeout_s` is over then, and not before.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def started(self, trial: PlannedTrial) -> None:
+        super().started(trial)
+        wait_until(lambda: bool(noted_pids(self._folder)))
+
+
+def noted_pids(folder: Path) -> list[int]:
+    """Processes that a worker has noted in `pids.txt`."""
+    path = folder / "pids.txt"
+    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+
 def is_gone(pid: int, within_s: float = LIMIT_S) -> bool:
     """Whether the process ends in time. A zombie counts as gone: it holds nothing."""
     until = time.monotonic() + within_s

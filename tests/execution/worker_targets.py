@@ -177,9 +177,9 @@ def contended(job: WorkerJob) -> None:
 
 def beats_and_hangs(job: WorkerJob) -> None:
     """Alive in every other way: a thread of it goes on."""
+    (Path(job.store_folder) / "pids.txt").write_text(f"{os.getpid()}")
     beat(Path(job.heartbeat_path))
     Thread(target=lambda: [time.sleep(0.01) for _ in range(100_000)], daemon=True).start()
-    (Path(job.store_folder) / "pids.txt").write_text(f"{os.getpid()}")
     time.sleep(600)
 
 
