@@ -352,8 +352,9 @@ class RunningSweep:
 
     def _too_many(self, last: TrialRecord) -> str:
         left = len(self.pending) + len(self.running)
+        lines = last.outcome.message.splitlines() or ["no message"]
         return (
             f"Stopped: {MAX_FAILURES_IN_A_ROW} trials in a row ended without an answer, and {left} were not run or "
             f"not finished. The last one, {last.label} of {last.spec.model}, ended as {last.outcome.status}: "
-            f"{last.outcome.message or 'no message'}"
+            f"{' '.join(dict.fromkeys((lines[0], lines[-1])))}"
         )

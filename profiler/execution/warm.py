@@ -15,6 +15,7 @@ from threading import TIMEOUT_MAX, Event, Timer
 from types import ModuleType
 
 from profiler.domain.errors import EXIT_INTERNAL, ProfilerError
+from profiler.execution import preload
 from profiler.execution.child import run_child
 from profiler.execution.forked import ForkedProcess
 from profiler.execution.job import WorkerJob
@@ -45,9 +46,15 @@ class WarmProcessError(ProfilerError):
 class WarmProcess:
     """The warmed process of this Python process: multiprocessing's fork server, watched."""
 
-    def __init__(self, preload: Sequence[str], *, jobs: int, warm_up_s: float = WARM_UP_S) -> None:
-        """`jobs`: how many workers run at once; `warm_up_s`: limit of the imports."""
-        self._preload = tuple(preload)
+    def __init__(self, modules: Sequence[str], *, jobs: int, warm_up_s: float = WARM_UP_S) -> None:
+        """Nothing starts yet.
+
+        Args:
+            modules: What to import, by name.
+            jobs: How many workers run at once.
+            warm_up_s: Limit of the imports.
+        """
+        self._modules = tuple(modules)
         self._jobs = jobs
         self._warm_up_s = warm_up_s
         self._pid: int | None = None
@@ -68,8 +75,9 @@ class WarmProcess:
 
         A module that cannot be imported is left for the worker to report.
         """
-        forkserver.set_forkserver_preload(list(self._preload))
-        with _environment(_warm_environment(self._jobs)), _main_module_hidden():
+        forkserver.set_forkserver_preload([preload.__name__])
+        modules = {preload.VARIABLE: ",".join(self._modules)}
+        with _environment({**_warm_environment(self._jobs), **modules}), _main_module_hidden():
             forkserver.ensure_running()
         pid = _server_pid()
         self._is_warm = self._is_warm and pid == self._pid
@@ -133,7 +141,7 @@ class WarmProcess:
             status = _status(pid, within_s=_END_S)
             if status is None:
                 raise
-            did = "did not answer" if self._is_warm else f"had not imported {', '.join(self._preload)}"
+            did = "did not answer" if self._is_warm else f"had not imported {', '.join(self._modules)}"
             self._lost(f"{did} within {limit_s:g} s" if late.is_set() else _ending(status))
             return None
         self._is_warm = True

@@ -135,6 +135,7 @@ def test_too_many_failures_in_a_row_stop_the_sweep_and_say_why(run):
         run(plan, witness=witness)
 
     assert raised.value.exit_code == EXIT_TOO_MANY_FAILURES
+    assert "\n" not in str(raised.value)
     assert list(witness.records) == ["ok", "bad0", "bad1", "bad2", "bad3", "bad4"]
 
 

@@ -133,6 +133,15 @@ def test_what_ends_or_hangs_while_it_imports_is_restarted(store, tmp_path, monke
     assert witness.given_up == (f"The process that workers are forked from {sentence}. It was restarted.",) * restarts
 
 
+def test_an_import_that_raises_is_left_to_the_workers(store, tmp_path, monkeypatch, capfd):
+    witness = warm_run(store, tmp_path, monkeypatch, "9 raise", warm_up_s=LIMIT_S)
+
+    assert len(list(tmp_path.glob("failed.*"))) == 1
+    assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
+    assert witness.given_up == ()
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("failures", "warm_up_s", "sentence"),
     [("9 kill", LIMIT_S, "was ended by SIGKILL again"), ("9 hang", 0.5, "within 0.5 s again")],
