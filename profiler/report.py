@@ -17,6 +17,7 @@ from profiler.analysis.gpu_time import gpu_time_of
 from profiler.analysis.peaks import largest_rows, phase_rows, stacks
 from profiler.analysis.repeat import repeat_commands
 from profiler.analysis.shapes import shapes
+from profiler.command_line import as_command, readable
 from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError, nearest
 from profiler.domain.memory import Origin
 from profiler.rendering.differences import print_differences
@@ -76,24 +77,22 @@ def render_folder(folder: Path, *, console: Console | None, trial_ids: Collectio
         )
 
 
+@as_command("report")
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     parser = _Parser(prog="python -m profiler.report", description="Draw stored results again, or compare two sweeps.")
     parser.add_argument("folder", type=Path, help="results/<grid>, as a sweep left it")
     parser.add_argument("other", type=Path, nargs="?", help="a second folder: show what changed from the first to it")
-    try:
-        asked = parser.parse_args(argv)
-        folder: Path = asked.folder
-        other: Path | None = asked.other
-        for each in (folder, other) if other else (folder,):
-            _check_folder(each)
+    asked = parser.parse_args(argv)
+    folder: Path = asked.folder
+    other: Path | None = asked.other
+    for each in (folder, other) if other else (folder,):
+        _check_folder(each)
+    with readable():
         if other is None:
             render_folder(folder, console=Console())
         else:
             compare_folders(folder, other, console=Console())
-    except ProfilerError as error:
-        print(error, file=sys.stderr)  # noqa: T201  an error is not for the console that draws tables
-        return error.exit_code
     return EXIT_OK
 
 

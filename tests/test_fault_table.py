@@ -20,6 +20,8 @@
 | 10 | | the same command goes on | execution/test_ends_of_the_sweep.py::test_after_a_killed_sweep_the_same_command_goes_on |
 | 10 | Ctrl-C | passed on, workers ended | execution/test_ends_of_the_sweep.py::test_ctrl_c_ends_the_workers_and_is_passed_on |
 | 10 | again and again, at any moment | the tables of an undisturbed run | execution/test_stress.py::test_killed_at_random_moments_nothing_finished_is_lost_and_nobody_is_left |
+| 10 | Ctrl-C, SIGTERM, SIGHUP | tables and page of what has finished, exit code 128 + n | sweep/test_sweep_is_interrupted.py::test_a_signal_leaves_tables_and_page_of_what_has_finished |
+| 10 | Ctrl-C for a sweep that was started with `&` | the same | sweep/test_sweep_is_interrupted.py::test_sigint_counts_for_a_sweep_that_a_script_started_in_the_background |
 | 11 | a torn or edited record | set aside, runs again | storage/test_records.py::test_a_torn_record_is_set_aside_and_counts_as_absent |
 | 11 | a record is set aside | a line says where and why | sweep/test_nothing_lost.py::test_what_is_set_aside_is_said_and_runs_again |
 | 11 | the records are gone | rows of the tables stay | sweep/test_nothing_lost.py::test_a_sweep_in_a_fresh_clone_keeps_the_rows_of_the_kept_tables |
@@ -40,6 +42,13 @@
 | 18 | other versions | another trial | sweep/test_sweep_on_gpus.py::test_other_versions_are_other_trials |
 | 19 | `| head`, a closed terminal | goes on in silence, loses nothing | sweep/test_nobody_reads.py::test_the_sweep_goes_on_in_silence_and_loses_nothing |
 | 20 | a figure fails to draw | records untouched, can be drawn again | report/test_report.py::test_a_figure_that_cannot_be_drawn_costs_only_itself |
+| 21 | the warmed process is killed | restarted; its workers finish | execution/test_warm_process.py::test_killed_while_workers_run_they_finish_and_the_others_run |
+| 21 | | without pidfds they run again, none is `failed` | execution/test_warm_process.py::test_without_pidfds_what_was_cut_off_runs_again |
+| 21 | it is stopped | replaced | execution/test_warm_process.py::test_stopped_while_workers_run_it_is_replaced |
+| 21 | it ends or hangs in its imports | restarted, within `warm_up_s` | execution/test_warm_process.py::test_what_ends_or_hangs_while_it_imports_is_restarted |
+| 21 | again and again | one sentence, exit code 70 | execution/test_warm_process.py::test_after_two_restarts_it_is_given_up_in_one_sentence |
+| 22 | an error that nobody foresaw | one sentence, a file, exit code 70 | test_last_resort.py::test_what_nobody_foresaw_is_one_sentence_with_a_file_and_70 |
+| 22 | in a sweep | tables and page of what has finished | sweep/test_sweep_is_interrupted.py::test_what_nobody_foresaw_is_one_sentence_with_a_file_and_the_tables_are_there |
 """  # noqa: E501
 
 import ast
@@ -62,4 +71,4 @@ def test_the_test_is_there(place: str) -> None:
 
 
 def test_no_fault_is_left_out() -> None:
-    assert {int(row[0]) for row in ROWS} == set(range(1, 21))
+    assert {int(row[0]) for row in ROWS} == set(range(1, 23))

@@ -5,28 +5,26 @@ cannot change what is compared. (Formulas were corrected after a look at 29 smal
 500 of seed 2027, so the seed is another.) Each trial leaves one record; the same command goes on where it was
 interrupted.
 
-Exit codes: 0 every trial that was asked for is answered, 2 wrong input, 3 some trials failed.
+Exit codes: docs/exit_codes.md.
 """
 
 import io
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from profiler.accuracy.sampling import draw, drawn_text, read_drawn
+from profiler.command_line import as_command
 from profiler.config.identity import trial_id
 from profiler.config.labels import labels
 from profiler.config.reading import FieldReader
 from profiler.config.specification import unknown_key
 from profiler.domain.errors import (
     EXIT_OK,
-    EXIT_SIGNAL_BASE,
     EXIT_SOME_TRIALS_FAILED,
     Fault,
-    ProfilerError,
     UsageError,
 )
 from profiler.domain.outcome import TrialRecord
@@ -76,20 +74,14 @@ class Settings:
     folder: Path
 
 
+@as_command("accuracy", when_interrupted="What has finished is kept; the same command continues from there.")
 def main(argv: Sequence[str] | None = None, *, simulate: Simulate | None = None) -> int:
     """Run the command; gives the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     if {"-h", "--help"} & set(words):
         sys.stdout.write(_USAGE)
         return EXIT_OK
-    try:
-        return _run(_settings(words), simulate or _simulate)
-    except ProfilerError as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_code
-    except KeyboardInterrupt:
-        sys.stderr.write("Interrupted. What has finished is kept; the same command goes on from there.\n")
-        return EXIT_SIGNAL_BASE + signal.SIGINT
+    return _run(_settings(words), simulate or _simulate)
 
 
 def _settings(words: Sequence[str]) -> Settings:

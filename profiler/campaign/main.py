@@ -1,7 +1,6 @@
 """`python -m profiler.campaign WHAT`: the stages of the campaign on a real card, and what they run besides sweeps.
 
-Exit codes: 0 done, 1 the trial or the disk failed, 2 something is wrong with the input, or there is no GPU, 3 a stage
-is not finished or some of its steps failed; else that of the sweep that ended the stage.
+Exit codes: docs/exit_codes.md. A stage that is not finished ends with 3; a sweep that ends the stage passes its own on.
 """
 
 import argparse
@@ -22,8 +21,9 @@ from profiler.campaign.side_by_side import looked, looking_lines, rollout_lines
 from profiler.campaign.simulated import Simulate, simulate_measured
 from profiler.campaign.stages import STAGES, Stage, stage
 from profiler.campaign.truth import truth_lines, truth_of
+from profiler.command_line import as_command, print_line
 from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError
+from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import PlannedTrial, TrialSpec, Tuning
 from profiler.measurement.visible import VisibleGpu, VisibleGpus, visible_gpus
@@ -92,18 +92,15 @@ class CampaignParts:
     run_stage: Callable[..., StageEnd] = run_stage
 
 
+@as_command("campaign", when_interrupted="What has finished is kept; the same command continues from there.")
 def main(argv: Sequence[str] | None = None, *, parts: CampaignParts | None = None) -> int:
     """The command; gives its exit code."""
     parts = parts or CampaignParts()
-    try:
-        asked = _parser().parse_args(argv)
-        if asked.what == "stage":
-            return _run_stage(asked, parts)
-        for line in _lines(asked, parts):
-            _say(line)
-    except ProfilerError as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_code
+    asked = _parser().parse_args(argv)
+    if asked.what == "stage":
+        return _run_stage(asked, parts)
+    for line in _lines(asked, parts):
+        print_line(line)
     return EXIT_OK
 
 
@@ -113,21 +110,16 @@ def _run_stage(asked: argparse.Namespace, parts: CampaignParts) -> int:
     if wanted.needs_gpu:
         _the_gpu(parts)
     if asked.archive is not None and list(asked.archive.glob("*.part*")):
-        _say(f"{unpack(asked.archive, asked.folder)} files taken from the archive in {asked.archive}.")
+        print_line(f"{unpack(asked.archive, asked.folder)} files taken from the archive in {asked.archive}.")
     asked.folder.mkdir(parents=True, exist_ok=True)
     try:
-        end = parts.run_stage(wanted, asked.folder, limit_s=asked.limit_s, more=asked.keys, say=_say)
+        end = parts.run_stage(wanted, asked.folder, limit_s=asked.limit_s, more=asked.keys, say=print_line)
     finally:
         if asked.archive is not None:
             packed = pack(asked.folder, asked.archive)
-            _say(f"Packed: {len(packed)} parts in {asked.archive}.")
-    _say(end.line)
+            print_line(f"Packed: {len(packed)} parts in {asked.archive}.")
+    print_line(end.line)
     return end.exit_code
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def _lines(asked: argparse.Namespace, parts: CampaignParts) -> Sequence[str]:

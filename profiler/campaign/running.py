@@ -18,7 +18,9 @@ GRACE_S = 30.0
 _ENVIRONMENT: Mapping[str, str] = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 """Nothing is downloaded, and what is printed is seen at once."""
 
-_ENDS_THE_STAGE = (EXIT_USAGE, EXIT_GPU_UNUSABLE, EXIT_SIGNAL_BASE + signal.SIGINT)
+_INTERRUPTED = tuple(EXIT_SIGNAL_BASE + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+
+_ENDS_THE_STAGE = (EXIT_USAGE, EXIT_GPU_UNUSABLE, *_INTERRUPTED)
 """Exit codes after which no later step can do better."""
 
 RunStep = Callable[[Sequence[str], float], int | None]
@@ -79,11 +81,19 @@ def _words(step: Step, folder: Path, more: Sequence[str]) -> list[str]:
 def _run(words: Sequence[str], limit_s: float) -> int | None:
     with subprocess.Popen([sys.executable, *words], env={**_ENVIRONMENT, **os.environ}) as process:
         try:
-            return process.wait(limit_s)
+            code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-        try:
-            process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        return None
+            _end(process)
+            return None
+        except BaseException:  # the stage is interrupted: its step ends in good order too
+            _end(process)
+            raise
+        return code if code >= 0 else EXIT_SIGNAL_BASE - code
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()

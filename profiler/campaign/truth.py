@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from profiler.allocator import RecordedComparison, replay_recorded
 from profiler.allocator.essentials import essentials
-from profiler.domain.errors import ProfilerError
+from profiler.domain.errors import EXIT_SOME_TRIALS_FAILED, ProfilerError
 from profiler.domain.trial import ALL_LINEAR, Backend, Rollout, TrialSpec, Tuning
 from profiler.domain.units import gib_text
 from profiler.storage.atomic import write_atomically
@@ -24,6 +24,8 @@ TRUTH = "allocator_truth"
 
 class NoHistoryError(ProfilerError):
     """The trial did not end well, so its history is not kept."""
+
+    exit_code = EXIT_SOME_TRIALS_FAILED
 
 
 @dataclass(frozen=True, kw_only=True)

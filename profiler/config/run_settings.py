@@ -28,6 +28,8 @@ class RunSettings:
     """Trials at the same time; None for one a CPU core when simulated, one a GPU when measured, else one."""
     stall_s: float
     """How long a measured trial may go without a new phase, in seconds."""
+    warm_up_s: float
+    """Limit of the imports in the process that workers are forked from, in seconds."""
     sample_period_s: float | None
     """From one sample of NVIDIA's driver to the next, in a measured trial; None to take none."""
     prune: bool
@@ -45,6 +47,7 @@ RUN_KEYS = (
     "timeout_s",
     "jobs",
     "stall_s",
+    "warm_up_s",
     "sample_period_s",
     "prune",
     "price_per_hour",
@@ -71,13 +74,14 @@ def read_run_settings(values: Mapping[str, object]) -> RunSettings:
         timeout_s=reader.number("timeout_s", maximum=_MAX_S),
         jobs=reader.optional_count("jobs"),
         stall_s=reader.number("stall_s", maximum=_MAX_S),
+        warm_up_s=reader.number("warm_up_s", maximum=_MAX_S),
         sample_period_s=None
         if values.get("sample_period_s") is None
         else reader.number("sample_period_s", maximum=_MAX_S),
         prune=reader.flag("prune"),
         price_per_hour=None if values.get("price_per_hour") is None else reader.number("price_per_hour"),
     )
-    for key in ("timeout_s", "stall_s", "sample_period_s"):
+    for key in ("timeout_s", "stall_s", "warm_up_s", "sample_period_s"):
         if reader.sound(key) and getattr(settings, key) == 0:
             reader.fail(key, "must be more than 0 seconds")
     if reader.faults:

@@ -1,9 +1,4 @@
-"""What can go wrong because of the user's input, as sentences, with the exit codes of the commands.
-
-Exit codes: 0 every trial answered (out of memory is an answer), 2 usage or invalid points, 3 some trials failed,
-33 no GPU is fit to run on, 34 too many failures in a row, 70 a fault of this program or of a library that no trial can
-get past, 128 + signal interrupted.
-"""
+"""What can go wrong, as sentences for the user, with the exit codes of the commands (docs/exit_codes.md)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

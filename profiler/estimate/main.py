@@ -1,6 +1,6 @@
 """`python -m profiler.estimate model=NAME [key=value ...]`: what a trial needs of a GPU, in closed form, at once.
 
-Exit codes: 0 there is an answer (that it does not fit is one), 2 something is wrong with the input.
+Exit codes: docs/exit_codes.md. That it does not fit is an answer.
 """
 
 import os
@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from profiler.analytical.explained import explain
+from profiler.command_line import as_command
 from profiler.config.architecture import read_architecture
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import attention_line, parse_point
 from profiler.config.trl_config import read_trl_config
 from profiler.config.verl_config import SECTION
 from profiler.domain.architecture import Architecture
-from profiler.domain.errors import EXIT_OK, ProfilerError, UsageError
+from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.domain.trial import Backend
 from profiler.estimate.command import Command, OutputFormat, read_command
 from profiler.estimate.config_file import load_config
@@ -36,15 +37,11 @@ GRPOConfig of trl, or a configuration of verl. Keys are those of a sweep
 """
 
 
+@as_command("estimate")
 def main(argv: Sequence[str] | None = None, *, load_model: ModelConfigLoader = load_model_config) -> int:
     """Print the estimate that `argv` (without the program) asks for; gives the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    try:
-        text = answer(words, load_model=load_model)
-    except ProfilerError as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_code
-    return _say(text)
+    return _say(answer(words, load_model=load_model))
 
 
 def answer(words: Sequence[str], *, load_model: ModelConfigLoader = load_model_config) -> str:

@@ -13,7 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
+from profiler.domain.errors import ProfilerError
 from profiler.execution.job import WorkerJob
+from profiler.storage.last_resort import last_resort
 
 EXIT_OWN_MEMORY_ERROR = 112
 """A worker's exit code after a `MemoryError`: the host, not the GPU, had no more memory."""
@@ -45,6 +47,15 @@ def run_child(job: WorkerJob, target: str) -> None:
     if job.gpu_uuid is not None:
         # CUDA reads this at its first call, which the warmed process has not made.
         os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu_uuid
+    try:
+        with last_resort("worker", file=Path(job.stderr_path)):
+            _run_target(job, target)
+    except ProfilerError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)
+
+
+def _run_target(job: WorkerJob, target: str) -> None:
     try:
         _resolve(target)(job)
     except EndOfSweepError as error:

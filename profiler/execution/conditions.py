@@ -6,6 +6,7 @@ from profiler.domain.outcome import Versions
 from profiler.execution.gpus import GpuPool
 from profiler.execution.job import SweepObserver
 from profiler.execution.pruning import Pruning
+from profiler.execution.warm import WarmProcess
 from profiler.execution.worker_process import Patience
 from profiler.storage.records import RecordStore
 
@@ -16,6 +17,7 @@ class Conditions:
 
     store: RecordStore
     versions: Versions
+    warm: WarmProcess
     jobs: int
     patience: Patience
     observer: SweepObserver

@@ -11,7 +11,7 @@ from profiler.execution.gpus import GpuPool
 from profiler.execution.job import SweepObserver
 from profiler.execution.pruning import Pruning
 from profiler.execution.running import RunningSweep
-from profiler.execution.warm import PRELOAD, warm_up
+from profiler.execution.warm import PRELOAD, WARM_UP_S, WarmProcess
 from profiler.execution.worker_process import Patience
 from profiler.storage.records import RecordStore
 
@@ -28,6 +28,7 @@ def run_trials(
     timeout_s: float,
     observer: SweepObserver,
     stall_s: float = math.inf,
+    warm_up_s: float = WARM_UP_S,
     gpus: GpuPool | None = None,
     pruning: Pruning | None = None,
     target: str = WORKER_TARGET,
@@ -47,6 +48,7 @@ def run_trials(
         timeout_s: Wall-clock limit of one trial.
         observer: Told of each start and each record.
         stall_s: How long a trial may give no sign of life, once it gave one.
+        warm_up_s: Limit of the imports in the process that workers are forked from.
         gpus: The GPUs that trials on CUDA are handed, one each; without any they get none.
         pruning: Says which trials on CUDA need not run; without it all run.
         target: Dotted name of what a worker runs on its `WorkerJob`, ``"package.module:function"``.
@@ -57,21 +59,24 @@ def run_trials(
         sample_period_s: How often measured trials look at the GPU's driver; None for never.
 
     Returns:
-        A sentence for each GPU that was given up on the way.
+        One sentence per GPU that was given up on the way, and per restart of the process that workers are forked from.
 
     Raises:
         TooManyFailuresError: `MAX_FAILURES_IN_A_ROW` trials one after another had no answer.
         UnfitWorkersError: A worker found out that none of them can run a trial.
         GpuUnusableError: Trials are left, and no GPU to run them on.
+        WarmProcessError: The process that workers are forked from ended or hung too often.
         KeyboardInterrupt: Ctrl-C. As with any exception, workers are ended and finished records stay.
     """
     if not plan:
         return ()
+    warm = WarmProcess(preload, jobs=jobs, warm_up_s=warm_up_s)
     sweep = RunningSweep(
         pending=deque(plan),
         given=Conditions(
             store=store,
             versions=versions,
+            warm=warm,
             jobs=jobs,
             patience=Patience(timeout_s=timeout_s, stall_s=stall_s),
             observer=observer,
@@ -84,7 +89,7 @@ def run_trials(
             sample_period_s=sample_period_s,
         ),
     )
-    warm_up(preload, jobs=jobs)
+    warm.start()
     with sweep:
         sweep.run()
-    return gpus.retired if gpus is not None else ()
+    return (*(gpus.retired if gpus is not None else ()), *warm.problems)

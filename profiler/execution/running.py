@@ -19,7 +19,6 @@ from profiler.execution.job import WorkerJob
 from profiler.execution.lock import Lock, take_lock
 from profiler.execution.stamp import stamp_of
 from profiler.execution.verdict import judge, last_lines
-from profiler.execution.warm import start_process
 from profiler.execution.worker_process import Sibling, WorkerProcess
 
 MAX_FAILURES_IN_A_ROW = 5
@@ -64,8 +63,9 @@ class RunningSweep:
             for worker in self.running:
                 worker.press()
         for worker in self.running:
+            self._end_silent_warm_process(worker)
             self._free_gpu(worker, fault="")
-            worker.clean_up()
+            self._clean_up(worker)
         self.running.clear()
 
     def run(self) -> None:
@@ -75,6 +75,7 @@ class RunningSweep:
             TooManyFailuresError: Trial after trial had no answer.
             UnfitWorkersError: A worker found out that none of them can run a trial.
             GpuUnusableError: Trials are left, and no GPU to run them on.
+            WarmProcessError: The warmed process ended or hung too often.
         """
         while self.pending or self.running:
             self._fill_slots()
@@ -185,7 +186,7 @@ class RunningSweep:
         )
         try:
             stamp_before, kills_before = stamp_of(path), oom_kills()
-            process = start_process(job, self.given.target, jobs=self.given.jobs)
+            process = self.given.warm.fork(job, self.given.target)
         except BaseException:
             for held in (lock, *(sibling.lock for sibling in siblings)):
                 held.release()
@@ -224,9 +225,13 @@ class RunningSweep:
 
     def _conclude(self, worker: WorkerProcess) -> None:
         """Give an ended worker's trial its record, tell the observer, and count failures."""
+        self._end_silent_warm_process(worker)
+        if worker.is_lost and not self._left_a_record(worker):
+            self._run_again(worker)
+            return
         if worker.exit_code == EXIT_END_OF_SWEEP:
             self._free_gpu(worker, fault="")
-            worker.clean_up()
+            self._clean_up(worker)
             sentence = last_lines(worker.stderr_path)
             worker.stderr_path.unlink(missing_ok=True)
             raise UnfitWorkersError(sentence)
@@ -237,7 +242,7 @@ class RunningSweep:
                 fault = fault or record.outcome.message
         finally:
             self._free_gpu(worker, fault)
-            worker.clean_up()
+            self._clean_up(worker)
         if fault and worker.slot is not None:
             # The trial is not to blame; it runs elsewhere, if there is an elsewhere.
             self.pending.append(worker.trial)
@@ -252,6 +257,23 @@ class RunningSweep:
         self.failures_in_a_row += 1
         if self.failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
             raise TooManyFailuresError(self._too_many(record))
+
+    def _end_silent_warm_process(self, worker: WorkerProcess) -> None:
+        """End a warmed process that lives and does not say how the worker ended: it is stopped or hangs."""
+        if worker.is_exit_code_late:
+            self.given.warm.end("did not answer")
+
+    def _left_a_record(self, worker: WorkerProcess) -> bool:
+        """Whether a lost worker finished its trial. It is killed first, so that it does not do so afterwards."""
+        worker.kill_group()
+        return self._written_record(worker) is not None
+
+    def _run_again(self, worker: WorkerProcess) -> None:
+        """Put the trials of a lost worker back: the warmed process ended, and they are not to blame."""
+        self._free_gpu(worker, fault=self._gpu_fault(worker))
+        self._clean_up(worker)
+        self.pending.extendleft(sibling.trial for sibling in reversed(worker.siblings))
+        self.pending.appendleft(worker.trial)
 
     def _conclude_sibling(self, sibling: Sibling) -> None:
         """Tell of the record that the worker left for a sibling; without one the sibling runs by itself."""
@@ -279,12 +301,17 @@ class RunningSweep:
         else:
             self.given.gpus.give_back(worker.slot)
 
+    def _clean_up(self, worker: WorkerProcess) -> None:
+        """Leave nothing of an ended worker: no process, no half-written file, no lock."""
+        worker.kill_group()
+        for trial in (worker.trial, *(sibling.trial for sibling in worker.siblings)):
+            self.given.store.remove_partial(trial.trial_id)
+        worker.clean_up()
+
     def _fresh_record(self, worker: WorkerProcess, fault: str) -> TrialRecord:
         """The record this worker wrote, or one made from how it ended. A GPU that broke beats both."""
         trial = worker.trial
-        record = None
-        if stamp_of(self.given.store.path(trial.trial_id)) != worker.stamp_before:
-            record = self.given.store.find(trial.trial_id)
+        record = self._written_record(worker)
         if record is not None and not fault:
             return record
         held_s = worker.elapsed_s if worker.slot is not None else None
@@ -294,6 +321,12 @@ class RunningSweep:
         record = self._record(trial, outcome)
         self.given.store.write(record)
         return record
+
+    def _written_record(self, worker: WorkerProcess) -> TrialRecord | None:
+        """The record that this worker wrote."""
+        trial_id = worker.trial.trial_id
+        is_new = stamp_of(self.given.store.path(trial_id)) != worker.stamp_before
+        return self.given.store.find(trial_id) if is_new else None
 
     def _judged(self, worker: WorkerProcess) -> Outcome:
         kills = oom_kills()
@@ -319,8 +352,9 @@ class RunningSweep:
 
     def _too_many(self, last: TrialRecord) -> str:
         left = len(self.pending) + len(self.running)
+        lines = last.outcome.message.splitlines() or ["no message"]
         return (
             f"Stopped: {MAX_FAILURES_IN_A_ROW} trials in a row ended without an answer, and {left} were not run or "
             f"not finished. The last one, {last.label} of {last.spec.model}, ended as {last.outcome.status}: "
-            f"{last.outcome.message or 'no message'}"
+            f"{' '.join(dict.fromkeys((lines[0], lines[-1])))}"
         )

@@ -1,40 +1,205 @@
-"""The warmed process that workers are forked from: what is slow to import is imported once."""
+"""The warmed process that workers are forked from: what is slow to import is imported once.
+
+It is started again when it ends or hangs. Workers outlive it, and their trials are not blamed for its end.
+"""
 
 import multiprocessing
 import os
+import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
-from multiprocessing.process import BaseProcess
+from threading import TIMEOUT_MAX, Event, Timer
 from types import ModuleType
 
+from profiler.domain.errors import EXIT_INTERNAL, ProfilerError
+from profiler.execution import preload
 from profiler.execution.child import run_child
+from profiler.execution.forked import ForkedProcess
 from profiler.execution.job import WorkerJob
 from profiler.measurement.visible import capability_environment, visible_gpus
 
 PRELOAD = ("profiler.worker_imports",)
 """Modules that the warmed process imports, by name: the parent itself must not import torch."""
 
+WARM_UP_S = 300.0
+"""Default limit of the imports. They take seconds, on a slow disk half a minute."""
 
-def warm_up(preload: Sequence[str], *, jobs: int) -> None:
-    """Start the warmed process, if there is none yet; it imports `preload` while the caller goes on.
+FORK_S = 60.0
+"""Limit of one fork, once the imports are done. It takes milliseconds."""
 
-    A module that cannot be imported is left for the worker to complain about.
+RESTARTS = 2
+"""How often the warmed process is started again in one sweep."""
+
+_END_S = 5.0
+"""How long the end of the warmed process is waited for, when a connection to it has broken or after SIGKILL."""
+
+
+class WarmProcessError(ProfilerError):
+    """The warmed process ends or hangs again and again."""
+
+    exit_code = EXIT_INTERNAL
+
+
+class WarmProcess:
+    """The warmed process of this Python process: multiprocessing's fork server, watched."""
+
+    def __init__(self, modules: Sequence[str], *, jobs: int, warm_up_s: float = WARM_UP_S) -> None:
+        """Nothing starts yet.
+
+        Args:
+            modules: What to import, by name.
+            jobs: How many workers run at once.
+            warm_up_s: Limit of the imports.
+        """
+        self._modules = tuple(modules)
+        self._jobs = jobs
+        self._warm_up_s = warm_up_s
+        self._pid: int | None = None
+        self._is_warm = False
+        self._restarts = 0
+        self._problems: list[str] = []
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """One sentence per restart."""
+        return tuple(
+            f"The process that workers are forked from {what}. It was restarted."
+            for what in self._problems[: self._restarts]
+        )
+
+    def start(self) -> None:
+        """Start the warmed process, if there is none yet; it imports while the caller goes on.
+
+        A module that cannot be imported is left for the worker to report.
+        """
+        forkserver.set_forkserver_preload([preload.__name__])
+        modules = {preload.VARIABLE: ",".join(self._modules)}
+        with _environment({**_warm_environment(self._jobs), **modules}), _main_module_hidden():
+            forkserver.ensure_running()
+        pid = _server_pid()
+        self._is_warm = self._is_warm and pid == self._pid
+        self._pid = pid
+
+    def fork(self, job: WorkerJob, target: str) -> ForkedProcess:
+        """Fork a worker for `job`. Waits for the imports if need be.
+
+        Raises:
+            WarmProcessError: The warmed process has ended or hung too often.
+        """
+        while True:
+            self._restart_if_ended()
+            process = self._try_to_fork(job, target)
+            if process is not None:
+                return process
+
+    def end(self, problem: str) -> None:
+        """SIGKILL the warmed process because of `problem`; the next `fork` starts another one."""
+        if self._pid is None:
+            return
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        if _status(self._pid, within_s=_END_S) is not None:
+            self._lost(problem)
+
+    def is_running(self, pid: int) -> bool:
+        """Whether the warmed process with this process id still runs. Waits, because its pipes close before it ends."""
+        return pid == self._pid and _status(pid, within_s=_END_S) is None
+
+    def _restart_if_ended(self) -> None:
+        if self._pid is not None and (status := _status(self._pid)) is not None:
+            self._lost(_ending(status))
+        if self._pid is not None:
+            return
+        if self._problems:
+            if self._restarts == RESTARTS:
+                raise WarmProcessError(
+                    f"The process that workers are forked from was restarted {RESTARTS} times and {self._problems[-1]} "
+                    "again. What has finished is kept, and the same command continues. If imports are slow here, raise "
+                    "warm_up_s."
+                )
+            self._restarts += 1
+        self.start()
+
+    def _try_to_fork(self, job: WorkerJob, target: str) -> ForkedProcess | None:
+        """Fork; None if the warmed process ended over it."""
+        assert self._pid is not None
+        pid, limit_s = self._pid, min(self._warm_up_s, FORK_S) if self._is_warm else self._warm_up_s
+        process = multiprocessing.get_context("forkserver").Process(
+            target=run_child, args=(job, target), name=f"trial-{job.trial.trial_id}"
+        )
+        try:
+            with (
+                _environment(_worker_environment(self._jobs)),
+                _main_module_hidden(),
+                _killed_after(limit_s, pid) as late,
+            ):
+                process.start()
+        except (EOFError, OSError):
+            status = _status(pid, within_s=_END_S)
+            if status is None:
+                raise
+            did = "did not answer" if self._is_warm else f"had not imported {', '.join(self._modules)}"
+            self._lost(f"{did} within {limit_s:g} s" if late.is_set() else _ending(status))
+            return None
+        self._is_warm = True
+        return ForkedProcess(process, server_runs=lambda: self.is_running(pid))
+
+    def _lost(self, problem: str) -> None:
+        self._problems.append(problem)
+        self._pid, self._is_warm = None, False
+
+
+def _server_pid() -> int:
+    pid: int = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    return pid
+
+
+def _status(pid: int, *, within_s: float = 0.0) -> int | None:
+    """How our child `pid` ended, as an exit code or minus the signal's number; None while it runs.
+
+    It stays a zombie, for multiprocessing to notice by itself.
     """
-    multiprocessing.get_context("forkserver").set_forkserver_preload(list(preload))
-    with _environment(_warm_environment(jobs)), _main_module_hidden():
-        forkserver.ensure_running()
+    until_s = time.monotonic() + within_s
+    while True:
+        try:
+            found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return 0
+        if found is not None:
+            return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        if time.monotonic() >= until_s:
+            return None
+        time.sleep(0.01)
 
 
-def start_process(job: WorkerJob, target: str, *, jobs: int) -> BaseProcess:
-    """Fork a worker for `job` from the warmed process and start it. Waits for the warm-up if need be."""
-    process = multiprocessing.get_context("forkserver").Process(
-        target=run_child, args=(job, target), name=f"trial-{job.trial.trial_id}"
-    )
-    with _environment(_worker_environment(jobs)), _main_module_hidden():
-        process.start()
-    return process
+def _ending(status: int) -> str:
+    return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
+
+
+@contextmanager
+def _killed_after(limit_s: float, pid: int) -> Iterator[Event]:
+    """SIGKILL process `pid` if the block takes longer than `limit_s`: what waits for it in the block then fails.
+
+    Yields:
+        The event that says so.
+    """
+    late = Event()
+
+    def kill() -> None:
+        late.set()
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    timer = Timer(min(limit_s, TIMEOUT_MAX), kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield late
+    finally:
+        timer.cancel()
 
 
 def _warm_environment(jobs: int) -> Mapping[str, str]:

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from multiprocessing import process as process_module
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from profiler.domain.trial import PlannedTrial
+from profiler.execution.forked import ForkedProcess
 from profiler.execution.gpus import GpuSlot
 from profiler.execution.heartbeat import Heartbeat
 from profiler.execution.lock import Lock
@@ -56,7 +55,7 @@ class WorkerProcess:
 
     def __init__(
         self,
-        process: BaseProcess,
+        process: ForkedProcess,
         *,
         trial: PlannedTrial,
         lock: Lock,
@@ -80,25 +79,39 @@ class WorkerProcess:
         """Whether it is ended because no sign of life came."""
         self._patience = patience
         self._started_s = time.monotonic()
-        self.deadline_s = self._started_s + min(patience.timeout_s, patience.stall_s / _LOOKS_A_STALL)
-        """When `press` wants to be called next."""
+        self._deadline_s = self._started_s + min(patience.timeout_s, patience.stall_s / _LOOKS_A_STALL)
         self._process = process
         self._stage = _Stage.RUNNING
 
     @property
+    def deadline_s(self) -> float:
+        """When `press` or `ended` is to be asked again, on the monotonic clock."""
+        return self._process.exit_code_due_s if self._process.has_exited else self._deadline_s
+
+    @property
     def sentinel(self) -> int:
-        """Descriptor that becomes readable when the process has ended."""
+        """Descriptor that becomes readable when `ended` is to be asked again."""
         return self._process.sentinel
 
     @property
     def ended(self) -> bool:
         """Whether there is nothing more to wait for: the process is gone, or cannot be killed."""
-        return self._stage is _Stage.GIVEN_UP or not self._process.is_alive()
+        return self._stage is _Stage.GIVEN_UP or self._process.has_ended
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it ended by itself and its exit code is lost with the warmed process: its trial is not to blame."""
+        return self._stage is _Stage.RUNNING and self._process.is_exit_code_lost
+
+    @property
+    def is_exit_code_late(self) -> bool:
+        """Whether it has ended and the warmed process, which has not, does not send its exit code."""
+        return self._process.has_ended and self.exit_code is None
 
     @property
     def exit_code(self) -> int | None:
         """As `multiprocessing` gives it: minus the signal's number for a signal. None if it could not be killed."""
-        return self._process.exitcode
+        return self._process.exit_code
 
     @property
     def timed_out(self) -> bool:
@@ -108,7 +121,7 @@ class WorkerProcess:
     @property
     def unkillable(self) -> bool:
         """Whether it was given up, and may go on for ever."""
-        return self._stage is _Stage.GIVEN_UP and self._process.is_alive()
+        return self._stage is _Stage.GIVEN_UP and not self._process.has_exited
 
     @property
     def elapsed_s(self) -> float:
@@ -118,7 +131,7 @@ class WorkerProcess:
     def press(self) -> None:
         """If its time is up or it has stalled, take the next step: SIGTERM to the group, then SIGKILL, then give up."""
         now_s = time.monotonic()
-        if now_s < self.deadline_s or self.ended:
+        if now_s < self._deadline_s or self.ended or self._process.has_exited:
             return
         if self._stage is _Stage.RUNNING and not self._is_up(now_s):
             return
@@ -130,16 +143,20 @@ class WorkerProcess:
         if now_s >= timeout_at_s:
             return True
         self.stalled = self.heartbeat.silent_s(now_s) >= self._patience.stall_s
-        self.deadline_s = min(timeout_at_s, now_s + self._patience.stall_s / _LOOKS_A_STALL)
+        self._deadline_s = min(timeout_at_s, now_s + self._patience.stall_s / _LOOKS_A_STALL)
         return self.stalled
 
     def _advance(self, now_s: float) -> None:
         self._stage = _Stage(self._stage + 1)
-        self.deadline_s = now_s + GRACE_S
+        self._deadline_s = now_s + GRACE_S
         if self._stage is _Stage.ASKED_TO_END:
             self._signal_group(signal.SIGTERM)
         elif self._stage is _Stage.KILLED:
             self._signal_group(signal.SIGKILL)
+
+    def kill_group(self) -> None:
+        """SIGKILL whatever is left of its group."""
+        self._signal_group(signal.SIGKILL)
 
     def end_now(self) -> None:
         """Ask it to end, unless it has been asked; from here on `press` counts the grace."""
@@ -147,27 +164,19 @@ class WorkerProcess:
             self._advance(time.monotonic())
 
     def clean_up(self) -> None:
-        """After its end: kill what is left of its group, and let go of its lock. The GPU is the caller's to free."""
-        self._signal_group(signal.SIGKILL)
+        """After its end: release its locks and descriptors. Its group and its GPU are the caller's to end and free."""
         self.heartbeat.path.unlink(missing_ok=True)
         self.lock.release()
         for sibling in self.siblings:
             sibling.lock.release()
-        if self.unkillable:
-            # Else multiprocessing would wait for it when the sweep itself ends.
-            process_module._children.discard(self._process)  # type: ignore[attr-defined]
-            return
-        with suppress(ValueError):
-            self._process.close()
+        self._process.close()
 
     def _signal_group(self, number: signal.Signals) -> None:
         pid = self._process.pid
-        if pid is None:
-            return
         try:
             os.killpg(pid, number)
         except ProcessLookupError:
             # Either all are gone, or the child has not yet made its group.
-            if self._process.is_alive():
+            if not self._process.has_exited:
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)

@@ -1,6 +1,6 @@
 """`python -m profiler.replay SNAPSHOT [key=value ...]`: a recorded memory history, as it was and as it would have been.
 
-Exit codes: 0 there is an answer (that it would not have fitted is one), 2 something is wrong with the input. Of several
+Exit codes: docs/exit_codes.md. That it would not have fitted is an answer. Of several
 snapshots those that cannot be read are named, and the code is 2 only if none could be.
 """
 
@@ -11,7 +11,8 @@ from pathlib import Path
 
 from profiler.allocator.answer import Answer, Question, answer
 from profiler.allocator.history import read_history
-from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, ProfilerError, UsageError
+from profiler.command_line import as_command
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError
 from profiler.rendering.replay_json import answer_mapping, replay_json
 from profiler.rendering.replay_table import replay_table
 from profiler.replay.command import FIGURE_SUFFIXES, Command, OutputFormat, read_command
@@ -39,19 +40,16 @@ Without alloc_conf and gpu, expandable_segments:True is tried.
 """
 
 
+@as_command("replay")
 def main(argv: Sequence[str] | None = None) -> int:
     """Print what `argv` (without the program) asks for; returns the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    try:
-        command = read_command(words)
-        if command.wants_help:
-            return _print(_USAGE)
-        if command.faults:
-            raise UsageError(command.faults)
-        return _replay(command)
-    except ProfilerError as error:
-        _print_error(error)
-        return error.exit_code
+    command = read_command(words)
+    if command.wants_help:
+        return _print(_USAGE)
+    if command.faults:
+        raise UsageError(command.faults)
+    return _replay(command)
 
 
 def _replay(command: Command) -> int:

@@ -33,9 +33,9 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise StorageError(f"{path}: could not be written ({error.strerror or error}).") from error
 
 
-def remove_partial(path: Path) -> None:
-    """Remove what writers of `path` that were killed have left beside it. Only for who alone may write `path`."""
-    for beside in path.parent.glob(f".{path.name}.*.part"):
+def remove_partial(folder: Path, stem: str) -> None:
+    """Remove what killed writers of `<folder>/*/<stem>.*` left next to it. The caller alone may write these files."""
+    for beside in folder.glob(f"*/.{stem}.*.part"):
         beside.unlink(missing_ok=True)
 
 

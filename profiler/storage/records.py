@@ -63,8 +63,8 @@ class RecordStore:
         write_atomically(self.path(record.trial_id), json.dumps(stored, indent=1, allow_nan=False).encode())
 
     def remove_partial(self, trial_id: str) -> None:
-        """Remove what a killed writer has left of this trial's record. For who holds the trial's lock."""
-        remove_partial(self.path(trial_id))
+        """Remove what killed writers left of this trial's files: record, samples, snapshot. Needs the trial's lock."""
+        remove_partial(self._records.parent, trial_id)
 
     def find(self, trial_id: str) -> TrialRecord | None:
         """The stored record of a trial, or None.

@@ -3,12 +3,10 @@
 Hydra composes one configuration; the points of the grid are expanded, read and checked here, all before the first
 trial starts; then each trial runs in a process of its own, and the results are drawn.
 
-Exit codes: 0 every trial answered (out of memory is an answer), 2 something is wrong with the input, 3 some trials
-failed, 33 no GPU is fit to run on, 34 too many failed in a row, 130 interrupted.
+Exit codes: docs/exit_codes.md.
 """
 
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +16,7 @@ from typing import TypeVar
 
 from profiler.allocator import parse_alloc_conf
 from profiler.analysis.gpu_time import gpu_time
+from profiler.command_line import as_command, print_error, print_line, readable
 from profiler.config.architecture import read_architecture
 from profiler.config.demand import needs_no_more
 from profiler.config.grid import Grid, expand, read_grid
@@ -26,28 +25,26 @@ from profiler.config.labels import relabelled
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.run_settings import RunSettings, read_run_settings
 from profiler.config.specification import ArchitectureLookup, attention_line, parse_points
-from profiler.domain.errors import (
-    EXIT_OK,
-    EXIT_SIGNAL_BASE,
-    EXIT_SOME_TRIALS_FAILED,
-    ProfilerError,
-    UsageError,
-)
+from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, ProfilerError, UsageError
 from profiler.domain.outcome import NO_BREAKDOWN, Estimate, Status, TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution.pruning import NeedsNoMore, Pruning
 from profiler.storage.fingerprint import content_of, is_only_a_hub_model
 from profiler.storage.folder_faults import folder_faults
+from profiler.storage.last_resort import last_resort
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.sweep.backend import gpus_alike, hardware_of, jobs_for, real_gpu_faults, resolve_auto
 from profiler.sweep.command import Command, read_command
 from profiler.sweep.composition import compose, show_instead
 from profiler.sweep.folder import make_writable, writable_faults
-from profiler.sweep.output import WhileReadable, complain, readable, say
+from profiler.sweep.output import WhileReadable
 from profiler.sweep.parts import SweepParts
 from profiler.sweep.plan import FilesOf, estimates_by_trial, in_order_of_learning, listing, name_of, plan_trials
 
 Result = TypeVar("Result")
+
+Assemble = Callable[[], tuple[Sequence[TrialRecord], Sequence[str]]]
+"""Writes the tables: the records, and a sentence for each that the tables cannot take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +66,10 @@ class Sweep:
     """What to tell first: which backend `auto` became and why, which GPUs are left out."""
 
 
+@as_command("sweep", when_interrupted="What has finished is kept; the same command continues from there.")
 def main(argv: Sequence[str] | None = None, *, parts: SweepParts | None = None) -> int:
     """Run the sweep that `argv` (without the program) asks for; gives the exit code."""
-    words = sys.argv[1:] if argv is None else list(argv)
-    try:
-        return _main(words, parts or SweepParts())
-    except ProfilerError as error:
-        complain(str(error))
-        return error.exit_code
-    except KeyboardInterrupt:
-        complain("Interrupted. What has finished is kept; the same command goes on from there.")
-        return EXIT_SIGNAL_BASE + signal.SIGINT
+    return _main(sys.argv[1:] if argv is None else list(argv), parts or SweepParts())
 
 
 def _main(words: Sequence[str], parts: SweepParts) -> int:
@@ -94,20 +84,36 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
 
     sweep = _prepare(command, parts, architecture_of, config_of)
     for line in sweep.lines:
-        say(line)
+        print_line(line)
     plan = plan_trials(sweep.grid.name, sweep.specs, sweep.versions, hardware=sweep.hardware, files_of=sweep.files_of)
     if sweep.settings.dry_run:
-        say(listing(plan, estimates_by_trial({trial.trial_id: trial.spec for trial in plan}, estimate)))
+        print_line(listing(plan, estimates_by_trial({trial.trial_id: trial.spec for trial in plan}, estimate)))
         return EXIT_OK
     make_writable(sweep.folder)
     plan = _under_earlier_names(sweep, plan, parts)
+    assemble = partial(_assemble, sweep, parts, estimate=estimate, command_line=shlex.join(words))
+    has_run = False
+    with last_resort("sweep", folder=sweep.folder):
+        try:
+            _run(sweep, plan, parts, needs_no_more=partial(needs_no_more, architecture_of=architecture_of))
+            has_run = True
+            records, left_out = assemble()
+            return _conclude(sweep, plan, parts, records, complete=not left_out)
+        except BaseException as error:
+            if not has_run or isinstance(error, KeyboardInterrupt):
+                _keep_what_has_finished(sweep, parts, assemble)
+            raise
+
+
+def _keep_what_has_finished(sweep: Sweep, parts: SweepParts, assemble: Assemble) -> None:
+    """Write tables and page of a sweep that ends early. If that fails, say so, and let it end for its own reason."""
     try:
-        _run(sweep, plan, parts, needs_no_more=partial(needs_no_more, architecture_of=architecture_of))
-    except (KeyboardInterrupt, ProfilerError):
-        _assemble(sweep, parts, estimate=estimate, command_line=shlex.join(words))
-        raise
-    records, left_out = _assemble(sweep, parts, estimate=estimate, command_line=shlex.join(words))
-    return _conclude(sweep, plan, parts, records, complete=not left_out)
+        with last_resort("sweep", folder=sweep.folder):
+            records, _ = assemble()
+            if records:
+                parts.render_folder(sweep.folder, to_terminal=False, trial_ids=())
+    except ProfilerError as error:
+        print_error(str(error))
 
 
 def _prepare(
@@ -207,7 +213,7 @@ def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs
     found = {trial.trial_id: store.find(trial.trial_id) for trial in plan} if settings.resume else {}
     pending = [trial for trial in plan if _is_pending(sweep, trial, found.get(trial.trial_id))]
     if len(pending) < len(plan):
-        say(f"{len(plan) - len(pending)} of {len(plan)} trials are stored already in {sweep.folder}.")
+        print_line(f"{len(plan) - len(pending)} of {len(plan)} trials are stored already in {sweep.folder}.")
     if not pending:
         return
     pruning = Pruning(needs_no_more=needs_no_more) if settings.prune else None
@@ -215,7 +221,7 @@ def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs
         # Those of earlier sweeps too: a refusal by the whole card implies one by the capped card.
         pruning.learn([record for record in store.read_all() if _is_of_this_card(sweep, record)])
     with WhileReadable(parts.watch(len(pending))) as observer:
-        given_up = parts.run_trials(
+        notes = parts.run_trials(
             in_order_of_learning(pending, needs_no_more) if pruning is not None else pending,
             store=store,
             versions=sweep.versions,
@@ -227,12 +233,13 @@ def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs
             snapshot=settings.snapshot,
             breakdown=settings.breakdown,
             stall_s=settings.stall_s,
+            warm_up_s=settings.warm_up_s,
             sample_period_s=settings.sample_period_s,
             gpu_uuids=sweep.gpu_uuids,
             pruning=pruning,
         )
-    for sentence in given_up:
-        complain(sentence)
+    for sentence in notes:
+        print_error(sentence)
 
 
 def _is_of_this_card(sweep: Sweep, record: TrialRecord) -> bool:
@@ -310,9 +317,9 @@ def _assemble(
         current_id=partial(_name_now, sweep),
     )
     for line in written.lines(sweep.folder):
-        say(line)
+        print_line(line)
     for sentence in written.left_out:
-        complain(sentence)
+        print_error(sentence)
     return records, written.left_out
 
 
@@ -326,14 +333,14 @@ def _conclude(
     of_plan = [record for record in records if record.trial_id in planned]
     for missing in dict.fromkeys(record.outcome.not_measured for record in of_plan):
         if missing:
-            say(f"Not measured: {missing}.")
+            print_line(f"Not measured: {missing}.")
     spent = gpu_time(of_plan)
     if spent is not None:
-        say(spent.sentence(price_per_hour=sweep.settings.price_per_hour))
+        print_line(spent.sentence(price_per_hour=sweep.settings.price_per_hour))
     answered = {record.trial_id for record in records if _answered(record)}
     unanswered = len(planned - answered)
     if unanswered:
-        complain(f"{unanswered} of {len(plan)} trials have no answer; the same command runs them again.")
+        print_error(f"{unanswered} of {len(plan)} trials have no answer; the same command runs them again.")
         return EXIT_SOME_TRIALS_FAILED
     return EXIT_OK if complete else EXIT_SOME_TRIALS_FAILED
 

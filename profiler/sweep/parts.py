@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from profiler.command_line import print_error
 from profiler.domain.architecture import Architecture
 from profiler.domain.outcome import Estimate, TrialRecord, Versions
 from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.measurement.visible import VisibleGpus, visible_gpus
 from profiler.storage.model_config import load_model_config
 from profiler.storage.versions import installed_versions
-from profiler.sweep.output import complain
 
 if TYPE_CHECKING:
     from profiler.execution import Pruning, SweepObserver
@@ -37,11 +37,12 @@ class RunTrials(Protocol):
         snapshot: bool,
         breakdown: bool,
         stall_s: float,
+        warm_up_s: float,
         sample_period_s: float | None,
         gpu_uuids: Sequence[str],
         pruning: "Pruning | None",
     ) -> Sequence[str]:
-        """Each trial of `plan` has a record in `store` afterwards; gives sentences about GPUs that were given up."""
+        """Each trial of `plan` has a record in `store` afterwards; returns sentences about GPUs and restarts."""
 
 
 class WriteTables(Protocol):
@@ -76,7 +77,7 @@ def _estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
 def _open_store(folder: Path) -> "RecordStore":
     from profiler.storage.records import RecordStore
 
-    return RecordStore(folder, tell=complain)
+    return RecordStore(folder, tell=print_error)
 
 
 def _run_trials(
@@ -91,6 +92,7 @@ def _run_trials(
     snapshot: bool,
     breakdown: bool,
     stall_s: float,
+    warm_up_s: float,
     sample_period_s: float | None,
     gpu_uuids: Sequence[str],
     pruning: "Pruning | None",
@@ -109,6 +111,7 @@ def _run_trials(
         snapshot=snapshot,
         breakdown=breakdown,
         stall_s=stall_s,
+        warm_up_s=warm_up_s,
         sample_period_s=sample_period_s,
         gpus=GpuPool(gpu_uuids, nvml=PynvmlDriver()) if gpu_uuids else None,
         pruning=pruning,

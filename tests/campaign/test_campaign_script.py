@@ -5,6 +5,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -170,7 +171,7 @@ def test_a_step_without_all_its_answers_does_not_keep_the_others_from_running(tm
     assert (end.exit_code, len(ran)) == (3, 3)
 
 
-@pytest.mark.parametrize("code", [2, 33, 130])
+@pytest.mark.parametrize("code", [2, 33, 129, 130, 143])
 def test_what_ends_a_sweep_for_good_ends_the_stage(tmp_path, code):
     end, ran = through(made_up("a", "b"), [code], tmp_path=tmp_path)
     assert (end.exit_code, len(ran)) == (code, 1)
@@ -214,6 +215,27 @@ def test_a_step_is_asked_to_end_and_then_made_to(program, monkeypatch, tmp_path)
     monkeypatch.setattr(running.subprocess, "Popen", noted)
     assert running._run(["-c", program + "import time; time.sleep(600)"], 0.1) is None
     assert started[0].returncode in (130, -signal.SIGKILL)
+
+
+def test_a_stage_that_is_interrupted_ends_its_step_in_good_order(tmp_path):
+    step = _ENDS_IN_GOOD_ORDER + f"open({str(tmp_path / 'on')!r}, 'w').close(); import time; time.sleep(600)"
+    step = step.replace("sys.exit(130)", f"(open({str(tmp_path / 'ended')!r}, 'w').close(), sys.exit(130))")
+    program = (
+        "import sys; from profiler.command_line import as_command; from profiler.campaign.running import _run; "
+        f"sys.exit(as_command('stage')(lambda: _run(['-c', {step!r}], 600))())"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) as stage:
+        while not (tmp_path / "on").exists():
+            assert stage.poll() is None
+            time.sleep(0.02)
+        stage.send_signal(signal.SIGTERM)
+        _, errors = stage.communicate()
+    assert (stage.returncode, errors) == (143, "Interrupted by SIGTERM.\n")
+    assert (tmp_path / "ended").exists()
+
+
+def test_a_step_that_a_signal_ended_counts_as_128_and_its_number():
+    assert running._run(["-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"], 60) == 137
 
 
 def test_a_step_runs_offline_with_the_users_environment_first(monkeypatch):

@@ -4,11 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from witness import is_gone
+from witness import LIMIT_S, is_gone, noted_pids, wait_until
 
 from profiler.storage.records import RecordStore
 
@@ -31,7 +30,7 @@ class Printer(Witness):
 
 run_trials(
     [planned(name, label) for name, label in {plan!r}], store=RecordStore(Path({folder!r})), versions=VERSIONS,
-    jobs={jobs}, timeout_s=60, observer=Printer(), target="worker_targets:by_label", preload=(),
+    jobs={jobs}, timeout_s=300, observer=Printer(), target="worker_targets:by_label", preload=(),
 )
 """
 
@@ -48,12 +47,8 @@ def _sweep(folder: Path, plan: list[tuple[str, str]], jobs: int = 1, before: str
 
 
 def _pids_when_written(folder: Path) -> list[int]:
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        if (folder / "pids.txt").exists() and (pids := (folder / "pids.txt").read_text().split()):
-            return [int(pid) for pid in pids]
-        time.sleep(0.05)
-    raise AssertionError("the worker did not start")
+    wait_until(lambda: bool(noted_pids(folder)))
+    return noted_pids(folder)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
@@ -62,7 +57,7 @@ def test_a_killed_sweep_leaves_neither_worker_nor_grandchild(store, number, tmp_
     pids = _pids_when_written(tmp_path)
 
     os.kill(sweep.pid, number)
-    sweep.wait(timeout=10)
+    sweep.wait(timeout=LIMIT_S)
 
     assert all(is_gone(pid) for pid in pids)
     assert store.find("a") is not None
@@ -73,10 +68,10 @@ def test_after_a_killed_sweep_the_same_command_goes_on(store, tmp_path):
     sweep = _sweep(tmp_path, [("a", "ok"), ("b", "hangs_with_grandchildren")])
     _pids_when_written(tmp_path)
     sweep.kill()
-    sweep.wait(timeout=10)
+    sweep.wait(timeout=LIMIT_S)
 
     again = _sweep(tmp_path, [("a", "ok"), ("b", "ok")])
-    printed, _ = again.communicate(timeout=30)
+    printed, _ = again.communicate(timeout=LIMIT_S)
 
     assert [line.split()[:2] for line in printed.splitlines()] == [
         ["finished", "a"],
@@ -90,7 +85,7 @@ def test_ctrl_c_ends_the_workers_and_is_passed_on(store, tmp_path):
     pids = _pids_when_written(tmp_path)
 
     os.kill(sweep.pid, signal.SIGINT)
-    code = sweep.wait(timeout=20)
+    code = sweep.wait(timeout=LIMIT_S)
 
     assert code == -signal.SIGINT
     assert all(is_gone(pid) for pid in pids)
@@ -99,7 +94,7 @@ def test_ctrl_c_ends_the_workers_and_is_passed_on(store, tmp_path):
 def test_two_sweeps_in_one_folder_run_each_trial_once(store, tmp_path):
     plan = [(name, "slow_ok") for name in "abcd"]
     sweeps = [_sweep(tmp_path, plan), _sweep(tmp_path, plan)]
-    printed = [sweep.communicate(timeout=60)[0] for sweep in sweeps]
+    printed = [sweep.communicate(timeout=LIMIT_S)[0] for sweep in sweeps]
 
     ran = [line.split()[1] for line in (tmp_path / "notes.txt").read_text().splitlines() if line.startswith("ran")]
     assert sorted(ran) == list("abcd")
@@ -113,12 +108,12 @@ def test_two_sweeps_in_one_folder_run_each_trial_once(store, tmp_path):
 def test_a_full_disk_is_loud_and_afterwards_the_same_command_goes_on(store, tmp_path):
     plan = [("a", "ok"), ("b", "ok")]
     full = _sweep(tmp_path, plan, before="import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))")
-    _, errors = full.communicate(timeout=30)
+    _, errors = full.communicate(timeout=LIMIT_S)
 
     assert full.returncode == 1
     assert "could not be written (File too large)" in errors.splitlines()[-1]
     assert store.read_all() == ()
     assert not list(tmp_path.rglob("*.part"))
     again = _sweep(tmp_path, plan)
-    printed, _ = again.communicate(timeout=30)
+    printed, _ = again.communicate(timeout=LIMIT_S)
     assert [line.split()[1] for line in printed.splitlines() if line.startswith("finished")] == ["a", "b"]

@@ -2,7 +2,7 @@ import os
 from pathlib import Path
 
 import pytest
-from witness import Witness, is_gone, planned
+from witness import Patient, Witness, is_gone, noted_pids, planned, wait_until
 
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_TOO_MANY_FAILURES
 from profiler.domain.outcome import Status
@@ -20,14 +20,18 @@ def _notes(folder: Path, word: str) -> list[str]:
     [
         ("ok", Status.OK, ("by the worker",)),
         ("no_record", Status.FAILED, ("exit code 0", "no record")),
-        ("raises", Status.FAILED, ("exit code 1", "RuntimeError: the reason it failed")),
+        (
+            "raises",
+            Status.FAILED,
+            ("exit code 70", "Unforeseen RuntimeError: the reason it failed. The full text is in"),
+        ),
         ("exits_with_3", Status.FAILED, ("exit code 3", "some last words")),
         ("exits_hard", Status.FAILED, ("exit code 4", "hard words")),
         ("segfaults", Status.FAILED, ("SIGSEGV", "Fatal Python error: Segmentation fault", "string_at")),
         ("killed", Status.KILLED, ("SIGKILL",)),
         ("host_out_of_memory", Status.HOST_OOM, ("MemoryError",)),
         ("ok_then_segfault", Status.OOM, ("by the worker",)),
-        ("no_such_function", Status.FAILED, ("KeyError",)),
+        ("no_such_function", Status.FAILED, ("Unforeseen KeyError",)),
     ],
 )
 def test_how_a_worker_ends_decides_the_record(run, store, label, status, words):
@@ -70,13 +74,35 @@ def test_each_worker_is_a_process_of_its_own_that_did_not_import_the_main_module
 
 def test_a_hanging_worker_is_ended_with_its_children_though_it_ignores_sigterm(run, store, monkeypatch, tmp_path):
     monkeypatch.setattr(worker_process_module, "GRACE_S", 0.3)
-    witness = run([planned("a", "hangs_with_grandchildren"), planned("b")], timeout_s=2.0)
+    witness = run([planned("a", "hangs_with_grandchildren")], timeout_s=0.1, witness=Patient(tmp_path))
+    run([planned("b")], witness=witness)
 
     assert witness.records["a"].outcome.status is Status.TIMEOUT
-    assert "after 2 s" in witness.records["a"].outcome.message
+    # It was SIGKILLed, and not given up.
+    assert witness.records["a"].outcome.message == "The worker had not ended after 0.1 s."
     assert witness.records["b"].outcome.status is Status.OK
-    for pid in (tmp_path / "pids.txt").read_text().split():
-        assert is_gone(int(pid))
+    assert all(is_gone(pid) for pid in noted_pids(tmp_path))
+
+
+def test_a_worker_that_is_killed_while_it_writes_leaves_nothing_half_written(run, store, tmp_path):
+    witness = run([planned("a", "dies_while_writing"), planned("b")])
+
+    assert witness.records["a"].outcome.status is Status.KILLED
+    assert not list(tmp_path.rglob("*.part"))
+    assert [record.trial_id for record in store.read_all()] == ["a", "b"]
+
+
+def test_an_interrupted_sweep_leaves_nothing_half_written(run, tmp_path):
+    class Interrupted(Witness):
+        def started(self, trial):
+            wait_until(lambda: bool(noted_pids(tmp_path)))
+            assert list(tmp_path.rglob("*.part"))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run([planned("a", "hangs_while_writing")], witness=Interrupted())
+
+    assert not list(tmp_path.rglob("*.part"))
 
 
 def test_a_grandchild_does_not_outlive_a_worker_that_ended_well(run, store, tmp_path):
@@ -109,6 +135,7 @@ def test_too_many_failures_in_a_row_stop_the_sweep_and_say_why(run):
         run(plan, witness=witness)
 
     assert raised.value.exit_code == EXIT_TOO_MANY_FAILURES
+    assert "\n" not in str(raised.value)
     assert list(witness.records) == ["ok", "bad0", "bad1", "bad2", "bad3", "bad4"]
 
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pandas as pd
-from witness import is_gone
+from witness import LIMIT_S, is_gone
 
 from profiler.measurement.process_tree import process_tree
 from profiler.storage.records import RecordStore
@@ -73,17 +73,17 @@ def test_killed_at_random_moments_nothing_finished_is_lost_and_nobody_is_left(tm
         time.sleep(moments.uniform(0, LATEST_KILL_S))
         family = process_tree(sweep.pid) - {sweep.pid}
         sweep.kill()
-        sweep.wait(10)
+        sweep.wait(LIMIT_S)
         assert all(is_gone(pid) for pid in family | _workers(disturbed))
         after = _finished(disturbed)
         assert before.items() <= after.items()
         assert len(RecordStore(disturbed).read_all()) == len(after)
         before = after
-    assert _start(disturbed).wait(300) == 0
+    assert _start(disturbed).wait(LIMIT_S) == 0
     assert before.items() <= _finished(disturbed).items()
     assert not (disturbed / "records" / "set_aside").exists()
 
-    assert _start(undisturbed).wait(300) == 0
+    assert _start(undisturbed).wait(LIMIT_S) == 0
     one, other = _tables(disturbed), _tables(undisturbed)
     for name in TABLES:
         pd.testing.assert_frame_equal(one[name], other[name])

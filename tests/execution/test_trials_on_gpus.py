@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from scripted import ScriptedNvml
-from witness import Witness, is_gone, on_cuda, planned
+from witness import Patient, Witness, is_gone, on_cuda, planned
 
 from profiler.domain.errors import EXIT_GPU_UNUSABLE
 from profiler.domain.outcome import Status
@@ -184,7 +184,12 @@ def test_a_worker_that_cannot_be_killed_costs_its_gpu_and_not_the_sweep(run, gpu
     monkeypatch.setattr(worker_process_module, "GRACE_S", 0.2)
     monkeypatch.setattr(worker_process_module.os, "killpg", lambda pid, number: None)
     try:
-        witness = run([on_cuda("a", "cannot_be_killed"), on_cuda("b")], gpus=gpus("GPU-a", "GPU-b"), timeout_s=3.0)
+        witness = run(
+            [on_cuda("a", "cannot_be_killed"), on_cuda("b")],
+            gpus=gpus("GPU-a", "GPU-b"),
+            timeout_s=3.0,
+            witness=Patient(tmp_path),
+        )
         pid = int((tmp_path / "pids.txt").read_text())
         assert not is_gone(pid, within_s=0.2)
         assert witness.records["a"].outcome.status is Status.TIMEOUT

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -9,6 +10,17 @@ from profiler.domain.outcome import TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 
 VERSIONS = Versions(torch=None, trl=None, transformers=None, peft=None, bitsandbytes=None, profiler="0")
+
+LIMIT_S = 300.0
+"""For what is to happen at all: against hangs, not for speed."""
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    """Wait for an event."""
+    until_s = time.monotonic() + LIMIT_S
+    while not happened():
+        assert time.monotonic() < until_s, "It did not happen."
+        time.sleep(0.02)
 
 
 def planned(trial_id: str, label: str = "ok") -> PlannedTrial:
@@ -39,7 +51,28 @@ class Witness:
         self.records[trial.trial_id] = record
 
 
-def is_gone(pid: int, within_s: float = 5.0) -> bool:
+class Patient(Witness):
+    """Lets the sweep go on after the start of a trial only once that trial has noted its processes.
+
+    The trial's time runs meanwhile: a short `timeout_s` is over then, and not before.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def started(self, trial: PlannedTrial) -> None:
+        super().started(trial)
+        wait_until(lambda: bool(noted_pids(self._folder)))
+
+
+def noted_pids(folder: Path) -> list[int]:
+    """Processes that a worker has noted in `pids.txt`."""
+    path = folder / "pids.txt"
+    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+
+def is_gone(pid: int, within_s: float = LIMIT_S) -> bool:
     """Whether the process ends in time. A zombie counts as gone: it holds nothing."""
     until = time.monotonic() + within_s
     while time.monotonic() < until:

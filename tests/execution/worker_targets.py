@@ -64,6 +64,30 @@ def slow_ok(job: WorkerJob) -> None:
     _note(job, "done")
 
 
+def waits_for_go(job: WorkerJob) -> None:
+    """Note the warmed process's id, and write the record once the test says so."""
+    folder = Path(job.store_folder)
+    (folder / f"{job.trial.trial_id}.warm").write_text(f"{os.getppid()}")
+    _note(job, "ran")
+    while not (folder / "go").exists():
+        time.sleep(0.02)
+    _write(job)
+
+
+def dies_with_the_warmed_process(job: WorkerJob) -> None:
+    """The first time; the second time it is an ordinary trial."""
+    again = (Path(job.store_folder) / "notes.txt").exists()
+    _note(job, "ran")
+    if again:
+        _write(job)
+        return
+    warmed = os.getppid()
+    os.kill(warmed, signal.SIGKILL)
+    while os.getppid() == warmed:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def no_record(job: WorkerJob) -> None:
     pass
 
@@ -84,6 +108,20 @@ def exits_hard(job: WorkerJob) -> None:
 
 def segfaults(job: WorkerJob) -> None:
     ctypes.string_at(0)
+
+
+def dies_while_writing(job: WorkerJob) -> None:
+    os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+    _write(job)
+
+
+def hangs_while_writing(job: WorkerJob) -> None:
+    def hang(_: int) -> None:
+        (Path(job.store_folder) / "pids.txt").write_text(f"{os.getpid()}")
+        time.sleep(600)
+
+    os.fsync = hang
+    _write(job)
 
 
 def killed(job: WorkerJob) -> None:
@@ -139,9 +177,9 @@ def contended(job: WorkerJob) -> None:
 
 def beats_and_hangs(job: WorkerJob) -> None:
     """Alive in every other way: a thread of it goes on."""
+    (Path(job.store_folder) / "pids.txt").write_text(f"{os.getpid()}")
     beat(Path(job.heartbeat_path))
     Thread(target=lambda: [time.sleep(0.01) for _ in range(100_000)], daemon=True).start()
-    (Path(job.store_folder) / "pids.txt").write_text(f"{os.getpid()}")
     time.sleep(600)
 
 

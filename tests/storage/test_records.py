@@ -20,7 +20,9 @@ from profiler.domain.outcome import (
 )
 from profiler.domain.trial import TrialSpec
 from profiler.storage import records as records_module
+from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.records import RECORD_SCHEMA_VERSION, NewerRecordError, RecordStore
+from profiler.storage.samples import samples_path
 from profiler.storage.typed_json import JsonMismatchError, from_json, to_json
 from profiler.storage.versions import installed_versions
 
@@ -127,13 +129,17 @@ def test_two_bad_records_of_one_trial_are_both_kept(store):
     assert len(list((store.path("x").parent / "set_aside").iterdir())) == 2
 
 
-def test_what_a_killed_writer_left_is_removed_and_nothing_else(store):
+def test_what_a_killed_writer_left_is_removed_and_nothing_else(store, tmp_path):
     record, other = made(), made(seed=1)
+    samples, snapshot = samples_path(tmp_path, record.trial_id), snapshot_path(tmp_path, record.trial_id)
+    for path in (store.path(record.trial_id), store.path(other.trial_id), samples, snapshot):
+        path.parent.mkdir(exist_ok=True)
+        path.with_name(f".{path.name}.123.part").write_text("half a rec")
     for each in (record, other):
         store.write(each)
-        path = store.path(each.trial_id)
-        path.with_name(f".{path.name}.123.part").write_text("half a rec")
     store.remove_partial(record.trial_id)
+    assert not list(samples.parent.iterdir())
+    assert not list(snapshot.parent.iterdir())
     left = sorted(path.name for path in store.path("x").parent.iterdir())
     assert left == sorted([f".{other.trial_id}.json.123.part", f"{record.trial_id}.json", f"{other.trial_id}.json"])
 
@@ -285,6 +291,7 @@ from pathlib import Path
 sys.path[:0] = {path!r}
 import builders
 from profiler.storage.atomic import StorageError
+from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.records import RECORD_SCHEMA_VERSION, RecordStore
 record = builders.records([builders.spec()])[0]
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

@@ -1,11 +1,15 @@
 """A command line against a made-up world."""
 
 import logging
+import sys
+from pathlib import Path
 
 import pytest
 from sweep_fakes import FakeWorld
 
 from profiler.sweep import main
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "execution"))  # where `witness` is
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.sweep.output import readable
+from profiler.command_line import readable
 
 _SWEEP = """
 import sys

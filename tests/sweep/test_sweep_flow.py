@@ -78,6 +78,16 @@ def test_ctrl_c_is_130_and_says_how_to_go_on(sweep, world):
     code, _, err = sweep(GRID)
     assert code == 130
     assert err.startswith("Interrupted.")
+    assert world.tables["records"] == []
+
+
+def test_ctrl_c_leaves_tables_and_page_of_what_was_there(sweep, world):
+    sweep(GRID, "model=tiny")
+    world.tables, world.drawn, world.interrupt = {}, [], True
+    code, _, _ = sweep(GRID, "model=tiny,qwen2.5-0.5b")
+    assert code == 130
+    assert len(world.tables["records"]) == 5
+    assert [how for _, how in world.drawn] == [{"to_terminal": False, "trial_ids": ()}]
 
 
 def test_auto_is_cuda_where_a_gpu_is_visible(sweep, world):

@@ -230,6 +230,7 @@ def test_no_gpu_left_is_33_and_what_is_there_is_kept(sweep, world):
     [
         ("sample_period_s=0", "sample_period_s=0"),
         ("stall_s=0", "stall_s=0"),
+        ("warm_up_s=0", "warm_up_s=0"),
         ("price_per_hour=-1", "price_per_hour=-1"),
         ("prune=maybe", "prune=maybe"),
     ],

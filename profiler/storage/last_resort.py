@@ -1,0 +1,68 @@
+"""What nobody foresaw: one sentence for the user, and a file with the full text."""
+
+import os
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from profiler.domain.errors import EXIT_INTERNAL, ProfilerError
+
+
+class UnforeseenError(ProfilerError):
+    """A fault of this program or of a library; the sentence says where the traceback is."""
+
+    exit_code = EXIT_INTERNAL
+
+
+@contextmanager
+def last_resort(command: str, *, folder: Path | None = None, file: Path | None = None) -> Iterator[None]:
+    """Turn an exception that is not a `ProfilerError` into one, with its traceback in a file.
+
+    Args:
+        command: What runs in the block; part of the name of a new file.
+        folder: Where to make the file. The folder for temporary files if not given, or if it takes no file.
+        file: Append to this file instead.
+
+    Raises:
+        UnforeseenError: Instead of the exception.
+    """
+    try:
+        yield
+    except ProfilerError:
+        raise
+    except Exception as error:
+        text = "".join(traceback.format_exception(error))
+        raise UnforeseenError(f"{_what(error)} {_kept(text, command, folder, file)}") from error
+
+
+def _what(error: Exception) -> str:
+    """Type and first line of an exception, as a sentence."""
+    first_line = next(iter(str(error).strip().splitlines()), "")
+    said = f"Unforeseen {type(error).__name__}" + (f": {first_line}" if first_line else "")
+    return said if said.endswith(".") else f"{said}."
+
+
+def _kept(text: str, command: str, folder: Path | None, file: Path | None) -> str:
+    """Write the full text, and return the sentence that says where; without a disk to write to it is the text."""
+    try:
+        if file is not None:
+            with file.open("a") as stream:
+                stream.write(text)
+            return f"The full text is in {file}."
+        return f"The full text is in {_new_file(text, command, folder)}. Please report it with that file."
+    except OSError as error:
+        return f"The full text could not be written ({error.strerror or error}):\n{text}"
+
+
+def _new_file(text: str, command: str, folder: Path | None) -> str:
+    try:
+        descriptor, path = tempfile.mkstemp(prefix=f"{command}-error-", suffix=".txt", dir=folder)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(text)
+    except OSError:
+        if folder is None:
+            raise
+        return _new_file(text, command, None)
+    return path

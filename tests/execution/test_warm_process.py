@@ -1,0 +1,156 @@
+"""The process that workers are forked from is killed, stopped, or hangs: no healthy trial is blamed."""
+
+import os
+import signal
+import sys
+from multiprocessing import forkserver
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from witness import LIMIT_S, VERSIONS, Witness, planned, wait_until
+
+from profiler.domain.errors import EXIT_INTERNAL
+from profiler.domain.outcome import Status
+from profiler.execution import forked as forked_module
+from profiler.execution import run_trials
+from profiler.execution.warm import WarmProcessError
+
+
+@pytest.fixture(autouse=True)
+def _no_warmed_process_yet():
+    forkserver._forkserver._stop()
+    yield
+    forkserver._forkserver._stop()
+
+
+class Meddler(Witness):
+    """Sends the warmed process a signal once `count` trials run, then lets them end."""
+
+    def __init__(self, folder: Path, number: signal.Signals, *, count: int) -> None:
+        super().__init__()
+        self._folder, self._number, self._count = folder, number, count
+        self._thread = Thread(target=self._meddle)
+        self._thread.start()
+
+    def _meddle(self) -> None:
+        wait_until(lambda: len(list(self._folder.glob("*.warm"))) >= self._count)
+        os.kill(int(next(self._folder.glob("*.warm")).read_text()), self._number)
+        (self._folder / "go").touch()
+
+
+def ran(folder: Path) -> list[str]:
+    return sorted(line.split()[1] for line in (folder / "notes.txt").read_text().splitlines())
+
+
+def test_killed_while_workers_run_they_finish_and_the_others_run(run, tmp_path):
+    names = list("abcdefgh")
+    witness = run(
+        [planned(name, "waits_for_go") for name in names],
+        jobs=6,
+        timeout_s=LIMIT_S,
+        witness=Meddler(tmp_path, signal.SIGKILL, count=6),
+    )
+
+    assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
+    assert ran(tmp_path) == names
+    assert witness.given_up == ("The process that workers are forked from was ended by SIGKILL. It was restarted.",)
+
+
+def test_stopped_while_workers_run_it_is_replaced(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(forked_module, "EXIT_CODE_S", 0.5)
+    names = list("abcde")
+    witness = run(
+        [planned(name, "waits_for_go") for name in names],
+        jobs=3,
+        timeout_s=LIMIT_S,
+        witness=Meddler(tmp_path, signal.SIGSTOP, count=3),
+    )
+
+    assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
+    assert ran(tmp_path) == names
+    assert witness.given_up == ("The process that workers are forked from did not answer. It was restarted.",)
+
+
+def test_without_pidfds_what_was_cut_off_runs_again(run, tmp_path, monkeypatch):
+    def unavailable(pid: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(forked_module.os, "pidfd_open", unavailable)
+    witness = run(
+        [planned(name, "waits_for_go") for name in "abc"],
+        jobs=2,
+        timeout_s=LIMIT_S,
+        witness=Meddler(tmp_path, signal.SIGKILL, count=2),
+    )
+
+    assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
+    assert sorted(witness.records) == list("abc")
+
+
+def test_a_worker_that_dies_with_the_warmed_process_runs_again_unblamed(run, tmp_path):
+    witness = run([planned("a", "dies_with_the_warmed_process"), planned("b")], timeout_s=LIMIT_S)
+
+    assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
+    assert [what for what in witness.calls if what == ("finished", "a")] == [("finished", "a")]
+    assert ran(tmp_path) == ["a", "a", "b"]
+
+
+def warm_run(store, tmp_path, monkeypatch, failures: str, *, warm_up_s: float) -> Witness:
+    # Before Python 3.12 the warmed process does not get our `sys.path`.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
+    monkeypatch.setenv("FAIL_AT_IMPORT", f"{failures} {tmp_path}")
+    witness = Witness()
+    witness.given_up = run_trials(
+        [planned("a"), planned("b")],
+        store=store,
+        versions=VERSIONS,
+        jobs=1,
+        timeout_s=LIMIT_S,
+        observer=witness,
+        target="worker_targets:by_label",
+        preload=("fails_at_import",),
+        warm_up_s=warm_up_s,
+    )
+    return witness
+
+
+@pytest.mark.parametrize(
+    ("failures", "warm_up_s", "sentence"),
+    [
+        ("1 kill", LIMIT_S, "was ended by SIGKILL"),
+        ("2 kill", LIMIT_S, "was ended by SIGKILL"),
+        ("1 stop", 5.0, "had not imported fails_at_import within 5 s"),
+        ("1 hang", 5.0, "had not imported fails_at_import within 5 s"),
+    ],
+)
+def test_what_ends_or_hangs_while_it_imports_is_restarted(store, tmp_path, monkeypatch, failures, warm_up_s, sentence):
+    witness = warm_run(store, tmp_path, monkeypatch, failures, warm_up_s=warm_up_s)
+
+    assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
+    assert ran(tmp_path) == ["a", "b"]
+    restarts = int(failures.split()[0])
+    assert witness.given_up == (f"The process that workers are forked from {sentence}. It was restarted.",) * restarts
+
+
+def test_an_import_that_raises_is_left_to_the_workers(store, tmp_path, monkeypatch, capfd):
+    witness = warm_run(store, tmp_path, monkeypatch, "9 raise", warm_up_s=LIMIT_S)
+
+    assert len(list(tmp_path.glob("failed.*"))) == 1
+    assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
+    assert witness.given_up == ()
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("failures", "warm_up_s", "sentence"),
+    [("9 kill", LIMIT_S, "was ended by SIGKILL again"), ("9 hang", 0.5, "within 0.5 s again")],
+)
+def test_after_two_restarts_it_is_given_up_in_one_sentence(store, tmp_path, monkeypatch, failures, warm_up_s, sentence):
+    with pytest.raises(WarmProcessError, match=sentence) as raised:
+        warm_run(store, tmp_path, monkeypatch, failures, warm_up_s=warm_up_s)
+
+    assert raised.value.exit_code == EXIT_INTERNAL
+    assert len(list(tmp_path.glob("failed.*"))) == 3
+    assert store.read_all() == ()
+    assert not list(tmp_path.rglob("*.lock"))

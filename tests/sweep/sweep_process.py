@@ -1,0 +1,49 @@
+"""A sweep as a process of its own: real workers, tables and pages; only what a worker does is made up.
+
+`python sweep_process.py [break=run|tables] WORD...`. Trials of seed 0 end at once, others hang.
+"""
+
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import builders
+
+from profiler.execution import WorkerJob, run_trials
+from profiler.storage.records import RecordStore
+from profiler.storage.versions import installed_versions
+from profiler.sweep import main
+from profiler.sweep.parts import SweepParts
+
+
+def job(job: WorkerJob) -> None:
+    """The worker's part."""
+    folder = Path(job.store_folder)
+    if job.trial.spec.seed:
+        (folder / f"{job.trial.trial_id}.hangs").write_text(f"{os.getpid()}")
+        time.sleep(3600)
+    outcome = builders.outcome(replace(job.trial.spec, model="qwen2.5-0.5b"))
+    record = builders.record(job.trial.spec, outcome=outcome, label=job.trial.label, versions=job.versions)
+    RecordStore(folder).write(replace(record, trial_id=job.trial.trial_id))
+
+
+def _run_trials(plan, **how):
+    how.pop("gpu_uuids")
+    found = run_trials(plan, **how, target="sweep_process:job", preload=())
+    if "break=run" in sys.argv:
+        raise LookupError("nobody foresaw this")
+    return found
+
+
+def _write_tables(*positional, **how):
+    if "break=tables" in sys.argv:
+        raise LookupError("nobody foresaw this")
+    SweepParts().write_tables(*positional, **how)
+
+
+if __name__ == "__main__":
+    words = [word for word in sys.argv[1:] if not word.startswith("break=")]
+    parts = SweepParts(run_trials=_run_trials, write_tables=_write_tables, installed_versions=installed_versions)
+    sys.exit(main(words, parts=parts))

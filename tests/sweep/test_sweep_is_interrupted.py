@@ -1,0 +1,119 @@
+"""Signals and unforeseen errors: a real sweep in a real process keeps what has finished, in tables and page."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from witness import LIMIT_S, is_gone, wait_until
+
+from profiler.storage.tables import read_tables
+
+PROGRAM = str(Path(__file__).parent / "sweep_process.py")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    keys = ["model=tiny", "tuning=full", "gradient_checkpointing=false", "optim=adamw_torch", "backend=simulated"]
+    return [sys.executable, PROGRAM, "+grid=lora_vs_full", *keys, f"results_dir={folder}", *more]
+
+
+def started(folder: Path, command: list[str], **how: object) -> subprocess.Popen[str]:
+    """A sweep of which one trial has finished and another one hangs."""
+    sweep = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how)
+    wait_until(lambda: bool(list(folder.rglob("*.hangs"))) or sweep.poll() is not None)
+    assert sweep.poll() is None, sweep.communicate()
+    return sweep
+
+
+def check_kept(folder: Path) -> None:
+    results = folder / "lora_vs_full"
+    assert list(read_tables(results).runs["status"]) == ["ok"]
+    assert (results / "report.html").exists()
+    assert (results / "report.md").exists()
+    assert not list(folder.rglob("*.part"))
+    assert all(is_gone(int(path.read_text())) for path in folder.rglob("*.hangs"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_tables_and_page_of_what_has_finished(tmp_path, number):
+    sweep = started(tmp_path, words(tmp_path, "seed=0,1", "jobs=1"))
+    sweep.send_signal(number)
+    _, errors = sweep.communicate(timeout=LIMIT_S)
+
+    assert sweep.returncode == 128 + number
+    by = "" if number is signal.SIGINT else f" by {number.name}"
+    assert errors == f"Interrupted{by}. What has finished is kept; the same command continues from there.\n"
+    check_kept(tmp_path)
+
+
+def test_sigterm_to_every_process_of_the_session_loses_nothing(tmp_path):
+    sweep = started(tmp_path, words(tmp_path, "seed=0,1", "jobs=1"), start_new_session=True)
+    os.killpg(sweep.pid, signal.SIGTERM)
+    sweep.communicate(timeout=LIMIT_S)
+
+    assert sweep.returncode == 128 + signal.SIGTERM
+    check_kept(tmp_path)
+
+
+def test_sigint_counts_for_a_sweep_that_a_script_started_in_the_background(tmp_path):
+    line = f"{shlex.join(words(tmp_path, 'seed=0,1', 'jobs=1'))} & echo $! > {tmp_path}/pid; wait $!"
+    script = started(tmp_path, ["/bin/sh", "-c", line])
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGINT)
+    script.communicate(timeout=LIMIT_S)
+
+    assert script.returncode == 128 + signal.SIGINT
+    check_kept(tmp_path)
+
+
+def test_more_signals_do_not_disturb_the_end(tmp_path):
+    sweep = started(tmp_path, words(tmp_path, "seed=0,1", "jobs=1"))
+    sweep.send_signal(signal.SIGTERM)
+    (hanging,) = (int(path.read_text()) for path in tmp_path.rglob("*.hangs"))
+    assert is_gone(hanging)
+    sweep.send_signal(signal.SIGTERM)
+    sweep.send_signal(signal.SIGINT)
+    sweep.communicate(timeout=LIMIT_S)
+
+    assert sweep.returncode == 128 + signal.SIGTERM
+    check_kept(tmp_path)
+
+
+def test_nohup_is_respected(tmp_path):
+    ignoring = ["/bin/sh", "-c", f"trap '' HUP; exec {shlex.join(words(tmp_path, 'seed=0,1', 'jobs=1'))}"]
+    sweep = started(tmp_path, ignoring)
+    sweep.send_signal(signal.SIGHUP)
+    sweep.send_signal(signal.SIGTERM)
+    sweep.communicate(timeout=LIMIT_S)
+
+    assert sweep.returncode == 128 + signal.SIGTERM
+
+
+def test_what_nobody_foresaw_is_one_sentence_with_a_file_and_the_tables_are_there(tmp_path):
+    command = words(tmp_path, "break=run", "seed=0")
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+    assert done.returncode == 70
+    (file,) = (tmp_path / "lora_vs_full").glob("sweep-error-*.txt")
+    assert done.stderr == (
+        f"Unforeseen LookupError: nobody foresaw this. The full text is in {file}. Please report it with that file.\n"
+    )
+    assert "Traceback" in file.read_text()
+    assert "_run_trials" in file.read_text()
+    check_kept(tmp_path)
+
+
+def test_tables_that_cannot_be_written_after_a_signal_do_not_change_the_exit_code(tmp_path):
+    sweep = started(tmp_path, words(tmp_path, "break=tables", "seed=0,1", "jobs=1"))
+    sweep.send_signal(signal.SIGINT)
+    _, errors = sweep.communicate(timeout=LIMIT_S)
+
+    assert sweep.returncode == 130
+    assert [line.split(".")[0] for line in errors.splitlines()] == [
+        "Unforeseen LookupError: nobody foresaw this",
+        "Interrupted",
+    ]
+    assert len(list((tmp_path / "lora_vs_full" / "records").glob("*.json"))) == 1

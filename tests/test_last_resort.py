@@ -1,0 +1,113 @@
+"""Every command ends with one sentence per fault and with an exit code of docs/exit_codes.md."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from profiler.command_line import as_command
+from profiler.domain import errors
+from profiler.storage.last_resort import UnforeseenError, last_resort
+
+PAGE = Path(__file__).parents[1] / "docs" / "exit_codes.md"
+
+
+def unforeseen(*_positional: object, **_how: object) -> None:
+    raise LookupError("nobody\nforesaw this")
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "broken", "words"),
+    [
+        ("sweep", "profiler.sweep.main._prepare", ["+grid=lora_vs_full"]),
+        ("report", "profiler.report._check_folder", ["."]),
+        ("estimate", "profiler.estimate.main.answer", ["model=tiny"]),
+        ("replay", "profiler.replay.main._replay", ["."]),
+        ("accuracy", "profiler.accuracy.main._settings", ["limit=1"]),
+        ("campaign", "profiler.campaign.main._lines", ["list"]),
+    ],
+)
+def test_what_nobody_foresaw_is_one_sentence_with_a_file_and_70(name, broken, words, temporary, monkeypatch, capsys):
+    # Not by its dotted name: `profiler.sweep.main` is also a function.
+    module, _, function = broken.rpartition(".")
+    monkeypatch.setattr(import_module(module), function, unforeseen)
+    assert import_module(module).main(words) == 70
+
+    (file,) = temporary.glob(f"{name}-error-*.txt")
+    captured = capsys.readouterr()
+    assert captured.err == (
+        f"Unforeseen LookupError: nobody. The full text is in {file}. Please report it with that file.\n"
+    )
+    assert "Traceback" in file.read_text()
+    assert "foresaw this" in file.read_text()
+
+
+def test_a_folder_that_takes_no_file_is_replaced_by_that_for_temporary_files(temporary):
+    said = f"The full text is in {temporary}"
+    with pytest.raises(UnforeseenError, match=said), last_resort("sweep", folder=Path("/proc/none")):
+        unforeseen()
+
+
+def test_without_a_disk_the_text_is_in_the_sentence():
+    said = r"could not be written[^\n]*\n(.*\n)*LookupError: nobody"
+    with pytest.raises(UnforeseenError, match=said), last_resort("worker", file=Path("/proc/none/file")):
+        unforeseen()
+
+
+_WAITING = """
+import sys, time
+from profiler.command_line import as_command
+
+@as_command("made up", when_interrupted="More.")
+def main():
+    print("on", flush=True)
+    time.sleep(600)
+    return 0
+
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_any_command_ends_at_a_signal_with_128_and_its_number(number):
+    with subprocess.Popen(
+        [sys.executable, "-c", _WAITING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "on\n"
+        process.send_signal(number)
+        _, said = process.communicate()
+    assert process.returncode == 128 + number
+    assert said == ("Interrupted. More.\n" if number is signal.SIGINT else f"Interrupted by {number.name}. More.\n")
+
+
+def test_handlers_are_as_before_afterwards():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+
+    @as_command("made up")
+    def main() -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 0
+
+    assert main() == 143
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_the_page_has_every_exit_code_once():
+    codes = [int(code) for code in re.findall(r"^\| (\d+) \|", PAGE.read_text(), re.MULTILINE)]
+    ours = {value for name, value in vars(errors).items() if name.startswith("EXIT_") and name != "EXIT_SIGNAL_BASE"}
+    assert len(codes) == len(set(codes))
+    assert {*ours, errors.ProfilerError.exit_code} == set(codes)
+    assert "| 128 + n |" in PAGE.read_text()
