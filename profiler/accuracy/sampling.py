@@ -50,6 +50,7 @@ AXES: Mapping[str, Sequence[object]] = {
         ("q_proj", "v_proj"),
         ("q_proj", "k_proj", "o_proj", "up_proj", "down_proj"),
         ("gate_proj", "up_proj", "down_proj"),
+        ("embed_tokens", "v_proj"),
     ),
     "optim": ("adamw_torch_fused", "adamw_torch", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"),
     "num_generations": (2, 4, 8, 16),
@@ -80,7 +81,7 @@ AXES: Mapping[str, Sequence[object]] = {
 """Values of each key. Each key is sampled by itself and each entry is equally likely; an entry that is listed twice is
 twice as likely.
 
-All entries are literal, so that a new model, card or optimizer does not change a kept sample. Small cards end in
+trl refuses an adapter on `lm_head`. All entries are literal, so that a new model, card or optimizer does not change a kept sample. Small cards end in
 out-of-memory; what is compared is what a trial requires of an unlimited card.
 """
 

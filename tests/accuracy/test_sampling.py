@@ -9,12 +9,23 @@ from hypothesis import strategies as st
 from profiler.accuracy.rivals import accelerate_bytes, verl_report_bytes
 from profiler.accuracy.sampling import AXES, FIXED, architecture_of, draw, drawn_text, read_drawn
 from profiler.analytical import estimate
+from profiler.config.architecture import PROJECTION_NAMES
 from profiler.config.identity import SPEC_KEYS
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import Attention, Backend, Dtype, Lengths, Logprobs, Rollout, TrialSpec, Tuning
+from profiler.domain.trial import (
+    ALL_LINEAR,
+    Attention,
+    Backend,
+    Dtype,
+    Lengths,
+    Logprobs,
+    Rollout,
+    TrialSpec,
+    Tuning,
+)
 
 _SEED = 2029
 _DRAWN = draw(500, seed=_SEED)
@@ -55,6 +66,8 @@ def test_every_key_is_sampled_or_fixed():
 def test_other_keys_take_all_their_values():
     assert {spec.alloc_conf for spec in _DRAWN} == {text or "" for text in AXES["alloc_conf"]}
     assert {(spec.dtype, spec.bf16) for spec in _DRAWN} == {(dtype, bf16) for dtype in Dtype for bf16 in (True, False)}
+    names = {name for targets in AXES["lora_target_modules"] for name in targets}
+    assert names == {ALL_LINEAR, *PROJECTION_NAMES, "embed_tokens"}, _WIDEN
     for key in ("beta", "steps", "num_generations", "max_prompt_length", "max_completion_length"):
         assert {getattr(spec, key) for spec in _DRAWN} == set(AXES[key]), key
     most = Counter(spec.model for spec in _DRAWN).most_common(1)[0][1]
