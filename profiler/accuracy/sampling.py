@@ -81,8 +81,8 @@ AXES: Mapping[str, Sequence[object]] = {
 """Values of each key. Each key is sampled by itself and each entry is equally likely; an entry that is listed twice is
 twice as likely.
 
-trl refuses an adapter on `lm_head`. All entries are literal, so that a new model, card or optimizer does not change a kept sample. Small cards end in
-out-of-memory; what is compared is what a trial requires of an unlimited card.
+trl refuses an adapter on `lm_head`. All entries are literal, so that a new model, card or optimizer does not change a
+kept sample. Small cards end in out-of-memory; what is compared is what a trial requires of an unlimited card.
 """
 
 FIXED: Mapping[str, object] = {"backend": "simulated", "weights": "random", "dataset": None, "seed": 0}
