@@ -20,6 +20,7 @@ from profiler.analytical.trained import (
     computed_bytes,
     element_bytes,
     lora_rank,
+    stream_bytes,
     trains_everything,
 )
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
@@ -37,7 +38,7 @@ def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count) -> Count:
     type of the residual stream. The output is saved by whoever takes it. By hand, T = 10, width = 8 in bfloat16, full:
     10 x (8 x 4 + 4 + 8 x 2) = 520 B.
     """
-    normalised = element_bytes(spec).weight * width if trains_everything(spec) else 0
+    normalised = element_bytes(spec).stream * width if trains_everything(spec) else 0
     return positions * (FLOAT32_BYTES * width + FLOAT32_BYTES + normalised)
 
 
@@ -100,19 +101,19 @@ def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, posit
         names = {part.name for part in adapted}
         shared = hidden * (bool(names.intersection(_ATTENTION_INPUTS)) + bool(names.intersection(_MLP_INPUTS)))
         own = sum(part.in_features for part in adapted)
-        kept = where(sizes.weight > sizes.adapter, own, shared + inner * ("down_proj" in names))
+        kept = where(sizes.stream > sizes.adapter, own, shared + inner * ("down_proj" in names))
         return positions * (kept * sizes.adapter + low_rank)
     element = where(spec.bf16, sizes.compute, sizes.adapter)
     return positions * (sum(part.in_features for part in adapted) * element + low_rank)
 
 
 def linear_output_bytes(spec: TrialKeys, *, autocast: Truth = True) -> Count:
-    """Bytes of one value that a linear layer gives: `computed_bytes`, but 4-bit layers keep the weights' own.
+    """Bytes of one value that a linear layer returns: `computed_bytes`, but 4-bit layers return their input's type.
 
-    Source: `Linear4bit.forward` in bitsandbytes computes in `bnb_4bit_compute_dtype`, which is the model's type here.
+    Source: `Linear4bit.forward` in bitsandbytes, `.to(inp_dtype)`.
     """
     if spec.tuning is Tuning.QLORA:
-        return element_bytes(spec).weight
+        return stream_bytes(spec, autocast=autocast)
     return computed_bytes(spec, autocast=autocast)
 
 
@@ -160,7 +161,7 @@ def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch
 
 def layer_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """What checkpointing keeps of a layer: its input, [T, H] in the residual stream's type."""
-    return batch.positions * architecture.hidden_size * element_bytes(spec).weight
+    return batch.positions * architecture.hidden_size * element_bytes(spec).stream
 
 
 def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -172,7 +173,7 @@ def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     """
     sizes, inner, hidden = element_bytes(spec), architecture.intermediate_size, architecture.hidden_size
     wide = batch.positions * inner * linear_output_bytes(spec)
-    stream = 2 * batch.positions * hidden * sizes.weight
+    stream = 2 * batch.positions * hidden * sizes.stream
     if trains_everything(spec):
         return stream + larger(2 * wide, wide + inner * hidden * sizes.weight)
     adapted = {part.name for part in adapted_projections(architecture, spec.lora_target_modules or ())}
@@ -188,7 +189,7 @@ def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
     sizes, positions = element_bytes(spec), batch.positions
     gone = mlp_saved_bytes(spec, architecture, positions) + norm_saved_bytes(spec, positions, architecture.hidden_size)
     passing = scores_backward_bytes(spec, architecture, batch) - saved_scores_bytes(spec, architecture, batch)
-    in_all = passing + 2 * positions * architecture.hidden_size * sizes.weight - gone
+    in_all = passing + 2 * positions * architecture.hidden_size * sizes.stream - gone
     return where(makes_scores(spec, architecture, batch, sizes.compute), in_all, 0)
 
 
@@ -206,7 +207,7 @@ def down_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     The residual stream and the MLP's input, [T, H] each. An adapter in float32 also takes the product, [T, I], in its
     own type before autocast casts it back to what is saved.
     """
-    stream = 2 * batch.positions * architecture.hidden_size * element_bytes(spec).weight
+    stream = 2 * batch.positions * architecture.hidden_size * element_bytes(spec).stream
     return stream + batch.positions * architecture.intermediate_size * _down_input_bytes(spec, architecture)
 
 
@@ -215,7 +216,7 @@ def remaking_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) ->
 
     As the first forward, and the gradient that waits for it and the down projection's result, [T, H] each.
     """
-    waiting = 2 * batch.positions * architecture.hidden_size * element_bytes(spec).weight
+    waiting = 2 * batch.positions * architecture.hidden_size * element_bytes(spec).stream
     return waiting + down_forward_bytes(spec, architecture, batch)
 
 
@@ -266,11 +267,13 @@ def layer_without_gradient_bytes(
     inner = 3 * linear_output_bytes(spec, autocast=autocast)
     if spec.tuning is not Tuning.FULL:
         inner = where(adapted, larger(inner, _adapted_mlp_bytes(spec, architecture, autocast=autocast)), inner)
-    mlp = batch.positions * (4 * architecture.hidden_size * sizes.weight + inner * architecture.intermediate_size)
-    mlp = mlp + held_scores_bytes(spec, architecture, batch)
+    stream = stream_bytes(spec, autocast=autocast)
+    wide = inner * architecture.intermediate_size
+    mlp = batch.positions * (architecture.hidden_size * (sizes.weight + 3 * stream) + wide)
+    mlp = mlp + held_scores_bytes(spec, architecture, batch, autocast=autocast)
     passing = scores_forward_bytes(spec, architecture, batch, autocast=autocast)
     streams = batch.positions * (
-        3 * architecture.hidden_size * sizes.weight
+        architecture.hidden_size * (sizes.weight + 2 * stream)
         + query_width(architecture) * query_side_element_bytes(spec, autocast=autocast)
     )
     return larger(mlp, where(passing > 0, streams + passing, 0))

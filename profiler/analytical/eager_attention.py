@@ -9,7 +9,7 @@ softmax taken of a float32 copy and into float32, and that once more in the comp
 from profiler.analytical.batch import Batch
 from profiler.analytical.parameters import query_width
 from profiler.analytical.quantities import Count, Truth, both, negated, where
-from profiler.analytical.trained import FLOAT32_BYTES, computed_bytes, element_bytes, trains_everything
+from profiler.analytical.trained import FLOAT32_BYTES, computed_bytes, element_bytes, stream_bytes, trains_everything
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.trial import Attention
 
@@ -39,7 +39,7 @@ def saved_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     return scores(architecture, batch) * (FLOAT32_BYTES + where(compute < FLOAT32_BYTES, compute, 0))
 
 
-def held_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+def held_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Truth) -> Count:
     """The softmax that eager attention returns beside its output, in the queries' type; 0 for other kernels.
 
     The rotary embedding gives queries the residual stream's type. By hand, one row of 8 tokens, 2 heads, bfloat16:
@@ -49,7 +49,7 @@ def held_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
     """
     if spec.attn_implementation is not Attention.EAGER:
         return 0
-    return scores(architecture, batch) * element_bytes(spec).weight
+    return scores(architecture, batch) * stream_bytes(spec, autocast=autocast)
 
 
 def query_side_element_bytes(spec: TrialKeys, *, autocast: Truth) -> Count:
@@ -58,14 +58,13 @@ def query_side_element_bytes(spec: TrialKeys, *, autocast: Truth) -> Count:
     Eager: queries, and keys and values repeated to all query heads; the rotary embedding gives the first two the
     weights' type. SDPA without a kernel: queries before and after scaling, repeated keys and values, in one type.
 
-    By hand, float32 under autocast: eager 4 + 4 + 2 = 10 B; bfloat16, eager: 6 B; SDPA in float32: 16 B.
+    By hand, float32 or float16 under autocast: eager 4 + 4 + 2 = 10 B; bfloat16, eager: 6 B; SDPA in float32: 16 B.
 
     Source: `_scaled_dot_product_attention_math` in `aten/src/ATen/native/transformers/attention.cpp`.
     """
-    sizes = element_bytes(spec)
     compute = computed_bytes(spec, autocast=autocast)
     if spec.attn_implementation is Attention.EAGER:
-        return 2 * sizes.weight + compute
+        return 2 * stream_bytes(spec, autocast=autocast) + compute
     return 4 * compute
 
 
@@ -76,10 +75,9 @@ def scores_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
 
     Source: `softmax` in `aten/src/ATen/native/SoftMax.cpp`, which converts its input first (only float16's is fused).
     """
-    sizes = element_bytes(spec)
-    # Eager adds a mask in the weights' type, which widens what autocast made.
+    # Queries have the stream's type and the mask that eager adds has the weights': both widen what autocast made.
     wide = spec.attn_implementation is Attention.EAGER
-    compute = sizes.weight if wide else computed_bytes(spec, autocast=autocast)
+    compute = stream_bytes(spec, autocast=autocast) if wide else computed_bytes(spec, autocast=autocast)
     converted = where(compute < FLOAT32_BYTES, FLOAT32_BYTES, 0)
     size = scores(architecture, batch) * (compute + converted + FLOAT32_BYTES)
     return where(makes_scores(spec, architecture, batch, compute), size, 0)

@@ -7,7 +7,7 @@ makes logits a tile at a time, and trl 0.14.0's, which makes them all. N is `sco
 from dataclasses import dataclass
 
 from profiler.analytical.batch import Batch
-from profiler.analytical.quantities import Count, larger, smaller, where
+from profiler.analytical.quantities import Count, both, larger, smaller, where
 from profiler.analytical.trained import FLOAT32_BYTES, INT64_BYTES, element_bytes, trains_everything
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.weights import head_copy_bytes
@@ -81,7 +81,7 @@ def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Hea
     statistics = batch.scored_tokens * (_SAVED_STATISTICS * FLOAT32_BYTES + INT64_BYTES)
     return HeadBytes(
         logits=statistics + loss_bytes(batch),
-        activations=batch.scored_tokens * architecture.hidden_size * sizes.weight,
+        activations=batch.scored_tokens * architecture.hidden_size * sizes.stream,
     )
 
 
@@ -105,12 +105,12 @@ def full_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch
 def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
     """What the head's forward needs above what it keeps, at its highest.
 
-    Fused: one tile, seven float32 statistics a token, the last hidden states, [T, H], and where the weights are wider
-    than what is computed in, a cast chunk of the head and the hidden states of a tile.
+    Fused: one tile, seven float32 statistics a token, the last hidden states, [T, H], and where autocast
+    casts, a cast chunk of the head and the hidden states of a tile.
     Full: the logits of C + 1 positions of all rows, in the output type, until the last row's log-softmax is taken.
     """
     sizes = element_bytes(spec)
-    hidden = batch.positions * architecture.hidden_size * sizes.weight
+    hidden = batch.positions * architecture.hidden_size * sizes.stream
     if spec.logprobs is Logprobs.FULL:
         logits = batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size * sizes.output
         return HeadBytes(logits=logits, activations=hidden)
@@ -137,11 +137,12 @@ def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     if spec.logprobs is Logprobs.FULL:
         one_row = batch.completion_tokens * vocabulary * sizes.output
         return HeadBytes(logits=larger(batch.rows, 2) * one_row)
-    returned = FLOAT32_BYTES + where(sizes.weight < FLOAT32_BYTES, sizes.weight, 0)
+    returned = FLOAT32_BYTES + where(sizes.stream < FLOAT32_BYTES, sizes.stream, 0)
+    fresh = FLOAT32_BYTES + where(sizes.weight < FLOAT32_BYTES, sizes.weight, 0)
     return HeadBytes(
         logits=tile_bytes(batch.scored_tokens, sizes.compute) + cast_chunk_bytes(spec, architecture, batch, chunks=2),
         activations=batch.scored_tokens * hidden * returned,
-        gradients=vocabulary * hidden * returned if trained else 0,
+        gradients=vocabulary * hidden * fresh if trained else 0,
     )
 
 
@@ -149,8 +150,8 @@ def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
     """What log-probabilities without gradient need at their highest.
 
     Fused: as in training's forward, and the compacted hidden states. Full: the logits in the compute type, with the
-    frozen head's copy that made them (a trained one's is in autocast's cache) or, where the types differ, once more in
-    the output type; or the latter with one row's log-softmax.
+    copy of the head that made them (a trained float32 one's is in autocast's cache) or, where the types differ, once
+    more in the output type; or the latter with one row's log-softmax.
     """
     if spec.logprobs is not Logprobs.FULL:
         scratch = head_forward_scratch(spec, architecture, batch)
@@ -160,7 +161,7 @@ def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
     values = batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size
     converted = where(spec.bf16, values * sizes.compute, 0)
     row = batch.completion_tokens * architecture.vocab_size * sizes.output
-    hidden = batch.positions * architecture.hidden_size * sizes.weight
-    copied = 0 if trains_everything(spec) else head_copy_bytes(spec, architecture)
+    hidden = batch.positions * architecture.hidden_size * sizes.stream
+    copied = where(both(trains_everything(spec), sizes.autocast_caches), 0, head_copy_bytes(spec, architecture))
     product = values * sizes.compute + copied
     return HeadBytes(logits=larger(values * sizes.output + larger(converted, row), product), activations=hidden)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from profiler.analytical.parameters import TensorGroup, base_tensors, lora_tensors
-from profiler.analytical.quantities import Count, Truth, looked_up, where
+from profiler.analytical.quantities import Count, Truth, both, holds, looked_up, where
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.trial import Dtype, Tuning
 
@@ -19,29 +19,42 @@ class ElementBytes:
     """Bytes of one value, by what it is."""
 
     weight: Count
-    """Of the model's weights, and of the residual stream, which has their type."""
+    """Of the model's weights, and of the residual stream where no autocast is active."""
+    stream: Count
+    """Of the residual stream under autocast: as the weights, but float32 for float16 weights (`element_bytes`)."""
     compute: Count
     """Of what a matrix product takes and gives: bfloat16 under autocast, else the weights' type."""
     adapter: int
     """Of LoRA matrices."""
     output: Count
     """Of the model's outputs: accelerate's `convert_outputs_to_fp32` makes them float32 under autocast."""
-
-    @property
-    def autocast_casts(self) -> Truth:
-        """Whether autocast has to copy the weights: they are wider than what it computes in."""
-        return self.compute < self.weight
+    autocast_casts: Truth
+    """Whether autocast copies the weights: their type is not the one that it computes in."""
+    autocast_caches: Truth
+    """Whether autocast keeps the copies of trained weights to its end: those of float32 only."""
 
 
 def element_bytes(spec: TrialKeys) -> ElementBytes:
     """Bytes of one value of each kind.
 
+    Float16 weights under autocast: a linear layer returns bfloat16, and added to the float16 stream it makes float32.
+    The embedding alone stays float16.
+
     Adapters: peft's `autocast_adapter_dtype` keeps them in float32 over half-precision weights; over 4-bit weights
     trl's trainer casts them to bfloat16 (`GRPOTrainer.__init__`).
+
+    By hand, float16 under autocast: weight 2, stream 4, compute 2 B.
+
+    Source of what is cached: `cached_cast` in `aten/src/ATen/autocast_mode.cpp` (float32 leaves that require a
+    gradient).
     """
     weight = looked_up(spec.dtype, _DTYPE_BYTES.__getitem__)
+    widened = both(spec.bf16, holds(spec.dtype, lambda dtype: dtype is Dtype.FLOAT16))
     return ElementBytes(
         weight=weight,
+        stream=where(widened, FLOAT32_BYTES, weight),
+        autocast_casts=both(spec.bf16, holds(spec.dtype, lambda dtype: dtype is not Dtype.BFLOAT16)),
+        autocast_caches=both(spec.bf16, holds(spec.dtype, lambda dtype: dtype is Dtype.FLOAT32)),
         compute=where(spec.bf16, BFLOAT16_BYTES, weight),
         adapter=BFLOAT16_BYTES if spec.tuning is Tuning.QLORA else FLOAT32_BYTES,
         output=where(spec.bf16, FLOAT32_BYTES, weight),
@@ -66,6 +79,15 @@ def computed_bytes(spec: TrialKeys, *, autocast: Truth) -> Count:
     """
     sizes = element_bytes(spec)
     return sizes.compute if trains_everything(spec) else where(autocast, sizes.compute, sizes.weight)
+
+
+def stream_bytes(spec: TrialKeys, *, autocast: Truth) -> Count:
+    """Bytes of one value of the residual stream, with autocast around the model or not (as `computed_bytes`).
+
+    By hand, LoRA over float16 weights with `bf16`: 4 B where autocast is, 2 B in the rollout.
+    """
+    sizes = element_bytes(spec)
+    return sizes.stream if trains_everything(spec) else where(autocast, sizes.stream, sizes.weight)
 
 
 def trained_tensors(spec: TrialKeys, architecture: DecoderShape) -> tuple[TensorGroup, ...]:

@@ -71,11 +71,11 @@ def adapter_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
 def autocast_cache_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Copies of weights that autocast makes during one forward and holds until its end.
 
-    Every linear layer's weight wider than bfloat16 is cast once: trained ones are kept in autocast's cache, frozen ones
-    by the matrix product that saves them for backward. Adapters in float32 always are. The LM head is cast a tile at a
-    time by the fused log-probabilities, so it is not in here.
+    Every linear layer's weight that is not bfloat16 is cast once: trained ones of float32 are kept in autocast's cache,
+    others by the matrix product that saves them for backward. Adapters in float32 always are. The LM head is cast a
+    tile at a time by the fused log-probabilities, so it is not in here.
 
-    With checkpointing frozen float32 weights are not kept: see `autocast_forward_bytes`.
+    With checkpointing copies outside the cache are not kept: see `autocast_forward_bytes`.
 
     By hand, qwen2.5-0.5b with LoRA of rank 16 on all linear layers: 8,798,208 x 2 B = 17,596,416 B.
     """
@@ -84,40 +84,45 @@ def autocast_cache_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     if spec.tuning is not Tuning.QLORA:
         linear = sum(part.weights for part in projections(architecture)) * architecture.num_hidden_layers
         copied = where(sizes.autocast_casts, linear, 0)
-    return where(spec.bf16, copied * sizes.compute, 0) + _adapter_casts(spec, architecture)
+    return copied * sizes.compute + _adapter_casts(spec, architecture)
 
 
 def autocast_forward_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Copies of weights at the end of a training forward: the cache of `autocast_cache_bytes`.
 
-    Only what requires a gradient is in autocast's cache. A frozen weight's copy lives as long as autograd saves it, and
-    under checkpointing nothing of the first forward is saved: there one copy at a time remains, the largest.
+    Only float32 that requires a gradient is in autocast's cache. Another copy, of a frozen or a float16 weight, lives
+    as long as autograd saves it, and under checkpointing nothing of the first forward is saved: there one copy at a
+    time remains, the largest.
 
     By hand, qwen2.5-0.5b in float32 with LoRA of rank 16 and checkpointing: 8,798,208 x 2 B for the adapters and
     896 x 4,864 x 2 B for the largest matrix, 26,312,704 B.
     """
     sizes = element_bytes(spec)
-    if trains_everything(spec) or not spec.gradient_checkpointing:
-        return autocast_cache_bytes(spec, architecture)
+    cached = autocast_cache_bytes(spec, architecture)
+    if not spec.gradient_checkpointing:
+        return cached
     adapters = _adapter_casts(spec, architecture)
     if spec.tuning is Tuning.QLORA:
         return adapters
     largest = larger(0, *(part.weights for part in projections(architecture)))
-    return adapters + where(both(spec.bf16, sizes.autocast_casts), largest * sizes.compute, 0)
+    one = adapters + where(sizes.autocast_casts, largest * sizes.compute, 0)
+    return where(sizes.autocast_caches, cached, one) if trains_everything(spec) else one
 
 
 def autocast_scoring_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Copies that autocast keeps while the policy scores without gradient: of what is trained, as in its cache.
 
-    A frozen weight's copy goes with its product. By hand, as in `autocast_cache_bytes`: 17,596,416 B.
+    The copy of a frozen weight, or of one in float16, goes with its product. By hand, as in `autocast_cache_bytes`:
+    17,596,416 B.
     """
     if trains_everything(spec):
-        return autocast_cache_bytes(spec, architecture) + head_copy_bytes(spec, architecture)
+        copies = autocast_cache_bytes(spec, architecture) + head_copy_bytes(spec, architecture)
+        return where(element_bytes(spec).autocast_caches, copies, 0)
     return _adapter_casts(spec, architecture)
 
 
 def head_cast_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """The whole LM head in the type that autocast computes in; 0 where weights are no wider than that.
+    """The whole LM head in the type that autocast computes in; 0 where weights have that type.
 
     By hand, H = 8, V = 100, float32 under autocast: 100 x 8 x 2 = 1,600 B.
     """

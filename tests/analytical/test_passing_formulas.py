@@ -32,9 +32,15 @@ from profiler.analytical.head import (
     score_scratch,
     tile_bytes,
 )
-from profiler.analytical.rollout import growth_copy_bytes, kv_cache_bytes, kv_element_bytes, sampling_bytes
+from profiler.analytical.rollout import (
+    growth_copy_bytes,
+    kv_cache_bytes,
+    kv_element_bytes,
+    last_logits_bytes,
+    sampling_bytes,
+)
 from profiler.analytical.standing import input_bytes
-from profiler.analytical.trained import computed_bytes
+from profiler.analytical.trained import computed_bytes, element_bytes, stream_bytes
 from profiler.analytical.training_pass import attention_mask_bytes, stack_saved_bytes
 from profiler.domain.trial import (
     ALL_LINEAR,
@@ -228,8 +234,8 @@ def test_what_stands_beside_scores_by_hand(toy):
     wide = replace(_FULL, dtype=Dtype.FLOAT32, bf16=False)
     cast = replace(eager, dtype=Dtype.FLOAT32, bf16=True)
 
-    assert held_scores_bytes(eager, toy, _batch()) == 256
-    assert held_scores_bytes(_FULL, toy, _batch()) == 0
+    assert held_scores_bytes(eager, toy, _batch(), autocast=True) == 256
+    assert held_scores_bytes(_FULL, toy, _batch(), autocast=True) == 0
     assert query_side_element_bytes(eager, autocast=True) == 6
     assert query_side_element_bytes(cast, autocast=True) == 10
     assert query_side_element_bytes(wide, autocast=False) == 16
@@ -318,3 +324,37 @@ def test_four_bit_layers_keep_the_weights_type(toy):
     assert mlp_saved_bytes(replace(_LORA, dtype=Dtype.FLOAT32), toy, 10) == 3 * 10 * 16 * 2
     # float32 inputs are cast for each adapter: q, k, v, gate, up and o take 8 features, down 16, and A gives 2 each
     assert linear_inputs_saved_bytes(qlora, toy, 10) == 10 * (6 * 8 + 16 + 7 * 2) * 2
+
+
+_HALF = replace(_FULL, dtype=Dtype.FLOAT16, bf16=True)
+
+
+def test_float16_under_autocast_by_hand(toy, half_billion):
+    sizes, batch = element_bytes(_HALF), _batch(rows=1, tokens=10)
+    scored = Batch(rows=1, prompt_tokens=4, completion_tokens=10, scored_tokens=10, has_mask=False)
+    lora = replace(_LORA, dtype=Dtype.FLOAT16, bf16=True)
+
+    assert (sizes.weight, sizes.stream, sizes.compute, sizes.output) == (2, 4, 2, 4)
+    assert sizes.autocast_casts
+    assert not sizes.autocast_caches
+    assert (stream_bytes(lora, autocast=True), stream_bytes(lora, autocast=False)) == (4, 2)
+    assert (kv_element_bytes(_HALF), kv_element_bytes(lora)) == (4, 2)
+    # the normalised input is as wide as the stream; q, k, v, gate and up cast it each
+    assert norm_saved_bytes(_HALF, 10, 8) == 10 * (8 * 4 + 4 + 8 * 4)
+    assert linear_inputs_saved_bytes(_HALF, toy, 10) == 10 * (5 * 8 + 16) * 2
+    # the embedding alone is float16
+    assert layer_without_gradient_bytes(_HALF, toy, batch, adapted=False, autocast=True) == 10 * (
+        8 * (2 + 3 * 4) + 3 * 16 * 2
+    )
+    # the hidden states' gradient is float32, the head's is made in float32 and returned in float16
+    assert head_backward_scratch(_HALF, toy, scored).activations == 10 * 8 * 4
+    assert head_backward_scratch(_HALF, toy, scored).gradients == 100 * 8 * 6
+    assert last_logits_bytes(_HALF, half_billion) == 24_309_760
+
+
+@given(rows=st.integers(1, 16), tokens=st.integers(6, 3000), has_mask=st.booleans())
+def test_float16_under_autocast_computes_as_float32_does(toy, rows, tokens, has_mask):
+    batch, wide = _batch(rows, tokens, has_mask), replace(_FULL, dtype=Dtype.FLOAT32, bf16=True)
+
+    assert layer_saved_bytes(_HALF, toy, batch) == layer_saved_bytes(wide, toy, batch)
+    assert layer_saved_bytes(replace(_HALF, bf16=False), toy, batch) == layer_saved_bytes(_FULL, toy, batch)
