@@ -4,16 +4,19 @@ Counted tensor by tensor in transformers' `modeling_qwen2.py` (Llama's is the sa
 keys) as autograd saves them. T is `batch.positions`.
 """
 
+from collections.abc import Sequence
+
 from profiler.analytical.batch import Batch
 from profiler.analytical.eager_attention import (
     held_scores_bytes,
     makes_scores,
-    query_side_element_bytes,
+    query_side_bytes,
+    query_side_saved_bytes,
     saved_scores_bytes,
     scores_backward_bytes,
     scores_forward_bytes,
 )
-from profiler.analytical.parameters import adapted_projections, key_width, query_width
+from profiler.analytical.parameters import Projection, adapted_projections, key_width, query_width
 from profiler.analytical.quantities import Count, Truth, larger, where, whole_units
 from profiler.analytical.trained import (
     FLOAT32_BYTES,
@@ -48,8 +51,8 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     - no mask (flash, cuDNN): keys and values of their own heads; a float32 log-sum-exp for each query;
     - a mask (memory-efficient, cuDNN): keys and values repeated to all query heads, and the mask in the compute type,
       [rows, 1, L, L] with L rounded up to 8, converted anew in every layer;
-    - eager, or no kernel but products (`makes_scores`): repeated keys and values, the scores' softmax in float32 and
-      once more in the compute type.
+    - eager, or no kernel but products (`makes_scores`): repeated keys and values, the scores' softmax in float32 and,
+      of eager, once more in the compute type.
 
     By hand, one row of 8 tokens, 2 query heads and 1 key head of 4, bfloat16: 8 x (8 + 4 + 4 + 8) x 2 + 2 x 8 x 4 =
     448 B without a mask, 8 x 32 x 2 + 64 + 8 x 8 x 2 = 704 B with one.
@@ -63,7 +66,7 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     heads, width = architecture.num_attention_heads, batch.width
     queries, keys = query_width(architecture), key_width(architecture)
     statistics = FLOAT32_BYTES * batch.rows * heads * width
-    with_scores = batch.positions * 4 * queries * compute + saved_scores_bytes(spec, architecture, batch)
+    with_scores = query_side_saved_bytes(spec, architecture, batch) + saved_scores_bytes(spec, architecture, batch)
     if spec.attn_implementation is Attention.EAGER:
         return with_scores
     own_heads = batch.positions * 2 * (queries + keys) * compute + statistics
@@ -75,7 +78,7 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     mask = batch.rows * width * aligned * compute
     masked = batch.positions * 4 * queries * compute + statistics + mask
     fitting = where(batch.has_mask, masked, own_heads)
-    return where(makes_scores(spec, architecture, batch, compute), with_scores, fitting)
+    return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), with_scores, fitting)
 
 
 def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -90,21 +93,50 @@ def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, posit
 
     By hand, T = 10, H = 8, I = 16 in bfloat16, full: 10 x (8 + 8 + 16) x 2 = 640 B.
     """
+    return attention_inputs_saved_bytes(spec, architecture, positions) + other_inputs_saved_bytes(
+        spec, architecture, positions
+    )
+
+
+def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Of `linear_inputs_saved_bytes`, those of q, k and v.
+
+    By hand, T = 10, H = 8 in bfloat16, full: 10 x 8 x 2 = 160 B.
+    """
+    sizes, hidden = element_bytes(spec), architecture.hidden_size
+    if trains_everything(spec):
+        return positions * where(sizes.autocast_casts, 3, 1) * hidden * sizes.compute
+    adapted = _adapted(spec, architecture, _ATTENTION_INPUTS)
+    low_rank = len(adapted) * lora_rank(spec) * sizes.compute
+    if spec.tuning is Tuning.QLORA:
+        kept = where(sizes.stream > sizes.adapter, len(adapted) * hidden, bool(adapted) * hidden)
+        return positions * (kept * sizes.adapter + low_rank)
+    return positions * (len(adapted) * hidden * where(spec.bf16, sizes.compute, sizes.adapter) + low_rank)
+
+
+def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Of `linear_inputs_saved_bytes`, those of o, gate, up and down.
+
+    By hand, T = 10, H = 8, I = 16 in bfloat16, full: 10 x (8 + 16) x 2 = 480 B.
+    """
     sizes = element_bytes(spec)
     hidden, inner = architecture.hidden_size, architecture.intermediate_size
     if trains_everything(spec):
-        copies = where(sizes.autocast_casts, 5, 2)
-        return positions * (copies * hidden + inner) * sizes.compute
-    adapted = adapted_projections(architecture, spec.lora_target_modules or ())
-    low_rank = len(adapted) * (lora_rank(spec)) * sizes.compute
+        return positions * (where(sizes.autocast_casts, 2, 1) * hidden + inner) * sizes.compute
+    adapted = _adapted(spec, architecture, ("o_proj", *_MLP_INPUTS, "down_proj"))
+    low_rank = len(adapted) * lora_rank(spec) * sizes.compute
+    own = sum(part.in_features for part in adapted)
     if spec.tuning is Tuning.QLORA:
         names = {part.name for part in adapted}
-        shared = hidden * (bool(names.intersection(_ATTENTION_INPUTS)) + bool(names.intersection(_MLP_INPUTS)))
-        own = sum(part.in_features for part in adapted)
-        kept = where(sizes.stream > sizes.adapter, own, shared + inner * ("down_proj" in names))
-        return positions * (kept * sizes.adapter + low_rank)
-    element = where(spec.bf16, sizes.compute, sizes.adapter)
-    return positions * (sum(part.in_features for part in adapted) * element + low_rank)
+        shared = hidden * bool(names.intersection(_MLP_INPUTS)) + inner * ("down_proj" in names)
+        return positions * (where(sizes.stream > sizes.adapter, own, shared) * sizes.adapter + low_rank)
+    return positions * (own * where(spec.bf16, sizes.compute, sizes.adapter) + low_rank)
+
+
+def _adapted(spec: TrialKeys, architecture: DecoderShape, names: Sequence[str]) -> tuple[Projection, ...]:
+    """The linear layers among `names` that have an adapter."""
+    found = adapted_projections(architecture, spec.lora_target_modules or ())
+    return tuple(part for part in found if part.name in names)
 
 
 def linear_output_bytes(spec: TrialKeys, *, autocast: Truth = True) -> Count:
@@ -182,15 +214,19 @@ def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
 
 
 def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """What attention's backward holds above the layer's saved activations, the MLP's being gone, where it makes scores.
+    """What attention's backward holds above the layer's saved activations, where it makes scores.
 
-    Negative or 0 where the MLP's backward is higher, and for other kernels, whose scratch is left out.
+    What the MLP, its norm and the output projection saved is gone, and the gradient of the values has taken their
+    place; the gradient of the residual stream waits. Negative or 0 where the MLP's backward is higher, and for other
+    kernels, whose scratch is left out.
     """
     sizes, positions = element_bytes(spec), batch.positions
     gone = mlp_saved_bytes(spec, architecture, positions) + norm_saved_bytes(spec, positions, architecture.hidden_size)
+    gone = gone + other_inputs_saved_bytes(spec, architecture, positions)
+    gone = gone + positions * query_width(architecture) * sizes.compute
     passing = scores_backward_bytes(spec, architecture, batch) - saved_scores_bytes(spec, architecture, batch)
-    in_all = passing + 2 * positions * architecture.hidden_size * sizes.stream - gone
-    return where(makes_scores(spec, architecture, batch, sizes.compute), in_all, 0)
+    in_all = passing + positions * architecture.hidden_size * sizes.stream - gone
+    return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), in_all, 0)
 
 
 def norm_backward_bytes(architecture: DecoderShape, batch: Batch) -> Count:
@@ -272,8 +308,6 @@ def layer_without_gradient_bytes(
     mlp = batch.positions * (architecture.hidden_size * (sizes.weight + 3 * stream) + wide)
     mlp = mlp + held_scores_bytes(spec, architecture, batch, autocast=autocast)
     passing = scores_forward_bytes(spec, architecture, batch, autocast=autocast)
-    streams = batch.positions * (
-        architecture.hidden_size * (sizes.weight + 2 * stream)
-        + query_width(architecture) * query_side_element_bytes(spec, autocast=autocast)
-    )
+    streams = batch.positions * architecture.hidden_size * (sizes.weight + 2 * stream)
+    streams = streams + query_side_bytes(spec, architecture, batch, autocast=autocast)
     return larger(mlp, where(passing > 0, streams + passing, 0))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from profiler.analytical.parameters import TensorGroup, base_tensors, lora_tensors
-from profiler.analytical.quantities import Count, Truth, both, holds, looked_up, where
+from profiler.analytical.quantities import Count, Truth, both, either, holds, looked_up, where
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.trial import Dtype, Tuning
 
@@ -79,6 +79,12 @@ def computed_bytes(spec: TrialKeys, *, autocast: Truth) -> Count:
     """
     sizes = element_bytes(spec)
     return sizes.compute if trains_everything(spec) else where(autocast, sizes.compute, sizes.weight)
+
+
+def computes_in_bfloat16(spec: TrialKeys, *, autocast: Truth) -> Truth:
+    """Whether matrix products are in bfloat16, with autocast around the model or not (as `computed_bytes`)."""
+    active = spec.bf16 if trains_everything(spec) else both(autocast, spec.bf16)
+    return either(active, holds(spec.dtype, lambda dtype: dtype is Dtype.BFLOAT16))
 
 
 def stream_bytes(spec: TrialKeys, *, autocast: Truth) -> Count:
