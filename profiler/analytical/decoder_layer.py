@@ -18,6 +18,7 @@ from profiler.analytical.eager_attention import (
 )
 from profiler.analytical.parameters import Projection, adapted_projections, key_width, query_width
 from profiler.analytical.quantities import Count, Truth, larger, where, whole_units
+from profiler.analytical.rounding import block_of
 from profiler.analytical.trained import (
     FLOAT32_BYTES,
     computed_bytes,
@@ -41,8 +42,9 @@ def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count) -> Count:
     type of the residual stream. The output is saved by whoever takes it. By hand, T = 10, width = 8 in bfloat16, full:
     10 x (8 x 4 + 4 + 8 x 2) = 520 B.
     """
-    normalised = element_bytes(spec).stream * width if trains_everything(spec) else 0
-    return positions * (FLOAT32_BYTES * width + FLOAT32_BYTES + normalised)
+    block, values = block_of(spec), positions * width
+    normalised = block(values * element_bytes(spec).stream) if trains_everything(spec) else 0
+    return block(values * FLOAT32_BYTES) + block(positions * FLOAT32_BYTES) + normalised
 
 
 def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -65,18 +67,21 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     compute = element_bytes(spec).compute
     heads, width = architecture.num_attention_heads, batch.width
     queries, keys = query_width(architecture), key_width(architecture)
-    statistics = FLOAT32_BYTES * batch.rows * heads * width
+    block = block_of(spec)
+    statistics = block(FLOAT32_BYTES * batch.rows * heads * width)
+    one_query, one_key = block(batch.positions * queries * compute), block(batch.positions * keys * compute)
     with_scores = query_side_saved_bytes(spec, architecture, batch) + saved_scores_bytes(spec, architecture, batch)
     if spec.attn_implementation is Attention.EAGER:
         return with_scores
-    own_heads = batch.positions * 2 * (queries + keys) * compute + statistics
+    own_heads = 2 * (one_query + one_key) + statistics
     if spec.attn_implementation is Attention.FLASH_ATTENTION_2:
         real = batch.rows * batch.prompt_tokens + batch.scored_tokens
-        unpadded = (real * 2 * (queries + keys) + batch.positions * queries) * compute + statistics
+        packed = 2 * (block(real * queries * compute) + block(real * keys * compute))
+        unpadded = packed + one_query + statistics
         return where(batch.has_mask, unpadded, own_heads)
     aligned = whole_units(width, _MASK_ALIGNMENT) * _MASK_ALIGNMENT
-    mask = batch.rows * width * aligned * compute
-    masked = batch.positions * 4 * queries * compute + statistics + mask
+    mask = block(batch.rows * width * aligned * compute)
+    masked = 4 * one_query + statistics + mask
     fitting = where(batch.has_mask, masked, own_heads)
     return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), with_scores, fitting)
 
@@ -103,15 +108,15 @@ def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, po
 
     By hand, T = 10, H = 8 in bfloat16, full: 10 x 8 x 2 = 160 B.
     """
-    sizes, hidden = element_bytes(spec), architecture.hidden_size
+    sizes, hidden, block = element_bytes(spec), architecture.hidden_size, block_of(spec)
     if trains_everything(spec):
-        return positions * where(sizes.autocast_casts, 3, 1) * hidden * sizes.compute
+        return where(sizes.autocast_casts, 3, 1) * block(positions * hidden * sizes.compute)
     adapted = _adapted(spec, architecture, _ATTENTION_INPUTS)
-    low_rank = len(adapted) * lora_rank(spec) * sizes.compute
+    low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
     if spec.tuning is Tuning.QLORA:
-        kept = where(sizes.stream > sizes.adapter, len(adapted) * hidden, bool(adapted) * hidden)
-        return positions * (kept * sizes.adapter + low_rank)
-    return positions * (len(adapted) * hidden * where(spec.bf16, sizes.compute, sizes.adapter) + low_rank)
+        copies = where(sizes.stream > sizes.adapter, len(adapted), int(bool(adapted)))
+        return copies * block(positions * hidden * sizes.adapter) + low_rank
+    return len(adapted) * block(positions * hidden * where(spec.bf16, sizes.compute, sizes.adapter)) + low_rank
 
 
 def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -119,18 +124,21 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
 
     By hand, T = 10, H = 8, I = 16 in bfloat16, full: 10 x (8 + 16) x 2 = 480 B.
     """
-    sizes = element_bytes(spec)
+    sizes, block = element_bytes(spec), block_of(spec)
     hidden, inner = architecture.hidden_size, architecture.intermediate_size
     if trains_everything(spec):
-        return positions * (where(sizes.autocast_casts, 2, 1) * hidden + inner) * sizes.compute
+        copies = where(sizes.autocast_casts, 2, 1)
+        return copies * block(positions * hidden * sizes.compute) + block(positions * inner * sizes.compute)
     adapted = _adapted(spec, architecture, ("o_proj", *_MLP_INPUTS, "down_proj"))
-    low_rank = len(adapted) * lora_rank(spec) * sizes.compute
-    own = sum(part.in_features for part in adapted)
+    low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
+    element = sizes.adapter if spec.tuning is Tuning.QLORA else where(spec.bf16, sizes.compute, sizes.adapter)
+    own = sum(block(positions * part.in_features * element) for part in adapted)
     if spec.tuning is Tuning.QLORA:
         names = {part.name for part in adapted}
-        shared = hidden * bool(names.intersection(_MLP_INPUTS)) + inner * ("down_proj" in names)
-        return positions * (where(sizes.stream > sizes.adapter, own, shared) * sizes.adapter + low_rank)
-    return positions * (own * where(spec.bf16, sizes.compute, sizes.adapter) + low_rank)
+        shared = bool(names.intersection(_MLP_INPUTS)) * block(positions * hidden * element)
+        shared = shared + ("down_proj" in names) * block(positions * inner * element)
+        own = where(sizes.stream > sizes.adapter, own, shared)
+    return own + low_rank
 
 
 def _adapted(spec: TrialKeys, architecture: DecoderShape, names: Sequence[str]) -> tuple[Projection, ...]:
@@ -154,7 +162,7 @@ def mlp_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Coun
 
     By hand, T = 10, I = 16 in bfloat16: 3 x 10 x 16 x 2 = 960 B.
     """
-    return 3 * positions * architecture.intermediate_size * linear_output_bytes(spec)
+    return 3 * block_of(spec)(positions * architecture.intermediate_size * linear_output_bytes(spec))
 
 
 def layer_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -193,7 +201,7 @@ def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch
 
 def layer_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """What checkpointing keeps of a layer: its input, [T, H] in the residual stream's type."""
-    return batch.positions * architecture.hidden_size * element_bytes(spec).stream
+    return block_of(spec)(batch.positions * architecture.hidden_size * element_bytes(spec).stream)
 
 
 def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -204,12 +212,14 @@ def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     unpacked from 4 bits (`MatMul4Bit.backward`). And the gradient of the residual stream, [T, H], twice.
     """
     sizes, inner, hidden = element_bytes(spec), architecture.intermediate_size, architecture.hidden_size
-    wide = batch.positions * inner * linear_output_bytes(spec)
-    stream = 2 * batch.positions * hidden * sizes.stream
+    block = block_of(spec)
+    wide = block(batch.positions * inner * linear_output_bytes(spec))
+    stream = 2 * layer_input_bytes(spec, architecture, batch)
+    weight = block(inner * hidden * sizes.weight)
     if trains_everything(spec):
-        return stream + larger(2 * wide, wide + inner * hidden * sizes.weight)
+        return stream + larger(2 * wide, wide + weight)
     adapted = {part.name for part in adapted_projections(architecture, spec.lora_target_modules or ())}
-    unpacked = inner * hidden * sizes.weight if spec.tuning is Tuning.QLORA else 0
+    unpacked = weight if spec.tuning is Tuning.QLORA else 0
     return stream + larger((2 if "down_proj" in adapted else 3) * wide, wide + unpacked)
 
 
@@ -223,18 +233,18 @@ def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
     sizes, positions = element_bytes(spec), batch.positions
     gone = mlp_saved_bytes(spec, architecture, positions) + norm_saved_bytes(spec, positions, architecture.hidden_size)
     gone = gone + other_inputs_saved_bytes(spec, architecture, positions)
-    gone = gone + positions * query_width(architecture) * sizes.compute
+    gone = gone + block_of(spec)(positions * query_width(architecture) * sizes.compute)
     passing = scores_backward_bytes(spec, architecture, batch) - saved_scores_bytes(spec, architecture, batch)
-    in_all = passing + positions * architecture.hidden_size * sizes.stream - gone
+    in_all = passing + layer_input_bytes(spec, architecture, batch) - gone
     return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), in_all, 0)
 
 
-def norm_backward_bytes(architecture: DecoderShape, batch: Batch) -> Count:
+def norm_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """What a norm's backward holds above the saved activations, at its highest: four float32 [T, H].
 
     The gradient through the product, and the three factors of the gradient of the square (`pow_backward`).
     """
-    return 4 * batch.positions * architecture.hidden_size * FLOAT32_BYTES
+    return 4 * block_of(spec)(batch.positions * architecture.hidden_size * FLOAT32_BYTES)
 
 
 def down_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -243,8 +253,7 @@ def down_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     The residual stream and the MLP's input, [T, H] each. An adapter in float32 also takes the product, [T, I], in its
     own type before autocast casts it back to what is saved.
     """
-    stream = 2 * batch.positions * architecture.hidden_size * element_bytes(spec).stream
-    return stream + batch.positions * architecture.intermediate_size * _down_input_bytes(spec, architecture)
+    return 2 * layer_input_bytes(spec, architecture, batch) + _down_input_bytes(spec, architecture, batch)
 
 
 def remaking_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -252,38 +261,37 @@ def remaking_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) ->
 
     As the first forward, and the gradient that waits for it and the down projection's result, [T, H] each.
     """
-    waiting = 2 * batch.positions * architecture.hidden_size * element_bytes(spec).stream
-    return waiting + down_forward_bytes(spec, architecture, batch)
+    return 2 * layer_input_bytes(spec, architecture, batch) + down_forward_bytes(spec, architecture, batch)
 
 
-def _down_input_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    adapted = {part.name for part in adapted_projections(architecture, spec.lora_target_modules or ())}
-    if spec.tuning is not Tuning.LORA or "down_proj" not in adapted:
+def _down_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    if spec.tuning is not Tuning.LORA or not _adapted(spec, architecture, ("down_proj",)):
         return 0
-    sizes = element_bytes(spec)
-    return sizes.compute + sizes.adapter
+    sizes, block, values = element_bytes(spec), block_of(spec), batch.positions * architecture.intermediate_size
+    return block(values * sizes.compute) + block(values * sizes.adapter)
 
 
-def _adapted_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, *, autocast: Truth) -> Count:
-    """Bytes an inner feature, where gate or up or down has an adapter, at the higher of two moments.
+def _adapted_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, values: Count, *, autocast: Truth) -> Count:
+    """Bytes of tensors of `values` inner features, if gate, up or down has an adapter, at the higher of two moments.
 
     At up: the activated gate, up's result, and the adapter's result before and after scaling, in the adapter's type or
     under autocast in the compute type; or after that the scaled one and the sum, in the wider type of the two. Over
     4-bit weights without autocast the scaled one takes up's type first (`Linear4bit.forward` in peft's `bnb.py`).
     At down: the product, its copy in the adapter's type where that is wider, and under autocast that cast back.
     """
-    sizes = element_bytes(spec)
-    adapted = {part.name for part in adapted_projections(architecture, spec.lora_target_modules or ())}
+    sizes, block = element_bytes(spec), block_of(spec)
     given = linear_output_bytes(spec, autocast=autocast)
     low = where(autocast, sizes.compute, sizes.adapter)
     scaled = where(autocast, low, given) if spec.tuning is Tuning.QLORA else low
-    at_up = 2 * given + larger(2 * low, scaled + larger(given, scaled))
-    wide = where(sizes.adapter > sizes.compute, sizes.adapter, 0)
-    at_down = where(autocast, given + sizes.compute + wide, sizes.weight + wide)
+    summed = block(values * scaled) + block(values * larger(given, scaled))
+    at_up = 2 * block(values * given) + larger(2 * block(values * low), summed)
+    wide = where(sizes.adapter > sizes.compute, block(values * sizes.adapter), 0)
+    cast = block(values * given) + block(values * sizes.compute)
+    at_down = where(autocast, cast, block(values * sizes.weight)) + wide
     return larger(
         0,
-        at_up if adapted.intersection(("up_proj", "gate_up_proj")) else 0,
-        at_down if "down_proj" in adapted else 0,
+        at_up if _adapted(spec, architecture, ("up_proj", "gate_up_proj")) else 0,
+        at_down if _adapted(spec, architecture, ("down_proj",)) else 0,
     )
 
 
@@ -299,15 +307,14 @@ def layer_without_gradient_bytes(
 
     By hand, T = 10, H = 8, I = 16, bfloat16, no adapters: 10 x (4 x 8 + 3 x 16) x 2 = 1,600 B.
     """
-    sizes = element_bytes(spec)
-    inner = 3 * linear_output_bytes(spec, autocast=autocast)
+    block, sizes = block_of(spec), element_bytes(spec)
+    values = batch.positions * architecture.intermediate_size
+    inner = 3 * block(values * linear_output_bytes(spec, autocast=autocast))
     if spec.tuning is not Tuning.FULL:
-        inner = where(adapted, larger(inner, _adapted_mlp_bytes(spec, architecture, autocast=autocast)), inner)
-    stream = stream_bytes(spec, autocast=autocast)
-    wide = inner * architecture.intermediate_size
-    mlp = batch.positions * (architecture.hidden_size * (sizes.weight + 3 * stream) + wide)
-    mlp = mlp + held_scores_bytes(spec, architecture, batch, autocast=autocast)
+        inner = where(adapted, larger(inner, _adapted_mlp_bytes(spec, architecture, values, autocast=autocast)), inner)
+    hidden = batch.positions * architecture.hidden_size
+    embeddings, stream = block(hidden * sizes.weight), block(hidden * stream_bytes(spec, autocast=autocast))
+    mlp = embeddings + 3 * stream + inner + held_scores_bytes(spec, architecture, batch, autocast=autocast)
     passing = scores_forward_bytes(spec, architecture, batch, autocast=autocast)
-    streams = batch.positions * architecture.hidden_size * (sizes.weight + 2 * stream)
-    streams = streams + query_side_bytes(spec, architecture, batch, autocast=autocast)
-    return larger(mlp, where(passing > 0, streams + passing, 0))
+    attention = embeddings + 2 * stream + query_side_bytes(spec, architecture, batch, autocast=autocast)
+    return larger(mlp, where(passing > 0, attention + passing, 0))

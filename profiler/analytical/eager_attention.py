@@ -12,6 +12,7 @@ from profiler.analytical.batch import Batch
 from profiler.analytical.parameters import key_width, query_width
 from profiler.analytical.quantities import Count, Truth, both, either, holds, negated, where
 from profiler.analytical.rollout import kv_element_bytes
+from profiler.analytical.rounding import block_of
 from profiler.analytical.trained import (
     FLOAT32_BYTES,
     computed_bytes,
@@ -65,10 +66,12 @@ def saved_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
 
     By hand, one row of 8 tokens, 2 heads, bfloat16: eager 128 x (4 + 2) = 768 B, SDPA 128 x 4 = 512 B.
     """
+    block, values = block_of(spec), scores(architecture, batch)
+    softmax = block(values * FLOAT32_BYTES)
     if spec.attn_implementation is not Attention.EAGER:
-        return scores(architecture, batch) * FLOAT32_BYTES
+        return softmax
     compute = element_bytes(spec).compute
-    return scores(architecture, batch) * (FLOAT32_BYTES + where(compute < FLOAT32_BYTES, compute, 0))
+    return softmax + where(compute < FLOAT32_BYTES, block(values * compute), 0)
 
 
 def query_side_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -80,7 +83,8 @@ def query_side_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: B
     """
     compute = element_bytes(spec).compute
     factor = compute if spec.attn_implementation is Attention.EAGER else FLOAT32_BYTES
-    return batch.positions * query_width(architecture) * (3 * factor + compute)
+    block, values = block_of(spec), batch.positions * query_width(architecture)
+    return 3 * block(values * factor) + block(values * compute)
 
 
 def held_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Truth) -> Count:
@@ -93,7 +97,7 @@ def held_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch,
     """
     if spec.attn_implementation is not Attention.EAGER:
         return 0
-    return scores(architecture, batch) * stream_bytes(spec, autocast=autocast)
+    return block_of(spec)(scores(architecture, batch) * stream_bytes(spec, autocast=autocast))
 
 
 def query_side_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Truth) -> Count:
@@ -108,19 +112,17 @@ def query_side_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, 
     bfloat16, 64 x (4 + 4 + 2) = 640 B in float32 or float16 under autocast; SDPA 64 x 16 + 32 x 8 = 1,280 B in
     float32, 64 x 18 + 32 x 12 = 1,536 B in bfloat16, 64 x 22 + 32 x 4 = 1,536 B with a mask.
     """
-    compute, queries = computed_bytes(spec, autocast=autocast), query_width(architecture)
+    compute, block = computed_bytes(spec, autocast=autocast), block_of(spec)
+    queries, shared = batch.positions * query_width(architecture), _shares_keys(architecture)
+    query = block(queries * compute)
     if spec.attn_implementation is Attention.EAGER:
-        return batch.positions * queries * (2 * stream_bytes(spec, autocast=autocast) + compute)
-    shared = _shares_keys(architecture)
-    keys = where(shared, key_width(architecture), 0)
-    wide = batch.positions * (queries * 4 * FLOAT32_BYTES + keys * 2 * compute)
+        return 2 * block(queries * stream_bytes(spec, autocast=autocast)) + query
+    keys = where(shared, batch.positions * key_width(architecture), 0)
+    key, wide_key = block(keys * compute), block(keys * FLOAT32_BYTES)
+    four = 4 * block(queries * FLOAT32_BYTES)
     converted_first = both(shared, negated(batch.has_mask))
-    narrow = batch.positions * where(
-        converted_first,
-        queries * (compute + 4 * FLOAT32_BYTES) + keys * 2 * (compute + FLOAT32_BYTES),
-        queries * (3 * compute + 4 * FLOAT32_BYTES) + keys * 2 * compute,
-    )
-    return where(compute < FLOAT32_BYTES, narrow, wide)
+    narrow = four + 2 * key + where(converted_first, query + 2 * wide_key, 3 * query)
+    return where(compute < FLOAT32_BYTES, narrow, four + 2 * key)
 
 
 def scores_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Truth) -> Count:
@@ -134,13 +136,14 @@ def scores_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     Source: `softmax` in `aten/src/ATen/native/SoftMax.cpp`, which converts its input first (only float16's is fused);
     `_safe_softmax` in `aten/src/ATen/native/transformers/attention.cpp`.
     """
-    made = makes_scores(spec, architecture, batch, autocast=autocast)
+    made, block = makes_scores(spec, architecture, batch, autocast=autocast), block_of(spec)
+    values = scores(architecture, batch)
     if spec.attn_implementation is not Attention.EAGER:
-        return where(made, scores(architecture, batch) * (2 * FLOAT32_BYTES + _MASKED_BYTES), 0)
+        return where(made, 2 * block(values * FLOAT32_BYTES) + block(values * _MASKED_BYTES), 0)
     # Queries have the stream's type and the mask that eager adds has the weights': both widen what autocast made.
     compute = stream_bytes(spec, autocast=autocast)
-    converted = where(compute < FLOAT32_BYTES, FLOAT32_BYTES, 0)
-    return scores(architecture, batch) * (compute + converted + FLOAT32_BYTES)
+    softmax = block(values * FLOAT32_BYTES)
+    return block(values * compute) + where(compute < FLOAT32_BYTES, softmax, 0) + softmax
 
 
 def scores_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -151,7 +154,7 @@ def scores_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     Source: `softmax_backward_cuda_out` in `aten/src/ATen/native/cuda/SoftMax.cu`, which makes the product.
     """
     made = makes_scores(spec, architecture, batch, autocast=spec.bf16)
-    return where(made, scores(architecture, batch) * 4 * FLOAT32_BYTES, 0)
+    return where(made, 4 * block_of(spec)(scores(architecture, batch) * FLOAT32_BYTES), 0)
 
 
 def repeated_cache_bytes(spec: TrialKeys, architecture: DecoderShape, *, tokens: Count) -> Count:
@@ -166,10 +169,10 @@ def repeated_cache_bytes(spec: TrialKeys, architecture: DecoderShape, *, tokens:
     """
     rows = spec.generation_batch_size
     step = Batch(rows=rows, prompt_tokens=tokens, completion_tokens=0, scored_tokens=0, has_mask=False)
-    shared, queries = _shares_keys(architecture), query_width(architecture)
+    block, shared, queries = block_of(spec), _shares_keys(architecture), rows * tokens * query_width(architecture)
     if spec.attn_implementation is Attention.EAGER:
-        return where(shared, 2 * rows * tokens * queries * kv_element_bytes(spec), 0)
+        return where(shared, 2 * block(queries * kv_element_bytes(spec)), 0)
     converted = both(shared, computed_bytes(spec, autocast=False) < FLOAT32_BYTES)
-    unrepeated = where(converted, 2 * key_width(architecture), 0)
+    unrepeated = where(converted, 2 * block(rows * tokens * key_width(architecture) * FLOAT32_BYTES), 0)
     made = makes_scores(spec, architecture, step, autocast=False)
-    return where(made, rows * tokens * (3 * queries + unrepeated) * FLOAT32_BYTES, 0)
+    return where(made, 3 * block(queries * FLOAT32_BYTES) + unrepeated, 0)

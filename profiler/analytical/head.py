@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from profiler.analytical.batch import Batch
 from profiler.analytical.quantities import Count, both, larger, smaller, where
+from profiler.analytical.rounding import Block, block_of, exact
 from profiler.analytical.trained import FLOAT32_BYTES, INT64_BYTES, element_bytes, trains_everything
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.weights import head_copy_bytes
@@ -53,13 +54,14 @@ def cast_chunk_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, 
     Source: `_chunked_logprob` in trl's `chunked_logprob.py`, `.to(compute_dtype)`.
     """
     sizes = element_bytes(spec)
-    rows = chunks * smaller(architecture.vocab_size, VOCABULARY_CHUNK) + smaller(batch.scored_tokens, TOKEN_CHUNK)
-    return where(sizes.autocast_casts, rows * architecture.hidden_size * sizes.compute, 0)
+    block, row = block_of(spec), architecture.hidden_size * sizes.compute
+    weight = chunks * block(smaller(architecture.vocab_size, VOCABULARY_CHUNK) * row)
+    return where(sizes.autocast_casts, weight + block(smaller(batch.scored_tokens, TOKEN_CHUNK) * row), 0)
 
 
-def loss_bytes(batch: Batch) -> Count:
+def loss_bytes(batch: Batch, block: Block = exact) -> Count:
     """Float32 [rows, C] tensors of the loss. An estimate of their number (`GRPOTrainer._compute_loss`)."""
-    return _LOSS_TENSORS * batch.rows * batch.completion_tokens * FLOAT32_BYTES
+    return _LOSS_TENSORS * block(batch.rows * batch.completion_tokens * FLOAT32_BYTES)
 
 
 def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
@@ -71,17 +73,18 @@ def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Hea
 
     By hand, full, 1 row, C = 10, V = 100, under autocast: 10 x 100 x 4 B = 4,000 B of logits.
     """
-    sizes = element_bytes(spec)
+    sizes, block = element_bytes(spec), block_of(spec)
     if spec.logprobs is Logprobs.FULL:
-        kept = batch.rows * (batch.completion_tokens + 1) * architecture.hidden_size * sizes.compute
+        kept = block(batch.rows * (batch.completion_tokens + 1) * architecture.hidden_size * sizes.compute)
+        row = block(batch.completion_tokens * architecture.vocab_size * sizes.output)
         return HeadBytes(
-            logits=batch.rows * batch.completion_tokens * architecture.vocab_size * sizes.output + loss_bytes(batch),
+            logits=batch.rows * row + loss_bytes(batch, block),
             activations=(kept if trains_everything(spec) else 0) + head_copy_bytes(spec, architecture),
         )
-    statistics = batch.scored_tokens * (_SAVED_STATISTICS * FLOAT32_BYTES + INT64_BYTES)
+    statistics = _SAVED_STATISTICS * block(batch.scored_tokens * FLOAT32_BYTES)
     return HeadBytes(
-        logits=statistics + loss_bytes(batch),
-        activations=batch.scored_tokens * architecture.hidden_size * sizes.stream,
+        logits=statistics + block(batch.scored_tokens * INT64_BYTES) + loss_bytes(batch, block),
+        activations=block(batch.scored_tokens * architecture.hidden_size * sizes.stream),
     )
 
 
@@ -95,11 +98,11 @@ def full_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch
     By hand, 2 rows, C = 10, V = 100, under autocast: 2 x 2 x 11 x 100 x 4 + 2 x 11 x 100 x 2 + 2 x 10 x 100 x 4 =
     30,000 B.
     """
-    sizes = element_bytes(spec)
+    sizes, block = element_bytes(spec), block_of(spec)
     whole = batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size
-    rows = batch.rows * batch.completion_tokens * architecture.vocab_size
-    converted = where(spec.bf16, whole * sizes.compute, 0)
-    return 2 * whole * sizes.output + converted + rows * sizes.output
+    rows = batch.rows * block(batch.completion_tokens * architecture.vocab_size * sizes.output)
+    converted = where(spec.bf16, block(whole * sizes.compute), 0)
+    return 2 * block(whole * sizes.output) + converted + rows
 
 
 def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
@@ -109,14 +112,16 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     casts, a cast chunk of the head and the hidden states of a tile.
     Full: the logits of C + 1 positions of all rows, in the output type, until the last row's log-softmax is taken.
     """
-    sizes = element_bytes(spec)
-    hidden = batch.positions * architecture.hidden_size * sizes.stream
+    sizes, block = element_bytes(spec), block_of(spec)
+    hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
     if spec.logprobs is Logprobs.FULL:
-        logits = batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size * sizes.output
+        logits = block(batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size * sizes.output)
         return HeadBytes(logits=logits, activations=hidden)
-    statistics = _FORWARD_STATISTICS * FLOAT32_BYTES * batch.scored_tokens
-    casts = cast_chunk_bytes(spec, architecture, batch, chunks=1)
-    return HeadBytes(logits=tile_bytes(batch.scored_tokens, sizes.compute) + statistics + casts, activations=hidden)
+    statistics = _FORWARD_STATISTICS * block(FLOAT32_BYTES * batch.scored_tokens)
+    tile = block(tile_bytes(batch.scored_tokens, sizes.compute))
+    return HeadBytes(
+        logits=tile + statistics + cast_chunk_bytes(spec, architecture, batch, chunks=1), activations=hidden
+    )
 
 
 def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
@@ -133,16 +138,19 @@ def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     tile of 655,360 B.
     """
     sizes, hidden, vocabulary = element_bytes(spec), architecture.hidden_size, architecture.vocab_size
-    trained = trains_everything(spec)
+    trained, block = trains_everything(spec), block_of(spec)
     if spec.logprobs is Logprobs.FULL:
-        one_row = batch.completion_tokens * vocabulary * sizes.output
+        one_row = block(batch.completion_tokens * vocabulary * sizes.output)
         return HeadBytes(logits=larger(batch.rows, 2) * one_row)
-    returned = FLOAT32_BYTES + where(sizes.stream < FLOAT32_BYTES, sizes.stream, 0)
-    fresh = FLOAT32_BYTES + where(sizes.weight < FLOAT32_BYTES, sizes.weight, 0)
+
+    def made_and_returned(values: Count, element: Count) -> Count:
+        return block(values * FLOAT32_BYTES) + where(element < FLOAT32_BYTES, block(values * element), 0)
+
+    tile = block(tile_bytes(batch.scored_tokens, sizes.compute))
     return HeadBytes(
-        logits=tile_bytes(batch.scored_tokens, sizes.compute) + cast_chunk_bytes(spec, architecture, batch, chunks=2),
-        activations=batch.scored_tokens * hidden * returned,
-        gradients=vocabulary * hidden * fresh if trained else 0,
+        logits=tile + cast_chunk_bytes(spec, architecture, batch, chunks=2),
+        activations=made_and_returned(batch.scored_tokens * hidden, sizes.stream),
+        gradients=made_and_returned(vocabulary * hidden, sizes.weight) if trained else 0,
     )
 
 
@@ -157,11 +165,11 @@ def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
         scratch = head_forward_scratch(spec, architecture, batch)
         compact = head_saved(spec, architecture, batch).activations
         return HeadBytes(logits=scratch.logits, activations=scratch.activations + compact)
-    sizes = element_bytes(spec)
+    sizes, block = element_bytes(spec), block_of(spec)
     values = batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size
-    converted = where(spec.bf16, values * sizes.compute, 0)
-    row = batch.completion_tokens * architecture.vocab_size * sizes.output
-    hidden = batch.positions * architecture.hidden_size * sizes.stream
+    converted = where(spec.bf16, block(values * sizes.compute), 0)
+    row = block(batch.completion_tokens * architecture.vocab_size * sizes.output)
+    hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
     copied = where(both(trains_everything(spec), sizes.autocast_caches), 0, head_copy_bytes(spec, architecture))
-    product = values * sizes.compute + copied
-    return HeadBytes(logits=larger(values * sizes.output + larger(converted, row), product), activations=hidden)
+    product = block(values * sizes.compute) + copied
+    return HeadBytes(logits=larger(block(values * sizes.output) + larger(converted, row), product), activations=hidden)

@@ -32,6 +32,7 @@ from profiler.analytical.head import full_logits_classes_bytes
 from profiler.analytical.instants import Instant, Moment, total
 from profiler.analytical.quantities import Count, Truth, holds, larger, where
 from profiler.analytical.rollout import growth_copy_bytes, kv_element_bytes
+from profiler.analytical.rounding import block_of
 from profiler.analytical.stranded import Growth, growth_segments_bytes, own_segments_bytes
 from profiler.analytical.trained import element_bytes
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
@@ -101,7 +102,7 @@ def _cache_growth(spec: TrialKeys, architecture: DecoderShape, moments: Sequence
     element, rows = kv_element_bytes(spec), spec.generation_batch_size
     tokens = spec.max_prompt_length + spec.max_completion_length - 1
     first, last = (
-        growth_copy_bytes(architecture, sequences=rows, tokens=length, element=element)
+        growth_copy_bytes(architecture, sequences=rows, tokens=length, element=element, block=block_of(spec))
         for length in (spec.max_prompt_length, tokens)
     )
     widest = larger(element_bytes(spec).weight, element_bytes(spec).adapter if spec.tuning is Tuning.LORA else 0)
@@ -110,5 +111,5 @@ def _cache_growth(spec: TrialKeys, architecture: DecoderShape, moments: Sequence
         first=first,
         last=last,
         arena=prefill[Category.KV_CACHE] + prefill[Category.ACTIVATIONS] - end.get(Category.ACTIVATIONS, 0),
-        largest=rows * spec.max_prompt_length * architecture.intermediate_size * widest,
+        largest=block_of(spec)(rows * spec.max_prompt_length * architecture.intermediate_size * widest),
     )

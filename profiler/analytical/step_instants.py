@@ -14,6 +14,7 @@ from profiler.analytical.rollout import (
     last_logits_bytes,
     sampling_bytes,
 )
+from profiler.analytical.rounding import block_of
 from profiler.analytical.standing import models, state_bytes, unfinished_gradient_bytes, untied_head_bytes
 from profiler.analytical.trained import (
     FLOAT32_BYTES,
@@ -46,16 +47,18 @@ def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant,
 
 def rollout_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> tuple[Instant, ...]:
     """Prefill, the last growth of the cache, the last step's attention and draw; `held` is what stands."""
-    rows, element = spec.generation_batch_size, kv_element_bytes(spec)
+    rows, element, block = spec.generation_batch_size, kv_element_bytes(spec), block_of(spec)
     tokens = spec.max_prompt_length + spec.max_completion_length - 1
     held = added(held, {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)})
     casts, head_cast, passing_cast = _generation_casts(spec, architecture)
-    full = kv_cache_bytes(architecture, sequences=rows, tokens=tokens, element=element)
-    growth = growth_copy_bytes(architecture, sequences=rows, tokens=tokens, element=element)
+    full = kv_cache_bytes(architecture, sequences=rows, tokens=tokens, element=element, block=block)
+    growth = growth_copy_bytes(architecture, sequences=rows, tokens=tokens, element=element, block=block)
     prompts = Batch(
         rows=rows, prompt_tokens=spec.max_prompt_length, completion_tokens=0, scored_tokens=0, has_mask=False
     )
-    prefilled = kv_cache_bytes(architecture, sequences=rows, tokens=spec.max_prompt_length, element=element)
+    prefilled = kv_cache_bytes(
+        architecture, sequences=rows, tokens=spec.max_prompt_length, element=element, block=block
+    )
     layer = layer_without_gradient_bytes(spec, architecture, prompts, adapted=True, autocast=False)
     moments: dict[Moment, Bytes] = {
         Moment.PREFILL: {
@@ -153,7 +156,7 @@ def optimizer_instant(spec: TrialKeys, architecture: DecoderShape, held: Bytes) 
     tensors, element = trained_tensors(spec, architecture), trained_element_bytes(spec)
     step: Bytes = {
         Category.GRADIENTS: gradient_bytes(spec, architecture),
-        Category.WORKSPACE: optimizer_scratch_bytes(spec.optim, tensors, element),
+        Category.WORKSPACE: optimizer_scratch_bytes(spec.optim, tensors, element, block_of(spec)),
     }
     state: Bytes = {**held, Category.OPTIMIZER_STATE: state_bytes(spec, architecture)}
     return Instant(phase=Phase.OPTIMIZER, moment=Moment.STEP, sizes=added(state, step))

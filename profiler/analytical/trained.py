@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from profiler.analytical.parameters import TensorGroup, base_tensors, lora_tensors
 from profiler.analytical.quantities import Count, Truth, both, either, holds, looked_up, where
+from profiler.analytical.rounding import block_of
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.trial import Dtype, Tuning
 
@@ -119,4 +120,5 @@ def gradient_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
 
     By hand, qwen2.5-0.5b full in bfloat16: 494,032,768 x 2 B = 988,065,536 B.
     """
-    return trainable_parameter_count(spec, architecture) * trained_element_bytes(spec)
+    block, element = block_of(spec), trained_element_bytes(spec)
+    return sum(group.copies * block(group.elements * element) for group in trained_tensors(spec, architecture))

@@ -36,5 +36,6 @@ def specs(draw):
         bf16=draw(st.booleans()),
         logprobs=draw(st.sampled_from(Logprobs)),
         steps=draw(st.sampled_from([1, 3])),
+        alloc_conf=draw(st.sampled_from(["", "", "roundup_power2_divisions:8"])),
         **(ADAPTED if tuning is not Tuning.FULL else {}),
     )
