@@ -42,9 +42,27 @@ def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count) -> Count:
     type of the residual stream. The output is saved by whoever takes it. By hand, T = 10, width = 8 in bfloat16, full:
     10 x (8 x 4 + 4 + 8 x 2) = 520 B.
     """
-    block, values = block_of(spec), positions * width
-    normalised = block(values * element_bytes(spec).stream) if trains_everything(spec) else 0
-    return block(values * FLOAT32_BYTES) + block(positions * FLOAT32_BYTES) + normalised
+    return _norm_saved_bytes(spec, positions * width, positions, element_bytes(spec).stream)
+
+
+def head_norms_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """What the norms over each head's queries and keys save (Qwen3); 0 for models without.
+
+    As `norm_saved_bytes`, but a head is a row, and the normalised input has the type that the projections return. By
+    hand, T = 10, 2 query heads and 1 key head of 4 in bfloat16, full: 10 x (12 x 4 + 3 x 4 + 12 x 2) = 840 B.
+    """
+    element = linear_output_bytes(spec)
+    saved: Count = 0
+    for heads in (architecture.num_attention_heads, architecture.num_key_value_heads):
+        rows = positions * heads
+        saved = saved + _norm_saved_bytes(spec, rows * architecture.head_dim, rows, element)
+    return where(architecture.qk_norm, saved, 0)
+
+
+def _norm_saved_bytes(spec: TrialKeys, values: Count, rows: Count, element: Count) -> Count:
+    block = block_of(spec)
+    normalised = block(values * element) if trains_everything(spec) else 0
+    return block(values * FLOAT32_BYTES) + block(rows * FLOAT32_BYTES) + normalised
 
 
 def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -169,8 +187,7 @@ def layer_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
     """All that one decoder layer saves for backward without checkpointing."""
     positions, hidden = batch.positions, architecture.hidden_size
     saved = 2 * norm_saved_bytes(spec, positions, hidden)
-    heads = norm_saved_bytes(spec, positions, query_width(architecture) + key_width(architecture))
-    saved = saved + where(architecture.qk_norm, heads, 0)
+    saved = saved + head_norms_saved_bytes(spec, architecture, positions)
     saved = saved + attention_saved_bytes(spec, architecture, batch)
     saved = saved + linear_inputs_saved_bytes(spec, architecture, positions)
     return saved + mlp_saved_bytes(spec, architecture, positions)
@@ -190,8 +207,8 @@ def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch
     norm = norm_saved_bytes(spec, batch.positions, architecture.hidden_size)
     if adapted.intersection(_ATTENTION_INPUTS):
         return norm
-    heads = norm_saved_bytes(spec, batch.positions, query_width(architecture) + key_width(architecture))
-    unsaved = norm + attention_saved_bytes(spec, architecture, batch) + where(architecture.qk_norm, heads, 0)
+    unsaved = norm + attention_saved_bytes(spec, architecture, batch)
+    unsaved = unsaved + head_norms_saved_bytes(spec, architecture, batch.positions)
     if "o_proj" in adapted:
         return unsaved
     if adapted.intersection(_MLP_INPUTS):

@@ -11,6 +11,7 @@ from profiler.analytical.decoder_layer import (
     attention_inputs_saved_bytes,
     attention_saved_bytes,
     first_layer_unsaved_bytes,
+    head_norms_saved_bytes,
     layer_saved_bytes,
     layer_without_gradient_bytes,
     linear_inputs_saved_bytes,
@@ -74,6 +75,17 @@ def test_one_layer_by_hand(toy):
     assert attention_inputs_saved_bytes(_FULL, toy, 10) == 160
     assert other_inputs_saved_bytes(_FULL, toy, 10) == 480
     assert mlp_saved_bytes(_FULL, toy, 10) == 960
+
+
+def test_norms_of_heads_by_hand(toy):
+    normed = replace(toy, qk_norm=True)
+    cast = replace(_FULL, dtype=Dtype.FLOAT32, bf16=True)
+
+    assert head_norms_saved_bytes(_FULL, toy, 10) == 0
+    assert head_norms_saved_bytes(_FULL, normed, 10) == 840
+    # projections return bfloat16 under autocast, so the normalised input is bfloat16 whatever the stream is
+    assert head_norms_saved_bytes(cast, normed, 10) == 840
+    assert head_norms_saved_bytes(replace(cast, bf16=False), normed, 10) == 10 * (12 * 4 + 3 * 4 + 12 * 4)
 
 
 def test_lora_keeps_an_own_copy_for_each_adapted_layer(toy):
