@@ -317,10 +317,11 @@ def layer_without_gradient_bytes(
 ) -> Count:
     """What one decoder layer needs at its highest when nothing is saved.
 
-    In the MLP, or in attention where it makes its scores whole. Four [T, H]: the embeddings and the layer's input,
-    which the model's loop still refers to, the residual stream and the MLP's input. In the MLP three [T, I]: the
-    activated gate, up and their product; or with adapters there what `_adapted_mlp_bytes` says, if that is more. Eager
-    attention also gives its scores to the layer, which holds them to its end.
+    In the MLP, in the rotary embedding, or in attention where it makes its scores whole. Four [T, H]: the
+    embeddings and the layer's input, which the model's loop still refers to, the residual stream and the MLP's
+    input. In the MLP three [T, I]: the activated gate, up and their product; or with adapters there what
+    `_adapted_mlp_bytes` says, if that is more. Eager attention also gives its scores to the layer, which holds them
+    to its end.
 
     By hand, T = 10, H = 8, I = 16, bfloat16, no adapters: 10 x (4 x 8 + 3 x 16) x 2 = 1,600 B.
     """
@@ -334,4 +335,23 @@ def layer_without_gradient_bytes(
     mlp = embeddings + 3 * stream + inner + held_scores_bytes(spec, architecture, batch, autocast=autocast)
     passing = scores_forward_bytes(spec, architecture, batch, autocast=autocast)
     attention = embeddings + 2 * stream + query_side_bytes(spec, architecture, batch, autocast=autocast)
-    return larger(mlp, where(passing > 0, attention + passing, 0))
+    rotary = embeddings + 2 * stream + rotary_bytes(spec, architecture, batch, autocast=autocast)
+    return larger(mlp, rotary, where(passing > 0, attention + passing, 0))
+
+
+def rotary_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Truth) -> Count:
+    """What the rotary embedding of the queries holds: keys, values, and four tensors of queries.
+
+    The queries, their product with the cosine, their rotated halves, and the latters' product with the sine. The
+    products have the stream's type, as queries and keys have after a norm of their own.
+
+    By hand, T = 10, 2 query heads and 1 key head of 4 in bfloat16: 10 x (4 x 8 + 2 x 4) x 2 = 800 B.
+
+    Source: `apply_rotary_pos_emb` in transformers' models.
+    """
+    block, stream = block_of(spec), stream_bytes(spec, autocast=autocast)
+    given = linear_output_bytes(spec, autocast=autocast)
+    element = where(architecture.qk_norm, stream, given)
+    queries, keys = batch.positions * query_width(architecture), batch.positions * key_width(architecture)
+    rotated = block(queries * element) + 2 * block(queries * stream)
+    return rotated + block(queries * element) + block(keys * element) + block(keys * given)

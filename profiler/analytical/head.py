@@ -45,7 +45,9 @@ def tile_bytes(scored_tokens: Count, compute: Count) -> Count:
     return smaller(scored_tokens, TOKEN_CHUNK) * VOCABULARY_CHUNK * compute
 
 
-def cast_chunk_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, chunks: int) -> Count:
+def cast_chunk_bytes(
+    spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, chunks: int, columns: Count = VOCABULARY_CHUNK
+) -> Count:
     """Copies that the fused head makes to compute in a narrower type: chunks of its weight, and a tile's hidden states.
 
     0 where nothing is cast. By hand, one chunk, H = 8, N = 10, V = 100, float32 under autocast: (100 + 10) x 8 x 2 =
@@ -55,7 +57,7 @@ def cast_chunk_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, 
     """
     sizes = element_bytes(spec)
     block, row = block_of(spec), architecture.hidden_size * sizes.compute
-    weight = chunks * block(smaller(architecture.vocab_size, VOCABULARY_CHUNK) * row)
+    weight = chunks * block(smaller(architecture.vocab_size, columns) * row)
     return where(sizes.autocast_casts, weight + block(smaller(batch.scored_tokens, TOKEN_CHUNK) * row), 0)
 
 
@@ -128,8 +130,9 @@ def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     """What the head's backward needs above what it kept, at its highest.
 
     Fused: one tile; float32 gradients of the hidden states, [N, H], and of a trained head, [V, H], and both once more
-    in their own types as they are returned, if these are not float32. Where the weights are wider than what is computed
-    in, two cast chunks of the head: the next is made before the last one goes.
+    in their own types as they are returned, if these are not float32. Where autocast casts the weights, two cast chunks
+    of the head, because the next is made before the last one goes; when gradients are returned only the last chunk is
+    left, so the peak is at one moment or the other.
     Full: the gradients of the rows' logits replace their log-softmax one for one, then all are stacked, doubling; for a
     single row the gradients of gather and of log-softmax stand beside it. Then the gradient in the compute type, and
     that of a trained head.
@@ -143,14 +146,19 @@ def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Ba
         one_row = block(batch.completion_tokens * vocabulary * sizes.output)
         return HeadBytes(logits=larger(batch.rows, 2) * one_row)
 
-    def made_and_returned(values: Count, element: Count) -> Count:
-        return block(values * FLOAT32_BYTES) + where(element < FLOAT32_BYTES, block(values * element), 0)
-
-    tile = block(tile_bytes(batch.scored_tokens, sizes.compute))
+    values = batch.scored_tokens * hidden
+    weights = vocabulary * hidden if trained else 0
+    made = block(values * FLOAT32_BYTES)
+    returned = where(sizes.stream < FLOAT32_BYTES, block(values * sizes.stream), 0)
+    weights_made = block(weights * FLOAT32_BYTES)
+    weights_returned = where(sizes.weight < FLOAT32_BYTES, block(weights * sizes.weight), 0)
+    in_loop = cast_chunk_bytes(spec, architecture, batch, chunks=2)
+    last = cast_chunk_bytes(spec, architecture, batch, chunks=1, columns=(vocabulary - 1) % VOCABULARY_CHUNK + 1)
+    at_end = last + returned + weights_returned >= in_loop
     return HeadBytes(
-        logits=tile + cast_chunk_bytes(spec, architecture, batch, chunks=2),
-        activations=made_and_returned(batch.scored_tokens * hidden, sizes.stream),
-        gradients=made_and_returned(vocabulary * hidden, sizes.weight) if trained else 0,
+        logits=block(tile_bytes(batch.scored_tokens, sizes.compute)) + where(at_end, last, in_loop),
+        activations=made + where(at_end, returned, 0),
+        gradients=weights_made + where(at_end, weights_returned, 0),
     )
 
 

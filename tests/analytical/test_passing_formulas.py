@@ -18,6 +18,7 @@ from profiler.analytical.decoder_layer import (
     mlp_saved_bytes,
     norm_saved_bytes,
     other_inputs_saved_bytes,
+    rotary_bytes,
 )
 from profiler.analytical.eager_attention import (
     held_scores_bytes,
@@ -170,6 +171,20 @@ def test_a_layer_without_gradient_by_hand(toy):
     assert layer_without_gradient_bytes(queries, toy, batch, adapted=True, autocast=False) == plain
     # up's result, its adapter's before and after scaling, and the activated gate: four of two bytes
     assert layer_without_gradient_bytes(qlora, toy, batch, adapted=True, autocast=False) == 10 * (4 * 8 * 2 + 8 * 16)
+
+
+def test_the_rotary_embedding_by_hand(toy):
+    batch, wide_queries = _batch(rows=1, tokens=10), replace(toy, num_attention_heads=8)
+    cast = replace(_FULL, dtype=Dtype.FLOAT32, bf16=True)
+
+    assert rotary_bytes(_FULL, toy, batch, autocast=True) == 800
+    # bfloat16 queries and their halves, float32 products
+    assert rotary_bytes(cast, toy, batch, autocast=True) == 10 * (2 * 8 * 2 + 2 * 8 * 4 + 2 * 4 * 2)
+    assert rotary_bytes(cast, replace(toy, qk_norm=True), batch, autocast=True) == 10 * (4 * 8 * 4 + 4 * 4 + 4 * 2)
+    # wide queries take more than the MLP
+    assert layer_without_gradient_bytes(_FULL, wide_queries, batch, adapted=False, autocast=True) == 10 * (
+        3 * 8 * 2 + (4 * 32 + 2 * 4) * 2
+    )
 
 
 def test_checkpointing_keeps_the_inputs_of_layers_and_the_mask(toy, half_billion):
@@ -418,6 +433,10 @@ def test_float16_under_autocast_by_hand(toy, half_billion):
     # the hidden states' gradient is float32, the head's is made in float32 and returned in float16
     assert head_backward_scratch(_HALF, toy, scored).activations == 10 * 8 * 4
     assert head_backward_scratch(_HALF, toy, scored).gradients == 100 * 8 * 6
+    # when they are returned one of the two chunks is left; adapters have no such moment
+    tile = 10 * 32_768 * 2
+    assert head_backward_scratch(_HALF, toy, scored).logits == tile + (100 + 10) * 8 * 2
+    assert head_backward_scratch(lora, toy, scored).logits == tile + (2 * 100 + 10) * 8 * 2
     assert last_logits_bytes(_HALF, half_billion) == 24_309_760
 
 
