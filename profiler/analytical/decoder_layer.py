@@ -112,7 +112,7 @@ def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, posit
     - full, float32 weights under autocast: a copy for each of q, k, v, gate, up, because autocast casts per call;
     - LoRA: each adapted layer casts its input to the adapter's float32 and autocast casts that back, so each keeps a
       copy of its own, o included; and A's output, [T, rank];
-    - QLoRA: adapters are in bfloat16, so the inputs are shared again; of float32 each keeps a copy of its own.
+    - QLoRA: adapters are in bfloat16, so the inputs are shared again; of another type each keeps a copy of its own.
 
     By hand, T = 10, H = 8, I = 16 in bfloat16, full: 10 x (8 + 8 + 16) x 2 = 640 B.
     """
@@ -132,7 +132,7 @@ def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, po
     adapted = _adapted(spec, architecture, _ATTENTION_INPUTS)
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
     if spec.tuning is Tuning.QLORA:
-        copies = where(sizes.stream > sizes.adapter, len(adapted), int(bool(adapted)))
+        copies = where(sizes.adapter_casts, len(adapted), int(bool(adapted)))
         return copies * block(positions * hidden * sizes.adapter) + low_rank
     return len(adapted) * block(positions * hidden * where(spec.bf16, sizes.compute, sizes.adapter)) + low_rank
 
@@ -155,7 +155,7 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
         names = {part.name for part in adapted}
         shared = bool(names.intersection(_MLP_INPUTS)) * block(positions * hidden * element)
         shared = shared + ("down_proj" in names) * block(positions * inner * element)
-        own = where(sizes.stream > sizes.adapter, own, shared)
+        own = where(sizes.adapter_casts, own, shared)
     return own + low_rank
 
 

@@ -14,6 +14,7 @@ from profiler.analytical.quantities import Count, Truth, both, either, holds, ne
 from profiler.analytical.rollout import kv_element_bytes
 from profiler.analytical.rounding import block_of
 from profiler.analytical.trained import (
+    FLOAT16_BYTES,
     FLOAT32_BYTES,
     computed_bytes,
     computes_in_bfloat16,
@@ -22,7 +23,7 @@ from profiler.analytical.trained import (
 )
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.trial import Attention
+from profiler.domain.trial import Attention, Dtype
 
 _AMPERE = (8, 0)
 _MASKED_BYTES = 1
@@ -128,10 +129,11 @@ def query_side_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, 
 def scores_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Truth) -> Count:
     """Scores at their highest where nothing is saved; 0 for other kernels.
 
-    Eager: scaled, converted to float32, and softmax. SDPA: in float32, softmax, and a truth value of each.
+    Eager: scaled, converted to float32, and softmax; of float16 scaled, softmax, and the latter in float16, because the
+    kernel converts by itself. SDPA: in float32, softmax, and a truth value of each.
 
-    By hand, one row of 8 tokens, 2 heads: eager 128 x (2 + 4 + 4) = 1,280 B in bfloat16, 128 x 8 = 1,024 B in float32;
-    SDPA 128 x 9 = 1,152 B.
+    By hand, one row of 8 tokens, 2 heads: eager 128 x (2 + 4 + 4) = 1,280 B in bfloat16, 128 x 8 = 1,024 B in float32
+    and in float16; SDPA 128 x 9 = 1,152 B.
 
     Source: `softmax` in `aten/src/ATen/native/SoftMax.cpp`, which converts its input first (only float16's is fused);
     `_safe_softmax` in `aten/src/ATen/native/transformers/attention.cpp`.
@@ -142,19 +144,31 @@ def scores_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
         return where(made, 2 * block(values * FLOAT32_BYTES) + block(values * _MASKED_BYTES), 0)
     # Queries have the stream's type and the mask that eager adds has the weights': both widen what autocast made.
     compute = stream_bytes(spec, autocast=autocast)
-    softmax = block(values * FLOAT32_BYTES)
-    return block(values * compute) + where(compute < FLOAT32_BYTES, softmax, 0) + softmax
+    softmax, narrow = block(values * FLOAT32_BYTES), block(values * compute)
+    converted = where(_is_float16(spec, autocast=autocast), narrow, where(compute < FLOAT32_BYTES, softmax, 0))
+    return narrow + converted + softmax
 
 
 def scores_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Scores at their highest in backward: the softmax, its gradient, their product and the gradient of the input.
 
-    All are float32. 0 for other kernels. By hand, one row of 8 tokens, 2 heads: 128 x 16 = 2,048 B.
+    All are float32, but eager's gradient of a float16 input is float16. 0 for other kernels. By hand, one row of 8
+    tokens, 2 heads: 128 x 16 = 2,048 B, eager in float16 128 x 14 = 1,792 B.
 
     Source: `softmax_backward_cuda_out` in `aten/src/ATen/native/cuda/SoftMax.cu`, which makes the product.
     """
     made = makes_scores(spec, architecture, batch, autocast=spec.bf16)
-    return where(made, 4 * block_of(spec)(scores(architecture, batch) * FLOAT32_BYTES), 0)
+    block, values = block_of(spec), scores(architecture, batch)
+    wide = block(values * FLOAT32_BYTES)
+    narrow = both(spec.attn_implementation is Attention.EAGER, _is_float16(spec, autocast=spec.bf16))
+    given = where(narrow, block(values * FLOAT16_BYTES), wide)
+    return where(made, 3 * wide + given, 0)
+
+
+def _is_float16(spec: TrialKeys, *, autocast: Truth) -> Truth:
+    """Whether matrix products are in float16, with autocast around the model or not."""
+    half = holds(spec.dtype, lambda dtype: dtype is Dtype.FLOAT16)
+    return both(half, negated(computes_in_bfloat16(spec, autocast=autocast)))
 
 
 def repeated_cache_bytes(spec: TrialKeys, architecture: DecoderShape, *, tokens: Count) -> Count:

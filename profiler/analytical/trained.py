@@ -11,6 +11,7 @@ from profiler.domain.trial import Dtype, Tuning
 _DTYPE_BYTES = {Dtype.BFLOAT16: 2, Dtype.FLOAT16: 2, Dtype.FLOAT32: 4}
 
 BFLOAT16_BYTES = 2
+FLOAT16_BYTES = 2
 FLOAT32_BYTES = 4
 INT64_BYTES = 8
 
@@ -31,6 +32,8 @@ class ElementBytes:
     """Of the model's outputs: accelerate's `convert_outputs_to_fp32` makes them float32 under autocast."""
     autocast_casts: Truth
     """Whether autocast copies the weights: their type is not the one that it computes in."""
+    adapter_casts: Truth
+    """Whether bfloat16 adapters over 4-bit weights cast their inputs: these have another type."""
     autocast_caches: Truth
     """Whether autocast keeps the copies of trained weights to its end: those of float32 only."""
 
@@ -55,6 +58,7 @@ def element_bytes(spec: TrialKeys) -> ElementBytes:
         weight=weight,
         stream=where(widened, FLOAT32_BYTES, weight),
         autocast_casts=both(spec.bf16, holds(spec.dtype, lambda dtype: dtype is not Dtype.BFLOAT16)),
+        adapter_casts=holds(spec.dtype, lambda dtype: dtype is not Dtype.BFLOAT16),
         autocast_caches=both(spec.bf16, holds(spec.dtype, lambda dtype: dtype is Dtype.FLOAT32)),
         compute=where(spec.bf16, BFLOAT16_BYTES, weight),
         adapter=BFLOAT16_BYTES if spec.tuning is Tuning.QLORA else FLOAT32_BYTES,

@@ -339,6 +339,9 @@ def test_scores_by_hand(toy):
     assert scores_forward_bytes(eager, toy, _batch(), autocast=True) == 1_280
     assert scores_forward_bytes(wide, toy, _batch(), autocast=False) == 1_024
     assert scores_forward_bytes(old, toy, _batch(), autocast=True) == 1_152
+    half = replace(eager, dtype=Dtype.FLOAT16, bf16=False)
+    assert scores_forward_bytes(half, toy, _batch(), autocast=False) == 1_024
+    assert scores_backward_bytes(half, toy, _batch()) == 1_792
     assert scores_backward_bytes(eager, toy, _batch()) == scores_backward_bytes(old, toy, _batch()) == 2_048
     assert scores_forward_bytes(_FULL, toy, _batch(), autocast=True) == scores_backward_bytes(_FULL, toy, _batch()) == 0
 
@@ -406,7 +409,9 @@ def test_four_bit_layers_keep_the_weights_type(toy):
 
     assert mlp_saved_bytes(qlora, toy, 10) == 3 * 10 * 16 * 4
     assert mlp_saved_bytes(replace(_LORA, dtype=Dtype.FLOAT32), toy, 10) == 3 * 10 * 16 * 2
-    # float32 inputs are cast for each adapter: q, k, v, gate, up and o take 8 features, down 16, and A gives 2 each
+    # float16 and float32 inputs are cast for each adapter: q, k, v, gate, up and o take 8 features, down 16, A gives 2
+    half = replace(qlora, dtype=Dtype.FLOAT16, bf16=False)
+    assert linear_inputs_saved_bytes(half, toy, 10) == 10 * (6 * 8 + 16 + 7 * 2) * 2
     assert linear_inputs_saved_bytes(qlora, toy, 10) == 10 * (6 * 8 + 16 + 7 * 2) * 2
 
 
