@@ -112,7 +112,8 @@ def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, posit
     - full, float32 weights under autocast: a copy for each of q, k, v, gate, up, because autocast casts per call;
     - LoRA: each adapted layer casts its input to the adapter's float32 and autocast casts that back, so each keeps a
       copy of its own, o included; and A's output, [T, rank];
-    - QLoRA: adapters are in bfloat16, so the inputs are shared again; of another type each keeps a copy of its own.
+    - QLoRA: adapters are in bfloat16, so the inputs are shared again; of another type each keeps a copy of its
+      own, but for o under autocast.
 
     By hand, T = 10, H = 8, I = 16 in bfloat16, full: 10 x (8 + 8 + 16) x 2 = 640 B.
     """
@@ -155,7 +156,9 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
         names = {part.name for part in adapted}
         shared = bool(names.intersection(_MLP_INPUTS)) * block(positions * hidden * element)
         shared = shared + ("down_proj" in names) * block(positions * inner * element)
-        own = where(sizes.adapter_casts, own, shared)
+        # Under autocast attention gives o bfloat16, which its adapter takes as it is.
+        uncast = ("o_proj" in names) * block(positions * query_width(architecture) * element)
+        own = where(sizes.adapter_casts, own - where(spec.bf16, uncast, 0), shared)
     return own + low_rank
 
 
