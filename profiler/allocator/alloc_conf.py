@@ -38,10 +38,13 @@ _FLAGS_WITHOUT_EFFECT = (
 _COUNTS_WITHOUT_EFFECT = (
     "pinned_max_cached_size_mb",
     "pinned_max_round_threshold_mb",
-    "pinned_num_register_threads",
     "pinned_reserve_segment_size_mb",
 )
-KEYS = (*MODELLED_KEYS, "backend", *_FLAGS_WITHOUT_EFFECT, *_COUNTS_WITHOUT_EFFECT)
+_THREADS = "pinned_num_register_threads"
+_MOST_THREADS = 128
+"""`pinned_max_register_threads`, c10/cuda/CUDAAllocatorConfig.h."""
+
+KEYS = (*MODELLED_KEYS, "backend", *_FLAGS_WITHOUT_EFFECT, *_COUNTS_WITHOUT_EFFECT, _THREADS)
 
 _ITEM_BORDER = re.compile(r",(?![^\[]*\])")
 """A comma that is not inside of brackets."""
@@ -111,6 +114,7 @@ def _config(reader: "_Reader") -> AllocatorConfig:
         reader.flag(key)
     for key in _COUNTS_WITHOUT_EFFECT:
         reader.count(key, minimum=0)
+    reader.register_threads()
     reader.native_backend()
     large_mib = reader.count("large_segment_size_mb", minimum=MIN_LARGE_BYTES // MIB + 1)
     large_bytes = DEFAULT_LARGE_SEGMENT_BYTES if large_mib is None else large_mib * MIB
@@ -172,6 +176,12 @@ class _Reader:
             return ratio
         self._wrong(key, f"a number {'above' if above_zero else 'from'} 0 {'up to' if up_to_one else 'and below'} 1")
         return None
+
+    def register_threads(self) -> None:
+        """Threads that pin host memory (`CUDAAllocatorConfig::parsePinnedNumRegisterThreads`)."""
+        value = self._values.get(_THREADS)
+        if value is not None and not (_is_power_of_two(value) and int(value) <= _MOST_THREADS):
+            self._wrong(_THREADS, f"a power of two up to {_MOST_THREADS}")
 
     def native_backend(self) -> None:
         if self._values.get("backend", "native") != "native":

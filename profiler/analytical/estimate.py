@@ -48,8 +48,9 @@ def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
     """The peaks of allocated and reserved memory by closed form, with what the first consists of.
 
     It holds for dense decoders of the Llama kind with gated MLPs, on one GPU, rolled out by transformers' `generate`.
-    Left out: rounding to the allocator's blocks, by which a card's own counter is 0.2 to 3 % higher; the context; and
-    scratch inside kernels other than cuBLAS.
+    Left out: rounding to multiples of 512 bytes and remainders that the allocator does not split off, by which a card's
+    own counter is 0.2 to 3 % higher (`roundup_power2_divisions` is not left out); the context; and scratch inside
+    kernels other than cuBLAS and attention by products.
 
     Raises:
         UsageError: The model is a mixture of experts, for which there is no closed form.

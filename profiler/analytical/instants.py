@@ -23,6 +23,7 @@ class Moment(StrEnum):
     PREFILL = "prefill, in a layer's MLP"
     GROWTH = "the cache's last growth"
     DECODING = "the last token's attention"
+    LAST_LOGITS = "the last token's logits"
     SAMPLING = "the last token is drawn"
     SCORE_LAYER = "scoring, in a layer's MLP"
     SCORE_HEAD = "scoring, at the LM head"

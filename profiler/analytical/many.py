@@ -20,10 +20,10 @@ from profiler.analytical.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.architecture import Architecture
 from profiler.domain.memory import Phase
 from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import Attention, Dtype, Lengths, Logprobs, Tuning
+from profiler.domain.trial import Attention, Dtype, Lengths, Logprobs, Rollout, Tuning
 
 _ONE_VALUE = ("tuning", "logprobs", "attn_implementation", "gradient_checkpointing", "lora_target_modules")
-_CODED = ("gpu", "optim", "dtype", "lengths", "alloc_conf")
+_CODED = ("gpu", "optim", "dtype", "lengths", "rollout", "alloc_conf")
 _NUMBERS = (
     "bf16",
     "beta",
@@ -61,6 +61,7 @@ class _Trials:
     optim: Optimizer | Coded[Optimizer]
     dtype: Dtype | Coded[Dtype]
     lengths: Lengths | Coded[Lengths]
+    rollout: Rollout | Coded[Rollout]
     alloc_conf: str | Coded[str]
     bf16: Truth
     beta: float | NDArray[Any]

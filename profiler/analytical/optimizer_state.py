@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from profiler.analytical.parameters import TensorGroup
 from profiler.analytical.quantities import Coded, Count, larger, looked_up, where, whole_units
+from profiler.analytical.rounding import Block, exact
 from profiler.analytical.trained import FLOAT32_BYTES
 from profiler.domain.optimizers import Optimizer
 
@@ -12,47 +13,52 @@ _8BIT_BLOCK = 256
 _MIN_PAGED_ELEMENTS = 100_000
 
 
-def optimizer_state_bytes(optim: Optimizer | Coded[Optimizer], tensors: Sequence[TensorGroup], element: Count) -> Count:
+def optimizer_state_bytes(
+    optim: Optimizer | Coded[Optimizer], tensors: Sequence[TensorGroup], element: Count, block: Block = exact
+) -> Count:
     """Bytes of the optimizer's state in torch's allocator.
 
     Args:
         optim: The optimizer.
         tensors: What it updates.
         element: Bytes of one updated value.
+        block: Rounding of each tensor's size.
     """
-    return looked_up(optim, lambda each: sum(_state_bytes(each, group, element) * group.copies for group in tensors))
+    return looked_up(
+        optim, lambda each: sum(_state_bytes(each, group, element, block) * group.copies for group in tensors)
+    )
 
 
-def _state_bytes(optim: Optimizer, group: TensorGroup, element: Count) -> Count:
+def _state_bytes(optim: Optimizer, group: TensorGroup, element: Count, block: Block) -> Count:
     match optim:
         case Optimizer.ADAMW_TORCH_FUSED:
-            return fused_adamw_state_bytes(group.elements, element)
+            return fused_adamw_state_bytes(group.elements, element, block)
         case Optimizer.ADAMW_TORCH:
-            return adamw_state_bytes(group.elements, element)
+            return adamw_state_bytes(group.elements, element, block)
         case Optimizer.ADAMW_8BIT:
-            return adamw_8bit_state_bytes(group.elements, is_embedding=group.is_embedding)
+            return adamw_8bit_state_bytes(group.elements, is_embedding=group.is_embedding, block=block)
         case Optimizer.PAGED_ADAMW_8BIT:
-            return paged_adamw_8bit_state_bytes(group.elements, is_embedding=group.is_embedding)
+            return paged_adamw_8bit_state_bytes(group.elements, is_embedding=group.is_embedding, block=block)
         case Optimizer.ADAFACTOR:
-            return adafactor_state_bytes(group.shape)
+            return adafactor_state_bytes(group.shape, block)
         case Optimizer.SGD:
             return 0  # transformers asks for no momentum
 
 
-def adamw_state_bytes(elements: Count, element: Count) -> Count:
+def adamw_state_bytes(elements: Count, element: Count, block: Block = exact) -> Count:
     """Torch's AdamW on one tensor: `exp_avg` and `exp_avg_sq`, in the parameter's type.
 
     By hand, 1,000 values in bfloat16: 2 x 1,000 x 2 B = 4,000 B. The step count stays on the host.
     """
-    return 2 * elements * element
+    return 2 * block(elements * element)
 
 
-def fused_adamw_state_bytes(elements: Count, element: Count) -> Count:
+def fused_adamw_state_bytes(elements: Count, element: Count, block: Block = exact) -> Count:
     """Torch's fused AdamW on one tensor: as AdamW, and its float32 step count on the device."""
-    return adamw_state_bytes(elements, element) + FLOAT32_BYTES
+    return adamw_state_bytes(elements, element, block) + FLOAT32_BYTES
 
 
-def adamw_8bit_state_bytes(elements: Count, *, is_embedding: bool) -> Count:
+def adamw_8bit_state_bytes(elements: Count, *, is_embedding: bool, block: Block = exact) -> Count:
     """Bitsandbytes' 8-bit AdamW on one tensor: two states of a byte, and a float32 scale for each 256 of each.
 
     Two float32 states instead for tensors below 4,096 values (`min_8bit_size`) and for `nn.Embedding`, which
@@ -61,16 +67,16 @@ def adamw_8bit_state_bytes(elements: Count, *, is_embedding: bool) -> Count:
 
     Source: `Optimizer2State.init_state` in bitsandbytes. The two tables shared by all tensors (2 KiB) are left out.
     """
-    wide = 2 * elements * FLOAT32_BYTES
-    narrow = 2 * elements + _scale_bytes(elements)
+    wide = 2 * block(elements * FLOAT32_BYTES)
+    narrow = 2 * block(elements) + _scale_bytes(elements, block)
     return wide if is_embedding else where(elements < _MIN_8BIT_ELEMENTS, wide, narrow)
 
 
-def _scale_bytes(elements: Count) -> Count:
-    return 2 * FLOAT32_BYTES * whole_units(elements, _8BIT_BLOCK)
+def _scale_bytes(elements: Count, block: Block) -> Count:
+    return 2 * block(FLOAT32_BYTES * whole_units(elements, _8BIT_BLOCK))
 
 
-def paged_adamw_8bit_state_bytes(elements: Count, *, is_embedding: bool) -> Count:
+def paged_adamw_8bit_state_bytes(elements: Count, *, is_embedding: bool, block: Block = exact) -> Count:
     """As `adamw_8bit_state_bytes`, less what is in managed memory, which torch's allocator does not see.
 
     The states of tensors of 100,000 values or more are paged; the scales never are. By hand, 102,400 values:
@@ -78,22 +84,22 @@ def paged_adamw_8bit_state_bytes(elements: Count, *, is_embedding: bool) -> Coun
 
     Source: `get_state_buffer` in bitsandbytes.
     """
-    unpaged = adamw_8bit_state_bytes(elements, is_embedding=is_embedding)
-    return where(elements < _MIN_PAGED_ELEMENTS, unpaged, 0 if is_embedding else _scale_bytes(elements))
+    unpaged = adamw_8bit_state_bytes(elements, is_embedding=is_embedding, block=block)
+    return where(elements < _MIN_PAGED_ELEMENTS, unpaged, 0 if is_embedding else _scale_bytes(elements, block))
 
 
-def adafactor_state_bytes(shape: Sequence[Count]) -> Count:
+def adafactor_state_bytes(shape: Sequence[Count], block: Block = exact) -> Count:
     """Transformers' Adafactor without first moment on one tensor: float32 means of rows and of columns.
 
     A vector keeps a float32 value each. By hand, [100, 50]: (100 + 50) x 4 = 600 B.
     """
     if len(shape) < 2:
-        return shape[0] * FLOAT32_BYTES
-    return (shape[-2] + shape[-1]) * FLOAT32_BYTES
+        return block(shape[0] * FLOAT32_BYTES)
+    return block(shape[-2] * FLOAT32_BYTES) + block(shape[-1] * FLOAT32_BYTES)
 
 
 def optimizer_scratch_bytes(
-    optim: Optimizer | Coded[Optimizer], tensors: Sequence[TensorGroup], element: Count
+    optim: Optimizer | Coded[Optimizer], tensors: Sequence[TensorGroup], element: Count, block: Block = exact
 ) -> Count:
     """Bytes that exist only during `step()`, at their highest.
 
@@ -106,16 +112,17 @@ def optimizer_scratch_bytes(
 
     Source: `_multi_tensor_adam` in torch, `Adafactor.step` in transformers.
     """
-    return looked_up(optim, lambda each: _scratch_bytes(each, tensors, element))
+    return looked_up(optim, lambda each: _scratch_bytes(each, tensors, element, block))
 
 
-def _scratch_bytes(optim: Optimizer, tensors: Sequence[TensorGroup], element: Count) -> Count:
+def _scratch_bytes(optim: Optimizer, tensors: Sequence[TensorGroup], element: Count, block: Block) -> Count:
     if optim is Optimizer.ADAMW_TORCH:
-        matrices = sum(group.total for group in tensors if len(group.shape) > 1)
-        vectors = sum(group.total for group in tensors if len(group.shape) < 2)
-        return larger(matrices, vectors) * element
+        roots = [(len(group.shape) > 1, group.copies * block(group.elements * element)) for group in tensors]
+        return larger(
+            sum(size for is_matrix, size in roots if is_matrix), sum(size for is_matrix, size in roots if not is_matrix)
+        )
     if optim is Optimizer.ADAFACTOR:
         copies = where(element < FLOAT32_BYTES, 4, 2)
         largest = larger(0, *(where(group.copies > 0, group.elements, 0) for group in tensors))
-        return copies * FLOAT32_BYTES * largest
+        return copies * block(FLOAT32_BYTES * largest)
     return 0

@@ -30,13 +30,14 @@ from profiler.analytical.decoder_layer import layer_input_bytes
 from profiler.analytical.eager_attention import repeated_cache_bytes
 from profiler.analytical.head import full_logits_classes_bytes
 from profiler.analytical.instants import Instant, Moment, total
-from profiler.analytical.quantities import Count, Truth, holds, larger, where
+from profiler.analytical.quantities import Count, Truth, both, holds, larger, where
 from profiler.analytical.rollout import growth_copy_bytes, kv_element_bytes
+from profiler.analytical.rounding import block_of
 from profiler.analytical.stranded import Growth, growth_segments_bytes, own_segments_bytes
 from profiler.analytical.trained import element_bytes
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import Logprobs, Tuning
+from profiler.domain.trial import Logprobs, Rollout, Tuning
 
 _EXPANDABLE = "expandable_segments:True"
 
@@ -79,11 +80,12 @@ def peak_reserved_bytes(spec: TrialKeys, architecture: DecoderShape, moments: Se
 def _strands(spec: TrialKeys, architecture: DecoderShape) -> Truth:
     """Whether the growing cache has segments of its own at all.
 
-    Not where each step repeats keys and values for all query heads: those larger blocks come and go between two tokens,
-    and the cache finds its room in them.
+    Not with `rollout=synthetic`, which fills the cache at once. Not where each step repeats keys and values for all
+    query heads: those larger blocks come and go between two tokens, and the cache finds its room in them.
     """
     tokens = spec.max_prompt_length + spec.max_completion_length - 1
-    return repeated_cache_bytes(spec, architecture, tokens=tokens) == 0
+    grows = holds(spec.rollout, lambda rollout: rollout is Rollout.GENERATE)
+    return both(grows, repeated_cache_bytes(spec, architecture, tokens=tokens) == 0)
 
 
 def _standing(moments: Sequence[Instant]) -> Count:
@@ -101,7 +103,7 @@ def _cache_growth(spec: TrialKeys, architecture: DecoderShape, moments: Sequence
     element, rows = kv_element_bytes(spec), spec.generation_batch_size
     tokens = spec.max_prompt_length + spec.max_completion_length - 1
     first, last = (
-        growth_copy_bytes(architecture, sequences=rows, tokens=length, element=element)
+        growth_copy_bytes(architecture, sequences=rows, tokens=length, element=element, block=block_of(spec))
         for length in (spec.max_prompt_length, tokens)
     )
     widest = larger(element_bytes(spec).weight, element_bytes(spec).adapter if spec.tuning is Tuning.LORA else 0)
@@ -110,5 +112,5 @@ def _cache_growth(spec: TrialKeys, architecture: DecoderShape, moments: Sequence
         first=first,
         last=last,
         arena=prefill[Category.KV_CACHE] + prefill[Category.ACTIVATIONS] - end.get(Category.ACTIVATIONS, 0),
-        largest=rows * spec.max_prompt_length * architecture.intermediate_size * widest,
+        largest=block_of(spec)(rows * spec.max_prompt_length * architecture.intermediate_size * widest),
     )

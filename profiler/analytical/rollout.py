@@ -2,7 +2,8 @@
 
 from profiler.analytical.parameters import key_width
 from profiler.analytical.quantities import Count
-from profiler.analytical.trained import FLOAT32_BYTES, element_bytes, trains_everything
+from profiler.analytical.rounding import Block, block_of, exact
+from profiler.analytical.trained import FLOAT32_BYTES, computed_bytes, element_bytes, stream_bytes, trains_everything
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
 
 _SAMPLING_COPIES = 3
@@ -11,14 +12,18 @@ _SAMPLING_COPIES = 3
 def kv_element_bytes(spec: TrialKeys) -> Count:
     """Bytes of one cached value.
 
-    The weights' type: with adapters `generate` goes around the forward that autocast wraps; under full fine-tuning
-    autocast makes keys narrower, but the rotary embedding has the residual stream's type and widens them again, and the
-    cache takes its type from the keys. Not for float16 weights under bfloat16 autocast, which widen to float32.
+    The residual stream's type: with adapters `generate` goes around the forward that autocast wraps; under full
+    fine-tuning autocast makes keys narrower, but the rotary embedding widens them again, and the cache takes its type
+    from the keys. Float16 times the bfloat16 that autocast makes is float32.
+
+    By hand, float16 under autocast: full 4 B, LoRA 2 B.
     """
-    return element_bytes(spec).weight
+    return stream_bytes(spec, autocast=False)
 
 
-def kv_cache_bytes(architecture: DecoderShape, *, sequences: Count, tokens: Count, element: Count) -> Count:
+def kv_cache_bytes(
+    architecture: DecoderShape, *, sequences: Count, tokens: Count, element: Count, block: Block = exact
+) -> Count:
     """Bytes of a KV cache in which every sequence has `tokens` tokens.
 
     Per layer the cache holds K and V, each [sequences, kv_heads, tokens, head_dim]:
@@ -29,15 +34,28 @@ def kv_cache_bytes(architecture: DecoderShape, *, sequences: Count, tokens: Coun
 
     Source: the tensor shapes of transformers' `DynamicCache`. Not for a paged cache (vLLM) or sliding windows.
     """
-    return 2 * architecture.num_hidden_layers * sequences * key_width(architecture) * tokens * element
+    return 2 * architecture.num_hidden_layers * block(sequences * key_width(architecture) * tokens * element)
 
 
-def growth_copy_bytes(architecture: DecoderShape, *, sequences: Count, tokens: Count, element: Count) -> Count:
+def growth_copy_bytes(
+    architecture: DecoderShape, *, sequences: Count, tokens: Count, element: Count, block: Block = exact
+) -> Count:
     """The keys of one layer once more: `torch.cat` makes the longer tensor before the shorter one goes.
 
     By hand, as in `kv_cache_bytes`: 204,668,928 / 48 = 4,263,936 B.
     """
-    return sequences * key_width(architecture) * tokens * element
+    return block(sequences * key_width(architecture) * tokens * element)
+
+
+def last_logits_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Logits while the LM head computes them: the product, and two float32 tensors of the token before.
+
+    Those are the scores and the softmax, which `_sample` in transformers still refers to.
+
+    By hand, 16 sequences, V = 151,936, under autocast: 16 x 151,936 x (2 + 2 x 4) B = 24,309,760 B.
+    """
+    block, values = block_of(spec), spec.generation_batch_size * architecture.vocab_size
+    return block(values * computed_bytes(spec, autocast=False)) + 2 * block(values * FLOAT32_BYTES)
 
 
 def sampling_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
@@ -48,5 +66,5 @@ def sampling_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """
     sizes = element_bytes(spec)
     output = sizes.output if trains_everything(spec) else sizes.weight
-    per_value = output + _SAMPLING_COPIES * FLOAT32_BYTES
-    return spec.generation_batch_size * architecture.vocab_size * per_value
+    block, values = block_of(spec), spec.generation_batch_size * architecture.vocab_size
+    return block(values * output) + _SAMPLING_COPIES * block(values * FLOAT32_BYTES)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from profiler.analytical.batch import micro_batch
 from profiler.analytical.instants import Instant, Moment
 from profiler.analytical.parameters import key_width, lora_parameter_count, parameter_count
+from profiler.analytical.rollout import kv_element_bytes
 from profiler.analytical.trained import (
     element_bytes,
     lora_rank,
@@ -46,6 +47,7 @@ _PASSING: Mapping[Moment, str] = {
     Moment.PREFILL: "one layer of {generated} prompts",
     Moment.GROWTH: "copies that autocast keeps",
     Moment.DECODING: "a layer's keys and values for every head",
+    Moment.LAST_LOGITS: "the LM head's copy under autocast",
     Moment.SAMPLING: "copies that autocast keeps",
     Moment.SCORE_LAYER: "one layer: 4 x T x H and the MLP",
     Moment.SCORE_HEAD: "T x H and the scored N x H",
@@ -130,6 +132,8 @@ def _logits(spec: TrialSpec, architecture: Architecture, moment: Moment) -> str:
     vocabulary = architecture.vocab_size
     if moment is Moment.SAMPLING:
         return f"{spec.generation_batch_size} x {vocabulary} x 4 copies"
+    if moment is Moment.LAST_LOGITS:
+        return f"{spec.generation_batch_size} x {vocabulary} x 3 copies"
     batch = micro_batch(spec)
     if spec.logprobs is Logprobs.FULL:
         rows = f"{batch.rows} x {batch.completion_tokens} x {vocabulary} x {element_bytes(spec).output} B"
@@ -142,7 +146,7 @@ def _logits(spec: TrialSpec, architecture: Architecture, moment: Moment) -> str:
 def _kv_cache(spec: TrialSpec, architecture: Architecture, moment: Moment) -> str:
     prefill = moment is Moment.PREFILL
     tokens = spec.max_prompt_length + (0 if prefill else spec.max_completion_length - 1)
-    width, element = key_width(architecture), element_bytes(spec).weight
+    width, element = key_width(architecture), kv_element_bytes(spec)
     whole = f"2 x {architecture.num_hidden_layers} x {spec.generation_batch_size} x {tokens} x {width} x {element} B"
     return f"{whole} + 1 K" if moment is Moment.GROWTH else whole
 

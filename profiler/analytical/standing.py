@@ -3,6 +3,7 @@
 from profiler.analytical.instants import Bytes
 from profiler.analytical.optimizer_state import optimizer_state_bytes
 from profiler.analytical.quantities import Coded, Count, both, looked_up, where, whole_units
+from profiler.analytical.rounding import Block, block_of, exact
 from profiler.analytical.trained import (
     FLOAT32_BYTES,
     INT64_BYTES,
@@ -21,7 +22,7 @@ _HOPPER = (9, 0)
 _BLACKWELL_MAJORS = (10, 11, 12)
 
 
-def cublas_workspace_bytes(gpu: str | Coded[str | None] | None) -> Count:
+def cublas_workspace_bytes(gpu: str | Coded[str | None] | None, block: Block = exact) -> Count:
     """One cuBLAS workspace each for the thread that runs forward and the one that runs backward.
 
     32 MiB on Hopper and, since torch 2.12, on Blackwell; 8,519,680 B elsewhere. Where the card is not named, Hopper is
@@ -31,14 +32,14 @@ def cublas_workspace_bytes(gpu: str | Coded[str | None] | None) -> Count:
 
     Source: `getChosenWorkspaceSize` in `aten/src/ATen/cuda/CublasHandlePool.cpp`, torch up to 2.13.
     """
-    return looked_up(gpu, _both_workspaces)
+    return 2 * block(looked_up(gpu, _workspace))
 
 
-def _both_workspaces(gpu: str | None) -> int:
+def _workspace(gpu: str | None) -> int:
     card = KNOWN_GPUS.get(gpu or "")
     capability = card.compute_capability if card else _HOPPER
     large = capability == _HOPPER or capability[0] in _BLACKWELL_MAJORS
-    return 2 * (32 * MIB if large else 8_519_680)
+    return 32 * MIB if large else 8_519_680
 
 
 def input_bytes(spec: TrialKeys) -> Count:
@@ -46,9 +47,11 @@ def input_bytes(spec: TrialKeys) -> Count:
 
     By hand, 16 rows of 256 + 786 without reference: 16 x 1,042 x 8 x 4 = 533,504 B.
     """
-    tokens = spec.generation_batch_size * (spec.max_prompt_length + spec.max_completion_length)
-    scores = spec.generation_batch_size * spec.max_completion_length * FLOAT32_BYTES
-    return 4 * tokens * INT64_BYTES + where(spec.beta != 0.0, scores, 0)
+    rows, block = spec.generation_batch_size, block_of(spec)
+    prompts = block(rows * spec.max_prompt_length * INT64_BYTES)
+    completions = block(rows * spec.max_completion_length * INT64_BYTES)
+    scores = block(rows * spec.max_completion_length * FLOAT32_BYTES)
+    return 4 * (prompts + completions) + where(spec.beta != 0.0, scores, 0)
 
 
 def models(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
@@ -66,13 +69,14 @@ def untied_head_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     By hand, qwen2.5-0.5b in bfloat16: 151,936 x 896 x 2 B = 272,269,312 B. Not for a model loaded from a checkpoint
     with `low_cpu_mem_usage`, which never fills the head that it ties.
     """
-    head = architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight
+    head = block_of(spec)(architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight)
     return where(architecture.tie_word_embeddings, head, 0)
 
 
 def state_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """The optimizer's state, once there is one."""
-    return optimizer_state_bytes(spec.optim, trained_tensors(spec, architecture), trained_element_bytes(spec))
+    tensors = trained_tensors(spec, architecture)
+    return optimizer_state_bytes(spec.optim, tensors, trained_element_bytes(spec), block_of(spec))
 
 
 def standing(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
@@ -81,7 +85,7 @@ def standing(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
         **models(spec, architecture),
         Category.OPTIMIZER_STATE: where(spec.steps > 1, state_bytes(spec, architecture), 0),
         Category.INPUTS: input_bytes(spec),
-        Category.WORKSPACE: cublas_workspace_bytes(spec.gpu),
+        Category.WORKSPACE: cublas_workspace_bytes(spec.gpu, block_of(spec)),
     }
 
 

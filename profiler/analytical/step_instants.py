@@ -7,7 +7,14 @@ from profiler.analytical.head import score_scratch
 from profiler.analytical.instants import Bytes, Instant, Moment, added, head_categories
 from profiler.analytical.optimizer_state import optimizer_scratch_bytes
 from profiler.analytical.quantities import Count, Truth, both, either, larger, where
-from profiler.analytical.rollout import growth_copy_bytes, kv_cache_bytes, kv_element_bytes, sampling_bytes
+from profiler.analytical.rollout import (
+    growth_copy_bytes,
+    kv_cache_bytes,
+    kv_element_bytes,
+    last_logits_bytes,
+    sampling_bytes,
+)
+from profiler.analytical.rounding import block_of
 from profiler.analytical.standing import models, state_bytes, unfinished_gradient_bytes, untied_head_bytes
 from profiler.analytical.trained import (
     FLOAT32_BYTES,
@@ -40,16 +47,18 @@ def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant,
 
 def rollout_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> tuple[Instant, ...]:
     """Prefill, the last growth of the cache, the last step's attention and draw; `held` is what stands."""
-    rows, element = spec.generation_batch_size, kv_element_bytes(spec)
+    rows, element, block = spec.generation_batch_size, kv_element_bytes(spec), block_of(spec)
     tokens = spec.max_prompt_length + spec.max_completion_length - 1
     held = added(held, {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)})
-    casts, head_cast = _generation_casts(spec, architecture)
-    full = kv_cache_bytes(architecture, sequences=rows, tokens=tokens, element=element)
-    growth = growth_copy_bytes(architecture, sequences=rows, tokens=tokens, element=element)
+    casts, head_cast, passing_cast = _generation_casts(spec, architecture)
+    full = kv_cache_bytes(architecture, sequences=rows, tokens=tokens, element=element, block=block)
+    growth = growth_copy_bytes(architecture, sequences=rows, tokens=tokens, element=element, block=block)
     prompts = Batch(
         rows=rows, prompt_tokens=spec.max_prompt_length, completion_tokens=0, scored_tokens=0, has_mask=False
     )
-    prefilled = kv_cache_bytes(architecture, sequences=rows, tokens=spec.max_prompt_length, element=element)
+    prefilled = kv_cache_bytes(
+        architecture, sequences=rows, tokens=spec.max_prompt_length, element=element, block=block
+    )
     layer = layer_without_gradient_bytes(spec, architecture, prompts, adapted=True, autocast=False)
     moments: dict[Moment, Bytes] = {
         Moment.PREFILL: {
@@ -67,20 +76,38 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -
             Category.ACTIVATIONS: casts + head_cast,
             Category.LOGITS: sampling_bytes(spec, architecture),
         },
+        Moment.LAST_LOGITS: {
+            Category.KV_CACHE: full,
+            Category.ACTIVATIONS: passing_cast,
+            Category.LOGITS: last_logits_bytes(spec, architecture),
+        },
     }
     return tuple(
-        Instant(phase=Phase.ROLLOUT, moment=moment, sizes=added(held, more)) for moment, more in moments.items()
+        Instant(
+            phase=Phase.ROLLOUT,
+            moment=moment,
+            sizes=added(held, more),
+            happens=passing_cast > 0 if moment is Moment.LAST_LOGITS else True,
+        )
+        for moment, more in moments.items()
     )
 
 
-def _generation_casts(spec: TrialKeys, architecture: DecoderShape) -> tuple[Count, Count]:
-    """Copies that autocast keeps of the layers' float32 weights in a forward of generation, and at its end of the head.
+def _generation_casts(spec: TrialKeys, architecture: DecoderShape) -> tuple[Count, Count, Count]:
+    """Copies of weights that autocast makes in a forward of generation.
 
-    With adapters there are none: `generate` goes around the forward that autocast wraps.
+    Those it keeps: of the layers and, at the end, of the head, of float32 weights. And that of the head which goes with
+    its product, of float16 weights. With adapters there are none: `generate` goes around the forward that autocast
+    wraps.
     """
     if not trains_everything(spec):
-        return 0, 0
-    return autocast_cache_bytes(spec, architecture), head_cast_bytes(spec, architecture)
+        return 0, 0, 0
+    caches, head = element_bytes(spec).autocast_caches, head_cast_bytes(spec, architecture)
+    return (
+        where(caches, autocast_cache_bytes(spec, architecture), 0),
+        where(caches, head, 0),
+        where(caches, 0, head),
+    )
 
 
 def score_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> tuple[Instant, ...]:
@@ -129,7 +156,7 @@ def optimizer_instant(spec: TrialKeys, architecture: DecoderShape, held: Bytes) 
     tensors, element = trained_tensors(spec, architecture), trained_element_bytes(spec)
     step: Bytes = {
         Category.GRADIENTS: gradient_bytes(spec, architecture),
-        Category.WORKSPACE: optimizer_scratch_bytes(spec.optim, tensors, element),
+        Category.WORKSPACE: optimizer_scratch_bytes(spec.optim, tensors, element, block_of(spec)),
     }
     state: Bytes = {**held, Category.OPTIMIZER_STATE: state_bytes(spec, architecture)}
     return Instant(phase=Phase.OPTIMIZER, moment=Moment.STEP, sizes=added(state, step))

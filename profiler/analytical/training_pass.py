@@ -16,6 +16,7 @@ from profiler.analytical.decoder_layer import (
 from profiler.analytical.head import head_backward_scratch, head_forward_scratch, head_saved
 from profiler.analytical.instants import Bytes, Instant, Moment, added, head_categories, times
 from profiler.analytical.quantities import Count, Truth, both, either, larger, where
+from profiler.analytical.rounding import block_of
 from profiler.analytical.trained import element_bytes, gradient_bytes, trains_everything
 from profiler.analytical.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.weights import autocast_forward_bytes, autocast_weight_copy_bytes
@@ -109,10 +110,10 @@ def attention_mask_bytes(spec: TrialKeys, batch: Batch) -> Count:
     Checkpointing keeps it until backward; without it backward has one mask too many here, a fraction of a percent. By
     hand, 4 rows of 1,042: 4 x 1,042 x 1,042 = 4,343,056 B.
     """
-    size = batch.rows * batch.width * batch.width
+    block, size = block_of(spec), batch.rows * batch.width * batch.width
     if spec.attn_implementation is Attention.EAGER:
-        return size * element_bytes(spec).weight
-    return where(batch.has_mask, size, 0)
+        return block(size * element_bytes(spec).weight)
+    return where(batch.has_mask, block(size), 0)
 
 
 def _pass(
@@ -139,7 +140,7 @@ def _pass(
     layer_backward = _layer_backward(spec, architecture, batch)
     scratch = head_categories(head_forward_scratch(spec, architecture, batch))
     tied: Bytes = {Category.GRADIENTS: _head_gradient_waiting(spec, architecture)}
-    norm: Bytes = {Category.ACTIVATIONS: norm_backward_bytes(architecture, batch)}
+    norm: Bytes = {Category.ACTIVATIONS: norm_backward_bytes(spec, architecture, batch)}
     in_backward = added(layers, tied)
     found = {
         Moment.FORWARD_LAYER: added(layers, more_casts, layer_forward),
@@ -180,7 +181,7 @@ def _layer_backward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -
 def _embedding_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     if not trains_everything(spec):
         return 0
-    return architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight
+    return block_of(spec)(architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight)
 
 
 def _head_gradient_waiting(spec: TrialKeys, architecture: DecoderShape) -> Count:

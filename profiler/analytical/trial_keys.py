@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from profiler.analytical.quantities import Coded, Count, Truth
 from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import Attention, Dtype, Lengths, Logprobs, Tuning
+from profiler.domain.trial import Attention, Dtype, Lengths, Logprobs, Rollout, Tuning
 
 
 class TrialKeys(Protocol):
@@ -35,6 +35,8 @@ class TrialKeys(Protocol):
     def dtype(self) -> Dtype | Coded[Dtype]: ...  # noqa: D102
     @property
     def lengths(self) -> Lengths | Coded[Lengths]: ...  # noqa: D102
+    @property
+    def rollout(self) -> Rollout | Coded[Rollout]: ...  # noqa: D102
     @property
     def alloc_conf(self) -> str | Coded[str]: ...  # noqa: D102
     @property

@@ -146,3 +146,17 @@ def test_every_fault_is_told_at_once_with_the_nearest_spelling():
 def test_keys_of_cuda_are_checked_too(text):
     """`CUDAAllocatorConfig` is not in the CPU build."""
     assert not we_accept(text)
+
+
+@pytest.mark.parametrize("threads", ["0", "3", "100", "129", "256", "-1", "x", ""])
+def test_pinning_threads_must_be_a_power_of_two_up_to_128(threads):
+    with pytest.raises(UsageError) as caught:
+        parse_alloc_conf(f"pinned_num_register_threads:{threads}")
+    (fault,) = caught.value.faults
+    assert fault.sentence().startswith(f"alloc_conf=pinned_num_register_threads:{threads}")
+    assert "must be a power of two up to 128" in fault.sentence()
+
+
+@given(st.integers(0, 7))
+def test_every_power_of_two_up_to_128_is_accepted(exponent):
+    assert we_accept(f"pinned_num_register_threads:{1 << exponent}")

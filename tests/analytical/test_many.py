@@ -62,7 +62,7 @@ def test_trials_of_one_group_do_not_disturb_each_other(spec):
             (Optimizer.SGD, Optimizer.ADAFACTOR, Optimizer.ADAMW_8BIT, Optimizer.ADAMW_TORCH, spec.optim),
             (0.0, 0.04, 0.0, 0.1, spec.beta),
             (Lengths.RAGGED, Lengths.FORCED, Lengths.RAGGED, Lengths.FORCED, spec.lengths),
-            ("", "expandable_segments:True", "", "", ""),
+            ("", "expandable_segments:True", "", "roundup_power2_divisions:8", "roundup_power2_divisions:[4:2,>:16]"),
             strict=True,
         )
     ]

@@ -7,18 +7,24 @@ from hypothesis import strategies as st
 
 from profiler.analytical.batch import Batch, longest_rows, micro_batch, one_row, ragged_tokens, unpadded
 from profiler.analytical.decoder_layer import (
+    attention_backward_bytes,
+    attention_inputs_saved_bytes,
     attention_saved_bytes,
     first_layer_unsaved_bytes,
+    head_norms_saved_bytes,
     layer_saved_bytes,
     layer_without_gradient_bytes,
     linear_inputs_saved_bytes,
     mlp_saved_bytes,
     norm_saved_bytes,
+    other_inputs_saved_bytes,
+    rotary_bytes,
 )
 from profiler.analytical.eager_attention import (
     held_scores_bytes,
     makes_scores,
-    query_side_element_bytes,
+    query_side_bytes,
+    query_side_saved_bytes,
     repeated_cache_bytes,
     saved_scores_bytes,
     scores_backward_bytes,
@@ -32,9 +38,15 @@ from profiler.analytical.head import (
     score_scratch,
     tile_bytes,
 )
-from profiler.analytical.rollout import growth_copy_bytes, kv_cache_bytes, kv_element_bytes, sampling_bytes
+from profiler.analytical.rollout import (
+    growth_copy_bytes,
+    kv_cache_bytes,
+    kv_element_bytes,
+    last_logits_bytes,
+    sampling_bytes,
+)
 from profiler.analytical.standing import input_bytes
-from profiler.analytical.trained import computed_bytes
+from profiler.analytical.trained import computed_bytes, element_bytes, stream_bytes
 from profiler.analytical.training_pass import attention_mask_bytes, stack_saved_bytes
 from profiler.domain.trial import (
     ALL_LINEAR,
@@ -61,7 +73,20 @@ def test_one_layer_by_hand(toy):
     assert attention_saved_bytes(_FULL, toy, _batch()) == 448
     assert attention_saved_bytes(_FULL, toy, _batch(has_mask=True)) == 704
     assert linear_inputs_saved_bytes(_FULL, toy, 10) == 640
+    assert attention_inputs_saved_bytes(_FULL, toy, 10) == 160
+    assert other_inputs_saved_bytes(_FULL, toy, 10) == 480
     assert mlp_saved_bytes(_FULL, toy, 10) == 960
+
+
+def test_norms_of_heads_by_hand(toy):
+    normed = replace(toy, qk_norm=True)
+    cast = replace(_FULL, dtype=Dtype.FLOAT32, bf16=True)
+
+    assert head_norms_saved_bytes(_FULL, toy, 10) == 0
+    assert head_norms_saved_bytes(_FULL, normed, 10) == 840
+    # projections return bfloat16 under autocast, so the normalised input is bfloat16 whatever the stream is
+    assert head_norms_saved_bytes(cast, normed, 10) == 840
+    assert head_norms_saved_bytes(replace(cast, bf16=False), normed, 10) == 10 * (12 * 4 + 3 * 4 + 12 * 4)
 
 
 def test_lora_keeps_an_own_copy_for_each_adapted_layer(toy):
@@ -148,6 +173,20 @@ def test_a_layer_without_gradient_by_hand(toy):
     assert layer_without_gradient_bytes(qlora, toy, batch, adapted=True, autocast=False) == 10 * (4 * 8 * 2 + 8 * 16)
 
 
+def test_the_rotary_embedding_by_hand(toy):
+    batch, wide_queries = _batch(rows=1, tokens=10), replace(toy, num_attention_heads=8)
+    cast = replace(_FULL, dtype=Dtype.FLOAT32, bf16=True)
+
+    assert rotary_bytes(_FULL, toy, batch, autocast=True) == 800
+    # bfloat16 queries and their halves, float32 products
+    assert rotary_bytes(cast, toy, batch, autocast=True) == 10 * (2 * 8 * 2 + 2 * 8 * 4 + 2 * 4 * 2)
+    assert rotary_bytes(cast, replace(toy, qk_norm=True), batch, autocast=True) == 10 * (4 * 8 * 4 + 4 * 4 + 4 * 2)
+    # wide queries take more than the MLP
+    assert layer_without_gradient_bytes(_FULL, wide_queries, batch, adapted=False, autocast=True) == 10 * (
+        3 * 8 * 2 + (4 * 32 + 2 * 4) * 2
+    )
+
+
 def test_checkpointing_keeps_the_inputs_of_layers_and_the_mask(toy, half_billion):
     batch = Batch(rows=4, prompt_tokens=256, completion_tokens=786, scored_tokens=2_555, has_mask=True)
     checkpointed = replace(_FULL, gradient_checkpointing=True)
@@ -227,12 +266,19 @@ def test_what_stands_beside_scores_by_hand(toy):
     eager = replace(_FULL, attn_implementation=Attention.EAGER)
     wide = replace(_FULL, dtype=Dtype.FLOAT32, bf16=False)
     cast = replace(eager, dtype=Dtype.FLOAT32, bf16=True)
+    old = replace(_FULL, gpu="t4-16gb")
 
-    assert held_scores_bytes(eager, toy, _batch()) == 256
-    assert held_scores_bytes(_FULL, toy, _batch()) == 0
-    assert query_side_element_bytes(eager, autocast=True) == 6
-    assert query_side_element_bytes(cast, autocast=True) == 10
-    assert query_side_element_bytes(wide, autocast=False) == 16
+    assert held_scores_bytes(eager, toy, _batch(), autocast=True) == 256
+    assert held_scores_bytes(_FULL, toy, _batch(), autocast=True) == 0
+    assert query_side_bytes(eager, toy, _batch(), autocast=True) == 384
+    assert query_side_bytes(cast, toy, _batch(), autocast=True) == 640
+    assert query_side_bytes(wide, toy, _batch(), autocast=False) == 64 * 16 + 32 * 8 == 1_280
+    assert query_side_bytes(old, toy, _batch(), autocast=True) == 64 * 18 + 32 * 12 == 1_536
+    assert query_side_bytes(old, toy, _batch(has_mask=True), autocast=True) == 64 * 22 + 32 * 4 == 1_536
+    own_keys = replace(toy, num_key_value_heads=2)
+    assert query_side_bytes(old, own_keys, _batch(), autocast=True) == 64 * 22
+    assert query_side_saved_bytes(eager, toy, _batch()) == 64 * 4 * 2 == 512
+    assert query_side_saved_bytes(old, toy, _batch()) == 64 * (3 * 4 + 2) == 896
 
 
 def test_a_layer_holds_its_scores_through_its_mlp(toy):
@@ -256,12 +302,12 @@ def test_autocast_is_around_generation_only_of_a_fully_trained_model():
 
 def test_four_bit_layers_give_their_adapters_result_their_own_type_first(toy):
     wide = replace(_LORA, tuning=Tuning.QLORA, dtype=Dtype.FLOAT32, bf16=True)
-    batch = _batch(rows=1, tokens=10)
+    batch = _batch(rows=1, tokens=6)
 
     # outside of autocast the activated gate, up's result, the adapter's in the same type, and their sum: 4 x 4 B
-    assert layer_without_gradient_bytes(wide, toy, batch, adapted=True, autocast=False) == 10 * (4 * 8 * 4 + 16 * 16)
+    assert layer_without_gradient_bytes(wide, toy, batch, adapted=True, autocast=False) == 6 * (4 * 8 * 4 + 16 * 16)
     # under autocast the adapter's stays in bfloat16: 4 + 4 + 2 + 4 B
-    assert layer_without_gradient_bytes(wide, toy, batch, adapted=True, autocast=True) == 10 * (4 * 8 * 4 + 14 * 16)
+    assert layer_without_gradient_bytes(wide, toy, batch, adapted=True, autocast=True) == 6 * (4 * 8 * 4 + 14 * 16)
 
 
 @given(rows=st.integers(1, 64), micro_batches=st.integers(1, 8))
@@ -286,28 +332,75 @@ def test_a_row_that_is_alone_is_padded_or_the_longest():
 def test_scores_by_hand(toy):
     eager = replace(_FULL, attn_implementation=Attention.EAGER)
     wide = replace(eager, dtype=Dtype.FLOAT32, bf16=False)
+    old = replace(_FULL, gpu="t4-16gb")
 
     assert saved_scores_bytes(eager, toy, _batch()) == 768
+    assert saved_scores_bytes(old, toy, _batch()) == 512
     assert scores_forward_bytes(eager, toy, _batch(), autocast=True) == 1_280
     assert scores_forward_bytes(wide, toy, _batch(), autocast=False) == 1_024
-    assert scores_backward_bytes(eager, toy, _batch()) == 1_536
+    assert scores_forward_bytes(old, toy, _batch(), autocast=True) == 1_152
+    half = replace(eager, dtype=Dtype.FLOAT16, bf16=False)
+    assert scores_forward_bytes(half, toy, _batch(), autocast=False) == 1_024
+    assert scores_backward_bytes(half, toy, _batch()) == 1_792
+    assert scores_backward_bytes(eager, toy, _batch()) == scores_backward_bytes(old, toy, _batch()) == 2_048
     assert scores_forward_bytes(_FULL, toy, _batch(), autocast=True) == scores_backward_bytes(_FULL, toy, _batch()) == 0
 
 
 def test_float32_with_shared_keys_and_no_mask_has_no_kernel(toy):
     own_keys = replace(toy, num_key_value_heads=2)
+    wide = replace(_FULL, dtype=Dtype.FLOAT32, bf16=False)
+    flash = replace(wide, attn_implementation=Attention.FLASH_ATTENTION_2)
 
-    assert makes_scores(_FULL, toy, _batch(), compute=4)
-    assert not makes_scores(_FULL, toy, _batch(), compute=2)
-    assert not makes_scores(_FULL, toy, _batch(has_mask=True), compute=4)
-    assert not makes_scores(_FULL, own_keys, _batch(), compute=4)
-    assert not makes_scores(replace(_FULL, attn_implementation=Attention.FLASH_ATTENTION_2), toy, _batch(), compute=4)
+    assert makes_scores(wide, toy, _batch(), autocast=False)
+    assert not makes_scores(_FULL, toy, _batch(), autocast=True)
+    assert not makes_scores(wide, toy, _batch(has_mask=True), autocast=False)
+    assert not makes_scores(wide, own_keys, _batch(), autocast=False)
+    assert not makes_scores(flash, toy, _batch(), autocast=False)
+
+
+def test_a_card_without_flash_attention_has_no_kernel_for_bfloat16(toy):
+    own_keys = replace(toy, num_key_value_heads=2)
+    old = replace(_LORA, gpu="t4-16gb")
+    half = replace(old, dtype=Dtype.FLOAT16, bf16=True)
+
+    assert makes_scores(old, own_keys, _batch(has_mask=True), autocast=True)
+    assert not makes_scores(_LORA, own_keys, _batch(has_mask=True), autocast=True)
+    # float16 has the memory-efficient kernel unless keys are shared; autocast is not around the rollout of adapters
+    assert makes_scores(half, own_keys, _batch(), autocast=True)
+    assert not makes_scores(half, own_keys, _batch(), autocast=False)
+    assert makes_scores(half, toy, _batch(), autocast=False)
+    assert not makes_scores(half, toy, _batch(has_mask=True), autocast=False)
+
+
+def test_attention_by_products_goes_back_when_the_mlp_is_gone(toy):
+    old, batch = replace(_FULL, gpu="t4-16gb"), _batch()
+    # three more tensors of 128 scores and the stream's gradient; gone are the MLP, its norm, o's input and the MLP's
+    gone = 8 * 16 * 3 * 2 + 8 * (8 * 4 + 4 + 8 * 2) + 8 * (8 + 16) * 2 + 8 * 8 * 2
+
+    assert attention_backward_bytes(old, toy, batch) == 3 * 128 * 4 + 8 * 8 * 2 - gone
+    assert attention_backward_bytes(_FULL, toy, batch) == 0
+
+
+@given(rows=st.integers(1, 16), tokens=st.integers(6, 3000), has_mask=st.booleans(), autocast=st.booleans())
+def test_products_never_take_less_than_a_kernel(toy, rows, tokens, has_mask, autocast):
+    old, batch = replace(_FULL, gpu="t4-16gb"), _batch(rows, tokens, has_mask)
+
+    def without_mask(spec):
+        mask = rows * tokens * -(-tokens // 8) * 8 * 2 if has_mask else 0
+        return attention_saved_bytes(spec, toy, batch) - (mask if spec is _FULL else 0)
+
+    assert without_mask(old) >= without_mask(_FULL)
+    assert layer_without_gradient_bytes(
+        old, toy, batch, adapted=True, autocast=autocast
+    ) >= layer_without_gradient_bytes(_FULL, toy, batch, adapted=True, autocast=autocast)
 
 
 def test_a_decoding_step_repeats_shared_keys_where_scores_are_made(half_billion):
     eager = replace(_FULL, attn_implementation=Attention.EAGER)
+    old = replace(_FULL, gpu="t4-16gb")
 
     assert repeated_cache_bytes(eager, half_billion, tokens=1_041) == 2 * 16 * 1_041 * 896 * 2 == 59_695_104
+    assert repeated_cache_bytes(old, half_billion, tokens=1_041) == 16 * 1_041 * (896 * 12 + 128 * 8) == 196_141_056
     assert repeated_cache_bytes(_FULL, half_billion, tokens=1_041) == 0
 
 
@@ -316,5 +409,46 @@ def test_four_bit_layers_keep_the_weights_type(toy):
 
     assert mlp_saved_bytes(qlora, toy, 10) == 3 * 10 * 16 * 4
     assert mlp_saved_bytes(replace(_LORA, dtype=Dtype.FLOAT32), toy, 10) == 3 * 10 * 16 * 2
-    # float32 inputs are cast for each adapter: q, k, v, gate, up and o take 8 features, down 16, and A gives 2 each
-    assert linear_inputs_saved_bytes(qlora, toy, 10) == 10 * (6 * 8 + 16 + 7 * 2) * 2
+    # float16 and float32 inputs are cast for each adapter: q, k, v, gate, up and o take 8 features, down 16, A gives 2;
+    # under autocast attention gives o bfloat16
+    half = replace(qlora, dtype=Dtype.FLOAT16, bf16=False)
+    assert linear_inputs_saved_bytes(half, toy, 10) == 10 * (6 * 8 + 16 + 7 * 2) * 2
+    assert linear_inputs_saved_bytes(qlora, toy, 10) == 10 * (5 * 8 + 16 + 7 * 2) * 2
+
+
+_HALF = replace(_FULL, dtype=Dtype.FLOAT16, bf16=True)
+
+
+def test_float16_under_autocast_by_hand(toy, half_billion):
+    sizes, batch = element_bytes(_HALF), _batch(rows=1, tokens=10)
+    scored = Batch(rows=1, prompt_tokens=4, completion_tokens=10, scored_tokens=10, has_mask=False)
+    lora = replace(_LORA, dtype=Dtype.FLOAT16, bf16=True)
+
+    assert (sizes.weight, sizes.stream, sizes.compute, sizes.output) == (2, 4, 2, 4)
+    assert sizes.autocast_casts
+    assert not sizes.autocast_caches
+    assert (stream_bytes(lora, autocast=True), stream_bytes(lora, autocast=False)) == (4, 2)
+    assert (kv_element_bytes(_HALF), kv_element_bytes(lora)) == (4, 2)
+    # the normalised input is as wide as the stream; q, k, v, gate and up cast it each
+    assert norm_saved_bytes(_HALF, 10, 8) == 10 * (8 * 4 + 4 + 8 * 4)
+    assert linear_inputs_saved_bytes(_HALF, toy, 10) == 10 * (5 * 8 + 16) * 2
+    # the embedding alone is float16
+    assert layer_without_gradient_bytes(_HALF, toy, batch, adapted=False, autocast=True) == 10 * (
+        8 * (2 + 3 * 4) + 3 * 16 * 2
+    )
+    # the hidden states' gradient is float32, the head's is made in float32 and returned in float16
+    assert head_backward_scratch(_HALF, toy, scored).activations == 10 * 8 * 4
+    assert head_backward_scratch(_HALF, toy, scored).gradients == 100 * 8 * 6
+    # when they are returned one of the two chunks is left; adapters have no such moment
+    tile = 10 * 32_768 * 2
+    assert head_backward_scratch(_HALF, toy, scored).logits == tile + (100 + 10) * 8 * 2
+    assert head_backward_scratch(lora, toy, scored).logits == tile + (2 * 100 + 10) * 8 * 2
+    assert last_logits_bytes(_HALF, half_billion) == 24_309_760
+
+
+@given(rows=st.integers(1, 16), tokens=st.integers(6, 3000), has_mask=st.booleans())
+def test_float16_under_autocast_computes_as_float32_does(toy, rows, tokens, has_mask):
+    batch, wide = _batch(rows, tokens, has_mask), replace(_FULL, dtype=Dtype.FLOAT32, bf16=True)
+
+    assert layer_saved_bytes(_HALF, toy, batch) == layer_saved_bytes(wide, toy, batch)
+    assert layer_saved_bytes(replace(_HALF, bf16=False), toy, batch) == layer_saved_bytes(_FULL, toy, batch)

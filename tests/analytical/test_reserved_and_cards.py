@@ -18,7 +18,7 @@ from profiler.analytical.short_forms import LONGEST, short_forms
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import Attention, Backend, Lengths, Logprobs, TrialSpec, Tuning
+from profiler.domain.trial import Attention, Backend, Lengths, Logprobs, Rollout, TrialSpec, Tuning
 from profiler.domain.units import GIB
 
 _SPEC = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")
@@ -48,6 +48,7 @@ def test_full_logits_by_size_by_hand(toy):
 @settings(max_examples=100, deadline=None)
 @given(specs())
 def test_reserved_is_never_less_than_allocated_and_equal_where_segments_expand(spec):
+    spec = replace(spec, alloc_conf="")
     found = estimate(spec, architecture(spec.model))
     expanding = estimate(replace(spec, alloc_conf="expandable_segments:True"), architecture(spec.model))
 
@@ -148,3 +149,15 @@ def test_the_phases_of_an_explained_estimate_sum_up(phase, half_billion):
     found = {each.phase: each for each in explain(replace(_SPEC, beta=0.04), half_billion).phases}[phase]
 
     assert sum(share.size_bytes for share in found.shares) == found.peak_allocated_bytes
+
+
+@settings(max_examples=50, deadline=None)
+@given(specs())
+def test_a_cache_that_is_filled_at_once_leaves_no_segments_behind(spec):
+    generated, filled = (
+        estimate(replace(spec, rollout=rollout), architecture(spec.model))
+        for rollout in (Rollout.GENERATE, Rollout.SYNTHETIC)
+    )
+
+    assert filled.peak_allocated_bytes == generated.peak_allocated_bytes
+    assert filled.peak_reserved_bytes <= generated.peak_reserved_bytes

@@ -144,6 +144,18 @@ def test_a_frozen_weight_is_cast_for_a_moment_only_under_checkpointing(half_bill
     assert autocast_forward_bytes(_LORA, half_billion) == autocast_cache_bytes(_LORA, half_billion)
 
 
+def test_copies_of_float16_weights_are_not_cached(half_billion):
+    linear = 494_032_768 - 151_936 * 896 - 24 * (1_152 + 2 * 896) - 896
+    half = replace(_FULL, dtype=Dtype.FLOAT16)
+    wide = replace(_FULL, dtype=Dtype.FLOAT32)
+
+    # without checkpointing each product saves its copy; with it one copy at a time, the largest
+    assert autocast_forward_bytes(replace(half, gradient_checkpointing=False), half_billion) == 2 * linear
+    assert autocast_forward_bytes(half, half_billion) == 896 * 4_864 * 2
+    assert autocast_scoring_bytes(half, half_billion) == 0
+    assert autocast_forward_bytes(wide, half_billion) == autocast_scoring_bytes(wide, half_billion) == 2 * linear
+
+
 def test_workspaces_by_card():
     assert cublas_workspace_bytes("h100-80gb") == cublas_workspace_bytes("b200-180gb") == 67_108_864
     assert cublas_workspace_bytes("a100-80gb") == 2 * 8_519_680

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from profiler.config.architecture import read_architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import ALL_LINEAR, Attention, Backend, Dtype, Lengths, Logprobs, TrialSpec, Tuning
+from profiler.domain.trial import ALL_LINEAR, Attention, Backend, Dtype, Lengths, Logprobs, Rollout, TrialSpec, Tuning
 
 ADAPTED = {"lora_rank": 16, "lora_alpha": 32, "lora_target_modules": (ALL_LINEAR,)}
 
@@ -36,5 +36,7 @@ def specs(draw):
         bf16=draw(st.booleans()),
         logprobs=draw(st.sampled_from(Logprobs)),
         steps=draw(st.sampled_from([1, 3])),
+        rollout=draw(st.sampled_from(Rollout)),
+        alloc_conf=draw(st.sampled_from(["", "", "roundup_power2_divisions:8"])),
         **(ADAPTED if tuning is not Tuning.FULL else {}),
     )
