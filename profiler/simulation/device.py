@@ -1,6 +1,6 @@
 """The simulated GPU: a dispatch mode under which `meta` tensors are recorded as memory of a card."""
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -76,6 +76,7 @@ class SimulatedGpu(TorchDispatchMode):
         others: Chips that the run is to answer for too.
         scratch: What kernels take inside an operation (`KERNEL_SCRATCH` for CUDA).
         workspaces: What cuBLAS takes at the first product of a thread; None for nothing.
+        made_last_first: Operations that make their last result first on CUDA.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class SimulatedGpu(TorchDispatchMode):
         others: Collection[Chip] = (),
         scratch: Mapping[Any, Scratch] | None = None,
         workspaces: CublasWorkspaces | None = None,
+        made_last_first: Collection[Any] = (),
     ) -> None:
         super().__init__()
         self.recorder = recorder
@@ -94,6 +96,7 @@ class SimulatedGpu(TorchDispatchMode):
         self._sizes: dict[Hashable, _Sizes] = {}
         # By identity: ATen's operations live as long as the process and hash slowly.
         self._scratch = {id(operation): takes for operation, takes in (scratch or {}).items()}
+        self._made_last_first = frozenset(id(operation) for operation in made_last_first)
         self._plans: dict[Hashable, Plan | None] = {}
         holders_of_a_sum()
 
@@ -142,19 +145,21 @@ class SimulatedGpu(TorchDispatchMode):
         plan = self._plans.get(key)
         if plan is not None:
             result, made = follow(plan, tensors)
-            for tensor in made:
-                self.recorder.made(tensor)
+            self._record(func, made)
             return result
         shapes = [tensor.shape for tensor in tensors]
         try:
             result = func(*args, **kwargs)
         except NotImplementedError as error:
             raise UnsupportedOperationError(f"the simulation does not know the operation {func}: {error}") from error
-        for tensor in _tensors_in(result):
-            self.recorder.made(tensor)
+        self._record(func, _tensors_in(result))
         if key not in self._plans:
             self._plans[key] = make_plan(result, tensors, shapes)
         return result
+
+    def _record(self, func: Any, made: Iterable[torch.Tensor]) -> None:
+        for tensor in reversed(list(made)) if id(func) in self._made_last_first else made:
+            self.recorder.made(tensor)
 
     def _run_with_scratch(
         self, sizes: _Sizes, func: Any, args: Any, kwargs: Any, key: Hashable, tensors: list[torch.Tensor]
@@ -326,7 +331,7 @@ def _index(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _as_positions(gpu: SimulatedGpu, indices: list[Any]) -> list[Any]:
-    """Masks among the indices become one index tensor per dimension."""
+    """Masks among the indices become one index per dimension: columns of one tensor (`expandTensors`)."""
     positions: list[Any] = []
     for index in indices:
         if index is None or index.dtype not in (torch.bool, torch.uint8):
@@ -335,9 +340,9 @@ def _as_positions(gpu: SimulatedGpu, indices: list[Any]) -> list[Any]:
         value = known(index) if index.device.type == "meta" else index
         value = torch.ones(index.shape, dtype=torch.bool, device="cpu") if value is None else value
         found = value.nonzero()
-        gpu.recorder.temporary(found.nbytes)
+        placed = gpu.place(found)
         for dimension in range(found.shape[1]):
-            column = torch.empty((found.shape[0],), dtype=torch.int64, device=META)
+            column = placed[:, dimension]
             set_known(column, found[:, dimension])
             positions.append(column)
     return positions

@@ -27,6 +27,9 @@ assert bitsandbytes  # importing it defines the operation
 PRODUCT = "gemm_4bit"
 """The name of bitsandbytes' operation."""
 
+MADE_LAST_FIRST = (torch.ops.bitsandbytes.quantize_4bit.default, torch.ops.bitsandbytes.quantize_blockwise.default)
+"""On CUDA they make the scales before the packed values (`backends/cuda/ops.py`), and return them behind."""
+
 _chosen: list[Callable[..., torch.Tensor]] = []
 """The product of the session under way."""
 

@@ -22,7 +22,7 @@ from profiler.simulation.decode_history import DecodeHistory
 from profiler.simulation.device import META, SimulatedGpu
 from profiler.simulation.emptied_cache import emptied_cache
 from profiler.simulation.flash_attention import simulated_flash_attention
-from profiler.simulation.four_bit import four_bit_products
+from profiler.simulation.four_bit import MADE_LAST_FIRST, four_bit_products
 from profiler.simulation.host_calls import host_calls
 from profiler.simulation.kernel_scratch import KERNEL_SCRATCH
 from profiler.simulation.kv_cache import attributed_cache
@@ -120,6 +120,7 @@ class Simulation:
             chip=self._chip,
             others=self._others,
             scratch=KERNEL_SCRATCH,
+            made_last_first=MADE_LAST_FIRST,
             workspaces=self._workspaces,
         )
 
