@@ -66,7 +66,8 @@ def _embedding_backward(args: tuple[Any, ...], _: dict[str, Any], __: Chip) -> K
     return KernelScratch(
         before=(listed, listed),
         first=((listed, _of_sorted_pairs(count)),),
-        launches=((*found, listed), (*found, *starts, *rows)),
+        held=found,
+        launches=((listed,), (*starts, *rows)),
     )
 
 
