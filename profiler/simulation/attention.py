@@ -296,29 +296,54 @@ class FusedAttention(torch.autograd.Function):
         return output
 
     @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
+    def backward(ctx: Any, *gradients: Any) -> Any:
         """Gradients of query, key and value, and the kernel's scratch while it runs.
 
         What was saved stays to the end, and goes last first: with checkpointing nothing else holds it by then.
         """
         saved = list(ctx.saved_tensors)
-        made = _gradients(saved[2], saved[1], saved[3], ctx.launch)
+        made = _gradients(saved[2], saved[1], saved[3], saved[5], gradients[0], ctx.launch)
         while saved:
             saved.pop()
         return (*made, None, None)
 
 
 def _gradients(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, launch: Launch
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    output: torch.Tensor,
+    gradient: torch.Tensor,
+    launch: Launch,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Make what the kernel writes. It holds its scratch, and copies of what it cannot read as it is, meanwhile."""
     by_tokens = launch.kernel is Kernel.EFFICIENT
+    read: list[torch.Tensor] = []
+    if launch.kernel is Kernel.FLASH:
+        # `_flash_attention_backward` in `cuda/attention_backward.cu` wants both by tokens.
+        read = [tensor.transpose(1, 2).contiguous() for tensor in (gradient, output)]
     made = tuple(_by_tokens(x, x.shape[-1]) if by_tokens else torch.empty_like(x) for x in (query, key, value))
-    launch.recorder.scratch(
-        (launch.scratch.backward(query, key, value),),
-        f"{launch.kernel} attention backward",
-        elsewhere={chip: (scratch.backward(query, key, value),) for chip, scratch in launch.elsewhere.items()},
-    )
+    here = launch.scratch.backward(query, key, value)
+    elsewhere = {chip: scratch.backward(query, key, value) for chip, scratch in launch.elsewhere.items()}
+    row_sums = None
+    if by_tokens and query.dtype is torch.float32:
+        row_sums = _row_sums(output, gradient)
+        here, elsewhere = here[1:], {chip: found[1:] for chip, found in elsewhere.items()}
+    parts = launch.recorder.take(here, f"{launch.kernel} attention backward", elsewhere=elsewhere)
+    del row_sums
+    launch.recorder.give_back(parts[::-1] if by_tokens else parts)
+    while read:
+        read.pop()
     return made[0], made[1], made[2]
+
+
+def _row_sums(output: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """The sums that the memory-efficient kernel makes itself in 16-bit types (`delta` in `attention_backward.cu`)."""
+    products = gradient.transpose(1, 2) * output.transpose(1, 2)
+    sums = products.sum(-1)
+    row_sums = sums.transpose(-2, -1).contiguous()
+    del sums
+    return row_sums
 
 
 def _seeds(recorder: Recorder, seed_shape: tuple[int, ...]) -> list[torch.Tensor]:

@@ -169,7 +169,9 @@ class SimulatedGpu(TorchDispatchMode):
         before = recorder.take(here.before, name, elsewhere={chip: found.before for chip, found in elsewhere.items()})
         recorder.scratch(here.first, name, elsewhere={chip: found.first for chip, found in elsewhere.items()})
         result = self._run_on_device(func, args, kwargs, key, tensors)
+        held = recorder.take(here.held, name, elsewhere={chip: found.held for chip, found in elsewhere.items()})
         recorder.scratch(here.launches, name, elsewhere={chip: found.launches for chip, found in elsewhere.items()})
+        recorder.give_back(held)
         recorder.give_back(before)
         return result
 

@@ -12,7 +12,7 @@ import torch
 
 from profiler.domain.gpu import Chip
 from profiler.simulation.recorder import Launches
-from profiler.simulation.reduction_scratch import REDUCTION_SCRATCH
+from profiler.simulation.reduction_scratch import REDUCTION_SCRATCH, Taken
 
 aten = torch.ops.aten
 
@@ -25,6 +25,8 @@ class KernelScratch:
     """Blocks that are taken before the result and held to the end."""
     first: Launches = ()
     """Blocks of each launch after these, before the result is there."""
+    held: tuple[int, ...] = ()
+    """Blocks that are taken after the result and held while all further launches run."""
     launches: Launches = ()
     """Blocks of each launch, after the result is there."""
 
@@ -64,7 +66,8 @@ def _embedding_backward(args: tuple[Any, ...], _: dict[str, Any], __: Chip) -> K
     return KernelScratch(
         before=(listed, listed),
         first=((listed, _of_sorted_pairs(count)),),
-        launches=((*found, listed), (*found, *starts, *rows)),
+        held=found,
+        launches=((listed,), (*starts, *rows)),
     )
 
 
@@ -116,8 +119,12 @@ def _safe_softmax(args: tuple[Any, ...], _: dict[str, Any], __: Chip) -> KernelS
     return KernelScratch(launches=((scores.numel(), rows, scores.element_size()),))
 
 
-def _of_launches(launches: Callable[[tuple[Any, ...], dict[str, Any], Chip], Launches]) -> Scratch:
-    return lambda args, kwargs, chip: KernelScratch(launches=launches(args, kwargs, chip))
+def _of_reduction(takes: Callable[[tuple[Any, ...], dict[str, Any], Chip], Taken]) -> Scratch:
+    def scratch(args: tuple[Any, ...], kwargs: dict[str, Any], chip: Chip) -> KernelScratch:
+        taken = takes(args, kwargs, chip)
+        return KernelScratch(held=taken.held, launches=taken.launches)
+
+    return scratch
 
 
 KERNEL_SCRATCH: Mapping[Any, Scratch] = {
@@ -128,6 +135,6 @@ KERNEL_SCRATCH: Mapping[Any, Scratch] = {
     aten._foreach_norm.Scalar: _foreach_norm,
     aten._safe_softmax.default: _safe_softmax,
     aten._softmax_backward_data.default: _softmax_backward,
-    **{operation: _of_launches(launches) for operation, launches in REDUCTION_SCRATCH.items()},
+    **{operation: _of_reduction(takes) for operation, takes in REDUCTION_SCRATCH.items()},
 }
 """By operation."""

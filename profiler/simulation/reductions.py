@@ -85,13 +85,11 @@ def reduction(
     found, outer = [], output_bytes
     for number in reversed(range(len(shape))):
         size, is_reduced = shape[number], number in reduced
-        if size != 1:
-            stride = strides[number] * value_bytes
-            found.append(Dimension(size=size, input_stride=stride, output_stride=0 if is_reduced else outer))
+        stride = strides[number] * value_bytes
+        found.append(Dimension(size=size, input_stride=stride, output_stride=0 if is_reduced else outer))
         outer *= 1 if is_reduced else size
-    ordered = sorted(found, key=lambda one: (not one.is_reduced, one.output_stride, one.input_stride))
     return Reduction(
-        dimensions=_coalesced(ordered),
+        dimensions=_coalesced(_ordered(found)),
         value_bytes=value_bytes,
         part_bytes=part_bytes,
         output_bytes=output_bytes,
@@ -101,10 +99,44 @@ def reduction(
     )
 
 
+def _ordered(dimensions: Sequence[Dimension]) -> Sequence[Dimension]:
+    """Sort dimensions, which are given from the last to the first, by insertion (`reorder_dimensions`).
+
+    Some pairs have no order, so that the algorithm decides.
+    """
+    found = list(dimensions)
+    for number in range(1, len(found)):
+        inserted = number
+        for other in reversed(range(number)):
+            order = _order(found[other], found[inserted])
+            if order < 0:
+                break
+            if order > 0:
+                found[other], found[inserted] = found[inserted], found[other]
+                inserted = other
+    return found
+
+
+def _order(one: Dimension, other: Dimension) -> int:
+    """Return 1 if `one` comes after `other`, -1 if before, 0 if neither (`should_swap` in `reorder_dimensions`)."""
+    if one.is_reduced != other.is_reduced:
+        return 1 if other.is_reduced else -1
+    for stride, other_stride in ((one.output_stride, other.output_stride), (one.input_stride, other.input_stride)):
+        if stride == 0 or other_stride == 0:
+            continue
+        if stride != other_stride:
+            return 1 if stride > other_stride else -1
+        if one.size > other.size:
+            return 1
+    return 0
+
+
 def _coalesced(dimensions: Sequence[Dimension]) -> tuple[Dimension, ...]:
-    """Neighbours that are one run of memory, in input and output, become one dimension."""
+    """Neighbours that are one run of memory, in input and output, become one dimension (`coalesce_dimensions`)."""
     merged: list[Dimension] = []
     for one in dimensions:
+        if one.size == 1:
+            continue
         last = merged[-1] if merged else None
         if (
             last is not None

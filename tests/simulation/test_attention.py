@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from emulated.compared import CARDS, recorded, simulated
+from emulated.scenarios import ATTENTION
 
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
@@ -143,3 +145,54 @@ def test_without_gradient_no_log_sum_exp_is_kept() -> None:
         states = torch.empty((2, 4, 100, 64), dtype=BF16, device="meta")
         torch.nn.functional.scaled_dot_product_attention(states, states, states, is_causal=True)
         assert simulation.recorder.finished().sizes_bytes == (QUERY, 8, 8, QUERY)
+
+
+@pytest.mark.parametrize("gpu", CARDS)
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_asks_for_what_torch_asks_for(gpu: str, name: str) -> None:
+    """Forward and backward, with the order in which what was saved is given up."""
+    assert simulated(gpu, name, ATTENTION[name]) == recorded(gpu, name)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "masked", "dtype"),
+    [
+        ("h100-80gb", False, BF16),  # cuDNN
+        ("a100-40gb", False, BF16),  # flash
+        ("a100-40gb", True, BF16),  # memory-efficient
+        ("a100-40gb", False, torch.float32),
+    ],
+)
+def test_the_output_stays_for_backward(gpu: str, masked: bool, dtype: torch.dtype) -> None:
+    """Whoever used it may let go of it: the kernel's node reads it again."""
+    simulation = Simulation(KNOWN_GPUS[gpu])
+    with simulation.running():
+        simulation.recorder.enter(Phase.FORWARD)
+        states = torch.empty((2, 4, 100, 64), dtype=dtype, device="meta", requires_grad=True)
+        mask = torch.ones((2, 1, 100, 100), dtype=torch.bool, device="meta") if masked else None
+        output = torch.nn.functional.scaled_dot_product_attention(states, states, states, attn_mask=mask)
+        block = simulation.recorder.blocks_in_use()[output.untyped_storage()._cdata]
+        loss = output.sum()  # whose gradient needs the shape only
+        del output
+        assert block in simulation.recorder.blocks_in_use().values()
+        loss.backward()
+        assert block not in simulation.recorder.blocks_in_use().values()
+
+
+def test_float32_makes_the_row_sums_before_the_kernel_by_hand() -> None:
+    found = simulated("a100-80gb", "attention, float32", ATTENTION["attention, float32"])
+    products, row_sums = 2 * 4 * 100 * 64 * 4, 2 * 4 * 100 * 4
+    workspace = 8 * 2 * (64 * 64 * 4 + 16)
+    start = found.index(workspace) - 5
+    assert found[start : start + 8] == [
+        *(products, row_sums, row_sums, -row_sums, -products),
+        *(workspace, -row_sums, -workspace),
+    ]
+
+
+def test_flash_copies_what_is_not_laid_out_by_tokens() -> None:
+    """Widths that are padded come out by heads; so do their gradients."""
+    name, padded = "attention, width 20", 2 * 4 * 100 * 24 * 2
+    forward = [padded] * 4  # query, key, value, output
+    backward = [padded] * 6  # gradient, its copy, the output's copy, and three gradients
+    assert [size for size in simulated("a100-80gb", name, ATTENTION[name]) if size == padded] == forward + backward

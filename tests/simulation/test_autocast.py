@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from emulated.compared import CARDS, recorded, simulated
+from emulated.scenarios import AUTOCAST
 
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
@@ -107,3 +109,26 @@ def test_torch_is_left_as_it_was() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.nn.functional.linear(hidden, weight).dtype is torch.bfloat16
     assert torch.nn.functional.linear(hidden, weight).dtype is torch.float32
+
+
+@pytest.mark.parametrize("gpu", CARDS)
+@pytest.mark.parametrize("name", AUTOCAST)
+def test_casts_are_made_and_given_up_in_torchs_order(gpu: str, name: str) -> None:
+    assert simulated(gpu, name, AUTOCAST[name]) == recorded(gpu, name)
+
+
+def test_casts_are_made_from_the_last_argument_to_the_first_by_hand() -> None:
+    weight, inputs, result = 256 * 128 * 2, 60 * 128 * 2, 60 * 256 * 2
+    found = simulated("h100-80gb", "autocast, linear", AUTOCAST["autocast, linear"])
+    assert found == [weight, inputs, result, -inputs, -weight]
+
+
+def test_without_a_device_type_the_question_is_about_the_card(simulation: Simulation) -> None:
+    # bitsandbytes and peft ask so.
+    assert not torch.is_autocast_enabled()
+    with torch.autocast("meta", dtype=torch.float16):
+        assert torch.is_autocast_enabled()
+        assert torch.is_autocast_enabled("cuda")
+        assert not torch.is_autocast_enabled("cpu")
+        assert torch.get_autocast_dtype("cuda") is torch.float16
+    assert not torch.is_autocast_enabled()

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from emulated import compared
+from emulated.scenarios import ATTENTION, KERNELS
 from measured_on_cpu import sizes_taken
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -208,3 +210,16 @@ def test_holders_are_found_by_trying() -> None:
     references, to_storage = holders_of_a_sum()
     assert references >= 1
     assert to_storage >= 1
+
+
+@pytest.mark.parametrize("name", ["gather", "used twice"])
+def test_cuda_writes_in_place_what_the_simulation_does(name: str) -> None:
+    assert compared.simulated("h100-80gb", name, KERNELS[name]) == compared.recorded("h100-80gb", name)
+
+
+def test_a_mask_is_added_to_the_scores_of_attention_in_place() -> None:
+    name, scores = "attention, untrained, masked, grouped", 2 * 4 * 100 * 100 * 4
+    found = compared.simulated("a100-80gb", name, ATTENTION[name])
+    assert found == compared.recorded("a100-80gb", name)
+    # The scores and their softmax in float32; a sum of its own would be a third.
+    assert found.count(scores) == 2

@@ -5,9 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from emulated.compared import CARDS, recorded, recorded_without_selections, simulated
+from emulated.scenarios import KERNELS
+from hypothesis import given
+from hypothesis import strategies as some
 
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
+from profiler.simulation.kernel_scratch import KERNEL_SCRATCH, NO_SCRATCH
 from profiler.simulation.session import Simulation
 
 
@@ -44,8 +49,8 @@ def test_embedding_backward_sorts_above_3072_tokens(scratch: Callable[[], list[i
     assert scratch() == [
         *(listed, listed),  # sorted indices, and where they were
         *(listed, 2 * listed),  # 0, 1, 2 ... and the sort
-        *(listed, index, listed),  # which differ from their neighbour
-        *(listed, index, segments * 8, segments * 8, index, parts * 8, parts * 64 * 4),
+        *(listed, index, listed),  # which differ from their neighbour, the first two held to the end
+        *(segments * 8, segments * 8, index, parts * 8, parts * 64 * 4),
     ]
 
 
@@ -75,3 +80,46 @@ def test_the_norm_for_clipping_gives_every_tensor_the_chunks_of_the_largest(scra
 def test_the_chunk_is_that_of_the_installed_torch() -> None:
     header = Path(torch.__file__).parent / "include" / "ATen" / "native" / "cuda" / "MultiTensorApply.cuh"
     assert "kChunkSize = 65536;" in header.read_text()
+
+
+SORTED = [name for name in KERNELS if "4,000 tokens" in name]
+SORTED_BYTES = 2 * 4000 * 8
+"""The second copy of 4,000 indices and of their places."""
+
+
+@pytest.mark.parametrize("gpu", CARDS)
+@pytest.mark.parametrize("name", sorted(set(KERNELS) - set(SORTED)))
+def test_a_kernel_asks_for_what_torch_asks_for(gpu: str, name: str) -> None:
+    assert simulated(gpu, name, KERNELS[name]) == recorded(gpu, name)
+
+
+@pytest.mark.parametrize("gpu", CARDS)
+@pytest.mark.parametrize("name", SORTED)
+def test_a_sorted_embedding_asks_for_what_torch_asks_for(gpu: str, name: str) -> None:
+    """But for the tables of CUB's sort, and its selections."""
+    with_tables = recorded_without_selections(gpu, name)
+    (place,) = [n for n, size in enumerate(with_tables) if SORTED_BYTES < size < SORTED_BYTES + 75_000 and n == 4]
+    assert with_tables[place + 1] == -with_tables[place]
+    with_tables[place], with_tables[place + 1] = SORTED_BYTES, -SORTED_BYTES
+    assert simulated(gpu, name, KERNELS[name]) == with_tables
+
+
+def test_the_gradient_of_a_softmax_holds_a_product_by_hand(scratch: Callable[[], list[int]]) -> None:
+    scores = torch.empty((4, 100, 500), dtype=torch.bfloat16, device="meta", requires_grad=True)
+    torch.softmax(scores, dim=-1).backward(torch.empty((4, 100, 500), dtype=torch.bfloat16, device="meta"))
+    assert scratch() == [4 * 100 * 500 * 2]
+
+
+@given(some.integers(1, 20_000), some.integers(1, 10_000), some.integers(1, 64))
+def test_the_embeddings_gradient_has_room_for_every_part(tokens: int, rows: int, width: int) -> None:
+    gradient = torch.empty((tokens, width), dtype=torch.bfloat16, device="meta")
+    ids = torch.empty((tokens,), dtype=torch.int64, device="meta")
+    operation = torch.ops.aten.embedding_dense_backward.default
+    found = KERNEL_SCRATCH[operation]((gradient, ids, rows, -1, False), {}, KNOWN_GPUS["a100-40gb"].chip)
+    if tokens <= 3072:
+        assert found == NO_SCRATCH
+        return
+    *_, places, partial_rows = found.launches[-1]
+    # As many parts as full groups of ten, and one begun for each row that is looked up.
+    assert partial_rows == places // 8 * width * 4
+    assert tokens // 10 < places // 8 <= tokens // 10 + min(tokens, rows)

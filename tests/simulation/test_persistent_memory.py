@@ -7,7 +7,7 @@ from simulating import LORA, simulate
 
 from profiler.domain.memory import Category, Phase
 from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import Lengths, Tuning
+from profiler.domain.trial import Dtype, Lengths, Tuning
 
 EMBEDDING = 512 * 64 * 2
 PROJECTIONS = 64 * 64 * 2 + 2 * (32 * 64 * 2) + 64 * 64 * 2  # q, k, v, o
@@ -16,6 +16,7 @@ MLP = 3 * (160 * 64 * 2)  # gate, up, down
 NORMS = 2 * 512
 LAYER = PROJECTIONS + BIASES + MLP + NORMS
 PARAMETERS = EMBEDDING + 2 * LAYER + 512  # and the last norm
+FLOAT32_PARAMETERS = 2 * EMBEDDING + 2 * (2 * PROJECTIONS + BIASES + 2 * MLP + NORMS) + 512  # small ones are rounded up
 PARAMETER_TENSORS = 1 + 2 * 12 + 1
 ROTARY_BUFFERS = 2 * 512  # inv_freq and its original, 8 float32 values each
 
@@ -33,6 +34,12 @@ def test_full_fine_tuning_keeps_weights_and_two_states_of_each() -> None:
 def test_a_reference_model_is_a_second_copy_of_the_weights() -> None:
     left = simulate(beta=0.04).left_at_the_end()
     assert left[Category.REFERENCE] == left[Category.WEIGHTS] == PARAMETERS + ROTARY_BUFFERS
+
+
+def test_a_reference_model_has_the_type_of_the_model() -> None:
+    left = simulate(beta=0.04, dtype=Dtype.FLOAT32).left_at_the_end()
+    # Twice as wide, but for what is rounded up to 512 bytes: the norms and the rotary buffers.
+    assert left[Category.REFERENCE] == left[Category.WEIGHTS] == FLOAT32_PARAMETERS + ROTARY_BUFFERS
 
 
 def test_lora_keeps_float32_adapters_and_their_states() -> None:

@@ -1,0 +1,92 @@
+"""A program that empties the allocator's cache does so on the simulated card too."""
+
+import gc
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+from accelerate.utils import memory as accelerate_memory
+from hypothesis import given
+from hypothesis import strategies as some
+
+from profiler.allocator import AllocatorConfig, replay_on_card
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.memory import Phase
+from profiler.domain.units import MIB
+from profiler.simulation.emptied_cache import emptied_cache
+from profiler.simulation.recorder import Recorder
+from profiler.simulation.session import Simulation
+
+WAYS: dict[str, Callable[[], None]] = {
+    "torch": lambda: torch.cuda.empty_cache(),
+    "accelerate": lambda: accelerate_memory.clear_device_cache(),
+    "accelerate's release_memory": lambda: accelerate_memory.release_memory(None),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_is_recorded_where_it_is_asked_for(way: str) -> None:
+    simulation = Simulation(KNOWN_GPUS["h100-80gb"])
+    with simulation.running():
+        simulation.recorder.enter(Phase.LOAD)
+        kept = torch.empty(1024, device="meta")
+        torch.empty(1024, device="meta")
+        WAYS[way]()
+        torch.empty(1024, device="meta")
+        del kept
+    # One block, another one and its end come before.
+    assert simulation.recorder.finished().cache_emptied == (3,)
+
+
+def test_what_is_in_the_cache_is_given_back_to_the_card() -> None:
+    def reserved_at_the_end(empties: bool) -> int:
+        simulation = Simulation(KNOWN_GPUS["h100-80gb"])
+        with simulation.running():
+            simulation.recorder.enter(Phase.LOAD)
+            torch.empty(100 * MIB, dtype=torch.uint8, device="meta")
+            if empties:
+                torch.cuda.empty_cache()
+            simulation.recorder.enter(Phase.ROLLOUT)
+            # Too large for what is in the cache.
+            torch.empty(200 * MIB, dtype=torch.uint8, device="meta")
+        trace = simulation.recorder.finished()
+        return replay_on_card(trace, capacity_bytes=None, config=AllocatorConfig()).peak_reserved_bytes
+
+    assert reserved_at_the_end(empties=False) == 300 * MIB
+    assert reserved_at_the_end(empties=True) == 200 * MIB
+
+
+def test_accelerate_collects_garbage_if_it_is_asked_to() -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    gc.disable()
+    try:
+        with emptied_cache(Recorder()):
+            gone = weakref.ref(Cycle())
+            accelerate_memory.clear_device_cache()
+            assert gone() is not None
+            accelerate_memory.clear_device_cache(garbage_collection=True)
+            assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_torch_is_left_as_it_was() -> None:
+    before = torch.cuda.empty_cache, accelerate_memory.clear_device_cache
+    with emptied_cache(Recorder()):
+        assert torch.cuda.empty_cache is not before[0]
+    assert (torch.cuda.empty_cache, accelerate_memory.clear_device_cache) == before
+
+
+@given(some.lists(some.booleans(), max_size=20))
+def test_every_call_has_the_place_among_the_events(empties: list[bool]) -> None:
+    recorder = Recorder()
+    recorder.enter(Phase.LOAD)
+    with emptied_cache(recorder):
+        for empty in empties:
+            torch.cuda.empty_cache() if empty else recorder.temporary(512)
+    expected = [2 * empties[:place].count(False) for place, empty in enumerate(empties) if empty]
+    assert recorder.trace.cache_emptied == expected

@@ -1,0 +1,98 @@
+"""Products with 4-bit weights: read as they are, or widened first, by bitsandbytes' own table."""
+
+import inspect
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as some
+
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.memory import Phase
+from profiler.simulation.four_bit import PRODUCT, cuda_operators
+from profiler.simulation.session import Simulation
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(torch.ops.bitsandbytes, PRODUCT), reason="bitsandbytes before 0.50 widens every weight"
+)
+A100, B200, H100 = (KNOWN_GPUS[name] for name in ("a100-80gb", "b200-180gb", "h100-80gb"))
+WIDTH = 4096
+WEIGHT = WIDTH * WIDTH * 2
+
+
+def product(
+    simulation: Simulation, rows: int, *, width: int = WIDTH, block_size: int = 64, nested: bool = False
+) -> list[int]:
+    """Sizes that one product of bfloat16 makes."""
+    with simulation.running():
+        simulation.recorder.enter(Phase.FORWARD)
+        warm = torch.empty((8, 8), device="meta")
+        warm @ warm
+        inputs = torch.empty((rows, width), dtype=torch.bfloat16, device="meta")
+        weight = torch.empty((WIDTH * width // 2, 1), dtype=torch.uint8, device="meta")
+        blocks = WIDTH * width // block_size
+        absmax = torch.empty(blocks // 256 if nested else blocks, device="meta")
+        more = [None, None, None]
+        if nested:
+            more = [
+                torch.empty(blocks, dtype=torch.uint8, device="meta"),
+                torch.empty(256, device="meta"),
+                torch.empty((), device="meta"),
+            ]
+        before = len(simulation.recorder.trace.sizes_bytes)
+        operation = getattr(torch.ops.bitsandbytes, PRODUCT)
+        result = operation(inputs, weight, [WIDTH, width], absmax, block_size, "nf4", None, *more)
+        assert result.shape == (rows, WIDTH)
+        return list(simulation.recorder.trace.sizes_bytes[before:])
+
+
+@pytest.mark.parametrize("name", ["_dequantize_blockwise_impl", "_dequantize_4bit_impl", "_gpu_dispatch_props"])
+def test_the_names_that_are_replaced_are_there(name: str) -> None:
+    assert callable(getattr(cuda_operators(), name))
+
+
+def test_the_names_that_are_asked_are_there() -> None:
+    operators = cuda_operators()
+    assert isinstance(operators._gemm_4bit_custom_max_m, int)
+    choice = list(inspect.signature(operators._gemm_4bit_use_custom_cuda).parameters)
+    assert choice == ["device_index", "dtype", "M", "N", "K"]
+    fallback = list(inspect.signature(operators._dequant_linear_fallback).parameters)
+    assert fallback[:6] == ["A", "B", "shapeB", "absmax", "blocksize", "quant_type"]
+    schema = [argument.name for argument in getattr(torch.ops.bitsandbytes, PRODUCT).default._schema.arguments]
+    assert schema == fallback
+
+
+def test_few_rows_are_multiplied_with_the_weight_as_it_is() -> None:
+    assert product(Simulation(A100), 4) == [4 * WIDTH * 2]
+
+
+def test_many_rows_widen_the_weight_first() -> None:
+    assert product(Simulation(A100), 2000) == [WEIGHT, 2000 * WIDTH * 2]
+
+
+def test_a_width_that_is_no_multiple_of_the_block_widens_the_weight() -> None:
+    assert product(Simulation(A100), 4, width=96) == [WIDTH * 96 * 2, 4 * WIDTH * 2]
+
+
+def test_nested_statistics_are_made_wide_too() -> None:
+    blocks = WIDTH * WIDTH // 64
+    # Statistics from 8 bits, and their sum with the offset.
+    assert product(Simulation(A100), 2000, nested=True) == [blocks * 4, blocks * 4, WEIGHT, 2000 * WIDTH * 2]
+
+
+def test_a_card_that_goes_the_other_way_diverges() -> None:
+    """5 rows: below 8 the A100 reads 4 bits; the B200 does so only where 64 outputs each fill its 148 processors."""
+    simulation = Simulation(A100, others=(B200, H100))
+    assert product(simulation, 5) == [5 * WIDTH * 2]
+    assert simulation.recorder.diverged == {B200.chip}
+    simulation = Simulation(B200, others=(A100,))
+    assert product(simulation, 5) == [WEIGHT, 5 * WIDTH * 2]
+    assert simulation.recorder.diverged == {A100.chip}
+    simulation = Simulation(B200, others=(A100,))
+    product(simulation, 2000)
+    assert simulation.recorder.diverged == set()
+
+
+@given(some.integers(1, 4000), some.sampled_from(sorted(KNOWN_GPUS)))
+def test_a_weight_is_widened_whole_or_not_at_all(rows: int, gpu: str) -> None:
+    assert product(Simulation(KNOWN_GPUS[gpu]), rows) in ([rows * WIDTH * 2], [WEIGHT, rows * WIDTH * 2])
