@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from profiler.domain.gpu import KNOWN_GPUS
@@ -93,6 +93,7 @@ def test_a_card_that_goes_the_other_way_diverges() -> None:
     assert simulation.recorder.diverged == set()
 
 
+@settings(max_examples=10, deadline=None)
 @given(some.integers(1, 4000), some.sampled_from(sorted(KNOWN_GPUS)))
 def test_a_weight_is_widened_whole_or_not_at_all(rows: int, gpu: str) -> None:
     assert product(Simulation(KNOWN_GPUS[gpu]), rows) in ([rows * WIDTH * 2], [WEIGHT, rows * WIDTH * 2])

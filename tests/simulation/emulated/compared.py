@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from emulated.scenarios import PRODUCTS, Program
+from emulated.scenarios import ATTENTION, AUTOCAST, KERNELS, PRODUCTS, Program
 
-from profiler.domain.gpu import KNOWN_GPUS, Gpu
+from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.simulation.session import Simulation
 
@@ -35,16 +35,32 @@ def recorded_without_selections(gpu: str, name: str) -> list[int]:
     return [size for size in recorded(gpu, name) if abs(size) != SELECTION_BYTES]
 
 
-def simulated(gpu: Gpu | str, name: str, scenario: Callable[[str], Program]) -> list[int]:
-    """Return the events of a scenario on the simulated card."""
-    simulation = Simulation(KNOWN_GPUS[gpu] if isinstance(gpu, str) else gpu)
+def simulated(gpu: str, name: str, scenario: Callable[[str], Program]) -> list[int]:
+    """Return the events of a scenario on the simulated card; of products in a process that has made none before."""
+    if name not in PRODUCTS:
+        return _after_products(gpu)[name]
+    simulation = Simulation(KNOWN_GPUS[gpu])
     with simulation.running():
         simulation.recorder.enter(Phase.FORWARD)
-        if name not in PRODUCTS:
-            scenario("meta")()  # makes the workspaces of both threads
-        run, trace = scenario("meta"), simulation.recorder.trace
-        before = len(trace.events)
-        kept = run()
-        found = [(1 if event > 0 else -1) * trace.sizes_bytes[abs(event) - 1] for event in trace.events[before:]]
-        del kept
+        return _events(simulation, scenario)
+
+
+@cache
+def _after_products(gpu: str) -> Mapping[str, list[int]]:
+    """Every scenario but the products, each run once before, so that the workspaces of both threads are there."""
+    simulation, found = Simulation(KNOWN_GPUS[gpu]), {}
+    with simulation.running():
+        simulation.recorder.enter(Phase.FORWARD)
+        for name, scenario in (ATTENTION | KERNELS | AUTOCAST).items():
+            scenario("meta")()
+            found[name] = _events(simulation, scenario)
+    return found
+
+
+def _events(simulation: Simulation, scenario: Callable[[str], Program]) -> list[int]:
+    run, trace = scenario("meta"), simulation.recorder.trace
+    before = len(trace.events)
+    kept = run()
+    found = [(1 if event > 0 else -1) * trace.sizes_bytes[abs(event) - 1] for event in trace.events[before:]]
+    del kept
     return found

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 Program = Callable[[], Any]
 BF16 = torch.bfloat16
@@ -45,6 +46,27 @@ def _attention(
         if trains:
             output.backward(gradient)
         return output, [part.grad for part in states]
+
+    return run
+
+
+def _checkpointed_attention(device: str, *, masked: bool) -> Program:
+    """What was saved is made again in backward, and nothing but the kernel's node holds it then."""
+    states = torch.empty((2, 100, 4, 64), dtype=BF16, device=device).transpose(1, 2).requires_grad_()
+    gradient = torch.empty((2, 100, 4, 64), dtype=BF16, device=device).transpose(1, 2)
+    mask = torch.ones((2, 1, 100, 100), dtype=torch.bool, device=device) if masked else None
+
+    def attend(hidden: torch.Tensor) -> torch.Tensor:
+        # Of three sizes, so that the order shows.
+        query, key, value = hidden * 1, (hidden * 1)[:, :2] * 1, (hidden * 1)[:, 2:] * 1
+        if masked:
+            key, value = (part.repeat(1, 2, 1, 1) for part in (key, value))
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=not masked)
+
+    def run() -> Any:
+        output = checkpoint(attend, states, use_reentrant=False, preserve_rng_state=False, determinism_check="none")
+        output.backward(gradient)
+        return output, states.grad
 
     return run
 
@@ -161,6 +183,8 @@ ATTENTION: dict[str, Callable[[str], Program]] = {
     "attention, width 256": lambda device: _attention(device, width=256, keeps_inputs=False),
     "attention, width 256, masked": lambda device: _attention(device, width=256, mask="bool", keeps_inputs=False),
     "attention, width 264": lambda device: _attention(device, width=264, keeps_inputs=False),
+    "attention, checkpointed": lambda device: _checkpointed_attention(device, masked=False),
+    "attention, checkpointed, masked": lambda device: _checkpointed_attention(device, masked=True),
     "attention, one token": lambda device: _attention(device, tokens=1, keys=300, width=128, trains=False),
     "attention, one token, grouped": lambda device: _attention(
         device, tokens=1, keys=300, width=128, key_heads=2, trains=False
