@@ -61,10 +61,11 @@ class Gpu:
 
     @property
     def kernel_family(self) -> int:
-        """Cards of one family choose the same attention kernels, so that one simulated run may serve them all.
+        """Cards of one family mostly choose the same attention kernels, so that one simulated run may serve them all.
 
         The generation that began it: 9 and 10 ask cuDNN first, 8 and 12 take flash or memory-efficient attention, 7
-        has no flash. What workspaces differ within a family the run keeps for each card.
+        has no flash. What workspaces differ within a family the run keeps for each card. A card that would choose
+        otherwise, as 10 does for head sizes above 128, gets a run of its own.
         """
         major = self.compute_capability[0]
         return 9 if major in (9, 10) else min(major, 8)

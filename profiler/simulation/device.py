@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import Chip
+from profiler.domain.memory import Category
 from profiler.simulation.in_place import IN_PLACE, holders_of_a_sum, without_a_mode
 from profiler.simulation.kernel_scratch import KernelScratch, Scratch
 from profiler.simulation.known_values import MOST_ELEMENTS, forget, known, on_host, set_known, stated
@@ -342,7 +343,8 @@ def _as_positions(gpu: SimulatedGpu, indices: list[Any]) -> list[Any]:
         value = known(index) if index.device.type == "meta" else index
         value = torch.ones(index.shape, dtype=torch.bool, device="cpu") if value is None else value
         found = value.nonzero()
-        placed = gpu.place(found)
+        with gpu.recorder.attributed(Category.WORKSPACE, "positions of a mask"):
+            placed = gpu.place(found)
         for dimension in range(found.shape[1]):
             column = placed[:, dimension]
             set_known(column, found[:, dimension])
