@@ -7,6 +7,7 @@ Sources, in torch's `aten/src/ATen/native/transformers/`: `cuda/sdp_utils.cpp` (
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from profiler.domain.gpu import Chip
 from profiler.domain.memory import Category
 from profiler.simulation import attention_scratch
-from profiler.simulation.flash_splits import flash_forward
+from profiler.simulation.flash_splits import flash_forward, more_keys_alike
 from profiler.simulation.in_place import math_attention
 from profiler.simulation.recorder import Recorder
 
@@ -234,6 +235,8 @@ class KernelScratch:
 
     forward: Scratch
     backward: Scratch
+    more_keys: Callable[[torch.Size, torch.Size], int] | None = None
+    """Shapes of query and key -> by how many keys the key may grow until the forward takes other blocks; None: any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +284,8 @@ class FusedAttention(torch.autograd.Function):
             f"{launch.kernel} attention",
             elsewhere={chip: scratch.forward(query, key, value) for chip, scratch in launch.elsewhere.items()},
         )
+        if query.shape[2] == 1:
+            _note_change_ahead(launch, query.shape, key.shape)
         if launch.kernel is Kernel.FLASH:
             seeds = _seeds(launch.recorder, (2,))
         launch.recorder.give_back(parts[::-1])
@@ -335,6 +340,13 @@ def _gradients(
     while read:
         read.pop()
     return made[0], made[1], made[2]
+
+
+def _note_change_ahead(launch: Launch, query: torch.Size, key: torch.Size) -> None:
+    """In a decoding step: for how many steps more the kernel takes the same, on every chip."""
+    for scratch in (launch.scratch, *launch.elsewhere.values()):
+        if scratch.more_keys is not None:
+            launch.recorder.holds_for(scratch.more_keys(query, key))
 
 
 def _row_sums(output: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
@@ -426,7 +438,8 @@ def _scratch_of(kernel: Kernel, chip: Chip, dropout: float) -> KernelScratch:
             return attention_scratch.cudnn_backward(query.shape)
         return attention_scratch.efficient_backward(query.shape, key.shape, query.dtype, chip.compute_capability)
 
-    return KernelScratch(forward=forward, backward=backward)
+    more_keys = partial(more_keys_alike, chip=chip) if kernel is Kernel.FLASH and not dropout else None
+    return KernelScratch(forward=forward, backward=backward, more_keys=more_keys)
 
 
 def _padded_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, launch: Launch) -> torch.Tensor:

@@ -8,6 +8,7 @@ decoded anew.
 """
 
 import gc
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -64,6 +65,8 @@ class DecodeHistory:
         self._wrong = False
         self._distrusted: set[int] = set()
         self._missed = 0
+        self._alike = sys.maxsize
+        """Steps until a kernel takes something else."""
         self._told_before = 0
         self.steps_told = 0
         """Decoding steps of all rollouts that did not run."""
@@ -80,6 +83,7 @@ class DecodeHistory:
     def step_begins(self) -> bool:
         """A step begins. False if the steps that ran since others were told differ from what was told."""
         self._borders.append(self._now())
+        self._alike = self._recorder.alike()
         promise = self._promise
         if promise is not None:
             cycles = max(1, promise.template.memory)
@@ -97,6 +101,9 @@ class DecodeHistory:
 
     def repeat(self, steps: int, growing: Growing) -> int:
         """Tell up to `steps` steps, if they are known well enough, and lengthen `growing`; how many were told."""
+        if self._alike == 0:
+            # A kernel takes something else from this step on.
+            self.restart()
         if self._promise is not None or self._missed > _PATIENCE:
             return 0
         growing = list(growing)
@@ -105,7 +112,11 @@ class DecodeHistory:
                 continue
             template = self._template(length)
             if template is not None and self._all_known(template, growing, length):
-                cycles = self._leg(template, steps // length)
+                # Those that run afterwards have to be the same too.
+                alike = self._alike - max(1, template.memory) * length
+                if alike < length:
+                    return 0
+                cycles = self._leg(template, min(steps, alike) // length)
                 self._tell(template, cycles, growing, length)
                 return cycles * length
         self._missed += 1

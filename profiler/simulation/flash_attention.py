@@ -5,6 +5,7 @@ transformers calls them through `lazy_import_flash_attention`; a test tells when
 
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from transformers import modeling_flash_attention_utils as hf_flash
 from profiler.domain.gpu import Chip
 from profiler.simulation import attention_scratch
 from profiler.simulation.attention import FusedAttention, Kernel, KernelScratch, Launch
-from profiler.simulation.flash_splits import flash_forward
+from profiler.simulation.flash_splits import flash_forward, more_keys_alike
 from profiler.simulation.recorder import Recorder
 from profiler.simulation.stand_ins import standing_in
 
@@ -26,7 +27,7 @@ def _dense(chip: Chip) -> KernelScratch:
     def backward(query: torch.Tensor, key: torch.Tensor, _: torch.Tensor) -> tuple[int, ...]:
         return attention_scratch.flash_backward(query.shape, key.shape, query.element_size())
 
-    return KernelScratch(forward=forward, backward=backward)
+    return KernelScratch(forward=forward, backward=backward, more_keys=partial(more_keys_alike, chip=chip))
 
 
 def _packed(sequences: int) -> KernelScratch:

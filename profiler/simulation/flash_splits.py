@@ -17,6 +17,7 @@ _QUERIES_OF_A_BLOCK = 64
 _MOST_SPLITS = 128
 _FULL_ENOUGH = 0.8
 _GOOD_ENOUGH = 0.85
+_BLOCKS_LOOKED_AHEAD = 32
 _BLOCKS_PER_MULTIPROCESSOR = 2
 """Blocks have 128 threads."""
 
@@ -47,6 +48,21 @@ def flash_forward(query: torch.Size, key: torch.Size, chip: Chip, dropout: float
     return parts * _FLOAT32_BYTES, parts * width * _FLOAT32_BYTES
 
 
+def more_keys_alike(query: torch.Size, key: torch.Size, *, chip: Chip) -> int:
+    """Return by how many keys `key` may grow until the forward takes other blocks, as far as it looks ahead.
+
+    A decoding step adds one key, so this many steps take the same.
+    """
+    seen = _as_seen(query, key)
+    parts, size = _parts(seen, key[2], chip), _keys_of_a_block(seen)
+    alike = -(-key[2] // size) * size
+    for _ in range(_BLOCKS_LOOKED_AHEAD):
+        if _parts(seen, alike + 1, chip) != parts:
+            break
+        alike += size
+    return alike - key[2]
+
+
 def _as_seen(query: torch.Size, key: torch.Size) -> _Queries:
     """A single token of grouped heads is seen as as many tokens as there are heads in a group."""
     rows, heads, tokens, head_dim = query
@@ -56,9 +72,12 @@ def _as_seen(query: torch.Size, key: torch.Size) -> _Queries:
     return _Queries(rows=rows, heads=heads, tokens=tokens, head_dim=head_dim)
 
 
+def _keys_of_a_block(seen: _Queries) -> int:
+    return 256 if seen.head_dim <= 64 else 128 if seen.head_dim <= 128 else 64
+
+
 def _parts(seen: _Queries, keys: int, chip: Chip) -> int:
-    keys_of_a_block = 256 if seen.head_dim <= 64 else 128 if seen.head_dim <= 128 else 64
-    key_blocks = ceil(keys / keys_of_a_block)
+    key_blocks = ceil(keys / _keys_of_a_block(seen))
     blocks = seen.rows * seen.heads * ceil(seen.tokens / _QUERIES_OF_A_BLOCK)
     at_once = chip.multiprocessors * _BLOCKS_PER_MULTIPROCESSOR
     if blocks >= _FULL_ENOUGH * at_once:

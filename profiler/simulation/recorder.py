@@ -1,5 +1,6 @@
 """Books on the memory of the simulated GPU: every storage from its making to its end, by phase and category."""
 
+import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,6 +49,7 @@ class Recorder:
         self._vocabulary = 0
         self._trained: dict[torch.Size, str] = {}
         self._kinds: dict[Any, _Kind] = {}
+        self._alike = sys.maxsize
         self.modules = ModulePaths()
         self.operation: Any = None
         """The operation that is running, as the dispatch mode sees it."""
@@ -106,6 +108,15 @@ class Recorder:
         for number in range(max(map(len, (launches, *others.values())), default=0)):
             found = {chip: _launch(of_chip, number) for chip, of_chip in others.items()}
             self.give_back(self.take(_launch(launches, number), kernel, elsewhere=found))
+
+    def holds_for(self, steps: int) -> None:
+        """What the decoding step under way takes stays the same for so many steps after it, and then changes."""
+        self._alike = min(self._alike, steps)
+
+    def alike(self) -> int:
+        """Return for how many steps more than the last one nothing changes, and forget it."""
+        alike, self._alike = self._alike, sys.maxsize
+        return alike
 
     def take(
         self, sizes_bytes: tuple[int, ...], kernel: str, *, elsewhere: Mapping[Chip, tuple[int, ...]]

@@ -130,11 +130,21 @@ def continue_trace(trace: TraceBuilder, template: Template, cycles: int) -> None
     sizes = cycle.sizes_bytes[told] + (times + 1) * template.growth_bytes[told]
     trace.sizes_bytes.extend(sizes.ravel().tolist())
     trace.categories.extend([cycle.categories[block] for block in told] * cycles)
+    _continue_elsewhere(trace, template, cycles, first)
     site_of = np.tile(cycle.site_of, (cycles, 1))
     for site, rates, blocks in template.moving_sites:
         indices = [trace.site_index(_grown(site, rates, time + 1)) for time in range(cycles)]
         site_of[:, list(blocks)] = np.array(indices, dtype=np.int64)[:, None]
     trace.site_of.extend(site_of[:, told].ravel().tolist())
+
+
+def _continue_elsewhere(trace: TraceBuilder, template: Template, cycles: int, first: int) -> None:
+    """Scratch that is larger or smaller on other cards is so in every cycle; only it, and it does not grow."""
+    told = template.told
+    for place, block in enumerate(told.tolist()):
+        elsewhere = trace.sizes_elsewhere.get(first - template.blocks + block)
+        if elsewhere is not None:
+            trace.sizes_elsewhere.update((first + time * len(told) + place, elsewhere) for time in range(cycles))
 
 
 def runs_as_told(trace: TraceBuilder, begin: Border, template: Template, told: int, *, complete: bool) -> bool:

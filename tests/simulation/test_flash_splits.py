@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from profiler.domain.gpu import KNOWN_GPUS, Chip
-from profiler.simulation.flash_splits import flash_forward
+from profiler.simulation.flash_splits import flash_forward, more_keys_alike
 
 TABLE = Path(__file__).parent / "emulated" / "flash_splits.json.gz"
 CARDS = (
@@ -114,3 +114,28 @@ def test_parts_are_whole_and_no_more_than_key_blocks(rows: int, heads: int, quer
         assert left == 0
         assert 2 <= parts <= min(128, -(-keys // 128))
         assert found[1] == 128 * found[0]
+
+
+@given(
+    rows=some.integers(1, 8),
+    heads=some.sampled_from([1, 2, 14]),
+    head_dim=some.sampled_from([64, 128, 256]),
+    keys=some.integers(1, 3000),
+)
+def test_nothing_changes_before_the_announced_length(rows: int, heads: int, head_dim: int, keys: int) -> None:
+    query = torch.Size((rows, heads, 1, head_dim))
+
+    def taken(length: int) -> tuple[int, ...]:
+        return flash_forward(query, torch.Size((rows, heads, length, head_dim)), A100)
+
+    more = more_keys_alike(query, torch.Size((rows, heads, keys, head_dim)), chip=A100)
+    assert more >= 0
+    assert {taken(length) for length in range(keys, keys + more + 1, max(1, more // 40))} == {taken(keys)}
+    assert taken(keys + more) == taken(keys)
+
+
+def test_one_row_is_split_from_257_keys_on() -> None:
+    query, key = torch.Size((1, 2, 1, 64)), torch.Size((1, 2, 200, 64))
+    assert flash_forward(query, key, A100) == ()
+    assert more_keys_alike(query, key, chip=A100) == 56
+    assert flash_forward(query, torch.Size((1, 2, 257, 64)), A100) != ()
