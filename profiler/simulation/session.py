@@ -132,7 +132,7 @@ class Simulation:
             stack.enter_context(emptied_cache(self.recorder))
             stack.enter_context(cuda_optimizers())
             stack.enter_context(four_bit_products(self.recorder, self._chip, self._others))
-            stack.enter_context(triton_path(self.recorder, self._workspaces))
+            stack.enter_context(triton_path(self.recorder, self._workspaces, self._chip))
             stack.enter_context(simulated_flash_attention(self.recorder, self._chip, self._others))
             stack.enter_context(autocast_on_meta({"scaled_dot_product_attention": attention, **COMPOSED_FOR_CUDA}))
             yield

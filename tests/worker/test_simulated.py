@@ -29,7 +29,8 @@ CASES: list[dict[str, Any]] = [
     *({"rollout": rollout} for rollout in Rollout),
     *({"attn_implementation": attention} for attention in Attention),
     *({"dtype": dtype, "bf16": dtype is not Dtype.FLOAT16} for dtype in Dtype),
-    *({"gpu": gpu} for gpu in ("a100-40gb", "rtx-4090-24gb", "t4-16gb", "b200-180gb")),
+    *({"gpu": gpu} for gpu in ("a100-40gb", "rtx-4090-24gb", "b200-180gb")),
+    {"gpu": "t4-16gb", "logprobs": Logprobs.FULL},
     {"tuning": Tuning.QLORA, "optim": Optimizer.PAGED_ADAMW_8BIT, **LORA},
     {"tuning": Tuning.QLORA, "gradient_checkpointing": False, "beta": 0.04, **LORA},
     {"gradient_checkpointing": False},
@@ -152,6 +153,16 @@ def test_attention_that_transformers_does_not_have_is_an_answer() -> None:
     assert "no attn_implementation=sdpa for model type gemma2" in outcome.message
     eager = run_simulated(small_spec(model="my/gemma2", attn_implementation=Attention.EAGER), gemma2)
     assert eager.status is Status.OK
+
+
+def test_a_t4_cannot_multiply_bfloat16_into_float32() -> None:
+    """As torch's CUDA build answers on a card of that capability; float16 and `logprobs=full` run there."""
+    outcome = run(gpu="t4-16gb")
+    assert outcome.status is Status.UNSUPPORTED
+    assert "compute capability below 8.0; use logprobs=full" in outcome.message
+    assert run(gpu="t4-16gb", logprobs=Logprobs.FULL).status is Status.OK
+    assert run(gpu="t4-16gb", dtype=Dtype.FLOAT16, bf16=False).status is Status.OK
+    assert run(gpu="a100-40gb").status is Status.OK
 
 
 def test_which_families_have_no_sdpa_is_what_transformers_says() -> None:
