@@ -94,6 +94,7 @@ class _Shapes:
     tie_word_embeddings: Truth
     qkv_bias: Truth
     qk_norm: Truth
+    has_sdpa: Truth
     num_experts: Count
 
 

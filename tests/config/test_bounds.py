@@ -16,7 +16,7 @@ from profiler.domain.trial import TrialSpec
 POINT = {"backend": "cpu", "model": "tiny", "tuning": "lora"}
 COUNTS = [field.name for field in fields(TrialSpec) if field.type in (int, int | None, "int", "int | None", "int|None")]
 RUN = {**dict.fromkeys(RUN_KEYS), "results_dir": "r", "dry_run": False, "resume": True, "snapshot": False}
-RUN |= {"breakdown": False, "prune": True, "timeout_s": 1.0, "stall_s": 1.0}
+RUN |= {"breakdown": False, "prune": True, "timeout_s": 1.0, "stall_s": 1.0, "warm_up_s": 1.0}
 CONFIG = {
     "model_type": "llama",
     "vocab_size": 512,
@@ -69,7 +69,13 @@ def test_a_count_in_a_config_json_is_bounded(key):
 @pytest.mark.parametrize("value", [1e300, float("inf"), 10**400], ids=str)
 @pytest.mark.parametrize(
     ("key", "most"),
-    [("timeout_s", "1e+06"), ("stall_s", "1e+06"), ("sample_period_s", "1e+06"), ("price_per_hour", "1e+15")],
+    [
+        ("timeout_s", "1e+06"),
+        ("stall_s", "1e+06"),
+        ("warm_up_s", "1e+06"),
+        ("sample_period_s", "1e+06"),
+        ("price_per_hour", "1e+15"),
+    ],
 )
 def test_a_number_of_the_run_is_bounded(key, most, value):
     assert f"{key}={value}: must be a number of at most {most}" in sentence(

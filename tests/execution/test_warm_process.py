@@ -14,6 +14,7 @@ from profiler.domain.errors import EXIT_INTERNAL
 from profiler.domain.outcome import Status
 from profiler.execution import forked as forked_module
 from profiler.execution import run_trials
+from profiler.execution import warm as warm_module
 from profiler.execution.warm import WarmProcessError
 
 
@@ -59,6 +60,7 @@ def test_killed_while_workers_run_they_finish_and_the_others_run(run, tmp_path):
 
 def test_stopped_while_workers_run_it_is_replaced(run, tmp_path, monkeypatch):
     monkeypatch.setattr(forked_module, "EXIT_CODE_S", 0.5)
+    monkeypatch.setattr(warm_module, "FORK_S", 10.0)
     names = list("abcde")
     witness = run(
         [planned(name, "waits_for_go") for name in names],

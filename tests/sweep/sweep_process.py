@@ -40,7 +40,7 @@ def _run_trials(plan, **how):
 def _write_tables(*positional, **how):
     if "break=tables" in sys.argv:
         raise LookupError("nobody foresaw this")
-    SweepParts().write_tables(*positional, **how)
+    return SweepParts().write_tables(*positional, **how)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,8 @@ def test_every_way_to_train_gives_an_answer_whose_parts_sum(keys: dict[str, Any]
 
 
 def test_a_card_that_is_too_small_is_an_answer_with_what_it_would_need() -> None:
-    outcome = run(model="qwen2.5-3b", gpu="t4-16gb", steps=1, gradient_accumulation_steps=1, steps_per_generation=1)
+    once = {"steps": 1, "gradient_accumulation_steps": 1, "steps_per_generation": 1}
+    outcome = run(model="qwen2.5-3b", gpu="t4-16gb", logprobs=Logprobs.FULL, **once)
     assert outcome.status is Status.OOM
     assert outcome.oom is not None
     assert outcome.oom.requested_bytes is not None
