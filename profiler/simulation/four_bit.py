@@ -56,7 +56,9 @@ def four_bit_products(recorder: Recorder, chip: Chip, others: Collection[Chip]) 
 
     _chosen.append(product)
     try:
-        yield
+        # bitsandbytes keeps its map of 8-bit values for the life of the process, which is one trial's on a card.
+        with standing_in([(bitsandbytes.functional, "name2qmap", {})]):
+            yield
     finally:
         _chosen.pop()
 
