@@ -35,9 +35,13 @@ class Meddler(Witness):
         self._thread.start()
 
     def _meddle(self) -> None:
-        wait_until(lambda: len(list(self._folder.glob("*.warm"))) >= self._count)
-        os.kill(int(next(self._folder.glob("*.warm")).read_text()), self._number)
+        wait_until(lambda: len(self._pids()) >= self._count)
+        os.kill(self._pids()[0], self._number)
         (self._folder / "go").touch()
+
+    def _pids(self) -> list[int]:
+        """Of the warmed process, one per worker that has written it; a file is there before its content."""
+        return [int(text) for file in self._folder.glob("*.warm") if (text := file.read_text())]
 
 
 def ran(folder: Path) -> list[str]:
