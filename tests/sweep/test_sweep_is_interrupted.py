@@ -24,7 +24,8 @@ def words(folder: Path, *more: str) -> list[str]:
 def started(folder: Path, command: list[str], **how: object) -> subprocess.Popen[str]:
     """A sweep of which one trial has finished and another one hangs."""
     sweep = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how)
-    wait_until(lambda: bool(list(folder.rglob("*.hangs"))) or sweep.poll() is not None)
+    # A file is there before its content.
+    wait_until(lambda: any(file.read_text() for file in folder.rglob("*.hangs")) or sweep.poll() is not None)
     assert sweep.poll() is None, sweep.communicate()
     return sweep
 
