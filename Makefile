@@ -18,14 +18,14 @@ test: check
 	$(BIN)/python -m pytest -n 2
 
 check: $(INSTALLED)
-	$(BIN)/ruff format --check profiler tests
-	$(BIN)/ruff check profiler tests
+	$(BIN)/ruff format --check profiler maintenance tests
+	$(BIN)/ruff check profiler maintenance tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
 # Times and ratios of one run on this machine; not part of the tests.
 bench: $(INSTALLED)
-	$(BIN)/python -m profiler.bench
+	$(BIN)/python -m maintenance.bench
 
 # A sweep SIGKILLed at 50 random moments: nothing finished is lost, nobody is left. `make test` does it 4 times.
 stress: $(INSTALLED)
@@ -40,8 +40,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 format: $(INSTALLED)
-	$(BIN)/ruff format profiler tests
-	$(BIN)/ruff check --fix profiler tests
+	$(BIN)/ruff format profiler maintenance tests
+	$(BIN)/ruff check --fix profiler maintenance tests
 
 clean:
 	rm -rf $(VENV)

@@ -25,7 +25,7 @@ from profiler.rendering.figures.catalogue import Drawing, drawings, too_much
 from profiler.rendering.figures.files import as_png, as_svg
 from profiler.rendering.html.page import html_page
 from profiler.rendering.markdown import report_page
-from profiler.rendering.pages import FIGURES, DrawnFigure, SectionPage
+from profiler.rendering.pages import FIGURES, RenderedFigure, SectionPage
 from profiler.rendering.terminal import print_comparison
 from profiler.storage.atomic import write_atomically
 from profiler.storage.published import read_published
@@ -55,14 +55,14 @@ def render_folder(folder: Path, *, console: Console | None, trial_ids: Collectio
     """
     tables, published = read_tables(folder), read_published()
     sections = compare(tables.runs, published)
-    drawn = [_drawn(folder, tables, section, number) for number, section in enumerate(sections, start=1)]
+    sampled = [_drawn(folder, tables, section, number) for number, section in enumerate(sections, start=1)]
     judged = _thresholds(tables, sections)
     spent = gpu_time_of(tables.runs)
     about = {"grid": folder.resolve().name, "question": tables.question, "command": _command(folder, tables)}
     about["spent"] = spent.sentence(price_per_hour=None) if spent else ""
     commands = repeat_commands(tables.runs)
-    write_atomically(folder / MARKDOWN, report_page(**about, pages=drawn, thresholds=judged).encode())
-    write_atomically(folder / PAGE, html_page(**about, sections=drawn, thresholds=judged, commands=commands).encode())
+    write_atomically(folder / MARKDOWN, report_page(**about, pages=sampled, thresholds=judged).encode())
+    write_atomically(folder / PAGE, html_page(**about, sections=sampled, thresholds=judged, commands=commands).encode())
     write_atomically(folder / TABLE, comparison_frame(sections).to_csv(index=False, lineterminator="\n").encode())
     # The terminal comes last: a reader such as `head` may close it, and the files are to be there all the same.
     if console is not None:
@@ -70,7 +70,7 @@ def render_folder(folder: Path, *, console: Console | None, trial_ids: Collectio
         print_comparison(compare(shown, published), console, thresholds=judged)
         console.print()
         console.print(f"Report: {folder / PAGE}", highlight=False, markup=False, soft_wrap=True)
-    broken = [sentence for each in drawn for sentence in each.broken]
+    broken = [sentence for each in sampled for sentence in each.broken]
     if broken:
         raise ProfilerError(
             " ".join(broken) + f" The records are untouched; draw again with: python -m profiler.report {folder}"
@@ -119,7 +119,7 @@ class _Parser(argparse.ArgumentParser):
     """Complains in one sentence, as every command here does."""
 
     def error(self, message: str) -> NoReturn:
-        fault = Fault(key="arguments", found=" ".join(sys.argv[1:]) or "none", allowed=message, way_out=_USAGE)
+        fault = Fault(key="arguments", found=" ".join(sys.argv[1:]) or "none", problem=message, hint=_USAGE)
         raise UsageError([fault])
 
 
@@ -131,11 +131,11 @@ def _check_folder(folder: Path) -> None:
         return
     kept = folder.parent / REFERENCE / folder.name
     if (kept / "runs.parquet").is_file():
-        way_out = f"Run the sweep first (python -m profiler.sweep +grid={folder.name}), or draw the kept one: {kept}."
+        hint = f"Run the sweep first (python -m profiler.sweep +grid={folder.name}), or draw the kept one: {kept}."
     else:
         grids = sorted(path.parent.name for path in folder.parent.glob("*/runs.parquet"))
-        way_out = nearest(folder.name, grids) or _USAGE
-    raise UsageError([Fault(key="folder", found=str(folder), allowed="no such folder", way_out=way_out)])
+        hint = nearest(folder.name, grids) or _USAGE
+    raise UsageError([Fault(key="folder", found=str(folder), problem="no such folder", hint=hint)])
 
 
 def _thresholds(tables: Tables, sections: Sequence[Section]) -> tuple[Threshold, ...]:
@@ -157,7 +157,7 @@ def _drawn(folder: Path, tables: Tables, section: Section, number: int) -> Secti
     figures, broken = [], []
     for drawing in drawings(section, stacks=stacked, found=found, number=number, shapes=shapes(section, tables.shape)):
         figure = _draw(folder, drawing)
-        if isinstance(figure, DrawnFigure):
+        if isinstance(figure, RenderedFigure):
             figures.append(figure)
         else:
             broken.append(figure)
@@ -172,7 +172,7 @@ def _drawn(folder: Path, tables: Tables, section: Section, number: int) -> Secti
     )
 
 
-def _draw(folder: Path, drawing: Drawing) -> DrawnFigure | str:
+def _draw(folder: Path, drawing: Drawing) -> RenderedFigure | str:
     """Draws and writes one figure; a sentence when it cannot be drawn."""
     try:
         figure = drawing.draw()
@@ -182,7 +182,7 @@ def _draw(folder: Path, drawing: Drawing) -> DrawnFigure | str:
         return f"The figure '{drawing.name}' could not be drawn ({type(error).__name__}: {lines[0]})."
     write_atomically(folder / FIGURES / f"{drawing.name}.png", png)
     write_atomically(folder / FIGURES / f"{drawing.name}.svg", svg)
-    return DrawnFigure(name=drawing.name, title=drawing.title, png=png, svg=svg)
+    return RenderedFigure(name=drawing.name, title=drawing.title, png=png, svg=svg)
 
 
 if __name__ == "__main__":

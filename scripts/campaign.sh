@@ -32,11 +32,11 @@ if [ -n "${CAMPAIGN_WHEELS:-}" ]; then
 fi
 
 if [ "${1:-}" = list ]; then
-    exec "$python" -m profiler.campaign list
+    exec "$python" -m maintenance.campaign list
 fi
 letter=${1:-}
 if [ $# -gt 0 ]; then shift; fi
 archive=()
 if [ -n "${CAMPAIGN_ARCHIVE:-}" ]; then archive=(--archive "$CAMPAIGN_ARCHIVE"); fi
-exec "$python" -m profiler.campaign stage --limit-s "${CAMPAIGN_LIMIT_S:-500}" ${archive[@]+"${archive[@]}"} \
+exec "$python" -m maintenance.campaign stage --limit-s "${CAMPAIGN_LIMIT_S:-500}" ${archive[@]+"${archive[@]}"} \
     "$letter" "$folder" "$@"

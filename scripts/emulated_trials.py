@@ -33,7 +33,7 @@ FIXED_AXES = {
     "steps": (2,),
     "alloc_conf": ("",),
 }
-"""Axes that differ from those of `profiler.accuracy`: small enough to be emulated in seconds."""
+"""Axes that differ from those of `maintenance.accuracy`: small enough to be emulated in seconds."""
 
 COLUMNS = (
     "emulated_allocated_bytes",
@@ -45,7 +45,7 @@ COLUMNS = (
 
 def sample(folder: Path) -> None:
     """Write the trials down."""
-    from profiler.accuracy import sampling
+    from maintenance.accuracy import sampling
     from profiler.config.identity import spec_to_mapping
 
     optimizers = tuple(name for name in sampling.AXES["optim"] if not str(name).startswith("paged"))

@@ -12,9 +12,9 @@ from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import Backend, TrialSpec
-from profiler.simulation.cpu_choices import Choices
-from profiler.simulation.decode_history import DecodeHistory
-from profiler.simulation.repeated_steps import RepeatedSteps
+from profiler.simulation.device.cpu_choices import Choices
+from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
+from profiler.simulation.extrapolation.repeated_steps import RepeatedSteps
 from profiler.simulation.session import Simulation
 from profiler.training.job import build_trainer
 
@@ -32,7 +32,7 @@ def small_spec(**keys: Any) -> TrialSpec:
 class Simulated:
     trace: Trace
     trainer: Any
-    decoding: DecodeHistory
+    decoding: DecodeExtrapolator
 
     def levels(self) -> Iterator[tuple[Phase, dict[Category, int]]]:
         """Bytes by category after each event, with its phase; rounded as the allocator rounds."""

@@ -35,8 +35,8 @@ def temporary(tmp_path, monkeypatch):
         ("report", "profiler.report._check_folder", ["."]),
         ("estimate", "profiler.estimate.main.answer", ["model=tiny"]),
         ("replay", "profiler.replay.main._replay", ["."]),
-        ("accuracy", "profiler.accuracy.main._settings", ["limit=1"]),
-        ("campaign", "profiler.campaign.main._lines", ["list"]),
+        ("accuracy", "maintenance.accuracy.main._settings", ["limit=1"]),
+        ("campaign", "maintenance.campaign.main._lines", ["list"]),
     ],
 )
 def test_what_nobody_foresaw_is_one_sentence_with_a_file_and_70(name, broken, words, temporary, monkeypatch, capsys):

@@ -141,12 +141,12 @@ class _Reader:
         self._values = values
         self.faults: list[Fault] = []
 
-    def fault(self, found: str, allowed: str, wrong: str = "", words: Sequence[str] = ()) -> None:
-        self.faults.append(Fault(key=KEY, found=found, allowed=allowed, way_out=nearest(wrong, words) if words else ""))
+    def fault(self, found: str, problem: str, wrong: str = "", words: Sequence[str] = ()) -> None:
+        self.faults.append(Fault(key=KEY, found=found, problem=problem, hint=nearest(wrong, words) if words else ""))
 
-    def _wrong(self, key: str, allowed: str, words: Sequence[str] = ()) -> None:
+    def _wrong(self, key: str, problem: str, words: Sequence[str] = ()) -> None:
         value = self._values[key]
-        self.fault(f"{key}:{value}", f"{key} must be {allowed}", value, words)
+        self.fault(f"{key}:{value}", f"{key} must be {problem}", value, words)
 
     def flag(self, key: str) -> bool:
         """True or False, spelled so (`ConfigTokenizer::toBool`); False where absent."""

@@ -249,5 +249,5 @@ def _kind(value: object) -> str:
     return repr(value)[:40] if isinstance(value, str) else f"value of type {type(value).__name__}"
 
 
-def _fault(key: str, found: str, allowed: str, way_out: str = "") -> UsageError:
-    return UsageError([Fault(key=key, found=found, allowed=allowed, way_out=way_out)])
+def _fault(key: str, found: str, problem: str, hint: str = "") -> UsageError:
+    return UsageError([Fault(key=key, found=found, problem=problem, hint=hint)])

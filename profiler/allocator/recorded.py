@@ -95,7 +95,7 @@ def replay_history(history: RecordedHistory) -> RecordedComparison:
     """
     if history.private_segments:
         found = f"{history.private_segments} of private pools (CUDA graphs, MemPool)"
-        raise UsageError([Fault(key="segments", found=found, allowed="only the default pool can be replayed")])
+        raise UsageError([Fault(key="segments", found=found, problem="only the default pool can be replayed")])
     index, by_address = _replay(history, by_age=False)
     if by_address.is_equal or not by_address.is_consistent:
         return by_address

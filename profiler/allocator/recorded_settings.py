@@ -76,6 +76,6 @@ def _divisions(value: object) -> tuple[int, ...]:
     raise _fault("roundup_power2_divisions", value, "must be powers of two by interval")
 
 
-def _fault(key: str, found: object, allowed: str) -> UsageError:
+def _fault(key: str, found: object, problem: str) -> UsageError:
     shown = repr(found) if isinstance(found, str | float | bool) else f"value of type {type(found).__name__}"
-    return UsageError([Fault(key=f"{SETTINGS}.{key}", found=shown[:80], allowed=allowed)])
+    return UsageError([Fault(key=f"{SETTINGS}.{key}", found=shown[:80], problem=problem)])

@@ -42,20 +42,20 @@ class Trace:
     site_of: Sequence[int] = ()
     names: Mapping[int, str] = field(default_factory=dict)
     """What a block is, where that is known: ``"gradient of lm_head.weight"``."""
-    sizes_elsewhere: Mapping[int, Mapping[Chip, int]] = field(default_factory=dict)
+    sizes_by_capability: Mapping[int, Mapping[Chip, int]] = field(default_factory=dict)
     """Requested bytes of blocks that have another size on some cards."""
     cache_emptied: Sequence[int] = ()
     """Indices of events before which the program emptied the allocator's cache, ascending."""
 
     def on(self, chip: Chip) -> "Trace":
         """The same trace with the sizes that blocks have on a card with `chip`."""
-        changed = {block: by[chip] for block, by in self.sizes_elsewhere.items() if chip in by}
+        changed = {block: by[chip] for block, by in self.sizes_by_capability.items() if chip in by}
         if not changed:
             return self
         sizes = list(self.sizes_bytes)
         for block, size in changed.items():
             sizes[block] = size
-        return replace(self, sizes_bytes=tuple(sizes), sizes_elsewhere={})
+        return replace(self, sizes_bytes=tuple(sizes), sizes_by_capability={})
 
 
 @dataclass
@@ -68,7 +68,7 @@ class TraceBuilder:
     phase_starts: list[tuple[int, Phase]] = field(default_factory=list)
     site_of: list[int] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
-    sizes_elsewhere: dict[int, Mapping[Chip, int]] = field(default_factory=dict)
+    sizes_by_capability: dict[int, Mapping[Chip, int]] = field(default_factory=dict)
     cache_emptied: list[int] = field(default_factory=list)
     kept: dict[str, int] = field(default_factory=dict)
     """Blocks that are never given back, by name."""
@@ -93,14 +93,16 @@ class TraceBuilder:
         self.events.append(block + 1)
         return block
 
-    def keep(self, name: str, size_bytes: int, category: Category, elsewhere: Mapping[Chip, int] | None = None) -> None:
+    def keep(
+        self, name: str, size_bytes: int, category: Category, by_capability: Mapping[Chip, int] | None = None
+    ) -> None:
         """A block of this name is allocated now and never given back, unless there is one already."""
         if name in self.kept:
             return
         self.kept[name] = block = self.allocate(size_bytes, category)
         self.names[block] = name
-        if elsewhere:
-            self.sizes_elsewhere[block] = elsewhere
+        if by_capability:
+            self.sizes_by_capability[block] = by_capability
 
     def site_index(self, site: Site) -> int:
         """The number by which blocks refer to `site`."""
@@ -119,7 +121,9 @@ class TraceBuilder:
         self.events.extend(still_true)
         self.names = {number: name for number, name in self.names.items() if number < block}
         self.cache_emptied = [index for index in self.cache_emptied if index <= event]
-        self.sizes_elsewhere = {number: sizes for number, sizes in self.sizes_elsewhere.items() if number < block}
+        self.sizes_by_capability = {
+            number: sizes for number, sizes in self.sizes_by_capability.items() if number < block
+        }
         self.kept = {name: number for name, number in self.kept.items() if number < block}
 
     def empty_cache(self) -> None:
@@ -144,6 +148,6 @@ class TraceBuilder:
             sites=tuple(self._sites),
             site_of=tuple(self.site_of),
             names=dict(self.names),
-            sizes_elsewhere=dict(self.sizes_elsewhere),
+            sizes_by_capability=dict(self.sizes_by_capability),
             cache_emptied=tuple(self.cache_emptied),
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby, takewhile
 
 from profiler.analysis.axes import Surface, surfaces
-from profiler.analysis.cards import room_bytes
+from profiler.analysis.cards import headroom_bytes
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
 from profiler.analysis.matrix import matrix
@@ -36,9 +36,9 @@ class Reach:
     """Of the models larger than that, the smallest that ran out of memory; None if none did."""
 
     @property
-    def room_bytes(self) -> int | None:
+    def headroom_bytes(self) -> int | None:
         """What the card has to spare with `fits`."""
-        return None if self.fits is None else room_bytes(self.fits)
+        return None if self.fits is None else headroom_bytes(self.fits)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ def by_card(sections: Iterable[Section]) -> CardTable | None:
     return CardTable(cards=tuple(sorted(memory, key=lambda card: memory[card])), places=tuple(places), cells=cells)
 
 
-def room_bytes(cell: Cell) -> int | None:
+def headroom_bytes(cell: Cell) -> int | None:
     """What the card has to spare, or, negative, lacks. None if it is not known.
 
     Counted is the context and what torch's allocator cannot give back; of measured trials, where that is not known,

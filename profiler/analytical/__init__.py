@@ -1,7 +1,7 @@
 """The closed-form estimate: one formula a function, whole bytes, nothing fitted, nothing simulated."""
 
+from profiler.analytical.baselines.rule import rule_of_thumb
 from profiler.analytical.estimate import estimate
-from profiler.analytical.parameters import lora_parameter_count, parameter_count
-from profiler.analytical.rule import rule_of_thumb
+from profiler.analytical.formulas.parameters import lora_parameter_count, parameter_count
 
 __all__ = ["estimate", "lora_parameter_count", "parameter_count", "rule_of_thumb"]

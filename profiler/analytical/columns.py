@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from profiler.analytical.quantities import Coded
+from profiler.analytical.formulas.quantities import Coded
 from profiler.domain.architecture import Architecture
 from profiler.domain.trial import TrialSpec
 

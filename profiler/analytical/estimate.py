@@ -1,18 +1,18 @@
 """From a specification to its estimate: the largest of all instants."""
 
-from profiler.analytical.instants import Instant
-from profiler.analytical.reserved import peak_reserved_bytes
-from profiler.analytical.rule import rule_of_thumb
-from profiler.analytical.standing import standing, standing_at_rollout
-from profiler.analytical.step_instants import (
+from profiler.analytical.baselines.rule import rule_of_thumb
+from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.timeline.instants import Instant
+from profiler.analytical.timeline.persistent import standing, standing_at_rollout
+from profiler.analytical.timeline.reserved import peak_reserved_bytes
+from profiler.analytical.timeline.step_instants import (
     load_instants,
     optimizer_instant,
     reward_instant,
     rollout_instants,
     score_instants,
 )
-from profiler.analytical.training_pass import training_instants
-from profiler.analytical.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.timeline.training_pass import training_instants
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import Category, Phase
@@ -80,8 +80,8 @@ def refuse_experts(architecture: Architecture) -> None:
             Fault(
                 key="model",
                 found=architecture.model_type,
-                allowed=f"a mixture of {architecture.num_experts} experts has no closed-form estimate",
-                way_out="`python -m profiler.sweep` simulates it.",
+                problem=f"a mixture of {architecture.num_experts} experts has no closed-form estimate",
+                hint="`python -m profiler.sweep` simulates it.",
             )
         ]
     )

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from profiler.analytical.columns import TrialTable
 from profiler.analytical.estimate import instants, refuse_experts
-from profiler.analytical.instants import Instant
-from profiler.analytical.quantities import Coded, Count, Truth, larger
-from profiler.analytical.reserved import peak_reserved_bytes
-from profiler.analytical.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.quantities import Coded, Count, Truth, larger
+from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.timeline.instants import Instant
+from profiler.analytical.timeline.reserved import peak_reserved_bytes
 from profiler.domain.architecture import Architecture
 from profiler.domain.memory import Phase
 from profiler.domain.optimizers import Optimizer

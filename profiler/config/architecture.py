@@ -158,8 +158,8 @@ def _no_decoder(model: str, reason: str) -> UsageError:
             Fault(
                 key="model",
                 found=model,
-                allowed=f"must be a decoder-only language model, but {reason}",
-                way_out=f"Known model types: {', '.join(MODEL_TYPES)}.",
+                problem=f"must be a decoder-only language model, but {reason}",
+                hint=f"Known model types: {', '.join(MODEL_TYPES)}.",
             )
         ]
     )

@@ -44,7 +44,7 @@ WITHOUT_EFFECT = ("lora_alpha",)
 """Keys that change no memory."""
 
 
-def needs_no_more(smaller: TrialSpec, larger: TrialSpec, *, architecture_of: Callable[[str], Architecture]) -> bool:
+def needs_at_most(smaller: TrialSpec, larger: TrialSpec, *, architecture_of: Callable[[str], Architecture]) -> bool:
     """Whether `smaller` can need no more memory than `larger`, or has no less to have it in.
 
     True of a trial and itself. What is true here is true of the sum of tensors, instant by instant; the allocator's

@@ -79,8 +79,8 @@ def _read_cases(value: object, faults: list[Fault]) -> tuple[Point, ...]:
     return ()
 
 
-def _form_fault(key: str, value: object, allowed: str) -> Fault:
-    return Fault(key=key, found=show(value), allowed=allowed, way_out="The other files in sweeps/grid show the form.")
+def _form_fault(key: str, value: object, problem: str) -> Fault:
+    return Fault(key=key, found=show(value), problem=problem, hint="The other files in sweeps/grid show the form.")
 
 
 def expand(grid: Grid, overrides: Mapping[str, Sequence[object]]) -> list[Point]:
@@ -112,7 +112,7 @@ def _follow(point: Point, value: object, *, seen: tuple[str, ...]) -> object:
     target = match.group(1)
     if target not in point or target in seen:
         reason = "refers to itself" if target in seen else "refers to no key of the trial"
-        raise UsageError([Fault(key=seen[0], found=show(value), allowed=reason)])
+        raise UsageError([Fault(key=seen[0], found=show(value), problem=reason)])
     return _follow(point, point[target], seen=(*seen, target))
 
 

@@ -54,9 +54,9 @@ class FieldReader:
         """The raw value; None where the key is absent."""
         return self._values.get(key)
 
-    def fail(self, key: str, allowed: str, way_out: str = "") -> None:
+    def fail(self, key: str, problem: str, hint: str = "") -> None:
         """Keep a fault for `key`."""
-        self._faults.append(Fault(key=key, found=show(self.value(key)), allowed=allowed, way_out=way_out))
+        self._faults.append(Fault(key=key, found=show(self.value(key)), problem=problem, hint=hint))
 
     def choice(self, key: str, members: type[Choice], *, also: Sequence[str] = ()) -> Choice:
         """One of a closed set. `also` are words that are allowed to the user but were dealt with before."""

@@ -61,11 +61,11 @@ def _whole_groups(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
     yield Fault(
         key="num_generations",
         found=str(spec.num_generations),
-        allowed=(
+        problem=(
             f"must divide the completions generated at once, per_device_train_batch_size x steps_per_generation = "
             f"{spec.per_device_train_batch_size} x {spec.steps_per_generation} = {spec.generation_batch_size}"
         ),
-        way_out=f"The next batch that it divides is per_device_train_batch_size={enough}.",
+        hint=f"The next batch that it divides is per_device_train_batch_size={enough}.",
     )
 
 
@@ -80,11 +80,11 @@ def _within_context(spec: TrialSpec, architecture: Architecture | None) -> Itera
     yield Fault(
         key="max_completion_length",
         found=str(spec.max_completion_length),
-        allowed=(
+        problem=(
             f"with max_prompt_length={spec.max_prompt_length} a row has {tokens} tokens, but the context of "
             f"{spec.model} is {context}"
         ),
-        way_out=f"Use at most max_completion_length={room}." if room > 0 else "Use a shorter max_prompt_length.",
+        hint=f"Use at most max_completion_length={room}." if room > 0 else "Use a shorter max_prompt_length.",
     )
 
 
@@ -93,8 +93,8 @@ def _qlora_needs_a_gpu(spec: TrialSpec, _: Architecture | None) -> Iterator[Faul
         yield Fault(
             key="tuning",
             found=spec.tuning,
-            allowed="needs backend=cuda or backend=simulated, because bitsandbytes' 4-bit layers are made on a GPU",
-            way_out="Use tuning=lora on the CPU.",
+            problem="needs backend=cuda or backend=simulated, because bitsandbytes' 4-bit layers are made on a GPU",
+            hint="Use tuning=lora on the CPU.",
         )
 
 
@@ -113,8 +113,8 @@ def _flash_attention_runs(spec: TrialSpec, _: Architecture | None) -> Iterator[F
         yield Fault(
             key="attn_implementation",
             found=spec.attn_implementation,
-            allowed=reason,
-            way_out="Use attn_implementation=sdpa.",
+            problem=reason,
+            hint="Use attn_implementation=sdpa.",
         )
 
 
@@ -124,8 +124,8 @@ def _sdpa_exists(spec: TrialSpec, architecture: Architecture | None) -> Iterator
         yield Fault(
             key="attn_implementation",
             found=spec.attn_implementation,
-            allowed=f"transformers has no sdpa for {architecture.model_type}",
-            way_out="Use attn_implementation=eager, or null for transformers' default.",
+            problem=f"transformers has no sdpa for {architecture.model_type}",
+            hint="Use attn_implementation=eager, or null for transformers' default.",
         )
 
 
@@ -135,8 +135,8 @@ def _pretrained_weights_exist(spec: TrialSpec, _: Architecture | None) -> Iterat
         yield Fault(
             key="weights",
             found=spec.weights,
-            allowed=f"model={spec.model} has no published weights, so only random ones",
-            way_out="Use weights=random, or a hub id or a local folder as model.",
+            problem=f"model={spec.model} has no published weights, so only random ones",
+            hint="Use weights=random, or a hub id or a local folder as model.",
         )
 
 
@@ -148,14 +148,14 @@ def _targets_exist(spec: TrialSpec, architecture: Architecture | None) -> Iterat
         # Its modules may be called anything, and experts are none; peft will say.
         return
     layers = FUSED_PROJECTION_NAMES if architecture.model_type == "phi3" else PROJECTION_NAMES
-    allowed = (*layers, *OTHER_TARGETS)
+    known = (*layers, *OTHER_TARGETS)
     for name in targets:
-        if name not in allowed:
+        if name not in known:
             yield Fault(
                 key="lora_target_modules",
                 found=name,
-                allowed=f"must be {ALL_LINEAR} alone or names among {', '.join(allowed)}",
-                way_out=nearest(name, [*allowed, ALL_LINEAR]),
+                problem=f"must be {ALL_LINEAR} alone or names among {', '.join(known)}",
+                hint=nearest(name, [*known, ALL_LINEAR]),
             )
 
 

@@ -120,8 +120,8 @@ def unknown_key(key: str, value: object, known: Iterable[str]) -> Fault:
     return Fault(
         key=key,
         found=show(value),
-        allowed=f"is no key; the keys are {', '.join(names)}",
-        way_out=nearest(key, names),
+        problem=f"is no key; the keys are {', '.join(names)}",
+        hint=nearest(key, names),
     )
 
 

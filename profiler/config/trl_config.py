@@ -70,12 +70,12 @@ def _faults(key: str, value: object) -> list[Fault]:
         if value is None or value in allowed:
             return []
         texts = " or ".join(show(choice) for choice in allowed)
-        return [Fault(key=key, found=show(value), allowed=f"changes memory in a way that has no formula; only {texts}")]
+        return [Fault(key=key, found=show(value), problem=f"changes memory in a way that has no formula; only {texts}")]
     if key in SAME_NAME or key in RENAMED or key in FREE_KEYS or key in MODEL_KEYS:
         return []
     known = (*SAME_NAME, *RENAMED, *NEUTRAL_VALUES, *MODEL_KEYS, *FREE_KEYS)
-    way_out = nearest(key, known)
-    return [Fault(key=key, found=show(value), allowed="is no key of trl's GRPOConfig that is known", way_out=way_out)]
+    hint = nearest(key, known)
+    return [Fault(key=key, found=show(value), problem="is no key of trl's GRPOConfig that is known", hint=hint)]
 
 
 def _tuning(flat: Mapping[str, object]) -> str:
@@ -90,10 +90,10 @@ def _read_generation_batch(flat: Mapping[str, object], point: dict[str, object])
     if batch is None or not isinstance(batch, int) or not isinstance(rows, int) or rows < 1:
         return []
     if flat.get("steps_per_generation") is not None:
-        allowed = "cannot stand beside steps_per_generation, of which it is another way to say the same"
-        return [Fault(key="generation_batch_size", found=show(batch), allowed=allowed)]
+        problem = "cannot stand beside steps_per_generation, of which it is another way to say the same"
+        return [Fault(key="generation_batch_size", found=show(batch), problem=problem)]
     if batch % rows:
-        allowed = f"must be a multiple of per_device_train_batch_size={rows}"
-        return [Fault(key="generation_batch_size", found=show(batch), allowed=allowed)]
+        problem = f"must be a multiple of per_device_train_batch_size={rows}"
+        return [Fault(key="generation_batch_size", found=show(batch), problem=problem)]
     point["steps_per_generation"] = batch // rows
     return []

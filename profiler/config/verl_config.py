@@ -89,11 +89,11 @@ def _key_faults(key: str, value: object) -> list[Fault]:
         if value is None or value in allowed:
             return []
         texts = " or ".join(show(choice) for choice in (*allowed, None))
-        return [Fault(key=key, found=show(value), allowed=f"changes memory in a way that has no formula; only {texts}")]
+        return [Fault(key=key, found=show(value), problem=f"changes memory in a way that has no formula; only {texts}")]
     if key in MEMORY_KEYS or key in FREE_KEYS or key.startswith(FREE_PREFIXES):
         return []
     known = [*MEMORY_KEYS, *FREE_KEYS, *NEUTRAL_VALUES]
-    return [Fault(key=key, found=show(value), allowed="is no key of verl that is known", way_out=nearest(key, known))]
+    return [Fault(key=key, found=show(value), problem="is no key of verl that is known", hint=nearest(key, known))]
 
 
 def _job(reader: FieldReader) -> VerlJob:
@@ -193,17 +193,17 @@ def _rules(job: VerlJob) -> list[Fault]:
     faults = []
     if not 0 < job.gpu_memory_utilization <= 1:
         key = f"{_ROLLOUT}.gpu_memory_utilization"
-        faults.append(Fault(key=key, found=show(job.gpu_memory_utilization), allowed="must be above 0 and at most 1"))
+        faults.append(Fault(key=key, found=show(job.gpu_memory_utilization), problem="must be above 0 and at most 1"))
     if job.n_gpus % job.rollout_tensor_parallel_size:
         key = f"{_ROLLOUT}.tensor_model_parallel_size"
         found = show(job.rollout_tensor_parallel_size)
-        faults.append(Fault(key=key, found=found, allowed=f"must divide the {job.n_gpus} GPUs"))
+        faults.append(Fault(key=key, found=found, problem=f"must divide the {job.n_gpus} GPUs"))
     if job.n_gpus % job.fsdp_size:
         key = f"{_ACTOR}.fsdp_config.fsdp_size"
-        faults.append(Fault(key=key, found=show(job.fsdp_size), allowed=f"must divide the {job.n_gpus} GPUs, or be -1"))
+        faults.append(Fault(key=key, found=show(job.fsdp_size), problem=f"must divide the {job.n_gpus} GPUs, or be -1"))
     parallel = job.tensor_model_parallel_size * job.pipeline_model_parallel_size
     if job.n_gpus % parallel:
         key = f"{_ACTOR}.megatron.tensor_model_parallel_size"
-        allowed = f"times pipeline_model_parallel_size must divide the {job.n_gpus} GPUs"
-        faults.append(Fault(key=key, found=show(job.tensor_model_parallel_size), allowed=allowed))
+        problem = f"times pipeline_model_parallel_size must divide the {job.n_gpus} GPUs"
+        faults.append(Fault(key=key, found=show(job.tensor_model_parallel_size), problem=problem))
     return faults

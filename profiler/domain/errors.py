@@ -19,13 +19,13 @@ class Fault:
 
     key: str
     found: str
-    allowed: str
-    way_out: str = ""
+    problem: str
+    hint: str = ""
 
     def sentence(self) -> str:
         """The fault as one sentence, for a terminal."""
-        tail = f" {self.way_out}" if self.way_out else ""
-        return f"{self.key}={self.found}: {self.allowed}.{tail}"
+        tail = f" {self.hint}" if self.hint else ""
+        return f"{self.key}={self.found}: {self.problem}.{tail}"
 
 
 class ProfilerError(Exception):
@@ -48,10 +48,10 @@ class UsageError(ProfilerError):
         super().__init__("\n".join(fault.sentence() for fault in self.faults))
 
 
-def nearest(found: str, allowed: Sequence[str]) -> str:
+def nearest(found: str, known: Sequence[str]) -> str:
     """``"Did you mean 'x'?"`` with the spelling in `allowed` that is closest to `found`; empty if none is close."""
-    close = get_close_matches(found.lower(), [name.lower() for name in allowed], n=1, cutoff=0.5)
+    close = get_close_matches(found.lower(), [name.lower() for name in known], n=1, cutoff=0.5)
     if not close:
         return ""
-    spelled = next(name for name in allowed if name.lower() == close[0])
+    spelled = next(name for name in known if name.lower() == close[0])
     return f"Did you mean '{spelled}'?"

@@ -51,7 +51,7 @@ def read_command(words: Sequence[str]) -> Command:
         if word in ("-h", "--help"):
             wants_help = True
         elif not equals or word.startswith("-"):
-            faults.append(Fault(key="argument", found=word, allowed="is not of the form key=value"))
+            faults.append(Fault(key="argument", found=word, problem="is not of the form key=value"))
         elif key == CONFIG:
             config = text
         elif key == FORMAT:
@@ -70,8 +70,8 @@ def _read_value(key: str, text: str, keys: dict[str, object], faults: list[Fault
     try:
         keys[key] = read_value(text)
     except yaml.YAMLError:
-        way_out = f"Quote what has special characters: '{key}=\"...\"'."
-        faults.append(Fault(key=key, found=text, allowed="cannot be read as a value", way_out=way_out))
+        hint = f"Quote what has special characters: '{key}=\"...\"'."
+        faults.append(Fault(key=key, found=text, problem="cannot be read as a value", hint=hint))
 
 
 def read_value(text: str) -> object:
@@ -87,10 +87,10 @@ def read_value(text: str) -> object:
 
 def _format_fault(text: str) -> Fault:
     names = [str(member) for member in OutputFormat]
-    return Fault(key=FORMAT, found=text, allowed=f"must be one of {', '.join(names)}", way_out=nearest(text, names))
+    return Fault(key=FORMAT, found=text, problem=f"must be one of {', '.join(names)}", hint=nearest(text, names))
 
 
 def _unknown(key: str, text: str) -> Fault:
     if key in RUN_KEYS:
-        return Fault(key=key, found=text, allowed="says how a sweep is run, and an estimate runs nothing")
+        return Fault(key=key, found=text, problem="says how a sweep is run, and an estimate runs nothing")
     return unknown_key(key, show(text), (*SPEC_KEYS, *OWN_KEYS))

@@ -26,5 +26,5 @@ def load_config(path: str) -> Mapping[str, object]:
     return values
 
 
-def _fault(path: str, allowed: str) -> UsageError:
-    return UsageError([Fault(key=CONFIG, found=path, allowed=allowed)])
+def _fault(path: str, problem: str) -> UsageError:
+    return UsageError([Fault(key=CONFIG, found=path, problem=problem)])

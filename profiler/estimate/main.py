@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from profiler.analytical.explained import explain
+from profiler.analytical.explanation.explained import explain
 from profiler.command_line import as_command
 from profiler.config.architecture import read_architecture
 from profiler.config.model_lookup import builtin_architecture

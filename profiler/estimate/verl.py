@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
+from profiler.analytical.baselines.verl_baseline import baseline_view
 from profiler.analytical.estimate import refuse_experts
-from profiler.analytical.verl_phases import verl_estimate
-from profiler.analytical.verl_rival import rival_view
+from profiler.analytical.sharded.verl_phases import verl_estimate
 from profiler.config.reading import show
 from profiler.config.specification import DEFAULT_SIMULATED_GPU
 from profiler.config.verl_config import read_verl_config
@@ -33,19 +33,19 @@ def verl_answer(command: Command, values: Mapping[str, object], architecture_of:
     if faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
     found = verl_estimate(job, architecture, KNOWN_GPUS[str(command.keys.get(_CARD, DEFAULT_SIMULATED_GPU))])
-    rival = rival_view(found, architecture)
-    return verl_json(found, rival) if command.output_format is OutputFormat.JSON else verl_table(found, rival)
+    baseline = baseline_view(found, architecture)
+    return verl_json(found, baseline) if command.output_format is OutputFormat.JSON else verl_table(found, baseline)
 
 
 def _key_faults(keys: Mapping[str, object]) -> list[Fault]:
     faults = [
-        Fault(key=key, found=show(value), allowed="is a trial's key, and a verl job is described by its file alone")
+        Fault(key=key, found=show(value), problem="is a trial's key, and a verl job is described by its file alone")
         for key, value in keys.items()
         if key != _CARD
     ]
     card = keys.get(_CARD, DEFAULT_SIMULATED_GPU)
     if card not in KNOWN_GPUS:
         names = tuple(KNOWN_GPUS)
-        way_out = nearest(show(card), names)
-        faults.append(Fault(key=_CARD, found=show(card), allowed=f"must be one of {', '.join(names)}", way_out=way_out))
+        hint = nearest(show(card), names)
+        faults.append(Fault(key=_CARD, found=show(card), problem=f"must be one of {', '.join(names)}", hint=hint))
     return faults

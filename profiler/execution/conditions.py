@@ -7,7 +7,7 @@ from profiler.execution.gpus import GpuPool
 from profiler.execution.job import SweepObserver
 from profiler.execution.pruning import Pruning
 from profiler.execution.warm import WarmProcess
-from profiler.execution.worker_process import Patience
+from profiler.execution.worker_process import Timeouts
 from profiler.storage.records import RecordStore
 
 
@@ -19,7 +19,7 @@ class Conditions:
     versions: Versions
     warm: WarmProcess
     jobs: int
-    patience: Patience
+    timeouts: Timeouts
     observer: SweepObserver
     gpus: GpuPool | None
     pruning: Pruning | None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from profiler.domain.outcome import Outcome, Status, TrialRecord
 from profiler.domain.trial import PlannedTrial, TrialSpec
 
-NeedsNoMore = Callable[[TrialSpec, TrialSpec], bool]
+NeedsAtMost = Callable[[TrialSpec, TrialSpec], bool]
 """Whether the first trial can need no more memory than the second."""
 
 
@@ -14,7 +14,7 @@ NeedsNoMore = Callable[[TrialSpec, TrialSpec], bool]
 class Pruning:
     """Learns from records and says what follows for trials that have not run."""
 
-    needs_no_more: NeedsNoMore
+    needs_at_most: NeedsAtMost
     _ran_out: list[TrialRecord] = field(default_factory=list)
 
     def learn(self, records: Sequence[TrialRecord]) -> None:
@@ -24,7 +24,7 @@ class Pruning:
     def implied(self, trial: PlannedTrial) -> Outcome | None:
         """The outcome of a trial that would run out of memory too; None if that does not follow."""
         for record in self._ran_out:
-            if record.trial_id != trial.trial_id and self.needs_no_more(record.spec, trial.spec):
+            if record.trial_id != trial.trial_id and self.needs_at_most(record.spec, trial.spec):
                 return Outcome(
                     status=Status.IMPLIED,
                     gpu_name=record.outcome.gpu_name,

@@ -12,7 +12,7 @@ from profiler.execution.job import SweepObserver
 from profiler.execution.pruning import Pruning
 from profiler.execution.running import RunningSweep
 from profiler.execution.warm import PRELOAD, WARM_UP_S, WarmProcess
-from profiler.execution.worker_process import Patience
+from profiler.execution.worker_process import Timeouts
 from profiler.storage.records import RecordStore
 
 WORKER_TARGET = "profiler.worker:run_job"
@@ -78,7 +78,7 @@ def run_trials(
             versions=versions,
             warm=warm,
             jobs=jobs,
-            patience=Patience(timeout_s=timeout_s, stall_s=stall_s),
+            timeouts=Timeouts(timeout_s=timeout_s, stall_s=stall_s),
             observer=observer,
             gpus=gpus,
             pruning=pruning,

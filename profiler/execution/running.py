@@ -61,7 +61,7 @@ class RunningSweep:
         while any(not worker.ended for worker in self.running):
             self._sleep()
             for worker in self.running:
-                worker.press()
+                worker.escalate_if_due()
         for worker in self.running:
             self._end_silent_warm_process(worker)
             self._free_gpu(worker, fault="")
@@ -82,7 +82,7 @@ class RunningSweep:
             if self.running:
                 self._sleep()
             for worker in list(self.running):
-                worker.press()
+                worker.escalate_if_due()
                 if worker.ended:
                     self.running.remove(worker)
                     self._conclude(worker)
@@ -200,7 +200,7 @@ class RunningSweep:
                 lock=lock,
                 stderr_path=path.with_suffix(".stderr"),
                 stamp_before=stamp_before,
-                patience=self.given.patience,
+                timeouts=self.given.timeouts,
                 heartbeat=heartbeat,
                 slot=slot,
                 oom_kills_before=kills_before,
@@ -333,10 +333,10 @@ class RunningSweep:
         return judge(
             exit_code=worker.exit_code,
             timed_out=worker.timed_out,
-            timeout_s=self.given.patience.timeout_s,
+            timeout_s=self.given.timeouts.timeout_s,
             wall_s=worker.elapsed_s,
             stderr_path=worker.stderr_path,
-            stalled_s=self.given.patience.stall_s if worker.stalled else None,
+            stalled_s=self.given.timeouts.stall_s if worker.stalled else None,
             oom_killed=kills is not None and worker.oom_kills_before is not None and kills > worker.oom_kills_before,
         )
 

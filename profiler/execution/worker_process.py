@@ -30,7 +30,7 @@ class Sibling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class Timeouts:
     """How long a worker is waited for."""
 
     timeout_s: float
@@ -61,7 +61,7 @@ class WorkerProcess:
         lock: Lock,
         stderr_path: Path,
         stamp_before: Stamp,
-        patience: Patience,
+        timeouts: Timeouts,
         heartbeat: Heartbeat,
         slot: GpuSlot | None = None,
         oom_kills_before: int | None = None,
@@ -77,9 +77,9 @@ class WorkerProcess:
         self.oom_kills_before = oom_kills_before
         self.stalled = False
         """Whether it is ended because no sign of life came."""
-        self._patience = patience
+        self._timeouts = timeouts
         self._started_s = time.monotonic()
-        self._deadline_s = self._started_s + min(patience.timeout_s, patience.stall_s / _LOOKS_A_STALL)
+        self._deadline_s = self._started_s + min(timeouts.timeout_s, timeouts.stall_s / _LOOKS_A_STALL)
         self._process = process
         self._stage = _Stage.RUNNING
 
@@ -128,7 +128,7 @@ class WorkerProcess:
         """Time since it started."""
         return time.monotonic() - self._started_s
 
-    def press(self) -> None:
+    def escalate_if_due(self) -> None:
         """If its time is up or it has stalled, take the next step: SIGTERM to the group, then SIGKILL, then give up."""
         now_s = time.monotonic()
         if now_s < self._deadline_s or self.ended or self._process.has_exited:
@@ -139,11 +139,11 @@ class WorkerProcess:
 
     def _is_up(self, now_s: float) -> bool:
         """Whether it has had its time; else sets when to look again."""
-        timeout_at_s = self._started_s + self._patience.timeout_s
+        timeout_at_s = self._started_s + self._timeouts.timeout_s
         if now_s >= timeout_at_s:
             return True
-        self.stalled = self.heartbeat.silent_s(now_s) >= self._patience.stall_s
-        self._deadline_s = min(timeout_at_s, now_s + self._patience.stall_s / _LOOKS_A_STALL)
+        self.stalled = self.heartbeat.silent_s(now_s) >= self._timeouts.stall_s
+        self._deadline_s = min(timeout_at_s, now_s + self._timeouts.stall_s / _LOOKS_A_STALL)
         return self.stalled
 
     def _advance(self, now_s: float) -> None:

@@ -24,7 +24,7 @@ _NAMED_KEYS = (
 
 def accuracy_page(
     *,
-    drawn: int,
+    sampled: int,
     predictors: Sequence[ErrorSummary],
     phases: Sequence[ErrorSummary],
     worst: Sequence[WorstRow],
@@ -36,8 +36,8 @@ def accuracy_page(
     lines = [
         "# How far the estimate is from the simulation",
         "",
-        f"{rows} of {drawn} drawn trials are simulated. Errors are relative to the simulated peak of allocated memory "
-        "on a card of unlimited memory (reserved where it says so). Simulated, not measured.",
+        f"{rows} of {sampled} sampled trials are simulated. Errors are relative to the simulated peak of allocated "
+        "memory on a card of unlimited memory (reserved where it says so). Simulated, not measured.",
         "",
         *_table("predictor", predictors),
         "",

@@ -2,7 +2,7 @@
 
 import json
 
-from profiler.analytical.explained import ExplainedEstimate
+from profiler.analytical.explanation.explained import ExplainedEstimate
 from profiler.config.identity import spec_to_mapping
 from profiler.domain.memory import Origin
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from textwrap import wrap
 
-from profiler.analytical.cards import CardVerdict, Fit
-from profiler.analytical.explained import ExplainedEstimate, ExplainedPhase
+from profiler.analytical.explanation.cards import CardVerdict, Fit
+from profiler.analytical.explanation.explained import ExplainedEstimate, ExplainedPhase
 from profiler.domain.trial import TrialSpec, Tuning
 from profiler.domain.units import gib_text
 from profiler.rendering.wording import CATEGORY_TITLES, gib_number

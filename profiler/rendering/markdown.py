@@ -13,19 +13,19 @@ from profiler.domain.memory import Phase
 from profiler.domain.outcome import Status
 from profiler.rendering.pages import FIGURES, SectionPage
 from profiler.rendering.wording import (
-    ROOM_LEGEND,
+    HEADROOM_LEGEND,
     cell_name,
     column_names,
     corner,
     estimate_text,
     gib_number,
     group_text,
+    headroom_text,
     legend,
     needs_text,
     percent,
     published_text,
     result_text,
-    room_text,
     setting_title,
     short_card,
     short_models,
@@ -63,7 +63,7 @@ def report_page(
         blocks.append("No trial is stored here yet.")
     cards = by_card(page.section for page in pages)
     if cards:
-        blocks += ["## Which card?", _card_table(cards), ROOM_LEGEND]
+        blocks += ["## Which card?", _card_table(cards), HEADROOM_LEGEND]
     for page in pages:
         blocks += _section_blocks(page)
     if thresholds:
@@ -149,7 +149,7 @@ def _card_table(table: CardTable) -> str:
     names = short_models(tuple(dict.fromkeys(model for _, model in table.places)))
     rows = [
         [f"{_escape(label)}, {_escape(names[model])}"]
-        + [room_text(table.cells.get(((label, model), card))) for card in table.cards]
+        + [headroom_text(table.cells.get(((label, model), card))) for card in table.cards]
         for label, model in table.places
     ]
     return _table(["trial", *(_escape(short_card(card)) for card in table.cards)], rows)

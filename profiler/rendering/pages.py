@@ -11,7 +11,7 @@ FIGURES = "figures"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrawnFigure:
+class RenderedFigure:
     """A figure, as the bytes of its two files."""
 
     name: str
@@ -29,7 +29,7 @@ class SectionPage:
     phases: Sequence[PhaseRow]
     stacks: Sequence[Stack] = ()
     largest: Sequence[LargestRow] = ()
-    figures: Sequence[DrawnFigure] = ()
+    figures: Sequence[RenderedFigure] = ()
     left_out: Sequence[str] = ()
     """A sentence for each figure that would be too large to read."""
     broken: Sequence[str] = ()

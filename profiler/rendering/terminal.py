@@ -15,16 +15,16 @@ from profiler.analysis.comparison import Section
 from profiler.analysis.matrix import Matrix, matrix
 from profiler.domain.outcome import Status
 from profiler.rendering.wording import (
-    ROOM_LEGEND,
+    HEADROOM_LEGEND,
     accuracy_text,
     cell_name,
     column_names,
     corner,
     estimate_text,
+    headroom_text,
     legend,
     published_text,
     result_text,
-    room_text,
     setting_title,
     short_card,
     short_models,
@@ -124,11 +124,11 @@ def _print_cards(cards: CardTable, console: Console) -> None:
         table.add_row(Text(f"{label}, {names[model]}"), *map(_room, cells))
     console.print()
     console.print(table)
-    console.print(Text(ROOM_LEGEND, style="dim"))
+    console.print(Text(HEADROOM_LEGEND, style="dim"))
 
 
 def _room(cell: Cell | None) -> Text:
-    return Text(room_text(cell), style=_STYLES.get(cell.status, "bold yellow") if cell else "dim")
+    return Text(headroom_text(cell), style=_STYLES.get(cell.status, "bold yellow") if cell else "dim")
 
 
 def _notes(section: Section) -> list[str]:

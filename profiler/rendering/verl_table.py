@@ -3,9 +3,9 @@
 import json
 from textwrap import wrap
 
-from profiler.analytical.verl_phases import Component, VerlEstimate
-from profiler.analytical.verl_report import CLAIMED_GB, REPORT_ROWS, report_models_bytes, report_sharded_gb
-from profiler.analytical.verl_rival import RivalView
+from profiler.analytical.baselines.verl_baseline import BaselineView
+from profiler.analytical.baselines.verl_report import CLAIMED_GB, REPORT_ROWS, report_models_bytes, report_sharded_gb
+from profiler.analytical.sharded.verl_phases import Component, VerlEstimate
 from profiler.domain.memory import Origin
 from profiler.domain.units import gib_text
 from profiler.domain.verl import Strategy, VerlJob
@@ -19,7 +19,7 @@ _NUMBER_WIDTH = 11
 _GB = 1_000_000_000
 
 
-def verl_table(found: VerlEstimate, rival: RivalView) -> str:
+def verl_table(found: VerlEstimate, baseline: BaselineView) -> str:
     """Components down, phases across; what of it is the pool; the report's rule and each difference."""
     lines = [*_wrapped(f"{_title(found.job)}. GiB (2^30 bytes) a GPU, {TAG}:"), ""]
     lines.append(" " * _NAME_WIDTH + "".join(phase.value.rjust(_NUMBER_WIDTH) for phase in found.phases))
@@ -30,11 +30,11 @@ def verl_table(found: VerlEstimate, rival: RivalView) -> str:
             lines.append(component.value.ljust(_NAME_WIDTH) + "".join(cell.rjust(_NUMBER_WIDTH) for cell in cells))
     totals = [gib_number(sum(parts.values())) for parts in found.phases.values()]
     lines.append("all".ljust(_NAME_WIDTH) + "".join(total.rjust(_NUMBER_WIDTH) for total in totals))
-    lines += ["", *_verdict(found), "", *_rival(rival), "", *_report()]
+    lines += ["", *_verdict(found), "", *_baseline(baseline), "", *_report()]
     return "\n".join(lines) + "\n"
 
 
-def verl_json(found: VerlEstimate, rival: RivalView) -> str:
+def verl_json(found: VerlEstimate, baseline: BaselineView) -> str:
     """The same for scripts; sizes are integers of bytes."""
     content = {
         "origin": Origin.ESTIMATED.value,
@@ -51,8 +51,8 @@ def verl_json(found: VerlEstimate, rival: RivalView) -> str:
         },
         "engine_weights_bytes": found.engine_weights_bytes,
         "kv_demand_bytes": found.kv_demand_bytes,
-        "report_bytes": rival.report_bytes,
-        "differences": [{"reason": each.reason, "bytes": each.size_bytes} for each in rival.differences],
+        "report_bytes": baseline.report_bytes,
+        "differences": [{"reason": each.reason, "bytes": each.size_bytes} for each in baseline.differences],
     }
     return json.dumps(content, indent=2) + "\n"
 
@@ -82,11 +82,11 @@ def _verdict(found: VerlEstimate) -> list[str]:
     return [*_wrapped(peak), *_wrapped(pool)]
 
 
-def _rival(rival: RivalView) -> list[str]:
+def _baseline(baseline: BaselineView) -> list[str]:
     lines = ["The public report's rule, and ours, in the actor's update (GB of 10^9 bytes):"]
-    lines.append(f"{_gb(rival.report_bytes)}  the report: 4 x weights, the reference, activations, 2 GB")
-    lines += [f"{_gb(each.size_bytes, signed=True)}  {each.reason}" for each in rival.differences]
-    return [*lines, f"{_gb(rival.ours_bytes)}  ours"]
+    lines.append(f"{_gb(baseline.report_bytes)}  the report: 4 x weights, the reference, activations, 2 GB")
+    lines += [f"{_gb(each.size_bytes, signed=True)}  {each.reason}" for each in baseline.differences]
+    return [*lines, f"{_gb(baseline.ours_bytes)}  ours"]
 
 
 def _report() -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from profiler.analysis.acceptance import Threshold
 from profiler.analysis.accuracy import Accuracy
 from profiler.analysis.answers import Limit, Reach, Saving, limits, reaches, savings, spans
-from profiler.analysis.cards import room_bytes
+from profiler.analysis.cards import headroom_bytes
 from profiler.analysis.cells import Cell, Setting
 from profiler.analysis.comparison import Section
 from profiler.analysis.matrix import Matrix
@@ -150,17 +150,17 @@ def short_card(card: str) -> str:
     return next((gpu.name for gpu in KNOWN_GPUS.values() if gpu.title == card), card)
 
 
-def room_text(cell: Cell | None) -> str:
+def headroom_text(cell: Cell | None) -> str:
     """What the card has to spare in GiB, ``"+14.5"``, or lacks, ``"-3.2"``; a word where it is not known."""
     if cell is None:
         return "·"
-    room = room_bytes(cell)
+    room = headroom_bytes(cell)
     if room is not None:
         return f"{as_gib(room):+.1f}"
     return {Status.OK: "fits", Status.OOM: "OOM"}.get(cell.status, cell.status.value)
 
 
-ROOM_LEGEND = "GiB to spare (+) or lacking (-), beside CUDA's context and what torch's allocator cannot give back."
+HEADROOM_LEGEND = "GiB to spare (+) or lacking (-), beside CUDA's context and what torch's allocator cannot give back."
 """What the numbers of a table of cards mean."""
 
 
@@ -219,7 +219,7 @@ def _range(saving: Saving) -> str:
 def _reach_text(reach: Reach, section: Section, names: Mapping[str, str]) -> str:
     if reach.fits is None:
         return f"{reach.method} fits with no model" if reach.fails else ""
-    room = f", {gib_number(reach.room_bytes)} GiB to spare" if reach.room_bytes is not None else ""
+    room = f", {gib_number(reach.headroom_bytes)} GiB to spare" if reach.headroom_bytes is not None else ""
     if reach.fails is None and reach.fits.model == section.models[-1]:
         return f"{reach.method} fits with every model ({names[reach.fits.model]}{room})"
     return f"{reach.method} fits up to {names[reach.fits.model]}{room}"

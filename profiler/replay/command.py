@@ -48,16 +48,16 @@ def read_command(words: Sequence[str]) -> Command:
         elif equals and key in KEYS:
             _read(command, key, text)
         elif equals and key.isidentifier() and not Path(word).exists():
-            allowed = f"unknown key; the keys are {', '.join(KEYS)}"
-            command.faults.append(Fault(key=key, found=text, allowed=allowed, way_out=nearest(key, KEYS)))
+            problem = f"unknown key; the keys are {', '.join(KEYS)}"
+            command.faults.append(Fault(key=key, found=text, problem=problem, hint=nearest(key, KEYS)))
         elif word.startswith("-"):
-            allowed = "options are written as key=value"
-            command.faults.append(Fault(key="argument", found=word, allowed=allowed, way_out=_hint(word)))
+            problem = "options are written as key=value"
+            command.faults.append(Fault(key="argument", found=word, problem=problem, hint=_hint(word)))
         else:
             command.paths.append(Path(word))
     if not command.paths:
-        way_out = "Write: python -m profiler.replay snapshot.pickle"
-        command.faults.append(Fault(key="snapshot", found="none", allowed="name a file or a folder", way_out=way_out))
+        hint = "Write: python -m profiler.replay snapshot.pickle"
+        command.faults.append(Fault(key="snapshot", found="none", problem="name a file or a folder", hint=hint))
     return command
 
 
@@ -73,12 +73,12 @@ def _read(command: Command, key: str, text: str) -> None:
             if text.isascii() and text.isdecimal() and len(text) < len(str(_MOST_DEVICES)) + 1:
                 command.device = int(text)
             else:
-                command.faults.append(Fault(key=key, found=text, allowed="must be the number of a device, from 0 on"))
+                command.faults.append(Fault(key=key, found=text, problem="must be the number of a device, from 0 on"))
         case "figure":
             command.figure = Path(text)
             if not text:
-                allowed = "must be a path that ends in .png or .svg, or a folder for several snapshots"
-                command.faults.append(Fault(key=key, found="", allowed=allowed))
+                problem = "must be a path that ends in .png or .svg, or a folder for several snapshots"
+                command.faults.append(Fault(key=key, found="", problem=problem))
         case "gpu":
             command.gpu = KNOWN_GPUS.get(text)
             if command.gpu is None:
@@ -91,8 +91,8 @@ def _read(command: Command, key: str, text: str) -> None:
 
 
 def _one_of(command: Command, key: str, text: str, names: Sequence[str]) -> None:
-    allowed = f"must be one of {', '.join(names)}"
-    command.faults.append(Fault(key=key, found=text, allowed=allowed, way_out=nearest(text, names)))
+    problem = f"must be one of {', '.join(names)}"
+    command.faults.append(Fault(key=key, found=text, problem=problem, hint=nearest(text, names)))
 
 
 def _hint(word: str) -> str:

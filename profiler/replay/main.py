@@ -99,11 +99,11 @@ def _figure_paths(command: Command, files: Sequence[Path]) -> list[Path | None]:
     if is_file and len(files) == 1:
         return [path]
     if is_file:
-        allowed = f"is one file, and there are {len(files)} snapshots"
-        raise UsageError([Fault(key="figure", found=str(path), allowed=allowed, way_out="Name a folder.")])
+        problem = f"is one file, and there are {len(files)} snapshots"
+        raise UsageError([Fault(key="figure", found=str(path), problem=problem, hint="Name a folder.")])
     if len(files) == 1 and not path.is_dir():
-        allowed = f"must end in {' or '.join(FIGURE_SUFFIXES)}, or be a folder"
-        raise UsageError([Fault(key="figure", found=str(path), allowed=allowed)])
+        problem = f"must end in {' or '.join(FIGURE_SUFFIXES)}, or be a folder"
+        raise UsageError([Fault(key="figure", found=str(path), problem=problem)])
     found: list[Path | None] = []
     for file in files:
         stem, number = file.name.partition(".")[0], 1

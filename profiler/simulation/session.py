@@ -13,23 +13,23 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from profiler.domain.gpu import Gpu
 from profiler.domain.memory import Category, Phase
-from profiler.simulation.attention import scaled_dot_product_attention
-from profiler.simulation.attribution import Attribution
-from profiler.simulation.autocast import autocast_on_meta
-from profiler.simulation.composites import COMPOSED_FOR_CUDA
-from profiler.simulation.cpu_choices import Choices, cpu_choices
-from profiler.simulation.decode_history import DecodeHistory
-from profiler.simulation.device import META, SimulatedGpu
-from profiler.simulation.emptied_cache import emptied_cache
-from profiler.simulation.flash_attention import simulated_flash_attention
-from profiler.simulation.four_bit import MADE_LAST_FIRST, four_bit_products
-from profiler.simulation.host_calls import host_calls
-from profiler.simulation.kernel_scratch import KERNEL_SCRATCH
-from profiler.simulation.kv_cache import attributed_cache
-from profiler.simulation.libraries import CublasWorkspaces
-from profiler.simulation.optimizers import cuda_optimizers
-from profiler.simulation.recorder import Recorder
-from profiler.simulation.trl_kernels import triton_path
+from profiler.simulation.cuda.attention import scaled_dot_product_attention
+from profiler.simulation.cuda.autocast import autocast_on_meta
+from profiler.simulation.cuda.composites import COMPOSED_FOR_CUDA
+from profiler.simulation.cuda.emptied_cache import emptied_cache
+from profiler.simulation.cuda.flash_attention import simulated_flash_attention
+from profiler.simulation.cuda.four_bit import MADE_LAST_FIRST, four_bit_products
+from profiler.simulation.cuda.kernel_scratch import KERNEL_SCRATCH
+from profiler.simulation.cuda.libraries import CublasWorkspaces
+from profiler.simulation.cuda.optimizers import cuda_optimizers
+from profiler.simulation.cuda.trl_kernels import triton_path
+from profiler.simulation.device.cpu_choices import Choices, cpu_choices
+from profiler.simulation.device.host_calls import host_calls
+from profiler.simulation.device.simulated_gpu import META, SimulatedGpu
+from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
+from profiler.simulation.tracing.attribution import Attribution
+from profiler.simulation.tracing.kv_cache import attributed_cache
+from profiler.simulation.tracing.recorder import Recorder
 
 # `patch` is put into the module when it is imported, so torch's types do not know it.
 _symbolic_config: Any = _config
@@ -45,7 +45,7 @@ class Simulation:
         self._choices = choices
         self.recorder = Recorder()
         self._workspaces = CublasWorkspaces(self.recorder.trace, self._chip, self._others)
-        self.decoding = DecodeHistory(self.recorder)
+        self.decoding = DecodeExtrapolator(self.recorder)
         self._attribution = Attribution(self.recorder, device_type=META.type)
 
     # ---- the placement that training asks for ------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class Simulation:
         """A context in which new memory belongs to `category`."""
         return self.recorder.attributed(category)
 
-    def decode_history(self) -> DecodeHistory:
+    def decode_extrapolator(self) -> DecodeExtrapolator:
         """What tells decoding steps over."""
         return self.decoding
 

@@ -52,7 +52,7 @@ def data_hash(source: str) -> str | None:
             return _hash([(str(each.relative_to(path)), each) for each in _files(path)])
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError([Fault(key="dataset", found=source, allowed=f"cannot be read ({reason})")]) from error
+        raise UsageError([Fault(key="dataset", found=source, problem=f"cannot be read ({reason})")]) from error
     return None
 
 

@@ -67,9 +67,9 @@ def _download(hub_id: str) -> Path:
     try:
         return Path(hf_hub_download(hub_id, _FILE_NAME, etag_timeout=_HUB_TIMEOUT_S))
     except (HfHubHTTPError, EntryNotFoundError, HFValidationError, OSError) as error:
-        way_out = nearest(hub_id, _builtin_hub_ids()) or "A local folder needs no network."
+        hint = nearest(hub_id, _builtin_hub_ids()) or "A local folder needs no network."
         reason = f"its {_FILE_NAME} cannot be had from the hub ({_first_line(error)})"
-        raise _fault(hub_id, reason, way_out) from error
+        raise _fault(hub_id, reason, hint) from error
 
 
 def _unknown(model: str) -> UsageError:
@@ -90,5 +90,5 @@ def _first_line(error: Exception) -> str:
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
-def _fault(model: str, allowed: str, way_out: str = "") -> UsageError:
-    return UsageError([Fault(key="model", found=model, allowed=allowed, way_out=way_out)])
+def _fault(model: str, problem: str, hint: str = "") -> UsageError:
+    return UsageError([Fault(key="model", found=model, problem=problem, hint=hint)])

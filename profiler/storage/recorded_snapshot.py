@@ -33,7 +33,7 @@ _LEAST_MEMORY_BYTES = 1 * GIB
 repeat are packed well. A file that needs more is made to need it."""
 
 _KEY = "snapshot"
-_WAY_OUT = "Write one with torch.cuda.memory._dump_snapshot(PATH)."
+_HINT = "Write one with torch.cuda.memory._dump_snapshot(PATH)."
 
 
 def snapshot_files(folder: Path) -> tuple[Path, ...]:
@@ -74,12 +74,12 @@ def _load(path: Path) -> object:
         raise _fault(path, "is not an ordinary file")
     size = path.stat().st_size
     if not size:
-        raise _fault(path, "is empty", _WAY_OUT)
+        raise _fault(path, "is empty", _HINT)
     with path.open("rb", buffering=0) as file:
         start = file.read(2)
         file.seek(0)
         if start == b"PK":
-            raise _fault(path, "is an archive, as torch.save writes it, not a pickle", _WAY_OUT)
+            raise _fault(path, "is an archive, as torch.save writes it, not a pickle", _HINT)
         if start == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=file) as unpacked:
                 return _unpickled(path, unpacked, memory_bytes=size * _MEMORY_PER_PACKED_BYTE)
@@ -103,16 +103,16 @@ def _unpickled(path: Path, file: _Source, *, memory_bytes: int) -> object:
     except (_TooLargeError, OSError):
         raise
     except _NotPlainError as error:
-        allowed = (
+        problem = (
             f"refers to {error}, and a memory snapshot has containers, numbers and text only; nothing of it was run"
         )
-        raise _fault(path, allowed) from error
+        raise _fault(path, problem) from error
     except EOFError as error:
-        raise _fault(path, "ends in the middle: it was not written to its end", _WAY_OUT) from error
+        raise _fault(path, "ends in the middle: it was not written to its end", _HINT) from error
     except MemoryError as error:
-        raise _fault(path, "asks for more memory than a snapshot of its size needs", _WAY_OUT) from error
+        raise _fault(path, "asks for more memory than a snapshot of its size needs", _HINT) from error
     except Exception as error:  # a damaged pickle raises whatever its bytes happen to mean
-        raise _fault(path, f"is not a pickle, or a damaged one ({_first_line(error)})", _WAY_OUT) from error
+        raise _fault(path, f"is not a pickle, or a damaged one ({_first_line(error)})", _HINT) from error
 
 
 class _NotPlainError(Exception):
@@ -121,9 +121,9 @@ class _NotPlainError(Exception):
 
 class _TooLargeError(UsageError):
     def __init__(self, path: Path) -> None:
-        allowed = f"has more than {gib_text(MOST_BYTES, 0)}"
-        way_out = "Record fewer entries: torch.cuda.memory._record_memory_history(max_entries=100000)."
-        super().__init__([Fault(key=_KEY, found=str(path), allowed=allowed, way_out=way_out)])
+        problem = f"has more than {gib_text(MOST_BYTES, 0)}"
+        hint = "Record fewer entries: torch.cuda.memory._record_memory_history(max_entries=100000)."
+        super().__init__([Fault(key=_KEY, found=str(path), problem=problem, hint=hint)])
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -198,5 +198,5 @@ def _first_line(error: Exception) -> str:
     return lines[0][:120] if lines else type(error).__name__
 
 
-def _fault(path: Path, allowed: str, way_out: str = "") -> UsageError:
-    return UsageError([Fault(key=_KEY, found=str(path), allowed=allowed, way_out=way_out)])
+def _fault(path: Path, problem: str, hint: str = "") -> UsageError:
+    return UsageError([Fault(key=_KEY, found=str(path), problem=problem, hint=hint)])

@@ -101,7 +101,7 @@ class RecordStore:
             except OSError as error:
                 reason = f"it cannot be read ({error.strerror or error})"
                 return [
-                    Fault(key="record", found=str(path), allowed=reason, way_out="Check its permissions and the disk.")
+                    Fault(key="record", found=str(path), problem=reason, hint="Check its permissions and the disk.")
                 ]
             except _NewerSchemaError as error:
                 newer.append((path, error.version))
@@ -161,11 +161,11 @@ def _newer_fault(path: Path, version: int, *, others: int = 0) -> Fault:
     return Fault(
         key="record",
         found=str(path),
-        allowed=(
+        problem=(
             f"it{more} was written by a newer version of this program (record schema {version}; this one reads up to "
             f"{RECORD_SCHEMA_VERSION})"
         ),
-        way_out="Update this program, or choose another results_dir; nothing was changed.",
+        hint="Update this program, or choose another results_dir; nothing was changed.",
     )
 
 

@@ -51,8 +51,8 @@ def _content(path: Path) -> bytes:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _fault(path, "no such file", "Run the grid first: python -m profiler.sweep +grid=<name>.") from error
     except OSError as error:
-        way_out = "Check its permissions and the disk; the file itself may be sound."
-        raise _fault(path, f"it cannot be read ({error.strerror or error})", way_out) from error
+        hint = "Check its permissions and the disk; the file itself may be sound."
+        raise _fault(path, f"it cannot be read ({error.strerror or error})", hint) from error
 
 
 def _with_columns(path: Path, table: pa.Table, columns: Sequence[Column]) -> pa.Table:
@@ -112,5 +112,5 @@ def _trial_ids(path: Path) -> list[str]:
     return [str(trial_id) for trial_id in pc.unique(column).to_pylist()]
 
 
-def _fault(path: Path, wrong: str, way_out: str) -> UsageError:
-    return UsageError([Fault(key=path.stem, found=str(path), allowed=wrong, way_out=way_out)])
+def _fault(path: Path, wrong: str, hint: str) -> UsageError:
+    return UsageError([Fault(key=path.stem, found=str(path), problem=wrong, hint=hint)])

@@ -45,19 +45,19 @@ def real_gpu_faults(
         return []
     backend, reason = _choose(visible, torch_version)
     if backend is not Backend.CUDA:
-        way_out = "backend=simulated runs the same trainer on a GPU that is not there."
-        return [Fault(key="backend", found="cuda", allowed=f"needs a GPU, but {reason}", way_out=way_out)]
+        hint = "backend=simulated runs the same trainer on a GPU that is not there."
+        return [Fault(key="backend", found="cuda", problem=f"needs a GPU, but {reason}", hint=hint)]
     smallest = min(visible.gpus, key=lambda gpu: gpu.memory_bytes)
     caps = dict.fromkeys(gpu for point in on_gpu if isinstance(gpu := point.get("gpu"), str) and gpu in KNOWN_GPUS)
     return [
         Fault(
             key="gpu",
             found=cap,
-            allowed=(
+            problem=(
                 f"a real card can only be capped to a smaller one; this has {gib_text(KNOWN_GPUS[cap].memory_bytes)}, "
                 f"the card here {gib_text(smallest.memory_bytes)}"
             ),
-            way_out="backend=simulated can pretend any card.",
+            hint="backend=simulated can pretend any card.",
         )
         for cap in caps
         if KNOWN_GPUS[cap].memory_bytes > smallest.memory_bytes

@@ -106,7 +106,7 @@ def _split_flags(words: Sequence[str]) -> _Flags:
 def _unknown_flag(word: str) -> Fault:
     known = [name for name in (*_SHOW_FLAGS, *_FOLDER_FLAGS) if name.startswith("--")]
     return Fault(
-        key="flag", found=word, allowed=f"is not known; the flags are {', '.join(known)}", way_out=nearest(word, known)
+        key="flag", found=word, problem=f"is not known; the flags are {', '.join(known)}", hint=nearest(word, known)
     )
 
 
@@ -149,7 +149,7 @@ class _OverrideReading:
             self.settings.append(f"{key}={text.partition('=')[2]}")
             return
         found = ",".join(show(value) for value in values)
-        self.faults.append(Fault(key=key, found=found, allowed="takes one value, because it is not a key of a trial"))
+        self.faults.append(Fault(key=key, found=found, problem="takes one value, because it is not a key of a trial"))
 
 
 def _values(override: Override) -> tuple[object, ...]:
@@ -188,21 +188,21 @@ def _unreadable(text: str) -> Fault:
         return Fault(
             key="argument",
             found=text,
-            allowed="is not of the form key=value",
-            way_out=f"If it names a grid, write +grid={text}.",
+            problem="is not of the form key=value",
+            hint=f"If it names a grid, write +grid={text}.",
         )
     key = key.lstrip("+")
     return Fault(
         key=key,
         found=value,
-        allowed="cannot be read as a value, nor as values with commas between",
-        way_out=f"Quote what has special characters: '{key}=\"...\"'.",
+        problem="cannot be read as a value, nor as values with commas between",
+        hint=f"Quote what has special characters: '{key}=\"...\"'.",
     )
 
 
 def _cannot_remove(text: str) -> Fault:
     return Fault(
-        key="argument", found=text, allowed="would remove a key, but every key is needed", way_out="Set it instead."
+        key="argument", found=text, problem="would remove a key, but every key is needed", hint="Set it instead."
     )
 
 
@@ -210,6 +210,6 @@ def _belongs_to_grid_file(key: str, values: tuple[object, ...]) -> Fault:
     return Fault(
         key=key,
         found=show(_one_or_all(values)),
-        allowed="belongs to a grid file",
-        way_out="Any key becomes an axis by its own name: model=qwen2.5-0.5b,qwen2.5-3b.",
+        problem="belongs to a grid file",
+        hint="Any key becomes an axis by its own name: model=qwen2.5-0.5b,qwen2.5-3b.",
     )

@@ -117,11 +117,11 @@ def _first_folder(config_dir: str | None) -> Path:
     if config_dir is not None:
         folder = Path(config_dir).absolute()
         if not config_dir or not folder.is_dir():
-            raise UsageError([Fault(key="--config-dir", found=config_dir, allowed="must be a folder that exists")])
+            raise UsageError([Fault(key="--config-dir", found=config_dir, problem="must be a folder that exists")])
         return folder
     folders = sweep_folders()
     if not folders:
-        raise UsageError([Fault(key="grid", found="?", allowed="there is no folder sweeps with grids here")])
+        raise UsageError([Fault(key="grid", found="?", problem="there is no folder sweeps with grids here")])
     return folders[0]
 
 
@@ -138,8 +138,8 @@ def _the_grid(named: Sequence[str]) -> str:
     return named[0]
 
 
-def _grid_fault(found: str, allowed: str, way_out: str) -> UsageError:
-    return UsageError([Fault(key=GRID, found=found, allowed=allowed, way_out=way_out)])
+def _grid_fault(found: str, problem: str, hint: str) -> UsageError:
+    return UsageError([Fault(key=GRID, found=found, problem=problem, hint=hint)])
 
 
 def _plain_values(config: DictConfig) -> dict[str, object]:
@@ -157,5 +157,5 @@ def _complaint(error: Exception, settings: Sequence[str], grid: str) -> UsageErr
     for setting in settings:
         key, _, value = setting.lstrip("+").partition("=")
         if any(word in (key, setting) for word in quoted):
-            return UsageError([Fault(key=key, found=value, allowed=f"Hydra refuses it, saying: {said}")])
+            return UsageError([Fault(key=key, found=value, problem=f"Hydra refuses it, saying: {said}")])
     return _grid_fault(grid, f"cannot be composed, Hydra says: {said}", "")

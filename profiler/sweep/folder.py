@@ -39,6 +39,6 @@ def _fault(folder: Path, reason: str) -> Fault:
     return Fault(
         key=_KEY,
         found=str(folder.parent),
-        allowed=f"results cannot be written there ({reason})",
-        way_out=f"Name another folder with {_KEY}=PATH.",
+        problem=f"results cannot be written there ({reason})",
+        hint=f"Name another folder with {_KEY}=PATH.",
     )

@@ -18,7 +18,7 @@ from profiler.allocator import parse_alloc_conf
 from profiler.analysis.gpu_time import gpu_time
 from profiler.command_line import as_command, print_error, print_line, readable
 from profiler.config.architecture import read_architecture
-from profiler.config.demand import needs_no_more
+from profiler.config.demand import needs_at_most
 from profiler.config.grid import Grid, expand, read_grid
 from profiler.config.identity import trial_id
 from profiler.config.labels import relabelled
@@ -28,7 +28,7 @@ from profiler.config.specification import ArchitectureLookup, attention_line, pa
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, ProfilerError, UsageError
 from profiler.domain.outcome import NO_BREAKDOWN, Estimate, Status, TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
-from profiler.execution.pruning import NeedsNoMore, Pruning
+from profiler.execution.pruning import NeedsAtMost, Pruning
 from profiler.storage.fingerprint import content_of, is_only_a_hub_model
 from profiler.storage.folder_faults import folder_faults
 from profiler.storage.last_resort import last_resort
@@ -39,7 +39,7 @@ from profiler.sweep.composition import compose, show_instead
 from profiler.sweep.folder import make_writable, writable_faults
 from profiler.sweep.output import WhileReadable
 from profiler.sweep.parts import SweepParts
-from profiler.sweep.plan import FilesOf, estimates_by_trial, in_order_of_learning, listing, name_of, plan_trials
+from profiler.sweep.plan import FilesOf, estimates_by_trial, listing, name_of, order_for_pruning, plan_trials
 
 Result = TypeVar("Result")
 
@@ -95,7 +95,7 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
     has_run = False
     with last_resort("sweep", folder=sweep.folder):
         try:
-            _run(sweep, plan, parts, needs_no_more=partial(needs_no_more, architecture_of=architecture_of))
+            _run(sweep, plan, parts, needs_at_most=partial(needs_at_most, architecture_of=architecture_of))
             has_run = True
             records, left_out = assemble()
             return _conclude(sweep, plan, parts, records, complete=not left_out)
@@ -206,7 +206,7 @@ def _remembering(read: Callable[[str], Result]) -> Callable[[str], Result]:
     return remembered
 
 
-def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs_no_more: NeedsNoMore) -> None:
+def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs_at_most: NeedsAtMost) -> None:
     """Run what is not stored yet."""
     store = parts.open_store(sweep.folder)
     settings = sweep.settings
@@ -216,13 +216,13 @@ def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs
         print_line(f"{len(plan) - len(pending)} of {len(plan)} trials are stored already in {sweep.folder}.")
     if not pending:
         return
-    pruning = Pruning(needs_no_more=needs_no_more) if settings.prune else None
+    pruning = Pruning(needs_at_most=needs_at_most) if settings.prune else None
     if pruning is not None and settings.resume and sweep.gpu_uuids:
         # Those of earlier sweeps too: a refusal by the whole card implies one by the capped card.
         pruning.learn([record for record in store.read_all() if _is_of_this_card(sweep, record)])
     with WhileReadable(parts.watch(len(pending))) as observer:
         notes = parts.run_trials(
-            in_order_of_learning(pending, needs_no_more) if pruning is not None else pending,
+            order_for_pruning(pending, needs_at_most) if pruning is not None else pending,
             store=store,
             versions=sweep.versions,
             jobs=min(jobs_for(sweep.specs, settings.jobs, gpus=len(sweep.gpu_uuids)), len(pending)),

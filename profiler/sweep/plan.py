@@ -37,8 +37,8 @@ def name_of(spec: TrialSpec, versions: Versions, *, hardware: str, files_of: Fil
     return trial_id(spec, versions, hardware=measured_on, content=files_of(spec))
 
 
-def in_order_of_learning(
-    plan: Sequence[PlannedTrial], needs_no_more: Callable[[TrialSpec, TrialSpec], bool]
+def order_for_pruning(
+    plan: Sequence[PlannedTrial], needs_at_most: Callable[[TrialSpec, TrialSpec], bool]
 ) -> list[PlannedTrial]:
     """Measured trials first that the fewest others undercut; the rest of `plan` stays where it is.
 
@@ -48,8 +48,8 @@ def in_order_of_learning(
     measured = [trial for trial in plan if trial.spec.backend is Backend.CUDA]
 
     def rank(trial: PlannedTrial) -> tuple[int, int]:
-        below = sum(needs_no_more(other.spec, trial.spec) for other in measured)
-        above = sum(needs_no_more(trial.spec, other.spec) for other in measured)
+        below = sum(needs_at_most(other.spec, trial.spec) for other in measured)
+        above = sum(needs_at_most(trial.spec, other.spec) for other in measured)
         return below, -above
 
     ordered = iter(sorted(measured, key=rank))

@@ -13,18 +13,18 @@ from typing import Any
 
 import torch
 
-from profiler.training.placement import DecodeHistory
+from profiler.training.placement import DecodeExtrapolator
 
 _LENGTHENED_EACH_STEP = ("attention_mask", "position_ids", "token_type_ids")
 """Arguments of a step that transformers' loop makes longer by one, in their last dimension."""
 
 
-class _ToldWronglyError(Exception):
+class _ExtrapolationMismatchError(Exception):
     """A step that ran differs from those that were told."""
 
 
 @contextmanager
-def told_rollout(model: Any, *, history: DecodeHistory) -> Iterator[None]:
+def extrapolated_rollout(model: Any, *, history: DecodeExtrapolator) -> Iterator[None]:
     """While active, `model.generate` runs the prefill and few decoding steps, and `history` tells the others over.
 
     `model` is the transformers model itself, not a peft wrapper around it. A rollout that was told wrongly is decoded
@@ -34,7 +34,7 @@ def told_rollout(model: Any, *, history: DecodeHistory) -> Iterator[None]:
 
     def generate(*args: Any, generation_config: Any, **kwargs: Any) -> torch.Tensor:
         while True:
-            ids = _told(model, decode, history, *args, generation_config=generation_config, **kwargs)
+            ids = _extrapolated(model, decode, history, *args, generation_config=generation_config, **kwargs)
             if ids is not None:
                 return ids
             history.undo()
@@ -46,13 +46,15 @@ def told_rollout(model: Any, *, history: DecodeHistory) -> Iterator[None]:
         del model.generate
 
 
-def _told(model: Any, decode: Callable[..., Any], history: DecodeHistory, *args: Any, **kwargs: Any) -> Any:
+def _extrapolated(
+    model: Any, decode: Callable[..., Any], history: DecodeExtrapolator, *args: Any, **kwargs: Any
+) -> Any:
     """The ids of a rollout; None if it has to be taken back."""
     history.rollout_begins()
     try:
         with _steps_noticed(model, history, last_token=_last_token(*args, **kwargs)):
             ids = decode(*args, **kwargs)
-    except _ToldWronglyError:
+    except _ExtrapolationMismatchError:
         return None
     return ids if history.rollout_ends() else None
 
@@ -63,7 +65,7 @@ def _last_token(*, input_ids: torch.Tensor, generation_config: Any, **_: Any) ->
 
 
 @contextmanager
-def _steps_noticed(model: Any, history: DecodeHistory, *, last_token: int) -> Iterator[None]:
+def _steps_noticed(model: Any, history: DecodeExtrapolator, *, last_token: int) -> Iterator[None]:
     prepare = model.prepare_inputs_for_generation
     # The loop still has the inputs of the step before; they must not live any longer than that.
     inputs_before: list[weakref.ref[torch.Tensor]] = []
@@ -71,7 +73,7 @@ def _steps_noticed(model: Any, history: DecodeHistory, *, last_token: int) -> It
     @wraps(prepare)
     def prepare_inputs_for_generation(input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not history.step_begins():
-            raise _ToldWronglyError
+            raise _ExtrapolationMismatchError
         # The step that begins makes the next token; the one that makes the last has to run.
         steps = last_token - int(input_ids.shape[1]) - 1
         layers = getattr(kwargs.get("past_key_values"), "layers", [])
@@ -88,7 +90,7 @@ def _steps_noticed(model: Any, history: DecodeHistory, *, last_token: int) -> It
 
 
 def _tell(
-    history: DecodeHistory, steps: int, layers: Any, growing: Callable[[], list[tuple[torch.Tensor, int]]]
+    history: DecodeExtrapolator, steps: int, layers: Any, growing: Callable[[], list[tuple[torch.Tensor, int]]]
 ) -> None:
     """Have up to `steps` steps told over, and the layers' count of tokens moved on by them."""
     if (room := _steps_before_a_window_is_full(layers)) is not None:

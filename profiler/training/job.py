@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, set_seed
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import Rollout, TrialSpec, Weights
 from profiler.training.arguments import grpo_config, lora_config
-from profiler.training.decode_loop import told_rollout
+from profiler.training.decode_loop import extrapolated_rollout
 from profiler.training.model import build_config, build_model, reference_from_config
 from profiler.training.phases import PhaseObserver
 from profiler.training.placement import Placement
@@ -23,7 +23,7 @@ from profiler.training.tokenizer import build_tokenizer
 from profiler.training.trainer import ProfiledTrainer
 
 _FILLER_TOKEN = 2
-_ROLLOUTS_TOLD = 2
+_ROLLOUTS_EXTRAPOLATED = 2
 """Rollouts of a simulated trial with the whole history of their growth: one before there are optimizer states, and one
 after. Later ones grow like the second, in segments that are there already, and only fill their cache."""
 
@@ -85,11 +85,11 @@ def _rollout_context(
     )
     if spec.rollout is Rollout.SYNTHETIC:
         return synthetic
-    history = placement.decode_history() if shortcut else None
+    history = placement.decode_extrapolator() if shortcut else None
     if history is None:
         return None
-    told = partial(told_rollout, history=history)
-    ways = chain([told] * _ROLLOUTS_TOLD, repeat(synthetic))
+    told = partial(extrapolated_rollout, history=history)
+    ways = chain([told] * _ROLLOUTS_EXTRAPOLATED, repeat(synthetic))
     return lambda model: next(ways)(model)
 
 

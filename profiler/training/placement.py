@@ -10,7 +10,7 @@ import torch
 from profiler.domain.memory import Category
 
 
-class DecodeHistory(Protocol):
+class DecodeExtrapolator(Protocol):
     """Tells decoding steps over instead of running them, where they repeat."""
 
     def rollout_begins(self) -> None:
@@ -53,7 +53,7 @@ class Placement(Protocol):
     def attributed(self, category: Category) -> AbstractContextManager[None]:
         """A context in which new memory of the device belongs to `category`."""
 
-    def decode_history(self) -> DecodeHistory | None:
+    def decode_extrapolator(self) -> DecodeExtrapolator | None:
         """What can tell decoding steps over; None where each has to run."""
 
 
@@ -76,6 +76,6 @@ class RealDevice:
         """Nothing to do."""
         return nullcontext()
 
-    def decode_history(self) -> None:
+    def decode_extrapolator(self) -> None:
         """Tokens are decoded one by one."""
         return

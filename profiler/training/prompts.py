@@ -51,7 +51,7 @@ def _from_dataset(spec: TrialSpec, source: str, tokenizer: Any) -> Dataset:
                 Fault(
                     key="dataset",
                     found=source,
-                    allowed=f"needs a column {' or '.join(_QUESTION_COLUMNS)}; it has {', '.join(rows.column_names)}",
+                    problem=f"needs a column {' or '.join(_QUESTION_COLUMNS)}; it has {', '.join(rows.column_names)}",
                 )
             ]
         )

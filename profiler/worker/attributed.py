@@ -17,7 +17,7 @@ from profiler.allocator.largest import largest_groups
 from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import NO_BREAKDOWN, CategoryShare, Outcome, TensorGroup
 from profiler.domain.trial import TrialSpec
-from profiler.simulation.ledger import Ledger
+from profiler.simulation.tracing.tracing_mode import TracingMode
 from profiler.training.job import build_trainer
 
 
@@ -36,15 +36,15 @@ def attribute(
     spec: TrialSpec, model_config: Mapping[str, Any], device: torch.device, *, beat: Callable[[], None] = lambda: None
 ) -> Attributed:
     """Run the trial on `device` and attribute every tensor."""
-    ledger = _Beating(device, beat)
-    with tempfile.TemporaryDirectory() as folder, ledger.running():
+    tracing_mode = _Beating(device, beat)
+    with tempfile.TemporaryDirectory() as folder, tracing_mode.running():
         trainer = build_trainer(
-            spec, model_config=model_config, placement=ledger, observer=ledger, output_dir=Path(folder)
+            spec, model_config=model_config, placement=tracing_mode, observer=tracing_mode, output_dir=Path(folder)
         )
-        ledger.trainer_ready(trainer)
+        tracing_mode.trainer_ready(trainer)
         trainer.train()
-        ledger.trainer_done(trainer)
-    trace = ledger.recorder.finished()
+        tracing_mode.trainer_done(trainer)
+    trace = tracing_mode.recorder.finished()
     replayed = replay_on_card(trace, capacity_bytes=None, config=AllocatorConfig())
     return Attributed(
         trace=trace,
@@ -103,7 +103,7 @@ def breakdown_of(
         return without_breakdown(outcome, f"its own run ended with {type(error).__name__}: {first_line}")
 
 
-class _Beating(Ledger):
+class _Beating(TracingMode):
     """A ledger that gives a sign of life at each phase."""
 
     def __init__(self, device: torch.device, beat: Callable[[], None]) -> None:

@@ -14,7 +14,7 @@ from profiler.domain.outcome import Outcome, PhasePeak, Status
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.measurement.pynvml_driver import PynvmlDriver
 from profiler.measurement.torch_cuda import TorchCuda
-from profiler.simulation.libraries import cuda_context_bytes
+from profiler.simulation.cuda.libraries import cuda_context_bytes
 from profiler.training.job import build_trainer
 from profiler.training.placement import RealDevice
 from profiler.training.sizes import parameter_counts

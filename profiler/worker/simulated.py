@@ -17,8 +17,8 @@ from profiler.domain.memory import Phase
 from profiler.domain.outcome import CategoryShare, Outcome, OutOfMemory, PhasePeak, Status, StepInstant
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import gib_text
-from profiler.simulation.libraries import cuda_context_bytes
-from profiler.simulation.repeated_steps import RepeatedSteps
+from profiler.simulation.cuda.libraries import cuda_context_bytes
+from profiler.simulation.extrapolation.repeated_steps import RepeatedSteps
 from profiler.simulation.session import Simulation
 from profiler.training.job import build_trainer
 from profiler.training.sizes import parameter_counts

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from builders import failed, outcome, record
 
-from profiler.accuracy.main import DRAWN, FIGURE, PAGE, ROWS, main
-from profiler.accuracy.sampling import architecture_of
+from maintenance.accuracy.main import FIGURE, PAGE, ROWS, SAMPLED, main
+from maintenance.accuracy.sampling import architecture_of
 from profiler.analysis.predictors import Predictor, phase_errors, predictor_errors, worst_rows
 from profiler.analytical import estimate
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
@@ -55,7 +55,7 @@ def test_one_command_draws_simulates_and_writes_everything(tmp_path, capsys):
     assert main(words, simulate=simulating) == EXIT_OK
     folder = tmp_path / "accuracy"
     assert {path.name for path in folder.iterdir()} == {
-        DRAWN,
+        SAMPLED,
         PAGE,
         ROWS,
         f"{FIGURE}.png",
@@ -66,7 +66,7 @@ def test_one_command_draws_simulates_and_writes_everything(tmp_path, capsys):
     assert len(frame) == 4
     page = (folder / PAGE).read_text()
     assert "| closed form | 4 | 2.0 % | 2.0 % | -2% |" in page
-    assert "4 of 4 drawn trials are simulated" in page
+    assert "4 of 4 sampled trials are simulated" in page
     assert main(words, simulate=simulating) == EXIT_OK
     assert len(simulating.ran) == 4
     assert "4 of 4 trials are answered" in capsys.readouterr().out
@@ -76,16 +76,16 @@ def test_a_part_can_be_looked_at_and_failures_are_told(tmp_path):
     words = ["count=4", "seed=3", "limit=2", f"results_dir={tmp_path}"]
 
     assert main(words, simulate=_Simulating(failing=(1,))) == EXIT_SOME_TRIALS_FAILED
-    assert "1 of 4 drawn trials are simulated" in (tmp_path / "accuracy" / PAGE).read_text()
+    assert "1 of 4 sampled trials are simulated" in (tmp_path / "accuracy" / PAGE).read_text()
 
 
 def test_what_was_drawn_is_kept(tmp_path, capsys):
     assert main(["count=2", "seed=3", "simulate=false", f"results_dir={tmp_path}"]) == EXIT_OK
-    before = (tmp_path / "accuracy" / DRAWN).read_bytes()
+    before = (tmp_path / "accuracy" / SAMPLED).read_bytes()
 
     assert main(["count=2", "seed=4", "simulate=false", f"results_dir={tmp_path}"]) == EXIT_USAGE
     assert "written before anybody looked" in capsys.readouterr().err
-    assert (tmp_path / "accuracy" / DRAWN).read_bytes() == before
+    assert (tmp_path / "accuracy" / SAMPLED).read_bytes() == before
 
 
 def test_all_faults_are_told_at_once(capsys):

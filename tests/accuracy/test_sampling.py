@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler.accuracy.rivals import accelerate_bytes, verl_report_bytes
-from profiler.accuracy.sampling import AXES, FIXED, architecture_of, draw, drawn_text, read_drawn
+from maintenance.accuracy.baselines import accelerate_bytes, verl_report_bytes
+from maintenance.accuracy.sampling import AXES, FIXED, architecture_of, draw, read_sampled, sampled_text
 from profiler.analytical import estimate
 from profiler.config.architecture import PROJECTION_NAMES
 from profiler.config.identity import SPEC_KEYS
@@ -28,7 +28,7 @@ from profiler.domain.trial import (
 )
 
 _SEED = 2029
-_DRAWN = draw(500, seed=_SEED)
+_SAMPLED = draw(500, seed=_SEED)
 _ENUMERATED = {
     "model": BUILTIN_MODELS,
     "gpu": KNOWN_GPUS,
@@ -42,20 +42,20 @@ _ENUMERATED = {
     "logprobs": Logprobs,
     "rollout": Rollout,
 }
-_WIDEN = "Add the value to AXES in profiler/accuracy/sampling.py, choose a new seed and sample anew."
+_WIDEN = "Add the value to AXES in maintenance/accuracy/sampling.py, choose a new seed and sample anew."
 
 
 def test_what_is_drawn_is_different_and_the_same_every_time():
-    assert len(set(_DRAWN)) == len(_DRAWN) == 500
-    assert draw(20, seed=_SEED) == _DRAWN[:20]
-    assert draw(20, seed=1) != _DRAWN[:20]
+    assert len(set(_SAMPLED)) == len(_SAMPLED) == 500
+    assert draw(20, seed=_SEED) == _SAMPLED[:20]
+    assert draw(20, seed=1) != _SAMPLED[:20]
 
 
 @pytest.mark.parametrize("key", _ENUMERATED)
 def test_every_allowed_value_is_in_the_axes_and_in_the_sample(key):
     missing = set(map(str, _ENUMERATED[key])) - set(map(str, AXES[key]))
     assert not missing, f"{key}={sorted(missing)} is never sampled. {_WIDEN}"
-    assert {str(getattr(spec, key)) for spec in _DRAWN} == set(map(str, AXES[key]))
+    assert {str(getattr(spec, key)) for spec in _SAMPLED} == set(map(str, AXES[key]))
 
 
 def test_every_key_is_sampled_or_fixed():
@@ -64,26 +64,28 @@ def test_every_key_is_sampled_or_fixed():
 
 
 def test_other_keys_take_all_their_values():
-    assert {spec.alloc_conf for spec in _DRAWN} == {text or "" for text in AXES["alloc_conf"]}
-    assert {(spec.dtype, spec.bf16) for spec in _DRAWN} == {(dtype, bf16) for dtype in Dtype for bf16 in (True, False)}
+    assert {spec.alloc_conf for spec in _SAMPLED} == {text or "" for text in AXES["alloc_conf"]}
+    assert {(spec.dtype, spec.bf16) for spec in _SAMPLED} == {
+        (dtype, bf16) for dtype in Dtype for bf16 in (True, False)
+    }
     names = {name for targets in AXES["lora_target_modules"] for name in targets}
     assert names == {ALL_LINEAR, *PROJECTION_NAMES, "embed_tokens"}, _WIDEN
     for key in ("beta", "steps", "num_generations", "max_prompt_length", "max_completion_length"):
-        assert {getattr(spec, key) for spec in _DRAWN} == set(AXES[key]), key
-    most = Counter(spec.model for spec in _DRAWN).most_common(1)[0][1]
+        assert {getattr(spec, key) for spec in _SAMPLED} == set(AXES[key]), key
+    most = Counter(spec.model for spec in _SAMPLED).most_common(1)[0][1]
     assert most < 500 / len(AXES["model"]) * 2
 
 
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 15))
 def test_what_is_written_down_is_what_is_read(seed, count):
-    drawn = draw(count, seed=seed)
+    sampled = draw(count, seed=seed)
 
-    assert read_drawn(drawn_text(drawn, seed=seed)) == drawn
+    assert read_sampled(sampled_text(sampled, seed=seed)) == sampled
 
 
 def test_every_drawn_trial_has_an_estimate():
-    for spec in _DRAWN:
+    for spec in _SAMPLED:
         found = estimate(spec, architecture_of(spec.model))
         assert 0 < found.peak_allocated_bytes <= (found.peak_reserved_bytes or 0)
 
@@ -108,6 +110,6 @@ def test_the_kept_file_is_what_is_drawn():
 
     text = kept.read_text()
     if json.loads(text.partition("\n")[0])["seed"] != _SEED:
-        pytest.skip("the kept file is an earlier sample; run python -m profiler.accuracy")
+        pytest.skip("the kept file is an earlier sample; run python -m maintenance.accuracy")
 
-    assert text == drawn_text(_DRAWN, seed=_SEED)
+    assert text == sampled_text(_SAMPLED, seed=_SEED)

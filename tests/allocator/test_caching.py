@@ -157,5 +157,5 @@ def test_a_refusal_is_true(steps, config, capacity):
             held = sum(block.size_bytes for segment in allocator.segments() for block in segment)
             assert held == error.reserved_bytes == allocator.stats().reserved_bytes
             assert error.free_bytes == capacity - held
-            allowed = int(capacity * config.per_process_memory_fraction)
-            assert error.tried_bytes + held > allowed or config.expandable_segments
+            problem = int(capacity * config.per_process_memory_fraction)
+            assert error.tried_bytes + held > problem or config.expandable_segments

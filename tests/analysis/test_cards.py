@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import builders
 
-from profiler.analysis.cards import by_card, room_bytes
+from profiler.analysis.cards import by_card, headroom_bytes
 from profiler.analysis.comparison import compare
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Status
 from profiler.domain.units import GIB
-from profiler.rendering.wording import room_text, short_card
+from profiler.rendering.wording import headroom_text, short_card
 
 CARDS = ("h100-80gb", "rtx-4090-24gb")
 
@@ -47,10 +47,10 @@ def test_a_cache_that_can_be_given_back_is_room(tmp_path):
     fits = table.cells[table.places[0], table.cards[1]]
     memory = KNOWN_GPUS["h100-80gb"].memory_bytes
     full = replace(fits, peak_device_bytes=memory - 1, required_device_bytes=memory - 5 * GIB)
-    assert room_bytes(full) == 5 * GIB
+    assert headroom_bytes(full) == 5 * GIB
     # It ran, whatever an unlimited card would have held on to.
-    assert room_bytes(replace(full, required_device_bytes=memory + GIB)) == 1
-    assert room_bytes(replace(full, required_device_bytes=None)) == 1
+    assert headroom_bytes(replace(full, required_device_bytes=memory + GIB)) == 1
+    assert headroom_bytes(replace(full, required_device_bytes=None)) == 1
 
 
 def test_room_by_hand(tmp_path):
@@ -58,12 +58,12 @@ def test_room_by_hand(tmp_path):
     small, large = table.cards
     fits = table.cells[table.places[0], large]
     # The card's memory less the tensors and a context of 1 GiB.
-    assert room_bytes(fits) == KNOWN_GPUS["h100-80gb"].memory_bytes - fits.peak_allocated_bytes - GIB
+    assert headroom_bytes(fits) == KNOWN_GPUS["h100-80gb"].memory_bytes - fits.peak_allocated_bytes - GIB
     lacks = table.cells[table.places[1], small]
     assert lacks.status is Status.OOM
-    assert room_bytes(lacks) == KNOWN_GPUS["rtx-4090-24gb"].memory_bytes - lacks.required_allocated_bytes - GIB < 0
-    assert room_text(lacks).startswith("-")
-    assert room_text(fits).startswith("+")
-    assert room_text(None) == "·"
-    assert room_text(replace(fits, peak_device_bytes=None, required_device_bytes=None)) == "fits"
-    assert room_text(replace(fits, status=Status.FAILED)) == "failed"
+    assert headroom_bytes(lacks) == KNOWN_GPUS["rtx-4090-24gb"].memory_bytes - lacks.required_allocated_bytes - GIB < 0
+    assert headroom_text(lacks).startswith("-")
+    assert headroom_text(fits).startswith("+")
+    assert headroom_text(None) == "·"
+    assert headroom_text(replace(fits, peak_device_bytes=None, required_device_bytes=None)) == "fits"
+    assert headroom_text(replace(fits, status=Status.FAILED)) == "failed"

@@ -7,7 +7,7 @@ from trial_strategies import ADAPTED, architecture, specs
 
 from profiler.analytical import estimate, rule_of_thumb
 from profiler.analytical.estimate import instants, phase_instants
-from profiler.analytical.instants import Moment
+from profiler.analytical.timeline.instants import Moment
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.optimizers import Optimizer

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trial_strategies import architecture, specs
 
+from maintenance.many_trials import hundred_thousand_trials
 from profiler.analytical import estimate
 from profiler.analytical.columns import product_table, table_of
 from profiler.analytical.estimate import phase_instants
 from profiler.analytical.many import estimate_table
-from profiler.analytical.speed import hundred_thousand_trials
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Phase

@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.analytical.batch import Batch, longest_rows, micro_batch, one_row, ragged_tokens, unpadded
-from profiler.analytical.decoder_layer import (
+from profiler.analytical.formulas.batch import Batch, longest_rows, micro_batch, one_row, ragged_tokens, unpadded
+from profiler.analytical.formulas.decoder_layer import (
     attention_backward_bytes,
     attention_inputs_saved_bytes,
     attention_saved_bytes,
@@ -20,7 +20,7 @@ from profiler.analytical.decoder_layer import (
     other_inputs_saved_bytes,
     rotary_bytes,
 )
-from profiler.analytical.eager_attention import (
+from profiler.analytical.formulas.eager_attention import (
     held_scores_bytes,
     makes_scores,
     query_side_bytes,
@@ -30,7 +30,7 @@ from profiler.analytical.eager_attention import (
     scores_backward_bytes,
     scores_forward_bytes,
 )
-from profiler.analytical.head import (
+from profiler.analytical.formulas.head import (
     cast_chunk_bytes,
     head_backward_scratch,
     head_saved,
@@ -38,16 +38,16 @@ from profiler.analytical.head import (
     score_scratch,
     tile_bytes,
 )
-from profiler.analytical.rollout import (
+from profiler.analytical.formulas.rollout import (
     growth_copy_bytes,
     kv_cache_bytes,
     kv_element_bytes,
     last_logits_bytes,
     sampling_bytes,
 )
-from profiler.analytical.standing import input_bytes
-from profiler.analytical.trained import computed_bytes, element_bytes, stream_bytes
-from profiler.analytical.training_pass import attention_mask_bytes, stack_saved_bytes
+from profiler.analytical.formulas.trained import computed_bytes, element_bytes, stream_bytes
+from profiler.analytical.timeline.persistent import input_bytes
+from profiler.analytical.timeline.training_pass import attention_mask_bytes, stack_saved_bytes
 from profiler.domain.trial import (
     ALL_LINEAR,
     Attention,

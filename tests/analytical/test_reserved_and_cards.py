@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from trial_strategies import architecture, specs
 
 from profiler.analytical import estimate
-from profiler.analytical.batch import Batch
-from profiler.analytical.cards import Fit, all_cards, card_verdict
 from profiler.analytical.estimate import instants
-from profiler.analytical.explained import explain
-from profiler.analytical.head import full_logits_classes_bytes
-from profiler.analytical.instants import Instant, Moment
-from profiler.analytical.reserved import peak_reserved_bytes
-from profiler.analytical.short_forms import LONGEST, short_forms
+from profiler.analytical.explanation.cards import Fit, all_cards, card_verdict
+from profiler.analytical.explanation.explained import explain
+from profiler.analytical.explanation.short_forms import LONGEST, short_forms
+from profiler.analytical.formulas.batch import Batch
+from profiler.analytical.formulas.head import full_logits_classes_bytes
+from profiler.analytical.timeline.instants import Instant, Moment
+from profiler.analytical.timeline.reserved import peak_reserved_bytes
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase

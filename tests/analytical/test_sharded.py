@@ -7,8 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trial_strategies import architecture
 
-from profiler.analytical.parameters import parameter_count
-from profiler.analytical.sharded import (
+from profiler.analytical.baselines.verl_baseline import baseline_view
+from profiler.analytical.baselines.verl_report import (
+    REPORT_ROWS,
+    report_activation_bytes,
+    report_models_bytes,
+    report_sharded_gb,
+)
+from profiler.analytical.formulas.parameters import parameter_count
+from profiler.analytical.sharded.one_gpu import (
     critic_count,
     gathered_bytes,
     kept_gradients_bytes,
@@ -22,14 +29,7 @@ from profiler.analytical.sharded import (
     stack_bytes,
     unreduced_gradients_bytes,
 )
-from profiler.analytical.verl_phases import Component, VerlPhase, verl_estimate
-from profiler.analytical.verl_report import (
-    REPORT_ROWS,
-    report_activation_bytes,
-    report_models_bytes,
-    report_sharded_gb,
-)
-from profiler.analytical.verl_rival import rival_view
+from profiler.analytical.sharded.verl_phases import Component, VerlPhase, verl_estimate
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import ALL_LINEAR
 from profiler.domain.verl import Strategy, TrainedModel, VerlJob
@@ -181,7 +181,7 @@ def test_the_reports_activations_by_hand():
 )
 def test_the_report_and_every_difference_make_ours(job):
     found = verl_estimate(job, _7B, _CARD)
-    view = rival_view(found, _7B)
+    view = baseline_view(found, _7B)
 
     assert view.ours_bytes == sum(found.phases[VerlPhase.UPDATE_ACTOR].values())
     assert view.report_bytes + sum(each.size_bytes for each in view.differences) == view.ours_bytes

@@ -13,12 +13,12 @@ from builders import VERSIONS
 from scripted import CONTEXT_BYTES, TOTAL_BYTES, UUID, ScriptedCuda, ScriptedNvml
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from maintenance.campaign import archive
+from maintenance.campaign.facts import FactTools, take_facts
+from maintenance.campaign.main import CampaignParts, main
+from maintenance.campaign.running import StageEnd
+from maintenance.campaign.warm_step import TorchWork
 from profiler.allocator import TraceBuilder, memory_snapshot
-from profiler.campaign import archive
-from profiler.campaign.facts import FactTools, take_facts
-from profiler.campaign.main import CampaignParts, main
-from profiler.campaign.running import StageEnd
-from profiler.campaign.warm_step import TorchWork
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import Outcome, PhasePeak, Status, TrialRecord

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from sweep_fakes import FakeWorld
 
-from profiler.campaign import running
-from profiler.campaign.running import run_stage
-from profiler.campaign.stages import FOLDER, STAGES, Stage, Step, stage
+from maintenance.campaign import running
+from maintenance.campaign.running import run_stage
+from maintenance.campaign.stages import FOLDER, STAGES, Stage, Step, stage
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
 from profiler.sweep import main as sweep
 
@@ -78,7 +78,7 @@ def test_wheels_are_installed_once_and_found_first(tmp_path, folder):
         assert done.returncode == 0, done.stderr
     lines = [line.partition("|") for line in log.read_text().splitlines()]
     installs = [words for _, _, words in lines if words.startswith("-m pip install")]
-    stages = [(path, words) for path, _, words in lines if "profiler.campaign stage" in words]
+    stages = [(path, words) for path, _, words in lines if "maintenance.campaign stage" in words]
     assert len(installs) == 1
     assert installs[0].endswith(str(wheels / "trl-1.whl"))
     assert len(stages) == 2
@@ -221,7 +221,7 @@ def test_a_stage_that_is_interrupted_ends_its_step_in_good_order(tmp_path):
     step = _ENDS_IN_GOOD_ORDER + f"open({str(tmp_path / 'on')!r}, 'w').close(); import time; time.sleep(600)"
     step = step.replace("sys.exit(130)", f"(open({str(tmp_path / 'ended')!r}, 'w').close(), sys.exit(130))")
     program = (
-        "import sys; from profiler.command_line import as_command; from profiler.campaign.running import _run; "
+        "import sys; from profiler.command_line import as_command; from maintenance.campaign.running import _run; "
         f"sys.exit(as_command('stage')(lambda: _run(['-c', {step!r}], 600))())"
     )
     with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) as stage:

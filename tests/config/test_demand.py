@@ -13,9 +13,9 @@ from profiler.config import demand
 from profiler.config.model_lookup import builtin_architecture
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import Backend, Lengths, TrialSpec
-from profiler.sweep.plan import in_order_of_learning, plan_trials
+from profiler.sweep.plan import order_for_pruning, plan_trials
 
-needs_no_more = partial(demand.needs_no_more, architecture_of=builtin_architecture)
+needs_at_most = partial(demand.needs_at_most, architecture_of=builtin_architecture)
 
 BASE = builders.spec(backend=Backend.CUDA, gpu=None, model="qwen2.5-1.5b", beta=0.0)
 
@@ -60,8 +60,8 @@ def test_every_key_of_a_trial_is_in_one_of_the_lists():
     ],
 )
 def test_memory_can_only_grow_this_way(smaller, larger):
-    assert needs_no_more(replace(BASE, **smaller), replace(BASE, **larger))
-    assert not needs_no_more(replace(BASE, **larger), replace(BASE, **smaller))
+    assert needs_at_most(replace(BASE, **smaller), replace(BASE, **larger))
+    assert not needs_at_most(replace(BASE, **larger), replace(BASE, **smaller))
 
 
 @pytest.mark.parametrize(
@@ -78,34 +78,34 @@ def test_memory_can_only_grow_this_way(smaller, larger):
 def test_what_may_go_either_way_says_nothing(change):
     base = replace(BASE, gradient_checkpointing=False)
     other = replace(base, **change)
-    assert not needs_no_more(base, other)
-    assert not needs_no_more(other, base)
+    assert not needs_at_most(base, other)
+    assert not needs_at_most(other, base)
 
 
 def test_two_betas_above_zero_need_the_same():
     one, other = replace(BASE, beta=0.04), replace(BASE, beta=0.1)
-    assert needs_no_more(one, other)
-    assert needs_no_more(other, one)
+    assert needs_at_most(one, other)
+    assert needs_at_most(other, one)
 
 
 @settings(deadline=None)
 @given(specs())
 def test_a_trial_needs_no_more_than_itself(spec):
-    assert needs_no_more(spec, spec)
+    assert needs_at_most(spec, spec)
 
 
 @settings(deadline=None)
 @given(specs(), specs(), specs())
 def test_what_follows_from_what_follows_follows(one, two, three):
-    if needs_no_more(one, two) and needs_no_more(two, three):
-        assert needs_no_more(one, three)
+    if needs_at_most(one, two) and needs_at_most(two, three):
+        assert needs_at_most(one, three)
 
 
 @settings(deadline=None)
 @given(specs(), specs())
 def test_the_closed_form_agrees(one, two):
     """Not proof, but an independent opinion: a larger trial is never estimated at less, on one and the same card."""
-    if needs_no_more(one, two):
+    if needs_at_most(one, two):
         alike = [replace(spec, gpu=None) for spec in (one, two)]
         peaks = [estimate(spec, builtin_architecture(spec.model)).peak_allocated_bytes for spec in alike]
         assert peaks[0] <= peaks[1]
@@ -114,17 +114,17 @@ def test_the_closed_form_agrees(one, two):
 @settings(deadline=None)
 @given(st.lists(specs(), min_size=1, max_size=8, unique=True))
 def test_no_trial_comes_before_one_that_would_imply_it(found):
-    ordered = [trial.spec for trial in in_order_of_learning(plan_trials("g", found, builders.VERSIONS), needs_no_more)]
+    ordered = [trial.spec for trial in order_for_pruning(plan_trials("g", found, builders.VERSIONS), needs_at_most)]
     assert sorted(map(str, ordered)) == sorted(map(str, found))
     for place, later in enumerate(ordered):
         for earlier in ordered[:place]:
             # Earlier ones may imply later ones; the other way only where both imply each other.
-            assert not needs_no_more(later, earlier) or needs_no_more(earlier, later)
+            assert not needs_at_most(later, earlier) or needs_at_most(earlier, later)
 
 
 def test_trials_that_are_not_measured_stay_where_they_are():
     simulated = [builders.spec(max_completion_length=length) for length in (512, 256)]
     measured = [replace(spec, backend=Backend.CUDA, gpu=None) for spec in simulated]
     plan = plan_trials("g", [simulated[0], measured[0], simulated[1], measured[1]], builders.VERSIONS)
-    ordered = [trial.spec for trial in in_order_of_learning(plan, needs_no_more)]
+    ordered = [trial.spec for trial in order_for_pruning(plan, needs_at_most)]
     assert ordered == [simulated[0], measured[1], simulated[1], measured[0]]

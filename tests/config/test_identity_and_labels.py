@@ -106,8 +106,8 @@ def test_missing_and_unknown_keys_are_refused():
 
 @given(st.lists(specs(), max_size=8))
 @settings(max_examples=60, deadline=None)
-def test_labels_are_equal_exactly_when_specs_are_but_for_the_model(drawn):
-    pairs = [(label, replace(spec, model="any")) for label, spec in zip(labels(drawn), drawn, strict=True)]
+def test_labels_are_equal_exactly_when_specs_are_but_for_the_model(sampled):
+    pairs = [(label, replace(spec, model="any")) for label, spec in zip(labels(sampled), sampled, strict=True)]
     assert len(set(pairs)) == len({label for label, _ in pairs}) == len({spec for _, spec in pairs})
 
 

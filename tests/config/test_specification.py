@@ -13,7 +13,7 @@ from profiler.domain.trial import Attention, Backend, TrialSpec, Tuning, Weights
 def known(model):
     architecture = builtin_architecture(model)
     if architecture is None:
-        raise UsageError([Fault(key="model", found=model, allowed="is not known")])
+        raise UsageError([Fault(key="model", found=model, problem="is not known")])
     return architecture
 
 
@@ -104,7 +104,7 @@ def test_alloc_conf_is_taken(text):
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "allowed"),
+    ("key", "value", "problem"),
     [
         ("backend", "gpu", "auto, cuda, simulated, cpu"),
         ("gpu", "h100", "Did you mean 'h100-80gb'?"),
@@ -140,10 +140,10 @@ def test_alloc_conf_is_taken(text):
         ("modle", "tiny", "Did you mean 'model'?"),
     ],
 )
-def test_one_wrong_value_is_one_fault(key, value, allowed):
+def test_one_wrong_value_is_one_fault(key, value, problem):
     found = faults(**{key: value})
     assert list(found) == [key]
-    assert allowed in found[key].sentence()
+    assert problem in found[key].sentence()
 
 
 def test_trls_rule():

@@ -17,7 +17,7 @@ def test_gib_is_two_to_the_thirtieth() -> None:
 
 
 def test_a_fault_is_one_sentence_and_an_error_carries_all() -> None:
-    fault = Fault(key="num_generations", found="1", allowed="must be 2 or more", way_out="GRPO compares completions.")
+    fault = Fault(key="num_generations", found="1", problem="must be 2 or more", hint="GRPO compares completions.")
     assert fault.sentence() == "num_generations=1: must be 2 or more. GRPO compares completions."
     error = UsageError([fault, fault])
     assert error.exit_code == 2

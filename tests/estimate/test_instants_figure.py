@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiler.analytical.explained import explain
+from profiler.analytical.explanation.explained import explain
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import parse_point
 from profiler.domain.units import as_gib

@@ -211,7 +211,7 @@ def longer(smaller, larger):
 
 def test_what_is_bound_to_run_out_of_memory_is_implied_and_not_run(run, gpus, tmp_path, store):
     plan = [on_cuda(str(length), "runs_out", max_completion_length=length) for length in (64, 32, 128)]
-    witness = run([plan[1], plan[0], plan[2]], gpus=gpus(), pruning=Pruning(needs_no_more=longer))
+    witness = run([plan[1], plan[0], plan[2]], gpus=gpus(), pruning=Pruning(needs_at_most=longer))
 
     assert [name for _, name in _notes(tmp_path)] == ["32"]
     assert witness.records["32"].outcome.status is Status.OOM
@@ -223,7 +223,7 @@ def test_what_is_bound_to_run_out_of_memory_is_implied_and_not_run(run, gpus, tm
 
 def test_without_pruning_what_was_implied_is_run(run, gpus, tmp_path):
     plan = [on_cuda(str(length), "runs_out", max_completion_length=length) for length in (32, 64)]
-    run(plan, gpus=gpus(), pruning=Pruning(needs_no_more=longer))
+    run(plan, gpus=gpus(), pruning=Pruning(needs_at_most=longer))
     witness = run(plan, gpus=gpus())
 
     assert [name for _, name in _notes(tmp_path)] == ["32", "64"]
@@ -233,21 +233,21 @@ def test_without_pruning_what_was_implied_is_run(run, gpus, tmp_path):
 def test_what_another_sweep_found_meanwhile_implies_too(run, gpus, tmp_path):
     plan = [on_cuda(str(length), "runs_out", max_completion_length=length) for length in (32, 64)]
     run(plan[:1], gpus=gpus())
-    witness = run(plan, gpus=gpus(), pruning=Pruning(needs_no_more=longer))
+    witness = run(plan, gpus=gpus(), pruning=Pruning(needs_at_most=longer))
 
     assert [name for _, name in _notes(tmp_path)] == ["32"]
     assert witness.records["64"].outcome.implied_by == "32"
 
 
 def test_trials_that_are_not_measured_are_never_implied(run, tmp_path):
-    run([planned("a", "runs_out"), planned("b", "runs_out")], pruning=Pruning(needs_no_more=lambda *_: True))
+    run([planned("a", "runs_out"), planned("b", "runs_out")], pruning=Pruning(needs_at_most=lambda *_: True))
 
     assert [name for _, name in _notes(tmp_path)] == ["a", "b"]
 
 
 def test_a_trial_that_fits_implies_nothing(run, gpus, tmp_path):
     plan = [on_cuda("a", "ok"), on_cuda("b", "ok")]
-    run(plan, gpus=gpus(), pruning=Pruning(needs_no_more=lambda *_: True))
+    run(plan, gpus=gpus(), pruning=Pruning(needs_at_most=lambda *_: True))
 
     assert len(_notes(tmp_path)) == 2
 

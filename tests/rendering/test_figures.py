@@ -75,12 +75,12 @@ def test_the_fuller_the_card_the_darker_the_cell(lora):
 def test_each_bar_is_as_long_as_its_category(lora):
     section, found = lora
     axes = categories_figure(section, found).axes[0]
-    drawn = {}
+    sampled = {}
     for container in axes.containers:
         (bar,) = container.patches
-        drawn.setdefault(round(bar.get_y(), 3), []).append((container.get_label(), bar.get_x(), bar.get_width()))
-    assert len(drawn) == 25
-    for bars, stack in zip((drawn[y] for y in sorted(drawn)), found, strict=True):
+        sampled.setdefault(round(bar.get_y(), 3), []).append((container.get_label(), bar.get_x(), bar.get_width()))
+    assert len(sampled) == 25
+    for bars, stack in zip((sampled[y] for y in sorted(sampled)), found, strict=True):
         parts = [(name, width) for name, _, width in bars if name in set(Category)]
         assert parts == [(category.value, pytest.approx(as_gib(size))) for category, size in stack.shares.items()]
         assert sum(width for _, width in parts) == pytest.approx(as_gib(stack.cell.peak_allocated_bytes))
@@ -163,12 +163,12 @@ def test_all_failed_cpu_and_partial_sections_draw_what_there_is(tmp_path):
     cpu = builders.record(builders.spec(backend=Backend.CPU, gpu=None, model="tiny"), outcome=builders.on_cpu())
     for number, records in enumerate([failed, [cpu], builders.records(builders.lora_vs_full_specs())[:7]]):
         section, found = read(tmp_path / str(number), records)
-        drawn = drawings(section, stacks=found, found=accuracies(section.in_order()), number=2)
-        names = [drawing.name for drawing in drawn]
+        sampled = drawings(section, stacks=found, found=accuracies(section.in_order()), number=2)
+        names = [drawing.name for drawing in sampled]
         assert names == (
             ["comparison-2"] if number < 2 else ["comparison-2", "categories-2", "savings-2", "estimate-2"]
         )
-        for drawing in drawn:
+        for drawing in sampled:
             assert as_png(drawing.draw()).startswith(b"\x89PNG")
 
 

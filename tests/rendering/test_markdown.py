@@ -9,7 +9,7 @@ from profiler.analysis.acceptance import Threshold
 from profiler.analysis.comparison import compare
 from profiler.analysis.peaks import phase_rows
 from profiler.rendering.markdown import report_page
-from profiler.rendering.pages import DrawnFigure, SectionPage
+from profiler.rendering.pages import RenderedFigure, SectionPage
 from profiler.rendering.wording import thresholds_text
 from profiler.storage.published import read_published
 
@@ -50,7 +50,7 @@ def test_published_figures_come_with_their_trust(tmp_path):
 
 
 def test_figures_are_linked_as_png_and_svg(tmp_path):
-    figure = DrawnFigure(name="a", title="A title", png=b"", svg=b"")
+    figure = RenderedFigure(name="a", title="A title", png=b"", svg=b"")
     text = page(tmp_path, builders.records([builders.spec()]), figures=(figure,))
     assert "![A title](figures/a.png)" in text
     assert "[SVG](figures/a.svg)" in text

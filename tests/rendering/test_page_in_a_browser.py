@@ -76,8 +76,8 @@ def test_tables_and_figures_are_there_and_texts_are_texts(seen: Seen, folder: Pa
     assert seen.texts(".question") == [EVIL]
     assert len(seen.texts("table.trials tbody tr")) == 26
     assert seen.requests[0] == (folder / "report.html").as_uri()
-    drawn = seen.page.evaluate("[...document.images].map((image) => image.complete && image.naturalWidth > 300)")
-    assert drawn == [True] * 4  # comparison, categories, savings, estimate
+    sampled = seen.page.evaluate("[...document.images].map((image) => image.complete && image.naturalWidth > 300)")
+    assert sampled == [True] * 4  # comparison, categories, savings, estimate
     assert seen.texts(".answer")[0].startswith("Against full, memory (simulated) changes by: ")
 
 

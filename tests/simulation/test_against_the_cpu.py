@@ -69,8 +69,8 @@ def kept_in_simulation() -> int:
             del live[-event - 1]
     loss_bytes = 4
     # The CPU has no cuBLAS.
-    elsewhere = (Category.WEIGHTS, Category.WORKSPACE)
-    return sum(size for block, size in live.items() if trace.categories[block] not in elsewhere) - loss_bytes
+    by_capability = (Category.WEIGHTS, Category.WORKSPACE)
+    return sum(size for block, size in live.items() if trace.categories[block] not in by_capability) - loss_bytes
 
 
 def test_autograd_keeps_the_same_bytes() -> None:

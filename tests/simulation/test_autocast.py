@@ -11,7 +11,7 @@ from emulated.scenarios import AUTOCAST
 
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
-from profiler.simulation import autocast
+from profiler.simulation.cuda import autocast
 from profiler.simulation.session import Simulation
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"

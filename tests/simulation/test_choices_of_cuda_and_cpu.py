@@ -23,7 +23,7 @@ from simulating import simulate
 from profiler.allocator import Trace
 from profiler.domain.memory import Category, Phase
 from profiler.domain.units import MIB
-from profiler.simulation.cpu_choices import Choices
+from profiler.simulation.device.cpu_choices import Choices
 
 KEYS = TRIAL | {"bf16": True}
 TRAINING = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)

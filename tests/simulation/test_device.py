@@ -10,7 +10,7 @@ from torch import nn
 from profiler.allocator import replay
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
-from profiler.simulation.device import UnsupportedOperationError
+from profiler.simulation.device.simulated_gpu import UnsupportedOperationError
 from profiler.simulation.session import Simulation
 
 
@@ -136,5 +136,5 @@ def _layer_trace() -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def test_remembered_operations_make_what_they_made_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
     remembered = _layer_trace()
-    monkeypatch.setattr("profiler.simulation.device.make_plan", lambda *_: None)
+    monkeypatch.setattr("profiler.simulation.device.simulated_gpu.make_plan", lambda *_: None)
     assert _layer_trace() == remembered

@@ -14,9 +14,9 @@ from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.domain.units import MIB
-from profiler.simulation.emptied_cache import emptied_cache
-from profiler.simulation.recorder import Recorder
+from profiler.simulation.cuda.emptied_cache import emptied_cache
 from profiler.simulation.session import Simulation
+from profiler.simulation.tracing.recorder import Recorder
 
 WAYS: dict[str, Callable[[], None]] = {
     "torch": lambda: torch.cuda.empty_cache(),

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from profiler.domain.gpu import KNOWN_GPUS, Chip
-from profiler.simulation.flash_splits import flash_forward, more_keys_alike
+from profiler.simulation.cuda.flash_splits import flash_forward, more_keys_alike
 
 TABLE = Path(__file__).parent / "emulated" / "flash_splits.json.gz"
 CARDS = (

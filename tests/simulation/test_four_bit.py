@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
-from profiler.simulation.four_bit import PRODUCT, cuda_operators
+from profiler.simulation.cuda.four_bit import PRODUCT, cuda_operators
 from profiler.simulation.session import Simulation
 
 pytestmark = pytest.mark.skipif(

@@ -11,9 +11,9 @@ from measured_on_cpu import sizes_taken
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiler.domain.memory import Phase
-from profiler.simulation.device import SimulatedGpu
-from profiler.simulation.in_place import IN_PLACE, holders_of_a_sum
-from profiler.simulation.recorder import Recorder
+from profiler.simulation.device.simulated_gpu import SimulatedGpu
+from profiler.simulation.tracing.in_place import IN_PLACE, holders_of_a_sum
+from profiler.simulation.tracing.recorder import Recorder
 
 ROWS, WIDTH = 64, 96
 BYTES = ROWS * WIDTH * 4

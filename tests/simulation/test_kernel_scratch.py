@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
-from profiler.simulation.kernel_scratch import KERNEL_SCRATCH, NO_SCRATCH
+from profiler.simulation.cuda.kernel_scratch import KERNEL_SCRATCH, NO_SCRATCH
 from profiler.simulation.session import Simulation
 
 

@@ -10,7 +10,7 @@ from emulated.scenarios import PRODUCTS
 from profiler.allocator.trace import TraceBuilder
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.units import MIB
-from profiler.simulation.libraries import (
+from profiler.simulation.cuda.libraries import (
     CublasWorkspaces,
     cublas_workspace_bytes,
     cublaslt_workspace_bytes,
@@ -74,4 +74,4 @@ def test_a_workspace_has_another_size_on_other_cards() -> None:
     for _ in range(3):
         workspaces.product()
     assert list(trace.sizes_bytes) == [8_519_680]
-    assert trace.sizes_elsewhere == {0: {h100: 32 * MIB}}
+    assert trace.sizes_by_capability == {0: {h100: 32 * MIB}}

@@ -13,9 +13,9 @@ import torch
 from emulated.reduction_requests import points, reduce
 
 from profiler.domain.gpu import KNOWN_GPUS, Chip
-from profiler.simulation.device import SimulatedGpu
-from profiler.simulation.kernel_scratch import KERNEL_SCRATCH
-from profiler.simulation.recorder import Recorder
+from profiler.simulation.cuda.kernel_scratch import KERNEL_SCRATCH
+from profiler.simulation.device.simulated_gpu import SimulatedGpu
+from profiler.simulation.tracing.recorder import Recorder
 
 TABLE = Path(__file__).parent / "emulated" / "reductions.json.gz"
 CARDS = ("NVIDIA B200", "NVIDIA H100 80GB HBM3", "NVIDIA L40S", "Tesla T4")
@@ -137,4 +137,4 @@ def test_every_card_keeps_sizes_of_its_own() -> None:
     recorder = Recorder()
     with SimulatedGpu(recorder, chip=A100, others=(T4,), scratch=KERNEL_SCRATCH):
         torch.empty((4168, 896), device="meta").sum(0)
-    assert {block[T4] for block in recorder.trace.sizes_elsewhere.values()} == {896 * 46 * 32 * 4 * 4}
+    assert {block[T4] for block in recorder.trace.sizes_by_capability.values()} == {896 * 46 * 32 * 4 * 4}

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from profiler.domain.gpu import KNOWN_GPUS, Chip
-from profiler.simulation.reductions import Dimension, Reduction, accumulator_bytes, reduction, scratch_bytes
+from profiler.simulation.cuda.reductions import Dimension, Reduction, accumulator_bytes, reduction, scratch_bytes
 
 A100 = KNOWN_GPUS["a100-80gb"].chip
 

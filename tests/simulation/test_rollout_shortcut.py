@@ -76,7 +76,7 @@ def test_told_steps_are_the_steps_of_the_long_way(keys: dict[str, Any]) -> None:
     short, long = both_ways(**keys)
     assert_same(short, long)
     assert short.decoding.ran_in_full == 0
-    assert (short.decoding.steps_told > 0) == (keys.get("max_completion_length", 30) > 6)
+    assert (short.decoding.steps_extrapolated > 0) == (keys.get("max_completion_length", 30) > 6)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_with_masks(uneven_prompts: str, attention: Attention, gpu: str) -> None
     keys = {"attn_implementation": attention, "gpu": gpu, "logprobs": Logprobs.FULL}
     short, long = both_ways(dataset=uneven_prompts, max_completion_length=60, **keys)
     assert_same(short, long)
-    assert short.decoding.steps_told > 20
+    assert short.decoding.steps_extrapolated > 20
 
 
 # ---- when steps do not repeat ----------------------------------------------------------------------------------------
@@ -118,29 +118,29 @@ def test_what_was_told_is_taken_back_when_the_steps_change_on_the_way(monkeypatc
     with_scratch(monkeypatch, lambda length: 4096 if length > 30 else 1024)
     short, long = both_ways(max_completion_length=36)
     assert_same(short, long)
-    assert short.decoding.steps_told == 0
+    assert short.decoding.steps_extrapolated == 0
 
 
 def test_what_was_told_is_taken_back_when_only_the_last_step_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     with_scratch(monkeypatch, lambda length: 4096 if length == 8 + 60 - 1 else 1024)
     short, long = both_ways(max_completion_length=60)
     assert_same(short, long)
-    assert short.decoding.steps_told == 0
+    assert short.decoding.steps_extrapolated == 0
 
 
 def test_steps_that_repeat_every_eighth_are_told_by_eights(monkeypatch: pytest.MonkeyPatch) -> None:
     with_scratch(monkeypatch, lambda length: -(-length // 8) * 4096)
     short, long = both_ways(max_completion_length=60)
     assert_same(short, long)
-    assert short.decoding.steps_told % 8 == 0
-    assert short.decoding.steps_told > 0
+    assert short.decoding.steps_extrapolated % 8 == 0
+    assert short.decoding.steps_extrapolated > 0
 
 
 def test_steps_that_never_repeat_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with_scratch(monkeypatch, lambda length: 512 * length * length)
     short, long = both_ways(max_completion_length=60)
     assert_same(short, long)
-    assert short.decoding.steps_told == 0
+    assert short.decoding.steps_extrapolated == 0
     assert short.decoding.ran_in_full == 1
 
 

@@ -11,7 +11,7 @@ from transformers import modeling_flash_attention_utils as hf_flash
 from trl.kernels import chunked_logprob
 from trl.trainer import utils as trl_utils
 
-from profiler.simulation.kv_cache import CACHE_LAYERS
+from profiler.simulation.tracing.kv_cache import CACHE_LAYERS
 
 
 @pytest.mark.parametrize("name", ["_use_triton", "_forward_kernel", "_backward_kernel", "_addmm_fp32"])

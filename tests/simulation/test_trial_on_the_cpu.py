@@ -31,7 +31,7 @@ from simulating import LORA, simulate
 from profiler.domain.memory import Phase
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import Attention, Dtype, Logprobs, Tuning
-from profiler.simulation.cpu_choices import Choices
+from profiler.simulation.device.cpu_choices import Choices
 
 KIB = 1024
 

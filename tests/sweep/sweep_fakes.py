@@ -45,7 +45,7 @@ class FakeWorld:
     runs: list = field(default_factory=list)
     """The plans that were run, with the settings they were run with."""
     tables: dict = field(default_factory=dict)
-    drawn: list = field(default_factory=list)
+    sampled: list = field(default_factory=list)
 
     def parts(self, **changes):
         parts = SweepParts(
@@ -57,7 +57,7 @@ class FakeWorld:
             watch=lambda total: nullcontext(),
             run_trials=self.run_trials,
             write_tables=self.write_tables,
-            render_folder=lambda folder, **how: self.drawn.append((folder, how)),
+            render_folder=lambda folder, **how: self.sampled.append((folder, how)),
         )
         return replace(parts, **changes)
 

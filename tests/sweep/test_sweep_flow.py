@@ -30,7 +30,7 @@ def test_a_sweep_runs_its_plan_and_draws_it(sweep, world, tmp_path):
     assert set(world.tables["estimates"]) == {trial.trial_id for trial in plan}
     assert world.tables["question"].startswith("Which sizes fit")
     assert world.tables["command"].startswith("python -m profiler.sweep +grid=lora_vs_full")
-    assert [where for where, _ in world.drawn] == [folder]
+    assert [where for where, _ in world.sampled] == [folder]
 
 
 def test_the_same_again_runs_nothing_and_draws_the_same(sweep, world):
@@ -39,7 +39,7 @@ def test_the_same_again_runs_nothing_and_draws_the_same(sweep, world):
     assert code == 0
     assert len(world.runs) == 1
     assert "25 of 25 trials are stored already" in out
-    assert world.drawn[0] == world.drawn[1]
+    assert world.sampled[0] == world.sampled[1]
 
 
 def test_resume_false_runs_all_again(sweep, world):
@@ -83,11 +83,11 @@ def test_ctrl_c_is_130_and_says_how_to_go_on(sweep, world):
 
 def test_ctrl_c_leaves_tables_and_page_of_what_was_there(sweep, world):
     sweep(GRID, "model=tiny")
-    world.tables, world.drawn, world.interrupt = {}, [], True
+    world.tables, world.sampled, world.interrupt = {}, [], True
     code, _, _ = sweep(GRID, "model=tiny,qwen2.5-0.5b")
     assert code == 130
     assert len(world.tables["records"]) == 5
-    assert [how for _, how in world.drawn] == [{"to_terminal": False, "trial_ids": ()}]
+    assert [how for _, how in world.sampled] == [{"to_terminal": False, "trial_ids": ()}]
 
 
 def test_auto_is_cuda_where_a_gpu_is_visible(sweep, world):
@@ -132,7 +132,7 @@ def test_records_of_other_sweeps_are_labelled_apart(sweep, world):
     records = world.tables["records"]
     assert len(records) == 10
     assert len({record.label for record in records}) == 10
-    assert world.drawn[1][1]["trial_ids"] == {trial.trial_id for trial in world.runs[1][0]}
+    assert world.sampled[1][1]["trial_ids"] == {trial.trial_id for trial in world.runs[1][0]}
 
 
 @pytest.mark.parametrize("words", [["grid=logprobs"], ["-m", "+grid=logprobs"], ["++grid=logprobs", "--multirun"]])

@@ -82,14 +82,14 @@ def _frontier(axes: Axes, surface: Surface, card: str, fits: Mapping[Field, bool
     """Draw the card's line between fields; False where there is none because all fields or none fit."""
     across, upwards = surface.values
     placed = {(across.index(one), upwards.index(other)): inside for (one, other), inside in fits.items()}
-    drawn = False
+    sampled = False
     for (x, y), inside in placed.items():
         for neighbour, ends in (((x + 1, y), ((0.5, 0.5), (-0.5, 0.5))), ((x, y + 1), ((-0.5, 0.5), (0.5, 0.5)))):
             if neighbour in placed and placed[neighbour] is not inside:
                 (left, right), (low, high) = ends
                 axes.plot([x + left, x + right], [y + low, y + high], color=colour, linewidth=3, zorder=4, label=card)
-                drawn = True
-    return drawn
+                sampled = True
+    return sampled
 
 
 def _dress(axes: Axes, section: Section, surface: Surface) -> None:

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from profiler.analytical.explained import ExplainedEstimate
+from profiler.analytical.explanation.explained import ExplainedEstimate
 from profiler.domain.memory import Category
 from profiler.domain.units import as_gib
 from profiler.rendering.figures.theme import CATEGORY_COLOURS, INK, in_theme, new_figure, title

@@ -11,15 +11,15 @@ from markupsafe import Markup
 
 from profiler.analysis.acceptance import Threshold
 from profiler.analysis.accuracy import accuracies
-from profiler.analysis.cards import by_card, room_bytes
+from profiler.analysis.cards import by_card, headroom_bytes
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
 from profiler.analysis.matrix import matrix
 from profiler.domain.outcome import Status
-from profiler.rendering.pages import DrawnFigure, SectionPage
+from profiler.rendering.pages import RenderedFigure, SectionPage
 from profiler.rendering.wording import (
     CATEGORY_TITLES,
-    ROOM_LEGEND,
+    HEADROOM_LEGEND,
     accuracy_text,
     answer_sentences,
     column_names,
@@ -27,12 +27,12 @@ from profiler.rendering.wording import (
     estimate_text,
     gib_number,
     group_text,
+    headroom_text,
     legend,
     needs_text,
     origin_word,
     published_text,
     result_text,
-    room_text,
     setting_title,
     short_card,
     short_models,
@@ -119,11 +119,11 @@ def _cards(sections: Iterable[Section]) -> dict[str, object] | None:
     rows = [
         {
             "name": f"{label}, {names[model]}",
-            "room": [room_text(table.cells.get(((label, model), card))) for card in table.cards],
+            "room": [headroom_text(table.cells.get(((label, model), card))) for card in table.cards],
         }
         for label, model in table.places
     ]
-    return {"header": [short_card(card) for card in table.cards], "rows": rows, "legend": ROOM_LEGEND}
+    return {"header": [short_card(card) for card in table.cards], "rows": rows, "legend": HEADROOM_LEGEND}
 
 
 def _section(
@@ -164,7 +164,7 @@ def _section(
     }
 
 
-def _source(figure: DrawnFigure) -> str:
+def _source(figure: RenderedFigure) -> str:
     """The SVG, which is sharp at every size, unless it is so full of points that the PNG is much smaller."""
     if len(figure.svg) > _LARGEST_SVG_BYTES:
         return "data:image/png;base64," + b64encode(figure.png).decode("ascii")
@@ -199,7 +199,7 @@ def _values(cell: Cell, model: str, *, published: bool) -> list[dict[str, object
         _text(model, cell.parameters),
         _text("fits" if cell.status is Status.OK else cell.status.value),
         _size(cell.result_bytes),
-        _text(room_text(cell), room_bytes(cell)),
+        _text(headroom_text(cell), headroom_bytes(cell)),
         _text(phase.value if phase else ""),
         _size(cell.estimated_bytes),
         _text("" if error is None else signed_percent(error), error),

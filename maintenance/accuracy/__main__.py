@@ -1,0 +1,7 @@
+"""`python -m maintenance.accuracy`."""
+
+import sys
+
+from maintenance.accuracy.main import main
+
+sys.exit(main())

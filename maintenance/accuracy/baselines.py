@@ -1,0 +1,58 @@
+"""What others would have said of a trial."""
+
+from functools import cache
+
+from maintenance.accuracy.sampling import architecture_of
+from profiler.analytical import parameter_count
+from profiler.analytical.baselines.verl_report import (
+    REPORT_OVERHEAD_BYTES,
+    report_activation_bytes,
+    report_models_bytes,
+)
+from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.trial import TrialSpec
+
+
+def verl_report_bytes(spec: TrialSpec) -> int:
+    """The public report on verl's GRPO, on one GPU: 4 x weights, the reference, activations, 2 GB.
+
+    Its rule knows no adapters and no 8-bit optimizer, so it says the same for every method; its KV cache is a constant
+    for three models and no rule, so it is left out.
+    """
+    architecture = architecture_of(spec.model)
+    models = report_models_bytes(
+        int(parameter_count(architecture)), has_reference=spec.keeps_reference_model, has_critic=False
+    )
+    activations = report_activation_bytes(
+        architecture,
+        batch=spec.per_device_train_batch_size,
+        tokens=spec.max_prompt_length + spec.max_completion_length,
+        checkpointing=spec.gradient_checkpointing,
+        offloading=False,
+    )
+    return models + activations + REPORT_OVERHEAD_BYTES
+
+
+def accelerate_bytes(spec: TrialSpec) -> int:
+    """`accelerate estimate-memory`, called as a library: its "training using Adam", the largest of its components.
+
+    It knows a model and a precision, and training of everything at batch size 1.
+    """
+    from accelerate.commands.estimate import estimate_training_usage
+
+    precision = "float16" if spec.bf16 or spec.dtype != "float32" else "float32"
+    return int(max(estimate_training_usage(_float32_bytes(spec.model), precision).values()))
+
+
+@cache
+def _float32_bytes(model: str) -> int:
+    """The size of the model as accelerate reckons it: from an empty `AutoModel`, which has no LM head of its own."""
+    from accelerate import init_empty_weights
+    from accelerate.utils import calculate_maximum_sizes
+    from transformers import AutoConfig, AutoModel
+
+    config = dict(BUILTIN_MODELS[model].config)
+    with init_empty_weights():
+        empty = AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
+    total, _ = calculate_maximum_sizes(empty)
+    return int(total)

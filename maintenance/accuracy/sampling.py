@@ -1,0 +1,139 @@
+"""Seeded sampler of trials over every key that decides memory. Samples are written before results are looked at."""
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+
+from profiler.config.identity import spec_from_mapping, spec_to_mapping
+from profiler.config.model_lookup import builtin_architecture
+from profiler.config.specification import parse_point
+from profiler.domain.architecture import Architecture
+from profiler.domain.errors import Fault, UsageError
+from profiler.domain.trial import TrialSpec
+
+AXES: Mapping[str, Sequence[object]] = {
+    "model": (
+        "qwen2.5-0.5b",
+        "qwen2.5-1.5b",
+        "qwen2.5-3b",
+        "qwen2.5-7b",
+        "qwen2.5-14b",
+        "llama-3.2-1b",
+        "llama-3.2-3b",
+        "llama-3.1-8b",
+        "llama-2-7b",
+        "qwen3-0.6b",
+        "qwen3-1.7b",
+        "qwen3-4b",
+        "qwen3-8b",
+        "qwen3-14b",
+        "tiny",
+    ),
+    "gpu": (
+        "h100-80gb",
+        "h200-141gb",
+        "b200-180gb",
+        "a100-40gb",
+        "a100-80gb",
+        "l40s-48gb",
+        "rtx-4090-24gb",
+        "rtx-5090-32gb",
+        "t4-16gb",
+        "rtx-3080-laptop-16gb",
+    ),
+    "tuning": ("full", "lora", "qlora"),
+    "lora_rank": (4, 8, 16, 32, 64, 128),
+    "lora_alpha": (None, None, 16, 64),
+    "lora_target_modules": (
+        ("all-linear",),
+        ("all-linear",),
+        ("q_proj", "v_proj"),
+        ("q_proj", "k_proj", "o_proj", "up_proj", "down_proj"),
+        ("gate_proj", "up_proj", "down_proj"),
+        ("embed_tokens", "v_proj"),
+    ),
+    "optim": ("adamw_torch_fused", "adamw_torch", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"),
+    "num_generations": (2, 4, 8, 16),
+    "max_prompt_length": (32, 64, 128, 256, 512, 1024),
+    "max_completion_length": (64, 128, 200, 256, 512, 786, 1024, 1536, 2048),
+    "lengths": ("ragged", "forced"),
+    "per_device_train_batch_size": (1, 2, 4, 8),
+    "gradient_accumulation_steps": (1, 2, 4),
+    "steps_per_generation": (None, None, None, 1, 2, 4),
+    "gradient_checkpointing": (True, False),
+    "beta": (0.0, 0.0, 0.04),
+    "attn_implementation": ("sdpa", "sdpa", "sdpa", "flash_attention_2", "eager"),
+    "dtype": ("bfloat16", "bfloat16", "bfloat16", "float32", "float16"),
+    "bf16": (True, True, True, False),
+    "logprobs": ("fused", "full", "sliced", "minibatch"),
+    "rollout": ("generate", "generate", "synthetic"),
+    "steps": (1, 2, 2, 3),
+    "alloc_conf": (
+        None,
+        None,
+        None,
+        "expandable_segments:True",
+        "roundup_power2_divisions:8",
+        "max_split_size_mb:256",
+        "garbage_collection_threshold:0.8",
+    ),
+}
+"""Values of each key. Each key is sampled by itself and each entry is equally likely; an entry that is listed twice is
+twice as likely.
+
+trl refuses an adapter on `lm_head`. All entries are literal, so that a new model, card or optimizer does not change a
+kept sample. Small cards end in out-of-memory; what is compared is what a trial requires of an unlimited card.
+"""
+
+FIXED: Mapping[str, object] = {"backend": "simulated", "weights": "random", "dataset": None, "seed": 0}
+"""Keys that are not sampled: a simulated trial reads no weights, its prompts are synthetic, and values of the random
+seed change no size."""
+
+
+def draw(count: int, *, seed: int) -> tuple[TrialSpec, ...]:
+    """`count` trials, all different; the same for the same seed, and the first ones the same whatever the count.
+
+    A point that breaks a rule between keys (a group that is not whole, a kernel that a card lacks) is sampled again.
+    """
+    chance = random.Random(seed)
+    sampled: dict[TrialSpec, None] = {}
+    while len(sampled) < count:
+        point = {key: _plain(chance.choice(values)) for key, values in AXES.items()}
+        try:
+            sampled[parse_point({**FIXED, **point}, architecture_of=architecture_of)] = None
+        except UsageError:
+            continue
+    return tuple(sampled)
+
+
+def architecture_of(model: str) -> Architecture:
+    """The architecture of a built-in model.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    found = builtin_architecture(model)
+    if found is None:
+        raise UsageError([Fault(key="model", found=model, problem="must be a built-in model")])
+    return found
+
+
+def sampled_text(specs: Sequence[TrialSpec], *, seed: int) -> str:
+    """What was drawn as lines of JSON: the seed first, then a trial each."""
+    lines = [json.dumps({"seed": seed, "count": len(specs)})]
+    return "\n".join([*lines, *(json.dumps(spec_to_mapping(spec)) for spec in specs)]) + "\n"
+
+
+def read_sampled(text: str) -> tuple[TrialSpec, ...]:
+    """The trials that `drawn_text` wrote.
+
+    Raises:
+        ValueError: It is not of that form.
+    """
+    _, *lines = text.splitlines()
+    return tuple(spec_from_mapping(json.loads(line)) for line in lines)
+
+
+def _plain(value: object) -> object:
+    """Return `value` as a user would type it."""
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,127 @@
+"""`python -m maintenance.bench`: how long a simulated trial takes, start-up apart from steps, and what makes it fast.
+
+Times depend on the machine; the ratios are made in one run and can be compared.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import replace
+from io import StringIO
+from typing import TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+from maintenance.many_trials import hundred_thousand_trials
+from profiler.allocator import AllocatorConfig, replay_on_card
+from profiler.analytical import estimate
+from profiler.analytical.many import estimate_table
+from profiler.config.architecture import read_architecture
+from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.optimizers import Optimizer
+from profiler.domain.trial import Backend, Lengths, TrialSpec
+from profiler.measurement.nvml import GpuProbe
+from profiler.measurement.process_tree import RecentProcessTree
+from profiler.measurement.pynvml_driver import PynvmlDriver
+from profiler.measurement.sampler import PERIOD_S, Sampler
+from profiler.measurement.visible import visible_gpus
+from profiler.simulation.device import op_cache
+from profiler.worker.simulated import SimulatedRun, simulate
+
+Result = TypeVar("Result")
+
+_CARD = KNOWN_GPUS["h100-80gb"]
+_TRIAL = TrialSpec(backend=Backend.SIMULATED, gpu=_CARD.name, model="qwen2.5-0.5b", beta=0.04)
+
+_SAMPLES = 1000
+_ESTIMATES = 100
+_FIVE_MODELS = ("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen2.5-14b")
+
+
+def main() -> int:
+    """Measure and print."""
+    console = Console()
+    table = Table("what", "time", "compared with", "ratio", title="Simulated trials", title_justify="left")
+    startup_s = _seconds(_start_up)
+    table.add_row("start-up: imports, once a sweep", f"{startup_s:.1f} s", "", "")
+    small_s, small = _timed(lambda: simulate(_TRIAL, BUILTIN_MODELS[_TRIAL.model].config))
+    table.add_row("0.5B, full, 3 steps", f"{small_s:.1f} s", "", "")
+    forgetful_s = _without_plans()
+    table.add_row("the same, operations not remembered", f"{forgetful_s:.1f} s", "0.5B", f"{forgetful_s / small_s:.1f}")
+    long = replace(_TRIAL, steps=10, lengths=Lengths.FORCED)
+    long_s, _ = _timed(lambda: simulate(long, BUILTIN_MODELS[long.model].config))
+    table.add_row("0.5B, full, 10 steps alike", f"{long_s:.1f} s", "", "")
+    whole_s, _ = _timed(lambda: simulate(long, BUILTIN_MODELS[long.model].config, to_the_end=True))
+    table.add_row("the same, run to the end", f"{whole_s:.1f} s", "10 steps", f"{whole_s / long_s:.1f}")
+    large = replace(_TRIAL, model="qwen2.5-14b", optim=Optimizer.ADAMW_8BIT)
+    large_s, _ = _timed(lambda: simulate(large, BUILTIN_MODELS[large.model].config))
+    table.add_row("14B, full, 8-bit, checkpointing", f"{large_s:.1f} s", "0.5B", f"{large_s / small_s:.1f}")
+    _add_allocator(table, small, small_s)
+    _add_estimates(table)
+    _add_sampler(table)
+    console.print(table)
+    return 0
+
+
+def _add_allocator(table: Table, run: SimulatedRun, small_s: float) -> None:
+    events = len(run.trace.events)
+    replay_s = _seconds(lambda: replay_on_card(run.trace, capacity_bytes=_CARD.memory_bytes, config=AllocatorConfig()))
+    each = f"{replay_s:.1f} s, {1e6 * replay_s / events:.1f} µs an event"
+    table.add_row(f"one more card: {events:,} events replayed", each, "0.5B", f"{replay_s / small_s:.2f}")
+
+
+def _add_estimates(table: Table) -> None:
+    """The closed form: one trial, and many as arrays."""
+    architectures = {name: read_architecture(BUILTIN_MODELS[name].config, model=name) for name in _FIVE_MODELS}
+    estimate(_TRIAL, architectures[_TRIAL.model])
+    one_s = _seconds(lambda: [estimate(_TRIAL, architectures[_TRIAL.model]) for _ in range(_ESTIMATES)]) / _ESTIMATES
+    table.add_row("one estimate", f"{1e3 * one_s:.2f} ms", "", "")
+    trials = hundred_thousand_trials(architectures)
+    estimate_table(trials)
+    many_s = _seconds(lambda: estimate_table(trials))
+    share = f"{many_s / (100_000 * one_s):.4f}"
+    table.add_row("100,000 estimates as arrays", f"{many_s:.2f} s", "100,000 single ones", share)
+
+
+def _add_sampler(table: Table) -> None:
+    """What looking costs: the time of one sample, as a share of the time from one to the next."""
+    visible = visible_gpus()
+    if not visible.gpus:
+        table.add_row("one sample of the driver", "no GPU here", "", "")
+        return
+    probe = GpuProbe(PynvmlDriver(), visible.gpus[0].uuid, own_processes=RecentProcessTree())
+    sampler = Sampler(probe, clock=time.monotonic, where=lambda: (None, 0))
+    sample_s = _seconds(lambda: [sampler.take() for _ in range(_SAMPLES)]) / _SAMPLES
+    table.add_row("one sample of the driver", f"{1e6 * sample_s:.0f} µs", "its period", f"{sample_s / PERIOD_S:.3f}")
+
+
+def _start_up() -> None:
+    subprocess.run([sys.executable, "-c", "import profiler.worker_imports"], check=True, capture_output=True)
+
+
+def _without_plans() -> float:
+    remembered = op_cache.REMEMBER
+    op_cache.REMEMBER = False
+    try:
+        return _seconds(lambda: simulate(_TRIAL, BUILTIN_MODELS[_TRIAL.model].config))
+    finally:
+        op_cache.REMEMBER = remembered
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    return _timed(action)[0]
+
+
+def _timed(action: Callable[[], Result]) -> tuple[float, Result]:
+    started = time.perf_counter()
+    with redirect_stdout(StringIO()):  # the trainer's own log
+        result = action()
+    return time.perf_counter() - started, result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""`python -m maintenance.campaign WHAT`: the stages of the campaign on a real card, and what they run besides sweeps.
+
+Exit codes: docs/exit_codes.md. A stage that is not finished ends with 3; a sweep that ends the stage passes its own on.
+"""
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from maintenance.campaign.archive import pack, unpack
+from maintenance.campaign.facts import CardFacts, FactTools, take_facts
+from maintenance.campaign.judged import threshold_lines
+from maintenance.campaign.recorded_history import recorded_history_lines, recorded_history_of
+from maintenance.campaign.running import StageEnd, run_stage
+from maintenance.campaign.side_by_side import looked, looking_lines, rollout_lines
+from maintenance.campaign.simulated import Simulate, simulate_measured
+from maintenance.campaign.stages import STAGES, Stage, stage
+from profiler.command_line import as_command, print_line
+from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.errors import EXIT_OK, Fault, UsageError
+from profiler.domain.outcome import Versions
+from profiler.domain.trial import PlannedTrial, TrialSpec, Tuning
+from profiler.measurement.visible import VisibleGpu, VisibleGpus, visible_gpus
+from profiler.storage.atomic import write_atomically
+from profiler.storage.records import RecordStore
+from profiler.storage.versions import installed_versions
+from profiler.worker.measured import Measured
+
+LIMIT_S = 500.0
+"""Of one stage."""
+
+_WHOLE_HISTORY_ENTRIES = 5_000_000
+
+
+def _facts_of(uuid: str) -> CardFacts:
+    import torch
+
+    from maintenance.campaign.warm_step import TorchWork
+    from profiler.measurement.process_tree import process_tree
+    from profiler.measurement.pynvml_driver import PynvmlDriver
+    from profiler.measurement.torch_cuda import TorchCuda
+
+    return take_facts(
+        uuid,
+        FactTools(
+            cuda=TorchCuda(),
+            nvml=PynvmlDriver(),
+            work=TorchWork(),
+            own_processes=process_tree,
+            cuda_version=torch.version.cuda,
+            versions=installed_versions(),
+        ),
+    )
+
+
+def _record(spec: TrialSpec, uuid: str) -> Measured:
+    from profiler.worker.real import run_real
+
+    config = BUILTIN_MODELS[spec.model].config
+    return run_real(spec, config, gpu_uuid=uuid, snapshot=True, history_entries=_WHOLE_HISTORY_ENTRIES)
+
+
+def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, versions: Versions) -> None:
+    from rich.console import Console
+
+    from profiler.execution import run_trials
+    from profiler.rendering.progress import SweepProgress
+
+    if not plan:
+        return
+    with SweepProgress(total=len(plan), console=Console()) as observer:
+        jobs = min(len(os.sched_getaffinity(0)), len(plan))
+        run_trials(plan, store=store, versions=versions, jobs=jobs, timeout_s=LIMIT_S, observer=observer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CampaignParts:
+    """The outside world of the command."""
+
+    visible_gpus: Callable[[], VisibleGpus] = visible_gpus
+    installed_versions: Callable[[], Versions] = installed_versions
+    facts_of: Callable[[str], CardFacts] = _facts_of
+    """By the GPU's UUID."""
+    record: Callable[[TrialSpec, str], Measured] = _record
+    simulate: Simulate = _simulate
+    run_stage: Callable[..., StageEnd] = run_stage
+
+
+@as_command("campaign", when_interrupted="What has finished is kept; the same command continues from there.")
+def main(argv: Sequence[str] | None = None, *, parts: CampaignParts | None = None) -> int:
+    """The command; gives its exit code."""
+    parts = parts or CampaignParts()
+    asked = _parser().parse_args(argv)
+    if asked.what == "stage":
+        return _run_stage(asked, parts)
+    for line in _lines(asked, parts):
+        print_line(line)
+    return EXIT_OK
+
+
+def _run_stage(asked: argparse.Namespace, parts: CampaignParts) -> int:
+    """Run one stage and pack the folder, however the stage ended."""
+    wanted: Stage = asked.stage
+    if wanted.needs_gpu:
+        _the_gpu(parts)
+    if asked.archive is not None and list(asked.archive.glob("*.part*")):
+        print_line(f"{unpack(asked.archive, asked.folder)} files taken from the archive in {asked.archive}.")
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        end = parts.run_stage(wanted, asked.folder, limit_s=asked.limit_s, more=asked.keys, say=print_line)
+    finally:
+        if asked.archive is not None:
+            packed = pack(asked.folder, asked.archive)
+            print_line(f"Packed: {len(packed)} parts in {asked.archive}.")
+    print_line(end.line)
+    return end.exit_code
+
+
+def _lines(asked: argparse.Namespace, parts: CampaignParts) -> Sequence[str]:
+    what: str = asked.what
+    if what == "list":
+        return [f"{one.letter}  {one.title}" for one in STAGES]
+    if what == "rollouts":
+        return rollout_lines(RecordStore(asked.folder).read_all())
+    if what == "looking":
+        return looking_lines(found for folder in asked.folders if (found := looked(folder)) is not None)
+    if what == "simulate":
+        return _simulated_lines(asked.folder, parts)
+    if what == "thresholds":
+        return threshold_lines(asked.folders)
+    gpu = _the_gpu(parts)
+    if what == "facts":
+        return _facts(asked.folder, gpu, parts)
+    return recorded_history_lines(
+        recorded_history_of(asked.tuning, folder=asked.folder, record=lambda spec: parts.record(spec, gpu.uuid))
+    )
+
+
+def _simulated_lines(folder: Path, parts: CampaignParts) -> Sequence[str]:
+    found = simulate_measured(folder, versions=parts.installed_versions(), simulate=parts.simulate)
+    unknown = [f"{card} is not a card that the simulation knows." for card in found.unknown_cards]
+    return [f"{found.trials} measured trials are simulated.", *unknown, *found.left_out]
+
+
+def folder_name(card: str) -> str:
+    """A card's name in lower case with dashes: ``nvidia-h100-80gb-hbm3``."""
+    return re.sub(r"[^a-z0-9]+", "-", card.lower()).strip("-")
+
+
+def _facts(folder: Path, gpu: VisibleGpu, parts: CampaignParts) -> Sequence[str]:
+    """The facts of this card under this driver, taken where they are not kept already."""
+    driver = folder_name(parts.visible_gpus().driver_version or "unknown")
+    path = folder / "facts" / f"{folder_name(gpu.name)}-{driver}.json"
+    if not path.exists():
+        write_atomically(path, (json.dumps(asdict(parts.facts_of(gpu.uuid)), indent=1) + "\n").encode())
+    return [path.read_text().rstrip(), f"Kept in {path}."]
+
+
+def _the_gpu(parts: CampaignParts) -> VisibleGpu:
+    """The GPU that torch takes first.
+
+    Raises:
+        UsageError: There is none, or torch is a build without CUDA.
+    """
+    visible, torch_version = parts.visible_gpus(), parts.installed_versions().torch or ""
+    reason = visible.note
+    if visible.gpus and torch_version.endswith("+cpu"):
+        reason = f"torch {torch_version} is a build without CUDA, though {visible.gpus[0].name} is visible"
+    if reason or not visible.gpus:
+        hint = "Everything else of the profiler runs without one: python -m profiler.sweep simulates."
+        raise UsageError(
+            [Fault(key="card", found="none", problem=f"the campaign needs a GPU, but {reason}", hint=hint)]
+        )
+    return visible.gpus[0]
+
+
+class _Parser(argparse.ArgumentParser):
+    """Complains in one sentence, as every command here does."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError([Fault(key="arguments", found=" ".join(sys.argv[1:]) or "none", problem=message, hint=_USAGE)])
+
+
+_USAGE = "Write: scripts/campaign.sh list"
+
+
+def _stage(letter: str) -> Stage:
+    found = stage(letter)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"stage {letter} must be one of {', '.join(one.letter for one in STAGES)}")
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m maintenance.campaign", description="The campaign on a real card.")
+    what = parser.add_subparsers(dest="what", required=True)
+    what.add_parser("list", help="the stages, one per line")
+    one = what.add_parser("stage", help="run one stage, and pack the folder at its end")
+    one.add_argument("stage", type=_stage, help="its letter")
+    one.add_argument("folder", type=Path, help="the folder of the campaign, outside of the checkout")
+    one.add_argument("keys", nargs="*", help="further key=value for each sweep")
+    one.add_argument("--limit-s", type=float, default=LIMIT_S, help="the stage ends by then, to go on when asked again")
+    one.add_argument("--archive", type=Path, help="where the archive's parts are: read first, written at the end")
+    facts = what.add_parser("facts", help="names, versions, context, workspaces, three metrics side by side")
+    facts.add_argument("folder", type=Path)
+    truth = what.add_parser("allocator_truth", help="record a trial's allocations and replay them through the model")
+    truth.add_argument("tuning", type=Tuning, choices=[Tuning.FULL, Tuning.LORA])
+    truth.add_argument("folder", type=Path)
+    rollouts = what.add_parser("rollouts", help="trials of a folder with both rollouts, side by side")
+    rollouts.add_argument("folder", type=Path)
+    looking = what.add_parser("looking", help="step times of folders that were sampled at different periods")
+    looking.add_argument("folders", type=Path, nargs="+")
+    simulated = what.add_parser("simulate", help="the measured trials of a campaign, simulated into the same folder")
+    simulated.add_argument("folder", type=Path)
+    judged = what.add_parser("thresholds", help="measured and simulated trials of all folders, and the thresholds")
+    judged.add_argument("folders", type=Path, nargs="+")
+    return parser

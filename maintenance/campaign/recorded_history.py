@@ -1,0 +1,102 @@
+"""The allocator's truth: a trial recorded on the card, kept, and replayed through the model of the allocator."""
+
+import gzip
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from profiler.allocator import RecordedComparison, replay_recorded
+from profiler.allocator.essentials import essentials
+from profiler.domain.errors import EXIT_SOME_TRIALS_FAILED, ProfilerError
+from profiler.domain.trial import ALL_LINEAR, Backend, Rollout, TrialSpec, Tuning
+from profiler.domain.units import gib_text
+from profiler.storage.atomic import write_atomically
+from profiler.worker.measured import Measured
+
+Record = Callable[[TrialSpec], Measured]
+"""Runs a trial on the card with its whole history of allocations."""
+
+RECORDED_HISTORY = "allocator_truth"
+"""The folder of the histories, beside those of the grids."""
+
+
+class NoHistoryError(ProfilerError):
+    """The trial did not end well, so its history is not kept."""
+
+    exit_code = EXIT_SOME_TRIALS_FAILED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """A recorded history and what came of it."""
+
+    path: Path
+    counted_peak_reserved_bytes: int | None
+    """By torch's counter, in the same trial."""
+    comparison: RecordedComparison
+
+
+def recorded_trial(tuning: Tuning) -> TrialSpec:
+    """The trial that is recorded: two steps of the smallest model, with a rollout that is not decoded token by token.
+
+    Its history is some 10^5 entries; with decoding it would be ten times that.
+    """
+    lora = {"lora_rank": 16, "lora_alpha": 32, "lora_target_modules": (ALL_LINEAR,)} if tuning is Tuning.LORA else {}
+    return TrialSpec(
+        backend=Backend.CUDA,
+        gpu=None,
+        model="qwen2.5-0.5b",
+        tuning=tuning,
+        rollout=Rollout.SYNTHETIC,
+        steps=2,
+        **cast("dict[str, Any]", lora),
+    )
+
+
+def recorded_history_of(tuning: Tuning, *, folder: Path, record: Record) -> Truth:
+    """The kept history of a tuning, recorded first where there is none, replayed.
+
+    Raises:
+        NoHistoryError: The trial did not end well.
+        StorageError: The history could not be written.
+    """
+    path = folder / RECORDED_HISTORY / f"{tuning}.json.gz"
+    if not path.exists():
+        _record(path, recorded_trial(tuning), record)
+    history: Mapping[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    return Truth(
+        path=path,
+        counted_peak_reserved_bytes=history["counted_peak_reserved_bytes"],
+        comparison=replay_recorded(history),
+    )
+
+
+def _record(path: Path, spec: TrialSpec, record: Record) -> None:
+    measured = record(spec)
+    outcome = measured.outcome
+    if not outcome.status.answered or measured.snapshot is None:
+        raise NoHistoryError(f"The trial that was to be recorded ended as {outcome.status}: {outcome.message}")
+    kept = essentials(measured.snapshot) | {"counted_peak_reserved_bytes": outcome.peak_reserved_bytes}
+    write_atomically(path, gzip.compress(json.dumps(kept).encode(), mtime=0))
+
+
+def recorded_history_lines(truth: Truth) -> tuple[str, ...]:
+    """What came of it, for a terminal."""
+    found = truth.comparison
+    verdict = "equal" if found.is_equal else "NOT equal"
+    counted = truth.counted_peak_reserved_bytes
+    lines = [
+        f"{truth.path}: {verdict}, over {found.entries} entries.",
+        f"  peak of reserved memory: {found.recorded_peak_reserved_bytes} bytes recorded, "
+        f"{found.peak_reserved_bytes} replayed ({gib_text(found.peak_reserved_bytes, 2)}), {counted} by the counter.",
+        f"  segments at the end: {len(found.recorded_segments)} recorded, {len(found.segments)} replayed, "
+        + ("the same." if found.recorded_segments == found.segments else "not the same."),
+    ]
+    if found.departure:
+        lines.append(f"  The first departure: {found.departure}.")
+    if found.first.segments:
+        held = gib_text(found.first.reserved_bytes, 2)
+        lines.append(f"  {held} were held before the first entry: the history is not whole.")
+    return tuple(lines)

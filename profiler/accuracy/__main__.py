@@ -1,7 +1,0 @@
-"""`python -m profiler.accuracy`."""
-
-import sys
-
-from profiler.accuracy.main import main
-
-sys.exit(main())

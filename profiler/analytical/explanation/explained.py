@@ -1,0 +1,63 @@
+"""An estimate with its reasons: every phase, every category, the short form of each number, every card."""
+
+from dataclasses import dataclass
+
+from profiler.analytical.estimate import estimate, phase_instants
+from profiler.analytical.explanation.cards import CardVerdict, all_cards
+from profiler.analytical.explanation.short_forms import short_forms
+from profiler.analytical.timeline.instants import Moment
+from profiler.domain.architecture import Architecture
+from profiler.domain.memory import Category, Phase
+from profiler.domain.outcome import Estimate
+from profiler.domain.trial import TrialSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainedShare:
+    """Bytes of one category at one instant."""
+
+    category: Category
+    size_bytes: int
+    short_form: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainedPhase:
+    """The largest instant of a phase."""
+
+    phase: Phase
+    moment: Moment
+    peak_allocated_bytes: int
+    shares: tuple[ExplainedShare, ...]
+    """Sum to `peak_allocated_bytes`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainedEstimate:
+    """All that the closed form says of a trial."""
+
+    spec: TrialSpec
+    estimate: Estimate
+    phases: tuple[ExplainedPhase, ...]
+    cards: tuple[CardVerdict, ...]
+    """Every known card, the smallest first."""
+
+
+def explain(spec: TrialSpec, architecture: Architecture) -> ExplainedEstimate:
+    """The estimate of `spec` with its reasons.
+
+    Raises:
+        UsageError: As `estimate`.
+    """
+    found = estimate(spec, architecture)
+    phases = []
+    for phase, instant in phase_instants(spec, architecture).items():
+        forms = short_forms(spec, architecture, instant)
+        shares = tuple(
+            ExplainedShare(category=category, size_bytes=int(instant.sizes[category]), short_form=forms[category])
+            for category in Category
+            if instant.sizes.get(category, 0)
+        )
+        size = int(instant.total_bytes)
+        phases.append(ExplainedPhase(phase=phase, moment=instant.moment, peak_allocated_bytes=size, shares=shares))
+    return ExplainedEstimate(spec=spec, estimate=found, phases=tuple(phases), cards=all_cards(spec, architecture))

@@ -1,0 +1,97 @@
+"""The shape of what goes through the model at once."""
+
+from dataclasses import dataclass, replace
+
+from profiler.analytical.formulas.quantities import Count, Truth, both, holds, larger, smaller, where, whole_units
+from profiler.analytical.formulas.trial_keys import TrialKeys
+from profiler.domain.trial import Lengths, Logprobs
+
+_RAGGED_ROWS = 4
+_RAGGED_PARTS = 8
+"""`completion_lengths`: four lengths in turn, an eighth of the longest apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Rows of one length, padded; a micro-batch of training unless said otherwise."""
+
+    rows: Count
+    prompt_tokens: Count
+    completion_tokens: Count
+    scored_tokens: Count
+    """Completion tokens that are not padding, over all rows."""
+    has_mask: Truth
+    """Whether attention gets an explicit mask: transformers drops one that masks nothing."""
+
+    @property
+    def width(self) -> Count:
+        """Tokens of one row, padding included."""
+        return self.prompt_tokens + self.completion_tokens
+
+    @property
+    def positions(self) -> Count:
+        """Tokens of all rows, padding included."""
+        return self.rows * self.width
+
+
+def micro_batch(spec: TrialKeys) -> Batch:
+    """The completions of one backward pass.
+
+    trl shuffles a generation batch before it cuts it into micro-batches, so which rows meet is chance: the scored
+    tokens are those of one longest row, which some micro-batch has, and of average rows beside it, rounded up. Every
+    micro-batch is as wide as the longest row of its generation batch. `logprobs=full` passes no mask.
+    """
+    rows, generated = spec.per_device_train_batch_size, spec.generation_batch_size
+    longest = spec.max_completion_length
+    is_ragged = holds(spec.lengths, lambda lengths: lengths is Lengths.RAGGED)
+    tokens = where(is_ragged, ragged_tokens(generated, longest), generated * longest)
+    shortest_cut = (smaller(generated, _RAGGED_ROWS) - 1) * longest // _RAGGED_PARTS
+    return Batch(
+        rows=rows,
+        prompt_tokens=spec.max_prompt_length,
+        completion_tokens=longest,
+        scored_tokens=longest + whole_units(tokens * (rows - 1), generated),
+        has_mask=both(both(is_ragged, shortest_cut > 0), spec.logprobs is not Logprobs.FULL),
+    )
+
+
+def ragged_tokens(rows: Count, longest: Count) -> Count:
+    """Completion tokens of a ragged generation batch, summed over its rows.
+
+    Row i has `longest` less i mod 4 eighths of it, at least one (`completion_lengths`). By hand, 6 rows of at most 80:
+    80 + 70 + 60 + 50 + 80 + 70 = 410.
+    """
+    total: Count = 0
+    for cut in range(_RAGGED_ROWS):
+        alike = (rows + _RAGGED_ROWS - 1 - cut) // _RAGGED_ROWS
+        total = total + alike * larger(1, longest - cut * longest // _RAGGED_PARTS)
+    return total
+
+
+def one_row(batch: Batch) -> Batch:
+    """A row of `batch` alone, as `logprobs=sliced` and `minibatch` run it: padded if rows of `batch` are.
+
+    All its completion tokens are counted as scored, as if it were the longest.
+    """
+    return Batch(
+        rows=1,
+        prompt_tokens=batch.prompt_tokens,
+        completion_tokens=batch.completion_tokens,
+        scored_tokens=batch.completion_tokens,
+        has_mask=batch.has_mask,
+    )
+
+
+def unpadded(batch: Batch) -> Batch:
+    """`batch` with nothing but longest rows: transformers drops a mask that masks nothing."""
+    return replace(batch, has_mask=False)
+
+
+def longest_rows(spec: TrialKeys, rows: Count) -> Count:
+    """How many of `rows` rows are as long as the longest, if they are mixed as the generation batch is; rounded down.
+
+    By hand, 3 of 8 ragged rows, two of which are longest: 3 x 2 // 8 = 0.
+    """
+    generated = spec.generation_batch_size
+    is_ragged = holds(spec.lengths, lambda lengths: lengths is Lengths.RAGGED)
+    return where(is_ragged, rows * whole_units(generated, _RAGGED_ROWS) // generated, rows)

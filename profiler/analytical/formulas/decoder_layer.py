@@ -1,0 +1,360 @@
+"""Activations of one decoder layer: what forward saves for backward, and what comes and goes beside it.
+
+Counted tensor by tensor in transformers' `modeling_qwen2.py` (Llama's is the same, Qwen3's adds norms on queries and
+keys) as autograd saves them. T is `batch.positions`.
+"""
+
+from collections.abc import Sequence
+
+from profiler.analytical.formulas.batch import Batch
+from profiler.analytical.formulas.eager_attention import (
+    held_scores_bytes,
+    makes_scores,
+    query_side_bytes,
+    query_side_saved_bytes,
+    saved_scores_bytes,
+    scores_backward_bytes,
+    scores_forward_bytes,
+)
+from profiler.analytical.formulas.parameters import Projection, adapted_projections, key_width, query_width
+from profiler.analytical.formulas.quantities import Count, Truth, larger, where, whole_units
+from profiler.analytical.formulas.rounding import block_of
+from profiler.analytical.formulas.trained import (
+    FLOAT32_BYTES,
+    computed_bytes,
+    element_bytes,
+    lora_rank,
+    stream_bytes,
+    trains_everything,
+)
+from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.trial import Attention, Tuning
+
+_MASK_ALIGNMENT = 8
+_MLP_INPUTS = ("gate_proj", "up_proj", "gate_up_proj")
+_ATTENTION_INPUTS = ("q_proj", "k_proj", "v_proj", "qkv_proj")
+
+
+def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count) -> Count:
+    """What an RMSNorm over [T, width] saves.
+
+    The input in float32 and one float32 a row; when the norm's own weight is trained, also the normalised input, in the
+    type of the residual stream. The output is saved by whoever takes it. By hand, T = 10, width = 8 in bfloat16, full:
+    10 x (8 x 4 + 4 + 8 x 2) = 520 B.
+    """
+    return _norm_saved_bytes(spec, positions * width, positions, element_bytes(spec).stream)
+
+
+def head_norms_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """What the norms over each head's queries and keys save (Qwen3); 0 for models without.
+
+    As `norm_saved_bytes`, but a head is a row, and the normalised input has the type that the projections return. By
+    hand, T = 10, 2 query heads and 1 key head of 4 in bfloat16, full: 10 x (12 x 4 + 3 x 4 + 12 x 2) = 840 B.
+    """
+    element = linear_output_bytes(spec)
+    saved: Count = 0
+    for heads in (architecture.num_attention_heads, architecture.num_key_value_heads):
+        rows = positions * heads
+        saved = saved + _norm_saved_bytes(spec, rows * architecture.head_dim, rows, element)
+    return where(architecture.qk_norm, saved, 0)
+
+
+def _norm_saved_bytes(spec: TrialKeys, values: Count, rows: Count, element: Count) -> Count:
+    block = block_of(spec)
+    normalised = block(values * element) if trains_everything(spec) else 0
+    return block(values * FLOAT32_BYTES) + block(rows * FLOAT32_BYTES) + normalised
+
+
+def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """What the attention kernel saves: queries, keys, values, output, and its statistics.
+
+    - no mask (flash, cuDNN): keys and values of their own heads; a float32 log-sum-exp for each query;
+    - a mask (memory-efficient, cuDNN): keys and values repeated to all query heads, and the mask in the compute type,
+      [rows, 1, L, L] with L rounded up to 8, converted anew in every layer;
+    - eager, or no kernel but products (`makes_scores`): repeated keys and values, the scores' softmax in float32 and,
+      of eager, once more in the compute type.
+
+    By hand, one row of 8 tokens, 2 query heads and 1 key head of 4, bfloat16: 8 x (8 + 4 + 4 + 8) x 2 + 2 x 8 x 4 =
+    448 B without a mask, 8 x 32 x 2 + 64 + 8 x 8 x 2 = 704 B with one.
+
+    - FlashAttention-2 with a mask: queries, keys, values and output of the tokens that are not padding, the output
+      padded again, and the statistics.
+
+    Does not hold for float32 without autocast on kernels that pad, nor for sliding windows.
+    """
+    compute = element_bytes(spec).compute
+    heads, width = architecture.num_attention_heads, batch.width
+    queries, keys = query_width(architecture), key_width(architecture)
+    block = block_of(spec)
+    statistics = block(FLOAT32_BYTES * batch.rows * heads * width)
+    one_query, one_key = block(batch.positions * queries * compute), block(batch.positions * keys * compute)
+    with_scores = query_side_saved_bytes(spec, architecture, batch) + saved_scores_bytes(spec, architecture, batch)
+    if spec.attn_implementation is Attention.EAGER:
+        return with_scores
+    own_heads = 2 * (one_query + one_key) + statistics
+    if spec.attn_implementation is Attention.FLASH_ATTENTION_2:
+        real = batch.rows * batch.prompt_tokens + batch.scored_tokens
+        packed = 2 * (block(real * queries * compute) + block(real * keys * compute))
+        unpadded = packed + one_query + statistics
+        return where(batch.has_mask, unpadded, own_heads)
+    aligned = whole_units(width, _MASK_ALIGNMENT) * _MASK_ALIGNMENT
+    mask = block(batch.rows * width * aligned * compute)
+    masked = 4 * one_query + statistics + mask
+    fitting = where(batch.has_mask, masked, own_heads)
+    return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), with_scores, fitting)
+
+
+def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Inputs that the linear layers of one decoder layer save for the gradients of their weights or adapters.
+
+    - full, weights in the compute type: each distinct input once: [T, H] for q, k, v; [T, H] for gate, up; [T, I] for
+      down. That of o is the attention kernel's output, counted there;
+    - full, float32 weights under autocast: a copy for each of q, k, v, gate, up, because autocast casts per call;
+    - LoRA: each adapted layer casts its input to the adapter's float32 and autocast casts that back, so each keeps a
+      copy of its own, o included; and A's output, [T, rank];
+    - QLoRA: adapters are in bfloat16, so the inputs are shared again; of another type each keeps a copy of its
+      own, but for o under autocast.
+
+    By hand, T = 10, H = 8, I = 16 in bfloat16, full: 10 x (8 + 8 + 16) x 2 = 640 B.
+    """
+    return attention_inputs_saved_bytes(spec, architecture, positions) + other_inputs_saved_bytes(
+        spec, architecture, positions
+    )
+
+
+def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Of `linear_inputs_saved_bytes`, those of q, k and v.
+
+    By hand, T = 10, H = 8 in bfloat16, full: 10 x 8 x 2 = 160 B.
+    """
+    sizes, hidden, block = element_bytes(spec), architecture.hidden_size, block_of(spec)
+    if trains_everything(spec):
+        return where(sizes.autocast_casts, 3, 1) * block(positions * hidden * sizes.compute)
+    adapted = _adapted(spec, architecture, _ATTENTION_INPUTS)
+    low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
+    if spec.tuning is Tuning.QLORA:
+        copies = where(sizes.adapter_casts, len(adapted), int(bool(adapted)))
+        return copies * block(positions * hidden * sizes.adapter) + low_rank
+    return len(adapted) * block(positions * hidden * where(spec.bf16, sizes.compute, sizes.adapter)) + low_rank
+
+
+def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Of `linear_inputs_saved_bytes`, those of o, gate, up and down.
+
+    By hand, T = 10, H = 8, I = 16 in bfloat16, full: 10 x (8 + 16) x 2 = 480 B.
+    """
+    sizes, block = element_bytes(spec), block_of(spec)
+    hidden, inner = architecture.hidden_size, architecture.intermediate_size
+    if trains_everything(spec):
+        copies = where(sizes.autocast_casts, 2, 1)
+        return copies * block(positions * hidden * sizes.compute) + block(positions * inner * sizes.compute)
+    adapted = _adapted(spec, architecture, ("o_proj", *_MLP_INPUTS, "down_proj"))
+    low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
+    element = sizes.adapter if spec.tuning is Tuning.QLORA else where(spec.bf16, sizes.compute, sizes.adapter)
+    own = sum(block(positions * part.in_features * element) for part in adapted)
+    if spec.tuning is Tuning.QLORA:
+        names = {part.name for part in adapted}
+        shared = bool(names.intersection(_MLP_INPUTS)) * block(positions * hidden * element)
+        shared = shared + ("down_proj" in names) * block(positions * inner * element)
+        # Under autocast attention gives o bfloat16, which its adapter takes as it is.
+        uncast = ("o_proj" in names) * block(positions * query_width(architecture) * element)
+        own = where(sizes.adapter_casts, own - where(spec.bf16, uncast, 0), shared)
+    return own + low_rank
+
+
+def _adapted(spec: TrialKeys, architecture: DecoderShape, names: Sequence[str]) -> tuple[Projection, ...]:
+    """The linear layers among `names` that have an adapter."""
+    found = adapted_projections(architecture, spec.lora_target_modules or ())
+    return tuple(part for part in found if part.name in names)
+
+
+def linear_output_bytes(spec: TrialKeys, *, autocast: Truth = True) -> Count:
+    """Bytes of one value that a linear layer returns: `computed_bytes`, but 4-bit layers return their input's type.
+
+    Source: `Linear4bit.forward` in bitsandbytes, `.to(inp_dtype)`.
+    """
+    if spec.tuning is Tuning.QLORA:
+        return stream_bytes(spec, autocast=autocast)
+    return computed_bytes(spec, autocast=autocast)
+
+
+def mlp_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """What the gated MLP saves between its linear layers: gate, its activation, and up, each [T, I].
+
+    By hand, T = 10, I = 16 in bfloat16: 3 x 10 x 16 x 2 = 960 B.
+    """
+    return 3 * block_of(spec)(positions * architecture.intermediate_size * linear_output_bytes(spec))
+
+
+def layer_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """All that one decoder layer saves for backward without checkpointing."""
+    positions, hidden = batch.positions, architecture.hidden_size
+    saved = 2 * norm_saved_bytes(spec, positions, hidden)
+    saved = saved + head_norms_saved_bytes(spec, architecture, positions)
+    saved = saved + attention_saved_bytes(spec, architecture, batch)
+    saved = saved + linear_inputs_saved_bytes(spec, architecture, positions)
+    return saved + mlp_saved_bytes(spec, architecture, positions)
+
+
+def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """What the first layer does not save because nothing before its first adapter needs a gradient; no checkpointing.
+
+    The first norm; the attention kernel's tensors where none of q, k, v is adapted; the second norm where o is not
+    either; the MLP's tensors where only down is. 0 for full fine-tuning and for adapted embeddings. By hand, T = 10,
+    H = 8, bfloat16, q_proj adapted: 10 x (8 x 4 + 4) = 360 B.
+    """
+    targets = spec.lora_target_modules or ()
+    if trains_everything(spec) or "embed_tokens" in targets:
+        return 0
+    adapted = {part.name for part in adapted_projections(architecture, targets)}
+    norm = norm_saved_bytes(spec, batch.positions, architecture.hidden_size)
+    if adapted.intersection(_ATTENTION_INPUTS):
+        return norm
+    unsaved = norm + attention_saved_bytes(spec, architecture, batch)
+    unsaved = unsaved + head_norms_saved_bytes(spec, architecture, batch.positions)
+    if "o_proj" in adapted:
+        return unsaved
+    if adapted.intersection(_MLP_INPUTS):
+        return unsaved + norm
+    return unsaved + norm + mlp_saved_bytes(spec, architecture, batch.positions)
+
+
+def layer_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """What checkpointing keeps of a layer: its input, [T, H] in the residual stream's type."""
+    return block_of(spec)(batch.positions * architecture.hidden_size * element_bytes(spec).stream)
+
+
+def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """What the MLP's backward holds above the layer's saved activations, at its highest.
+
+    Gradients of the product, of the activated gate and of up, each [T, I], when the saved product (if it was saved at
+    all) is gone; or, before that, the product's gradient with the fresh gradient of down's weight, or with that weight
+    unpacked from 4 bits (`MatMul4Bit.backward`). And the gradient of the residual stream, [T, H], twice.
+    """
+    sizes, inner, hidden = element_bytes(spec), architecture.intermediate_size, architecture.hidden_size
+    block = block_of(spec)
+    wide = block(batch.positions * inner * linear_output_bytes(spec))
+    stream = 2 * layer_input_bytes(spec, architecture, batch)
+    weight = block(inner * hidden * sizes.weight)
+    if trains_everything(spec):
+        return stream + larger(2 * wide, wide + weight)
+    adapted = {part.name for part in adapted_projections(architecture, spec.lora_target_modules or ())}
+    unpacked = weight if spec.tuning is Tuning.QLORA else 0
+    return stream + larger((2 if "down_proj" in adapted else 3) * wide, wide + unpacked)
+
+
+def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """What attention's backward holds above the layer's saved activations, where it makes scores.
+
+    What the MLP, its norm and the output projection saved is gone, and the gradient of the values has taken their
+    place; the gradient of the residual stream waits. Negative or 0 where the MLP's backward is higher, and for other
+    kernels, whose scratch is left out.
+    """
+    sizes, positions = element_bytes(spec), batch.positions
+    gone = mlp_saved_bytes(spec, architecture, positions) + norm_saved_bytes(spec, positions, architecture.hidden_size)
+    gone = gone + other_inputs_saved_bytes(spec, architecture, positions)
+    gone = gone + block_of(spec)(positions * query_width(architecture) * sizes.compute)
+    passing = scores_backward_bytes(spec, architecture, batch) - saved_scores_bytes(spec, architecture, batch)
+    in_all = passing + layer_input_bytes(spec, architecture, batch) - gone
+    return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), in_all, 0)
+
+
+def norm_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """What a norm's backward holds above the saved activations, at its highest: four float32 [T, H].
+
+    The gradient through the product, and the three factors of the gradient of the square (`pow_backward`).
+    """
+    return 4 * block_of(spec)(batch.positions * architecture.hidden_size * FLOAT32_BYTES)
+
+
+def down_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """What a layer's forward holds above what it saves when it comes to the down projection.
+
+    The residual stream and the MLP's input, [T, H] each. An adapter in float32 also takes the product, [T, I], in its
+    own type before autocast casts it back to what is saved.
+    """
+    return 2 * layer_input_bytes(spec, architecture, batch) + _down_input_bytes(spec, architecture, batch)
+
+
+def remaking_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """What checkpointing's second forward of a layer holds above what the layer saves.
+
+    As the first forward, and the gradient that waits for it and the down projection's result, [T, H] each.
+    """
+    return 2 * layer_input_bytes(spec, architecture, batch) + down_forward_bytes(spec, architecture, batch)
+
+
+def _down_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    if spec.tuning is not Tuning.LORA or not _adapted(spec, architecture, ("down_proj",)):
+        return 0
+    sizes, block, values = element_bytes(spec), block_of(spec), batch.positions * architecture.intermediate_size
+    return block(values * sizes.compute) + block(values * sizes.adapter)
+
+
+def _adapted_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, values: Count, *, autocast: Truth) -> Count:
+    """Bytes of tensors of `values` inner features, if gate, up or down has an adapter, at the higher of two moments.
+
+    At up: the activated gate, up's result, and the adapter's result before and after scaling, in the adapter's type or
+    under autocast in the compute type; or after that the scaled one and the sum, in the wider type of the two. Over
+    4-bit weights without autocast the scaled one takes up's type first (`Linear4bit.forward` in peft's `bnb.py`).
+    At down: the product, its copy in the adapter's type where that is wider, and under autocast that cast back.
+    """
+    sizes, block = element_bytes(spec), block_of(spec)
+    given = linear_output_bytes(spec, autocast=autocast)
+    low = where(autocast, sizes.compute, sizes.adapter)
+    scaled = where(autocast, low, given) if spec.tuning is Tuning.QLORA else low
+    summed = block(values * scaled) + block(values * larger(given, scaled))
+    at_up = 2 * block(values * given) + larger(2 * block(values * low), summed)
+    wide = where(sizes.adapter > sizes.compute, block(values * sizes.adapter), 0)
+    cast = block(values * given) + block(values * sizes.compute)
+    at_down = where(autocast, cast, block(values * sizes.weight)) + wide
+    return larger(
+        0,
+        at_up if _adapted(spec, architecture, ("up_proj", "gate_up_proj")) else 0,
+        at_down if _adapted(spec, architecture, ("down_proj",)) else 0,
+    )
+
+
+def layer_without_gradient_bytes(
+    spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, adapted: Truth, autocast: Truth
+) -> Count:
+    """What one decoder layer needs at its highest when nothing is saved.
+
+    In the MLP, in the rotary embedding, or in attention where it makes its scores whole. Four [T, H]: the
+    embeddings and the layer's input, which the model's loop still refers to, the residual stream and the MLP's
+    input. In the MLP three [T, I]: the activated gate, up and their product; or with adapters there what
+    `_adapted_mlp_bytes` says, if that is more. Eager attention also gives its scores to the layer, which holds them
+    to its end.
+
+    By hand, T = 10, H = 8, I = 16, bfloat16, no adapters: 10 x (4 x 8 + 3 x 16) x 2 = 1,600 B.
+    """
+    block, sizes = block_of(spec), element_bytes(spec)
+    values = batch.positions * architecture.intermediate_size
+    inner = 3 * block(values * linear_output_bytes(spec, autocast=autocast))
+    if spec.tuning is not Tuning.FULL:
+        inner = where(adapted, larger(inner, _adapted_mlp_bytes(spec, architecture, values, autocast=autocast)), inner)
+    hidden = batch.positions * architecture.hidden_size
+    embeddings, stream = block(hidden * sizes.weight), block(hidden * stream_bytes(spec, autocast=autocast))
+    mlp = embeddings + 3 * stream + inner + held_scores_bytes(spec, architecture, batch, autocast=autocast)
+    passing = scores_forward_bytes(spec, architecture, batch, autocast=autocast)
+    attention = embeddings + 2 * stream + query_side_bytes(spec, architecture, batch, autocast=autocast)
+    rotary = embeddings + 2 * stream + rotary_bytes(spec, architecture, batch, autocast=autocast)
+    return larger(mlp, rotary, where(passing > 0, attention + passing, 0))
+
+
+def rotary_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Truth) -> Count:
+    """What the rotary embedding of the queries holds: keys, values, and four tensors of queries.
+
+    The queries, their product with the cosine, their rotated halves, and the latters' product with the sine. The
+    products have the stream's type, as queries and keys have after a norm of their own.
+
+    By hand, T = 10, 2 query heads and 1 key head of 4 in bfloat16: 10 x (4 x 8 + 2 x 4) x 2 = 800 B.
+
+    Source: `apply_rotary_pos_emb` in transformers' models.
+    """
+    block, stream = block_of(spec), stream_bytes(spec, autocast=autocast)
+    given = linear_output_bytes(spec, autocast=autocast)
+    element = where(architecture.qk_norm, stream, given)
+    queries, keys = batch.positions * query_width(architecture), batch.positions * key_width(architecture)
+    rotated = block(queries * element) + 2 * block(queries * stream)
+    return rotated + block(queries * element) + block(keys * element) + block(keys * given)

@@ -1,0 +1,183 @@
+"""The LM head in training: logits, log-probabilities, and the gradients that begin there.
+
+Two ways: trl's fused head (`trl/kernels/chunked_logprob.py`, `add_fused_lm_head` in `trl/trainer/utils.py`), which
+makes logits a tile at a time, and trl 0.14.0's, which makes them all. N is `scored_tokens`.
+"""
+
+from dataclasses import dataclass
+
+from profiler.analytical.formulas.batch import Batch
+from profiler.analytical.formulas.quantities import Count, both, larger, smaller, where
+from profiler.analytical.formulas.rounding import Block, block_of, exact
+from profiler.analytical.formulas.trained import FLOAT32_BYTES, INT64_BYTES, element_bytes, trains_everything
+from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.weights import head_copy_bytes
+from profiler.domain.trial import Logprobs
+
+TOKEN_CHUNK = 4096
+"""Rows of a tile: `TOKEN_CHUNK_SIZE` in trl."""
+VOCABULARY_CHUNK = 32_768
+"""Columns of a tile: `_CHUNKED_LOGPROB_CHUNK_SIZE` in trl."""
+
+_FORWARD_STATISTICS = 7
+_SAVED_STATISTICS = 2
+_LOSS_TENSORS = 12
+"""[rows, C] float32 tensors of the loss that live until its backward: ratios, their clipped twins, masks, entropy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadBytes:
+    """Bytes of one stage of the head, by what they are."""
+
+    logits: Count = 0
+    """As wide as the vocabulary, or log-probabilities."""
+    activations: Count = 0
+    """Hidden states and their gradients."""
+    gradients: Count = 0
+    """Of the head's weight."""
+
+
+def tile_bytes(scored_tokens: Count, compute: Count) -> Count:
+    """The buffer of one tile of logits, [min(N, 4096), 32768]: always the full width, in the compute type.
+
+    By hand, N = 1,000 in bfloat16: 1,000 x 32,768 x 2 B = 65,536,000 B.
+    """
+    return smaller(scored_tokens, TOKEN_CHUNK) * VOCABULARY_CHUNK * compute
+
+
+def cast_chunk_bytes(
+    spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, chunks: int, columns: Count = VOCABULARY_CHUNK
+) -> Count:
+    """Copies that the fused head makes to compute in a narrower type: chunks of its weight, and a tile's hidden states.
+
+    0 where nothing is cast. By hand, one chunk, H = 8, N = 10, V = 100, float32 under autocast: (100 + 10) x 8 x 2 =
+    1,760 B.
+
+    Source: `_chunked_logprob` in trl's `chunked_logprob.py`, `.to(compute_dtype)`.
+    """
+    sizes = element_bytes(spec)
+    block, row = block_of(spec), architecture.hidden_size * sizes.compute
+    weight = chunks * block(smaller(architecture.vocab_size, columns) * row)
+    return where(sizes.autocast_casts, weight + block(smaller(batch.scored_tokens, TOKEN_CHUNK) * row), 0)
+
+
+def loss_bytes(batch: Batch, block: Block = exact) -> Count:
+    """Float32 [rows, C] tensors of the loss. An estimate of their number (`GRPOTrainer._compute_loss`)."""
+    return _LOSS_TENSORS * block(batch.rows * batch.completion_tokens * FLOAT32_BYTES)
+
+
+def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
+    """What the head keeps from forward until its backward.
+
+    Fused: the hidden states of the scored positions, [N, H], their targets and two float32 statistics each.
+    Full: each row's log-softmax, [C, V] in the output type; where the head is trained its input, [rows x (C + 1), H];
+    and its weight's copy, if autocast makes one.
+
+    By hand, full, 1 row, C = 10, V = 100, under autocast: 10 x 100 x 4 B = 4,000 B of logits.
+    """
+    sizes, block = element_bytes(spec), block_of(spec)
+    if spec.logprobs is Logprobs.FULL:
+        kept = block(batch.rows * (batch.completion_tokens + 1) * architecture.hidden_size * sizes.compute)
+        row = block(batch.completion_tokens * architecture.vocab_size * sizes.output)
+        return HeadBytes(
+            logits=batch.rows * row + loss_bytes(batch, block),
+            activations=(kept if trains_everything(spec) else 0) + head_copy_bytes(spec, architecture),
+        )
+    statistics = _SAVED_STATISTICS * block(batch.scored_tokens * FLOAT32_BYTES)
+    return HeadBytes(
+        logits=statistics + block(batch.scored_tokens * INT64_BYTES) + loss_bytes(batch, block),
+        activations=block(batch.scored_tokens * architecture.hidden_size * sizes.stream),
+    )
+
+
+def full_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """What `logprobs=full` makes as wide as the vocabulary, size by size, the most of each size at once.
+
+    Blocks of one size do not serve another (`timeline.reserved`): the logits of all rows, [rows, C + 1, V],
+    twice in the output type (the stacked gradients and their slice's), once in the compute type where that is another,
+    and the log-softmax of every row, [C, V].
+
+    By hand, 2 rows, C = 10, V = 100, under autocast: 2 x 2 x 11 x 100 x 4 + 2 x 11 x 100 x 2 + 2 x 10 x 100 x 4 =
+    30,000 B.
+    """
+    sizes, block = element_bytes(spec), block_of(spec)
+    whole = batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size
+    rows = batch.rows * block(batch.completion_tokens * architecture.vocab_size * sizes.output)
+    converted = where(spec.bf16, block(whole * sizes.compute), 0)
+    return 2 * block(whole * sizes.output) + converted + rows
+
+
+def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
+    """What the head's forward needs above what it keeps, at its highest.
+
+    Fused: one tile, seven float32 statistics a token, the last hidden states, [T, H], and where autocast
+    casts, a cast chunk of the head and the hidden states of a tile.
+    Full: the logits of C + 1 positions of all rows, in the output type, until the last row's log-softmax is taken.
+    """
+    sizes, block = element_bytes(spec), block_of(spec)
+    hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
+    if spec.logprobs is Logprobs.FULL:
+        logits = block(batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size * sizes.output)
+        return HeadBytes(logits=logits, activations=hidden)
+    statistics = _FORWARD_STATISTICS * block(FLOAT32_BYTES * batch.scored_tokens)
+    tile = block(tile_bytes(batch.scored_tokens, sizes.compute))
+    return HeadBytes(
+        logits=tile + statistics + cast_chunk_bytes(spec, architecture, batch, chunks=1), activations=hidden
+    )
+
+
+def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
+    """What the head's backward needs above what it kept, at its highest.
+
+    Fused: one tile; float32 gradients of the hidden states, [N, H], and of a trained head, [V, H], and both once more
+    in their own types as they are returned, if these are not float32. Where autocast casts the weights, two cast chunks
+    of the head, because the next is made before the last one goes; when gradients are returned only the last chunk is
+    left, so the peak is at one moment or the other.
+    Full: the gradients of the rows' logits replace their log-softmax one for one, then all are stacked, doubling; for a
+    single row the gradients of gather and of log-softmax stand beside it. Then the gradient in the compute type, and
+    that of a trained head.
+
+    By hand, fused, N = 10, H = 8, V = 100, bfloat16, trained: 10 x 8 x 6 = 480 B and 100 x 8 x 6 = 4,800 B, and the
+    tile of 655,360 B.
+    """
+    sizes, hidden, vocabulary = element_bytes(spec), architecture.hidden_size, architecture.vocab_size
+    trained, block = trains_everything(spec), block_of(spec)
+    if spec.logprobs is Logprobs.FULL:
+        one_row = block(batch.completion_tokens * vocabulary * sizes.output)
+        return HeadBytes(logits=larger(batch.rows, 2) * one_row)
+
+    values = batch.scored_tokens * hidden
+    weights = vocabulary * hidden if trained else 0
+    made = block(values * FLOAT32_BYTES)
+    returned = where(sizes.stream < FLOAT32_BYTES, block(values * sizes.stream), 0)
+    weights_made = block(weights * FLOAT32_BYTES)
+    weights_returned = where(sizes.weight < FLOAT32_BYTES, block(weights * sizes.weight), 0)
+    in_loop = cast_chunk_bytes(spec, architecture, batch, chunks=2)
+    last = cast_chunk_bytes(spec, architecture, batch, chunks=1, columns=(vocabulary - 1) % VOCABULARY_CHUNK + 1)
+    at_end = last + returned + weights_returned >= in_loop
+    return HeadBytes(
+        logits=block(tile_bytes(batch.scored_tokens, sizes.compute)) + where(at_end, last, in_loop),
+        activations=made + where(at_end, returned, 0),
+        gradients=weights_made + where(at_end, weights_returned, 0),
+    )
+
+
+def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
+    """What log-probabilities without gradient need at their highest.
+
+    Fused: as in training's forward, and the compacted hidden states. Full: the logits in the compute type, with the
+    copy of the head that made them (a trained float32 one's is in autocast's cache) or, where the types differ, once
+    more in the output type; or the latter with one row's log-softmax.
+    """
+    if spec.logprobs is not Logprobs.FULL:
+        scratch = head_forward_scratch(spec, architecture, batch)
+        compact = head_saved(spec, architecture, batch).activations
+        return HeadBytes(logits=scratch.logits, activations=scratch.activations + compact)
+    sizes, block = element_bytes(spec), block_of(spec)
+    values = batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size
+    converted = where(spec.bf16, block(values * sizes.compute), 0)
+    row = block(batch.completion_tokens * architecture.vocab_size * sizes.output)
+    hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
+    copied = where(both(trains_everything(spec), sizes.autocast_caches), 0, head_copy_bytes(spec, architecture))
+    product = block(values * sizes.compute) + copied
+    return HeadBytes(logits=larger(block(values * sizes.output) + larger(converted, row), product), activations=hidden)

@@ -1,0 +1,141 @@
+"""Parameters of a decoder, tensor by tensor: how many, of what shape, and which of them a LoRA adapter gets."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from profiler.analytical.formulas.quantities import Count, Truth, where
+from profiler.analytical.formulas.trial_keys import DecoderShape
+from profiler.domain.trial import ALL_LINEAR
+
+_FUSED_PROJECTIONS = ("phi3",)
+"""Model types whose q, k, v and whose gate, up are one matrix each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projection:
+    """A linear layer inside every decoder layer."""
+
+    name: str
+    in_features: Count
+    out_features: Count
+    has_bias: Truth = False
+
+    @property
+    def weights(self) -> Count:
+        """Elements of the weight matrix."""
+        return self.in_features * self.out_features
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorGroup:
+    """Parameters of the same shape."""
+
+    shape: tuple[Count, ...]
+    copies: Count
+    """How many there are; 0 where the model has none."""
+    is_embedding: bool = False
+    """An `nn.Embedding`'s weight (a tied LM head is the same parameter)."""
+
+    @property
+    def elements(self) -> Count:
+        """Elements of one of them."""
+        return prod(self.shape)
+
+    @property
+    def total(self) -> Count:
+        """Elements of all of them."""
+        return self.elements * self.copies
+
+
+def query_width(architecture: DecoderShape) -> Count:
+    """Width of all query heads together: heads x head_dim."""
+    return architecture.num_attention_heads * architecture.head_dim
+
+
+def key_width(architecture: DecoderShape) -> Count:
+    """Width of all key heads together, as of all value heads: key-value heads x head_dim."""
+    return architecture.num_key_value_heads * architecture.head_dim
+
+
+def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
+    """The linear layers of one decoder layer.
+
+    Source: `Qwen2Attention` and `Qwen2MLP` in transformers; Llama and Qwen3 have the same without biases.
+    """
+    hidden, inner = architecture.hidden_size, architecture.intermediate_size
+    query, key, bias = query_width(architecture), key_width(architecture), architecture.qkv_bias
+    output = Projection(name="o_proj", in_features=query, out_features=hidden)
+    down = Projection(name="down_proj", in_features=inner, out_features=hidden)
+    if architecture.model_type in _FUSED_PROJECTIONS:
+        return (
+            Projection(name="qkv_proj", in_features=hidden, out_features=query + 2 * key, has_bias=bias),
+            output,
+            Projection(name="gate_up_proj", in_features=hidden, out_features=2 * inner),
+            down,
+        )
+    return (
+        Projection(name="q_proj", in_features=hidden, out_features=query, has_bias=bias),
+        Projection(name="k_proj", in_features=hidden, out_features=key, has_bias=bias),
+        Projection(name="v_proj", in_features=hidden, out_features=key, has_bias=bias),
+        output,
+        Projection(name="gate_proj", in_features=hidden, out_features=inner),
+        Projection(name="up_proj", in_features=hidden, out_features=inner),
+        down,
+    )
+
+
+def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
+    """Every parameter of the model, a tied LM head counted once.
+
+    Does not hold for models with more than two norms a layer (Gemma 2 and 3) or norms over all heads at once (OLMo 2):
+    a few thousand elements a layer are missing.
+    """
+    layers, hidden = architecture.num_hidden_layers, architecture.hidden_size
+    groups = [TensorGroup(shape=(architecture.vocab_size, hidden), copies=1, is_embedding=True)]
+    for projection in projections(architecture):
+        groups.append(TensorGroup(shape=(projection.out_features, projection.in_features), copies=layers))
+        groups.append(TensorGroup(shape=(projection.out_features,), copies=where(projection.has_bias, layers, 0)))
+    groups.append(TensorGroup(shape=(hidden,), copies=2 * layers + 1))
+    groups.append(TensorGroup(shape=(architecture.head_dim,), copies=where(architecture.qk_norm, 2 * layers, 0)))
+    head = where(architecture.tie_word_embeddings, 0, 1)
+    groups.append(TensorGroup(shape=(architecture.vocab_size, hidden), copies=head))
+    return tuple(group for group in groups if not (isinstance(group.copies, int) and group.copies == 0))
+
+
+def parameter_count(architecture: DecoderShape) -> Count:
+    """Parameters of the model, tied ones once: the sum over `base_tensors`.
+
+    By hand, qwen2.5-0.5b: 151,936 x 896 + 24 x (896 x (896 + 128 + 128 + 896) + 1,152 + 3 x 896 x 4,864 + 2 x 896)
+    + 896 = 494,032,768.
+    """
+    return sum(group.total for group in base_tensors(architecture))
+
+
+def adapted_projections(architecture: DecoderShape, targets: Sequence[str]) -> tuple[Projection, ...]:
+    """The linear layers of one decoder layer that get an adapter: all of them for peft's word all-linear."""
+    everything = tuple(targets) == (ALL_LINEAR,)
+    return tuple(part for part in projections(architecture) if everything or part.name in targets)
+
+
+def lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]) -> tuple[TensorGroup, ...]:
+    """Every LoRA matrix: for a layer of shape [out, in], A is [rank, in] and B is [out, rank].
+
+    Source: peft's `LoraLayer.update_layer`; for `embed_tokens` and `lm_head` the same counts with vocabulary and width.
+    """
+    layers = architecture.num_hidden_layers
+    groups = [
+        TensorGroup(shape=shape, copies=layers)
+        for part in adapted_projections(architecture, targets)
+        for shape in ((rank, part.in_features), (part.out_features, rank))
+    ]
+    outside = sum(name in targets for name in ("embed_tokens", "lm_head"))
+    if outside:
+        groups.append(TensorGroup(shape=(rank, architecture.vocab_size), copies=outside))
+        groups.append(TensorGroup(shape=(architecture.hidden_size, rank), copies=outside))
+    return tuple(groups)
+
+
+def lora_parameter_count(architecture: DecoderShape, rank: Count, targets: Sequence[str]) -> Count:
+    """Parameters of the adapters: rank x (in + out) for each adapted layer."""
+    return sum(group.total for group in lora_tensors(architecture, rank, targets))

@@ -1,0 +1,76 @@
+"""The rollout by transformers' `generate`: the KV cache, its growth, and sampling."""
+
+from profiler.analytical.formulas.parameters import key_width
+from profiler.analytical.formulas.quantities import Count
+from profiler.analytical.formulas.rounding import Block, block_of, exact
+from profiler.analytical.formulas.trained import (
+    FLOAT32_BYTES,
+    computed_bytes,
+    element_bytes,
+    stream_bytes,
+    trains_everything,
+)
+from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+
+_SAMPLING_COPIES = 3
+
+
+def kv_element_bytes(spec: TrialKeys) -> Count:
+    """Bytes of one cached value.
+
+    The residual stream's type: with adapters `generate` goes around the forward that autocast wraps; under full
+    fine-tuning autocast makes keys narrower, but the rotary embedding widens them again, and the cache takes its type
+    from the keys. Float16 times the bfloat16 that autocast makes is float32.
+
+    By hand, float16 under autocast: full 4 B, LoRA 2 B.
+    """
+    return stream_bytes(spec, autocast=False)
+
+
+def kv_cache_bytes(
+    architecture: DecoderShape, *, sequences: Count, tokens: Count, element: Count, block: Block = exact
+) -> Count:
+    """Bytes of a KV cache in which every sequence has `tokens` tokens.
+
+    Per layer the cache holds K and V, each [sequences, kv_heads, tokens, head_dim]:
+
+        2 * layers * sequences * kv_heads * tokens * head_dim * element
+
+    By hand, qwen2.5-0.5b, 16 sequences, 1,041 tokens, bfloat16: 2 x 24 x 16 x 2 x 1,041 x 64 x 2 B = 204,668,928 B.
+
+    Source: the tensor shapes of transformers' `DynamicCache`. Not for a paged cache (vLLM) or sliding windows.
+    """
+    return 2 * architecture.num_hidden_layers * block(sequences * key_width(architecture) * tokens * element)
+
+
+def growth_copy_bytes(
+    architecture: DecoderShape, *, sequences: Count, tokens: Count, element: Count, block: Block = exact
+) -> Count:
+    """The keys of one layer once more: `torch.cat` makes the longer tensor before the shorter one goes.
+
+    By hand, as in `kv_cache_bytes`: 204,668,928 / 48 = 4,263,936 B.
+    """
+    return block(sequences * key_width(architecture) * tokens * element)
+
+
+def last_logits_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Logits while the LM head computes them: the product, and two float32 tensors of the token before.
+
+    Those are the scores and the softmax, which `_sample` in transformers still refers to.
+
+    By hand, 16 sequences, V = 151,936, under autocast: 16 x 151,936 x (2 + 2 x 4) B = 24,309,760 B.
+    """
+    block, values = block_of(spec), spec.generation_batch_size * architecture.vocab_size
+    return block(values * computed_bytes(spec, autocast=False)) + 2 * block(values * FLOAT32_BYTES)
+
+
+def sampling_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Drawing one token for every sequence: the last position's logits, [sequences, V], four times.
+
+    The model's output; its float32 copy (`_sample`); the softmax; and the noise that `torch.multinomial` divides by.
+    By hand, 16 sequences, V = 151,936, under autocast: 16 x 151,936 x 16 B = 38,895,616 B.
+    """
+    sizes = element_bytes(spec)
+    output = sizes.output if trains_everything(spec) else sizes.weight
+    block, values = block_of(spec), spec.generation_batch_size * architecture.vocab_size
+    return block(values * output) + _SAMPLING_COPIES * block(values * FLOAT32_BYTES)

@@ -1,0 +1,88 @@
+"""What the formulas ask of a trial and of a model: by attribute, so that a column of trials serves as well as one.
+
+`TrialSpec` and `Architecture` fit as they are. `profiler.analytical.many` makes objects of the same form whose numbers
+are arrays. What decides which formula applies (tuning, log-probs, attention, checkpointing, names of modules) is one
+value in either case.
+"""
+
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from profiler.analytical.formulas.quantities import Coded, Count, Truth
+from profiler.domain.optimizers import Optimizer
+from profiler.domain.trial import Attention, Dtype, Lengths, Logprobs, Rollout, Tuning
+
+
+class TrialKeys(Protocol):
+    """The keys of a trial that decide memory; meanings in `TrialSpec`."""
+
+    @property
+    def tuning(self) -> Tuning: ...  # noqa: D102
+    @property
+    def logprobs(self) -> Logprobs: ...  # noqa: D102
+    @property
+    def attn_implementation(self) -> Attention: ...  # noqa: D102
+    @property
+    def gradient_checkpointing(self) -> bool: ...  # noqa: D102
+    @property
+    def lora_target_modules(self) -> tuple[str, ...] | None: ...  # noqa: D102
+    @property
+    def gpu(self) -> str | Coded[str | None] | None: ...  # noqa: D102
+    @property
+    def optim(self) -> Optimizer | Coded[Optimizer]: ...  # noqa: D102
+    @property
+    def dtype(self) -> Dtype | Coded[Dtype]: ...  # noqa: D102
+    @property
+    def lengths(self) -> Lengths | Coded[Lengths]: ...  # noqa: D102
+    @property
+    def rollout(self) -> Rollout | Coded[Rollout]: ...  # noqa: D102
+    @property
+    def alloc_conf(self) -> str | Coded[str]: ...  # noqa: D102
+    @property
+    def bf16(self) -> Truth: ...  # noqa: D102
+    @property
+    def beta(self) -> float | NDArray[Any]: ...  # noqa: D102
+    @property
+    def lora_rank(self) -> Count | None: ...  # noqa: D102
+    @property
+    def max_prompt_length(self) -> Count: ...  # noqa: D102
+    @property
+    def max_completion_length(self) -> Count: ...  # noqa: D102
+    @property
+    def per_device_train_batch_size(self) -> Count: ...  # noqa: D102
+    @property
+    def gradient_accumulation_steps(self) -> Count: ...  # noqa: D102
+    @property
+    def steps_per_generation(self) -> Count: ...  # noqa: D102
+    @property
+    def generation_batch_size(self) -> Count: ...  # noqa: D102
+    @property
+    def steps(self) -> Count: ...  # noqa: D102
+
+
+class DecoderShape(Protocol):
+    """The shape of a model; meanings in `Architecture`."""
+
+    @property
+    def model_type(self) -> str: ...  # noqa: D102
+    @property
+    def vocab_size(self) -> Count: ...  # noqa: D102
+    @property
+    def hidden_size(self) -> Count: ...  # noqa: D102
+    @property
+    def intermediate_size(self) -> Count: ...  # noqa: D102
+    @property
+    def num_hidden_layers(self) -> Count: ...  # noqa: D102
+    @property
+    def num_attention_heads(self) -> Count: ...  # noqa: D102
+    @property
+    def num_key_value_heads(self) -> Count: ...  # noqa: D102
+    @property
+    def head_dim(self) -> Count: ...  # noqa: D102
+    @property
+    def tie_word_embeddings(self) -> Truth: ...  # noqa: D102
+    @property
+    def qkv_bias(self) -> Truth: ...  # noqa: D102
+    @property
+    def qk_norm(self) -> Truth: ...  # noqa: D102

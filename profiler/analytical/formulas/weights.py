@@ -1,0 +1,176 @@
+"""Bytes of the models themselves: weights, a separate reference model, adapters."""
+
+from collections.abc import Sequence
+
+from profiler.analytical.formulas.parameters import TensorGroup, base_tensors, lora_tensors, projections
+from profiler.analytical.formulas.quantities import Count, Truth, both, larger, where, whole_units
+from profiler.analytical.formulas.rounding import Block, block_of, exact
+from profiler.analytical.formulas.trained import FLOAT32_BYTES, element_bytes, lora_rank, trains_everything
+from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.trial import Logprobs, Tuning
+
+_NF4_BLOCK = 64
+_ABSMAX_BLOCK = 256
+_NF4_CODE_VALUES = 16
+_ABSMAX_CODE_VALUES = 256
+
+
+def rope_buffer_bytes(architecture: DecoderShape) -> Count:
+    """The rotary embedding's two float32 buffers of head_dim / 2 values: `inv_freq` and its original."""
+    return 2 * (architecture.head_dim // 2) * FLOAT32_BYTES
+
+
+def nf4_bytes(elements: Count, block: Block = exact) -> Count:
+    """Bytes of one matrix in nf4 with double quantisation, its quantisation state included.
+
+    Two values a byte; a scale in 8 bits for each block of 64; a float32 scale for each 256 of those; the two code
+    tables (16 and 256 float32) and the offset. By hand, 64 x 256 = 16,384 values: 8,192 + 256 + 4 + 64 + 1,024 + 4.
+
+    Source: `quantize_4bit` in bitsandbytes' `functional.py`, block size 64, `compress_statistics=True`.
+    """
+    blocks = whole_units(elements, _NF4_BLOCK)
+    scales_of_scales = whole_units(blocks, _ABSMAX_BLOCK)
+    tables = _NF4_CODE_VALUES + _ABSMAX_CODE_VALUES + 1
+    packed = block(whole_units(elements, 2)) + block(blocks)
+    return packed + block(FLOAT32_BYTES * scales_of_scales) + FLOAT32_BYTES * tables
+
+
+def weights_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Bytes of the policy's parameters and buffers, adapters apart.
+
+    With `qlora` the linear layers of the decoder are in nf4; embeddings, LM head, norms and biases keep `dtype`.
+    """
+    whole = _model_bytes(spec, architecture)
+    if spec.tuning is not Tuning.QLORA:
+        return whole
+    block, element = block_of(spec), element_bytes(spec).weight
+    layer = projections(architecture)
+    unpacked = sum(block(part.weights * element) for part in layer)
+    packed = sum(nf4_bytes(part.weights, block) for part in layer)
+    return whole + (packed - unpacked) * architecture.num_hidden_layers
+
+
+def _model_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Parameters in `dtype`, and buffers."""
+    parameters = _tensors_bytes(spec, base_tensors(architecture), element_bytes(spec).weight)
+    return parameters + rope_buffer_bytes(architecture)
+
+
+def _tensors_bytes(spec: TrialKeys, tensors: Sequence[TensorGroup], element: Count) -> Count:
+    """Bytes of `tensors` with `element` bytes per value."""
+    block = block_of(spec)
+    return sum(group.copies * block(group.elements * element) for group in tensors)
+
+
+def keeps_reference_model(spec: TrialKeys) -> Truth:
+    """Whether a second model stays (`TrialSpec.keeps_reference_model`, for columns too)."""
+    return both(spec.beta != 0.0, trains_everything(spec))
+
+
+def reference_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Bytes of a separate reference model, in the policy's type; 0 where there is none.
+
+    trl makes one for `beta` > 0 unless an adapter can be switched off.
+    """
+    return where(keeps_reference_model(spec), _model_bytes(spec, architecture), 0)
+
+
+def adapter_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Bytes of the LoRA matrices."""
+    if spec.tuning is Tuning.FULL:
+        return 0
+    return _tensors_bytes(spec, _lora_tensors(spec, architecture), element_bytes(spec).adapter)
+
+
+def _lora_tensors(spec: TrialKeys, architecture: DecoderShape) -> Sequence[TensorGroup]:
+    return lora_tensors(architecture, lora_rank(spec), spec.lora_target_modules or ())
+
+
+def autocast_cache_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Copies of weights that autocast makes during one forward and holds until its end.
+
+    Every linear layer's weight that is not bfloat16 is cast once: trained ones of float32 are kept in autocast's cache,
+    others by the matrix product that saves them for backward. Adapters in float32 always are. The LM head is cast a
+    tile at a time by the fused log-probabilities, so it is not in here.
+
+    With checkpointing copies outside the cache are not kept: see `autocast_forward_bytes`.
+
+    By hand, qwen2.5-0.5b with LoRA of rank 16 on all linear layers: 8,798,208 x 2 B = 17,596,416 B.
+    """
+    sizes = element_bytes(spec)
+    copied: Count = 0
+    if spec.tuning is not Tuning.QLORA:
+        block = block_of(spec)
+        layer = sum(block(part.weights * sizes.compute) for part in projections(architecture))
+        copied = where(sizes.autocast_casts, layer * architecture.num_hidden_layers, 0)
+    return copied + _adapter_casts(spec, architecture)
+
+
+def autocast_forward_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Copies of weights at the end of a training forward: the cache of `autocast_cache_bytes`.
+
+    Only float32 that requires a gradient is in autocast's cache. Another copy, of a frozen or a float16 weight, lives
+    as long as autograd saves it, and under checkpointing nothing of the first forward is saved: there one copy at a
+    time remains, the largest.
+
+    By hand, qwen2.5-0.5b in float32 with LoRA of rank 16 and checkpointing: 8,798,208 x 2 B for the adapters and
+    896 x 4,864 x 2 B for the largest matrix, 26,312,704 B.
+    """
+    sizes = element_bytes(spec)
+    cached = autocast_cache_bytes(spec, architecture)
+    if not spec.gradient_checkpointing:
+        return cached
+    adapters = _adapter_casts(spec, architecture)
+    if spec.tuning is Tuning.QLORA:
+        return adapters
+    largest = larger(0, *(part.weights for part in projections(architecture)))
+    one = adapters + where(sizes.autocast_casts, block_of(spec)(largest * sizes.compute), 0)
+    return where(sizes.autocast_caches, cached, one) if trains_everything(spec) else one
+
+
+def autocast_scoring_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Copies that autocast keeps while the policy scores without gradient: of what is trained, as in its cache.
+
+    The copy of a frozen weight, or of one in float16, goes with its product. By hand, as in `autocast_cache_bytes`:
+    17,596,416 B.
+    """
+    if trains_everything(spec):
+        copies = autocast_cache_bytes(spec, architecture) + head_copy_bytes(spec, architecture)
+        return where(element_bytes(spec).autocast_caches, copies, 0)
+    return _adapter_casts(spec, architecture)
+
+
+def head_cast_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """The whole LM head in the type that autocast computes in; 0 where weights have that type.
+
+    By hand, H = 8, V = 100, float32 under autocast: 100 x 8 x 2 = 1,600 B.
+    """
+    sizes = element_bytes(spec)
+    head = block_of(spec)(architecture.vocab_size * architecture.hidden_size * sizes.compute)
+    return where(sizes.autocast_casts, head, 0)
+
+
+def head_copy_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """The copy of the LM head that `logprobs=full` makes under autocast, and that its product saves for its backward.
+
+    Frozen or trained. The fused head casts a chunk at a time (`cast_chunk_bytes`), and keeps none: 0. By hand, as in
+    `head_cast_bytes`: 1,600 B.
+    """
+    return head_cast_bytes(spec, architecture) if spec.logprobs is Logprobs.FULL else 0
+
+
+def _adapter_casts(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Float32 adapters in the type that is computed in."""
+    if spec.tuning is not Tuning.LORA:
+        return 0
+    casts = _tensors_bytes(spec, _lora_tensors(spec, architecture), element_bytes(spec).compute)
+    return where(spec.bf16, casts, 0)
+
+
+def autocast_weight_copy_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Those of the copies that backward still has: all of them, or with checkpointing one layer's, made anew.
+
+    By hand, as in `autocast_cache_bytes` with checkpointing: 17,596,416 / 24 = 733,184 B.
+    """
+    kept = autocast_cache_bytes(spec, architecture)
+    return kept // architecture.num_hidden_layers if spec.gradient_checkpointing else kept

@@ -1,0 +1,203 @@
+"""A verl job, phase by phase, on one GPU: what is at work, and what waits beside it unless it is offloaded."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from profiler.analytical.formulas.parameters import parameter_count
+from profiler.analytical.sharded.one_gpu import (
+    critic_count,
+    engine_weights_bytes,
+    forward_bytes,
+    gathered_bytes,
+    kept_gradients_bytes,
+    kept_weights_bytes,
+    kv_demand_bytes,
+    layer_backward_bytes,
+    layer_parameters,
+    logits_bytes,
+    optimizer_bytes,
+    outside_parameters,
+    pool_bytes,
+    stack_bytes,
+    trained_count,
+    unreduced_gradients_bytes,
+)
+from profiler.domain.architecture import Architecture
+from profiler.domain.gpu import Gpu
+from profiler.domain.verl import TrainedModel, VerlJob
+
+
+class Component(StrEnum):
+    """What the bytes of a sharded job are."""
+
+    ACTOR = "actor weights"
+    ACTOR_GRADIENTS = "actor gradients"
+    ACTOR_STATE = "actor optimizer"
+    REFERENCE = "reference"
+    CRITIC = "critic weights"
+    CRITIC_GRADIENTS = "critic gradients"
+    CRITIC_STATE = "critic optimizer"
+    GATHERED = "gathered"
+    ACTIVATIONS = "activations"
+    LOGITS = "logits"
+    POOL = "rollout pool"
+
+
+class VerlPhase(StrEnum):
+    """What a GPU of the job is doing, in the order of a step."""
+
+    ROLLOUT = "rollout"
+    LOG_PROB = "log-prob"
+    REFERENCE = "reference"
+    UPDATE_CRITIC = "critic"
+    UPDATE_ACTOR = "actor"
+
+
+Parts = Mapping[Component, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerlEstimate:
+    """Memory of one GPU. Estimated, not yet measured; NCCL and the CUDA context are not in here."""
+
+    job: VerlJob
+    gpu: Gpu
+    phases: Mapping[VerlPhase, Parts]
+    engine_weights_bytes: int
+    """Inside the pool."""
+    kv_demand_bytes: int
+    """What a KV cache for every sequence at once would take of the pool."""
+
+    @property
+    def peak_phase(self) -> VerlPhase:
+        """The phase that needs most."""
+        return max(self.phases, key=lambda phase: sum(self.phases[phase].values()))
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of the largest phase: the phases' needs are never added up."""
+        return sum(self.phases[self.peak_phase].values())
+
+    @property
+    def training_peak_bytes(self) -> int:
+        """Of the largest phase but the rollout, whose pool is what the user set and not what the job needs."""
+        return max(sum(parts.values()) for phase, parts in self.phases.items() if phase is not VerlPhase.ROLLOUT)
+
+
+def verl_estimate(job: VerlJob, architecture: Architecture, gpu: Gpu) -> VerlEstimate:
+    """What one GPU of `job` holds in each phase."""
+    phases: dict[VerlPhase, Parts] = {
+        VerlPhase.ROLLOUT: _phase(job, architecture, {Component.POOL: pool_bytes(job, gpu.memory_bytes)}, at_work=None),
+        VerlPhase.LOG_PROB: _phase(job, architecture, _log_prob(job, architecture), at_work=Component.ACTOR),
+        VerlPhase.UPDATE_ACTOR: _phase(job, architecture, _update(job, architecture), at_work=Component.ACTOR_STATE),
+    }
+    if job.has_reference:
+        reference = _log_prob(job, architecture)
+        phases[VerlPhase.REFERENCE] = _phase(job, architecture, reference, at_work=Component.REFERENCE)
+    if job.critic is not None:
+        critic = _update_critic(job, architecture, job.critic)
+        phases[VerlPhase.UPDATE_CRITIC] = _phase(job, architecture, critic, at_work=Component.CRITIC_STATE)
+    if not job.free_cache_engine:
+        # An engine that never sleeps keeps its pool.
+        pool = {Component.POOL: pool_bytes(job, gpu.memory_bytes)}
+        phases = {phase: {**parts, **pool} for phase, parts in phases.items()}
+    return VerlEstimate(
+        job=job,
+        gpu=gpu,
+        phases={phase: phases[phase] for phase in VerlPhase if phase in phases},
+        engine_weights_bytes=engine_weights_bytes(job, architecture),
+        kv_demand_bytes=kv_demand_bytes(job, architecture),
+    )
+
+
+def _phase(job: VerlJob, architecture: Architecture, passing: Parts, *, at_work: Component | None) -> Parts:
+    """What waits on the GPU in any phase, what is brought there to work, and `passing`."""
+    kept = {**_kept(job, architecture, at_work), **passing}
+    return {component: kept[component] for component in Component if kept.get(component)}
+
+
+def _kept(job: VerlJob, architecture: Architecture, at_work: Component | None) -> dict[Component, int]:
+    """Models on the GPU: those that are not offloaded, and those that verl loads back for the phase.
+
+    Source: `load_fsdp_model_to_gpu` and `load_fsdp_optimizer` at the beginning of verl's `update_actor`: offloading
+    frees a GPU for the other phases and not for the model's own update. FSDP2's `offload_policy` does.
+    """
+    whole = int(parameter_count(architecture))
+    actor, critic = job.actor, job.critic
+    found = {}
+    works = at_work in (Component.ACTOR, Component.ACTOR_STATE)
+    if not actor.offload_policy and (works or not actor.param_offload):
+        found[Component.ACTOR] = kept_weights_bytes(job, whole, actor.weight_bytes)
+    if not actor.offload_policy and (at_work is Component.ACTOR_STATE or not actor.optimizer_offload):
+        found[Component.ACTOR_STATE] = optimizer_bytes(job, trained_count(job, architecture), actor.weight_bytes)
+    # A reference that is offloaded streams its layers through `gathered`; with LoRA it is the actor without adapters.
+    if job.has_reference and not job.lora_rank and not job.ref_param_offload:
+        found[Component.REFERENCE] = kept_weights_bytes(job, whole, 2)
+    if critic is not None:
+        count = critic_count(architecture)
+        is_training = at_work is Component.CRITIC_STATE
+        if not critic.offload_policy and (is_training or not critic.param_offload):
+            found[Component.CRITIC] = kept_weights_bytes(job, count, critic.weight_bytes)
+        if not critic.offload_policy and (is_training or not critic.optimizer_offload):
+            found[Component.CRITIC_STATE] = optimizer_bytes(job, count, critic.weight_bytes)
+    return found
+
+
+def _log_prob(job: VerlJob, architecture: Architecture) -> Parts:
+    tokens = job.log_prob_max_tokens
+    return {
+        Component.GATHERED: gathered_bytes(job, architecture, training=False),
+        Component.ACTIVATIONS: forward_bytes(architecture, tokens) // job.tensor_model_parallel_size,
+        Component.LOGITS: logits_bytes(job, architecture, tokens, training=False),
+    }
+
+
+def _update(job: VerlJob, architecture: Architecture) -> Parts:
+    return _largest_moment(
+        job,
+        architecture,
+        job.actor,
+        trained=trained_count(job, architecture),
+        logits=logits_bytes(job, architecture, job.actor.max_tokens, training=True),
+        gradients=Component.ACTOR_GRADIENTS,
+    )
+
+
+def _update_critic(job: VerlJob, architecture: Architecture, critic: TrainedModel) -> Parts:
+    return _largest_moment(
+        job,
+        architecture,
+        critic,
+        trained=critic_count(architecture),
+        logits=0,
+        gradients=Component.CRITIC_GRADIENTS,
+    )
+
+
+def _largest_moment(
+    job: VerlJob,
+    architecture: Architecture,
+    model: TrainedModel,
+    *,
+    trained: int,
+    logits: int,
+    gradients: Component,
+) -> Parts:
+    """The largest of three moments of a backward, gradients of earlier micro-batches standing.
+
+    At the head, with its gradient fresh; in the last layer, whose gradients are reduced while the head's wait; and at
+    the end, when those of what no layer holds are reduced.
+    """
+    kept = 0 if model.offload_policy else kept_gradients_bytes(job, trained, model.weight_bytes)
+    stack, outside = stack_bytes(job, architecture, model), outside_parameters(architecture)
+    waiting = unreduced_gradients_bytes(job, outside, reducing=False)
+    layer = unreduced_gradients_bytes(job, layer_parameters(architecture), reducing=True)
+    at_head: Parts = {gradients: kept + waiting, Component.ACTIVATIONS: stack, Component.LOGITS: logits}
+    in_layer: Parts = {
+        gradients: kept + waiting + layer,
+        Component.ACTIVATIONS: stack + layer_backward_bytes(job, architecture, model),
+    }
+    at_end: Parts = {gradients: kept + unreduced_gradients_bytes(job, outside, reducing=True)}
+    largest = max((at_head, in_layer, at_end), key=lambda moment: sum(moment.values()))
+    return {**largest, Component.GATHERED: gathered_bytes(job, architecture, training=True)}

@@ -1,0 +1,30 @@
+"""`torch.cuda.empty_cache` on the simulated GPU: the model of the allocator gives back its cache where a program asks.
+
+transformers' trainer asks for it through accelerate when training begins (`Accelerator.free_memory`). On a card that
+gives back what loading left in the cache, so that the rollout begins without it.
+"""
+
+import gc
+from contextlib import AbstractContextManager
+
+import torch
+from accelerate.utils import memory as accelerate_memory
+
+from profiler.simulation.tracing.patches import patched
+from profiler.simulation.tracing.recorder import Recorder
+
+
+def emptied_cache(recorder: Recorder) -> AbstractContextManager[None]:
+    """While active, emptying the cache of a CUDA device is recorded."""
+
+    def empty_cache() -> None:
+        recorder.trace.empty_cache()
+
+    def clear_device_cache(garbage_collection: bool = False) -> None:
+        if garbage_collection:
+            gc.collect()
+        empty_cache()
+
+    return patched(
+        [(torch.cuda, "empty_cache", empty_cache), (accelerate_memory, "clear_device_cache", clear_device_cache)]
+    )

@@ -1,0 +1,77 @@
+"""trl's fused LM head on the simulated GPU: the Triton path, with kernels that compute nothing.
+
+The only file that touches `trl.kernels`; a test tells when its names move. The kernels allocate nothing of their own:
+what the fused head allocates, trl's own Python code allocates around them.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from trl.kernels import chunked_logprob
+from trl.trainer import utils as trl_utils
+
+from profiler.domain.errors import UnsupportedTrialError
+from profiler.domain.gpu import Chip
+from profiler.domain.memory import Category
+from profiler.simulation.cuda.libraries import CublasWorkspaces
+from profiler.simulation.tracing.patches import patched
+from profiler.simulation.tracing.recorder import Recorder
+
+
+class _Launch:
+    """A compiled Triton kernel: `kernel[grid](...)`."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+_WIDE_PRODUCTS = (8, 0)
+"""The compute capability from which torch multiplies bfloat16 into float32 (`gemm_internal_cublas_bfloat16`)."""
+
+
+def _accumulated(
+    workspaces: CublasWorkspaces, chip: Chip
+) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]:
+    """`acc += a @ b` in float32: on CUDA one cuBLAS call into `acc`, nothing else."""
+
+    def accumulate(acc: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+        if a.dtype is torch.bfloat16 and chip.compute_capability < _WIDE_PRODUCTS:
+            raise UnsupportedTrialError(
+                "trl's fused LM head multiplies bfloat16 into float32 in backward, which torch cannot do on compute "
+                "capability below 8.0; use logprobs=full, or dtype=float16 with bf16=false"
+            )
+        workspaces.product()
+
+    return accumulate
+
+
+def _attributed(function: Any, recorder: Recorder) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with recorder.attributed(Category.LOGITS, "trl's fused LM head"):
+            return function(*args, **kwargs)
+
+    return run
+
+
+def triton_path(recorder: Recorder, workspaces: CublasWorkspaces, chip: Chip) -> AbstractContextManager[None]:
+    """While active, trl scores tokens as it does on a CUDA device with `chip`."""
+    head = chunked_logprob.ChunkedLogProbFunction
+    return patched(
+        [
+            (chunked_logprob, "_use_triton", _is_gpu),
+            (trl_utils, "_use_triton", _is_gpu),
+            (chunked_logprob, "_forward_kernel", _Launch()),
+            (chunked_logprob, "_backward_kernel", _Launch()),
+            (chunked_logprob, "_addmm_fp32", _accumulated(workspaces, chip)),
+            (chunked_logprob, "triton", SimpleNamespace(cdiv=lambda a, b: -(-a // b))),
+            (head, "forward", staticmethod(_attributed(head.forward, recorder))),
+            (head, "backward", staticmethod(_attributed(head.backward, recorder))),
+        ]
+    )
+
+
+def _is_gpu(device: torch.device) -> bool:
+    return device.type == "meta"

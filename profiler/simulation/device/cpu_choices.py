@@ -1,0 +1,125 @@
+"""A simulation told to choose as torch does on the CPU, so that it can be held against a run on the CPU for real.
+
+What differs from CUDA is switched here in one place: the attention kernel, autocast's lists, the optimizers' paths and
+trl's LM head. What CPU kernels take inside one operation is not here; the test that compares names it, with its bytes.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch.optim import optimizer as torch_optimizer
+from torch.utils import _foreach_utils
+from torch.utils._python_dispatch import _disable_current_modes
+from trl.kernels import chunked_logprob
+
+from profiler.domain.memory import Category
+from profiler.simulation.cuda.autocast import AUTOCAST_OPERATIONS, LOWER_PRECISION, autocast_on_meta
+from profiler.simulation.tracing.patches import patched
+from profiler.simulation.tracing.recorder import Recorder
+
+_FLASH = 1
+"""torch's number of the flash kernel (`sdp::SDPBackend`)."""
+
+
+class Choices(StrEnum):
+    """Whose choices the simulated device makes."""
+
+    CUDA = "cuda"
+    CPU = "cpu"
+    """For checks against a real run on the CPU only."""
+
+
+@contextmanager
+def cpu_choices(recorder: Recorder) -> Iterator[None]:
+    """While active, `meta` chooses kernels as the CPU does: in place of everything that chooses as CUDA does."""
+    with ExitStack() as stack:
+        stack.enter_context(_cpu_optimizers())
+        stack.enter_context(_attributed_head(recorder))
+        attention = {"scaled_dot_product_attention": _attend}
+        stack.enter_context(autocast_on_meta(attention, stands_for="cpu", untouched=_not_autocast()))
+        yield
+
+
+def _cpu_optimizers() -> AbstractContextManager[None]:
+    """Fused where it is asked for; foreach never by default, but gradient clipping takes it, as on the CPU."""
+
+    def with_meta(supported: Callable[[], list[str]]) -> Callable[[], list[str]]:
+        return lambda: [*supported(), "meta"]
+
+    fused, foreach = "_get_fused_kernels_supported_devices", "_get_foreach_kernels_supported_devices"
+    return patched(
+        [
+            (torch_optimizer, fused, with_meta(getattr(torch_optimizer, fused))),
+            (_foreach_utils, foreach, with_meta(getattr(_foreach_utils, foreach))),
+        ]
+    )
+
+
+def _attributed_head(recorder: Recorder) -> AbstractContextManager[None]:
+    """The path of trl's LM head without Triton: uncompacted, with float32 copies. Only its memory is attributed."""
+    head = chunked_logprob.ChunkedLogProbFunction
+
+    def attributed(function: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with recorder.attributed(Category.LOGITS, "trl's fused LM head"):
+                return function(*args, **kwargs)
+
+        return staticmethod(run)
+
+    return patched([(head, name, attributed(getattr(head, name))) for name in ("forward", "backward")])
+
+
+def _not_autocast() -> frozenset[str]:
+    """Operations that autocast changes on CUDA and leaves alone on the CPU, as the installed torch has registered them.
+
+    Those of lower precision are kept: what is not in the CPU's list (einsum) is made of operations that are.
+    """
+    registered = torch._C._dispatch_has_kernel_for_dispatch_key
+    return frozenset(
+        name
+        for name in AUTOCAST_OPERATIONS
+        if name not in LOWER_PRECISION and not registered(f"aten::{name}", "AutocastCPU")
+    )
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """`aten::scaled_dot_product_attention` by the kernel that torch itself chooses for CPU tensors of these shapes."""
+    with _disable_current_modes():
+        chosen = torch._fused_sdp_choice(
+            _like(query),
+            _like(key),
+            _like(value),
+            None if attn_mask is None else _like(attn_mask),
+            dropout_p,
+            is_causal,
+            enable_gqa=enable_gqa,
+        )
+    if chosen != _FLASH or query.device.type != "meta":
+        return torch.ops.aten.scaled_dot_product_attention.default(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        blocked = torch.full((), float("-inf"), dtype=query.dtype, device=query.device)
+        attn_mask = torch.where(attn_mask, 0.0, blocked)
+    output: torch.Tensor = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
+        query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+    )[0]
+    return output
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    """A CPU tensor of the same shape, strides and type."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")

@@ -1,0 +1,27 @@
+"""Calls by which the host makes or reads tensors of the simulated GPU without an operation to intercept."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from profiler.simulation.tracing.host_values import on_host
+from profiler.simulation.tracing.patches import patched
+
+
+def host_calls() -> AbstractContextManager[None]:
+    """While active, `torch.tensor` keeps the values it is given and `.tolist()` finds them."""
+    make, as_list = torch.tensor, torch.Tensor.tolist
+
+    def tensor(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        device = kwargs.get("device")
+        if device is None or torch.device(device).type != "meta":
+            return make(data, *args, **kwargs)
+        requires_grad = kwargs.pop("requires_grad", False)
+        placed = make(data, *args, **(kwargs | {"device": "cpu"})).to("meta")
+        return placed.requires_grad_() if requires_grad else placed
+
+    def tolist(self: torch.Tensor) -> Any:
+        return as_list(on_host(self) if self.device.type == "meta" else self)
+
+    return patched([(torch, "tensor", tensor), (torch.Tensor, "tolist", tolist)])

@@ -1,0 +1,407 @@
+"""The simulated GPU: a dispatch mode under which `meta` tensors are recorded as memory of a card."""
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from profiler.domain.errors import UnsupportedTrialError
+from profiler.domain.gpu import Chip
+from profiler.domain.memory import Category
+from profiler.simulation.cuda.kernel_scratch import KernelScratch, Scratch
+from profiler.simulation.cuda.libraries import CublasWorkspaces
+from profiler.simulation.device.op_cache import Plan, follow, make_plan, signature
+from profiler.simulation.tracing.host_values import MOST_ELEMENTS, forget, known, on_host, set_known, stated
+from profiler.simulation.tracing.in_place import IN_PLACE, holders_of_a_sum, without_a_mode
+from profiler.simulation.tracing.recorder import Recorder
+
+aten = torch.ops.aten
+META = torch.device("meta")
+
+SAMPLED_TOKEN = 2
+"""What sampling from unknown probabilities gives. Memory does not depend on it."""
+
+
+class UnsupportedOperationError(UnsupportedTrialError):
+    """The simulation does not know what an operation makes."""
+
+
+_VIEWS = frozenset(
+    id(operation)
+    for operation in (
+        aten.view.default,
+        aten._unsafe_view.default,
+        aten.t.default,
+        aten.transpose.int,
+        aten.detach.default,
+        aten.slice.Tensor,
+        aten.unsqueeze.default,
+        aten.expand.default,
+    )
+)
+"""Operations that give another view of their first argument, and never take memory."""
+
+_PRODUCTS = frozenset(
+    id(operation)
+    for operation in (
+        aten.mm.default,
+        aten.addmm.default,
+        aten.addmm_.default,
+        aten.bmm.default,
+        aten.baddbmm.default,
+        aten.baddbmm_.default,
+        aten.addbmm.default,
+        aten.mv.default,
+        aten.addmv.default,
+        aten.dot.default,
+    )
+)
+"""Operations that ask cuBLAS."""
+
+_Sizes = tuple[KernelScratch, Mapping[Chip, KernelScratch]]
+"""What an operation takes on the chip that is simulated, and on the others."""
+
+Handler = Callable[["SimulatedGpu", tuple[Any, ...], dict[str, Any]], Any]
+
+
+class SimulatedGpu(TorchDispatchMode):
+    """While active, every operation with a `meta` tensor runs on the simulated GPU; operations on the CPU run for real.
+
+    Moving a CPU tensor to `meta` allocates on the card and keeps its value beside it (`known_values`). The other way
+    gives the known value, or a stated one.
+
+    Args:
+        recorder: Keeps the trace.
+        chip: The chip that is simulated.
+        others: Chips that the run is to answer for too.
+        scratch: What kernels take inside an operation (`KERNEL_SCRATCH` for CUDA).
+        workspaces: What cuBLAS takes at the first product of a thread; None for nothing.
+        made_last_first: Operations that make their last result first on CUDA.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        *,
+        chip: Chip | None = None,
+        others: Collection[Chip] = (),
+        scratch: Mapping[Any, Scratch] | None = None,
+        workspaces: CublasWorkspaces | None = None,
+        made_last_first: Collection[Any] = (),
+    ) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self._chip, self._others = chip, tuple(others)
+        self._workspaces = workspaces
+        self._sizes: dict[Hashable, _Sizes] = {}
+        # By identity: ATen's operations live as long as the process and hash slowly.
+        self._scratch = {id(operation): takes for operation, takes in (scratch or {}).items()}
+        self._made_last_first = frozenset(id(operation) for operation in made_last_first)
+        self._plans: dict[Hashable, Plan | None] = {}
+        holders_of_a_sum()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # torch wraps each call of a mode's handler to keep its compiler away; nothing is compiled here.
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one operation."""
+        kwargs = kwargs or {}
+        self.recorder.operation = func
+        handler = _HANDLER_OF.get(id(func))
+        if handler is not None:
+            return handler(self, args, kwargs)
+        return self.run(func, args, kwargs)
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one operation without regard to handlers of its own."""
+        if id(func) in _VIEWS and args[0].is_meta and known(args[0]) is None:
+            # Half of all operations: nothing to make, to remember or to know.
+            return func(*args, **kwargs)
+        key, tensors = signature(func, args, kwargs)
+        on_device = sum([tensor.is_meta for tensor in tensors])
+        if not on_device:
+            if tensors or not _on_meta(kwargs):
+                return func(*args, **kwargs)
+            return self._make_known(func, args, kwargs)
+        if on_device != len(tensors):
+            args, kwargs = _to_meta(args), _to_meta(kwargs)
+            key, tensors = signature(func, args, kwargs)
+        scratch = self._scratch.get(id(func)) if self._chip is not None else None
+        if scratch is None:
+            result = self._run_on_device(func, args, kwargs, key, tensors)
+        else:
+            sizes = self._sizes_of(scratch, args, kwargs, (key, tensors[0].storage_offset()))
+            result = self._run_with_scratch(sizes, func, args, kwargs, key, tensors)
+        if self._workspaces is not None and id(func) in _PRODUCTS:
+            self._workspaces.product(with_bias=func is aten.addmm.default and args[0].dim() == 1)
+        _carry_values(func, args, kwargs, tensors, result)
+        return result
+
+    def _run_on_device(self, func: Any, args: Any, kwargs: Any, key: Hashable, tensors: list[torch.Tensor]) -> Any:
+        plan = self._plans.get(key)
+        if plan is not None:
+            result, made = follow(plan, tensors)
+            self._record(func, made)
+            return result
+        shapes = [tensor.shape for tensor in tensors]
+        try:
+            result = func(*args, **kwargs)
+        except NotImplementedError as error:
+            raise UnsupportedOperationError(f"the simulation does not know the operation {func}: {error}") from error
+        self._record(func, _tensors_in(result))
+        if key not in self._plans:
+            self._plans[key] = make_plan(result, tensors, shapes)
+        return result
+
+    def _record(self, func: Any, made: Iterable[torch.Tensor]) -> None:
+        for tensor in reversed(list(made)) if id(func) in self._made_last_first else made:
+            self.recorder.made(tensor)
+
+    def _run_with_scratch(
+        self, sizes: _Sizes, func: Any, args: Any, kwargs: Any, key: Hashable, tensors: list[torch.Tensor]
+    ) -> Any:
+        here, by_capability = sizes
+        name, recorder = f"{func}'s kernel", self.recorder
+        before = recorder.take(
+            here.before, name, by_capability={chip: found.before for chip, found in by_capability.items()}
+        )
+        recorder.scratch(here.first, name, by_capability={chip: found.first for chip, found in by_capability.items()})
+        result = self._run_on_device(func, args, kwargs, key, tensors)
+        held = recorder.take(here.held, name, by_capability={chip: found.held for chip, found in by_capability.items()})
+        recorder.scratch(
+            here.launches, name, by_capability={chip: found.launches for chip, found in by_capability.items()}
+        )
+        recorder.give_back(held)
+        recorder.give_back(before)
+        return result
+
+    def _sizes_of(self, scratch: Scratch, args: Any, kwargs: Any, key: Hashable) -> _Sizes:
+        """What the kernels of an operation take on each chip; worked out only if there was none like it."""
+        found = self._sizes.get(key)
+        if found is None:
+            assert self._chip is not None
+            found = scratch(args, kwargs, self._chip), {other: scratch(args, kwargs, other) for other in self._others}
+            self._sizes[key] = found
+        return found
+
+    def _make_known(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A factory: what it makes is known if it is small and not random."""
+        result = func(*args, **kwargs)
+        for tensor in _tensors_in(result):
+            self.recorder.made(tensor)
+            if tensor.numel() <= MOST_ELEMENTS and not _is_random_or_empty(func):
+                set_known(tensor, func(*args, **(kwargs | {"device": "cpu"})))
+        return result
+
+    def place(self, value: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """A copy of a CPU tensor on the card."""
+        converted = value if dtype is None else value.to(dtype)
+        placed = torch.empty_like(converted, device=META)
+        self.recorder.made(placed)
+        # Kept as it was: the host may change its own tensor afterwards.
+        set_known(placed, converted.clone())
+        return placed
+
+
+def _on_meta(kwargs: dict[str, Any]) -> bool:
+    device = kwargs.get("device")
+    return device is not None and torch.device(device).type == "meta"
+
+
+def _to_meta(value: Any) -> Any:
+    """Replace CPU tensors by `meta` ones with the same value; a scalar on the host is an argument, not memory."""
+    if isinstance(value, torch.Tensor):
+        if value.device.type == "meta":
+            return value
+        moved = torch.empty_like(value, device=META)
+        set_known(moved, value)
+        return moved
+    if isinstance(value, list | tuple):
+        return type(value)(_to_meta(item) for item in value)
+    if isinstance(value, dict):
+        return {name: _to_meta(item) for name, item in value.items()}
+    return value
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value] if value.is_meta else []
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in _tensors_in(item)]
+    return []
+
+
+def _is_random_or_empty(func: Any) -> bool:
+    return "empty" in func.__name__ or torch.Tag.nondeterministic_seeded in func.tags
+
+
+def _writes(func: Any) -> bool:
+    return bool(func._schema.is_mutable)
+
+
+def _carry_values(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor], result: Any) -> None:
+    """If all arguments are known, so is the result; what an unknown value overwrites is forgotten."""
+    knowledge = [known(tensor) is None for tensor in tensors]
+    if False not in knowledge:
+        return
+    if True in knowledge or torch.Tag.nondeterministic_seeded in func.tags:
+        if _writes(func):
+            for tensor in _tensors_in(result):
+                forget(tensor)
+        return
+    if not _writes(func) and sum(tensor.numel() for tensor in _tensors_in(result)) > MOST_ELEMENTS:
+        return
+    if _is_random_or_empty(func):
+        return
+    computed = func(*_known_in(args), **{name: _known_in(value) for name, value in kwargs.items()})
+    for tensor, value in zip(_tensors_in(result), _plain_tensors(computed), strict=True):
+        set_known(tensor, value)
+
+
+def _known_in(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return known(value)
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    if isinstance(value, list | tuple):
+        return type(value)(_known_in(item) for item in value)
+    return value
+
+
+def _plain_tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in _plain_tensors(item)]
+    return []
+
+
+# ---- operations that need more than their shapes ---------------------------------------------------------------------
+
+
+def _copy_to(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`_to_copy`: between host and card, or on the card."""
+    source = args[0]
+    if source.is_meta and kwargs.get("device") is None:
+        return gpu.run(aten._to_copy.default, args, kwargs)
+    target = torch.device(kwargs.get("device") or source.device)
+    if source.device.type == "cpu" and target.type == "meta":
+        return gpu.place(source, dtype=kwargs.get("dtype"))
+    if source.device.type == "meta" and target.type == "cpu":
+        return on_host(source).to(kwargs.get("dtype") or source.dtype)
+    if source.device.type == "meta":
+        kwargs = {**kwargs, "device": META}
+    return gpu.run(aten._to_copy.default, args, kwargs)
+
+
+def _copy_in_place(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`copy_`: into a tensor on the host the known value goes; into one on the card nothing but knowledge."""
+    target, source = args[:2]
+    if target.device.type == "cpu" and source.device.type == "meta":
+        return aten.copy_.default(target, on_host(source))
+    return gpu.run(aten.copy_.default, args, kwargs)
+
+
+def _to_scalar(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The host asks for a number."""
+    tensor = args[0]
+    if tensor.device.type != "meta":
+        return aten._local_scalar_dense.default(tensor)
+    value = known(tensor)
+    return stated(tensor.dtype) if value is None else value.item()
+
+
+def _nonzero(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As many rows as the known value has; all of them where nothing is known."""
+    tensor = args[0]
+    if tensor.device.type != "meta":
+        return aten.nonzero.default(tensor)
+    value = known(tensor)
+    if value is None:
+        found = torch.empty((tensor.numel(), tensor.dim()), dtype=torch.int64, device=META)
+        gpu.recorder.made(found)
+        return found
+    return gpu.place(value.nonzero())
+
+
+def _index(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Indexing by a mask takes the positions that are really set; CUDA makes their indices on the way."""
+    tensor, indices = args[:2]
+    if tensor.device.type != "meta":
+        return aten.index.Tensor(*args, **kwargs)
+    return gpu.run(aten.index.Tensor, (tensor, _as_positions(gpu, indices)), kwargs)
+
+
+def _as_positions(gpu: SimulatedGpu, indices: list[Any]) -> list[Any]:
+    """Masks among the indices become one index per dimension: columns of one tensor (`expandTensors`)."""
+    positions: list[Any] = []
+    for index in indices:
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            positions.append(index)
+            continue
+        value = known(index) if index.device.type == "meta" else index
+        value = torch.ones(index.shape, dtype=torch.bool, device="cpu") if value is None else value
+        found = value.nonzero()
+        with gpu.recorder.attributed(Category.WORKSPACE, "positions of a mask"):
+            placed = gpu.place(found)
+        for dimension in range(found.shape[1]):
+            column = placed[:, dimension]
+            set_known(column, found[:, dimension])
+            positions.append(column)
+    return positions
+
+
+def _masked_select(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """CUDA indexes by the mask, both expanded to one shape (`native/cuda/IndexKernel.cpp`)."""
+    tensor, mask = torch.broadcast_tensors(*args)
+    return _index(gpu, (tensor, [mask]), kwargs)
+
+
+def _index_put(operation: Any) -> Handler:
+    def handle(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args[0].device.type != "meta":
+            return operation(*args, **kwargs)
+        written = without_a_mode(operation, args) if operation in IN_PLACE else operation
+        return gpu.run(written, (args[0], _as_positions(gpu, args[1]), *args[2:]), kwargs)
+
+    return handle
+
+
+def _multinomial(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """One sample a row: CUDA divides by exponential noise in a tensor of its own (`multinomial_kernel`, ATen)."""
+    probabilities, samples = args[:2]
+    if probabilities.device.type != "meta":
+        return aten.multinomial.default(*args, **kwargs)
+    gpu.recorder.temporary(probabilities.nbytes)
+    shape = (*probabilities.shape[:-1], samples)
+    return gpu.place(torch.full(shape, SAMPLED_TOKEN, dtype=torch.int64, device="cpu"))
+
+
+def _by_autograd(operation: Any) -> Handler:
+    """An operation that autograd asks for in place where no mode is active."""
+
+    def handle(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return gpu.run(without_a_mode(operation, args), args, kwargs)
+
+    return handle
+
+
+HANDLERS: dict[Any, Handler] = {
+    **{operation: _by_autograd(operation) for operation in (aten.add.Tensor, *IN_PLACE)},
+    aten._to_copy.default: _copy_to,
+    aten.copy_.default: _copy_in_place,
+    aten._local_scalar_dense.default: _to_scalar,
+    aten.nonzero.default: _nonzero,
+    aten.index.Tensor: _index,
+    aten.masked_select.default: _masked_select,
+    aten.index_put.default: _index_put(aten.index_put.default),
+    aten.index_put_.default: _index_put(aten.index_put_.default),
+    aten._index_put_impl_.default: _index_put(aten._index_put_impl_.default),
+    aten.multinomial.default: _multinomial,
+}
+_HANDLER_OF = {id(operation): handler for operation, handler in HANDLERS.items()}

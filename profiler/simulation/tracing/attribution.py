@@ -1,0 +1,69 @@
+"""What the memory of a trainer is, by name: weights, reference, adapters, gradients and optimizer states."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from profiler.domain.memory import Category
+from profiler.simulation.tracing.modules import plain_path
+from profiler.simulation.tracing.recorder import Recorder
+
+
+class Attribution:
+    """Tells a recorder what a trainer's tensors are. `device_type`: "meta" for the simulated GPU."""
+
+    def __init__(self, recorder: Recorder, *, device_type: str) -> None:
+        self._recorder = recorder
+        self._device_type = device_type
+        self._parameters: dict[torch.Tensor, str] = {}
+
+    def trainer_ready(self, trainer: Any) -> None:
+        """Say which memory is weights, reference and adapters, and how to recognise logits and gradients."""
+        recorder = self._recorder
+        recorder.modules.know(trainer.model)
+        recorder.attribute(named_tensors(trainer.model), Category.WEIGHTS)
+        adapters = ((name, value) for name, value in named_tensors(trainer.model) if "lora_" in name)
+        recorder.attribute(adapters, Category.ADAPTERS)
+        if trainer.ref_model is not None:
+            recorder.modules.know(trainer.ref_model, prefix="reference: ")
+            recorder.attribute(named_tensors(trainer.ref_model), Category.REFERENCE)
+        self._parameters = {
+            value: name for name, value in named_tensors(trainer.model) if isinstance(value, torch.nn.Parameter)
+        }
+        trained = [(name, value) for value, name in self._parameters.items() if value.requires_grad]
+        for _, parameter in trained:
+            parameter.register_post_accumulate_grad_hook(self._gradient_made)
+        recorder.know_model(
+            vocab_size=trainer.model.config.get_text_config().vocab_size,
+            trained=[(name, parameter.shape) for name, parameter in trained],
+        )
+
+    def trainer_done(self, trainer: Any) -> None:
+        """Say which memory is the optimizer's state."""
+        optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+        states = (
+            (f"{kind} of {self._parameters.get(parameter, '')}", value)
+            for parameter, state in optimizer.state.items()
+            for kind, value in state.items()
+            if isinstance(value, torch.Tensor) and value.device.type == self._device_type
+        )
+        self._recorder.attribute(states, Category.OPTIMIZER_STATE)
+
+    def _gradient_made(self, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            name = f"gradient of {self._parameters[parameter]}"
+            self._recorder.attribute([(name, parameter.grad)], Category.GRADIENTS)
+
+
+def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and buffers by name, and the quantisation states of 4-bit weights."""
+    yield from ((plain_path(name), buffer) for name, buffer in model.named_buffers())
+    for path, parameter in model.named_parameters():
+        name = plain_path(path)
+        yield name, parameter
+        state = getattr(parameter, "quant_state", None)
+        while state is not None:
+            parts = (state.absmax, state.code, state.offset)
+            yield from ((f"scales of {name}", part) for part in parts if isinstance(part, torch.Tensor))
+            state = state.state2

@@ -1,0 +1,233 @@
+"""Books on the memory of the simulated GPU: every storage from its making to its end, by phase and category."""
+
+import sys
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from profiler.allocator.trace import Site, Trace, TraceBuilder
+from profiler.domain.gpu import Chip
+from profiler.domain.memory import Category, Phase
+from profiler.simulation.tracing.modules import ModulePaths
+
+_BY_PHASE = {
+    Phase.LOAD: Category.WORKSPACE,
+    Phase.ROLLOUT: Category.ACTIVATIONS,
+    Phase.SCORE: Category.ACTIVATIONS,
+    Phase.REWARD: Category.INPUTS,
+    Phase.FORWARD: Category.ACTIVATIONS,
+    Phase.BACKWARD: Category.ACTIVATIONS,
+    Phase.OPTIMIZER: Category.WORKSPACE,
+}
+"""What memory is when nothing more is known of it. What load and optimizer leave behind is attributed later by name."""
+
+
+Launches = tuple[tuple[int, ...], ...]
+"""Bytes of the blocks of each launch of a kernel."""
+
+_Kind = tuple[Category, int, str]
+"""Category of a block, number of its site, and its name; an empty name says nothing more than the site."""
+
+
+class Recorder:
+    """Records allocations as a trace. It is the observer of phases of a simulated trial.
+
+    A category is decided when memory is made: in backward what has the shape of a trained parameter is a gradient; else
+    the context decides (`attributed`), the data type, the width and the phase, in this order. `attribute` corrects it
+    once it is known what the memory was for.
+    """
+
+    def __init__(self) -> None:
+        self._trace = TraceBuilder()
+        self._blocks: dict[int, int] = {}
+        self._watchers: dict[int, Any] = {}
+        self._scope: Category | None = None
+        self._scope_name = ""
+        self._vocabulary = 0
+        self._trained: dict[torch.Size, str] = {}
+        self._kinds: dict[Any, _Kind] = {}
+        self._alike = sys.maxsize
+        self.modules = ModulePaths()
+        self.operation: Any = None
+        """The operation that is running, as the dispatch mode sees it."""
+        self.diverged: set[Chip] = set()
+        """Chips that would have chosen otherwise somewhere: the trace is not theirs."""
+
+    def enter(self, phase: Phase) -> None:
+        """`phase` begins."""
+        self._trace.enter(phase)
+
+    @property
+    def phase(self) -> Phase:
+        """The phase that the trial is in."""
+        return self._trace.phase
+
+    def know_model(self, *, vocab_size: int, trained: Iterable[tuple[str, torch.Size]]) -> None:
+        """Tell what to recognise by shape: logits by their width, gradients by the parameters they belong to."""
+        self._vocabulary = vocab_size
+        for name, shape in trained:
+            if len(shape) > 1:
+                # A name only where the shape says which parameter it is.
+                self._trained[shape] = "" if shape in self._trained else name
+        self._kinds.clear()
+
+    def made(self, tensor: torch.Tensor) -> None:
+        """`tensor` has just been made on the device, with a storage of its own (or one that is already known)."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._blocks:
+            return
+        size = storage.nbytes()
+        if size == 0:
+            return
+        category, site, name = self._kind(tensor)
+        block = self._trace.allocate(size, category, site)
+        self._blocks[key] = block
+        if name:
+            self._trace.names[block] = name
+        self._watchers[key] = weakref.ref(storage, lambda _: self._ended(key))
+
+    def temporary(self, size_bytes: int, category: Category = Category.WORKSPACE) -> None:
+        """A kernel takes `size_bytes` of scratch and gives it back."""
+        if size_bytes > 0:
+            self._trace.free(self._trace.allocate(size_bytes, category, self._site()))
+
+    def scratch(self, launches: Launches, kernel: str, *, by_capability: Mapping[Chip, Launches] | None = None) -> None:
+        """`kernel` takes blocks and gives them back.
+
+        Args:
+            launches: Sizes in bytes of the blocks of each launch, which are held at the same time; a launch gives its
+                blocks back, the last first, before the next one begins.
+            kernel: What the report calls it.
+            by_capability: The same on other chips that the run is to answer for.
+        """
+        others = by_capability or {}
+        for number in range(max(map(len, (launches, *others.values())), default=0)):
+            found = {chip: _launch(of_chip, number) for chip, of_chip in others.items()}
+            self.give_back(self.take(_launch(launches, number), kernel, by_capability=found))
+
+    def holds_for(self, steps: int) -> None:
+        """What the decoding step under way takes stays the same for so many steps after it, and then changes."""
+        self._alike = min(self._alike, steps)
+
+    def alike(self) -> int:
+        """Return for how many steps more than the last one nothing changes, and forget it."""
+        alike, self._alike = self._alike, sys.maxsize
+        return alike
+
+    def take(
+        self, sizes_bytes: tuple[int, ...], kernel: str, *, by_capability: Mapping[Chip, tuple[int, ...]]
+    ) -> Sequence[int]:
+        """`kernel` takes blocks; return them for `give_back`."""
+        with self.attributed(Category.WORKSPACE, kernel):
+            return self._take(sizes_bytes, by_capability)
+
+    def give_back(self, taken: Sequence[int]) -> None:
+        """Free what `take` took, the last first."""
+        for block in reversed(taken):
+            self._trace.free(block)
+
+    def _take(self, sizes_bytes: tuple[int, ...], by_capability: Mapping[Chip, tuple[int, ...]]) -> Sequence[int]:
+        taken: list[int] = []
+        for place in range(max(map(len, (sizes_bytes, *by_capability.values())))):
+            size = _block(sizes_bytes, place)
+            others = {chip: _block(found, place) for chip, found in by_capability.items()}
+            if not any((size, *others.values())):
+                continue
+            taken.append(self._trace.allocate(size, Category.WORKSPACE, self._site()))
+            if any(other != size for other in others.values()):
+                self._trace.sizes_by_capability[taken[-1]] = others
+        return taken
+
+    def attribute(self, tensors: Iterable[tuple[str, torch.Tensor]], category: Category) -> None:
+        """The storages of the named `tensors` are of `category`, and always were."""
+        for name, tensor in tensors:
+            block = self._blocks.get(tensor.untyped_storage()._cdata)
+            if block is not None:
+                self._trace.attribute(block, category)
+                self._trace.names[block] = name
+
+    @contextmanager
+    def attributed(self, category: Category, name: str = "") -> Iterator[None]:
+        """A context in which new memory belongs to `category`; `name` says whose doing it is, not the operation."""
+        outer = self._scope, self._scope_name
+        self._scope, self._scope_name = category, name or self._scope_name
+        try:
+            yield
+        finally:
+            self._scope, self._scope_name = outer
+
+    @property
+    def trace(self) -> TraceBuilder:
+        """The trace as it grows, for those who continue it by other means than tensors."""
+        return self._trace
+
+    def blocks_in_use(self) -> Mapping[int, int]:
+        """The block of each storage that is alive, by the storage's address."""
+        return self._blocks
+
+    def renumber(self, blocks: Mapping[int, int]) -> None:
+        """Storages that are one of these blocks are from now on the block that it is mapped to."""
+        for key, block in self._blocks.items():
+            self._blocks[key] = blocks.get(block, block)
+
+    def finished(self) -> Trace:
+        """The trace so far."""
+        return self._trace.finished()
+
+    def _kind(self, tensor: torch.Tensor) -> _Kind:
+        """What the running operation makes; found out only if there was none like it."""
+        module = self.modules.current()
+        key = (
+            id(self.operation), self._scope, self._scope_name, self.phase, tensor.shape, tensor.dtype, module,
+        )  # fmt: skip
+        kind = self._kinds.get(key)
+        if kind is None:
+            category = self._category(tensor)
+            owner = self._trained.get(tensor.shape) if category is Category.GRADIENTS else None
+            kind = category, self._site(tensor), f"gradient of {owner}" if owner else ""
+            self._kinds[key] = kind
+        return kind
+
+    def _site(self, tensor: torch.Tensor | None = None) -> int:
+        """The number of the site of `tensor`, or of raw bytes, that the running operation makes."""
+        return self._trace.site_index(
+            Site(
+                operation=self._scope_name or _name_of(self.operation),
+                shape=() if tensor is None else tuple(tensor.shape),
+                dtype="" if tensor is None else str(tensor.dtype).removeprefix("torch."),
+                module=self.modules.current(),
+            )
+        )
+
+    def _ended(self, key: int) -> None:
+        self._trace.free(self._blocks.pop(key))
+        del self._watchers[key]
+
+    def _category(self, tensor: torch.Tensor) -> Category:
+        shape = tensor.shape
+        if self.phase is Phase.BACKWARD and shape in self._trained:
+            return Category.GRADIENTS
+        if self._scope is not None:
+            return self._scope
+        if not tensor.dtype.is_floating_point and self.phase is not Phase.LOAD:
+            return Category.INPUTS
+        if self._vocabulary and len(shape) > 1 and shape[-1] == self._vocabulary and self.phase is not Phase.OPTIMIZER:
+            return Category.LOGITS
+        return _BY_PHASE[self.phase]
+
+
+def _name_of(operation: Any) -> str:
+    """``aten.mm.default`` -> ``aten.mm``; an overload of another name stays."""
+    return str(operation or "").removesuffix(".default")
+
+
+def _launch(launches: Launches, number: int) -> tuple[int, ...]:
+    return launches[number] if number < len(launches) else ()
+
+
+def _block(sizes_bytes: tuple[int, ...], place: int) -> int:
+    return sizes_bytes[place] if place < len(sizes_bytes) else 0

@@ -1,0 +1,111 @@
+"""Books on the memory of a device that is there: every operation runs for real and is only noted.
+
+What a kernel takes inside an operation is not seen; neither is what a library asks the driver for.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from profiler.domain.memory import Category, Phase
+from profiler.simulation.tracing.attribution import Attribution, named_tensors
+from profiler.simulation.tracing.in_place import IN_PLACE, holders_of_a_sum, without_a_mode
+from profiler.simulation.tracing.kv_cache import attributed_cache
+from profiler.simulation.tracing.recorder import Recorder
+
+aten = torch.ops.aten
+
+
+class TracingMode:
+    """The placement and the observer of a trial whose tensors are attributed. One a process."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.recorder = Recorder()
+        self._device = device
+        self._attribution = Attribution(self.recorder, device_type=device.type)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the trial runs."""
+        return self._device
+
+    @property
+    def use_cpu(self) -> bool:
+        """True for the CPU."""
+        return self._device.type == "cpu"
+
+    def host_side(self) -> AbstractContextManager[None]:
+        """Nothing to do: what is on the host is not on the device."""
+        return nullcontext()
+
+    def attributed(self, category: Category) -> AbstractContextManager[None]:
+        """A context in which new memory belongs to `category`."""
+        return self.recorder.attributed(category)
+
+    def decode_extrapolator(self) -> None:
+        """Tokens are decoded one by one."""
+        return
+
+    def enter(self, phase: Phase) -> None:
+        """`phase` begins."""
+        self.recorder.enter(phase)
+
+    def trainer_ready(self, trainer: Any) -> None:
+        """Say what the trainer's tensors are; those that came in unseen, from a file, are entered now."""
+        for model in filter(None, (trainer.model, trainer.ref_model)):
+            for _, tensor in named_tensors(model):
+                if tensor.device.type == self._device.type:
+                    self.recorder.made(tensor)
+        self._attribution.trainer_ready(trainer)
+
+    def trainer_done(self, trainer: Any) -> None:
+        """Say which memory is the optimizer's state."""
+        self._attribution.trainer_done(trainer)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """While active, what operations make on the device is entered."""
+        with ExitStack() as stack:
+            stack.enter_context(attributed_cache(self.recorder))
+            stack.enter_context(self.recorder.modules.watching())
+            stack.enter_context(_Noting(self.recorder, self._device.type))
+            yield
+
+
+class _Noting(TorchDispatchMode):
+    """Runs every operation for real and tells the recorder what it made."""
+
+    def __init__(self, recorder: Recorder, device_type: str) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._device_type = device_type
+        holders_of_a_sum()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one operation."""
+        self._recorder.operation = func
+        if func is aten.add.Tensor or func in IN_PLACE:
+            func = without_a_mode(func, args)
+        return self._run(func, args, kwargs or {})
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        self._note(result)
+        return result
+
+    def _note(self, made: Any) -> None:
+        if isinstance(made, torch.Tensor):
+            if made.device.type == self._device_type:
+                self._recorder.made(made)
+        elif isinstance(made, list | tuple):
+            for each in made:
+                self._note(each)

@@ -1,0 +1,187 @@
+"""Weights, gradients and optimizers: hand-worked numbers and properties."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiler.analytical.formulas.parameters import TensorGroup
+from profiler.analytical.formulas.trained import gradient_bytes
+from profiler.analytical.formulas.weights import (
+    adapter_bytes,
+    autocast_cache_bytes,
+    autocast_forward_bytes,
+    autocast_scoring_bytes,
+    autocast_weight_copy_bytes,
+    nf4_bytes,
+    reference_bytes,
+    weights_bytes,
+)
+from profiler.analytical.optimizers.optimizer_state import (
+    adafactor_state_bytes,
+    adamw_8bit_state_bytes,
+    adamw_state_bytes,
+    fused_adamw_state_bytes,
+    optimizer_scratch_bytes,
+    optimizer_state_bytes,
+    paged_adamw_8bit_state_bytes,
+)
+from profiler.analytical.timeline.persistent import (
+    cublas_workspace_bytes,
+    standing,
+    standing_at_rollout,
+    unfinished_gradient_bytes,
+    untied_head_bytes,
+)
+from profiler.domain.memory import Category
+from profiler.domain.optimizers import Optimizer
+from profiler.domain.trial import ALL_LINEAR, Backend, Dtype, TrialSpec, Tuning
+
+_FULL = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="toy")
+_LORA = TrialSpec(
+    backend=Backend.SIMULATED,
+    gpu="h100-80gb",
+    model="toy",
+    tuning=Tuning.LORA,
+    lora_rank=16,
+    lora_alpha=32,
+    lora_target_modules=(ALL_LINEAR,),
+)
+_QLORA = TrialSpec(
+    backend=Backend.SIMULATED,
+    gpu="h100-80gb",
+    model="toy",
+    tuning=Tuning.QLORA,
+    lora_rank=16,
+    lora_alpha=32,
+    lora_target_modules=(ALL_LINEAR,),
+)
+
+
+def test_by_hand():
+    assert nf4_bytes(16_384) == 8_192 + 256 + 4 + 64 + 1_024 + 4
+    assert adamw_state_bytes(1_000, 2) == 4_000
+    assert fused_adamw_state_bytes(1_000, 2) == 4_004
+    assert adamw_8bit_state_bytes(4_096, is_embedding=False) == 8_320
+    assert adamw_8bit_state_bytes(1_024, is_embedding=False) == 8_192
+    assert adamw_8bit_state_bytes(4_096, is_embedding=True) == 32_768
+    assert paged_adamw_8bit_state_bytes(102_400, is_embedding=False) == 3_200
+    assert paged_adamw_8bit_state_bytes(102_400, is_embedding=True) == 0
+    assert adafactor_state_bytes((100, 50)) == 600
+    assert adafactor_state_bytes((50,)) == 200
+
+
+def test_models_by_hand(half_billion):
+    assert weights_bytes(_FULL, half_billion) == 494_032_768 * 2 + 2 * 32 * 4
+    assert gradient_bytes(_FULL, half_billion) == 988_065_536
+    assert reference_bytes(_FULL, half_billion) == 0
+    assert adapter_bytes(_LORA, half_billion) == 8_798_208 * 4
+    assert adapter_bytes(_QLORA, half_billion) == 8_798_208 * 2
+
+
+def test_four_bit_weights_take_little_more_than_half_a_byte(half_billion):
+    embedding = 151_936 * 896 * 2
+    linear = 494_032_768 - 151_936 * 896
+
+    packed = weights_bytes(_QLORA, half_billion) - embedding
+
+    assert 0.5 * linear < packed < 0.53 * linear
+
+
+def test_scratch_by_hand():
+    tensors = [TensorGroup(shape=(100, 50), copies=1), TensorGroup(shape=(50,), copies=3)]
+
+    assert optimizer_scratch_bytes(Optimizer.ADAMW_TORCH, tensors, 2) == 10_000
+    assert optimizer_scratch_bytes(Optimizer.ADAFACTOR, tensors, 2) == 80_000
+    assert optimizer_scratch_bytes(Optimizer.ADAMW_TORCH_FUSED, tensors, 2) == 0
+
+
+@given(
+    optim=st.sampled_from(Optimizer),
+    rows=st.integers(1, 500),
+    columns=st.integers(1, 500),
+    copies=st.integers(1, 9),
+    is_embedding=st.booleans(),
+)
+def test_state_is_the_sum_over_tensors_and_paged_is_never_more(optim, rows, columns, copies, is_embedding):
+    one = TensorGroup(shape=(rows, columns), copies=1, is_embedding=is_embedding)
+    many = TensorGroup(shape=(rows, columns), copies=copies, is_embedding=is_embedding)
+
+    assert optimizer_state_bytes(optim, [many], 2) == copies * optimizer_state_bytes(optim, [one], 2)
+    assert optimizer_state_bytes(Optimizer.PAGED_ADAMW_8BIT, [one], 2) <= optimizer_state_bytes(
+        Optimizer.ADAMW_8BIT, [one], 2
+    )
+
+
+@pytest.mark.parametrize("elements", [1, 63, 64, 65, 4_095, 1_000_001])
+def test_nf4_grows_with_its_matrix(elements):
+    assert nf4_bytes(elements) <= nf4_bytes(elements + 1)
+    assert nf4_bytes(elements) >= elements / 2
+
+
+def test_weights_in_float32_take_twice_the_room(half_billion):
+    wide = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="toy", dtype=Dtype.FLOAT32)
+    buffers = 2 * 32 * 4
+
+    assert weights_bytes(wide, half_billion) - buffers == 2 * (weights_bytes(_FULL, half_billion) - buffers)
+
+
+def test_autocast_copies_by_hand(half_billion):
+    assert autocast_cache_bytes(_LORA, half_billion) == 17_596_416
+    assert autocast_weight_copy_bytes(_LORA, half_billion) == 733_184
+    assert autocast_scoring_bytes(_LORA, half_billion) == 17_596_416
+    assert autocast_scoring_bytes(replace(_LORA, bf16=False), half_billion) == 0
+    assert autocast_cache_bytes(_FULL, half_billion) == 0
+
+
+def test_a_frozen_weight_is_cast_for_a_moment_only_under_checkpointing(half_billion):
+    wide = replace(_LORA, dtype=Dtype.FLOAT32)
+    without = replace(wide, gradient_checkpointing=False)
+
+    assert autocast_forward_bytes(wide, half_billion) == 8_798_208 * 2 + 896 * 4_864 * 2
+    assert autocast_forward_bytes(without, half_billion) == autocast_cache_bytes(without, half_billion)
+    assert autocast_forward_bytes(_LORA, half_billion) == autocast_cache_bytes(_LORA, half_billion)
+
+
+def test_copies_of_float16_weights_are_not_cached(half_billion):
+    linear = 494_032_768 - 151_936 * 896 - 24 * (1_152 + 2 * 896) - 896
+    half = replace(_FULL, dtype=Dtype.FLOAT16)
+    wide = replace(_FULL, dtype=Dtype.FLOAT32)
+
+    # without checkpointing each product saves its copy; with it one copy at a time, the largest
+    assert autocast_forward_bytes(replace(half, gradient_checkpointing=False), half_billion) == 2 * linear
+    assert autocast_forward_bytes(half, half_billion) == 896 * 4_864 * 2
+    assert autocast_scoring_bytes(half, half_billion) == 0
+    assert autocast_forward_bytes(wide, half_billion) == autocast_scoring_bytes(wide, half_billion) == 2 * linear
+
+
+def test_workspaces_by_card():
+    assert cublas_workspace_bytes("h100-80gb") == cublas_workspace_bytes("b200-180gb") == 67_108_864
+    assert cublas_workspace_bytes("a100-80gb") == 2 * 8_519_680
+
+
+def test_a_head_is_made_before_it_is_tied(half_billion):
+    assert untied_head_bytes(_FULL, half_billion) == 272_269_312
+    assert untied_head_bytes(_FULL, replace(half_billion, tie_word_embeddings=False)) == 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "accumulation", "generation", "has_state", "has_gradients"),
+    [
+        (3, 4, 4, True, False),
+        (1, 4, 4, False, False),
+        (2, 1, 2, False, False),
+        (3, 1, 2, True, False),
+        (2, 4, 1, True, True),
+        (1, 4, 1, False, True),
+        (2, 2, 3, True, True),
+        (1, 2, 3, False, False),
+    ],
+)
+def test_what_a_rollout_finds(half_billion, steps, accumulation, generation, has_state, has_gradients):
+    spec = replace(_FULL, steps=steps, gradient_accumulation_steps=accumulation, steps_per_generation=generation)
+    found = standing_at_rollout(spec, standing(spec, half_billion))
+
+    assert bool(found[Category.OPTIMIZER_STATE]) == has_state
+    assert bool(unfinished_gradient_bytes(spec, half_billion)) == has_gradients
