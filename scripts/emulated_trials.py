@@ -143,8 +143,8 @@ def _in_a_fork(folder: Path, name: str, run) -> None:
 
 
 def _summary(outcome) -> dict:
-    phases = {peak.phase.value: (peak.peak_allocated_bytes, peak.peak_reserved_bytes) for peak in outcome.phases}
-    peak = (outcome.peak_allocated_bytes, outcome.peak_reserved_bytes)
+    phases = {peak.phase.value: (peak.peak_allocated_bytes, peak.peak_reserved_bytes) for peak in outcome.peaks.phases}
+    peak = (outcome.peaks.allocated_bytes, outcome.peaks.reserved_bytes)
     return {"status": outcome.status.value, "message": outcome.message, "peak": peak, "phases": phases}
 
 

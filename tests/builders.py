@@ -11,17 +11,25 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import (
+    Breakdown,
+    CardFacts,
     CategoryShare,
     Estimate,
+    MeasuredDetails,
     Outcome,
     OutOfMemory,
+    Peaks,
     PhasePeak,
+    SimulatedDetails,
     Status,
     TrialRecord,
+    Verdict,
     Versions,
+    Work,
 )
 from profiler.domain.trial import Attention, Backend, Logprobs, PlannedTrial, TrialSpec, Tuning
 from profiler.domain.units import MIB
+from profiler.storage.outcome_fields import OUTCOME_FIELDS
 from profiler.storage.tables import Tables, read_tables, write_tables
 
 VERSIONS = Versions(
@@ -116,35 +124,62 @@ def outcome(spec: TrialSpec, *, scale: float = 1.0) -> Outcome:
         parts = {category: size * memory * 9 // (required * 10) for category, size in parts.items()}
     peak = sum(parts.values())
     return Outcome(
-        status=Status.OK if fits else Status.OOM,
-        parameters=BUILTIN_MODELS[spec.model].parameters,
-        trainable_parameters=BUILTIN_MODELS[spec.model].parameters if spec.tuning is Tuning.FULL else 9_000_000,
-        gpu_name=KNOWN_GPUS[spec.gpu or H100.name].title,
-        gpu_memory_bytes=memory,
-        peak_allocated_bytes=peak,
-        peak_phase=Phase.BACKWARD,
-        required_allocated_bytes=required,
-        oom=None if fits else OutOfMemory(phase=Phase.BACKWARD, requested_bytes=512 * MIB),
-        phases=tuple(
-            PhasePeak(phase=phase, peak_allocated_bytes=peak * part // 100, peak_reserved_bytes=None)
-            for phase, part in zip(Phase, (30, 55, 70, 45, 90, 100, 80), strict=True)
+        verdict=Verdict(
+            status=Status.OK if fits else Status.OOM,
+            oom=None if fits else OutOfMemory(phase=Phase.BACKWARD, requested_bytes=512 * MIB),
         ),
-        breakdown=tuple(CategoryShare(category=category, size_bytes=size) for category, size in parts.items()),
-        steps_run=3 if fits else 0,
-        micro_batches_run=12 if fits else 0,
-        wall_s=21.5,
-        host_peak_rss_bytes=900 * MIB,
+        work=Work(
+            parameters=BUILTIN_MODELS[spec.model].parameters,
+            trainable_parameters=BUILTIN_MODELS[spec.model].parameters if spec.tuning is Tuning.FULL else 9_000_000,
+            steps_run=3 if fits else 0,
+            micro_batches_run=12 if fits else 0,
+            wall_s=21.5,
+            host_peak_rss_bytes=900 * MIB,
+        ),
+        card=CardFacts(name=KNOWN_GPUS[spec.gpu or H100.name].title, memory_bytes=memory),
+        peaks=Peaks(
+            allocated_bytes=peak,
+            phase=Phase.BACKWARD,
+            phases=tuple(
+                PhasePeak(phase=phase, peak_allocated_bytes=peak * part // 100, peak_reserved_bytes=None)
+                for phase, part in zip(Phase, (30, 55, 70, 45, 90, 100, 80), strict=True)
+            ),
+        ),
+        breakdown=Breakdown(
+            shares=tuple(CategoryShare(category=category, size_bytes=size) for category, size in parts.items())
+        ),
+        simulated=SimulatedDetails(required_allocated_bytes=required),
     )
+
+
+_EMPTY_PARTS = {"simulated": SimulatedDetails(required_allocated_bytes=0), "measured": MeasuredDetails()}
+
+
+def outcome_of(status: Status = Status.OK, **values: object) -> Outcome:
+    """An outcome with these values, by the keys of a stored record."""
+    return changed(Outcome(verdict=Verdict(status=status)), **values)
+
+
+def changed(outcome: Outcome, **values: object) -> Outcome:
+    """The outcome with other values, by the keys of a stored record."""
+    for key, value in values.items():
+        part, attribute = OUTCOME_FIELDS[key]
+        holder = getattr(outcome, part)
+        if holder is None:
+            holder = _EMPTY_PARTS[part]
+        is_simulated = key != "required_allocated_bytes" or value is not None
+        outcome = replace(outcome, **{part: replace(holder, **{attribute: value}) if is_simulated else None})
+    return outcome
 
 
 def failed(status: Status = Status.FAILED, message: str = "RuntimeError: made up | <for> a test") -> Outcome:
     """A trial that gave no answer."""
-    return Outcome(status=status, message=message)
+    return Outcome(verdict=Verdict(status=status, message=message))
 
 
 def on_cpu() -> Outcome:
     """A trial that ran on the CPU: GPU figures unknown."""
-    return Outcome(status=Status.OK, parameters=119_360, trainable_parameters=119_360, steps_run=3, wall_s=4.0)
+    return outcome_of(parameters=119_360, trainable_parameters=119_360, steps_run=3, wall_s=4.0)
 
 
 def record(
@@ -171,7 +206,7 @@ def planned(record: TrialRecord) -> PlannedTrial:
 
 def estimate(record: TrialRecord, *, ratio: float = 0.97, rule_ratio: float = 1.4) -> Estimate:
     """An estimate that is `ratio` of what the record needs, and a rule of thumb that is `rule_ratio` of it."""
-    result = record.outcome.required_allocated_bytes or 0
+    result = record.outcome.simulated.required_allocated_bytes if record.outcome.simulated else 0
     return Estimate(
         peak_allocated_bytes=int(result * ratio),
         peak_reserved_bytes=None,

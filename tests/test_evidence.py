@@ -76,7 +76,7 @@ def test_the_kept_rows_are_those_of_the_simulation() -> None:
     for name, keys in by_size[:SIMULATED_AGAIN]:
         spec = spec_from_mapping(keys)
         outcome = run_simulated(spec, BUILTIN_MODELS[spec.model].config)
-        for peak in outcome.phases:
+        for peak in outcome.peaks.phases:
             row = kept.loc[(name, peak.phase.value)]
             assert (peak.peak_allocated_bytes, peak.peak_reserved_bytes) == (
                 row.simulated_allocated_bytes,

@@ -11,15 +11,17 @@ from profiler.analytical import estimate
 from profiler.analytical.estimate import phase_instants
 from profiler.config.identity import spec_to_mapping
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import CategoryShare, Estimate, Status, TrialRecord
+from profiler.domain.outcome import CategoryShare, Estimate, SimulatedDetails, Status, TrialRecord
 
 
 def prediction_frame(records: Sequence[TrialRecord]) -> pd.DataFrame:
     """One row for each trial that was answered: its keys, what it needed, and what each predictor says; bytes."""
-    return pd.DataFrame([_row(record) for record in records if record.outcome.required_allocated_bytes is not None])
+    return pd.DataFrame(
+        [_row(record, record.outcome.simulated) for record in records if record.outcome.simulated is not None]
+    )
 
 
-def _row(record: TrialRecord) -> Mapping[str, object]:
+def _row(record: TrialRecord, simulated: SimulatedDetails) -> Mapping[str, object]:
     spec, outcome = record.spec, record.outcome
     architecture = architecture_of(spec.model)
     found = estimate(spec, architecture)
@@ -35,14 +37,14 @@ def _row(record: TrialRecord) -> Mapping[str, object]:
         "label": record.label,
         "status": outcome.status.value,
         **keys,
-        "required_allocated_bytes": outcome.required_allocated_bytes,
-        "required_reserved_bytes": outcome.required_reserved_bytes,
+        "required_allocated_bytes": simulated.required_allocated_bytes,
+        "required_reserved_bytes": simulated.required_reserved_bytes,
         **{PREDICTORS[predictor]: size for predictor, size in said.items()},
         "estimated_reserved_bytes": found.peak_reserved_bytes,
         **_phases(record),
         "estimated_peak_phase": found.peak_phase.value,
-        "simulated_peak_phase": outcome.peak_phase.value if outcome.peak_phase else None,
-        REASON: _largest_difference(found, outcome.breakdown) if outcome.status is Status.OK else "",
+        "simulated_peak_phase": outcome.peaks.phase.value if outcome.peaks.phase else None,
+        REASON: _largest_difference(found, outcome.breakdown.shares) if outcome.status is Status.OK else "",
     }
 
 
@@ -50,7 +52,7 @@ def _phases(record: TrialRecord) -> Mapping[str, int | None]:
     """Allocated by phase, simulated and estimated; simulated is None where the trial ended on its card."""
     spec = record.spec
     estimated = phase_instants(spec, architecture_of(spec.model))
-    simulated = {peak.phase: peak.peak_allocated_bytes for peak in record.outcome.phases}
+    simulated = {peak.phase: peak.peak_allocated_bytes for peak in record.outcome.peaks.phases}
     complete = record.outcome.status is Status.OK
     cells: dict[str, int | None] = {}
     for phase in Phase:

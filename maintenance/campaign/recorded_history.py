@@ -78,7 +78,7 @@ def _record(path: Path, spec: TrialSpec, record: Record) -> None:
     outcome = measured.outcome
     if not outcome.status.answered or measured.snapshot is None:
         raise NoHistoryError(f"The trial that was to be recorded ended as {outcome.status}: {outcome.message}")
-    kept = essentials(measured.snapshot) | {"counted_peak_reserved_bytes": outcome.peak_reserved_bytes}
+    kept = essentials(measured.snapshot) | {"counted_peak_reserved_bytes": outcome.peaks.reserved_bytes}
     write_atomically(path, gzip.compress(json.dumps(kept).encode(), mtime=0))
 
 

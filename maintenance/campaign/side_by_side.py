@@ -28,11 +28,11 @@ def rollout_lines(records: Iterable[TrialRecord]) -> tuple[str, ...]:
 def _pair(name: str, generated: Outcome, synthetic: Outcome) -> list[str]:
     lines = [f"{name}: generated ended as {generated.status}, synthetic as {synthetic.status}."]
     for ruler in ("allocated", "reserved", "device"):
-        one = getattr(generated, f"peak_{ruler}_bytes")
-        other = getattr(synthetic, f"peak_{ruler}_bytes")
+        one = getattr(generated.peaks, f"{ruler}_bytes")
+        other = getattr(synthetic.peaks, f"{ruler}_bytes")
         lines.append(f"  peak {ruler}: {_shown(one)} generated, {_shown(other)} synthetic, {_change(one, other)}")
-    phases = {peak.phase: peak.peak_allocated_bytes for peak in synthetic.phases}
-    for peak in generated.phases:
+    phases = {peak.phase: peak.peak_allocated_bytes for peak in synthetic.peaks.phases}
+    for peak in generated.peaks.phases:
         one, other = peak.peak_allocated_bytes, phases.get(peak.phase)
         if one != other:
             lines.append(
@@ -62,8 +62,11 @@ class Looked:
 def looked(folder: Path) -> Looked | None:
     """Return the trials of a grid's folder that ended well; None where none did."""
     outcomes = [record.outcome for record in RecordStore(folder).read_all()]
-    times = tuple(outcome.step_time_s for outcome in outcomes if outcome.step_time_s is not None)
-    return Looked(sample_period_s=outcomes[0].sample_period_s, step_times_s=times) if times else None
+    times = tuple(outcome.work.step_time_s for outcome in outcomes if outcome.work.step_time_s is not None)
+    if not times:
+        return None
+    measured = outcomes[0].measured
+    return Looked(sample_period_s=measured.sample_period_s if measured else None, step_times_s=times)
 
 
 def looking_lines(found: Iterable[Looked]) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ def _simulated_specs(records: Iterable[TrialRecord]) -> tuple[list[TrialSpec], l
     specs: dict[TrialSpec, None] = {}
     unknown: list[str] = []
     for record in records:
-        card = record.outcome.gpu_name
+        card = record.outcome.card.name
         # A capped card runs its own kernels in a smaller card's memory: no card to simulate.
         if record.spec.backend is not Backend.CUDA or record.spec.gpu is not None or card is None:
             continue

@@ -34,8 +34,8 @@ class GpuTime:
 
 def gpu_time(records: Sequence[TrialRecord]) -> GpuTime | None:
     """The sum over `records`; None if none of them held a GPU."""
-    took = {record.trial_id: record.outcome.gpu_s for record in records}
-    implied = [record.outcome.implied_by for record in records if record.outcome.status is Status.IMPLIED]
+    took = {record.trial_id: record.outcome.work.gpu_s for record in records}
+    implied = [record.outcome.verdict.implied_by for record in records if record.outcome.status is Status.IMPLIED]
     return _spent(took, implied)
 
 

@@ -1,4 +1,4 @@
-"""What came of a trial, as plain values: written by the worker, read by everything above."""
+"""The result of a trial as plain values: written by the worker, read by every layer above."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -6,53 +6,50 @@ from enum import StrEnum
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import TrialSpec
 
-NO_BREAKDOWN = "breakdown: "
-"""In `Outcome.not_measured`, before the reason why a trial that was asked for its breakdown has none."""
-
 
 class Status(StrEnum):
     """How a trial ended."""
 
     OK = "ok"
     OOM = "oom"
-    """The GPU ran out of memory: an answer, not a failure."""
+    """The GPU ran out of memory. This is an answer, not a failure."""
     FAILED = "failed"
     """The worker raised, exited or crashed."""
     KILLED = "killed"
-    """Somebody killed the worker."""
+    """The worker received SIGKILL."""
     TIMEOUT = "timeout"
     STALLED = "stalled"
-    """Alive, but without progress."""
+    """The worker was alive but made no progress."""
     HOST_OOM = "host_oom"
-    """The host's own memory ran out."""
+    """The host ran out of memory."""
     DEVICE_FAULT = "device_fault"
     """The GPU broke."""
     CONTENDED = "contended"
     """Another program used the GPU."""
     UNSUPPORTED = "unsupported"
-    """The simulation does not know an operation, or the combination does not exist."""
+    """The simulation does not support an operation, or the combination of keys does not exist."""
     IMPLIED = "implied"
-    """Not run: a trial that needs no more memory ran out of it (`Outcome.implied_by`)."""
+    """Not run: a trial that needs at most as much memory ran out of it (`Verdict.implied_by`)."""
 
     @property
     def answered(self) -> bool:
-        """Whether the trial's question was answered, so that it need not run again."""
+        """Whether the result is final, so that the trial need not run again."""
         return self in (Status.OK, Status.OOM, Status.UNSUPPORTED, Status.IMPLIED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhasePeak:
-    """The highest memory during one phase. None means not known with this backend."""
+    """Peak memory of one phase. None means not known with this backend."""
 
     phase: Phase
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
     time_s: float | None = None
-    """In all its steps; None when simulated."""
+    """Total over all steps; None if simulated."""
     samples: int | None = None
-    """How many samples were taken in it. None, as all below, where nothing was sampled."""
+    """Number of samples taken in it. This and all fields below are None if nothing was sampled."""
     sampled_max_device_bytes: int | None = None
-    """The driver's count, polled: a lower bound."""
+    """Maximum of the driver's count, polled: a lower bound."""
     mean_utilisation_percent: float | None = None
     mean_power_watts: float | None = None
     mean_sm_clock_mhz: float | None = None
@@ -60,7 +57,7 @@ class PhasePeak:
 
 @dataclass(frozen=True, kw_only=True)
 class StepPeak:
-    """The exact peaks of one phase in one optimizer step."""
+    """Exact peaks of one phase in one optimizer step."""
 
     step: int
     """From 1; 0 for loading."""
@@ -69,23 +66,23 @@ class StepPeak:
     peak_reserved_bytes: int
     time_s: float
     context_bytes: int | None = None
-    """What CUDA held beyond torch's memory where the phase ended; it grows as libraries load kernels and plans."""
+    """Memory of CUDA beyond torch's at the end of the phase; grows as libraries load kernels and plans."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One reading of the driver during a trial. None where it was not read at that moment, or not to be had."""
+    """One reading of the driver during a trial. None means not read at this sample, or unavailable."""
 
     time_s: float
-    """Since the sampling began, on the monotonic clock."""
+    """Since sampling began, on the monotonic clock."""
     phase: Phase | None
-    """None before the first."""
+    """None before the first phase."""
     step: int
     """Optimizer step, from 1; 0 while loading."""
     device_used_bytes: int | None
-    """Of all processes on the GPU."""
+    """Memory of all processes on the GPU."""
     process_used_bytes: int | None
-    """Of the trial's own processes."""
+    """Memory of the trial's own processes."""
     utilisation_percent: int | None
     power_watts: float | None
     sm_clock_mhz: int | None
@@ -93,7 +90,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class CategoryShare:
-    """Bytes of one category at one instant, mostly that of the trial's peak of allocated memory."""
+    """Bytes of one category at one instant, usually the peak of allocated memory."""
 
     category: Category
     size_bytes: int
@@ -109,27 +106,27 @@ class StepInstant:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorGroup:
-    """Tensors alike at the instant of the trial's peak: of one make, from the same place in every layer."""
+    """Similar tensors at the peak: the same shape and origin, from the same place in every layer."""
 
     category: Category
     size_bytes: int
-    """Of all of them together."""
+    """Total of the group."""
     tensors: int
     shape: tuple[int, ...]
     dtype: str
     """torch's name without ``torch.``; empty for a kernel's scratch."""
     name: str
-    """What it is where that is known: ``"gradient of lm_head.weight"``; else empty."""
+    """Such as ``"gradient of lm_head.weight"``; empty if unknown."""
     module: str
-    """Path of the module, layers as ``*``; empty where no module made it."""
+    """Path of the module, layers as ``*``; empty if no module created the tensor."""
     operation: str
     phase: Phase
-    """The phase in which it was made."""
+    """The phase in which the tensors were created."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfMemory:
-    """The allocation that did not fit, and what stood when it was asked for. None where the framework did not say."""
+    """The allocation that failed, and the memory in use at that instant. None means not reported."""
 
     phase: Phase
     requested_bytes: int | None
@@ -137,12 +134,12 @@ class OutOfMemory:
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
     step: int | None = None
-    """The optimizer step, from 1; 0 while loading. None when simulated."""
+    """The optimizer step, from 1; 0 while loading. None if simulated."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Versions:
-    """Versions of what decides memory; part of a trial's identity. None where a package is not installed."""
+    """Versions of the packages that decide memory; part of a trial's identity. None if a package is not installed."""
 
     torch: str | None
     trl: str | None
@@ -152,85 +149,166 @@ class Versions:
     profiler: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a trial found. None means "not known here", never 0. Sizes are integers of bytes, times in seconds.
+class BreakdownStatus(StrEnum):
+    """Whether a trial's breakdown is known."""
 
-    In an `oom` outcome the peaks are the highest reached before failing.
-    """
+    KNOWN = "known"
+    ABSENT = "absent"
+    """Not requested, or the trial has no peak."""
+    FAILED = "failed"
+    """Requested, but it could not be determined (`Breakdown.problem`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How the trial ended, and why."""
 
     status: Status
+    message: str = ""
+    """Why it did not end well: the framework's sentence, or the last lines of the worker's stderr."""
+    oom: OutOfMemory | None = None
+    """Set if an allocation failed."""
+    implied_by: str | None = None
+    """Id of the trial that ran out of memory and needs at most as much; set if the status is `implied`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """How much was trained, and how long it took."""
+
     parameters: int | None = None
     trainable_parameters: int | None = None
-    gpu_name: str | None = None
-    """Name of the card measured, or of the card simulated."""
-    gpu_memory_bytes: int | None = None
-    """Its memory as torch reports it; of a capped card, the cap."""
-    peak_allocated_bytes: int | None = None
-    """torch's `max_memory_allocated`, or what it would have said."""
-    peak_reserved_bytes: int | None = None
-    """torch's `max_memory_reserved`."""
-    peak_device_bytes: int | None = None
-    """The driver's view: reserved, the context and loaded kernels."""
-    peak_phase: Phase | None = None
-    required_allocated_bytes: int | None = None
-    """Simulated only: the peak that a card of unlimited memory would have seen."""
-    oom: OutOfMemory | None = None
-    phases: tuple[PhasePeak, ...] = ()
-    breakdown: tuple[CategoryShare, ...] = ()
-    """Sums to `peak_allocated_bytes`; empty where not known."""
-    step_shape: tuple[StepInstant, ...] = ()
-    """Simulated only: the last optimizer step of a run without a limit, in the order of its events."""
-    largest: tuple[TensorGroup, ...] = ()
-    """The ten largest tensors, or groups of tensors alike, at the instant of the peak; largest first."""
-    peak_inactive_split_bytes: int | None = None
-    """The most that lay free between blocks in use, in segments that cannot be given back."""
-    alloc_retries: int | None = None
-    """How often the allocator gave all its cached memory back to make room."""
-    context_bytes: int | None = None
-    """What CUDA itself takes on the card; assumed when simulated."""
-    required_reserved_bytes: int | None = None
-    """Simulated only: reserved memory's peak on a card of unlimited memory."""
-    required_unreleasable_bytes: int | None = None
-    """Simulated only, on such a card: the most in segments with a tensor in them, which no full card gets back."""
     steps_run: int | None = None
     micro_batches_run: int | None = None
-    wall_s: float | None = None
     step_time_s: float | None = None
-    """Mean time of an optimizer step, rollout included; None when simulated."""
+    """Mean time of an optimizer step, rollout included; None if simulated."""
+    wall_s: float | None = None
     host_peak_rss_bytes: int | None = None
+    gpu_s: float | None = None
+    """How long the trial occupied a GPU; None if it occupied none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardFacts:
+    """The card that was measured or simulated."""
+
+    name: str | None = None
+    memory_bytes: int | None = None
+    """Its memory as torch reports it; for a capped card, the cap."""
+    context_bytes: int | None = None
+    """Memory that CUDA itself takes on the card; assumed if simulated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peaks:
+    """The highest memory of the trial. After an out-of-memory error: the highest before it."""
+
+    allocated_bytes: int | None = None
+    """torch's `max_memory_allocated`, or its simulated value."""
+    reserved_bytes: int | None = None
+    """torch's `max_memory_reserved`."""
+    device_bytes: int | None = None
+    """The driver's count: reserved memory, the context and loaded kernels."""
+    phase: Phase | None = None
+    """The phase of `allocated_bytes`."""
+    phases: tuple[PhasePeak, ...] = ()
+    inactive_split_bytes: int | None = None
+    """Most bytes free between blocks in use, in segments that cannot be released."""
+    alloc_retries: int | None = None
+    """How often the allocator released its whole cache and tried again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breakdown:
+    """What the peak of allocated memory consists of. Either `shares` or `problem` is set, or neither."""
+
+    shares: tuple[CategoryShare, ...] = ()
+    """Sum to `Peaks.allocated_bytes`."""
+    largest: tuple[TensorGroup, ...] = ()
+    """The ten largest tensors, or groups of similar tensors, at the peak; largest first."""
+    problem: str = ""
+    """Why there is no breakdown although it was requested."""
+
+    def __post_init__(self) -> None:
+        if self.problem and (self.shares or self.largest):
+            raise ValueError(f"a breakdown with a problem: {self.problem}")
+
+    @property
+    def status(self) -> BreakdownStatus:
+        """Whether the breakdown is known, absent or failed."""
+        if self.problem:
+            return BreakdownStatus.FAILED
+        return BreakdownStatus.KNOWN if self.shares else BreakdownStatus.ABSENT
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedDetails:
+    """What only a simulation knows: the same trial on a card of unlimited memory."""
+
+    required_allocated_bytes: int
+    """Peak of allocated memory on that card."""
+    required_reserved_bytes: int | None = None
+    """Peak of reserved memory on that card."""
+    required_unreleasable_bytes: int | None = None
+    """Peak on that card of segments that hold a tensor; a full card cannot release them."""
+    step_shape: tuple[StepInstant, ...] = ()
+    """The last optimizer step on that card, in the order of its events."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredDetails:
+    """What only a measurement knows."""
+
     gpu_uuid: str | None = None
-    """Measured only, as is all from here to `not_measured`."""
     driver_version: str | None = None
     startup_s: float | None = None
-    """From the worker's start to the first phase: imports, the CUDA context."""
+    """From the worker's start to the first phase: imports and the CUDA context."""
     load_s: float | None = None
-    """Models, adapters and the trainer made."""
+    """Time to build the models, the adapters and the trainer."""
     rollout_s: float | None = None
     """Mean time of an optimizer step's rollouts."""
     sampled_max_device_bytes: int | None = None
-    """The highest the sampler saw, other programs included: a lower bound."""
+    """Maximum over all samples, other programs included: a lower bound."""
     sample_period_s: float | None = None
     missed_by_sampling_bytes: int | None = None
-    """How much of the peak on the device no sample saw, because it was shorter than the period."""
+    """Part of the peak on the device that no sample saw, because it was shorter than the period."""
     settled_step: int | None = None
-    """The optimizer step at which the peak stopped growing; None if it still grew in the last, or there was but one."""
+    """The optimizer step at which the peak stopped growing; None if it never did, or if there was only one step."""
     growth_bytes_per_step: float | None = None
-    """Slope of the steps' peaks from there on."""
+    """Slope of the steps' peaks from `settled_step` on."""
     step_peaks: tuple[StepPeak, ...] = ()
-    not_measured: str = ""
-    """What the driver did not give, and why."""
-    gpu_s: float | None = None
-    """How long the trial held a GPU; None if it held none."""
-    implied_by: str | None = None
-    """The trial that ran out of memory with no more need of it; only of an `implied` one."""
-    message: str = ""
-    """Why it did not end well: the framework's sentence, or the last lines of the worker's stderr."""
+    unavailable: str = ""
+    """Figures that the driver did not provide, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The result of a trial. None means "not known here", never 0. Sizes are integers of bytes, times in seconds."""
+
+    verdict: Verdict
+    work: Work = Work()
+    card: CardFacts = CardFacts()
+    peaks: Peaks = Peaks()
+    breakdown: Breakdown = Breakdown()
+    simulated: SimulatedDetails | None = None
+    """None unless simulated."""
+    measured: MeasuredDetails | None = None
+    """None unless measured on a GPU."""
+
+    @property
+    def status(self) -> Status:
+        """How the trial ended."""
+        return self.verdict.status
+
+    @property
+    def message(self) -> str:
+        """Why the trial did not end well."""
+        return self.verdict.message
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRecord:
-    """One trial with its outcome, as stored: one file each."""
+    """One trial with its outcome; stored as one file."""
 
     trial_id: str
     """Content hash of the spec and the versions (`profiler.config.identity`)."""
@@ -244,7 +322,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a closed form says of a trial. None means that the form does not say."""
+    """Estimate of a trial by a closed form. None means that the form has no such value."""
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
@@ -252,4 +330,4 @@ class Estimate:
     """The published blog's rule of thumb."""
     peak_phase: Phase
     breakdown: tuple[CategoryShare, ...] = field(default=())
-    """Of the estimate's peak; sums to `peak_allocated_bytes`."""
+    """Of the estimated peak; sums to `peak_allocated_bytes`."""

@@ -1,9 +1,9 @@
 """Trials that need not run, because one that needs no more memory ran out of it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from profiler.domain.outcome import Outcome, Status, TrialRecord
+from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict
 from profiler.domain.trial import PlannedTrial, TrialSpec
 
 NeedsAtMost = Callable[[TrialSpec, TrialSpec], bool]
@@ -25,14 +25,13 @@ class Pruning:
         """The outcome of a trial that would run out of memory too; None if that does not follow."""
         for record in self._ran_out:
             if record.trial_id != trial.trial_id and self.needs_at_most(record.spec, trial.spec):
-                return Outcome(
+                verdict = Verdict(
                     status=Status.IMPLIED,
-                    gpu_name=record.outcome.gpu_name,
-                    gpu_memory_bytes=record.outcome.gpu_memory_bytes,
                     implied_by=record.trial_id,
                     message=(
                         f"Not run: {record.spec.model}, {record.label} (trial {record.trial_id}) ran out of memory, "
                         "and this one needs at least as much. prune=false runs it."
                     ),
                 )
+                return Outcome(verdict=verdict, card=replace(record.outcome.card, context_bytes=None))
         return None

@@ -315,9 +315,10 @@ class RunningSweep:
         if record is not None and not fault:
             return record
         held_s = worker.elapsed_s if worker.slot is not None else None
-        outcome = record.outcome if record is not None else replace(self._judged(worker), gpu_s=held_s)
+        outcome = record.outcome if record is not None else self._judged(worker, gpu_s=held_s)
         if fault:
-            outcome = replace(outcome, status=Status.DEVICE_FAULT, message=f"The GPU broke: {fault}.")
+            verdict = replace(outcome.verdict, status=Status.DEVICE_FAULT, message=f"The GPU broke: {fault}.")
+            outcome = replace(outcome, verdict=verdict)
         record = self._record(trial, outcome)
         self.given.store.write(record)
         return record
@@ -328,9 +329,9 @@ class RunningSweep:
         is_new = stamp_of(self.given.store.path(trial_id)) != worker.stamp_before
         return self.given.store.find(trial_id) if is_new else None
 
-    def _judged(self, worker: WorkerProcess) -> Outcome:
+    def _judged(self, worker: WorkerProcess, *, gpu_s: float | None) -> Outcome:
         kills = oom_kills()
-        return judge(
+        outcome = judge(
             exit_code=worker.exit_code,
             timed_out=worker.timed_out,
             timeout_s=self.given.timeouts.timeout_s,
@@ -339,6 +340,7 @@ class RunningSweep:
             stalled_s=self.given.timeouts.stall_s if worker.stalled else None,
             oom_killed=kills is not None and worker.oom_kills_before is not None and kills > worker.oom_kills_before,
         )
+        return replace(outcome, work=replace(outcome.work, gpu_s=gpu_s))
 
     def _record(self, trial: PlannedTrial, outcome: Outcome) -> TrialRecord:
         return TrialRecord(

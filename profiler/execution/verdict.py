@@ -3,7 +3,7 @@
 import signal
 from pathlib import Path
 
-from profiler.domain.outcome import Outcome, Status
+from profiler.domain.outcome import Outcome, Status, Verdict, Work
 from profiler.execution.child import EXIT_OWN_MEMORY_ERROR
 
 STDERR_LINES = 20
@@ -39,7 +39,8 @@ def judge(
     else:
         status, reason = _status_and_reason(exit_code, timed_out, timeout_s)
     printed = last_lines(stderr_path)
-    return Outcome(status=status, wall_s=wall_s, message=f"{reason}\n{printed}".rstrip())
+    verdict = Verdict(status=status, message=f"{reason}\n{printed}".rstrip())
+    return Outcome(verdict=verdict, work=Work(wall_s=wall_s))
 
 
 def _status_and_reason(exit_code: int | None, timed_out: bool, timeout_s: float) -> tuple[Status, str]:

@@ -69,7 +69,7 @@ class SweepProgress:
         width = len(str(self._total))
         line = Text(f"[{self._done:>{width}}/{self._total}] {_name(trial)}: ")
         line.append(_outcome_text(trial.spec.backend, outcome), style=_STYLES.get(outcome.status, "yellow"))
-        took = f" ({_duration(outcome.wall_s)})" if outcome.wall_s is not None else ""
+        took = f" ({_duration(outcome.work.wall_s)})" if outcome.work.wall_s is not None else ""
         left = self._progress.tasks[0].time_remaining
         # On a terminal the bar says it.
         tell = not self._console.is_terminal and left is not None and self._done < self._total
@@ -87,11 +87,11 @@ def _name(trial: PlannedTrial) -> str:
 
 
 def _outcome_text(backend: Backend, outcome: Outcome) -> str:
-    peak, needed = outcome.peak_allocated_bytes, outcome.required_allocated_bytes
+    peak, needed = outcome.peaks.allocated_bytes, outcome.simulated and outcome.simulated.required_allocated_bytes
     if outcome.status is Status.OK:
         return f"{gib_text(peak)} {_WORDS[backend]}" if peak is not None else f"ok {_WORDS[backend]}"
     if outcome.status is Status.OOM:
-        during = f" in {outcome.oom.phase}" if outcome.oom else ""
+        during = f" in {outcome.verdict.oom.phase}" if outcome.verdict.oom else ""
         return f"out of memory{during}" + (f", needs {gib_text(needed)} {_WORDS[backend]}" if needed else "")
     if outcome.status is Status.IMPLIED:
         return "out of memory, implied by a smaller trial"

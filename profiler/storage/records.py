@@ -6,16 +6,18 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import cast
 
 from profiler.config.identity import spec_from_mapping, spec_to_mapping
 from profiler.domain.errors import Fault, ProfilerError, UsageError
-from profiler.domain.outcome import TrialRecord
+from profiler.domain.outcome import Outcome, TrialRecord
 from profiler.domain.trial import TrialSpec
 from profiler.storage.atomic import StorageError, remove_partial, write_atomically
-from profiler.storage.typed_json import JSON, JsonMismatchError, from_json, to_json
+from profiler.storage.outcome_fields import flat_values, outcome_from_flat
+from profiler.storage.typed_json import JSON, JsonMismatchError, Reader, from_json, to_json
 
 RECORD_SCHEMA_VERSION = 5
 """Raised with every field that is added, and when a stored record would no longer be read as it was meant.
@@ -177,7 +179,7 @@ def _record_to_json(record: TrialRecord) -> dict[str, JSON]:
         "label": record.label,
         "spec": cast("JSON", spec_to_mapping(record.spec)),
         "versions": to_json(record.versions),
-        "outcome": to_json(record.outcome),
+        "outcome": {key: to_json(value) for key, value in flat_values(record.outcome).items()},
     }
 
 
@@ -205,7 +207,8 @@ def _parse(content: bytes) -> TrialRecord:
     if version not in (RECORD_SCHEMA_VERSION, *_READ_WITH_DEFAULTS):
         raise JsonMismatchError(f"schema_version {version} is not {RECORD_SCHEMA_VERSION}")
     older = version != RECORD_SCHEMA_VERSION
-    return from_json(TrialRecord, stored["record"], readers={TrialSpec: spec_from_mapping}, defaults=older)
+    readers: dict[type, Reader] = {TrialSpec: spec_from_mapping, Outcome: partial(outcome_from_flat, defaults=older)}
+    return from_json(TrialRecord, stored["record"], readers=readers, defaults=older)
 
 
 def _checksum(content: dict[str, JSON]) -> str:

@@ -8,57 +8,26 @@ from typing import TypeAlias
 from profiler.domain.outcome import Estimate, Outcome, Sample, StepPeak, TrialRecord
 from profiler.domain.trial import TrialSpec
 from profiler.storage.atomic import StorageError
+from profiler.storage.outcome_fields import flat_values
 
 Value: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = Mapping[str, Value]
 
-_COPIED_FROM_OUTCOME = (
-    "status",
-    "parameters",
-    "trainable_parameters",
-    "gpu_name",
-    "gpu_memory_bytes",
-    "peak_allocated_bytes",
-    "peak_reserved_bytes",
-    "peak_device_bytes",
-    "peak_phase",
-    "required_allocated_bytes",
-    "required_reserved_bytes",
-    "required_unreleasable_bytes",
-    "context_bytes",
-    "peak_inactive_split_bytes",
-    "alloc_retries",
-    "steps_run",
-    "micro_batches_run",
-    "wall_s",
-    "step_time_s",
-    "host_peak_rss_bytes",
-    "gpu_uuid",
-    "driver_version",
-    "startup_s",
-    "load_s",
-    "rollout_s",
-    "sampled_max_device_bytes",
-    "sample_period_s",
-    "missed_by_sampling_bytes",
-    "settled_step",
-    "growth_bytes_per_step",
-    "gpu_s",
-    "implied_by",
-)
+_OTHER_TABLES = frozenset({"oom", "phases", "breakdown", "step_shape", "largest", "step_peaks"})
+"""Keys of an outcome that are not one column of `runs`."""
 
 
 def run_row(record: TrialRecord, estimate: Estimate | None) -> Row:
     """The row of `runs` for one trial."""
-    outcome, oom = record.outcome, record.outcome.oom
+    oom, outcome = record.outcome.verdict.oom, flat_values(record.outcome)
     return {
         "trial_id": record.trial_id,
         "grid": record.grid,
         "label": record.label,
-        "message": outcome.message or None,
-        "not_measured": outcome.not_measured or None,
         **{field.name: _plain(getattr(record.spec, field.name)) for field in fields(TrialSpec)},
-        **{name: _plain(getattr(outcome, name)) for name in _COPIED_FROM_OUTCOME},
+        **{name: _plain(value) for name, value in outcome.items() if name not in _OTHER_TABLES},
+        "message": outcome["message"] or None,
+        "not_measured": outcome["not_measured"] or None,
         "oom_phase": _plain(oom.phase) if oom else None,
         "oom_step": oom.step if oom else None,
         "oom_requested_bytes": oom.requested_bytes if oom else None,
@@ -87,7 +56,7 @@ def phase_rows(record: TrialRecord) -> list[Row]:
             "mean_power_watts": peak.mean_power_watts,
             "mean_sm_clock_mhz": peak.mean_sm_clock_mhz,
         }
-        for peak in record.outcome.phases
+        for peak in record.outcome.peaks.phases
     ]
 
 
@@ -95,7 +64,7 @@ def step_rows(record: TrialRecord) -> list[Row]:
     """The rows of `steps` for one trial."""
     return [
         {"trial_id": record.trial_id, **{field.name: _plain(getattr(peak, field.name)) for field in fields(StepPeak)}}
-        for peak in record.outcome.step_peaks
+        for peak in (record.outcome.measured.step_peaks if record.outcome.measured else ())
     ]
 
 
@@ -109,7 +78,7 @@ def breakdown_rows(record: TrialRecord) -> list[Row]:
     """The rows of `breakdown` for one trial."""
     return [
         {"trial_id": record.trial_id, "category": share.category.value, "bytes": share.size_bytes}
-        for share in record.outcome.breakdown
+        for share in record.outcome.breakdown.shares
     ]
 
 
@@ -123,7 +92,9 @@ def shape_rows(record: TrialRecord) -> list[Row]:
             "category": share.category.value,
             "bytes": share.size_bytes,
         }
-        for number, instant in enumerate(record.outcome.step_shape, start=1)
+        for number, instant in enumerate(
+            record.outcome.simulated.step_shape if record.outcome.simulated else (), start=1
+        )
         for share in instant.shares
     ]
 
@@ -144,7 +115,7 @@ def largest_rows(record: TrialRecord) -> list[Row]:
             "operation": group.operation,
             "phase": group.phase.value,
         }
-        for rank, group in enumerate(record.outcome.largest, start=1)
+        for rank, group in enumerate(record.outcome.breakdown.largest, start=1)
     ]
 
 
@@ -155,9 +126,9 @@ def check_laws(record: TrialRecord) -> None:
         StorageError: The record contradicts itself, which is a defect of this program and not of the trial.
     """
     outcome = record.outcome
-    whole = outcome.peak_allocated_bytes
-    parts = sum(share.size_bytes for share in outcome.breakdown)
-    if outcome.breakdown and parts != whole:
+    whole = outcome.peaks.allocated_bytes
+    parts = sum(share.size_bytes for share in outcome.breakdown.shares)
+    if outcome.breakdown.shares and parts != whole:
         raise StorageError(f"trial {record.trial_id}: its categories sum to {parts} bytes, its peak is {whole} bytes.")
     largest = _largest_phase(outcome)
     if largest is not None and largest != whole:
@@ -167,7 +138,7 @@ def check_laws(record: TrialRecord) -> None:
 
 
 def _largest_phase(outcome: Outcome) -> int | None:
-    known = [peak.peak_allocated_bytes for peak in outcome.phases if peak.peak_allocated_bytes is not None]
+    known = [peak.peak_allocated_bytes for peak in outcome.peaks.phases if peak.peak_allocated_bytes is not None]
     return max(known, default=None)
 
 

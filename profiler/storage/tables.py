@@ -144,7 +144,7 @@ def write_tables(
         for name, columns in {**TABLES, **OPTIONAL_TABLES}.items()
         if name in rows
     }
-    samples = read_samples(folder, [record.trial_id for record in ordered if record.outcome.step_peaks])
+    samples = read_samples(folder, [record.trial_id for record in ordered if step_rows(record)])
     tables["samples"] = samples.replace_schema_metadata(arrow_schema(OPTIONAL_TABLES["samples"], about=about).metadata)
     if "samples" in stored:
         carried["samples"] = _carried_samples(stored["samples"], samples, ordered, written | old.replaced)
@@ -242,8 +242,13 @@ def _carried_samples(
 ) -> pa.Table:
     """Samples of trials without a record, and of those whose own file of samples is not here any more."""
     here = set(read["trial_id"].to_pylist())
-    lost = {record.trial_id for record in records if record.outcome.sample_period_s is not None} - here
+    lost = {record.trial_id for record in records if _sampled(record)} - here
     return without(stored, set(named) - lost)
+
+
+def _sampled(record: TrialRecord) -> bool:
+    measured = record.outcome.measured
+    return measured is not None and measured.sample_period_s is not None
 
 
 def _write(folder: Path, name: str, table: pa.Table) -> None:

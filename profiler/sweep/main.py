@@ -26,13 +26,14 @@ from profiler.config.model_lookup import builtin_architecture
 from profiler.config.run_settings import RunSettings, read_run_settings
 from profiler.config.specification import ArchitectureLookup, attention_line, parse_points
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, ProfilerError, UsageError
-from profiler.domain.outcome import NO_BREAKDOWN, Estimate, Status, TrialRecord, Versions
+from profiler.domain.outcome import BreakdownStatus, Estimate, Status, TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution.pruning import NeedsAtMost, Pruning
 from profiler.storage.fingerprint import content_of, is_only_a_hub_model
 from profiler.storage.folder_faults import folder_faults
 from profiler.storage.last_resort import last_resort
 from profiler.storage.memory_snapshot import snapshot_path
+from profiler.storage.outcome_fields import not_measured
 from profiler.sweep.backend import gpus_alike, hardware_of, jobs_for, real_gpu_faults, resolve_auto
 from profiler.sweep.command import Command, read_command
 from profiler.sweep.composition import compose, show_instead
@@ -296,7 +297,7 @@ def _lacks_breakdown(record: TrialRecord) -> bool:
     """Whether a measured trial was not asked for its breakdown yet. What it could not say it cannot say again."""
     outcome = record.outcome
     measured = record.spec.backend is Backend.CUDA and outcome.status is Status.OK
-    return measured and not outcome.breakdown and NO_BREAKDOWN not in outcome.not_measured
+    return measured and outcome.breakdown.status is BreakdownStatus.ABSENT
 
 
 def _assemble(
@@ -331,7 +332,7 @@ def _conclude(
     with readable():
         parts.render_folder(sweep.folder, to_terminal=True, trial_ids=planned)
     of_plan = [record for record in records if record.trial_id in planned]
-    for missing in dict.fromkeys(record.outcome.not_measured for record in of_plan):
+    for missing in dict.fromkeys(not_measured(record.outcome) for record in of_plan):
         if missing:
             print_line(f"Not measured: {missing}.")
     spent = gpu_time(of_plan)

@@ -15,7 +15,7 @@ import torch
 from profiler.allocator import AllocatorConfig, Trace, replay_on_card
 from profiler.allocator.largest import largest_groups
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import NO_BREAKDOWN, CategoryShare, Outcome, TensorGroup
+from profiler.domain.outcome import Breakdown, CategoryShare, Outcome, TensorGroup
 from profiler.domain.trial import TrialSpec
 from profiler.simulation.tracing.tracing_mode import TracingMode
 from profiler.training.job import build_trainer
@@ -61,14 +61,14 @@ def with_attribution(outcome: Outcome, found: Attributed) -> Outcome:
     What the counters have beyond the books is `other`. Books that have more, or another phase, say nothing of that
     peak: then there is no breakdown, and the outcome says why.
     """
-    peak = outcome.peak_allocated_bytes
+    peak = outcome.peaks.allocated_bytes
     if peak is None:
         return outcome
     beyond = peak - found.peak_allocated_bytes
-    if beyond < 0 or outcome.peak_phase is not found.peak_phase:
+    if beyond < 0 or outcome.peaks.phase is not found.peak_phase:
         reason = (
             f"the books have {found.peak_allocated_bytes} bytes in {found.peak_phase} at their peak, "
-            f"the counters {peak} in {outcome.peak_phase}"
+            f"the counters {peak} in {outcome.peaks.phase}"
         )
         return without_breakdown(outcome, reason)
     shares = dict(found.breakdown)
@@ -76,14 +76,16 @@ def with_attribution(outcome: Outcome, found: Attributed) -> Outcome:
         shares[Category.OTHER] = shares.get(Category.OTHER, 0) + beyond
     return replace(
         outcome,
-        breakdown=tuple(CategoryShare(category=category, size_bytes=size) for category, size in shares.items()),
-        largest=found.largest,
+        breakdown=Breakdown(
+            shares=tuple(CategoryShare(category=category, size_bytes=size) for category, size in shares.items()),
+            largest=found.largest,
+        ),
     )
 
 
 def without_breakdown(outcome: Outcome, reason: str) -> Outcome:
     """A measured outcome that says why it has no breakdown."""
-    return replace(outcome, not_measured="; ".join(filter(None, (outcome.not_measured, NO_BREAKDOWN + reason))))
+    return replace(outcome, breakdown=Breakdown(problem=reason))
 
 
 def breakdown_of(

@@ -10,7 +10,19 @@ from typing import Any, Protocol
 
 from profiler.domain.memory import Phase
 from profiler.domain.optimizers import Optimizer
-from profiler.domain.outcome import Outcome, OutOfMemory, Sample, Status
+from profiler.domain.outcome import (
+    CardFacts,
+    MeasuredDetails,
+    Outcome,
+    OutOfMemory,
+    Peaks,
+    PhasePeak,
+    Sample,
+    Status,
+    StepPeak,
+    Verdict,
+    Work,
+)
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import MIB
 from profiler.measurement.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity
@@ -21,7 +33,7 @@ from profiler.measurement.nvml import GpuLostError, GpuProbe, Nvml, NvmlError
 from profiler.measurement.phase_counters import PhaseCounters, by_phase, peak_of_steps
 from profiler.measurement.process_tree import RecentProcessTree
 from profiler.measurement.sampler import PERIOD_S, Sampler
-from profiler.worker.card import Card, prepare_card
+from profiler.worker.card import prepare_card
 from profiler.worker.oom_message import read_oom_message
 
 SNAPSHOT_ENTRIES = 100_000
@@ -97,7 +109,8 @@ def measure(task: MeasuringTask, instruments: Instruments, train: Train) -> Meas
     try:
         return trial.run(train)
     except GpuLostError as error:
-        return Measured(outcome=Outcome(status=Status.DEVICE_FAULT, gpu_uuid=trial.uuid, message=str(error)))
+        verdict = Verdict(status=Status.DEVICE_FAULT, message=str(error))
+        return Measured(outcome=Outcome(verdict=verdict, measured=MeasuredDetails(gpu_uuid=trial.uuid)))
 
 
 @dataclass
@@ -215,7 +228,7 @@ class _MeasuredTrial:
             broken = sampler.gpu_lost or next((words for words in _BROKEN if words in str(error)), "")
             if not broken:
                 raise
-            return Outcome(status=Status.DEVICE_FAULT, message=f"{type(error).__name__}: {error}")
+            return Outcome(verdict=Verdict(status=Status.DEVICE_FAULT, message=f"{type(error).__name__}: {error}"))
 
     def _is_full(self) -> bool:
         """Whether the card has next to nothing left at this instant; the error still holds what the trial held."""
@@ -238,13 +251,13 @@ class _MeasuredTrial:
         )
         parameters, trainable = self._sizes or (None, None)
         return Outcome(
-            status=Status.OOM,
-            oom=oom,
-            message=message,
-            parameters=parameters,
-            trainable_parameters=trainable,
-            steps_run=self._counters.times_finished(Phase.OPTIMIZER),
-            micro_batches_run=self._counters.times_finished(Phase.BACKWARD),
+            verdict=Verdict(status=Status.OOM, oom=oom, message=message),
+            work=Work(
+                parameters=parameters,
+                trainable_parameters=trainable,
+                steps_run=self._counters.times_finished(Phase.OPTIMIZER),
+                micro_batches_run=self._counters.times_finished(Phase.BACKWARD),
+            ),
         )
 
     # ---- afterwards --------------------------------------------------------------------------------------------------
@@ -253,54 +266,64 @@ class _MeasuredTrial:
         """The outcome with everything that was measured."""
         if outcome.status is not Status.DEVICE_FAULT and not sampler.gpu_lost:
             self._counters.read()
-        steps, samples = self._counters.step_peaks(), sampler.samples
-        phases = by_phase(steps)
+        steps, phases = self._counters.step_peaks(), by_phase(self._counters.step_peaks())
         highest = max(phases, key=lambda peak: peak.peak_allocated_bytes or 0, default=None)
-        grown = growth(peak_of_steps(steps))
         contexts = [reading.context_bytes for reading in self._borders.readings]
-        seen = sampled_max_device_bytes(samples)
         device = self._borders.peak_device_bytes if contexts else None
-        return replace(
-            self._named(outcome, self._card),
-            peak_allocated_bytes=highest.peak_allocated_bytes if highest else None,
-            peak_phase=highest.phase if highest else None,
-            peak_reserved_bytes=max((peak.peak_reserved_bytes or 0 for peak in phases), default=None),
-            peak_device_bytes=device,
-            context_bytes=max(contexts, default=None),
-            peak_inactive_split_bytes=self._borders.peak_inactive_split_bytes,
+        peaks = Peaks(
+            allocated_bytes=highest.peak_allocated_bytes if highest else None,
+            reserved_bytes=max((peak.peak_reserved_bytes or 0 for peak in phases), default=None),
+            phase=highest.phase if highest else None,
+            device_bytes=device,
+            phases=with_activity(phases, sampler.samples),
+            inactive_split_bytes=self._borders.peak_inactive_split_bytes,
             alloc_retries=None if outcome.status is Status.DEVICE_FAULT else self._retries(),
-            phases=with_activity(phases, samples),
-            step_peaks=steps,
+        )
+        return replace(
+            outcome,
+            card=CardFacts(
+                name=self._card.title,
+                memory_bytes=self._card.memory_bytes,
+                context_bytes=max(contexts, default=None),
+            ),
+            peaks=peaks,
+            measured=self._details(steps, phases, device, sampler, probe),
+        )
+
+    def _details(
+        self,
+        steps: tuple[StepPeak, ...],
+        phases: tuple[PhasePeak, ...],
+        peak_device_bytes: int | None,
+        sampler: Sampler,
+        probe: GpuProbe,
+    ) -> MeasuredDetails:
+        grown, seen = growth(peak_of_steps(steps)), sampled_max_device_bytes(sampler.samples)
+        return MeasuredDetails(
+            gpu_uuid=self.uuid,
+            driver_version=self._driver_version(),
+            startup_s=self._counters.first_phase_at_s - self._task.started_s,
             load_s=next((peak.time_s for peak in phases if peak.phase is Phase.LOAD), None),
             rollout_s=_mean_by_step([one.time_s for one in steps if one.phase is Phase.ROLLOUT]),
             sampled_max_device_bytes=seen,
             missed_by_sampling_bytes=missed_by_sampling_bytes(
-                peak_device_bytes=None if device is None else device + (self._before_bytes or 0),
+                peak_device_bytes=None if peak_device_bytes is None else peak_device_bytes + (self._before_bytes or 0),
                 sampled_max_bytes=seen,
             ),
             sample_period_s=self._tools.sample_period_s,
             settled_step=grown.settled_step,
             growth_bytes_per_step=grown.slope_bytes_per_step,
-            not_measured=self._not_measured(probe),
-        )
-
-    def _named(self, outcome: Outcome, card: Card) -> Outcome:
-        return replace(
-            outcome,
-            gpu_name=card.title,
-            gpu_memory_bytes=card.memory_bytes,
-            gpu_uuid=self.uuid,
-            driver_version=self._driver_version(),
-            startup_s=self._counters.first_phase_at_s - self._task.started_s,
+            step_peaks=steps,
+            unavailable=self._unavailable(probe),
         )
 
     def _judged(self, outcome: Outcome, sampler: Sampler) -> Outcome:
         """What befell the GPU counts for more than what the trial found on it."""
         if sampler.gpu_lost:
-            return replace(outcome, status=Status.DEVICE_FAULT, message=sampler.gpu_lost)
+            return _with_verdict(outcome, Status.DEVICE_FAULT, sampler.gpu_lost)
         taken = contention(sampler.samples, self._borders.readings, before_bytes=self._before_bytes)
         if taken and outcome.status in (Status.OK, Status.OOM):
-            return replace(outcome, status=Status.CONTENDED, message=taken)
+            return _with_verdict(outcome, Status.CONTENDED, taken)
         return outcome
 
     def _retries(self) -> int:
@@ -312,13 +335,17 @@ class _MeasuredTrial:
         except NvmlError:
             return None
 
-    def _not_measured(self, probe: GpuProbe) -> str:
+    def _unavailable(self, probe: GpuProbe) -> str:
         missing = dict(probe.missing)
         if self._before_bytes is None:
             missing["context"] = "what others had on the GPU before the trial is not known"
         elif self._task.spec.optim is Optimizer.PAGED_ADAMW_8BIT:
             missing["context"] = "paged optimizer states lie in memory that is counted neither as torch's nor as CUDA's"
         return "; ".join(f"{figure}: {reason}" for figure, reason in missing.items())
+
+
+def _with_verdict(outcome: Outcome, status: Status, message: str) -> Outcome:
+    return replace(outcome, verdict=replace(outcome.verdict, status=status, message=message))
 
 
 def _first(said: int | None, otherwise: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Outcome, PhasePeak, Status
+from profiler.domain.outcome import Outcome, Peaks, PhasePeak, Status, Verdict, Work
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.measurement.pynvml_driver import PynvmlDriver
 from profiler.measurement.torch_cuda import TorchCuda
@@ -73,7 +73,7 @@ def run_real(
         log = _PhaseLog()
         trained = train(log, torch.device("cpu"))
         phases = (PhasePeak(phase=phase, peak_allocated_bytes=None, peak_reserved_bytes=None) for phase in log.phases)
-        return Measured(outcome=replace(trained, phases=tuple(phases)))
+        return Measured(outcome=replace(trained, peaks=Peaks(phases=tuple(phases))))
     return measure(
         MeasuringTask(
             spec=spec, gpu_uuid=gpu_uuid, snapshot=snapshot, history_entries=history_entries, started_s=started_s
@@ -105,10 +105,12 @@ def _train(spec: TrialSpec, model_config: Mapping[str, Any], observer: TrialObse
         train_s = time.monotonic() - started_s
     steps = int(trainer.state.global_step)
     return Outcome(
-        status=Status.OK,
-        parameters=parameters,
-        trainable_parameters=trainable,
-        steps_run=steps,
-        micro_batches_run=trainer.micro_batches_run,
-        step_time_s=train_s / max(1, steps),
+        verdict=Verdict(status=Status.OK),
+        work=Work(
+            parameters=parameters,
+            trainable_parameters=trainable,
+            steps_run=steps,
+            micro_batches_run=trainer.micro_batches_run,
+            step_time_s=train_s / max(1, steps),
+        ),
     )

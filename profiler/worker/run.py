@@ -43,7 +43,7 @@ def run_job(job: WorkerJob) -> None:
     )
     outcome = measured.outcome
     if spec.backend is Backend.CUDA:
-        outcome = replace(outcome, gpu_s=time.monotonic() - started)
+        outcome = replace(outcome, work=replace(outcome.work, gpu_s=time.monotonic() - started))
     # The record after what belongs to it, because with it the trial is done; but before the snapshot, which is big and
     # slow, and which is looked for by itself.
     folder = Path(job.store_folder)
@@ -57,7 +57,8 @@ def run_job(job: WorkerJob) -> None:
 
         # Last, and into a record that is there already: what was measured is not lost with it.
         told = breakdown_of(outcome, spec, model_config, beat=sign_of_life)
-        _store(job, job.trial, replace(told, gpu_s=time.monotonic() - started), started)
+        work = replace(told.work, gpu_s=time.monotonic() - started)
+        _store(job, job.trial, replace(told, work=work), started)
 
 
 def _run_simulated(job: WorkerJob, model_config: Mapping[str, object]) -> None:
@@ -91,6 +92,7 @@ def _model_config(model: str) -> Mapping[str, object]:
 
 def _store(job: WorkerJob, trial: PlannedTrial, outcome: Outcome, started: float) -> None:
     """Write a trial's record. `started`: when it began, on the monotonic clock."""
+    work = replace(outcome.work, wall_s=time.monotonic() - started, host_peak_rss_bytes=_host_peak_rss_bytes())
     RecordStore(Path(job.store_folder)).write(
         TrialRecord(
             trial_id=trial.trial_id,
@@ -98,7 +100,7 @@ def _store(job: WorkerJob, trial: PlannedTrial, outcome: Outcome, started: float
             label=trial.label,
             spec=trial.spec,
             versions=job.versions,
-            outcome=replace(outcome, wall_s=time.monotonic() - started, host_peak_rss_bytes=_host_peak_rss_bytes()),
+            outcome=replace(outcome, work=work),
         )
     )
 

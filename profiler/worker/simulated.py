@@ -13,8 +13,21 @@ from profiler.allocator.snapshot import memory_snapshot
 from profiler.allocator.step_shape import step_shape
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import KNOWN_GPUS, Chip, Gpu
-from profiler.domain.memory import Phase
-from profiler.domain.outcome import CategoryShare, Outcome, OutOfMemory, PhasePeak, Status, StepInstant
+from profiler.domain.memory import Category, Phase
+from profiler.domain.outcome import (
+    Breakdown,
+    CardFacts,
+    CategoryShare,
+    Outcome,
+    OutOfMemory,
+    Peaks,
+    PhasePeak,
+    SimulatedDetails,
+    Status,
+    StepInstant,
+    Verdict,
+    Work,
+)
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import gib_text
 from profiler.simulation.cuda.libraries import cuda_context_bytes
@@ -101,7 +114,10 @@ def run_simulated(spec: TrialSpec, model_config: Mapping[str, Any]) -> Outcome:
 def unsupported(spec: TrialSpec, error: UnsupportedTrialError) -> Outcome:
     """The outcome of a trial that cannot be simulated."""
     gpu = card_of(spec)
-    return Outcome(status=Status.UNSUPPORTED, gpu_name=gpu.title, gpu_memory_bytes=gpu.memory_bytes, message=str(error))
+    return Outcome(
+        verdict=Verdict(status=Status.UNSUPPORTED, message=str(error)),
+        card=CardFacts(name=gpu.title, memory_bytes=gpu.memory_bytes),
+    )
 
 
 def outcome_on_card(run: SimulatedRun, spec: TrialSpec) -> Outcome:
@@ -112,24 +128,38 @@ def outcome_on_card(run: SimulatedRun, spec: TrialSpec) -> Outcome:
     trace = run.trace.on(gpu.chip)
     unlimited = replay_on_card(trace, capacity_bytes=None, config=config)
     on_card = _on_card(trace, unlimited, gpu.memory_bytes - context, config)
-    steps, micro_batches = _reached(run, on_card)
     return Outcome(
-        status=Status.OK if on_card.refusal is None else Status.OOM,
-        parameters=run.parameters,
-        trainable_parameters=run.trainable_parameters,
-        gpu_name=gpu.title,
-        gpu_memory_bytes=gpu.memory_bytes,
-        peak_allocated_bytes=on_card.peak_allocated_bytes,
-        peak_reserved_bytes=on_card.peak_reserved_bytes,
-        peak_device_bytes=on_card.peak_reserved_bytes + context,
-        peak_phase=on_card.peak_phase,
-        required_allocated_bytes=unlimited.peak_allocated_bytes,
-        required_reserved_bytes=unlimited.peak_reserved_bytes,
-        required_unreleasable_bytes=unlimited.peak_unreleasable_bytes,
-        context_bytes=context,
-        peak_inactive_split_bytes=on_card.peak_inactive_split_bytes,
+        verdict=Verdict(
+            status=Status.OK if on_card.refusal is None else Status.OOM,
+            oom=_out_of_memory(on_card),
+            message=_sentence(on_card, unlimited, gpu),
+        ),
+        work=_work(run, on_card),
+        card=CardFacts(name=gpu.title, memory_bytes=gpu.memory_bytes, context_bytes=context),
+        peaks=_peaks(on_card, context),
+        breakdown=Breakdown(
+            shares=_shares(on_card.breakdown),
+            largest=largest_groups(trace, on_card.live_bytes),
+        ),
+        simulated=SimulatedDetails(
+            required_allocated_bytes=unlimited.peak_allocated_bytes,
+            required_reserved_bytes=unlimited.peak_reserved_bytes,
+            required_unreleasable_bytes=unlimited.peak_unreleasable_bytes,
+            step_shape=tuple(
+                StepInstant(phase=instant.phase, shares=_shares(instant.sizes_bytes)) for instant in step_shape(trace)
+            ),
+        ),
+    )
+
+
+def _peaks(on_card: CardReplay, context_bytes: int) -> Peaks:
+    return Peaks(
+        allocated_bytes=on_card.peak_allocated_bytes,
+        reserved_bytes=on_card.peak_reserved_bytes,
+        device_bytes=on_card.peak_reserved_bytes + context_bytes,
+        phase=on_card.peak_phase,
+        inactive_split_bytes=on_card.peak_inactive_split_bytes,
         alloc_retries=on_card.num_alloc_retries,
-        oom=_out_of_memory(on_card),
         phases=tuple(
             PhasePeak(
                 phase=phase,
@@ -138,23 +168,11 @@ def outcome_on_card(run: SimulatedRun, spec: TrialSpec) -> Outcome:
             )
             for phase, peak in on_card.phases.items()
         ),
-        breakdown=tuple(
-            CategoryShare(category=category, size_bytes=size) for category, size in on_card.breakdown.items()
-        ),
-        step_shape=tuple(
-            StepInstant(
-                phase=instant.phase,
-                shares=tuple(
-                    CategoryShare(category=category, size_bytes=size) for category, size in instant.sizes_bytes.items()
-                ),
-            )
-            for instant in step_shape(trace)
-        ),
-        largest=largest_groups(trace, on_card.live_bytes),
-        message=_sentence(on_card, unlimited, gpu),
-        steps_run=steps,
-        micro_batches_run=micro_batches,
     )
+
+
+def _shares(sizes_bytes: Mapping[Category, int]) -> tuple[CategoryShare, ...]:
+    return tuple(CategoryShare(category=category, size_bytes=size) for category, size in sizes_bytes.items())
 
 
 def snapshot_on_card(run: SimulatedRun, spec: TrialSpec) -> Mapping[str, Any]:
@@ -173,6 +191,16 @@ def _on_card(trace: Trace, unlimited: CardReplay, capacity_bytes: int, config: A
     if unlimited.peak_reserved_bytes <= capacity_bytes and config.per_process_memory_fraction == 1.0:
         return unlimited
     return replay_on_card(trace, capacity_bytes=capacity_bytes, config=config)
+
+
+def _work(run: SimulatedRun, on_card: CardReplay) -> Work:
+    steps, micro_batches = _reached(run, on_card)
+    return Work(
+        parameters=run.parameters,
+        trainable_parameters=run.trainable_parameters,
+        steps_run=steps,
+        micro_batches_run=micro_batches,
+    )
 
 
 def _reached(run: SimulatedRun, on_card: CardReplay) -> tuple[int, int]:

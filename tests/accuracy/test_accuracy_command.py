@@ -1,11 +1,9 @@
 """The command, with a simulation that is made up: each record is the estimate, a little more."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
-from builders import failed, outcome, record
+from builders import changed, failed, outcome, record
 
 from maintenance.accuracy.main import FIGURE, PAGE, ROWS, SAMPLED, main
 from maintenance.accuracy.sampling import architecture_of
@@ -32,7 +30,7 @@ class _Simulating:
     def _record(self, trial, *, is_failing):
         said = outcome(trial.spec)
         needed = int(self._ratio * estimate(trial.spec, architecture_of(trial.spec.model)).peak_allocated_bytes)
-        found = replace(
+        found = changed(
             said,
             status=Status.OK,
             oom=None,
@@ -42,7 +40,7 @@ class _Simulating:
             breakdown=(),
             phases=tuple(
                 PhasePeak(phase=peak.phase, peak_allocated_bytes=needed, peak_reserved_bytes=None)
-                for peak in said.phases
+                for peak in said.peaks.phases
             ),
         )
         return record(trial.spec, outcome=failed() if is_failing else found, versions=installed_versions())

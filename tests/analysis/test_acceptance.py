@@ -19,7 +19,7 @@ ALLOCATED_MEDIAN, ALLOCATED_P95, RESERVED_MEDIAN, RESERVED_P95, WRONGLY = range(
 
 def measured(spec, **changes):
     on_card = replace(spec, backend=Backend.CUDA, gpu=None)
-    return builders.record(on_card, outcome=replace(builders.outcome(spec), **changes))
+    return builders.record(on_card, outcome=builders.changed(builders.outcome(spec), **changes))
 
 
 def cell(origin, *, status=Status.OK, allocated=10 * GIB, reserved=11 * GIB, device=12 * GIB):

@@ -19,12 +19,12 @@ def sections(folder, cards=CARDS, *, context=GIB):
     records = []
     for record in builders.records(specs):
         out = record.outcome
-        device = out.peak_allocated_bytes + context if out.status is Status.OK else None
-        changed = replace(
+        device = out.peaks.allocated_bytes + context if out.status is Status.OK else None
+        changed = builders.changed(
             out,
             peak_device_bytes=device,
             context_bytes=context,
-            required_unreleasable_bytes=out.required_allocated_bytes,
+            required_unreleasable_bytes=out.simulated.required_allocated_bytes,
         )
         records.append(replace(record, outcome=changed))
     return compare(builders.tables(folder, records).runs)

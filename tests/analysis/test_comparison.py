@@ -10,7 +10,7 @@ from profiler.analysis.comparison import compare
 from profiler.analysis.frames import comparison_frame
 from profiler.analysis.peaks import phase_rows, stacks
 from profiler.domain.memory import Category, Origin, Phase
-from profiler.domain.outcome import Outcome, Status
+from profiler.domain.outcome import Status
 from profiler.domain.trial import Backend, Logprobs
 from profiler.domain.units import GIB
 from profiler.storage.published import read_published
@@ -57,7 +57,7 @@ def test_an_out_of_memory_cell_is_judged_by_what_it_needs(tmp_path):
 
 def test_a_measured_out_of_memory_has_no_result_to_compare_with(tmp_path):
     spec = builders.spec(model="qwen2.5-14b", backend=Backend.CUDA, gpu=None)
-    outcome = replace(builders.outcome(builders.spec(model="qwen2.5-14b")), required_allocated_bytes=None)
+    outcome = builders.changed(builders.outcome(builders.spec(model="qwen2.5-14b")), required_allocated_bytes=None)
     (section,) = compared(tmp_path, [builders.record(spec, outcome=outcome)])
     (cell,) = section.in_order()
     assert (cell.result_bytes, cell.missing_bytes, cell.estimate_error_ratio) == (None, None, None)
@@ -72,7 +72,7 @@ def test_origins_cards_and_versions_never_share_a_table(tmp_path):
         builders.record(builders.spec(), outcome=builders.outcome(builders.spec())),
         builders.record(builders.spec(), outcome=builders.outcome(builders.spec()), versions=newer),
         builders.record(builders.spec(gpu="t4-16gb"), outcome=builders.outcome(builders.spec(gpu="t4-16gb"))),
-        builders.record(measured, outcome=replace(builders.outcome(builders.spec()), gpu_name="NVIDIA H200")),
+        builders.record(measured, outcome=builders.changed(builders.outcome(builders.spec()), gpu_name="NVIDIA H200")),
         builders.record(on_cpu, outcome=builders.on_cpu()),
     ]
     sections = compared(tmp_path, records)
@@ -136,7 +136,7 @@ def test_published_figures_stand_beside_the_rows_of_their_grid_only(tmp_path):
 
 def _cells(tmp_path, ratios):
     """A section whose trials take 10 GiB each, with these estimates over them."""
-    outcome = Outcome(status=Status.OK, gpu_name="x", gpu_memory_bytes=80 * GIB, peak_allocated_bytes=10 * GIB)
+    outcome = builders.outcome_of(gpu_name="x", gpu_memory_bytes=80 * GIB, peak_allocated_bytes=10 * GIB)
     runs = builders.tables(
         tmp_path,
         [

@@ -16,7 +16,7 @@ SPECS = builders.lora_vs_full_specs(["qwen2.5-0.5b", "qwen2.5-3b"])
 
 def later(record, *, scale=1.0, **changes):
     """The same trial under another trl, its peak `scale` times as high."""
-    outcome = replace(builders.outcome(record.spec, scale=scale), **changes)
+    outcome = builders.changed(builders.outcome(record.spec, scale=scale), **changes)
     versions = replace(builders.VERSIONS, trl="1.17.0")
     return builders.record(record.spec, outcome=outcome, label=record.label, versions=versions)
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import builders
 
 from profiler.analysis.gpu_time import gpu_time, gpu_time_of
-from profiler.domain.outcome import Outcome, Status
+from profiler.domain.outcome import Status
 
 
 def record(seed, **outcome):
-    return builders.record(builders.spec(seed=seed), outcome=Outcome(**outcome))
+    return builders.record(builders.spec(seed=seed), outcome=builders.outcome_of(**outcome))
 
 
 def test_used_is_the_sum_and_saved_what_the_implying_trials_took():

@@ -7,6 +7,7 @@ import os
 import weakref
 from dataclasses import dataclass, field, replace
 
+import builders
 import pytest
 import torch
 from builders import VERSIONS
@@ -21,7 +22,7 @@ from maintenance.campaign.warm_step import TorchWork
 from profiler.allocator import TraceBuilder, memory_snapshot
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import Outcome, PhasePeak, Status, TrialRecord
+from profiler.domain.outcome import PhasePeak, Status, TrialRecord
 from profiler.domain.trial import Backend, Rollout, TrialSpec, Tuning
 from profiler.domain.units import GIB, MIB
 from profiler.measurement.nvml import GpuProcess, NvmlTrouble
@@ -233,7 +234,7 @@ class Recording:
         return Measured(outcome=self.outcome, snapshot=self.history)
 
 
-OK = Outcome(status=Status.OK, peak_reserved_bytes=20 * MIB)
+OK = builders.outcome_of(peak_reserved_bytes=20 * MIB)
 
 
 @pytest.mark.parametrize("tuning", [Tuning.FULL, Tuning.LORA])
@@ -261,7 +262,7 @@ def test_a_history_that_the_model_does_not_follow_is_told_with_the_place(campaig
 
 
 def test_the_history_of_a_trial_that_did_not_end_well_is_not_kept(campaign, tmp_path):
-    record = Recording(Outcome(status=Status.CONTENDED, message="Another program took 4 GiB."))
+    record = Recording(builders.failed(Status.CONTENDED, "Another program took 4 GiB."))
     code, _, err = campaign("allocator_truth", "full", tmp_path, record=record)
     assert (code, err) == (3, "The trial that was to be recorded ended as contended: Another program took 4 GiB.\n")
     assert not list(tmp_path.rglob("*.gz"))
@@ -277,8 +278,7 @@ def keep(folder, name, outcome, **spec):
 
 
 def peaks(rollout_bytes):
-    return Outcome(
-        status=Status.OK,
+    return builders.outcome_of(
         peak_allocated_bytes=9000,
         peak_reserved_bytes=10_000,
         phases=(
@@ -308,7 +308,7 @@ def test_what_looking_costs(campaign, tmp_path):
         folder = tmp_path / period / "logprobs"
         for number, time_s in enumerate(times):
             sampled = None if period == "null" else float(period)
-            outcome = Outcome(status=Status.OK, step_time_s=time_s, sample_period_s=sampled)
+            outcome = builders.outcome_of(step_time_s=time_s, sample_period_s=sampled)
             keep(folder, f"t{number}", outcome, seed=number)
     code, lines, _ = campaign("looking", tmp_path / "null" / "logprobs", tmp_path / "0.1" / "logprobs", gpus=())
     assert code == 0
@@ -324,7 +324,7 @@ def test_what_looking_costs(campaign, tmp_path):
 def on_card(**spec):
     """A measured trial that fits, twice as large as its simulation will be in `tiny_simulation`."""
     peaks_of = {"peak_allocated_bytes": 9000, "peak_reserved_bytes": 10_000, "peak_phase": Phase.BACKWARD}
-    return Outcome(status=Status.OK, gpu_name="NVIDIA H100 80GB HBM3", gpu_memory_bytes=80 * GIB, **peaks_of, **spec)
+    return builders.outcome_of(gpu_name="NVIDIA H100 80GB HBM3", gpu_memory_bytes=80 * GIB, **peaks_of, **spec)
 
 
 class Simulation:
@@ -335,7 +335,7 @@ class Simulation:
 
     def __call__(self, plan, store, versions):
         self.plans.append(plan)
-        outcome = replace(on_card(), peak_allocated_bytes=9090, peak_reserved_bytes=10_400)
+        outcome = builders.changed(on_card(), peak_allocated_bytes=9090, peak_reserved_bytes=10_400)
         for trial in plan:
             record = TrialRecord(
                 trial_id=trial.trial_id,
@@ -352,9 +352,9 @@ def test_what_was_measured_on_the_whole_card_is_simulated_once_into_the_same_fol
     grid = tmp_path / "logprobs"
     keep(grid, "a", on_card())
     keep(grid, "b", on_card(), gpu="rtx-4090-24gb")
-    keep(grid, "c", Outcome(status=Status.FAILED, gpu_name="NVIDIA H100 80GB HBM3"), seed=1)
+    keep(grid, "c", builders.outcome_of(Status.FAILED, gpu_name="NVIDIA H100 80GB HBM3"), seed=1)
     keep(tmp_path / "looking" / "0.1" / "logprobs", "d", on_card(), seed=2)
-    keep(tmp_path / "rollouts" / "logprobs", "e", replace(on_card(), gpu_name="NVIDIA X1"))
+    keep(tmp_path / "rollouts" / "logprobs", "e", builders.changed(on_card(), gpu_name="NVIDIA X1"))
     simulate = Simulation()
     for _ in range(2):
         code, lines, _ = campaign("simulate", tmp_path, gpus=(), simulate=simulate)

@@ -26,7 +26,7 @@ class Printer(Witness):
         print("started", trial.trial_id, flush=True)
 
     def finished(self, trial, record):
-        print("finished", trial.trial_id, record.outcome.peak_allocated_bytes, flush=True)
+        print("finished", trial.trial_id, record.outcome.peaks.allocated_bytes, flush=True)
 
 run_trials(
     [planned(name, label) for name, label in {plan!r}], store=RecordStore(Path({folder!r})), versions=VERSIONS,
@@ -100,7 +100,7 @@ def test_two_sweeps_in_one_folder_run_each_trial_once(store, tmp_path):
     assert sorted(ran) == list("abcd")
     for text in printed:
         finished = {line.split()[1]: line.split()[2] for line in text.splitlines() if line.startswith("finished")}
-        stored = {name: str(RecordStore(tmp_path).find(name).outcome.peak_allocated_bytes) for name in "abcd"}
+        stored = {name: str(RecordStore(tmp_path).find(name).outcome.peaks.allocated_bytes) for name in "abcd"}
         assert finished == stored
     assert not list(tmp_path.glob("*.lock"))
 

@@ -66,7 +66,7 @@ def test_two_at_once_and_never_more(run):
 def test_each_worker_is_a_process_of_its_own_that_did_not_import_the_main_module(run, store):
     witness = run([planned("a"), planned("b", "exits_with_3")])
 
-    assert witness.records["a"].outcome.peak_allocated_bytes != os.getpid()
+    assert witness.records["a"].outcome.peaks.allocated_bytes != os.getpid()
     assert "main module" not in witness.records["b"].outcome.message
     assert not store.path("a").with_suffix(".stderr").exists()
     assert store.path("b").with_suffix(".stderr").exists()

@@ -76,8 +76,8 @@ def test_the_gpu_is_chosen_before_the_worker_imports_anything(tmp_path):
 def test_a_trial_without_a_record_of_its_own_took_gpu_time_too(run, gpus):
     witness = run([on_cuda("a", "raises"), planned("b", "raises")], gpus=gpus())
 
-    assert witness.records["a"].outcome.gpu_s > 0
-    assert witness.records["b"].outcome.gpu_s is None
+    assert witness.records["a"].outcome.work.gpu_s > 0
+    assert witness.records["b"].outcome.work.gpu_s is None
 
 
 # ---- two sweeps, one GPU (row 14) ------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_what_is_bound_to_run_out_of_memory_is_implied_and_not_run(run, gpus, tm
     assert witness.records["32"].outcome.status is Status.OOM
     for name in ("64", "128"):
         outcome = store.find(name).outcome
-        assert (outcome.status, outcome.implied_by) == (Status.IMPLIED, "32")
+        assert (outcome.status, outcome.verdict.implied_by) == (Status.IMPLIED, "32")
         assert "trial 32" in outcome.message
 
 
@@ -236,7 +236,7 @@ def test_what_another_sweep_found_meanwhile_implies_too(run, gpus, tmp_path):
     witness = run(plan, gpus=gpus(), pruning=Pruning(needs_at_most=longer))
 
     assert [name for _, name in _notes(tmp_path)] == ["32"]
-    assert witness.records["64"].outcome.implied_by == "32"
+    assert witness.records["64"].outcome.verdict.implied_by == "32"
 
 
 def test_trials_that_are_not_measured_are_never_implied(run, tmp_path):

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Thread
 
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Outcome, PhasePeak, Status, TrialRecord
+from profiler.domain.outcome import Outcome, Peaks, PhasePeak, Status, TrialRecord, Verdict, Work
 from profiler.execution import EndOfSweepError, WorkerJob, beat
 from profiler.storage.records import RecordStore
 
@@ -25,9 +25,15 @@ def _write(job: WorkerJob, status: Status = Status.OK, *, outcome: Outcome | Non
         label=job.trial.label,
         spec=job.trial.spec,
         versions=job.versions,
-        outcome=outcome or Outcome(status=status, peak_allocated_bytes=os.getpid(), message="by the worker"),
+        outcome=outcome or _outcome(status, os.getpid()),
     )
     RecordStore(Path(job.store_folder)).write(record)
+
+
+def _outcome(status: Status, allocated_bytes: int) -> Outcome:
+    return Outcome(
+        verdict=Verdict(status=status, message="by the worker"), peaks=Peaks(allocated_bytes=allocated_bytes)
+    )
 
 
 def _note(job: WorkerJob, word: str) -> None:
@@ -215,10 +221,9 @@ def depends_on_its_name(job: WorkerJob) -> None:
     time.sleep(0.005 * (number % 5))
     peak = PhasePeak(phase=Phase.FORWARD, peak_allocated_bytes=number * 1000, peak_reserved_bytes=number * 2000)
     outcome = Outcome(
-        status=Status.OOM if number % 3 == 0 else Status.OK,
-        peak_allocated_bytes=number * 1000,
-        phases=(peak,),
-        wall_s=time.monotonic() - started_s,
+        verdict=Verdict(status=Status.OOM if number % 3 == 0 else Status.OK),
+        work=Work(wall_s=time.monotonic() - started_s),
+        peaks=Peaks(allocated_bytes=number * 1000, phases=(peak,)),
     )
     _write(job, outcome=outcome)
 

@@ -135,9 +135,9 @@ def test_both_themes_and_no_sideways_scrolling(
 
 def test_a_measured_trial_says_how_busy_the_gpu_was_and_what_it_took(browser: Browser, tmp_path: Path) -> None:
     made_up = builders.outcome(builders.spec())
-    phases = tuple(replace(peak, mean_utilisation_percent=12.4) for peak in made_up.phases)
+    phases = tuple(replace(peak, mean_utilisation_percent=12.4) for peak in made_up.peaks.phases)
     measured = builders.record(
-        builders.spec(backend=Backend.CUDA, gpu=None), outcome=replace(made_up, phases=phases, gpu_s=36.0)
+        builders.spec(backend=Backend.CUDA, gpu=None), outcome=builders.changed(made_up, phases=phases, gpu_s=36.0)
     )
     builders.write_folder(tmp_path / "measured", [measured])
     render_folder(tmp_path / "measured", console=None)

@@ -29,7 +29,7 @@ def shaped(record):
         )
         for number, phase in enumerate(PHASES)
     )
-    return replace(record, outcome=replace(record.outcome, step_shape=instants))
+    return replace(record, outcome=builders.changed(record.outcome, step_shape=instants))
 
 
 @pytest.fixture

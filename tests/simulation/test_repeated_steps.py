@@ -46,8 +46,8 @@ def test_a_record_says_what_really_ran() -> None:
     spec = small_spec(**FORCED)
     outcome = run_simulated(spec, BUILTIN_MODELS[spec.model].config)
     assert outcome.status is Status.OK
-    assert outcome.steps_run == 4  # the first two tell their rollouts, the third and the fourth fill their cache
-    assert outcome.micro_batches_run == 4 * spec.gradient_accumulation_steps
+    assert outcome.work.steps_run == 4  # the first two tell their rollouts, the third and the fourth fill their cache
+    assert outcome.work.micro_batches_run == 4 * spec.gradient_accumulation_steps
 
 
 def test_the_configuration_is_never_changed_to_shorten() -> None:

@@ -42,7 +42,7 @@ def test_who_changes_what_is_simulated_raises_the_version():
     for name, keys in CASES.items():
         spec = small_spec(**keys)
         outcome = run_simulated(spec, BUILTIN_MODELS[spec.model].config)
-        found[name] = (outcome.peak_allocated_bytes, outcome.peak_reserved_bytes)
+        found[name] = (outcome.peaks.allocated_bytes, outcome.peaks.reserved_bytes)
     # Without a new version a sweep would answer with records from before the change.
     assert (SIMULATION_RESULTS_VERSION, found) == FOUND
 
@@ -51,5 +51,5 @@ def test_a_trial_before_it_in_the_process_changes_nothing():
     """bitsandbytes keeps tensors of the first 4-bit model of a process."""
     spec = small_spec(**CASES["QLoRA"])
     first, second = (run_simulated(spec, BUILTIN_MODELS[spec.model].config) for _ in range(2))
-    assert (first.peak_allocated_bytes, first.peak_reserved_bytes) == FOUND[1]["QLoRA"]
-    assert second.phases == first.phases
+    assert (first.peaks.allocated_bytes, first.peaks.reserved_bytes) == FOUND[1]["QLoRA"]
+    assert second.peaks.phases == first.peaks.phases

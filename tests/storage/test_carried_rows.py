@@ -36,13 +36,13 @@ def full_record(**keys):
         phase=Phase.LOAD,
     )
     shape = (StepInstant(phase=Phase.FORWARD, shares=(share,)),)
-    return replace(record, outcome=replace(record.outcome, largest=(group,), step_shape=shape))
+    return replace(record, outcome=builders.changed(record.outcome, largest=(group,), step_shape=shape))
 
 
 def sampled(tmp_path, **keys):
     """A measured record with steps, and samples in a file of their own."""
     record = measured(**keys)
-    record = replace(record, outcome=replace(record.outcome, sample_period_s=0.01))
+    record = replace(record, outcome=builders.changed(record.outcome, sample_period_s=0.01))
     write_samples(tmp_path, record.trial_id, SERIES)
     return record
 
@@ -116,7 +116,7 @@ def test_samples_stay_where_a_trial_has_its_record_and_lost_their_file(tmp_path)
     samples_path(tmp_path, record.trial_id).unlink()
     builders.write_folder(tmp_path, [record])
     assert len(read_tables(tmp_path).samples) == len(SERIES)
-    again = replace(record, outcome=replace(record.outcome, sample_period_s=None))
+    again = replace(record, outcome=builders.changed(record.outcome, sample_period_s=None))
     builders.write_folder(tmp_path, [again])
     assert len(read_tables(tmp_path).samples) == 0
 

@@ -12,8 +12,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from profiler.domain.outcome import Estimate, Outcome, OutOfMemory, Sample, Status, TrialRecord
+from profiler.domain.outcome import Breakdown, Estimate, OutOfMemory, Sample, Status, TrialRecord
 from profiler.domain.trial import TrialSpec
+from profiler.storage.outcome_fields import OUTCOME_FIELDS
 from profiler.storage.records import RecordStore
 from profiler.storage.samples import write_samples
 from profiler.storage.schema import OPTIONAL_TABLES, RUNS, TABLES
@@ -27,6 +28,9 @@ def filled(kind: Any, numbers: Iterator[int]) -> Any:
     if get_origin(kind) is tuple:
         return tuple(filled(get_args(kind)[0], numbers) for _ in range(2))
     number = next(numbers)
+    if kind is Breakdown:
+        hints = get_type_hints(kind)
+        return Breakdown(**{name: filled(hints[name], numbers) for name in ("shares", "largest")})
     if is_dataclass(kind):
         return kind(**{name: filled(hint, numbers) for name, hint in get_type_hints(kind).items()})
     if issubclass(kind, Enum):
@@ -37,15 +41,14 @@ def filled(kind: Any, numbers: Iterator[int]) -> Any:
 def lawful(record: TrialRecord) -> TrialRecord:
     """The record with parts that sum to its peak, which is that of its largest phase."""
     outcome = record.outcome
-    one, *others = outcome.breakdown
-    rest = outcome.peak_allocated_bytes - sum(share.size_bytes for share in others)
-    phase, *phases = outcome.phases
+    one, *others = outcome.breakdown.shares
+    rest = outcome.peaks.allocated_bytes - sum(share.size_bytes for share in others)
+    phase, *phases = outcome.peaks.phases
     small = [replace(each, peak_allocated_bytes=number) for number, each in enumerate(phases, start=1)]
-    outcome = replace(
+    outcome = builders.changed(
         outcome,
-        peak_allocated_bytes=outcome.peak_allocated_bytes,
         breakdown=(replace(one, size_bytes=rest), *others),
-        phases=(replace(phase, peak_allocated_bytes=outcome.peak_allocated_bytes), *small),
+        phases=(replace(phase, peak_allocated_bytes=outcome.peaks.allocated_bytes), *small),
     )
     return replace(record, outcome=outcome)
 
@@ -53,7 +56,7 @@ def lawful(record: TrialRecord) -> TrialRecord:
 @pytest.fixture
 def record() -> TrialRecord:
     full = filled(TrialRecord, count(1000))
-    return lawful(replace(full, outcome=replace(full.outcome, peak_allocated_bytes=1_000_000)))
+    return lawful(replace(full, outcome=builders.changed(full.outcome, peak_allocated_bytes=1_000_000)))
 
 
 @pytest.fixture
@@ -70,12 +73,15 @@ def plain(value: Any) -> Any:
 def in_runs(name: str, record: TrialRecord, estimate: Estimate) -> Any:
     """What a column of `runs` is to hold, by its name."""
     if name.startswith("oom_"):
-        return plain(getattr(record.outcome.oom, name.removeprefix("oom_")))
+        return plain(getattr(record.outcome.verdict.oom, name.removeprefix("oom_")))
     if name.startswith("estimated_"):
         return getattr(estimate, name.removeprefix("estimated_"))
     if name.endswith("_version") and name != "driver_version":
         return getattr(record.versions, name.removesuffix("_version"))
-    (holder,) = [each for each in (record, record.spec, record.outcome) if hasattr(each, name)]
+    if name in OUTCOME_FIELDS:
+        part, attribute = OUTCOME_FIELDS[name]
+        return plain(getattr(getattr(record.outcome, part), attribute))
+    (holder,) = [each for each in (record, record.spec) if hasattr(each, name)]
     return plain(getattr(holder, name))
 
 
@@ -97,13 +103,13 @@ def test_every_value_of_a_record_is_in_its_own_column(tmp_path, record, estimate
     assert len(set(numbers)) == len(numbers)
 
     outcome, trial = record.outcome, {"trial_id": record.trial_id}
-    for name, parts in (("phases", outcome.phases), ("steps", outcome.step_peaks), ("samples", samples)):
+    for name, parts in (("phases", outcome.peaks.phases), ("steps", outcome.measured.step_peaks), ("samples", samples)):
         expected = [
             {**trial, **{field.name: plain(getattr(part, field.name)) for field in fields(part)}} for part in parts
         ]
         assert rows_of(tmp_path, name) == expected
     assert rows_of(tmp_path, "breakdown") == [
-        {**trial, "category": share.category.value, "bytes": share.size_bytes} for share in outcome.breakdown
+        {**trial, "category": share.category.value, "bytes": share.size_bytes} for share in outcome.breakdown.shares
     ]
     assert rows_of(tmp_path, "shape") == [
         {
@@ -113,7 +119,7 @@ def test_every_value_of_a_record_is_in_its_own_column(tmp_path, record, estimate
             "category": share.category.value,
             "bytes": share.size_bytes,
         }
-        for number, instant in enumerate(outcome.step_shape, start=1)
+        for number, instant in enumerate(outcome.simulated.step_shape, start=1)
         for share in instant.shares
     ]
     assert rows_of(tmp_path, "largest") == [
@@ -130,7 +136,7 @@ def test_every_value_of_a_record_is_in_its_own_column(tmp_path, record, estimate
             "operation": group.operation,
             "phase": group.phase.value,
         }
-        for rank, group in enumerate(outcome.largest, start=1)
+        for rank, group in enumerate(outcome.breakdown.largest, start=1)
     ]
     for name, columns in {**TABLES, **OPTIONAL_TABLES}.items():
         assert [column.name for column in columns] == list(rows_of(tmp_path, name)[0])
@@ -141,7 +147,7 @@ OF_THE_TRIAL = {field.name for field in fields(TrialSpec)} | {"trial_id", "grid"
 
 @pytest.mark.parametrize("oom", [None, OutOfMemory(phase=builders.Phase.FORWARD, requested_bytes=None)])
 def test_what_is_not_known_is_null_and_never_0(tmp_path, oom):
-    empty = builders.record(builders.spec(), outcome=Outcome(status=Status.OOM, oom=oom))
+    empty = builders.record(builders.spec(), outcome=builders.outcome_of(Status.OOM, oom=oom))
     write_tables(tmp_path, [empty], {})
 
     (row,) = rows_of(tmp_path, "runs")

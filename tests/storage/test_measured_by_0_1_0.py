@@ -58,7 +58,7 @@ def test_its_record_is_read(tmp_path, name):
     assert told == []
     assert (record.spec, record.versions) == (NAMES[name], VERSIONS)
     assert record.outcome.status in (Status.OK, Status.OOM)
-    assert len(record.outcome.step_peaks) == 2
+    assert len(record.outcome.measured.step_peaks) == 2
 
 
 def test_what_it_was_measured_with_is_part_of_the_name():

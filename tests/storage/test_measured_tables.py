@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Outcome, OutOfMemory, PhasePeak, Sample, Status, StepPeak
+from profiler.domain.outcome import OutOfMemory, PhasePeak, Sample, Status, StepPeak
 from profiler.domain.trial import Backend
 from profiler.domain.units import GIB
 from profiler.storage import records as records_module
+from profiler.storage.outcome_fields import OUTCOME_FIELDS
 from profiler.storage.records import RecordStore
 from profiler.storage.rows import run_row
 from profiler.storage.samples import read_samples, samples_path, write_samples
@@ -37,8 +38,8 @@ def sample(time_s: float, **changes: object) -> Sample:
 
 SERIES = (sample(0.0, phase=None, step=0), sample(0.01), sample(0.02, device_used_bytes=None))
 
-MEASURED = Outcome(
-    status=Status.OOM,
+MEASURED = builders.outcome_of(
+    Status.OOM,
     gpu_name="NVIDIA H200",
     gpu_memory_bytes=140 * GIB,
     gpu_uuid="GPU-1",
@@ -77,7 +78,7 @@ def test_every_field_of_a_sample_and_of_a_steps_peak_is_a_column():
     assert [column.name for column in SAMPLES] == ["trial_id", *(field.name for field in fields(Sample))]
     assert [column.name for column in STEPS] == ["trial_id", *(field.name for field in fields(StepPeak))]
     names = {column.name for column in RUNS} | {"oom", "phases", "breakdown", "largest", "step_peaks", "step_shape"}
-    assert {field.name for field in fields(Outcome)} <= names
+    assert OUTCOME_FIELDS.keys() <= names
     assert {field.name for field in fields(PhasePeak)} <= {column.name for column in PHASES}
 
 
@@ -117,7 +118,7 @@ def test_steps_and_samples_are_tables_of_their_own(tmp_path):
     runs = tables.runs.set_index("trial_id")
     row = runs.loc[one.trial_id]
     assert (row["oom_step"], row["gpu_uuid"], row["gpu_s"], row["startup_s"]) == (2, "GPU-1", 20.0, 3.0)
-    assert row["not_measured"] == MEASURED.not_measured
+    assert row["not_measured"] == MEASURED.measured.unavailable
     assert pd.isna(row["settled_step"])
     forward = tables.phases[tables.phases["trial_id"] == one.trial_id].iloc[0]
     assert (forward["time_s"], forward["samples"], forward["mean_power_watts"]) == (1.5, 2, 350.5)
@@ -189,7 +190,7 @@ def test_any_other_record_is_set_aside(tmp_path, version, without):
 
 
 def test_an_implied_row_names_the_trial_that_implies_it():
-    outcome = Outcome(status=Status.IMPLIED, implied_by="0123456789abcdef", message="Not run: ...")
+    outcome = builders.outcome_of(Status.IMPLIED, implied_by="0123456789abcdef", message="Not run: ...")
     row = run_row(builders.record(builders.spec(), outcome=outcome), None)
     assert (row["status"], row["implied_by"]) == ("implied", "0123456789abcdef")
     assert outcome.status.answered

@@ -51,7 +51,7 @@ def test_a_row_a_trial_and_nulls_stay_nulls(tmp_path, records):
     runs = tables.runs.set_index("trial_id")
     for record in records:
         row = runs.loc[record.trial_id]
-        assert row["peak_allocated_bytes"] == record.outcome.peak_allocated_bytes
+        assert row["peak_allocated_bytes"] == record.outcome.peaks.allocated_bytes
         assert row["tuning"] == record.spec.tuning.value
         assert pd.isna(row["step_time_s"])
     assert runs["peak_allocated_bytes"].isna().sum() == 1
@@ -68,8 +68,8 @@ def test_categories_sum_to_the_peak_and_the_largest_phase_is_it(tmp_path, record
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda one: _with_outcome(one, breakdown=one.outcome.breakdown[1:]), "its categories sum to"),
-        (lambda one: _with_outcome(one, phases=one.outcome.phases[:2]), "its largest phase has"),
+        (lambda one: _with_outcome(one, breakdown=one.outcome.breakdown.shares[1:]), "its categories sum to"),
+        (lambda one: _with_outcome(one, phases=one.outcome.peaks.phases[:2]), "its largest phase has"),
         (lambda one: _with_outcome(one, host_peak_rss_bytes=2**63), "host_peak_rss_bytes=9223372036854775808"),
         (lambda one: _with_outcome(one, message="half a pair: \ud800"), "message is not valid text"),
         (lambda one: replace(one, spec=replace(one.spec, seed=10**20)), "seed=100000000000000000000 does not fit"),
@@ -86,7 +86,7 @@ def test_a_record_that_cannot_be_written_is_left_out_and_named(tmp_path, records
 
 
 def _with_outcome(record, **changes):
-    return replace(record, outcome=replace(record.outcome, **changes))
+    return replace(record, outcome=builders.changed(record.outcome, **changes))
 
 
 def test_values_at_the_ends_of_64_bits_are_written(tmp_path, records):

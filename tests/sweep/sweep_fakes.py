@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Estimate, Outcome, Status, TrialRecord, Versions
+from profiler.domain.outcome import Estimate, Outcome, Status, TrialRecord, Verdict, Versions
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
 from profiler.storage.tables import Written
 from profiler.sweep.parts import SweepParts
@@ -75,7 +75,7 @@ class FakeWorld:
         for trial in plan:
             if self.interrupt:
                 raise KeyboardInterrupt
-            outcome = Outcome(status=self.statuses.get(trial.spec.model, Status.OK))
+            outcome = Outcome(verdict=Verdict(status=self.statuses.get(trial.spec.model, Status.OK)))
             self.store.write(
                 TrialRecord(
                     trial_id=trial.trial_id,

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
+import builders
 import pytest
 from sweep_fakes import H100, VERSIONS
 
 from profiler.config.identity import trial_id
 from profiler.domain.errors import EXIT_GPU_UNUSABLE
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.outcome import NO_BREAKDOWN, Outcome, Status, TrialRecord
+from profiler.domain.outcome import Breakdown, Status, TrialRecord
 from profiler.execution import GpuUnusableError
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
 from profiler.sweep import main
@@ -50,10 +51,10 @@ def test_a_snapshot_is_fetched_only_where_there_can_be_one(sweep, world, backend
 @pytest.mark.parametrize(
     ("backend", "outcome", "again"),
     [
-        ("cuda", Outcome(status=Status.OK), True),
-        ("cuda", Outcome(status=Status.OOM), False),
-        ("cuda", Outcome(status=Status.OK, not_measured=f"{NO_BREAKDOWN}its own run ended"), False),
-        ("simulated", Outcome(status=Status.OK), False),
+        ("cuda", builders.outcome_of(Status.OK), True),
+        ("cuda", builders.outcome_of(Status.OOM), False),
+        ("cuda", replace(builders.outcome_of(), breakdown=Breakdown(problem="its own run ended")), False),
+        ("simulated", builders.outcome_of(Status.OK), False),
     ],
     ids=["measured without", "out of memory", "asked before", "simulated"],
 )
@@ -191,7 +192,7 @@ def test_gpu_seconds_and_money_at_the_end(sweep, world):
 
     def run_trials(plan, **how):
         for trial in plan:
-            outcome = Outcome(status=Status.OK, gpu_s=72.0, not_measured="power: Not Supported")
+            outcome = builders.outcome_of(gpu_s=72.0, not_measured="power: Not Supported")
             world.store.write(
                 TrialRecord(
                     trial_id=trial.trial_id,

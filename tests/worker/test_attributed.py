@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
+import builders
 import pytest
 import torch
 
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.memory import Category, Phase
 from profiler.domain.optimizers import Optimizer
-from profiler.domain.outcome import NO_BREAKDOWN, CategoryShare, Outcome, Status
+from profiler.domain.outcome import CategoryShare
 from profiler.domain.trial import ALL_LINEAR, Backend, TrialSpec, Tuning
 from profiler.worker.attributed import attribute, breakdown_of, with_attribution
 
@@ -99,22 +100,24 @@ def test_adapters_are_told_from_the_weights():
 
 def measured(full, *, more_bytes, phase=Phase.BACKWARD):
     peak = full.peak_allocated_bytes + more_bytes
-    return Outcome(status=Status.OK, peak_allocated_bytes=peak, peak_phase=phase, not_measured="power: absent")
+    return builders.outcome_of(peak_allocated_bytes=peak, peak_phase=phase, not_measured="power: absent")
 
 
 def test_what_the_counters_have_beyond_the_books_is_other_and_nothing_is_scaled(full):
     outcome = with_attribution(measured(full, more_bytes=700), full)
-    assert sum(share.size_bytes for share in outcome.breakdown) == outcome.peak_allocated_bytes
-    assert CategoryShare(category=Category.OTHER, size_bytes=700) in outcome.breakdown
-    rest = {share.category: share.size_bytes for share in outcome.breakdown if share.category is not Category.OTHER}
+    assert sum(share.size_bytes for share in outcome.breakdown.shares) == outcome.peaks.allocated_bytes
+    assert CategoryShare(category=Category.OTHER, size_bytes=700) in outcome.breakdown.shares
+    rest = {
+        share.category: share.size_bytes for share in outcome.breakdown.shares if share.category is not Category.OTHER
+    }
     assert rest == full.breakdown
-    assert outcome.largest == full.largest
-    assert outcome.not_measured == "power: absent"
+    assert outcome.breakdown.largest == full.largest
+    assert outcome.measured.unavailable == "power: absent"
 
 
 def test_books_that_agree_to_the_byte_need_no_other(full):
     outcome = with_attribution(measured(full, more_bytes=0), full)
-    assert {share.category: share.size_bytes for share in outcome.breakdown} == full.breakdown
+    assert {share.category: share.size_bytes for share in outcome.breakdown.shares} == full.breakdown
 
 
 @pytest.mark.parametrize(
@@ -122,13 +125,13 @@ def test_books_that_agree_to_the_byte_need_no_other(full):
 )
 def test_books_of_another_peak_are_no_breakdown_and_the_row_says_so(full, more_bytes, phase):
     outcome = with_attribution(measured(full, more_bytes=more_bytes, phase=phase), full)
-    assert (outcome.breakdown, outcome.largest) == ((), ())
-    assert outcome.not_measured.startswith(f"power: absent; {NO_BREAKDOWN}the books have {full.peak_allocated_bytes} ")
+    assert (outcome.breakdown.shares, outcome.breakdown.largest) == ((), ())
+    assert outcome.breakdown.problem.startswith(f"the books have {full.peak_allocated_bytes} ")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="looks for a card that is not there")
 def test_what_goes_wrong_in_the_books_run_does_not_cost_what_was_measured(full):
     before = measured(full, more_bytes=0)
     outcome = breakdown_of(before, SPEC, CONFIG, beat=lambda: None)
-    assert outcome.not_measured.startswith(f"power: absent; {NO_BREAKDOWN}its own run ended with ")
-    assert replace(outcome, not_measured=before.not_measured) == before
+    assert outcome.breakdown.problem.startswith("its own run ended with ")
+    assert replace(outcome, breakdown=before.breakdown) == before

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from threading import Event
 
+import builders
 import pytest
 from scripted import CONTEXT_BYTES, TOTAL_BYTES, UUID, Clock, ScriptedCuda, ScriptedNvml
 
@@ -18,7 +19,7 @@ from profiler.worker.card import CapError
 from profiler.worker.measured import Instruments, Measured, MeasuringTask, TrialObserver, measure
 
 SPEC = TrialSpec(backend=Backend.CUDA, gpu=None, model="tiny")
-OK = Outcome(status=Status.OK, parameters=100, trainable_parameters=10, steps_run=3, micro_batches_run=3)
+OK = builders.outcome_of(parameters=100, trainable_parameters=10, steps_run=3, micro_batches_run=3)
 ASSUMED_CONTEXT_BYTES = 400 * MIB
 PID = 7
 
@@ -98,9 +99,9 @@ def world() -> World:
 def test_every_phase_and_step_has_its_exact_peak(world: World) -> None:
     outcome = world.measure(world.three_steps).outcome
     assert outcome.status is Status.OK
-    assert (outcome.peak_allocated_bytes, outcome.peak_phase) == (9 * GIB, Phase.ROLLOUT)
-    assert outcome.peak_reserved_bytes == 9 * GIB
-    peaks = {peak.phase: peak.peak_allocated_bytes for peak in outcome.phases}
+    assert (outcome.peaks.allocated_bytes, outcome.peaks.phase) == (9 * GIB, Phase.ROLLOUT)
+    assert outcome.peaks.reserved_bytes == 9 * GIB
+    peaks = {peak.phase: peak.peak_allocated_bytes for peak in outcome.peaks.phases}
     assert peaks == {
         Phase.LOAD: 2 * GIB,
         Phase.ROLLOUT: 9 * GIB,
@@ -108,41 +109,41 @@ def test_every_phase_and_step_has_its_exact_peak(world: World) -> None:
         Phase.BACKWARD: 7 * GIB,
         Phase.OPTIMIZER: 6 * GIB,
     }
-    rollouts = [one.peak_allocated_bytes for one in outcome.step_peaks if one.phase is Phase.ROLLOUT]
+    rollouts = [one.peak_allocated_bytes for one in outcome.measured.step_peaks if one.phase is Phase.ROLLOUT]
     assert rollouts == [5 * GIB, 9 * GIB, 9 * GIB]
 
 
 def test_the_first_step_is_not_the_peak_and_the_row_says_when_it_settled(world: World) -> None:
     outcome = world.measure(world.three_steps).outcome
-    assert (outcome.settled_step, outcome.growth_bytes_per_step) == (2, 0.0)
+    assert (outcome.measured.settled_step, outcome.measured.growth_bytes_per_step) == (2, 0.0)
 
 
 def test_the_context_is_what_is_in_use_beside_torch_and_others(world: World) -> None:
     outcome = world.measure(world.three_steps).outcome
-    assert outcome.context_bytes == CONTEXT_BYTES
-    assert outcome.peak_device_bytes == 9 * GIB + CONTEXT_BYTES
+    assert outcome.card.context_bytes == CONTEXT_BYTES
+    assert outcome.peaks.device_bytes == 9 * GIB + CONTEXT_BYTES
 
 
 def test_the_row_says_which_gpu_and_driver_and_how_long_its_parts_took(world: World) -> None:
     outcome = world.measure(world.three_steps).outcome
-    assert (outcome.gpu_name, outcome.gpu_memory_bytes) == (world.cuda.title, TOTAL_BYTES)
-    assert (outcome.gpu_uuid, outcome.driver_version) == (UUID, "580.65.06")
-    assert outcome.startup_s is not None
-    assert outcome.startup_s > 0
-    assert all(peak.time_s is not None and peak.time_s > 0 for peak in outcome.phases)
-    assert outcome.load_s == outcome.phases[0].time_s
-    assert outcome.rollout_s == pytest.approx(outcome.phases[1].time_s / 3)
-    assert world.cuda.calls.count("synchronize") == len(outcome.step_peaks)
+    assert (outcome.card.name, outcome.card.memory_bytes) == (world.cuda.title, TOTAL_BYTES)
+    assert (outcome.measured.gpu_uuid, outcome.measured.driver_version) == (UUID, "580.65.06")
+    assert outcome.measured.startup_s is not None
+    assert outcome.measured.startup_s > 0
+    assert all(peak.time_s is not None and peak.time_s > 0 for peak in outcome.peaks.phases)
+    assert outcome.measured.load_s == outcome.peaks.phases[0].time_s
+    assert outcome.measured.rollout_s == pytest.approx(outcome.peaks.phases[1].time_s / 3)
+    assert world.cuda.calls.count("synchronize") == len(outcome.measured.step_peaks)
 
 
 def test_samples_are_tagged_and_their_maximum_is_a_lower_bound(world: World) -> None:
     measured = world.measure(world.three_steps)
     assert measured.samples
     assert {sample.phase for sample in measured.samples} <= {None, *Phase}
-    seen = measured.outcome.sampled_max_device_bytes
+    seen = measured.outcome.measured.sampled_max_device_bytes
     assert seen is not None
-    assert seen <= measured.outcome.peak_device_bytes + world.cuda.others_bytes
-    assert measured.outcome.sample_period_s == 0.001
+    assert seen <= measured.outcome.peaks.device_bytes + world.cuda.others_bytes
+    assert measured.outcome.measured.sample_period_s == 0.001
 
 
 def test_a_spike_between_two_samples_is_counted_exactly_and_said_to_be_missed(world: World) -> None:
@@ -157,17 +158,21 @@ def test_a_spike_between_two_samples_is_counted_exactly_and_said_to_be_missed(wo
         return world.three_steps(observer)
 
     outcome = world.measure(train, sample_period_s=3600.0).outcome
-    assert outcome.peak_reserved_bytes == 9 * GIB
-    assert outcome.sampled_max_device_bytes == world.cuda.others_bytes + CONTEXT_BYTES
-    assert outcome.missed_by_sampling_bytes == 9 * GIB
+    assert outcome.peaks.reserved_bytes == 9 * GIB
+    assert outcome.measured.sampled_max_device_bytes == world.cuda.others_bytes + CONTEXT_BYTES
+    assert outcome.measured.missed_by_sampling_bytes == 9 * GIB
 
 
 def test_without_samples_the_counters_say_the_same(world: World) -> None:
     measured = world.measure(world.three_steps, sample_period_s=None)
     assert measured.samples == ()
     outcome = measured.outcome
-    assert (outcome.peak_allocated_bytes, outcome.context_bytes) == (9 * GIB, CONTEXT_BYTES)
-    assert (outcome.sample_period_s, outcome.sampled_max_device_bytes, outcome.phases[0].samples) == (None, None, None)
+    assert (outcome.peaks.allocated_bytes, outcome.card.context_bytes) == (9 * GIB, CONTEXT_BYTES)
+    assert (
+        outcome.measured.sample_period_s,
+        outcome.measured.sampled_max_device_bytes,
+        outcome.peaks.phases[0].samples,
+    ) == (None, None, None)
     assert "utilisation_percent" not in world.nvml.asked
 
 
@@ -175,7 +180,7 @@ def test_retries_are_those_of_the_trial_and_not_of_the_check_of_the_cap() -> Non
     world = World()
     outcome = world.measure(world.three_steps, gpu="rtx-4090-24gb").outcome
     assert world.cuda.retries == 1
-    assert outcome.alloc_retries == 0
+    assert outcome.peaks.alloc_retries == 0
 
 
 # ---- out of memory ---------------------------------------------------------------------------------------------------
@@ -194,7 +199,7 @@ def too_much(world: World) -> Callable[[TrialObserver], Outcome]:
 def test_out_of_memory_says_what_stood_at_that_moment(world: World) -> None:
     outcome = world.measure(too_much(world)).outcome
     assert outcome.status is Status.OOM
-    assert outcome.oom == OutOfMemory(
+    assert outcome.verdict.oom == OutOfMemory(
         phase=Phase.FORWARD,
         step=4,
         requested_bytes=100 * GIB,
@@ -203,15 +208,15 @@ def test_out_of_memory_says_what_stood_at_that_moment(world: World) -> None:
         reserved_bytes=9 * GIB,
     )
     assert outcome.message.startswith("CUDA out of memory. Tried to allocate 100.00 GiB.")
-    assert (outcome.parameters, outcome.trainable_parameters) == (100, 10)
-    assert (outcome.steps_run, outcome.micro_batches_run, outcome.alloc_retries) == (3, 3, 1)
-    assert outcome.peak_allocated_bytes == 9 * GIB
-    assert outcome.gpu_name == world.cuda.title
+    assert (outcome.work.parameters, outcome.work.trainable_parameters) == (100, 10)
+    assert (outcome.work.steps_run, outcome.work.micro_batches_run, outcome.peaks.alloc_retries) == (3, 3, 1)
+    assert outcome.peaks.allocated_bytes == 9 * GIB
+    assert outcome.card.name == world.cuda.title
 
 
 def test_without_torchs_observer_the_message_says_it() -> None:
     world = World(tells_of_out_of_memory=False)
-    oom = world.measure(too_much(world)).outcome.oom
+    oom = world.measure(too_much(world)).outcome.verdict.oom
     assert oom is not None
     assert oom.requested_bytes == 100 * GIB
     assert oom.free_bytes == pytest.approx(TOTAL_BYTES - CONTEXT_BYTES - 9 * GIB, abs=GIB // 100)
@@ -229,7 +234,7 @@ def test_a_message_of_another_library_leaves_what_the_counters_say() -> None:
         pass
 
     world.cuda.is_out_of_memory = lambda error: isinstance(error, RefusedError)
-    oom = world.measure(train).outcome.oom
+    oom = world.measure(train).outcome.verdict.oom
     assert oom is not None
     assert (oom.requested_bytes, oom.allocated_bytes, oom.reserved_bytes) == (None, 6 * GIB, 9 * GIB)
     assert (oom.phase, oom.step) == (Phase.OPTIMIZER, 3)
@@ -254,8 +259,8 @@ def test_a_library_without_a_handle_on_a_full_card_is_out_of_memory(driver: bool
     full = TOTAL_BYTES - CONTEXT_BYTES - 255 * MIB
     outcome = world.measure(without_handle(world, reserved_bytes=full)).outcome
     assert outcome.status is Status.OOM
-    assert outcome.oom is not None
-    assert (outcome.oom.phase, outcome.oom.free_bytes) == (Phase.ROLLOUT, 255 * MIB)
+    assert outcome.verdict.oom is not None
+    assert (outcome.verdict.oom.phase, outcome.verdict.oom.free_bytes) == (Phase.ROLLOUT, 255 * MIB)
 
 
 def test_a_library_without_a_handle_on_a_card_with_memory_left_is_a_failure() -> None:
@@ -268,8 +273,8 @@ def test_a_library_without_a_handle_on_a_card_with_memory_left_is_a_failure() ->
 def test_out_of_memory_before_the_first_phase_is_in_load() -> None:
     world = World()
     outcome = world.measure(lambda observer: world.cuda.allocate(100 * GIB)).outcome
-    assert outcome.oom is not None
-    assert (outcome.oom.phase, outcome.phases, outcome.peak_allocated_bytes) == (Phase.LOAD, (), None)
+    assert outcome.verdict.oom is not None
+    assert (outcome.verdict.oom.phase, outcome.peaks.phases, outcome.peaks.allocated_bytes) == (Phase.LOAD, (), None)
 
 
 def test_any_other_error_is_the_workers_own(world: World) -> None:
@@ -304,13 +309,13 @@ def test_a_capped_card_is_labelled_and_runs_out_at_the_smaller_cards_memory() ->
     world = World()
     outcome = world.measure(too_much(world), gpu="rtx-4090-24gb").outcome
     target = KNOWN_GPUS["rtx-4090-24gb"]
-    assert outcome.gpu_name == "NVIDIA H100 80GB HBM3 capped to 24 GiB"
-    assert outcome.gpu_memory_bytes == target.memory_bytes
+    assert outcome.card.name == "NVIDIA H100 80GB HBM3 capped to 24 GiB"
+    assert outcome.card.memory_bytes == target.memory_bytes
     assert world.cuda.limit == target.memory_bytes - ASSUMED_CONTEXT_BYTES
-    assert outcome.oom is not None
+    assert outcome.verdict.oom is not None
     # What the card of that size would have left, not what the big one has.
-    assert outcome.oom.free_bytes == world.cuda.limit - 9 * GIB
-    assert outcome.peak_allocated_bytes == 9 * GIB
+    assert outcome.verdict.oom.free_bytes == world.cuda.limit - 9 * GIB
+    assert outcome.peaks.allocated_bytes == 9 * GIB
 
 
 def test_a_cap_that_does_not_hold_is_an_error_before_anything_runs() -> None:
@@ -332,8 +337,8 @@ def test_the_card_that_is_named_is_not_capped_whatever_its_driver_reports(total_
     world = World()
     world.cuda.total_bytes = lambda: total_mib * MIB
     outcome = world.measure(world.three_steps, gpu="h100-80gb").outcome
-    assert outcome.gpu_name == KNOWN_GPUS["h100-80gb"].title
-    assert outcome.gpu_memory_bytes == total_mib * MIB
+    assert outcome.card.name == KNOWN_GPUS["h100-80gb"].title
+    assert outcome.card.memory_bytes == total_mib * MIB
     assert world.cuda.limit == TOTAL_BYTES
 
 
@@ -346,11 +351,11 @@ def test_without_a_driver_the_counters_still_count_and_the_row_says_what_is_miss
     world.nvml.broken = dict.fromkeys(methods, NvmlTrouble.ABSENT)
     outcome = world.measure(world.three_steps).outcome
     assert outcome.status is Status.OK
-    assert outcome.peak_allocated_bytes == 9 * GIB
-    missing = (outcome.peak_device_bytes, outcome.context_bytes, outcome.sampled_max_device_bytes)
-    assert (*missing, outcome.driver_version) == (None, None, None, None)
-    assert "device memory: memory says absent" in outcome.not_measured
-    assert "context: what others had on the GPU before the trial is not known" in outcome.not_measured
+    assert outcome.peaks.allocated_bytes == 9 * GIB
+    missing = (outcome.peaks.device_bytes, outcome.card.context_bytes, outcome.measured.sampled_max_device_bytes)
+    assert (*missing, outcome.measured.driver_version) == (None, None, None, None)
+    assert "device memory: memory says absent" in outcome.measured.unavailable
+    assert "context: what others had on the GPU before the trial is not known" in outcome.measured.unavailable
 
 
 @pytest.mark.parametrize("listed", [(), (GpuProcess(pid=123_456, used_bytes=GIB),)], ids=["empty", "the host's pids"])
@@ -360,12 +365,14 @@ def test_in_a_container_only_the_processes_are_missing(listed: tuple[GpuProcess,
     measured = world.measure(world.three_steps)
     assert measured.outcome.status is Status.OK
     assert all(sample.process_used_bytes is None for sample in measured.samples)
-    assert "process memory: the driver's list of processes does not have this one" in measured.outcome.not_measured
-    assert measured.outcome.context_bytes == CONTEXT_BYTES
+    assert (
+        "process memory: the driver's list of processes does not have this one" in measured.outcome.measured.unavailable
+    )
+    assert measured.outcome.card.context_bytes == CONTEXT_BYTES
 
 
 def test_nothing_is_said_to_be_missing_where_nothing_is(world: World) -> None:
-    assert world.measure(world.three_steps).outcome.not_measured == ""
+    assert world.measure(world.three_steps).outcome.measured.unavailable == ""
 
 
 def test_memory_taken_by_another_program_during_the_trial_is_no_answer() -> None:
@@ -404,8 +411,8 @@ def test_a_context_that_grows_is_the_trials_own_and_recorded_at_each_border(pid:
     world.pid = pid
     outcome = world.measure(with_growing_context(world)).outcome
     assert outcome.status is Status.OK
-    assert outcome.context_bytes == CONTEXT_BYTES + 4 * GIB
-    rollouts = [one.context_bytes for one in outcome.step_peaks if one.phase is Phase.ROLLOUT]
+    assert outcome.card.context_bytes == CONTEXT_BYTES + 4 * GIB
+    rollouts = [one.context_bytes for one in outcome.measured.step_peaks if one.phase is Phase.ROLLOUT]
     assert rollouts == [CONTEXT_BYTES + count * GIB for count in (1, 2, 3, 4)]
 
 
@@ -444,8 +451,8 @@ def test_paged_states_are_not_taken_for_another_program() -> None:
         return world.three_steps(observer)
 
     outcome = world.measure(train, optim=Optimizer.PAGED_ADAMW_8BIT).outcome
-    assert (outcome.status, outcome.context_bytes) == (Status.OK, None)
-    assert "context: paged optimizer states" in outcome.not_measured
+    assert (outcome.status, outcome.card.context_bytes) == (Status.OK, None)
+    assert "context: paged optimizer states" in outcome.measured.unavailable
 
 
 @pytest.mark.parametrize("raises", [False, True], ids=["training went on", "CUDA complained"])
@@ -469,7 +476,7 @@ def test_a_gpu_that_is_lost_before_the_trial_is_a_device_fault() -> None:
     world = World()
     world.nvml.lose()
     outcome = world.measure(world.three_steps).outcome
-    assert (outcome.status, outcome.gpu_uuid) == (Status.DEVICE_FAULT, UUID)
+    assert (outcome.status, outcome.measured.gpu_uuid) == (Status.DEVICE_FAULT, UUID)
     assert not world.touched
 
 

@@ -16,11 +16,16 @@ def test_the_cpu_trains_and_says_nothing_of_gpu_memory() -> None:
     assert len(beats) > 2 * (spec.gradient_accumulation_steps * 2)
     assert (measured.samples, measured.snapshot) == ((), None)
     assert outcome.status is Status.OK
-    assert outcome.steps_run == 2
-    assert outcome.micro_batches_run == 8
-    assert outcome.step_time_s is not None
-    assert outcome.step_time_s > 0
-    assert outcome.peak_allocated_bytes is None
-    assert outcome.gpu_name is None
-    assert {phase.phase for phase in outcome.phases} >= {Phase.LOAD, Phase.ROLLOUT, Phase.FORWARD, Phase.OPTIMIZER}
-    assert all(phase.peak_allocated_bytes is None for phase in outcome.phases)
+    assert outcome.work.steps_run == 2
+    assert outcome.work.micro_batches_run == 8
+    assert outcome.work.step_time_s is not None
+    assert outcome.work.step_time_s > 0
+    assert outcome.peaks.allocated_bytes is None
+    assert outcome.card.name is None
+    assert {phase.phase for phase in outcome.peaks.phases} >= {
+        Phase.LOAD,
+        Phase.ROLLOUT,
+        Phase.FORWARD,
+        Phase.OPTIMIZER,
+    }
+    assert all(phase.peak_allocated_bytes is None for phase in outcome.peaks.phases)

@@ -4,6 +4,7 @@ import pickle
 from dataclasses import replace
 from pathlib import Path
 
+import builders
 import pytest
 from simulating import small_spec
 
@@ -42,10 +43,10 @@ def test_one_run_answers_its_siblings_and_writes_snapshots(tmp_path: Path) -> No
     records = [store.find(trial.trial_id) for trial in (own, other)]
     assert all(record is not None and record.outcome.status is Status.OK for record in records)
     first, second = (record.outcome for record in records if record is not None)
-    assert (first.gpu_name, second.gpu_name) == ("NVIDIA H100 80GB HBM3", "NVIDIA H200")
-    assert first.required_allocated_bytes == second.required_allocated_bytes
+    assert (first.card.name, second.card.name) == ("NVIDIA H100 80GB HBM3", "NVIDIA H200")
+    assert first.simulated.required_allocated_bytes == second.simulated.required_allocated_bytes
     # Expandable segments take what they need in pages, and keep less of it.
-    assert second.peak_reserved_bytes != first.peak_reserved_bytes
+    assert second.peaks.reserved_bytes != first.peaks.reserved_bytes
     for trial in (own, other):
         snapshot = pickle.loads(snapshot_path(tmp_path, trial.trial_id).read_bytes())
         assert snapshot["segments"]
@@ -73,7 +74,7 @@ def test_a_trial_on_the_cpu_beats_and_holds_no_gpu(tmp_path: Path) -> None:
     )
     record = RecordStore(tmp_path).find(own.trial_id)
     assert record is not None
-    assert (record.outcome.status, record.outcome.gpu_s) == (Status.OK, None)
+    assert (record.outcome.status, record.outcome.work.gpu_s) == (Status.OK, None)
     assert heartbeat.exists()
     assert not (tmp_path / "samples").exists()
     assert not (tmp_path / "snapshots").exists()
@@ -92,7 +93,7 @@ def test_what_was_measured_is_stored_with_the_record(tmp_path: Path, monkeypatch
         sm_clock_mhz=None,
     )
     peak = StepPeak(step=1, phase=Phase.FORWARD, peak_allocated_bytes=1, peak_reserved_bytes=2, time_s=0.1)
-    outcome = Outcome(status=Status.OK, step_peaks=(peak,))
+    outcome = builders.outcome_of(step_peaks=(peak,))
     asked: dict[str, object] = {}
 
     def run_real(spec: TrialSpec, model_config: object, **how: object) -> Measured:
@@ -114,8 +115,8 @@ def test_what_was_measured_is_stored_with_the_record(tmp_path: Path, monkeypatch
     assert (asked["gpu_uuid"], asked["snapshot"]) == ("GPU-1", True)
     record = RecordStore(tmp_path).find(own.trial_id)
     assert record is not None
-    assert record.outcome.step_peaks == (peak,)
-    assert record.outcome.gpu_s is not None
+    assert record.outcome.measured.step_peaks == (peak,)
+    assert record.outcome.work.gpu_s is not None
     write_tables(tmp_path, [record], {})
     tables = read_tables(tmp_path)
     assert (len(tables.steps), len(tables.samples)) == (1, 1)
@@ -126,12 +127,12 @@ def test_a_measured_trial_is_stored_before_its_breakdown_and_again_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = planned(TrialSpec(backend=Backend.CUDA, gpu=None, model="tiny"))
-    measured = Outcome(status=Status.OK, peak_allocated_bytes=900, peak_phase=Phase.BACKWARD)
+    measured = builders.outcome_of(peak_allocated_bytes=900, peak_phase=Phase.BACKWARD)
     before: list[TrialRecord | None] = []
 
     def breakdown_of(outcome: Outcome, *trial: object, **how: object) -> Outcome:
         before.append(RecordStore(tmp_path).find(own.trial_id))
-        return replace(outcome, breakdown=(CategoryShare(category=Category.WEIGHTS, size_bytes=900),))
+        return builders.changed(outcome, breakdown=(CategoryShare(category=Category.WEIGHTS, size_bytes=900),))
 
     monkeypatch.setattr("profiler.worker.real.run_real", lambda *trial, **how: Measured(outcome=measured))
     monkeypatch.setattr("profiler.worker.attributed.breakdown_of", breakdown_of)
@@ -140,8 +141,8 @@ def test_a_measured_trial_is_stored_before_its_breakdown_and_again_with_it(
         run_job(WorkerJob(trial=own, versions=VERSIONS, store_folder=folder, stderr_path=stderr, breakdown=wanted))
     (stored,) = before
     assert stored is not None
-    assert stored.outcome.breakdown == ()
+    assert stored.outcome.breakdown.shares == ()
     record = RecordStore(tmp_path).find(own.trial_id)
     assert record is not None
-    assert record.outcome.peak_allocated_bytes == 900
-    assert [share.size_bytes for share in record.outcome.breakdown] == [900]
+    assert record.outcome.peaks.allocated_bytes == 900
+    assert [share.size_bytes for share in record.outcome.breakdown.shares] == [900]

@@ -49,46 +49,46 @@ CASES: list[dict[str, Any]] = [
 def test_every_way_to_train_gives_an_answer_whose_parts_sum(keys: dict[str, Any]) -> None:
     outcome = run(**keys)
     assert outcome.status is Status.OK, outcome.message
-    peak = outcome.peak_allocated_bytes
+    peak = outcome.peaks.allocated_bytes
     assert peak is not None
     assert peak > 0
-    assert sum(share.size_bytes for share in outcome.breakdown) == peak
-    assert max(phase.peak_allocated_bytes or 0 for phase in outcome.phases) == peak
-    other = sum(share.size_bytes for share in outcome.breakdown if share.category is Category.OTHER)
+    assert sum(share.size_bytes for share in outcome.breakdown.shares) == peak
+    assert max(phase.peak_allocated_bytes or 0 for phase in outcome.peaks.phases) == peak
+    other = sum(share.size_bytes for share in outcome.breakdown.shares if share.category is Category.OTHER)
     assert other <= peak / 100
-    assert outcome.required_allocated_bytes == peak
-    assert outcome.steps_run == 2
-    assert outcome.parameters == BUILTIN_MODELS["tiny"].parameters
-    assert outcome.step_time_s is None
-    assert outcome.peak_reserved_bytes is not None
-    assert outcome.context_bytes is not None
-    assert outcome.peak_reserved_bytes >= peak
-    assert outcome.peak_device_bytes == outcome.peak_reserved_bytes + outcome.context_bytes
-    assert max(phase.peak_reserved_bytes or 0 for phase in outcome.phases) == outcome.peak_reserved_bytes
-    assert 1 <= len(outcome.largest) <= 10
-    assert list(outcome.largest) == sorted(outcome.largest, key=lambda group: -group.size_bytes)
+    assert outcome.simulated.required_allocated_bytes == peak
+    assert outcome.work.steps_run == 2
+    assert outcome.work.parameters == BUILTIN_MODELS["tiny"].parameters
+    assert outcome.work.step_time_s is None
+    assert outcome.peaks.reserved_bytes is not None
+    assert outcome.card.context_bytes is not None
+    assert outcome.peaks.reserved_bytes >= peak
+    assert outcome.peaks.device_bytes == outcome.peaks.reserved_bytes + outcome.card.context_bytes
+    assert max(phase.peak_reserved_bytes or 0 for phase in outcome.peaks.phases) == outcome.peaks.reserved_bytes
+    assert 1 <= len(outcome.breakdown.largest) <= 10
+    assert list(outcome.breakdown.largest) == sorted(outcome.breakdown.largest, key=lambda group: -group.size_bytes)
 
 
 def test_a_card_that_is_too_small_is_an_answer_with_what_it_would_need() -> None:
     once = {"steps": 1, "gradient_accumulation_steps": 1, "steps_per_generation": 1}
     outcome = run(model="qwen2.5-3b", gpu="t4-16gb", logprobs=Logprobs.FULL, **once)
     assert outcome.status is Status.OOM
-    assert outcome.oom is not None
-    assert outcome.oom.requested_bytes is not None
-    assert outcome.oom.free_bytes is not None
+    assert outcome.verdict.oom is not None
+    assert outcome.verdict.oom.requested_bytes is not None
+    assert outcome.verdict.oom.free_bytes is not None
     # A request below 10 MiB asks the driver for a segment of 20 MiB.
-    assert outcome.oom.free_bytes < max(outcome.oom.requested_bytes, 20 * MIB)
-    assert (outcome.oom.allocated_bytes or 0) <= (outcome.oom.reserved_bytes or 0)
-    assert outcome.alloc_retries is not None
-    assert outcome.alloc_retries >= 1
-    assert outcome.gpu_memory_bytes is not None
-    assert outcome.peak_allocated_bytes is not None
-    assert outcome.required_allocated_bytes is not None
-    assert outcome.peak_allocated_bytes <= outcome.gpu_memory_bytes < outcome.required_allocated_bytes
-    assert outcome.phases[-1].phase is outcome.oom.phase
+    assert outcome.verdict.oom.free_bytes < max(outcome.verdict.oom.requested_bytes, 20 * MIB)
+    assert (outcome.verdict.oom.allocated_bytes or 0) <= (outcome.verdict.oom.reserved_bytes or 0)
+    assert outcome.peaks.alloc_retries is not None
+    assert outcome.peaks.alloc_retries >= 1
+    assert outcome.card.memory_bytes is not None
+    assert outcome.peaks.allocated_bytes is not None
+    assert outcome.simulated.required_allocated_bytes is not None
+    assert outcome.peaks.allocated_bytes <= outcome.card.memory_bytes < outcome.simulated.required_allocated_bytes
+    assert outcome.peaks.phases[-1].phase is outcome.verdict.oom.phase
     assert outcome.message.startswith("CUDA out of memory. Tried to allocate")
     assert "would have been needed" in outcome.message
-    assert outcome.steps_run == 0
+    assert outcome.work.steps_run == 0
 
 
 def test_phases_are_told_in_their_order() -> None:
@@ -181,4 +181,4 @@ def test_a_mixture_of_experts_is_simulated() -> None:
     # By hand: of two layers attention 64 x (64 + 32 + 32 + 64) and its two norms of 16, router 4 x 64, four experts of
     # 3 x 64 x 32 and two norms of 64; embedding and LM head 512 x 64 each; the last norm 64.
     layer = 64 * 192 + 32 + 4 * 64 + 4 * 3 * 64 * 32 + 128
-    assert outcome.parameters == 2 * layer + 2 * 512 * 64 + 64
+    assert outcome.work.parameters == 2 * layer + 2 * 512 * 64 + 64
