@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from profiler.domain.outcome import Estimate, Outcome, Sample, StepPeak, TrialRecord
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trial import SPEC_KEYS
 from profiler.storage.atomic import StorageError
 
 Value: TypeAlias = str | int | float | bool | None
@@ -57,7 +57,7 @@ def run_row(record: TrialRecord, estimate: Estimate | None) -> Row:
         "label": record.label,
         "message": outcome.message or None,
         "not_measured": outcome.not_measured or None,
-        **{field.name: _plain(getattr(record.spec, field.name)) for field in fields(TrialSpec)},
+        **{key: _plain(getattr(record.spec, key)) for key in SPEC_KEYS},
         **{name: _plain(getattr(outcome, name)) for name in _COPIED_FROM_OUTCOME},
         "oom_phase": _plain(oom.phase) if oom else None,
         "oom_step": oom.step if oom else None,
