@@ -85,7 +85,13 @@ trl refuses an adapter on `lm_head`. All entries are literal, so that a new mode
 kept sample. Small cards end in out-of-memory; what is compared is what a trial requires of an unlimited card.
 """
 
-FIXED: Mapping[str, object] = {"backend": "simulated", "weights": "random", "dataset": None, "seed": 0}
+FIXED: Mapping[str, object] = {
+    "backend": "simulated",
+    "recipe": "grpo",
+    "weights": "random",
+    "dataset": None,
+    "seed": 0,
+}
 """Keys that are not sampled: a simulated trial reads no weights, its prompts are synthetic, and values of the random
 seed change no size."""
 

@@ -1,7 +1,7 @@
 """Acceptance thresholds: how far the simulation may be from a real card, and how far it is."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -9,9 +9,8 @@ import pandas as pd
 from profiler.analysis.cells import Cell, cells
 from profiler.domain.memory import Origin
 from profiler.domain.outcome import Status
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trial import WORKLOAD_KEYS
 
-_SPEC_KEYS = tuple(field.name for field in fields(TrialSpec) if field.name not in ("backend", "gpu"))
 """What makes two trials the same but for where they ran."""
 
 _DECIDING = ("torch", "trl", "transformers")
@@ -66,7 +65,7 @@ def pairs(tables: Iterable[pd.DataFrame]) -> tuple[Pair, ...]:
     measured: list[tuple[tuple[object, ...], Cell]] = []
     simulated: dict[tuple[object, ...], list[Cell]] = {}
     for runs in tables:
-        keys = runs.reindex(columns=list(_SPEC_KEYS)).astype(str).itertuples(index=False, name=None)
+        keys = runs.reindex(columns=list(WORKLOAD_KEYS)).astype(str).itertuples(index=False, name=None)
         for key, cell in zip(keys, cells(runs), strict=True):
             place = (*key, cell.setting.card)
             if cell.setting.card is None or cell.status not in (Status.OK, Status.OOM):

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from profiler.analysis.cells import Cell, Setting, cells
-from profiler.analysis.order import SHOWN_KEYS, in_reading_order
+from profiler.analysis.order import in_reading_order
 from profiler.analysis.published import PublishedFigure
 from profiler.domain.memory import Origin
 from profiler.domain.outcome import Status
+from profiler.domain.trial import SHOWN_KEYS
 
 _ORIGINS = (Origin.MEASURED, Origin.SIMULATED, None)
 """In the order of the sections; None is the CPU."""

@@ -1,19 +1,16 @@
 """Two sweeps side by side: what changed, trial by trial."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import pandas as pd
 
 from profiler.analysis.cells import Cell, cells
 from profiler.analysis.order import in_reading_order
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trial import WORKLOAD_KEYS
 
 NOISE_RATIO = 0.01
 """Changes up to this are not told apart from noise. A simulated peak repeats to the byte; ASSUMED of measured ones."""
-
-_ALIKE = tuple(field.name for field in fields(TrialSpec) if field.name not in ("backend", "gpu"))
-"""What makes two trials the same but for where they ran."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +73,7 @@ def _by_spec(runs: pd.DataFrame) -> dict[tuple[object, ...], list[Cell]]:
         return {}
     ordered = in_reading_order(runs)
     found: dict[tuple[object, ...], list[Cell]] = {}
-    keys = ordered[list(_ALIKE)].astype(str).itertuples(index=False, name=None)
+    keys = ordered[list(WORKLOAD_KEYS)].astype(str).itertuples(index=False, name=None)
     for key, cell in zip(keys, cells(ordered), strict=True):
         found.setdefault(tuple(key), []).append(cell)
     return found

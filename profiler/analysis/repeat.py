@@ -3,21 +3,19 @@
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import fields
 
 import pandas as pd
 
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trial import SPEC_KEYS
 
-_KEYS = tuple(field.name for field in fields(TrialSpec))
 _PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
 
 
 def repeat_commands(runs: pd.DataFrame) -> Mapping[str, str]:
     """Of each trial of the `runs` table the command that repeats it: every key is pinned, so one point is left."""
-    known = runs[["trial_id", "grid", *_KEYS]].astype(object)
+    known = runs[["trial_id", "grid", *SPEC_KEYS]].astype(object)
     rows = known.where(known.notna(), None).itertuples(index=False, name=None)
-    return {str(row[0]): _command(str(row[1]), dict(zip(_KEYS, row[2:], strict=True))) for row in rows}
+    return {str(row[0]): _command(str(row[1]), dict(zip(SPEC_KEYS, row[2:], strict=True))) for row in rows}
 
 
 def _command(grid: str, values: Mapping[str, object]) -> str:

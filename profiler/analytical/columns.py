@@ -1,7 +1,7 @@
 """Many trials at once, as columns: each key with its values and which of them each trial has."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 
 from profiler.analytical.formulas.quantities import Coded
 from profiler.domain.architecture import Architecture
-from profiler.domain.trial import TrialSpec
-
-KEYS = tuple(field.name for field in fields(TrialSpec))
+from profiler.domain.trial import SPEC_KEYS, TrialSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +25,7 @@ class TrialTable:
 
 def table_of(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> TrialTable:
     """`specs` as columns, in order."""
-    columns = {key: _coded([getattr(spec, key) for spec in specs]) for key in KEYS}
+    columns = {key: _coded([getattr(spec, key) for spec in specs]) for key in SPEC_KEYS}
     return TrialTable(keys=columns, architectures=architectures, rows=len(specs))
 
 
@@ -42,7 +40,7 @@ def product_table(
     rows = int(np.prod(shape, dtype=np.int64))
     turned = np.indices(shape, dtype=np.int32).reshape(len(shape), rows)
     columns: dict[str, Coded[Any]] = {}
-    for key in KEYS:
+    for key in SPEC_KEYS:
         if key in axes:
             columns[key] = Coded(values=tuple(axes[key]), codes=turned[list(axes).index(key)])
         else:

@@ -4,44 +4,13 @@ from collections.abc import Callable
 
 from profiler.domain.architecture import Architecture
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.trial import TrialSpec
+from profiler.domain.keys import MemoryOrder
+from profiler.domain.trial import TRIAL_KEYS, TrialSpec
 
-SAME = (
-    "backend",
-    "weights",
-    "dataset",
-    "tuning",
-    "lora_target_modules",
-    "optim",
-    "lengths",
-    "attn_implementation",
-    "dtype",
-    "bf16",
-    "logprobs",
-    "rollout",
-    "alloc_conf",
-    "seed",
+SAME, GROWING = (
+    tuple(key.name for key in TRIAL_KEYS if key.memory is order) for order in (MemoryOrder.SAME, MemoryOrder.GROWS)
 )
-"""Keys that have to be equal for two trials to be compared."""
-
-GROWING = (
-    "lora_rank",
-    "num_generations",
-    "max_prompt_length",
-    "max_completion_length",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "steps_per_generation",
-    "steps",
-)
-"""Keys of which more never needs less memory. Of `gradient_accumulation_steps` the second micro-batch does: gradients
-stay while it runs."""
-
-ORDERED_OTHERWISE = ("gpu", "model", "gradient_checkpointing", "beta")
-"""Keys with an order of their own, below."""
-
-WITHOUT_EFFECT = ("lora_alpha",)
-"""Keys that change no memory."""
+"""Keys that have to be equal for two trials to be compared, and keys of which more never needs less memory."""
 
 
 def needs_at_most(smaller: TrialSpec, larger: TrialSpec, *, architecture_of: Callable[[str], Architecture]) -> bool:

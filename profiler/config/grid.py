@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from profiler.config.identity import SPEC_KEYS
 from profiler.config.reading import show
 from profiler.config.specification import unknown_key
 from profiler.domain.errors import Fault, UsageError
+from profiler.domain.trial import SPEC_KEYS
 
 Point = Mapping[str, object]
 """Untyped keys and values of one trial."""

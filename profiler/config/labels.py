@@ -5,10 +5,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from profiler.config.identity import SPEC_KEYS
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import TrialRecord
-from profiler.domain.trial import TrialSpec, Tuning
+from profiler.domain.trial import SPEC_KEYS, TrialSpec, Tuning
 
 _TUNING_WORDS = {Tuning.FULL: "full", Tuning.LORA: "LoRA", Tuning.QLORA: "QLoRA"}
 

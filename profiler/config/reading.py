@@ -1,24 +1,22 @@
-"""Untyped values, as they come from a command line or a file, read into typed ones; what is wrong is kept as faults."""
+"""Reading of untyped values, from a command line or a file, into typed ones; wrong values become faults."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TypeVar
 
 from profiler.domain.errors import Fault, nearest
+from profiler.domain.keys import MAX_COUNT
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
 NULL = "null"
 
-MAX_COUNT = 2**31 - 1
-"""The largest count that is taken: a size in a table's column has 64 bits."""
-
 MAX_NUMBER = 1e15
-"""The largest number that is taken where a key has no bound of its own."""
+"""Largest number of a key that has no bound of its own."""
 
 
 def show(value: object) -> str:
-    """`value` as a user would have typed it."""
+    """Return `value` as a user would type it."""
     if value is None:
         return NULL
     if isinstance(value, bool):
@@ -31,10 +29,10 @@ def show(value: object) -> str:
 
 
 class FieldReader:
-    """Reads typed values out of an untyped mapping.
+    """Reader of typed values from an untyped mapping.
 
-    Each method returns the value of its key, or a stand-in when the value is wrong and a fault was kept for it, so that
-    one pass finds every fault. Ask `sound` before relying on what was read.
+    Each method returns the value of its key. For a wrong value it keeps a fault and returns an allowed value instead,
+    so that one pass finds every fault. Check `sound` before relying on a value.
     """
 
     def __init__(self, values: Mapping[str, object]) -> None:
@@ -43,15 +41,15 @@ class FieldReader:
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """Everything found wrong so far."""
+        """Every fault so far."""
         return tuple(self._faults)
 
     def sound(self, *keys: str) -> bool:
-        """Whether none of `keys` has a fault."""
+        """Return whether none of `keys` has a fault."""
         return not {fault.key for fault in self._faults} & set(keys)
 
     def value(self, key: str) -> object:
-        """The raw value; None where the key is absent."""
+        """Return the untyped value; None where the key is absent."""
         return self._values.get(key)
 
     def fail(self, key: str, problem: str, hint: str = "") -> None:
@@ -59,23 +57,33 @@ class FieldReader:
         self._faults.append(Fault(key=key, found=show(self.value(key)), problem=problem, hint=hint))
 
     def choice(self, key: str, members: type[Choice], *, also: Sequence[str] = ()) -> Choice:
-        """One of a closed set. `also` are words that are allowed to the user but were dealt with before."""
+        """Return a member of a closed set.
+
+        Args:
+            key: The key.
+            members: The closed set.
+            also: Words that a user may write as well, which the caller has replaced already; only the fault names them.
+        """
         value = self.value(key)
         if isinstance(value, str) and value in [str(member) for member in members]:
             return members(value)
         self.one_of(key, [*also, *map(str, members)])
         return next(iter(members))
 
-    def optional_choice(self, key: str, members: type[Choice]) -> Choice | None:
-        """One of a closed set, or null."""
-        return None if self.value(key) is None else self.choice(key, members)
+    def word(self, key: str, allowed: Sequence[str]) -> str:
+        """Return one of `allowed`, which is not empty."""
+        value = self.value(key)
+        if isinstance(value, str) and value in allowed:
+            return value
+        self.one_of(key, allowed)
+        return allowed[0]
 
     def one_of(self, key: str, allowed: Sequence[str]) -> None:
-        """Keep a fault for `key` that names `allowed` and the nearest of them."""
+        """Keep a fault for `key` that lists `allowed` and suggests the nearest of them."""
         self.fail(key, f"must be one of {', '.join(allowed)}", nearest(show(self.value(key)), allowed))
 
     def count(self, key: str, *, minimum: int = 1, maximum: int | None = MAX_COUNT, why: str = "") -> int:
-        """A whole number of at least `minimum` and, if there is one, at most `maximum`."""
+        """Return a whole number from `minimum` to `maximum`; None is no upper bound."""
         value = self.value(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
             reason = f" ({why})" if why else ""
@@ -87,23 +95,23 @@ class FieldReader:
         return value
 
     def optional_count(self, key: str, *, maximum: int | None = MAX_COUNT) -> int | None:
-        """A whole number of at least 1, or null."""
+        """Return a whole number of at least 1, or None for null."""
         return None if self.value(key) is None else self.count(key, maximum=maximum)
 
     def number(self, key: str, *, maximum: float = MAX_NUMBER) -> float:
-        """A number of at least 0 and at most `maximum`."""
+        """Return a number from 0 to `maximum`."""
         value = self.value(key)
         if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
             self.fail(key, "must be a number of at least 0")
             return 0.0
-        # Whole numbers have no upper end in Python, and floats have infinity.
+        # Python has no largest whole number, and a float can be infinite.
         if value > maximum:
             self.fail(key, f"must be a number of at most {maximum:g}")
             return 0.0
         return abs(float(value))  # -0.0 is 0.0
 
     def flag(self, key: str) -> bool:
-        """True or false."""
+        """Return true or false."""
         value = self.value(key)
         if isinstance(value, bool):
             return value
@@ -111,13 +119,17 @@ class FieldReader:
         return False
 
     def text(self, key: str, meaning: str) -> str:
-        """A text that is not empty; `meaning` says of what, for the fault."""
+        """Return a text that is not empty; the fault says that the value must be `meaning`."""
         value = self.value(key)
         if isinstance(value, str) and value.strip():
             return value.strip()
         self.fail(key, f"must be {meaning}")
         return ""
 
-    def optional_text(self, key: str, meaning: str) -> str | None:
-        """A text that is not empty, or null."""
-        return None if self.value(key) is None else self.text(key, f"{meaning}, or null")
+    def names(self, key: str) -> tuple[str, ...]:
+        """Return a list of one or more names."""
+        value = self.value(key)
+        if isinstance(value, list | tuple) and value and all(isinstance(name, str) and name.strip() for name in value):
+            return tuple(value)
+        self.fail(key, "must be a list of names")
+        return ("",)

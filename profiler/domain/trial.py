@@ -1,11 +1,13 @@
 """One trial: a configuration of GRPO training that is run once, in a fresh process."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.keys import Group, Key, MemoryOrder, declared, keys_of
 from profiler.domain.optimizers import Optimizer
+from profiler.domain.recipe import Recipe
 
 
 class Backend(StrEnum):
@@ -86,52 +88,248 @@ ALL_LINEAR = "all-linear"
 """peft's word for every linear layer but the LM head."""
 
 
+_SAME, _GROWS, _ORDERED = MemoryOrder.SAME, MemoryOrder.GROWS, MemoryOrder.ORDERED
+
+_FULL = "tuning is full"
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrialSpec:
-    """Everything that decides what a trial does. Spelled as trl, transformers and peft spell it where they do.
+    """Everything that decides what a trial does, spelled as trl, transformers and peft spell it where they do.
 
-    A spec is normalised (`profiler.config`): defaults filled in, and what has no meaning for it is None, so that two
-    specs that mean the same are equal.
+    Each field declares one key; `TRIAL_KEYS` lists them. A new key has the version of the program that adds it
+    (`since`) and the value that earlier trials had (`earlier`), so that trial ids stay as they are.
+
+    A specification is normalised by `profiler.config`: defaults are filled in, and a key without meaning is None, so
+    that two specifications of the same trial are equal.
     """
 
-    backend: Backend
-    gpu: str | None
-    """The card simulated, or the card a bigger real one is capped to; None on the CPU and for the whole real card."""
-    model: str
-    """A built-in name, a local path or a hub id."""
-    weights: Weights = Weights.RANDOM
-    dataset: str | None = None
-    """A local path or a hub id; None for synthetic prompts."""
-    tuning: Tuning = Tuning.FULL
-    lora_rank: int | None = None
-    """None with full fine-tuning, as are the next two."""
-    lora_alpha: int | None = None
-    lora_target_modules: tuple[str, ...] | None = None
-    """Names of modules, or the one word `ALL_LINEAR`."""
-    optim: Optimizer = Optimizer.ADAMW_TORCH_FUSED
-    num_generations: int = 4
-    max_prompt_length: int = 256
-    max_completion_length: int = 786
-    lengths: Lengths = Lengths.RAGGED
-    per_device_train_batch_size: int = 4
-    """Completions, not prompts."""
-    gradient_accumulation_steps: int = 4
-    steps_per_generation: int = 4
-    """trl's default is `gradient_accumulation_steps`."""
-    gradient_checkpointing: bool = True
-    beta: float = 0.0
-    """Weight of the KL term; above 0 full fine-tuning keeps a reference model."""
-    attn_implementation: Attention = Attention.SDPA
-    dtype: Dtype = Dtype.BFLOAT16
-    bf16: bool = True
-    """Autocast to bfloat16 in forward, as transformers' `bf16`."""
-    logprobs: Logprobs = Logprobs.FUSED
-    rollout: Rollout = Rollout.GENERATE
-    steps: int = 3
-    """Optimizer steps."""
-    alloc_conf: str = ""
-    """`PYTORCH_ALLOC_CONF` of the trial."""
-    seed: int = field(default=0)
+    backend: Backend = field(
+        metadata=declared(
+            "cuda: measured; simulated: on a simulated GPU; cpu: no GPU figures", group=Group.PLACE, memory=_SAME
+        )
+    )
+    gpu: str | None = field(
+        metadata=declared(
+            "the simulated card, or the card that a larger real one was capped to",
+            group=Group.PLACE,
+            memory=_ORDERED,
+            values=tuple(KNOWN_GPUS),
+            null="cpu, or the whole real card",
+            null_given="h100-80gb when simulated, else the whole real card",
+        )
+    )
+    model: str = field(
+        metadata=declared(
+            "a built-in name, a local path or a hub id",
+            group=Group.MODEL,
+            memory=_ORDERED,
+            trl_names=("model_name_or_path",),
+        )
+    )
+    weights: Weights = field(
+        default=Weights.RANDOM, metadata=declared("random or pretrained", group=Group.DATA, memory=_SAME)
+    )
+    dataset: str | None = field(
+        default=None,
+        metadata=declared(
+            "a local path or a hub id of the prompts",
+            group=Group.DATA,
+            memory=_SAME,
+            null="synthetic prompts",
+            null_given="synthetic prompts",
+        ),
+    )
+    recipe: Recipe = field(
+        default=Recipe.GRPO,
+        metadata=declared("which trainer runs", group=Group.METHOD, memory=_SAME, since="0.2.0", earlier=Recipe.GRPO),
+    )
+    tuning: Tuning = field(
+        default=Tuning.FULL, metadata=declared("full, lora or qlora", group=Group.METHOD, memory=_SAME)
+    )
+    lora_rank: int | None = field(
+        default=None,
+        metadata=declared(
+            "rank of the LoRA matrices",
+            group=Group.METHOD,
+            memory=_GROWS,
+            unit="rank",
+            null=_FULL,
+            null_given="16",
+            trl_names=("lora_r",),
+        ),
+    )
+    lora_alpha: int | None = field(
+        default=None,
+        metadata=declared(
+            "LoRA's alpha",
+            group=Group.METHOD,
+            memory=MemoryOrder.NO_EFFECT,
+            unit="scale",
+            null=_FULL,
+            null_given="twice lora_rank",
+            trl_names=("lora_alpha",),
+        ),
+    )
+    lora_target_modules: tuple[str, ...] | None = field(
+        default=None,
+        metadata=declared(
+            "modules with an adapter, joined by commas",
+            group=Group.METHOD,
+            memory=_SAME,
+            null=_FULL,
+            null_given=ALL_LINEAR,
+            trl_names=("lora_target_modules",),
+        ),
+    )
+    optim: Optimizer = field(
+        default=Optimizer.ADAMW_TORCH_FUSED,
+        metadata=declared(
+            "the optimizer, by transformers' name", group=Group.METHOD, memory=_SAME, trl_names=("optim",)
+        ),
+    )
+    num_generations: int = field(
+        default=4,
+        metadata=declared(
+            "completions per prompt",
+            group=Group.METHOD,
+            memory=_GROWS,
+            unit="completions",
+            minimum=2,
+            why_minimum="GRPO compares the completions of one prompt",
+            trl_names=("num_generations",),
+        ),
+    )
+    max_prompt_length: int = field(
+        default=256,
+        metadata=declared(
+            "length of every prompt",
+            group=Group.METHOD,
+            memory=_GROWS,
+            unit="tokens",
+            trl_names=("max_prompt_length",),
+        ),
+    )
+    max_completion_length: int = field(
+        default=786,
+        metadata=declared(
+            "length of the longest completion",
+            group=Group.METHOD,
+            memory=_GROWS,
+            unit="tokens",
+            trl_names=("max_completion_length",),
+        ),
+    )
+    lengths: Lengths = field(
+        default=Lengths.RAGGED,
+        metadata=declared("ragged or forced: lengths of the other completions", group=Group.METHOD, memory=_SAME),
+    )
+    per_device_train_batch_size: int = field(
+        default=4,
+        metadata=declared(
+            "completions per backward pass",
+            group=Group.METHOD,
+            memory=_GROWS,
+            unit="completions",
+            trl_names=("per_device_train_batch_size",),
+        ),
+    )
+    gradient_accumulation_steps: int = field(
+        default=4,
+        metadata=declared(
+            "backward passes per optimizer step",
+            group=Group.METHOD,
+            memory=_GROWS,
+            unit="micro-batches",
+            trl_names=("gradient_accumulation_steps",),
+        ),
+    )
+    steps_per_generation: int = field(
+        default=4,
+        metadata=declared(
+            "micro-batches generated at once",
+            group=Group.METHOD,
+            memory=_GROWS,
+            unit="micro-batches",
+            null_given="gradient_accumulation_steps, which is trl's default",
+            trl_names=("steps_per_generation",),
+        ),
+    )
+    gradient_checkpointing: bool = field(
+        default=True,
+        metadata=declared(
+            "whether backward computes activations again",
+            group=Group.METHOD,
+            memory=_ORDERED,
+            trl_names=("gradient_checkpointing",),
+        ),
+    )
+    beta: float = field(
+        default=0.0,
+        metadata=declared(
+            "weight of the KL term; above 0 full fine-tuning keeps a reference model",
+            group=Group.METHOD,
+            memory=_ORDERED,
+            unit="weight",
+            trl_names=("beta",),
+        ),
+    )
+    attn_implementation: Attention = field(
+        default=Attention.SDPA,
+        metadata=declared(
+            "attention, by transformers' name",
+            group=Group.METHOD,
+            memory=_SAME,
+            null_given="sdpa, and eager where transformers has no sdpa for the model",
+            trl_names=("attn_implementation",),
+        ),
+    )
+    dtype: Dtype = field(
+        default=Dtype.BFLOAT16,
+        metadata=declared(
+            "data type of the weights, by torch's name",
+            group=Group.METHOD,
+            memory=_SAME,
+            trl_names=("dtype", "torch_dtype"),
+        ),
+    )
+    bf16: bool = field(
+        default=True,
+        metadata=declared("autocast to bfloat16 in forward", group=Group.METHOD, memory=_SAME, trl_names=("bf16",)),
+    )
+    logprobs: Logprobs = field(
+        default=Logprobs.FUSED,
+        metadata=declared("how training computes log-probabilities", group=Group.METHOD, memory=_SAME),
+    )
+    rollout: Rollout = field(
+        default=Rollout.GENERATE,
+        metadata=declared("how completions are generated", group=Group.METHOD, memory=_SAME),
+    )
+    steps: int = field(
+        default=3,
+        metadata=declared("optimizer steps requested", group=Group.METHOD, memory=_GROWS, unit="optimizer steps"),
+    )
+    alloc_conf: str = field(
+        default="",
+        metadata=declared(
+            "PYTORCH_ALLOC_CONF of the trial; empty for torch's defaults",
+            group=Group.METHOD,
+            memory=_SAME,
+            null_given="torch's defaults",
+        ),
+    )
+    seed: int = field(
+        default=0,
+        metadata=declared(
+            "seed of the weights and prompts",
+            group=Group.DATA,
+            memory=_SAME,
+            unit="seed",
+            minimum=0,
+            maximum=2**32 - 1,
+            trl_names=("seed",),
+        ),
+    )
 
     @property
     def generation_batch_size(self) -> int:
@@ -142,6 +340,30 @@ class TrialSpec:
     def keeps_reference_model(self) -> bool:
         """Whether a second model stays: trl makes one for `beta` > 0 unless an adapter can be switched off."""
         return self.beta != 0.0 and self.tuning is Tuning.FULL
+
+
+TRIAL_KEYS = keys_of(TrialSpec)
+"""Every key of a trial, in the order of its specification."""
+
+SPEC_KEYS = tuple(key.name for key in TRIAL_KEYS)
+"""The names of all keys, in the order of the specification."""
+
+SHOWN_KEYS = tuple(key.name for group in (Group.METHOD, Group.DATA) for key in TRIAL_KEYS if key.group is group)
+"""Keys that describe a row of a table, the most important first. Place and model are columns or sections."""
+
+WORKLOAD_KEYS = tuple(key.name for key in TRIAL_KEYS if key.group is not Group.PLACE)
+"""Keys of a trial apart from where it runs: equal for one workload on two cards."""
+
+
+def key_named(name: str) -> Key:
+    """Return the key of a trial by its name."""
+    return TRIAL_KEYS[SPEC_KEYS.index(name)]
+
+
+def differing_keys(specs: Iterable[TrialSpec]) -> tuple[str, ...]:
+    """Return the keys that do not have the same value in all `specs`, in the order of the specification."""
+    found = list(specs)
+    return tuple(key for key in SPEC_KEYS if len({getattr(spec, key) for spec in found}) > 1)
 
 
 def run_key(spec: TrialSpec) -> Hashable | None:

@@ -11,11 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.config.identity import ADDED_KEYS, SPEC_KEYS, spec_from_mapping, trial_id
+from profiler.config.identity import ADDED_KEYS, spec_from_mapping, trial_id
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.outcome import Status, Versions
-from profiler.domain.trial import Backend, TrialSpec
+from profiler.domain.trial import SPEC_KEYS, Backend, TrialSpec
 from profiler.storage.schema import OPTIONAL_TABLES, TABLES
 from profiler.storage.table_files import read_table_file, table_path
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from profiler.domain.outcome import Estimate, Outcome, Sample, StepPeak, TrialRecord
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trial import SPEC_KEYS
 from profiler.storage.atomic import StorageError
 from profiler.storage.outcome_fields import flat_values
 
@@ -24,7 +24,7 @@ def run_row(record: TrialRecord, estimate: Estimate | None) -> Row:
         "trial_id": record.trial_id,
         "grid": record.grid,
         "label": record.label,
-        **{field.name: _plain(getattr(record.spec, field.name)) for field in fields(TrialSpec)},
+        **{key: _plain(getattr(record.spec, key)) for key in SPEC_KEYS},
         **{name: _plain(value) for name, value in outcome.items() if name not in _OTHER_TABLES},
         "message": outcome["message"] or None,
         "not_measured": outcome["not_measured"] or None,

@@ -4,9 +4,12 @@ Sizes are integers of bytes. Null means "not known here", never 0; `null` says w
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
+
+from profiler.domain.keys import Key, Kind
+from profiler.domain.trial import TRIAL_KEYS, key_named
 
 SCHEMA_VERSION = 2
 """Written into every table; raised when a column changes its name, type or meaning. A column that can be null may be
@@ -26,7 +29,18 @@ class Column:
     """``"bytes"``, ``"s"``, a word for what is counted, or empty for text."""
     meaning: str
     null: str
-    """What null means; empty where it never is."""
+    """What null means; empty where a value is never null."""
+    earlier: object = None
+    """Value in rows from before the column existed; None where it is unknown there, and null."""
+
+    @property
+    def may_be_missing(self) -> bool:
+        """Whether a table from before the column existed can be read."""
+        return bool(self.null) or self.earlier is not None
+
+    def before_it_existed(self, rows: int) -> pa.Array:
+        """Return the column of a table from before it existed."""
+        return pa.array([self.earlier] * rows, self.kind)
 
 
 def _column(name: str, kind: pa.DataType, unit: str, meaning: str, null: str = "") -> Column:
@@ -52,43 +66,33 @@ _NOT_CUDA = "backend is not cuda, or the trial ended before it was known"
 _NOT_GIVEN = "not measured, or the driver does not give it (not_measured says why)"
 _NOT_SAMPLED = "nothing was sampled, or the driver does not give it"
 
+_KINDS: Mapping[Kind, pa.DataType] = {
+    Kind.CHOICE: _TEXT,
+    Kind.TEXT: _TEXT,
+    Kind.NAMES: _TEXT,
+    Kind.COUNT: _COUNT,
+    Kind.NUMBER: _REAL,
+    Kind.FLAG: _YES_NO,
+}
+
+
+def _key_column(key: Key) -> Column:
+    column = _column(key.name, _KINDS[key.kind], key.unit, key.meaning, key.null)
+    return replace(column, earlier=str(key.earlier)) if key.since else column
+
+
+_BACKEND = _key_column(key_named("backend"))
+
 _TRIAL = (
     _text("trial_id", "content hash of the specification and the versions"),
     _text("grid", "the grid that the trial belongs to"),
     _text("label", "the method's name in tables"),
-    _text("backend", "cuda: measured; simulated: on a GPU that is not there; cpu: no GPU figures"),
+    _BACKEND,
     _text("status", "how the trial ended; oom is an answer"),
     _text("message", "why it did not end well", "it ended well"),
 )
 
-_SPEC = (
-    _text("gpu", "the card simulated, or the card that a bigger real one was capped to", "cpu, or the whole real card"),
-    _text("model", "built-in name, local path or hub id"),
-    _text("weights", "random or pretrained"),
-    _text("dataset", "where the prompts came from", "synthetic prompts"),
-    _text("tuning", "full, lora or qlora"),
-    _column("lora_rank", _COUNT, "rank", "rank of the LoRA matrices", _FULL),
-    _column("lora_alpha", _COUNT, "scale", "LoRA's alpha", _FULL),
-    _text("lora_target_modules", "modules with an adapter, joined by commas", _FULL),
-    _text("optim", "the optimizer, by transformers' name"),
-    _column("num_generations", _COUNT, "completions", "completions of one prompt"),
-    _column("max_prompt_length", _COUNT, "tokens", "length of every prompt"),
-    _column("max_completion_length", _COUNT, "tokens", "length of the longest completion"),
-    _text("lengths", "ragged or forced: how long the other completions are"),
-    _column("per_device_train_batch_size", _COUNT, "completions", "completions in one backward pass"),
-    _column("gradient_accumulation_steps", _COUNT, "micro-batches", "backward passes before an optimizer step"),
-    _column("steps_per_generation", _COUNT, "micro-batches", "micro-batches generated at once"),
-    _column("gradient_checkpointing", _YES_NO, "", "whether activations are computed again in backward"),
-    _column("beta", _REAL, "weight", "weight of the KL term; above 0 full fine-tuning keeps a reference model"),
-    _text("attn_implementation", "attention, by transformers' name"),
-    _text("dtype", "data type of the weights, by torch's name"),
-    _column("bf16", _YES_NO, "", "autocast to bfloat16"),
-    _text("logprobs", "how log-probabilities are computed in training"),
-    _text("rollout", "how completions come about"),
-    _column("steps", _COUNT, "optimizer steps", "optimizer steps asked for"),
-    _text("alloc_conf", "PYTORCH_ALLOC_CONF of the trial; empty for torch's defaults"),
-    _column("seed", _COUNT, "seed", "seed of the weights and prompts"),
-)
+_SPEC = tuple(_key_column(key) for key in TRIAL_KEYS if key.name != _BACKEND.name)
 
 _RESULT = (
     _column("parameters", _COUNT, "parameters", "parameters of the model, tied ones once, adapters apart", _NO_GPU),

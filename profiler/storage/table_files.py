@@ -63,13 +63,12 @@ def _with_columns(path: Path, table: pa.Table, columns: Sequence[Column]) -> pa.
         listed = ", ".join(unknown)
         raise _fault(path, f"it has columns that this version of the program does not know: {listed}", _UPDATE)
     missing = [column for column in columns if column.name not in present]
-    if table.schema.names != present or not all(column.null for column in missing):
-        lacking = ", ".join(column.name for column in missing if not column.null)
+    if table.schema.names != present or not all(column.may_be_missing for column in missing):
+        lacking = ", ".join(column.name for column in missing if not column.may_be_missing)
         wrong = f"it lacks columns: {lacking}" if lacking else "its columns are not in their order"
         raise _fault(path, wrong, _if_damaged(path))
-    # Written before these columns were thought of: not known there, which is what null means.
     for column in missing:
-        table = table.append_column(column.name, pa.nulls(table.num_rows, column.kind))
+        table = table.append_column(column.name, column.before_it_existed(table.num_rows))
     odd = [column.name for column in columns if not _holds(table[column.name], column)]
     if odd:
         raise _fault(path, f"values of another kind are in its columns {', '.join(odd)}", _if_damaged(path))

@@ -10,13 +10,13 @@ from maintenance.accuracy.baselines import accelerate_bytes, verl_report_bytes
 from maintenance.accuracy.sampling import AXES, FIXED, architecture_of, draw, read_sampled, sampled_text
 from profiler.analytical import estimate
 from profiler.config.architecture import PROJECTION_NAMES
-from profiler.config.identity import SPEC_KEYS
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import (
     ALL_LINEAR,
+    SPEC_KEYS,
     Attention,
     Backend,
     Dtype,

@@ -6,15 +6,16 @@ import pytest
 
 from profiler.config.architecture import read_architecture
 from profiler.config.model_lookup import builtin_architecture
-from profiler.config.reading import MAX_COUNT
 from profiler.config.run_settings import RUN_KEYS, read_run_settings
-from profiler.config.specification import MAX_SEED, parse_point
+from profiler.config.specification import parse_point
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
-from profiler.domain.trial import TrialSpec
+from profiler.domain.keys import MAX_COUNT, Kind
+from profiler.domain.trial import TRIAL_KEYS, key_named
 
 POINT = {"backend": "cpu", "model": "tiny", "tuning": "lora"}
-COUNTS = [field.name for field in fields(TrialSpec) if field.type in (int, int | None, "int", "int | None", "int|None")]
+COUNTS = [key.name for key in TRIAL_KEYS if key.kind is Kind.COUNT]
+MAX_SEED = key_named("seed").maximum
 RUN = {**dict.fromkeys(RUN_KEYS), "results_dir": "r", "dry_run": False, "resume": True, "snapshot": False}
 RUN |= {"breakdown": False, "prune": True, "timeout_s": 1.0, "stall_s": 1.0, "warm_up_s": 1.0}
 CONFIG = {

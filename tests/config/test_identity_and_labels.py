@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.config.grid import Grid, expand
-from profiler.config.identity import SPEC_KEYS, spec_from_mapping, spec_to_mapping, trial_id
+from profiler.config.identity import spec_from_mapping, spec_to_mapping, trial_id
 from profiler.config.labels import labels
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import (
+    SPEC_KEYS,
     Attention,
     Backend,
     Dtype,

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from profiler.config.identity import SPEC_KEYS
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.trial import SPEC_KEYS
 from profiler.estimate.command import read_command, read_value
 from profiler.estimate.main import answer, main
 

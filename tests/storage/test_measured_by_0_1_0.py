@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from profiler.config import identity
-from profiler.config.identity import SPEC_KEYS, spec_from_mapping, spec_to_mapping, trial_id
+from profiler.config.identity import spec_from_mapping, spec_to_mapping, trial_id
 from profiler.domain.outcome import Status, Versions
-from profiler.domain.trial import Backend, TrialSpec, Tuning
+from profiler.domain.trial import SPEC_KEYS, Backend, TrialSpec, Tuning
 from profiler.storage.records import RecordStore
 
 FOLDER = Path(__file__).parent / "measured_by_0_1_0"
@@ -91,7 +91,7 @@ def test_who_adds_a_key_says_what_earlier_trials_had():
 
 def test_an_added_key_changes_no_name_at_the_value_from_before(monkeypatch):
     """As if `seed` had been added: the names are those of mappings without it."""
-    monkeypatch.setattr(identity, "ADDED_KEYS", {"seed": 0})
+    monkeypatch.setattr(identity, "ADDED_KEYS", {**identity.ADDED_KEYS, "seed": 0})
     values = spec_to_mapping(FULL)
     assert values.pop("seed") == 0
     assert spec_from_mapping(values) == FULL
@@ -100,5 +100,5 @@ def test_an_added_key_changes_no_name_at_the_value_from_before(monkeypatch):
     assert trial_id(FULL, VERSIONS, hardware=HARDWARE) == name
     monkeypatch.undo()
     assert name not in NAMES
-    monkeypatch.setattr(identity, "ADDED_KEYS", {"seed": 1})
+    monkeypatch.setattr(identity, "ADDED_KEYS", {**identity.ADDED_KEYS, "seed": 1})
     assert trial_id(FULL, VERSIONS, hardware=HARDWARE) == "25b1c2651e3cc16c"

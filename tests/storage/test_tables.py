@@ -11,10 +11,9 @@ import pytest
 from test_measured_tables import SERIES, measured
 
 from profiler.analysis.cells import VERSIONED
-from profiler.analysis.order import SHOWN_KEYS
 from profiler.domain.errors import UsageError
 from profiler.domain.outcome import Versions
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trial import SHOWN_KEYS, TrialSpec
 from profiler.storage.published import read_published
 from profiler.storage.records import RecordStore
 from profiler.storage.samples import samples_path, write_samples

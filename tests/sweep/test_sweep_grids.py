@@ -1,14 +1,18 @@
 """Every grid file composes, expands to the stated points, and each point is a trial."""
 
+import hashlib
 from pathlib import Path
 
+import builders
 import pytest
+import yaml
 
 from profiler.config.grid import expand, read_grid
+from profiler.config.identity import trial_id
 from profiler.config.labels import labels
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import parse_point, parse_points
-from profiler.domain.trial import Backend, Lengths, TrialSpec, Tuning
+from profiler.domain.trial import SPEC_KEYS, TRIAL_KEYS, Lengths, Tuning
 from profiler.sweep.command import ALL_KEYS, read_command
 from profiler.sweep.composition import compose
 
@@ -26,9 +30,20 @@ SIZES = {
     "full": 180,
 }
 
-QWEN = [f"qwen2.5-{size}" for size in ("0.5b", "1.5b", "3b", "7b", "14b")]
+IDS = {
+    "lora_vs_full": ("e57347f6e42de1b8", "efce394b2dcf4c80"),
+    "oxen_2025": ("3c6fb382acae0086", "87cc4d0fdf4cd771"),
+    "num_generations": ("441496716ac071d7", "5d9817f7c832aeba"),
+    "completion_length": ("18af13ae0a6402be", "fbcad36ddff3f0dd"),
+    "group_and_length": ("e712a2237eda9d75", "dd2f3ea6d415b662"),
+    "optimizer": ("f095beee92e56f70", "0aaa3934a3fbb7be"),
+    "logprobs": ("0ed933738e2f980e", "3b93ba13a4ab33ca"),
+    "gradient_checkpointing": ("dd29aacdc94120ce", "40e7ddc12fdb1357"),
+    "full": ("1a3dd5995c0980ee", "a4186b6be2307a0e"),
+}
+"""Hashes of the trial ids of each grid in order, on a simulated and on a real GPU, as version 0.1.0 had them."""
 
-WHERE = {"backend", "gpu"}
+QWEN = [f"qwen2.5-{size}" for size in ("0.5b", "1.5b", "3b", "7b", "14b")]
 
 
 def specs_of(name, *words):
@@ -49,30 +64,44 @@ def test_a_grid_has_its_points(name):
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_a_grid_writes_every_value_out_and_states_its_question(name):
-    text = (SWEEPS / "grid" / f"{name}.yaml").read_text()
-    values = compose(read_command([f"+grid={name}"]))
-    grid = read_grid(name, values)
-    assert f"# {grid.question}" in text
-    for key in set(TrialSpec.__dataclass_fields__) - WHERE:
-        assert f"{key}: " in text, key
+def test_the_trials_of_a_grid_keep_their_ids(name):
+    """Stored results are found by these ids. A changed default must be stated in the grids that relied on it."""
+    for backend, expected in zip(("simulated", "cuda"), IDS[name], strict=True):
+        found = " ".join(trial_id(spec, builders.VERSIONS) for spec in specs_of(name, f"backend={backend}"))
+        assert hashlib.sha256(found.encode()).hexdigest()[:16] == expected, backend
 
 
-def test_the_defaults_are_the_specs():
-    values = compose(read_command(["+grid=optimizer"]))
-    defaults = {key: values[key] for key in TrialSpec.__dataclass_fields__}
-    assert set(values) >= set(ALL_KEYS)
-    assert defaults["backend"] == "auto"
-    plain = parse_point({**_config_file(), "backend": "simulated"}, architecture_of=builtin_architecture)
-    assert plain == TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")
+@pytest.mark.parametrize("name", SIZES)
+def test_a_grid_states_its_question_and_only_what_differs_from_the_defaults(name):
+    values = yaml.safe_load((SWEEPS / "grid" / f"{name}.yaml").read_text())
+    assert values["question"].endswith("?")
+    defaults = _config_file()
+    assert [key for key in set(values) & set(SPEC_KEYS) if values[key] == defaults[key]] == []
+
+
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+def test_the_configuration_file_states_the_declared_defaults(tuning):
+    place = {"backend": "simulated", "tuning": tuning}
+    written = parse_point({**_config_file(), **place}, architecture_of=builtin_architecture)
+    assert written == parse_point({"model": "qwen2.5-0.5b", **place}, architecture_of=builtin_architecture)
+
+
+def test_the_configuration_file_explains_every_choice():
+    lines = (SWEEPS / "config.yaml").read_text().splitlines()
+    for key in TRIAL_KEYS:
+        (line,) = [line for line in lines if line.startswith(f"{key.name}: ")]
+        if key.choices is not None:
+            assert [word for word in key.allowed if word not in line.partition("#")[2]] == [], key.name
+
+
+def test_a_composed_configuration_has_every_key():
+    assert set(compose(read_command(["+grid=optimizer"]))) >= set(ALL_KEYS)
 
 
 def _config_file():
-    import yaml
-
     values = yaml.safe_load((SWEEPS / "config.yaml").read_text())
     assert set(values) == {*ALL_KEYS, "defaults", "hydra"}
-    return {key: values[key] for key in TrialSpec.__dataclass_fields__}
+    return {key: values[key] for key in SPEC_KEYS}
 
 
 def test_lora_vs_full():
