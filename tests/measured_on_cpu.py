@@ -1,16 +1,14 @@
-"""The same trial on the CPU for real, its memory read by torch's own profiler.
+"""A trial on the real CPU, with its memory read by torch's own profiler.
 
-The ruler is `torch.profiler`'s memory events: every allocation and free that the CPU allocator reports, with address
-and exact bytes. Nothing of the simulation is in its way.
+The metric is `torch.profiler`'s memory events: every allocation and free that the CPU allocator reports, with address
+and exact bytes. No part of the simulation is involved.
 """
 
 import gc
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,8 +18,8 @@ from torch._C._profiler import _EventType
 from profiler.allocator import Trace
 from profiler.domain.memory import Phase
 from profiler.domain.trial import Backend, Dtype
-from profiler.training.job import build_trainer
-from profiler.training.placement import RealDevice
+from profiler.training.run import run_training
+from profiler.training.session import PlainSession
 
 LAYERS, ROWS, VOCABULARY, HIDDEN = 4, 8, 8192, 192
 MODEL: dict[str, Any] = {
@@ -54,7 +52,7 @@ _MARK = "phase of the trial: "
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """One phase from where it begins to where the next one does."""
+    """Memory of one phase, from its begin to the begin of the next one."""
 
     phase: Phase
     peak_bytes: int
@@ -65,62 +63,62 @@ class Stretch:
 class Measured:
     stretches: tuple[Stretch, ...]
     inside_operations: Mapping[tuple[Phase, str], int]
-    """By phase and operation: the most that one call of it took and gave back before it ended."""
+    """By phase and operation: the most bytes that one call allocated and freed before it ended."""
 
 
 class _Announcer:
-    """Puts marks into the profile. Reference cycles are collected where the simulation collects them."""
+    """Adds marks to the profile. Reference cycles are collected where the simulation collects them."""
+
+    def __init__(self) -> None:
+        self._opening: Phase | None = None
 
     def enter(self, phase: Phase) -> None:
-        if phase is Phase.ROLLOUT:
+        if self._opening is None and phase is not Phase.LOAD:
+            self._opening = phase
+        if phase is self._opening:
             gc.collect()
         with torch.profiler.record_function(_MARK + phase.value):
             pass
+
+    def model_built(self, *, parameters: int, trainable: int) -> None:
+        """Do nothing."""
 
 
 def measure_on_cpu(*, model_config: Mapping[str, Any], **keys: Any) -> Measured:
     spec = small_spec(**(keys | {"backend": Backend.CPU, "gpu": None}))
     threads = torch.get_num_threads()
-    # Some kernels take scratch for each thread.
+    # Some kernels allocate scratch per thread.
     torch.set_num_threads(1)
     gc.collect()
     gc.disable()
     try:
-        with (
-            torch.profiler.profile(profile_memory=True, acc_events=False) as profile,
-            tempfile.TemporaryDirectory() as at,
-        ):
-            trainer = build_trainer(
-                spec,
-                model_config=model_config,
-                placement=RealDevice(device=torch.device("cpu")),
-                observer=_Announcer(),
-                output_dir=Path(at),
-            )
-            trainer.train()
+        with torch.profiler.profile(profile_memory=True, acc_events=False) as profile:
+            session = PlainSession(device=torch.device("cpu"), observer=_Announcer())
+            trained = run_training(spec, model_config, session)
             _end_of_profile()
+            del trained  # It keeps the trainer's tensors in use until the last phase has ended.
     finally:
         gc.enable()
         torch.set_num_threads(threads)
     events = list(_events(profile))
-    # What comes after training is no phase of the trial.
+    # Training is over where the last stretch begins.
     return Measured(stretches=stretches(_steps(events))[:-1], inside_operations=_inside_operations(events))
 
 
 def _end_of_profile() -> None:
-    """What happens after training is no part of the last phase."""
+    """End the last phase of the trial."""
     with torch.profiler.record_function(_MARK + Phase.LOAD.value):
         pass
 
 
 def sizes_taken(profile: Any) -> list[int]:
-    """Bytes of every allocation in a profile, in the order of time."""
+    """Return the bytes of every allocation in a profile, in the order of time."""
     sizes = [event.typed[1].alloc_size for event in _events(profile) if event.tag == _EventType.Allocation]
     return [size for size in sizes if size > 0]
 
 
 def _events(profile: Any) -> Iterator[Any]:
-    """Memory events and marks in the order of time."""
+    """Return memory events and marks in the order of time."""
     found, waiting = [], list(profile.profiler.kineto_results.experimental_event_tree())
     while waiting:
         event = waiting.pop()
@@ -139,7 +137,7 @@ def _steps(events: list[Any]) -> Iterator[int | Phase]:
 
 
 def steps_of(trace: Trace) -> Iterator[int | Phase]:
-    """A simulated trace as the same stream: bytes taken or given back, not rounded, and phases that begin."""
+    """Yield a simulated trace as the same stream: bytes allocated or freed, not rounded, and phases that begin."""
     starts = dict(trace.phase_starts)
     for index, event in enumerate(trace.events):
         if index in starts:
@@ -149,7 +147,7 @@ def steps_of(trace: Trace) -> Iterator[int | Phase]:
 
 
 def stretches(steps: Iterator[int | Phase]) -> tuple[Stretch, ...]:
-    """Peaks of every stretch of a phase, the level it begins at included."""
+    """Return the peak and the end of every stretch of a phase; the level at its begin counts."""
     level, found = 0, [[Phase.LOAD, 0, 0]]
     for step in steps:
         if isinstance(step, Phase):
@@ -162,7 +160,7 @@ def stretches(steps: Iterator[int | Phase]) -> tuple[Stretch, ...]:
 
 
 def _inside_operations(events: list[Any]) -> dict[tuple[Phase, str], int]:
-    """Blocks that one operation, as the dispatcher knows it, takes and gives back; the most at once of each."""
+    """Return the most bytes at once of blocks that one operation of the dispatcher allocates and frees."""
     phase, owners = Phase.LOAD, {}
     now: dict[int, int] = defaultdict(int)
     most: dict[tuple[Phase, str], int] = defaultdict(int)
@@ -177,7 +175,7 @@ def _inside_operations(events: list[Any]) -> dict[tuple[Phase, str], int]:
         taken_by, size = owners.pop(block.ptr, (None, 0))
         if owner is None or taken_by is None or taken_by.start_time_ns != owner.start_time_ns:
             continue
-        # Frees come after the last allocation in the kernels at hand: their sum is what stood at once.
+        # In these kernels frees come after the last allocation: their sum was in use at once.
         now[owner.start_time_ns] += size
         key = (phase, owner.name.removeprefix("aten::"))
         most[key] = max(most[key], now[owner.start_time_ns])
@@ -186,13 +184,13 @@ def _inside_operations(events: list[Any]) -> dict[tuple[Phase, str], int]:
 
 @cache
 def _made_of_others() -> frozenset[str]:
-    """Operations that are no more than a row of others, each of which a dispatch mode sees."""
+    """Return the operations that consist of others, each of which a dispatch mode sees."""
     names = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
     return frozenset(name.partition(".")[0] for name in names if "Dimname" not in name and "out" not in name)
 
 
 def _operation(event: Any) -> Any:
-    """The outermost operation around `event` that the dispatcher does not take apart."""
+    """Return the outermost operation around `event` that does not consist of others."""
     found = None
     while (event := event.parent) is not None:
         if event.name.startswith("aten::") and event.name not in _made_of_others():

@@ -1,10 +1,8 @@
-"""A trial on the simulated GPU, in this process, for tests that look at its trace."""
+"""Simulated trials in this process, for tests that inspect the trace."""
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from profiler.allocator import Trace
@@ -14,16 +12,15 @@ from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.simulation.device.cpu_choices import Choices
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
-from profiler.simulation.extrapolation.repeated_steps import RepeatedSteps
-from profiler.simulation.session import Simulation
-from profiler.training.job import build_trainer
+from profiler.simulation.session import Extrapolation, Simulation
+from profiler.training.run import run_training
 
 SMALL: dict[str, Any] = {"model": "tiny", "max_prompt_length": 8, "max_completion_length": 12, "steps": 2}
 LORA: dict[str, Any] = {"lora_rank": 8, "lora_alpha": 16, "lora_target_modules": ("all-linear",)}
 
 
 def small_spec(**keys: Any) -> TrialSpec:
-    """A simulated trial of seconds."""
+    """Return a simulated trial that takes seconds."""
     defaults: dict[str, Any] = {"backend": Backend.SIMULATED, "gpu": "h100-80gb"}
     return TrialSpec(**(defaults | SMALL | keys))
 
@@ -35,7 +32,7 @@ class Simulated:
     decoding: DecodeExtrapolator
 
     def levels(self) -> Iterator[tuple[Phase, dict[Category, int]]]:
-        """Bytes by category after each event, with its phase; rounded as the allocator rounds."""
+        """Yield phase and bytes by category after each event, rounded as the allocator rounds."""
         starts = dict(self.trace.phase_starts)
         phase = Phase.LOAD
         level: dict[Category, int] = defaultdict(int)
@@ -47,7 +44,7 @@ class Simulated:
             yield phase, level
 
     def left_at_the_end(self) -> dict[Category, int]:
-        """Bytes by category that are still in use when training is over."""
+        """Return the bytes by category that are in use when training is over."""
         *_, (_, level) = self.levels()
         return {category: size for category, size in level.items() if size}
 
@@ -61,27 +58,18 @@ def simulate(
     model_config: Mapping[str, Any] | None = None,
     **keys: Any,
 ) -> Simulated:
-    """A simulated trial; `model_config` in place of the built-in model of the specification.
+    """Simulate a trial in this process.
 
-    With `every_block` the rollout's shortcut tells each block, as the long way does. With `ends_when_repeating` steps
-    that repeat are told, as in a sweep.
+    Args:
+        shortcut_rollout: Extrapolate decoding steps.
+        every_block: Keep every block of extrapolated decoding steps.
+        ends_when_repeating: Extrapolate optimizer steps that repeat, as a sweep does.
+        choices: The device whose kernels are chosen.
+        model_config: In place of the built-in model of the specification.
+        keys: Of the specification, in place of those of `SMALL`.
     """
     spec = small_spec(**keys)
-    simulation = Simulation(KNOWN_GPUS[str(spec.gpu)], choices=choices)
-    simulation.decoding.every_block = every_block
-    with tempfile.TemporaryDirectory() as folder, simulation.running():
-        trainer = build_trainer(
-            spec,
-            model_config=model_config or BUILTIN_MODELS[spec.model].config,
-            placement=simulation,
-            observer=simulation,
-            output_dir=Path(folder),
-            arguments_ready=simulation.adopt,
-            shortcut_rollout=shortcut_rollout,
-        )
-        simulation.trainer_ready(trainer)
-        if ends_when_repeating:
-            trainer.add_callback(RepeatedSteps(simulation.recorder))
-        trainer.train()
-        simulation.trainer_done(trainer)
-    return Simulated(trace=simulation.recorder.finished(), trainer=trainer, decoding=simulation.decoding)
+    extrapolation = Extrapolation(decoding=shortcut_rollout, steps=ends_when_repeating, every_block=every_block)
+    simulation = Simulation(KNOWN_GPUS[str(spec.gpu)], choices=choices, extrapolation=extrapolation)
+    trained = run_training(spec, model_config or BUILTIN_MODELS[spec.model].config, simulation)
+    return Simulated(trace=simulation.recorder.finished(), trainer=trained.trainer, decoding=simulation.decoding)

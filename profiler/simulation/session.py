@@ -1,8 +1,9 @@
-"""A simulated GPU for the length of one trial: every piece switched on together."""
+"""A simulated GPU for the length of one trial: all parts of the simulation, switched on together."""
 
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,42 +28,71 @@ from profiler.simulation.device.cpu_choices import Choices, cpu_choices
 from profiler.simulation.device.host_calls import host_calls
 from profiler.simulation.device.simulated_gpu import META, SimulatedGpu
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
+from profiler.simulation.extrapolation.repeated_steps import RepeatedSteps
 from profiler.simulation.tracing.attribution import Attribution
 from profiler.simulation.tracing.kv_cache import attributed_cache
 from profiler.simulation.tracing.recorder import Recorder
 
-# `patch` is put into the module when it is imported, so torch's types do not know it.
+# torch adds `patch` to the module at import, so its types do not have it.
 _symbolic_config: Any = _config
 
 
-class Simulation:
-    """The placement and the observer of a trial on a GPU that is not there. One a process."""
+@dataclass(frozen=True, kw_only=True)
+class Extrapolation:
+    """Which repeated parts of a run are extrapolated instead of run."""
 
-    def __init__(self, gpu: Gpu, *, others: Iterable[Gpu] = (), choices: Choices = Choices.CUDA) -> None:
+    decoding: bool = True
+    """Decoding steps of a rollout."""
+    steps: bool = True
+    """Optimizer steps: the run ends when they repeat."""
+    every_block: bool = False
+    """Keep blocks of extrapolated decoding steps that leave the caching allocator as it was."""
+
+
+class Simulation:
+    """A session of training on a simulated GPU. One per process.
+
+    Args:
+        gpu: The card that is simulated.
+        others: Cards of the same kernel family for which the run is valid too, unless they diverge.
+        choices: The device whose kernels are chosen.
+        extrapolation: What is extrapolated instead of run.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        *,
+        others: Iterable[Gpu] = (),
+        choices: Choices = Choices.CUDA,
+        extrapolation: Extrapolation = Extrapolation(),
+    ) -> None:
         self._chip = gpu.chip
-        # Chips of the same family that the run is to answer for too.
         self._others = frozenset(other.chip for other in others) - {self._chip}
         self._choices = choices
+        self._extrapolation = extrapolation
         self.recorder = Recorder()
         self._workspaces = CublasWorkspaces(self.recorder.trace, self._chip, self._others)
-        self.decoding = DecodeExtrapolator(self.recorder)
+        self.decoding = DecodeExtrapolator(self.recorder, every_block=extrapolation.every_block)
         self._attribution = Attribution(self.recorder, device_type=META.type)
+        self._opening: Phase | None = None
+        """The phase that follows loading; it opens every later cycle of phases too."""
 
-    # ---- the placement that training asks for ------------------------------------------------------------------------
+    # ---- the device --------------------------------------------------------------------------------------------------
 
     @property
     def device(self) -> torch.device:
-        """Torch's name for the simulated GPU."""
+        """The name of the simulated GPU in torch."""
         return META
 
     @property
     def use_cpu(self) -> bool:
-        """True: transformers is not to look for a GPU; `adopt` moves its configuration to the simulated one."""
+        """True: transformers must not look for a GPU; `adopt` moves its arguments to the simulated one."""
         return True
 
     @contextmanager
     def host_side(self) -> Iterator[None]:
-        """A context in which `meta` tensors are no memory."""
+        """A context in which `meta` tensors do not count as memory."""
         with _disable_current_modes():
             yield
 
@@ -70,19 +100,19 @@ class Simulation:
         """A context in which new memory belongs to `category`."""
         return self.recorder.attributed(category)
 
-    def decode_extrapolator(self) -> DecodeExtrapolator:
-        """What tells decoding steps over."""
-        return self.decoding
+    def decode_extrapolator(self) -> DecodeExtrapolator | None:
+        """Return the extrapolator of decoding steps; None if they all run."""
+        return self.decoding if self._extrapolation.decoding else None
 
-    # ---- the observer ------------------------------------------------------------------------------------------------
+    # ---- the stages of a run -----------------------------------------------------------------------------------------
 
     def enter(self, phase: Phase) -> None:
-        """`phase` begins. Reference cycles are collected between steps, at the same points in every run."""
-        if phase is Phase.ROLLOUT:
+        """Begin `phase`. Reference cycles are collected once per cycle of phases, at the same points in every run."""
+        if self._opening is None and phase is not Phase.LOAD:
+            self._opening = phase
+        if phase is self._opening:
             gc.collect()
         self.recorder.enter(phase)
-
-    # ---- around a run ------------------------------------------------------------------------------------------------
 
     def adopt(self, arguments: Any) -> None:
         """Move trl's configuration, and accelerate's state with it, to the simulated GPU."""
@@ -92,16 +122,18 @@ class Simulation:
                 state["device"] = META
 
     def trainer_ready(self, trainer: Any) -> None:
-        """Say which memory is weights, reference and adapters, and how to recognise logits and gradients."""
+        """Attribute weights, reference and adapters, and prepare to recognise logits, gradients and repeated steps."""
         self._attribution.trainer_ready(trainer)
+        if self._extrapolation.steps:
+            trainer.add_callback(RepeatedSteps(self.recorder))
 
     def trainer_done(self, trainer: Any) -> None:
-        """Say which memory is the optimizer's state."""
+        """Attribute the optimizer states."""
         self._attribution.trainer_done(trainer)
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """While active, `meta` is the simulated GPU. Automatic garbage collection is off: runs are repeatable."""
+        """While active, `meta` is the simulated GPU. Automatic garbage collection is off, so runs are repeatable."""
         choices = cpu_choices(self.recorder) if self._choices is Choices.CPU else self._cuda_choices()
         with ExitStack() as stack:
             stack.enter_context(_symbolic_config.patch(meta_nonzero_assume_all_nonzero=True))
@@ -126,7 +158,7 @@ class Simulation:
 
     @contextmanager
     def _cuda_choices(self) -> Iterator[None]:
-        """While active, kernels are chosen as CUDA chooses them."""
+        """While active, kernels are chosen as on CUDA."""
         attention = scaled_dot_product_attention(self.recorder, self._chip, self._others)
         with ExitStack() as stack:
             stack.enter_context(emptied_cache(self.recorder))
@@ -142,7 +174,7 @@ class Simulation:
 def _no_automatic_collection() -> Iterator[None]:
     gc.collect()
     gc.disable()
-    # What was there before (modules of torch and transformers) needs no look at every collection of the run.
+    # Modules of torch and transformers do not have to be searched at every collection of the run.
     gc.freeze()
     try:
         yield

@@ -1,4 +1,6 @@
-"""trl, peft, transformers and bitsandbytes: from a trial's specification to a trainer that announces its phases.
+"""From a trial's specification to a trainer of trl that announces its phases, and one run of it.
 
-The only package that knows them. It does not know where it runs: a device and an observer of phases come in.
+Only this package and `simulation` import trl, peft, transformers and bitsandbytes. Where the trial runs comes in as a
+session (`session.py`), which trainer it runs as a recipe (`recipes/`), and how completions are generated as a rollout
+engine (`rollouts/`).
 """

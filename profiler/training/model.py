@@ -1,14 +1,12 @@
 """A model of a given architecture on a given device: random weights, pretrained ones, or 4-bit ones."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from accelerate import init_empty_weights
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.integrations import replace_with_bnb_linear
-from trl.trainer import grpo_trainer
 
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.trial import TrialSpec, Tuning, Weights
@@ -17,11 +15,11 @@ from profiler.training.placement import Placement
 _INITIAL_STD = 0.02
 
 _NO_SUCH_ATTENTION = "does not support an attention implementation"
-"""Words of the ValueError that transformers raises then (`PreTrainedModel._sdpa_can_dispatch`)."""
+"""Part of the ValueError that transformers raises (`PreTrainedModel._sdpa_can_dispatch`)."""
 
 
 def build_config(values: Mapping[str, Any], *, name: str) -> Any:
-    """Transformers' configuration object from the fields of a `config.json`."""
+    """Return transformers' configuration object from the fields of a `config.json`."""
     fields = {key: value for key, value in values.items() if key not in ("model_type", "dtype", "torch_dtype")}
     config = AutoConfig.for_model(values["model_type"], **fields)
     config._name_or_path = name
@@ -29,13 +27,13 @@ def build_config(values: Mapping[str, Any], *, name: str) -> Any:
 
 
 def build_model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
-    """The policy on the trial's device, frozen weights and all, without adapters.
+    """Return the model to train, on the trial's device and without adapters.
 
     Random weights are made where they live; nothing is downloaded or copied. With `weights=pretrained` transformers
     loads `spec.model`, a local folder or a hub id.
 
     Raises:
-        UnsupportedTrialError: transformers does not have this attention for this model.
+        UnsupportedTrialError: transformers does not support this attention for this model.
     """
     try:
         return _model(spec, config, placement)
@@ -53,22 +51,11 @@ def _model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
         return _pretrained(spec, placement)
     if spec.tuning is Tuning.QLORA:
         return _random_4bit(spec, config, placement)
-    return _random(spec, config, placement)
+    return random_model(spec, config, placement)
 
 
-@contextmanager
-def reference_from_config(spec: TrialSpec, config: Any, placement: Placement) -> Iterator[None]:
-    """While active, trl's trainer makes its reference model from the configuration and not from a checkpoint."""
-    from_path = grpo_trainer.create_model_from_path
-    if spec.weights is Weights.RANDOM:
-        grpo_trainer.create_model_from_path = lambda *_, **__: _random(spec, config, placement)
-    try:
-        yield
-    finally:
-        grpo_trainer.create_model_from_path = from_path
-
-
-def _random(spec: TrialSpec, config: Any, placement: Placement) -> Any:
+def random_model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
+    """Return a model with random weights, made where they live."""
     with placement.device:
         return AutoModelForCausalLM.from_config(
             config, dtype=getattr(torch, spec.dtype.value), attn_implementation=spec.attn_implementation.value
@@ -87,7 +74,7 @@ def _pretrained(spec: TrialSpec, placement: Placement) -> Any:
 
 
 def _quantization(spec: TrialSpec) -> Any:
-    """nf4 with double quantisation, computing in the weights' data type, as the QLoRA paper does."""
+    """Return nf4 with double quantisation, computing in the weights' data type, as the QLoRA paper does."""
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
@@ -97,9 +84,9 @@ def _quantization(spec: TrialSpec) -> Any:
 
 
 def _random_4bit(spec: TrialSpec, config: Any, placement: Placement) -> Any:
-    """Random weights in 4 bits, one layer at a time, as transformers loads a checkpoint into 4 bits.
+    """Return a model with random weights in 4 bits, made one layer at a time, as transformers loads a checkpoint.
 
-    `from_config` refuses a quantisation configuration, so the model is made empty and filled here; only one layer
+    `from_config` refuses a quantisation configuration, so the model is made empty and filled here. Only one layer
     exists unquantised at any time.
     """
     with placement.host_side(), init_empty_weights(include_buffers=False):
@@ -116,7 +103,7 @@ def _random_4bit(spec: TrialSpec, config: Any, placement: Placement) -> Any:
 
 
 def _fill(module: Any, device: torch.device, dtype: torch.dtype) -> None:
-    """Give one module's own parameters and buffers their values on `device`."""
+    """Fill one module's own parameters and buffers on `device`."""
     for name, parameter in list(module.named_parameters(recurse=False)):
         values = torch.empty(parameter.shape, dtype=dtype, device=device)
         values = values.fill_(1.0) if parameter.dim() == 1 else values.normal_(std=_INITIAL_STD)

@@ -1,4 +1,4 @@
-"""Who listens to what the trainer is doing."""
+"""Protocols of the objects that are notified while a trial trains."""
 
 from typing import Protocol
 
@@ -6,7 +6,14 @@ from profiler.domain.memory import Phase
 
 
 class PhaseObserver(Protocol):
-    """Told when a phase begins; a phase lasts until the next one begins."""
+    """Is notified when a phase begins; a phase lasts until the next one begins."""
 
     def enter(self, phase: Phase) -> None:
-        """`phase` begins now. Called again with the same phase when it is resumed."""
+        """Begin `phase`. Called again with the same phase when it is resumed."""
+
+
+class TrainingObserver(PhaseObserver, Protocol):
+    """Is also notified when the trainer is ready."""
+
+    def model_built(self, *, parameters: int, trainable: int) -> None:
+        """Take note of the number of parameters and of trainable ones."""

@@ -1,4 +1,4 @@
-"""Where a trial's tensors live, as far as training has to know."""
+"""Where a trial's tensors live, as far as training needs it."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -11,55 +11,55 @@ from profiler.domain.memory import Category
 
 
 class DecodeExtrapolator(Protocol):
-    """Tells decoding steps over instead of running them, where they repeat."""
+    """Adds decoding steps that repeat to a trace without running them."""
 
     def rollout_begins(self) -> None:
-        """Generation begins."""
+        """Begin a rollout."""
 
     def step_begins(self) -> bool:
-        """The forward pass of a token is about to be prepared. False if what was told before turned out wrong."""
+        """Begin a decoding step. Return False on an extrapolation mismatch."""
 
     def restart(self) -> None:
-        """From here on steps may be of another kind: none before this one says anything about them."""
+        """Forget the steps so far: those that follow may be of another kind."""
 
     def repeat(self, steps: int, growing: Iterable[tuple[torch.Tensor, int]]) -> int:
-        """Tell up to `steps` steps over if the last ones repeat, and how many were.
+        """Extrapolate up to `steps` steps if the last ones repeat, and return the number extrapolated.
 
-        `growing` are the tensors that each step makes longer by one, with the dimension; they come back as long as the
-        steps would have made them.
+        `growing` are the tensors that each step makes longer by one, with the dimension. They are lengthened as the
+        steps would have lengthened them.
         """
 
     def rollout_ends(self) -> bool:
-        """Generation is over. False if what was told turned out wrong."""
+        """End the rollout. Return False on an extrapolation mismatch."""
 
     def undo(self) -> None:
-        """What was told was wrong and its tensors are gone: forget the rollout."""
+        """Remove the rollout from the trace, after a mismatch and once its tensors are freed."""
 
 
 class Placement(Protocol):
-    """The device of a trial: a real one, or one that is not there."""
+    """The device of a trial, real or simulated."""
 
     @property
     def device(self) -> torch.device:
-        """Where models and batches go."""
+        """The device of models and batches."""
 
     @property
     def use_cpu(self) -> bool:
-        """Whether transformers is to be told not to look for a GPU."""
+        """Whether transformers has to be kept from looking for a GPU."""
 
     def host_side(self) -> AbstractContextManager[None]:
-        """A context in which nothing that is made counts as memory of the device."""
+        """A context in which new tensors do not count as memory of the device."""
 
     def attributed(self, category: Category) -> AbstractContextManager[None]:
         """A context in which new memory of the device belongs to `category`."""
 
     def decode_extrapolator(self) -> DecodeExtrapolator | None:
-        """What can tell decoding steps over; None where each has to run."""
+        """Return the extrapolator of decoding steps; None where every step runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RealDevice:
-    """A CPU or a GPU that is there; it keeps no books."""
+    """A CPU or a GPU without tracing."""
 
     device: torch.device
 
@@ -69,13 +69,13 @@ class RealDevice:
         return self.device.type == "cpu"
 
     def host_side(self) -> AbstractContextManager[None]:
-        """Nothing to do."""
+        """Do nothing."""
         return nullcontext()
 
     def attributed(self, category: Category) -> AbstractContextManager[None]:  # noqa: ARG002  # part of the protocol
-        """Nothing to do."""
+        """Do nothing."""
         return nullcontext()
 
     def decode_extrapolator(self) -> None:
-        """Tokens are decoded one by one."""
+        """Return None: every decoding step runs."""
         return

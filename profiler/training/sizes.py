@@ -1,12 +1,13 @@
-"""How many parameters a model has."""
+"""Number of parameters of a model."""
 
 from typing import Any
 
 
 def parameter_counts(model: Any) -> tuple[int, int]:
-    """(all parameters of the base model, trainable ones). Tied ones count once, 4-bit ones as what they stand for.
+    """Return the parameters of the base model and the trainable parameters.
 
-    Adapters are not parameters of the base model; they are among the trainable ones.
+    Tied parameters count once, 4-bit ones by their unquantised shape. Adapters are no part of the base model; they
+    count as trainable.
     """
     base = trainable = 0
     for name, parameter in model.named_parameters():

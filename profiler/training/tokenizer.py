@@ -1,4 +1,4 @@
-"""A tokenizer that needs no download: one token a word."""
+"""A tokenizer without a download: one token per word."""
 
 from typing import Any
 
@@ -13,14 +13,14 @@ _WORDS = 64
 
 
 def word(index: int) -> str:
-    """The word that stands for token `index + 2`, from a small vocabulary."""
+    """Return the word of token `index % 64 + 2`."""
     return f"w{index % _WORDS}"
 
 
 def build_tokenizer() -> Any:
-    """A word-level tokenizer of 66 tokens: padding, end of sequence and 64 words.
+    """Return a word-level tokenizer of 66 tokens: padding, end of sequence and 64 words.
 
-    Ids above its vocabulary, which a random model samples, decode to nothing; memory does not depend on what they say.
+    Ids above its vocabulary, which a random model samples, decode to nothing. Memory does not depend on the words.
     """
     vocabulary = {PAD_TOKEN: 0, EOS_TOKEN: 1} | {word(index): index + 2 for index in range(_WORDS)}
     tokenizer = Tokenizer(WordLevel(vocab=vocabulary, unk_token=PAD_TOKEN))

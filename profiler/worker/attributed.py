@@ -1,13 +1,11 @@
-"""A trial on a real device with the books kept: what its memory is at its peak. A run of its own, beside the measured.
+"""The composition of a trial's peak on a real device, from a second run under the tracing mode.
 
-Its peak is not the trial's: what kernels take inside is not seen.
+The traced peak is smaller than the measured one: scratch that kernels allocate inside an operation is not traced.
 """
 
 import gc
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,12 +16,12 @@ from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import Breakdown, CategoryShare, Outcome, TensorGroup
 from profiler.domain.trial import TrialSpec
 from profiler.simulation.tracing.tracing_mode import TracingMode
-from profiler.training.job import build_trainer
+from profiler.training.run import run_training
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attributed:
-    """What stood at the peak of the books."""
+    """Memory in use at the peak of a trace."""
 
     trace: Trace
     peak_allocated_bytes: int
@@ -35,16 +33,11 @@ class Attributed:
 def attribute(
     spec: TrialSpec, model_config: Mapping[str, Any], device: torch.device, *, beat: Callable[[], None] = lambda: None
 ) -> Attributed:
-    """Run the trial on `device` and attribute every tensor."""
-    tracing_mode = _Beating(device, beat)
-    with tempfile.TemporaryDirectory() as folder, tracing_mode.running():
-        trainer = build_trainer(
-            spec, model_config=model_config, placement=tracing_mode, observer=tracing_mode, output_dir=Path(folder)
-        )
-        tracing_mode.trainer_ready(trainer)
-        trainer.train()
-        tracing_mode.trainer_done(trainer)
+    """Run the trial on `device` and attribute every tensor; `beat` is called at each phase."""
+    tracing_mode = _BeatingTracingMode(device, beat)
+    trained = run_training(spec, model_config, tracing_mode)
     trace = tracing_mode.recorder.finished()
+    del trained  # It keeps the trainer's tensors in use until the trace is read.
     replayed = replay_on_card(trace, capacity_bytes=None, config=AllocatorConfig())
     return Attributed(
         trace=trace,
@@ -56,10 +49,10 @@ def attribute(
 
 
 def with_attribution(outcome: Outcome, found: Attributed) -> Outcome:
-    """A measured outcome with what the books say of its peak; its own figures stay.
+    """Return a measured outcome with the composition of its peak; its own numbers stay.
 
-    What the counters have beyond the books is `other`. Books that have more, or another phase, say nothing of that
-    peak: then there is no breakdown, and the outcome says why.
+    Bytes of the counters that are not in the trace are `other`. If the trace's peak is larger, or in another phase, it
+    is not the peak that was measured: the outcome has no breakdown and gives the reason.
     """
     peak = outcome.peaks.allocated_bytes
     if peak is None:
@@ -67,8 +60,8 @@ def with_attribution(outcome: Outcome, found: Attributed) -> Outcome:
     beyond = peak - found.peak_allocated_bytes
     if beyond < 0 or outcome.peaks.phase is not found.peak_phase:
         reason = (
-            f"the books have {found.peak_allocated_bytes} bytes in {found.peak_phase} at their peak, "
-            f"the counters {peak} in {outcome.peaks.phase}"
+            f"the trace has its peak of {found.peak_allocated_bytes} bytes in {found.peak_phase}, "
+            f"the counters have theirs of {peak} in {outcome.peaks.phase}"
         )
         return without_breakdown(outcome, reason)
     shares = dict(found.breakdown)
@@ -84,34 +77,35 @@ def with_attribution(outcome: Outcome, found: Attributed) -> Outcome:
 
 
 def without_breakdown(outcome: Outcome, reason: str) -> Outcome:
-    """A measured outcome that says why it has no breakdown."""
+    """Return a measured outcome with the reason why it has no breakdown."""
     return replace(outcome, breakdown=Breakdown(problem=reason))
 
 
 def breakdown_of(
     outcome: Outcome, spec: TrialSpec, model_config: Mapping[str, Any], *, beat: Callable[[], None]
 ) -> Outcome:
-    """A measured outcome with its breakdown, after a run of its own on the same GPU.
+    """Return a measured outcome with its breakdown, from a second run on the same GPU.
 
-    Whatever goes wrong there is a reason why there is none: what was measured stays.
+    If that run fails, the outcome gives the reason and keeps everything that was measured.
     """
-    # What the measured trial left behind goes first.
+    # Free what the measured trial left behind.
     gc.collect()
     torch.cuda.empty_cache()
     try:
         return with_attribution(outcome, attribute(spec, model_config, torch.device("cuda", 0), beat=beat))
     except Exception as error:
         first_line = (str(error).splitlines() or [""])[0]
-        return without_breakdown(outcome, f"its own run ended with {type(error).__name__}: {first_line}")
+        return without_breakdown(outcome, f"the second run ended with {type(error).__name__}: {first_line}")
 
 
-class _Beating(TracingMode):
-    """A ledger that gives a sign of life at each phase."""
+class _BeatingTracingMode(TracingMode):
+    """A tracing mode that gives a sign of life at each phase."""
 
     def __init__(self, device: torch.device, beat: Callable[[], None]) -> None:
         super().__init__(device)
         self._beat = beat
 
     def enter(self, phase: Phase) -> None:
+        """Begin `phase`."""
         self._beat()
         super().enter(phase)

@@ -1,4 +1,4 @@
-"""The card of a measured trial: as it is, or its allocator capped so that it holds what a smaller card would."""
+"""The card of a measured trial: whole, or with its allocator capped to the memory of a smaller card."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from profiler.domain.units import GIB, MIB, gib_text
 from profiler.measurement.cuda import CudaDevice
 
 _MARGIN_BYTES = 64 * MIB
-"""How far beyond the cap the check asks: above the rounding of the fraction and of the allocator's blocks."""
+"""The check requests so much more than the cap: above the rounding of the fraction and of the allocator's blocks."""
 
 
 class CapError(Exception):
@@ -17,23 +17,23 @@ class CapError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What a measured row says of its card."""
+    """Name and memory of the card in a measured row."""
 
     title: str
     memory_bytes: int
-    """Its memory as torch reports it; of a capped card, the smaller card's."""
+    """As torch reports it; the smaller card's if capped."""
     allocator_limit_bytes: int | None
-    """What the allocator may hold on a capped card."""
+    """Most memory of the allocator on a capped card; None if not capped."""
 
 
 def prepare_card(cuda: CudaDevice, gpu: str | None, context_bytes: Callable[[tuple[int, int]], int]) -> Card:
-    """Cap the card to the known card `gpu`, if one is named, and make sure that the cap holds.
+    """Cap the card to the known card `gpu`, if one is named, and check that the cap works.
 
-    The cap is the smaller card's memory less what CUDA itself would take there. It binds the caching allocator only;
-    the kernels stay the host card's, so the row is never the smaller card's own.
+    The cap is the smaller card's memory less its CUDA context. It limits the caching allocator only: the kernels are
+    still the host card's, so the row is not a measurement of the smaller card.
 
     Raises:
-        CapError: The card is not bigger than that, or the allocator went beyond the cap.
+        CapError: The card has too little free memory for the cap, or the allocator exceeds the cap.
     """
     name, total = cuda.name(), cuda.total_bytes()
     if gpu is None:
@@ -50,8 +50,8 @@ def prepare_card(cuda: CudaDevice, gpu: str | None, context_bytes: Callable[[tup
     cuda.limit_allocator(limit)
     if cuda.can_allocate(limit + _MARGIN_BYTES):
         raise CapError(
-            f"gpu={gpu}: {name} gave more than the cap of {gib_text(limit, 2)}, so the cap does not hold. "
-            "backend=simulated can pretend any card."
+            f"gpu={gpu}: {name} allocated more than the cap of {gib_text(limit, 2)}, so the cap does not work. "
+            "Use backend=simulated for any card."
         )
     size = f"{target.memory_bytes / GIB:.0f} GiB"
     return Card(title=f"{name} capped to {size}", memory_bytes=target.memory_bytes, allocator_limit_bytes=limit)

@@ -1,12 +1,12 @@
-"""A trial on a real GPU, measured by three rulers at once: CUDA's counters, the driver's samples, `mem_get_info`.
+"""A trial on a real GPU, measured by three metrics: CUDA's counters, the driver's samples and `mem_get_info`.
 
-Everything outside comes in as `Instruments`, so that a script can stand in for the card up to its door.
+Card, driver and clock come in as `Instruments`, so that a test can script them.
 """
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from profiler.domain.memory import Phase
 from profiler.domain.optimizers import Optimizer
@@ -33,31 +33,22 @@ from profiler.measurement.nvml import GpuLostError, GpuProbe, Nvml, NvmlError
 from profiler.measurement.phase_counters import PhaseCounters, by_phase, peak_of_steps
 from profiler.measurement.process_tree import RecentProcessTree
 from profiler.measurement.sampler import PERIOD_S, Sampler
+from profiler.training.phases import TrainingObserver
 from profiler.worker.card import prepare_card
 from profiler.worker.oom_message import read_oom_message
 
 SNAPSHOT_ENTRIES = 100_000
-"""Of a snapshot: the last optimizer steps, in a file that a browser can open."""
+"""Entries of a snapshot's history: the last optimizer steps, in a file that a browser can open."""
 
 _BROKEN = ("uncorrectable ECC error", "GPU is lost", "fallen off the bus", "Hardware stack error")
-"""CUDA's words for a GPU that broke."""
+"""Parts of CUDA's messages about a broken GPU."""
 
 FULL_BYTES = 256 * MIB
-"""With less than this left on the card, a library that cannot make its handle has run out of memory."""
+"""With less than this free on the card, a library that cannot make its handle has run out of memory."""
 
 
-class TrialObserver(Protocol):
-    """What training tells whoever measures it."""
-
-    def enter(self, phase: Phase) -> None:
-        """`phase` begins now."""
-
-    def model_built(self, *, parameters: int, trainable: int) -> None:
-        """The trainer is ready; so many parameters, and so many with a gradient."""
-
-
-Train = Callable[[TrialObserver], Outcome]
-"""Runs the trial; its outcome but for what the GPU has to say."""
+Train = Callable[[TrainingObserver], Outcome]
+"""Runs the trial and returns its outcome without the GPU's numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,35 +58,35 @@ class Instruments:
     cuda: CudaDevice
     nvml: Nvml
     assumed_context_bytes: Callable[[tuple[int, int]], int]
-    """What CUDA takes on a card of that compute capability; only for capping."""
+    """Memory of the CUDA context by compute capability; only for capping."""
     clock: Callable[[], float] = time.monotonic
     own_processes: Callable[[], frozenset[int]] = field(default_factory=RecentProcessTree)
     sample_period_s: float | None = PERIOD_S
-    """None to take no samples."""
+    """None takes no samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """An outcome and what is too big for its record."""
+    """An outcome, and results that are too big for its record."""
 
     outcome: Outcome
     samples: tuple[Sample, ...] = ()
     snapshot: Mapping[str, Any] | None = None
-    """In the memory viewer's format, of the moment of the out-of-memory error or of the end."""
+    """In the memory viewer's format, taken at the out-of-memory error or at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuringTask:
-    """What to measure and how it was asked for."""
+    """A trial and the options of its measurement."""
 
     spec: TrialSpec
     gpu_uuid: str | None
-    """The GPU as whoever chose it names it; None if nobody did."""
+    """The GPU as the sweep names it; None if the sweep chose none."""
     snapshot: bool
     started_s: float
     """When the worker began, on the instruments' clock."""
     history_entries: int = SNAPSHOT_ENTRIES
-    """How many allocations and frees a snapshot's history goes back."""
+    """Allocations and frees in a snapshot's history."""
 
 
 def measure(task: MeasuringTask, instruments: Instruments, train: Train) -> Measured:
@@ -103,7 +94,7 @@ def measure(task: MeasuringTask, instruments: Instruments, train: Train) -> Meas
 
     Raises:
         CapError: The card cannot be capped as the specification asks.
-        Exception: Whatever training raises otherwise.
+        Exception: Any other error of training.
     """
     trial = _MeasuredTrial(task, instruments)
     try:
@@ -114,8 +105,8 @@ def measure(task: MeasuringTask, instruments: Instruments, train: Train) -> Meas
 
 
 @dataclass
-class _Standing:
-    """What stood on the card at one moment."""
+class _MemoryInUse:
+    """Memory of the card at one instant."""
 
     requested_bytes: int | None
     free_bytes: int
@@ -124,8 +115,8 @@ class _Standing:
 
 
 @dataclass
-class _Borders:
-    """What `mem_get_info` and the driver said where phases ended."""
+class _PhaseChanges:
+    """Readings of `mem_get_info` and of the driver where phases ended."""
 
     readings: list[BorderReading] = field(default_factory=list)
     peak_device_bytes: int = 0
@@ -137,16 +128,16 @@ class _MeasuredTrial:
         self._task = task
         self._tools = instruments
         self._cuda = instruments.cuda
-        self._borders = _Borders()
+        self._changes = _PhaseChanges()
         self._sizes: tuple[int, int] | None = None
-        self._standing: _Standing | None = None
+        self._at_error: _MemoryInUse | None = None
         self._snapshot: Mapping[str, Any] | None = None
         self._retries_before = 0
         self.uuid = task.gpu_uuid
         self._probe: GpuProbe | None = self._probe_of(self.uuid) if self.uuid else None
 
     def run(self, train: Train) -> Measured:
-        # Before CUDA is touched: what is in use now is others'.
+        # CUDA is untouched, so all memory in use belongs to other programs.
         before = self._probe.before_the_trial() if self._probe else None
         if self._task.spec.alloc_conf:
             self._cuda.set_allocator_settings(self._task.spec.alloc_conf)
@@ -157,7 +148,7 @@ class _MeasuredTrial:
         self._cuda.when_out_of_memory(self._out_of_memory)
         if self._task.snapshot:
             self._cuda.record_history(most_entries=self._task.history_entries)
-        self._counters = PhaseCounters(self._cuda, clock=self._tools.clock, at_border=self._at_border)
+        self._counters = PhaseCounters(self._cuda, clock=self._tools.clock, at_border=self._at_phase_change)
         probe = self._probe = self._probe or self._probe_of(self.uuid)
         sampler = Sampler(
             probe, clock=self._tools.clock, where=self._counters.where, period_s=self._tools.sample_period_s or PERIOD_S
@@ -173,51 +164,51 @@ class _MeasuredTrial:
         outcome = self._judged(self._completed(outcome, sampler, probe), sampler)
         return Measured(outcome=outcome, samples=sampler.samples, snapshot=self._snapshot)
 
-    # ---- what training tells -----------------------------------------------------------------------------------------
+    # ---- notifications of training -----------------------------------------------------------------------------------
 
     def enter(self, phase: Phase) -> None:
-        """A phase begins."""
+        """Begin `phase`."""
         self._counters.enter(phase)
 
     def model_built(self, *, parameters: int, trainable: int) -> None:
-        """The trainer is ready."""
+        """Keep the size of the model, for an outcome of the status `oom`."""
         self._sizes = (parameters, trainable)
 
-    # ---- in between --------------------------------------------------------------------------------------------------
+    # ---- during training ---------------------------------------------------------------------------------------------
 
     def _probe_of(self, uuid: str) -> GpuProbe:
         return GpuProbe(self._tools.nvml, uuid, own_processes=self._tools.own_processes)
 
-    def _at_border(self, peak_reserved_bytes: int) -> int | None:
-        """Read the card where a phase ends, and return the bytes of the CUDA context; None where they are not known."""
+    def _at_phase_change(self, peak_reserved_bytes: int) -> int | None:
+        """Read the card where a phase ends, and return the bytes of the CUDA context; None if unknown."""
         inactive = self._cuda.peak_inactive_split_bytes()
-        self._borders.peak_inactive_split_bytes = max(self._borders.peak_inactive_split_bytes, inactive)
-        # Paged optimizer states lie in memory that neither torch nor its peak counts: nothing can be told apart.
+        self._changes.peak_inactive_split_bytes = max(self._changes.peak_inactive_split_bytes, inactive)
+        # Neither torch nor its peak counts paged optimizer states: they cannot be separated from the context.
         if self._before_bytes is None or self._task.spec.optim is Optimizer.PAGED_ADAMW_8BIT:
             return None
         used = self._cuda.total_bytes() - self._cuda.free_bytes()
         context = max(0, used - self._cuda.reserved_bytes() - self._before_bytes)
-        self._borders.readings.append(BorderReading(context_bytes=context, others_bytes=self._others_bytes()))
-        self._borders.peak_device_bytes = max(self._borders.peak_device_bytes, peak_reserved_bytes + context)
+        self._changes.readings.append(BorderReading(context_bytes=context, others_bytes=self._others_bytes()))
+        self._changes.peak_device_bytes = max(self._changes.peak_device_bytes, peak_reserved_bytes + context)
         return context
 
     def _others_bytes(self) -> int | None:
-        """Memory of other programs now, by the driver; None where it does not say which process is ours."""
+        """Return the memory of other programs by the driver; None if the driver does not list this process."""
         device = self._probe.used_bytes() if self._probe else None
         own = self._probe.process_bytes() if self._probe else None
         return None if device is None or own is None else device - own
 
     def _out_of_memory(self, requested_bytes: int, free_bytes: int) -> None:
-        """At the very moment of the error: nothing has been freed yet."""
-        self._standing = self._stands(requested_bytes, free_bytes)
+        """Read the card at the error, before anything is freed."""
+        self._at_error = self._memory_in_use(requested_bytes, free_bytes)
         if self._task.snapshot:
             self._snapshot = self._cuda.snapshot()
 
-    def _stands(self, requested_bytes: int | None, free_bytes: int) -> _Standing:
+    def _memory_in_use(self, requested_bytes: int | None, free_bytes: int) -> _MemoryInUse:
         reserved, limit = self._cuda.reserved_bytes(), self._card.allocator_limit_bytes
-        # On a capped card the driver has more left than the cap allows.
+        # On a capped card the driver reports more free memory than the cap allows.
         free = free_bytes if limit is None else max(0, min(free_bytes, limit - reserved))
-        return _Standing(requested_bytes, free, self._cuda.allocated_bytes(), reserved)
+        return _MemoryInUse(requested_bytes, free, self._cuda.allocated_bytes(), reserved)
 
     def _trained(self, train: Train, sampler: Sampler) -> Outcome:
         try:
@@ -231,23 +222,26 @@ class _MeasuredTrial:
             return Outcome(verdict=Verdict(status=Status.DEVICE_FAULT, message=f"{type(error).__name__}: {error}"))
 
     def _is_full(self) -> bool:
-        """Whether the card has next to nothing left at this instant; the error still holds what the trial held."""
+        """Return whether the card is almost full. The error still references the trial's tensors."""
         free = self._probe.free_bytes() if self._probe else None
         return (self._cuda.free_bytes() if free is None else free) < FULL_BYTES
 
     def _ran_out(self, message: str) -> Outcome:
-        # The error still holds the frames that ran, so most of what stood then still stands.
-        said, after = read_oom_message(message), self._stands(None, self._cuda.free_bytes())
-        standing = self._standing
+        # The error references the frames that ran, so most of the memory is still in use.
+        said, after = read_oom_message(message), self._memory_in_use(None, self._cuda.free_bytes())
+        at_error = self._at_error or _MemoryInUse(
+            said.requested_bytes,
+            _first(said.free_bytes, after.free_bytes),
+            _first(said.allocated_bytes, after.allocated_bytes),
+            _first(said.reserved_bytes, after.reserved_bytes),
+        )
         oom = OutOfMemory(
             phase=self._counters.phase or Phase.LOAD,
             step=self._counters.step,
-            requested_bytes=standing.requested_bytes if standing else said.requested_bytes,
-            free_bytes=standing.free_bytes if standing else _first(said.free_bytes, after.free_bytes),
-            allocated_bytes=standing.allocated_bytes
-            if standing
-            else _first(said.allocated_bytes, after.allocated_bytes),
-            reserved_bytes=standing.reserved_bytes if standing else _first(said.reserved_bytes, after.reserved_bytes),
+            requested_bytes=at_error.requested_bytes,
+            free_bytes=at_error.free_bytes,
+            allocated_bytes=at_error.allocated_bytes,
+            reserved_bytes=at_error.reserved_bytes,
         )
         parameters, trainable = self._sizes or (None, None)
         return Outcome(
@@ -260,23 +254,23 @@ class _MeasuredTrial:
             ),
         )
 
-    # ---- afterwards --------------------------------------------------------------------------------------------------
+    # ---- after training ----------------------------------------------------------------------------------------------
 
     def _completed(self, outcome: Outcome, sampler: Sampler, probe: GpuProbe) -> Outcome:
-        """The outcome with everything that was measured."""
+        """Return the outcome with everything that was measured."""
         if outcome.status is not Status.DEVICE_FAULT and not sampler.gpu_lost:
             self._counters.read()
         steps, phases = self._counters.step_peaks(), by_phase(self._counters.step_peaks())
         highest = max(phases, key=lambda peak: peak.peak_allocated_bytes or 0, default=None)
-        contexts = [reading.context_bytes for reading in self._borders.readings]
-        device = self._borders.peak_device_bytes if contexts else None
+        contexts = [reading.context_bytes for reading in self._changes.readings]
+        device = self._changes.peak_device_bytes if contexts else None
         peaks = Peaks(
             allocated_bytes=highest.peak_allocated_bytes if highest else None,
             reserved_bytes=max((peak.peak_reserved_bytes or 0 for peak in phases), default=None),
             phase=highest.phase if highest else None,
             device_bytes=device,
             phases=with_activity(phases, sampler.samples),
-            inactive_split_bytes=self._borders.peak_inactive_split_bytes,
+            inactive_split_bytes=self._changes.peak_inactive_split_bytes,
             alloc_retries=None if outcome.status is Status.DEVICE_FAULT else self._retries(),
         )
         return replace(
@@ -318,10 +312,10 @@ class _MeasuredTrial:
         )
 
     def _judged(self, outcome: Outcome, sampler: Sampler) -> Outcome:
-        """What befell the GPU counts for more than what the trial found on it."""
+        """Return the outcome, with the status of a GPU that broke or was shared in place of the trial's own."""
         if sampler.gpu_lost:
             return _with_verdict(outcome, Status.DEVICE_FAULT, sampler.gpu_lost)
-        taken = contention(sampler.samples, self._borders.readings, before_bytes=self._before_bytes)
+        taken = contention(sampler.samples, self._changes.readings, before_bytes=self._before_bytes)
         if taken and outcome.status in (Status.OK, Status.OOM):
             return _with_verdict(outcome, Status.CONTENDED, taken)
         return outcome
@@ -338,9 +332,9 @@ class _MeasuredTrial:
     def _unavailable(self, probe: GpuProbe) -> str:
         missing = dict(probe.missing)
         if self._before_bytes is None:
-            missing["context"] = "what others had on the GPU before the trial is not known"
+            missing["context"] = "memory of other programs before the trial is unknown"
         elif self._task.spec.optim is Optimizer.PAGED_ADAMW_8BIT:
-            missing["context"] = "paged optimizer states lie in memory that is counted neither as torch's nor as CUDA's"
+            missing["context"] = "paged optimizer states are counted neither as torch's memory nor as CUDA's"
         return "; ".join(f"{figure}: {reason}" for figure, reason in missing.items())
 
 
@@ -349,6 +343,7 @@ def _with_verdict(outcome: Outcome, status: Status, message: str) -> Outcome:
 
 
 def _first(said: int | None, otherwise: int) -> int:
+    """Return the number in torch's message, or the one read from the card where the message has none."""
     return otherwise if said is None else said
 
 

@@ -1,4 +1,4 @@
-"""torch's out-of-memory sentence, read. Its sizes are rounded as it prints them (two digits)."""
+"""Reader of torch's out-of-memory message. Its sizes are rounded to two digits, as torch prints them."""
 
 import re
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _UNITS = {"GiB": GIB, "MiB": MIB, "KiB": KIB, "bytes": 1}
 
 @dataclass(frozen=True, kw_only=True)
 class OomMessage:
-    """What the sentence says; None for what it does not."""
+    """The sizes in a message; None for those that it does not have."""
 
     requested_bytes: int | None
     free_bytes: int | None
@@ -20,9 +20,9 @@ class OomMessage:
 
 
 def read_oom_message(message: str) -> OomMessage:
-    """The sizes in torch's sentence.
+    """Read the sizes in torch's message.
 
-    Source of the words: `CUDACachingAllocator.cpp`, where torch.OutOfMemoryError is raised.
+    Source of the wording: `CUDACachingAllocator.cpp`, where torch.OutOfMemoryError is raised.
     """
     allocated = _size(message, rf"Of the allocated memory {_SIZE} is allocated by PyTorch")
     unused = _size(message, rf"{_SIZE} is reserved by PyTorch but unallocated")

@@ -1,10 +1,8 @@
-"""A trial on hardware that is there: a CUDA device, measured, or the CPU, where only the job itself is proven."""
+"""A trial on real hardware: on a CUDA device it is measured; on the CPU it only proves that the job runs."""
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,18 +13,18 @@ from profiler.domain.trial import Backend, TrialSpec
 from profiler.measurement.pynvml_driver import PynvmlDriver
 from profiler.measurement.torch_cuda import TorchCuda
 from profiler.simulation.cuda.libraries import cuda_context_bytes
-from profiler.training.job import build_trainer
-from profiler.training.placement import RealDevice
-from profiler.training.sizes import parameter_counts
-from profiler.worker.measured import SNAPSHOT_ENTRIES, Instruments, Measured, MeasuringTask, TrialObserver, measure
+from profiler.training.phases import TrainingObserver
+from profiler.training.run import run_training
+from profiler.training.session import PlainSession
+from profiler.worker.measured import SNAPSHOT_ENTRIES, Instruments, Measured, MeasuringTask, measure
 
 Beat = Callable[[], None]
-"""Called from the training thread at each phase: the trial gets on."""
+"""A sign of life, called from the training thread at each phase."""
 
 
 @dataclass
 class _PhaseLog:
-    """An observer for the CPU: it only remembers which phases there were."""
+    """An observer that keeps the phases in order."""
 
     phases: dict[Phase, None] = field(default_factory=dict)
 
@@ -34,14 +32,14 @@ class _PhaseLog:
         self.phases[phase] = None
 
     def model_built(self, *, parameters: int, trainable: int) -> None:
-        """Nothing to remember."""
+        """Do nothing."""
 
 
 @dataclass
 class _Beating:
-    """An observer that also gives a sign of life."""
+    """An observer that also gives signs of life."""
 
-    inner: TrialObserver
+    inner: TrainingObserver
     beat: Beat
 
     def enter(self, phase: Phase) -> None:
@@ -63,11 +61,21 @@ def run_real(
     sample_period_s: float | None = None,
     beat: Beat = lambda: None,
 ) -> Measured:
-    """Run the trial and measure what there is to measure: GPU memory on CUDA, none on the CPU."""
+    """Run the trial; on CUDA, measure its GPU memory.
+
+    Args:
+        spec: The trial.
+        model_config: The fields of the model's `config.json`.
+        gpu_uuid: The GPU as the sweep names it; None if the sweep chose none.
+        snapshot: Whether a memory snapshot is taken.
+        history_entries: Allocations and frees in the snapshot's history.
+        sample_period_s: Seconds between samples of the driver; None takes none.
+        beat: A sign of life, called at each phase.
+    """
     started_s = time.monotonic()
 
-    def train(observer: TrialObserver, device: torch.device) -> Outcome:
-        return _train(spec, model_config, _Beating(observer, beat), device)
+    def train(observer: TrainingObserver, device: torch.device) -> Outcome:
+        return _train(spec, model_config, PlainSession(device=device, observer=_Beating(observer, beat)))
 
     if spec.backend is Backend.CPU:
         log = _PhaseLog()
@@ -88,29 +96,16 @@ def run_real(
     )
 
 
-def _train(spec: TrialSpec, model_config: Mapping[str, Any], observer: TrialObserver, device: torch.device) -> Outcome:
-    """Train; the outcome but for what the device's memory has to say."""
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = build_trainer(
-            spec,
-            model_config=model_config,
-            placement=RealDevice(device=device),
-            observer=observer,
-            output_dir=Path(folder),
-        )
-        parameters, trainable = parameter_counts(trainer.model)
-        observer.model_built(parameters=parameters, trainable=trainable)
-        started_s = time.monotonic()
-        trainer.train()
-        train_s = time.monotonic() - started_s
-    steps = int(trainer.state.global_step)
+def _train(spec: TrialSpec, model_config: Mapping[str, Any], session: PlainSession) -> Outcome:
+    """Train, and return the outcome without the device's memory."""
+    trained = run_training(spec, model_config, session)
     return Outcome(
         verdict=Verdict(status=Status.OK),
         work=Work(
-            parameters=parameters,
-            trainable_parameters=trainable,
-            steps_run=steps,
-            micro_batches_run=trainer.micro_batches_run,
-            step_time_s=train_s / max(1, steps),
+            parameters=trained.parameters,
+            trainable_parameters=trained.trainable_parameters,
+            steps_run=trained.steps_run,
+            micro_batches_run=trained.micro_batches_run,
+            step_time_s=trained.train_s / max(1, trained.steps_run),
         ),
     )

@@ -1,10 +1,8 @@
-"""A trial on a GPU that is not there: training and simulation brought together, and one run seen by many cards."""
+"""A trial on a simulated GPU, and the outcome of one run on several cards."""
 
-import tempfile
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from profiler.allocator import AllocatorConfig, CardReplay, Trace, parse_alloc_conf, replay_on_card
@@ -31,18 +29,16 @@ from profiler.domain.outcome import (
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import gib_text
 from profiler.simulation.cuda.libraries import cuda_context_bytes
-from profiler.simulation.extrapolation.repeated_steps import RepeatedSteps
-from profiler.simulation.session import Simulation
-from profiler.training.job import build_trainer
-from profiler.training.sizes import parameter_counts
+from profiler.simulation.session import Extrapolation, Simulation
+from profiler.training.run import run_training
 
 _SNAPSHOT_ENTRIES = 100_000
-"""Entries of history in a snapshot: the last optimizer steps, in a file that a browser can open."""
+"""Entries of a snapshot's history: the last optimizer steps, in a file that a browser can open."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedRun:
-    """One run of the real trainer: what it allocated and freed, on a card of any size."""
+    """What one run of the real trainer allocated and freed, for a card of any size."""
 
     trace: Trace
     parameters: int
@@ -50,15 +46,15 @@ class SimulatedRun:
     micro_batches_run: int
     steps_run: int
     chips: frozenset[Chip]
-    """Chips of the cards that it answers for."""
+    """Chips of the cards that the run is valid for."""
 
     def answers(self, spec: TrialSpec) -> bool:
-        """Whether the card of `spec` would have run the same kernels."""
+        """Return whether the card of `spec` would have run the same kernels."""
         return card_of(spec).chip in self.chips
 
 
 def card_of(spec: TrialSpec) -> Gpu:
-    """The card that a simulated trial is about."""
+    """Return the card of a simulated trial."""
     return KNOWN_GPUS[str(spec.gpu)]
 
 
@@ -67,43 +63,28 @@ def simulate(
 ) -> SimulatedRun:
     """Run the real trainer with the kernels of the specification's card.
 
-    It answers for cards of `gpus` too, unless they would choose otherwise somewhere.
-
-    It ends when its steps repeat, and tells those that are left; with `to_the_end` every step runs.
+    The run is valid for cards of `gpus` too, unless they diverge. It ends when its optimizer steps repeat, and the
+    others are extrapolated; with `to_the_end` every step runs.
 
     Raises:
-        UnsupportedTrialError: The simulation does not know an operation, or transformers the combination.
+        UnsupportedTrialError: The simulation does not know an operation, or transformers does not support the
+            combination.
     """
     cards = (card_of(spec), *gpus)
-    simulation = Simulation(cards[0], others=cards[1:])
-    with tempfile.TemporaryDirectory() as folder, simulation.running():
-        trainer = build_trainer(
-            spec,
-            model_config=model_config,
-            placement=simulation,
-            observer=simulation,
-            output_dir=Path(folder),
-            arguments_ready=simulation.adopt,
-            shortcut_rollout=True,
-        )
-        simulation.trainer_ready(trainer)
-        if not to_the_end:
-            trainer.add_callback(RepeatedSteps(simulation.recorder))
-        trainer.train()
-        simulation.trainer_done(trainer)
-    parameters, trainable = parameter_counts(trainer.model)
+    simulation = Simulation(cards[0], others=cards[1:], extrapolation=Extrapolation(steps=not to_the_end))
+    trained = run_training(spec, model_config, simulation)
     return SimulatedRun(
         trace=simulation.recorder.finished(),
-        parameters=parameters,
-        trainable_parameters=trainable,
-        micro_batches_run=trainer.micro_batches_run,
-        steps_run=int(trainer.state.global_step),
+        parameters=trained.parameters,
+        trainable_parameters=trained.trainable_parameters,
+        micro_batches_run=trained.micro_batches_run,
+        steps_run=trained.steps_run,
         chips=frozenset(card.chip for card in cards) - simulation.recorder.diverged,
     )
 
 
 def run_simulated(spec: TrialSpec, model_config: Mapping[str, Any]) -> Outcome:
-    """Run the trial and say what its card would have said."""
+    """Run the trial and return its outcome on its card."""
     try:
         run = simulate(spec, model_config)
     except UnsupportedTrialError as error:
@@ -112,7 +93,7 @@ def run_simulated(spec: TrialSpec, model_config: Mapping[str, Any]) -> Outcome:
 
 
 def unsupported(spec: TrialSpec, error: UnsupportedTrialError) -> Outcome:
-    """The outcome of a trial that cannot be simulated."""
+    """Return the outcome of a trial that cannot be simulated."""
     gpu = card_of(spec)
     return Outcome(
         verdict=Verdict(status=Status.UNSUPPORTED, message=str(error)),
@@ -121,7 +102,7 @@ def unsupported(spec: TrialSpec, error: UnsupportedTrialError) -> Outcome:
 
 
 def outcome_on_card(run: SimulatedRun, spec: TrialSpec) -> Outcome:
-    """What the card of `spec` would have said of `run`; if it does not fit, up to the allocation that fails."""
+    """Return the outcome of `run` on the card of `spec`; if it does not fit, up to the allocation that fails."""
     gpu = card_of(spec)
     config = parse_alloc_conf(spec.alloc_conf)
     context = cuda_context_bytes(gpu.compute_capability)
@@ -176,7 +157,7 @@ def _shares(sizes_bytes: Mapping[Category, int]) -> tuple[CategoryShare, ...]:
 
 
 def snapshot_on_card(run: SimulatedRun, spec: TrialSpec) -> Mapping[str, Any]:
-    """A memory snapshot of `run` in torch's format on the card of `spec`, at its end or where it fails."""
+    """Return a memory snapshot of `run` on the card of `spec`, in torch's format, at its end or where it fails."""
     gpu = card_of(spec)
     return memory_snapshot(
         run.trace.on(gpu.chip),
@@ -187,7 +168,7 @@ def snapshot_on_card(run: SimulatedRun, spec: TrialSpec) -> Mapping[str, Any]:
 
 
 def _on_card(trace: Trace, unlimited: CardReplay, capacity_bytes: int, config: AllocatorConfig) -> CardReplay:
-    """The replay with a limit, which is the one without where the limit is never met."""
+    """Replay with a limit; the result without a limit is reused where the limit is never reached."""
     if unlimited.peak_reserved_bytes <= capacity_bytes and config.per_process_memory_fraction == 1.0:
         return unlimited
     return replay_on_card(trace, capacity_bytes=capacity_bytes, config=config)
@@ -204,7 +185,7 @@ def _work(run: SimulatedRun, on_card: CardReplay) -> Work:
 
 
 def _reached(run: SimulatedRun, on_card: CardReplay) -> tuple[int, int]:
-    """Optimizer steps and micro-batches finished: all of them, or those before the allocation that fails."""
+    """Return the optimizer steps and micro-batches finished, up to the allocation that fails."""
     if on_card.refusal is None:
         return run.steps_run, run.micro_batches_run
     starts = run.trace.phase_starts
@@ -213,7 +194,7 @@ def _reached(run: SimulatedRun, on_card: CardReplay) -> tuple[int, int]:
     ]
     # A phase is finished when another one has begun after it.
     steps, micro_batches = begun[:-1].count(Phase.OPTIMIZER), begun[:-1].count(Phase.BACKWARD)
-    # Steps that were told did not run.
+    # Extrapolated steps did not run.
     return min(steps, run.steps_run), min(micro_batches, run.micro_batches_run)
 
 

@@ -1,7 +1,5 @@
 """Model families that have to work from their `config.json`: one step of the real trainer each."""
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +9,7 @@ from profiler.allocator import Trace
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category
 from profiler.simulation.session import Simulation
-from profiler.training.job import build_trainer
+from profiler.training.run import run_training
 
 SIZES: dict[str, Any] = {
     "vocab_size": 512,
@@ -39,19 +37,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def one_step(family: str, gpu: str = "h100-80gb") -> Trace:
     spec = small_spec(steps=1, gpu=gpu)
     simulation = Simulation(KNOWN_GPUS[gpu])
-    with tempfile.TemporaryDirectory() as folder, simulation.running():
-        trainer = build_trainer(
-            spec,
-            model_config={"model_type": family, **SIZES, **FAMILIES[family]},
-            placement=simulation,
-            observer=simulation,
-            output_dir=Path(folder),
-            arguments_ready=simulation.adopt,
-            shortcut_rollout=True,
-        )
-        simulation.trainer_ready(trainer)
-        trainer.train()
-        simulation.trainer_done(trainer)
+    trained = run_training(spec, {"model_type": family, **SIZES, **FAMILIES[family]}, simulation)
+    assert trained.steps_run == 1
     return simulation.recorder.finished()
 
 

@@ -37,7 +37,7 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.domain.units import MIB
 from profiler.simulation.session import Simulation
-from profiler.training.logprobs import full_logprobs
+from profiler.training.recipes.grpo.logprobs import full_logprobs
 
 TOKENS, HIDDEN, VOCABULARY = 1024, 4096, 128_256
 ROWS = (2, 4, 8)

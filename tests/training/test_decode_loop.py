@@ -1,4 +1,4 @@
-"""What the told rollout takes for granted of transformers' decoding loop: told here when it moves."""
+"""Properties of transformers' decoding loop that the extrapolated rollout relies on."""
 
 import inspect
 
@@ -24,7 +24,7 @@ def test_the_loop_lengthens_mask_and_positions() -> None:
         assert name in source
 
 
-def test_a_cache_layer_counts_as_the_told_rollout_does() -> None:
+def test_a_cache_layer_counts_as_the_extrapolated_rollout_does() -> None:
     assert DynamicCache().layers == []
     layer = DynamicSlidingWindowLayer(sliding_window=4)
     assert (layer.sliding_window, layer.cumulative_length, layer.keys) == (4, 0, None)

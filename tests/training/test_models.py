@@ -1,4 +1,4 @@
-"""Models from their configuration: parameter counts, and nothing downloaded."""
+"""Models from their configuration: parameter counts, without a download."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from profiler.training.sizes import parameter_counts
 
 
 @pytest.mark.parametrize("name", BUILTIN_MODELS)
-def test_built_in_models_have_exactly_their_parameters(name: str) -> None:
+def test_built_in_models_have_the_parameters_that_are_stated(name: str) -> None:
     model = BUILTIN_MODELS[name]
     built = build_model(
         TrialSpec(backend=Backend.CPU, gpu=None, model=name),

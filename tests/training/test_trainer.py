@@ -1,4 +1,4 @@
-"""The real trainer on the CPU: it trains, announces its phases, and every way of log-probabilities means the same."""
+"""The GRPO trainer on the CPU: training, phases, and equal gradients with every value of `logprobs`."""
 
 import json
 import tempfile
@@ -19,17 +19,17 @@ from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Phase
 from profiler.domain.trial import Backend, Dtype, Lengths, Logprobs, Rollout, TrialSpec, Tuning, Weights
-from profiler.training.job import build_trainer
-from profiler.training.logprobs import full_logprobs
-from profiler.training.placement import RealDevice
-from profiler.training.prompts import build_prompts
+from profiler.training.build import build_trainer
+from profiler.training.recipes.grpo.logprobs import full_logprobs
+from profiler.training.recipes.grpo.prompts import build_prompts
+from profiler.training.session import PlainSession
 from profiler.training.tokenizer import build_tokenizer
 
 LORA: dict[str, Any] = {"tuning": Tuning.LORA, "lora_rank": 4, "lora_alpha": 8, "lora_target_modules": ("q_proj",)}
 
 
 class Phases:
-    """Remembers the phases in order, without repeats."""
+    """An observer that keeps the phases in order, without repeats."""
 
     def __init__(self) -> None:
         self.seen: list[Phase] = []
@@ -37,6 +37,9 @@ class Phases:
     def enter(self, phase: Phase) -> None:
         if not self.seen or self.seen[-1] is not phase:
             self.seen.append(phase)
+
+    def model_built(self, *, parameters: int, trainable: int) -> None:
+        """Do nothing."""
 
 
 def spec(**keys: Any) -> TrialSpec:
@@ -52,13 +55,8 @@ def spec(**keys: Any) -> TrialSpec:
 
 
 def trainer_of(trial: TrialSpec, phases: Phases | None = None) -> Any:
-    return build_trainer(
-        trial,
-        model_config=BUILTIN_MODELS["tiny"].config,
-        placement=RealDevice(device=torch.device("cpu")),
-        observer=phases or Phases(),
-        output_dir=Path(tempfile.mkdtemp()),
-    )
+    session = PlainSession(device=torch.device("cpu"), observer=phases or Phases())
+    return build_trainer(trial, BUILTIN_MODELS["tiny"].config, session, output_dir=Path(tempfile.mkdtemp()))
 
 
 def micro_batch_phases(accumulation: int) -> list[Phase]:
@@ -100,7 +98,7 @@ def test_training_changes_what_is_trained_and_nothing_else(rollout: Rollout, key
 
 @pytest.mark.parametrize("lengths", list(Lengths))
 @pytest.mark.parametrize("rollout", list(Rollout))
-def test_completions_have_the_lengths_that_are_asked_for(lengths: Lengths, rollout: Rollout) -> None:
+def test_completions_have_the_lengths_of_the_key(lengths: Lengths, rollout: Rollout) -> None:
     trainer = trainer_of(spec(lengths=lengths, rollout=rollout))
     trainer.train()
     found = torch.cat([batch["completion_mask"] for batch in trainer._buffered_inputs]).sum(dim=1)
@@ -133,7 +131,7 @@ def gradients(logprobs: Logprobs, **keys: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("logprobs", [Logprobs.FULL, Logprobs.SLICED, Logprobs.MINIBATCH])
-def test_every_way_gives_the_gradients_of_trl_today(logprobs: Logprobs) -> None:
+def test_every_value_of_logprobs_has_the_gradients_of_trl_today(logprobs: Logprobs) -> None:
     today, other = gradients(Logprobs.FUSED), gradients(logprobs)
     assert today.keys() == other.keys()
     assert any(value.abs().max() > 0 for value in today.values())
@@ -143,7 +141,7 @@ def test_every_way_gives_the_gradients_of_trl_today(logprobs: Logprobs) -> None:
 
 def test_log_probs_of_trl_0_14_by_hand() -> None:
     class Fixed:
-        """A model whose logits are given: two tokens to choose from, the second three times as likely."""
+        """A model with fixed logits of two tokens, the second three times as likely."""
 
         def __call__(self, *, input_ids: torch.Tensor, logits_to_keep: int) -> Any:
             logits = torch.tensor([1.0, 3.0]).log().expand(*input_ids.shape, 2)[:, -logits_to_keep:]
@@ -154,7 +152,7 @@ def test_log_probs_of_trl_0_14_by_hand() -> None:
 
 
 def byte_level_tokenizer() -> Any:
-    """A tokenizer as Qwen's checkpoints have it, over bytes and without merges."""
+    """Return a tokenizer like that of Qwen's checkpoints, over bytes and without merges."""
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.decoder = ByteLevelDecoder()
@@ -181,7 +179,7 @@ def test_pretrained_weights_and_a_data_set_from_local_files(tmp_path: Path) -> N
     assert trainer.ref_model is not None
 
 
-def test_prompts_have_exactly_the_length_asked_for_and_differ() -> None:
+def test_prompts_have_the_length_of_the_key_and_differ() -> None:
     tokenizer = build_tokenizer()
     prompts = build_prompts(spec(max_prompt_length=50), tokenizer)["prompt"]
     assert {len(tokenizer(prompt)["input_ids"]) for prompt in prompts} == {50}
@@ -194,7 +192,7 @@ def test_a_long_prompt_of_a_data_set_is_cut_to_its_end(tmp_path: Path) -> None:
     assert set(prompts) == {"w17 w18 w19"}
 
 
-def test_a_data_set_without_prompts_is_told(tmp_path: Path) -> None:
+def test_a_data_set_without_prompts_is_refused(tmp_path: Path) -> None:
     Dataset.from_dict({"text": ["a"]}).to_json(tmp_path / "p.jsonl")
     with pytest.raises(UsageError, match="needs a column prompt or question; it has text"):
         build_prompts(spec(dataset=str(tmp_path / "p.jsonl")), build_tokenizer())

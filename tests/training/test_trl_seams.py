@@ -1,4 +1,4 @@
-"""The methods of trl and transformers that `ProfiledTrainer` overrides: told here when they move."""
+"""Methods of trl and transformers that the recipes' trainers override: a test fails when one moves."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""Books on real tensors: a tiny trial on the CPU, against bytes worked out by hand."""
+"""The tracing mode on real tensors: a tiny trial on the CPU, against bytes calculated by hand."""
 
 from dataclasses import replace
 
@@ -50,7 +50,7 @@ def at_end(found):
     return by_category
 
 
-def test_the_breakdown_sums_to_the_peak_of_the_books(full):
+def test_the_breakdown_sums_to_the_peak_of_the_trace(full):
     assert sum(full.breakdown.values()) == full.peak_allocated_bytes
     assert full.peak_phase is Phase.BACKWARD
     assert full.largest[0].size_bytes <= full.peak_allocated_bytes
@@ -75,7 +75,7 @@ def test_every_parameter_has_had_its_gradient_by_name(full):
     assert {full.trace.categories[block] for block in blocks} == {Category.GRADIENTS}
 
 
-def test_gradients_of_the_shared_embedding_are_summed_in_place_as_without_the_books(full):
+def test_gradients_of_the_shared_embedding_are_summed_in_place_as_without_a_mode(full):
     made = {site.operation for site in full.trace.sites if site.shape == (512, 64)}
     assert "aten.embedding_dense_backward" in made
     assert "aten.add.Tensor" not in made
@@ -85,7 +85,7 @@ def test_the_rollout_has_a_kv_cache(full):
     assert Category.KV_CACHE in full.trace.categories
 
 
-def test_adapters_are_told_from_the_weights():
+def test_adapters_are_separate_from_the_weights():
     found = run(tuning=Tuning.LORA, lora_rank=8, lora_alpha=16, lora_target_modules=(ALL_LINEAR,))
     # A is [8, in] and B [out, 8], in float32, for q, k, v, o, gate, up and down of two layers.
     adapters = 2 * 4 * 8 * ((64 + 64) + 2 * (64 + 32) + (64 + 64) + 3 * (64 + 160))
@@ -95,7 +95,7 @@ def test_adapters_are_told_from_the_weights():
     assert left[Category.WEIGHTS] == PARAMETERS * 2 + 2 * 8 * 4
 
 
-# ---- beside what was measured ----------------------------------------------------------------------------------------
+# ---- together with a measured outcome --------------------------------------------------------------------------------
 
 
 def measured(full, *, more_bytes, phase=Phase.BACKWARD):
@@ -103,7 +103,7 @@ def measured(full, *, more_bytes, phase=Phase.BACKWARD):
     return builders.outcome_of(peak_allocated_bytes=peak, peak_phase=phase, not_measured="power: absent")
 
 
-def test_what_the_counters_have_beyond_the_books_is_other_and_nothing_is_scaled(full):
+def test_bytes_that_are_not_in_the_trace_are_other_and_nothing_is_scaled(full):
     outcome = with_attribution(measured(full, more_bytes=700), full)
     assert sum(share.size_bytes for share in outcome.breakdown.shares) == outcome.peaks.allocated_bytes
     assert CategoryShare(category=Category.OTHER, size_bytes=700) in outcome.breakdown.shares
@@ -115,23 +115,23 @@ def test_what_the_counters_have_beyond_the_books_is_other_and_nothing_is_scaled(
     assert outcome.measured.unavailable == "power: absent"
 
 
-def test_books_that_agree_to_the_byte_need_no_other(full):
+def test_a_trace_with_the_measured_peak_needs_no_other(full):
     outcome = with_attribution(measured(full, more_bytes=0), full)
     assert {share.category: share.size_bytes for share in outcome.breakdown.shares} == full.breakdown
 
 
 @pytest.mark.parametrize(
-    ("more_bytes", "phase"), [(-512, Phase.BACKWARD), (512, Phase.ROLLOUT)], ids=["books have more", "another phase"]
+    ("more_bytes", "phase"), [(-512, Phase.BACKWARD), (512, Phase.ROLLOUT)], ids=["larger peak", "another phase"]
 )
-def test_books_of_another_peak_are_no_breakdown_and_the_row_says_so(full, more_bytes, phase):
+def test_the_trace_of_another_peak_is_no_breakdown_and_the_row_gives_the_reason(full, more_bytes, phase):
     outcome = with_attribution(measured(full, more_bytes=more_bytes, phase=phase), full)
     assert (outcome.breakdown.shares, outcome.breakdown.largest) == ((), ())
-    assert outcome.breakdown.problem.startswith(f"the books have {full.peak_allocated_bytes} ")
+    assert outcome.breakdown.problem.startswith("the trace has its peak of ")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="looks for a card that is not there")
-def test_what_goes_wrong_in_the_books_run_does_not_cost_what_was_measured(full):
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_failure_of_the_second_run_keeps_what_was_measured(full):
     before = measured(full, more_bytes=0)
     outcome = breakdown_of(before, SPEC, CONFIG, beat=lambda: None)
-    assert outcome.breakdown.problem.startswith("its own run ended with ")
+    assert outcome.breakdown.problem.startswith("the second run ended with ")
     assert replace(outcome, breakdown=before.breakdown) == before

@@ -1,4 +1,4 @@
-"""A measured trial up to the door of the card: a scripted card and driver, and training that allocates by a script."""
+"""A measured trial with a scripted card, a scripted driver and training that allocates by a script."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,8 +15,9 @@ from profiler.domain.outcome import Outcome, OutOfMemory, Status
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.domain.units import GIB, MIB
 from profiler.measurement.nvml import GpuProcess, NvmlTrouble
+from profiler.training.phases import TrainingObserver
 from profiler.worker.card import CapError
-from profiler.worker.measured import Instruments, Measured, MeasuringTask, TrialObserver, measure
+from profiler.worker.measured import Instruments, Measured, MeasuringTask, measure
 
 SPEC = TrialSpec(backend=Backend.CUDA, gpu=None, model="tiny")
 OK = builders.outcome_of(parameters=100, trainable_parameters=10, steps_run=3, micro_batches_run=3)
@@ -32,11 +33,11 @@ class World:
         self.nvml = ScriptedNvml(used_bytes=self._used, listed=self._processes)
         self.trained = False
         self.pid = PID
-        """By the driver's count; in a container another than our own."""
+        """The worker in the driver's list; in a container it differs from our own."""
 
     @property
     def touched(self) -> bool:
-        """Whether CUDA was asked for anything, and has made its context."""
+        """Whether CUDA was called and has made its context."""
         return "name" in self.cuda.calls
 
     def _used(self) -> int:
@@ -49,13 +50,13 @@ class World:
 
     def measure(
         self,
-        train: Callable[[TrialObserver], Outcome],
+        train: Callable[[TrainingObserver], Outcome],
         *,
         snapshot: bool = False,
         sample_period_s: float | None = 0.001,
         **spec: object,
     ) -> Measured:
-        def training(observer: TrialObserver) -> Outcome:
+        def training(observer: TrainingObserver) -> Outcome:
             self.trained = True
             return train(observer)
 
@@ -72,7 +73,7 @@ class World:
             training,
         )
 
-    def three_steps(self, observer: TrialObserver) -> Outcome:
+    def three_steps(self, observer: TrainingObserver) -> Outcome:
         """2 GiB of weights; a rollout of 3; states of 4 from the first optimizer step on; a spike of 1 in backward."""
         observer.enter(Phase.LOAD)
         self.cuda.allocate(2 * GIB)
@@ -113,18 +114,18 @@ def test_every_phase_and_step_has_its_exact_peak(world: World) -> None:
     assert rollouts == [5 * GIB, 9 * GIB, 9 * GIB]
 
 
-def test_the_first_step_is_not_the_peak_and_the_row_says_when_it_settled(world: World) -> None:
+def test_the_first_step_is_not_the_peak_and_the_row_has_the_step_where_it_settled(world: World) -> None:
     outcome = world.measure(world.three_steps).outcome
     assert (outcome.measured.settled_step, outcome.measured.growth_bytes_per_step) == (2, 0.0)
 
 
-def test_the_context_is_what_is_in_use_beside_torch_and_others(world: World) -> None:
+def test_the_context_is_memory_of_neither_torch_nor_others(world: World) -> None:
     outcome = world.measure(world.three_steps).outcome
     assert outcome.card.context_bytes == CONTEXT_BYTES
     assert outcome.peaks.device_bytes == 9 * GIB + CONTEXT_BYTES
 
 
-def test_the_row_says_which_gpu_and_driver_and_how_long_its_parts_took(world: World) -> None:
+def test_the_row_names_gpu_and_driver_and_has_the_times_of_its_parts(world: World) -> None:
     outcome = world.measure(world.three_steps).outcome
     assert (outcome.card.name, outcome.card.memory_bytes) == (world.cuda.title, TOTAL_BYTES)
     assert (outcome.measured.gpu_uuid, outcome.measured.driver_version) == (UUID, "580.65.06")
@@ -146,12 +147,12 @@ def test_samples_are_tagged_and_their_maximum_is_a_lower_bound(world: World) -> 
     assert measured.outcome.measured.sample_period_s == 0.001
 
 
-def test_a_spike_between_two_samples_is_counted_exactly_and_said_to_be_missed(world: World) -> None:
+def test_a_spike_between_two_samples_is_counted_and_reported_as_missed(world: World) -> None:
     ready = Event()
     used = world.nvml.used_bytes
     world.nvml.used_bytes = lambda: (world.touched and ready.set()) or used()
 
-    def train(observer: TrialObserver) -> Outcome:
+    def train(observer: TrainingObserver) -> Outcome:
         assert ready.wait(10)  # the one sample there will be, before anything is allocated
         while not world.nvml.asked.count("sm_clock_mhz"):
             pass
@@ -163,7 +164,7 @@ def test_a_spike_between_two_samples_is_counted_exactly_and_said_to_be_missed(wo
     assert outcome.measured.missed_by_sampling_bytes == 9 * GIB
 
 
-def test_without_samples_the_counters_say_the_same(world: World) -> None:
+def test_without_samples_the_counters_are_the_same(world: World) -> None:
     measured = world.measure(world.three_steps, sample_period_s=None)
     assert measured.samples == ()
     outcome = measured.outcome
@@ -186,17 +187,17 @@ def test_retries_are_those_of_the_trial_and_not_of_the_check_of_the_cap() -> Non
 # ---- out of memory ---------------------------------------------------------------------------------------------------
 
 
-def too_much(world: World) -> Callable[[TrialObserver], Outcome]:
-    def train(observer: TrialObserver) -> Outcome:
+def too_much(world: World) -> Callable[[TrainingObserver], Outcome]:
+    def train(observer: TrainingObserver) -> Outcome:
         world.three_steps(observer)
         observer.enter(Phase.FORWARD)
         world.cuda.allocate(100 * GIB)
-        raise AssertionError("the card should have refused")
+        raise AssertionError("the allocation should have failed")
 
     return train
 
 
-def test_out_of_memory_says_what_stood_at_that_moment(world: World) -> None:
+def test_out_of_memory_has_the_memory_in_use_at_the_error(world: World) -> None:
     outcome = world.measure(too_much(world)).outcome
     assert outcome.status is Status.OOM
     assert outcome.verdict.oom == OutOfMemory(
@@ -214,7 +215,7 @@ def test_out_of_memory_says_what_stood_at_that_moment(world: World) -> None:
     assert outcome.card.name == world.cuda.title
 
 
-def test_without_torchs_observer_the_message_says_it() -> None:
+def test_without_torchs_observer_the_sizes_are_read_from_the_message() -> None:
     world = World(tells_of_out_of_memory=False)
     oom = world.measure(too_much(world)).outcome.verdict.oom
     assert oom is not None
@@ -223,10 +224,10 @@ def test_without_torchs_observer_the_message_says_it() -> None:
     assert (oom.allocated_bytes, oom.reserved_bytes) == (6 * GIB, 9 * GIB)
 
 
-def test_a_message_of_another_library_leaves_what_the_counters_say() -> None:
+def test_with_a_message_of_another_library_the_sizes_are_those_of_the_counters() -> None:
     world = World()
 
-    def train(observer: TrialObserver) -> Outcome:
+    def train(observer: TrainingObserver) -> Outcome:
         world.three_steps(observer)
         raise world.cuda.allocate(0) or RefusedError("CUBLAS_STATUS_ALLOC_FAILED")
 
@@ -240,10 +241,10 @@ def test_a_message_of_another_library_leaves_what_the_counters_say() -> None:
     assert (oom.phase, oom.step) == (Phase.OPTIMIZER, 3)
 
 
-def without_handle(world: World, *, reserved_bytes: int) -> Callable[[TrialObserver], Outcome]:
-    """Training that fills the card and then needs a library's first handle."""
+def without_handle(world: World, *, reserved_bytes: int) -> Callable[[TrainingObserver], Outcome]:
+    """Return training that fills the card and then needs a library's first handle."""
 
-    def train(observer: TrialObserver) -> Outcome:
+    def train(observer: TrainingObserver) -> Outcome:
         observer.enter(Phase.ROLLOUT)
         world.cuda.allocate(reserved_bytes)
         raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")
@@ -277,8 +278,8 @@ def test_out_of_memory_before_the_first_phase_is_in_load() -> None:
     assert (outcome.verdict.oom.phase, outcome.peaks.phases, outcome.peaks.allocated_bytes) == (Phase.LOAD, (), None)
 
 
-def test_any_other_error_is_the_workers_own(world: World) -> None:
-    def train(observer: TrialObserver) -> Outcome:
+def test_any_other_error_is_raised(world: World) -> None:
+    def train(observer: TrainingObserver) -> Outcome:
         observer.enter(Phase.LOAD)
         raise ValueError("no such model")
 
@@ -289,7 +290,7 @@ def test_any_other_error_is_the_workers_own(world: World) -> None:
 # ---- snapshots -------------------------------------------------------------------------------------------------------
 
 
-def test_a_snapshot_is_of_the_moment_of_the_error_or_of_the_end(world: World) -> None:
+def test_a_snapshot_is_taken_at_the_error_or_at_the_end(world: World) -> None:
     measured = world.measure(too_much(world), snapshot=True)
     assert measured.snapshot == {"segments": [{"allocated_size": 6 * GIB}], "device_traces": [[]]}
     assert "history 100000" in world.cuda.calls
@@ -297,7 +298,7 @@ def test_a_snapshot_is_of_the_moment_of_the_error_or_of_the_end(world: World) ->
     assert other.measure(other.three_steps, snapshot=True).snapshot is not None
 
 
-def test_without_being_asked_no_history_is_kept(world: World) -> None:
+def test_without_the_option_no_history_is_recorded(world: World) -> None:
     assert world.measure(world.three_steps).snapshot is None
     assert not [call for call in world.cuda.calls if call.startswith("history")]
 
@@ -305,7 +306,7 @@ def test_without_being_asked_no_history_is_kept(world: World) -> None:
 # ---- a smaller card on a big one -------------------------------------------------------------------------------------
 
 
-def test_a_capped_card_is_labelled_and_runs_out_at_the_smaller_cards_memory() -> None:
+def test_a_capped_card_is_labelled_and_runs_out_of_the_smaller_cards_memory() -> None:
     world = World()
     outcome = world.measure(too_much(world), gpu="rtx-4090-24gb").outcome
     target = KNOWN_GPUS["rtx-4090-24gb"]
@@ -313,27 +314,27 @@ def test_a_capped_card_is_labelled_and_runs_out_at_the_smaller_cards_memory() ->
     assert outcome.card.memory_bytes == target.memory_bytes
     assert world.cuda.limit == target.memory_bytes - ASSUMED_CONTEXT_BYTES
     assert outcome.verdict.oom is not None
-    # What the card of that size would have left, not what the big one has.
+    # Free memory of a card of that size, not of the large one.
     assert outcome.verdict.oom.free_bytes == world.cuda.limit - 9 * GIB
     assert outcome.peaks.allocated_bytes == 9 * GIB
 
 
-def test_a_cap_that_does_not_hold_is_an_error_before_anything_runs() -> None:
+def test_a_cap_that_does_not_work_is_an_error_before_anything_runs() -> None:
     world = World(holds_cap=False)
-    with pytest.raises(CapError, match=r"gave more than the cap of 23\.25 GiB"):
+    with pytest.raises(CapError, match=r"allocated more than the cap of 23\.25 GiB"):
         world.measure(world.three_steps, gpu="rtx-4090-24gb")
     assert not world.trained
 
 
-def test_a_card_without_room_for_the_cap_is_an_error() -> None:
+def test_a_card_with_too_little_free_memory_for_the_cap_is_an_error() -> None:
     world = World(others_bytes=70 * GIB)
     with pytest.raises(CapError, match=r"cannot be capped to 23\.25 GiB"):
         world.measure(world.three_steps, gpu="rtx-4090-24gb")
 
 
 @pytest.mark.parametrize("total_mib", [80_995, 81_009, 81_226])
-def test_the_card_that_is_named_is_not_capped_whatever_its_driver_reports(total_mib: int) -> None:
-    """79.10, 79.11 and 79.32 GiB are all seen of one H100, by driver."""
+def test_a_card_is_not_capped_to_itself_whatever_its_driver_reports(total_mib: int) -> None:
+    """Drivers report 79.10, 79.11 and 79.32 GiB for an H100."""
     world = World()
     world.cuda.total_bytes = lambda: total_mib * MIB
     outcome = world.measure(world.three_steps, gpu="h100-80gb").outcome
@@ -342,10 +343,10 @@ def test_the_card_that_is_named_is_not_capped_whatever_its_driver_reports(total_
     assert world.cuda.limit == TOTAL_BYTES
 
 
-# ---- the driver says less, or the GPU is not ours alone (rows 6, 15 and 16 of the fault table) -----------------------
+# ---- incomplete drivers and shared GPUs (rows 6, 15 and 16 of the fault table) ---------------------------------------
 
 
-def test_without_a_driver_the_counters_still_count_and_the_row_says_what_is_missing() -> None:
+def test_without_a_driver_the_counters_still_count_and_the_row_lists_what_is_missing() -> None:
     world = World()
     methods = ("memory", "processes", "utilisation_percent", "power_watts", "sm_clock_mhz", "driver_version")
     world.nvml.broken = dict.fromkeys(methods, NvmlTrouble.ABSENT)
@@ -355,7 +356,7 @@ def test_without_a_driver_the_counters_still_count_and_the_row_says_what_is_miss
     missing = (outcome.peaks.device_bytes, outcome.card.context_bytes, outcome.measured.sampled_max_device_bytes)
     assert (*missing, outcome.measured.driver_version) == (None, None, None, None)
     assert "device memory: memory says absent" in outcome.measured.unavailable
-    assert "context: what others had on the GPU before the trial is not known" in outcome.measured.unavailable
+    assert "context: memory of other programs before the trial is unknown" in outcome.measured.unavailable
 
 
 @pytest.mark.parametrize("listed", [(), (GpuProcess(pid=123_456, used_bytes=GIB),)], ids=["empty", "the host's pids"])
@@ -371,15 +372,15 @@ def test_in_a_container_only_the_processes_are_missing(listed: tuple[GpuProcess,
     assert measured.outcome.card.context_bytes == CONTEXT_BYTES
 
 
-def test_nothing_is_said_to_be_missing_where_nothing_is(world: World) -> None:
+def test_a_complete_row_lists_nothing_as_missing(world: World) -> None:
     assert world.measure(world.three_steps).outcome.measured.unavailable == ""
 
 
-def test_memory_taken_by_another_program_during_the_trial_is_no_answer() -> None:
+def test_memory_taken_by_another_program_during_the_trial_is_contention() -> None:
     world = World()
     world.nvml.listed = ()
 
-    def train(observer: TrialObserver) -> Outcome:
+    def train(observer: TrainingObserver) -> Outcome:
         world.three_steps(observer)
         world.cuda.others_bytes += 4 * GIB
         observer.enter(Phase.FORWARD)
@@ -391,10 +392,10 @@ def test_memory_taken_by_another_program_during_the_trial_is_no_answer() -> None
     assert outcome.message.startswith("Another program took 4.49 GiB")
 
 
-def with_growing_context(world: World) -> Callable[[TrialObserver], Outcome]:
-    """cuDNN builds a plan for each length of the keys: gigabytes beyond torch's memory that are the trial's own."""
+def with_growing_context(world: World) -> Callable[[TrainingObserver], Outcome]:
+    """Return training whose context grows: cuDNN keeps a plan per length of the keys, gigabytes in all."""
 
-    def train(observer: TrialObserver) -> Outcome:
+    def train(observer: TrainingObserver) -> Outcome:
         observer.enter(Phase.LOAD)
         for _ in range(4):
             observer.enter(Phase.ROLLOUT)
@@ -405,8 +406,8 @@ def with_growing_context(world: World) -> Callable[[TrialObserver], Outcome]:
     return train
 
 
-@pytest.mark.parametrize("pid", [PID, 123_456], ids=["our own number", "the host's number"])
-def test_a_context_that_grows_is_the_trials_own_and_recorded_at_each_border(pid: int) -> None:
+@pytest.mark.parametrize("pid", [PID, 123_456], ids=["our own pid", "the host's pid"])
+def test_a_growing_context_is_the_trials_own_and_recorded_at_each_phase_change(pid: int) -> None:
     world = World()
     world.pid = pid
     outcome = world.measure(with_growing_context(world)).outcome
@@ -416,16 +417,16 @@ def test_a_context_that_grows_is_the_trials_own_and_recorded_at_each_border(pid:
     assert rollouts == [CONTEXT_BYTES + count * GIB for count in (1, 2, 3, 4)]
 
 
-def test_where_nobody_says_whose_it_is_a_context_of_gigabytes_is_taken_for_another_program() -> None:
+def test_without_a_list_of_processes_a_context_of_gigabytes_is_taken_for_another_program() -> None:
     world = World()
     world.nvml.listed = ()
     assert world.measure(with_growing_context(world)).outcome.status is Status.CONTENDED
 
 
-def test_another_program_is_told_from_a_growing_context_at_the_borders() -> None:
+def test_another_program_is_distinguished_from_a_growing_context_at_phase_changes() -> None:
     world = World()
 
-    def train(observer: TrialObserver) -> Outcome:
+    def train(observer: TrainingObserver) -> Outcome:
         outcome = with_growing_context(world)(observer)
         world.cuda.others_bytes += 300 * MIB
         observer.enter(Phase.ROLLOUT)
@@ -437,7 +438,7 @@ def test_another_program_is_told_from_a_growing_context_at_the_borders() -> None
     assert outcome.message.startswith("Another program took 0.29 GiB")
 
 
-def test_what_was_there_before_the_trial_is_no_contention() -> None:
+def test_memory_in_use_before_the_trial_is_no_contention() -> None:
     world = World(others_bytes=4 * GIB)
     assert world.measure(world.three_steps).outcome.status is Status.OK
 
@@ -446,7 +447,7 @@ def test_paged_states_are_not_taken_for_another_program() -> None:
     world = World()
     world.nvml.listed = ()
 
-    def train(observer: TrialObserver) -> Outcome:
+    def train(observer: TrainingObserver) -> Outcome:
         world.cuda.others_bytes += 8 * GIB  # managed memory, which torch does not count
         return world.three_steps(observer)
 
@@ -455,11 +456,11 @@ def test_paged_states_are_not_taken_for_another_program() -> None:
     assert "context: paged optimizer states" in outcome.measured.unavailable
 
 
-@pytest.mark.parametrize("raises", [False, True], ids=["training went on", "CUDA complained"])
-def test_a_gpu_lost_on_the_way_beats_what_the_trial_found(raises: bool) -> None:
+@pytest.mark.parametrize("raises", [False, True], ids=["training continued", "CUDA raised"])
+def test_a_gpu_lost_during_the_trial_overrides_the_trials_outcome(raises: bool) -> None:
     world = World()
 
-    def train(observer: TrialObserver) -> Outcome:
+    def train(observer: TrainingObserver) -> Outcome:
         world.three_steps(observer)
         world.nvml.lose()
         assert world.nvml.loss_noticed.wait(10)

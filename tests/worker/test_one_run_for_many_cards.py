@@ -1,4 +1,4 @@
-"""One run of the trainer, many cards: each is told what a run of its own would have told it."""
+"""One run of the trainer for several cards: each has the outcome of a run of its own."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ TINY = BUILTIN_MODELS["tiny"].config
 EIGHT = ("a100-40gb", "rtx-4090-24gb", "rtx-3080-laptop-16gb", "rtx-5090-32gb")
 NINE = ("h100-80gb", "h200-141gb", "b200-180gb")
 CASES: dict[str, dict[str, Any]] = {
-    # A head_dim of 128: in backward the memory-efficient kernel takes other tiles on 8.0, 8.9 and 12.0.
+    # With a head_dim of 128 the tiles of the memory-efficient backward differ between 8.0, 8.9 and 12.0.
     "ragged, wide heads": {"lengths": Lengths.RAGGED, "gradient_checkpointing": False},
     "forced lengths": {"lengths": Lengths.FORCED, "steps": 5},
     "LoRA in float32": {"tuning": Tuning.LORA, "dtype": Dtype.FLOAT32, "bf16": False, **LORA},
@@ -25,7 +25,7 @@ WIDE = {**TINY, "head_dim": 128}
 
 @pytest.mark.parametrize("gpus", [EIGHT, NINE], ids=["eight", "nine"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_shared_run_says_what_each_cards_own_would(case: str, gpus: tuple[str, ...]) -> None:
+def test_a_shared_run_has_the_outcome_of_each_cards_own(case: str, gpus: tuple[str, ...]) -> None:
     spec = small_spec(gpu=gpus[0], **CASES[case])
     shared = simulate(spec, WIDE, gpus=[KNOWN_GPUS[name] for name in gpus])
     for name in gpus:
@@ -44,8 +44,8 @@ def test_sizes_differ_within_a_family() -> None:
     assert by_capability["rtx-4090-24gb"] == by_capability["rtx-3080-laptop-16gb"]
 
 
-def test_a_card_that_chooses_otherwise_is_not_answered() -> None:
-    # A head_dim of 208 in backward: Ada has no flash for it, Ampere has.
+def test_a_shared_run_is_not_valid_for_a_diverged_card() -> None:
+    # FlashAttention has a backward for a head_dim of 208 on Ampere, not on Ada.
     wider = {**TINY, "head_dim": 208}
     spec = small_spec(gpu="a100-40gb", lengths=Lengths.FORCED)
     shared = simulate(spec, wider, gpus=[KNOWN_GPUS["rtx-4090-24gb"], KNOWN_GPUS["a100-80gb"]])
@@ -53,6 +53,6 @@ def test_a_card_that_chooses_otherwise_is_not_answered() -> None:
     assert not shared.answers(replace(spec, gpu="rtx-4090-24gb"))
 
 
-def test_a_card_that_was_not_asked_for_is_not_answered() -> None:
+def test_a_run_is_not_valid_for_a_card_that_was_not_named() -> None:
     spec = small_spec(gpu="a100-40gb")
     assert not simulate(spec, TINY).answers(replace(spec, gpu="rtx-4090-24gb"))

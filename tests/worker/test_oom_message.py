@@ -1,4 +1,4 @@
-"""torch's out-of-memory sentence, as published logs have it."""
+"""torch's out-of-memory message, as in published logs."""
 
 import pytest
 

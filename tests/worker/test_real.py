@@ -1,4 +1,4 @@
-"""Trials on hardware that is there: the CPU, for real."""
+"""A trial on real hardware: the CPU."""
 
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.memory import Phase
@@ -7,12 +7,12 @@ from profiler.domain.trial import Backend, TrialSpec
 from profiler.worker.real import run_real
 
 
-def test_the_cpu_trains_and_says_nothing_of_gpu_memory() -> None:
+def test_the_cpu_trains_and_reports_no_gpu_memory() -> None:
     spec = TrialSpec(backend=Backend.CPU, gpu=None, model="tiny", max_prompt_length=6, max_completion_length=8, steps=2)
     beats: list[None] = []
     measured = run_real(spec, BUILTIN_MODELS["tiny"].config, beat=lambda: beats.append(None))
     outcome = measured.outcome
-    # A sign of life from the training itself: at each phase, and when the model is there.
+    # A sign of life at each phase, and when the model is built.
     assert len(beats) > 2 * (spec.gradient_accumulation_steps * 2)
     assert (measured.samples, measured.snapshot) == ((), None)
     assert outcome.status is Status.OK

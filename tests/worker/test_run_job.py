@@ -1,4 +1,4 @@
-"""A worker's job: one simulated run, a record for each card that it answers, and the snapshots asked for."""
+"""A worker's job: one run, a record per card that it is valid for, and snapshots on request."""
 
 import pickle
 from dataclasses import replace
@@ -26,7 +26,7 @@ def planned(spec: TrialSpec) -> PlannedTrial:
     return PlannedTrial(trial_id=trial_id(spec, VERSIONS), grid="tests", label="full", spec=spec)
 
 
-def test_one_run_answers_its_siblings_and_writes_snapshots(tmp_path: Path) -> None:
+def test_one_run_writes_records_and_snapshots_of_its_siblings(tmp_path: Path) -> None:
     own = planned(small_spec(gpu="h100-80gb"))
     other = planned(replace(own.spec, gpu="h200-141gb", alloc_conf="expandable_segments:True"))
     run_job(
@@ -45,7 +45,7 @@ def test_one_run_answers_its_siblings_and_writes_snapshots(tmp_path: Path) -> No
     first, second = (record.outcome for record in records if record is not None)
     assert (first.card.name, second.card.name) == ("NVIDIA H100 80GB HBM3", "NVIDIA H200")
     assert first.simulated.required_allocated_bytes == second.simulated.required_allocated_bytes
-    # Expandable segments take what they need in pages, and keep less of it.
+    # Expandable segments grow by pages and reserve less.
     assert second.peaks.reserved_bytes != first.peaks.reserved_bytes
     for trial in (own, other):
         snapshot = pickle.loads(snapshot_path(tmp_path, trial.trial_id).read_bytes())
@@ -53,14 +53,14 @@ def test_one_run_answers_its_siblings_and_writes_snapshots(tmp_path: Path) -> No
         assert {entry["action"] for entry in snapshot["device_traces"][0]} >= {"alloc", "free_completed"}
 
 
-def test_without_being_asked_no_snapshot_is_written(tmp_path: Path) -> None:
+def test_without_the_option_no_snapshot_is_written(tmp_path: Path) -> None:
     own = planned(small_spec())
     run_job(WorkerJob(trial=own, versions=VERSIONS, store_folder=str(tmp_path), stderr_path=str(tmp_path / "stderr")))
     assert RecordStore(tmp_path).find(own.trial_id) is not None
     assert not (tmp_path / "snapshots").exists()
 
 
-def test_a_trial_on_the_cpu_beats_and_holds_no_gpu(tmp_path: Path) -> None:
+def test_a_trial_on_the_cpu_gives_signs_of_life_and_uses_no_gpu(tmp_path: Path) -> None:
     spec = TrialSpec(backend=Backend.CPU, gpu=None, model="tiny", max_prompt_length=6, max_completion_length=8, steps=1)
     own, heartbeat = planned(spec), tmp_path / "beat"
     run_job(
@@ -81,7 +81,6 @@ def test_a_trial_on_the_cpu_beats_and_holds_no_gpu(tmp_path: Path) -> None:
 
 
 def test_what_was_measured_is_stored_with_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to the door of the card: `run_real` is the door."""
     sample = Sample(
         time_s=0.0,
         phase=None,

@@ -1,4 +1,4 @@
-"""Trials on the simulated GPU, end to end through the real trainer."""
+"""Trials on the simulated GPU, from the real trainer to the outcome."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ CASES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("keys", CASES, ids=str)
-def test_every_way_to_train_gives_an_answer_whose_parts_sum(keys: dict[str, Any]) -> None:
+def test_every_way_to_train_has_an_outcome_whose_parts_sum_to_its_peak(keys: dict[str, Any]) -> None:
     outcome = run(**keys)
     assert outcome.status is Status.OK, outcome.message
     peak = outcome.peaks.allocated_bytes
@@ -69,14 +69,14 @@ def test_every_way_to_train_gives_an_answer_whose_parts_sum(keys: dict[str, Any]
     assert list(outcome.breakdown.largest) == sorted(outcome.breakdown.largest, key=lambda group: -group.size_bytes)
 
 
-def test_a_card_that_is_too_small_is_an_answer_with_what_it_would_need() -> None:
+def test_a_card_that_is_too_small_has_an_outcome_with_the_memory_needed() -> None:
     once = {"steps": 1, "gradient_accumulation_steps": 1, "steps_per_generation": 1}
     outcome = run(model="qwen2.5-3b", gpu="t4-16gb", logprobs=Logprobs.FULL, **once)
     assert outcome.status is Status.OOM
     assert outcome.verdict.oom is not None
     assert outcome.verdict.oom.requested_bytes is not None
     assert outcome.verdict.oom.free_bytes is not None
-    # A request below 10 MiB asks the driver for a segment of 20 MiB.
+    # For a request below 10 MiB the allocator requests a segment of 20 MiB.
     assert outcome.verdict.oom.free_bytes < max(outcome.verdict.oom.requested_bytes, 20 * MIB)
     assert (outcome.verdict.oom.allocated_bytes or 0) <= (outcome.verdict.oom.reserved_bytes or 0)
     assert outcome.peaks.alloc_retries is not None
@@ -91,15 +91,15 @@ def test_a_card_that_is_too_small_is_an_answer_with_what_it_would_need() -> None
     assert outcome.work.steps_run == 0
 
 
-def test_phases_are_told_in_their_order() -> None:
+def test_phases_are_reported_in_order() -> None:
     phases = [phase.phase for phase in run(beta=0.04).phases]
     assert phases == [
         Phase.LOAD, Phase.ROLLOUT, Phase.SCORE, Phase.REWARD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER,
     ]  # fmt: skip
 
 
-def test_what_saves_memory_saves_memory() -> None:
-    """Each method against the one it improves on, on a model large enough that constants do not hide it."""
+def test_methods_that_save_memory_need_less() -> None:
+    """Each method against the one it improves on, with a model large enough to be larger than constants."""
     size: dict[str, Any] = {
         "model": "qwen2.5-0.5b",
         "max_prompt_length": 256,
@@ -120,7 +120,7 @@ def test_what_saves_memory_saves_memory() -> None:
 
 
 @pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "llama", "mistral", "gemma"])
-def test_families_work_from_their_config(model_type: str) -> None:
+def test_model_families_are_simulated_from_their_config(model_type: str) -> None:
     config = {
         "model_type": model_type,
         "hidden_size": 64,
@@ -147,7 +147,7 @@ SMALL_MODEL: dict[str, Any] = {
 }
 
 
-def test_attention_that_transformers_does_not_have_is_an_answer() -> None:
+def test_attention_that_transformers_does_not_support_is_an_outcome() -> None:
     gemma2 = SMALL_MODEL | {"model_type": "gemma2", "head_dim": 16}
     outcome = run_simulated(small_spec(model="my/gemma2"), gemma2)
     assert outcome.status is Status.UNSUPPORTED
@@ -157,7 +157,7 @@ def test_attention_that_transformers_does_not_have_is_an_answer() -> None:
 
 
 def test_a_t4_cannot_multiply_bfloat16_into_float32() -> None:
-    """As torch's CUDA build answers on a card of that capability; float16 and `logprobs=full` run there."""
+    """torch refuses it on a card of that capability; float16 and `logprobs=full` run there."""
     outcome = run(gpu="t4-16gb")
     assert outcome.status is Status.UNSUPPORTED
     assert "compute capability below 8.0; use logprobs=full" in outcome.message
@@ -166,7 +166,7 @@ def test_a_t4_cannot_multiply_bfloat16_into_float32() -> None:
     assert run(gpu="a100-40gb").status is Status.OK
 
 
-def test_which_families_have_no_sdpa_is_what_transformers_says() -> None:
+def test_families_without_sdpa_are_those_of_transformers() -> None:
     for model_type in (*MODEL_TYPES, "gpt_oss"):
         config = AutoConfig.for_model(model_type)
         described = SMALL_MODEL | {"model_type": model_type, "architectures": ["MadeUpForCausalLM"]}
@@ -178,7 +178,7 @@ def test_a_mixture_of_experts_is_simulated() -> None:
     mixture = SMALL_MODEL | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
     outcome = run_simulated(small_spec(model="my/mixture"), mixture | {"model_type": "qwen3_moe"})
     assert outcome.status is Status.OK
-    # By hand: of two layers attention 64 x (64 + 32 + 32 + 64) and its two norms of 16, router 4 x 64, four experts of
+    # By hand, of two layers attention 64 x (64 + 32 + 32 + 64) and its two norms of 16, router 4 x 64, four experts of
     # 3 x 64 x 32 and two norms of 64; embedding and LM head 512 x 64 each; the last norm 64.
     layer = 64 * 192 + 32 + 4 * 64 + 4 * 3 * 64 * 32 + 128
     assert outcome.work.parameters == 2 * layer + 2 * 512 * 64 + 64

@@ -1,4 +1,4 @@
-"""Memory does not depend on what the weights say: random weights measure what trained ones would."""
+"""Memory does not depend on the values of the weights: random weights need as much as trained ones."""
 
 from measured_on_cpu import MODEL, TRIAL, measure_on_cpu
 

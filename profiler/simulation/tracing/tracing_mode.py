@@ -1,6 +1,7 @@
-"""Books on the memory of a device that is there: every operation runs for real and is only noted.
+"""A trace of the memory of a real device: every operation runs, and what it makes is recorded.
 
-What a kernel takes inside an operation is not seen; neither is what a library asks the driver for.
+Scratch that a kernel allocates inside an operation is not in the trace, nor is memory that a library gets from the
+driver.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ aten = torch.ops.aten
 
 
 class TracingMode:
-    """The placement and the observer of a trial whose tensors are attributed. One a process."""
+    """A session of training on a real device whose tensors are attributed. One per process."""
 
     def __init__(self, device: torch.device) -> None:
         self.recorder = Recorder()
@@ -38,7 +39,7 @@ class TracingMode:
         return self._device.type == "cpu"
 
     def host_side(self) -> AbstractContextManager[None]:
-        """Nothing to do: what is on the host is not on the device."""
+        """Do nothing: tensors on the host are not on the device."""
         return nullcontext()
 
     def attributed(self, category: Category) -> AbstractContextManager[None]:
@@ -46,15 +47,18 @@ class TracingMode:
         return self.recorder.attributed(category)
 
     def decode_extrapolator(self) -> None:
-        """Tokens are decoded one by one."""
+        """Return None: every decoding step runs."""
         return
 
     def enter(self, phase: Phase) -> None:
-        """`phase` begins."""
+        """Begin `phase`."""
         self.recorder.enter(phase)
 
+    def adopt(self, arguments: Any) -> None:
+        """Do nothing: transformers finds the device."""
+
     def trainer_ready(self, trainer: Any) -> None:
-        """Say what the trainer's tensors are; those that came in unseen, from a file, are entered now."""
+        """Attribute the trainer's tensors; those loaded from a file without an operation are added to the trace."""
         for model in filter(None, (trainer.model, trainer.ref_model)):
             for _, tensor in named_tensors(model):
                 if tensor.device.type == self._device.type:
@@ -62,21 +66,21 @@ class TracingMode:
         self._attribution.trainer_ready(trainer)
 
     def trainer_done(self, trainer: Any) -> None:
-        """Say which memory is the optimizer's state."""
+        """Attribute the optimizer states."""
         self._attribution.trainer_done(trainer)
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """While active, what operations make on the device is entered."""
+        """While active, tensors that operations make on the device are recorded."""
         with ExitStack() as stack:
             stack.enter_context(attributed_cache(self.recorder))
             stack.enter_context(self.recorder.modules.watching())
-            stack.enter_context(_Noting(self.recorder, self._device.type))
+            stack.enter_context(_RecordingMode(self.recorder, self._device.type))
             yield
 
 
-class _Noting(TorchDispatchMode):
-    """Runs every operation for real and tells the recorder what it made."""
+class _RecordingMode(TorchDispatchMode):
+    """Runs every operation and records the tensors it makes."""
 
     def __init__(self, recorder: Recorder, device_type: str) -> None:
         super().__init__()
@@ -99,13 +103,13 @@ class _Noting(TorchDispatchMode):
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
-        self._note(result)
+        self._record(result)
         return result
 
-    def _note(self, made: Any) -> None:
+    def _record(self, made: Any) -> None:
         if isinstance(made, torch.Tensor):
             if made.device.type == self._device_type:
                 self._recorder.made(made)
         elif isinstance(made, list | tuple):
             for each in made:
-                self._note(each)
+                self._record(each)

@@ -1,8 +1,8 @@
-"""The rollout without its length: prefill, a KV cache filled at once, and the last decoding step.
+"""Rollout without its length: the prefill, a KV cache filled at once, and the last decoding step.
 
-`rollout=synthetic` holds what decoding token by token holds at its end: per layer K and V of
+`rollout=synthetic` has the memory that decoding token by token has at its end: per layer K and V of
 [sequences, kv_heads, prompt + completion - 1, head_dim], the growth copy of one layer at a time, and the last step's
-logits and sampling buffers. What it leaves out is the tokens in between.
+logits and sampling buffers. The tokens in between are left out.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,32 +13,40 @@ from typing import Any
 import torch
 from transformers import DynamicCache, GenerationConfig
 
+from profiler.domain.memory import Category
+from profiler.training.placement import Placement
+from profiler.training.rollouts.generate import GeneratedRollout
+
+_FILLER_TOKEN = 2
+
 CacheScope = Callable[[], AbstractContextManager[None]]
 """A context in which new memory belongs to the KV cache."""
 
 
-@contextmanager
-def synthetic_rollout(model: Any, *, filler_token: int, cache_scope: CacheScope) -> Iterator[None]:
-    """While active, `model.generate` decodes only its first and its last token.
+class SyntheticRollout(GeneratedRollout):
+    """Decodes the first and the last token; those in between are a filler token."""
 
-    The tokens in between are `filler_token`. `model` is the transformers model itself, not a peft wrapper around it.
-    """
-    decode = model.generate
+    def __init__(self, placement: Placement) -> None:
+        self._cache_scope: CacheScope = lambda: placement.attributed(Category.KV_CACHE)
 
-    def generate(*args: Any, **kwargs: Any) -> torch.Tensor:
-        return _first_and_last_token(decode, model.config, filler_token, cache_scope, *args, **kwargs)
+    @contextmanager
+    def generating(self, model: Any) -> Iterator[None]:
+        """While active, `model.generate` decodes only its first and its last token."""
+        decode = model.generate
 
-    model.generate = generate
-    try:
-        yield
-    finally:
-        del model.generate
+        def generate(*args: Any, **kwargs: Any) -> torch.Tensor:
+            return _first_and_last_token(decode, model.config, self._cache_scope, *args, **kwargs)
+
+        model.generate = generate
+        try:
+            yield
+        finally:
+            del model.generate
 
 
 def _first_and_last_token(
     decode: Callable[..., Any],
     config: Any,
-    filler_token: int,
     cache_scope: CacheScope,
     *,
     input_ids: torch.Tensor,
@@ -62,7 +70,7 @@ def _first_and_last_token(
     rows, prompt = input_ids.shape
     with cache_scope():
         fill_cache(cache, prompt + completion - 2)
-    filler = torch.full((rows, completion - 2), filler_token, dtype=ids.dtype, device=ids.device)
+    filler = torch.full((rows, completion - 2), _FILLER_TOKEN, dtype=ids.dtype, device=ids.device)
     ids = torch.cat([ids, filler], dim=1)
     seen = torch.ones((rows, completion - 1), dtype=attention_mask.dtype, device=attention_mask.device)
     return decode(
@@ -77,7 +85,7 @@ def _first_and_last_token(
 def fill_cache(cache: DynamicCache, tokens: int) -> None:
     """Grow every layer of `cache` to `tokens` positions, one layer at a time; the new positions are zero.
 
-    A layer with a window of its own (sliding attention) is not grown beyond it.
+    A layer with sliding attention does not grow beyond its window.
     """
     for layer in cache.layers:
         limit = min(tokens, getattr(layer, "sliding_window", None) or tokens)

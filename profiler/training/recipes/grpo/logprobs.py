@@ -6,10 +6,10 @@ import torch
 
 
 def full_logprobs(model: Any, input_ids: torch.Tensor, logits_to_keep: int) -> torch.Tensor:
-    """Log-probability of each of the last `logits_to_keep` tokens; shape [rows, logits_to_keep].
+    """Return the log-probability of each of the last `logits_to_keep` tokens; shape [rows, logits_to_keep].
 
-    The logits of the completion, [rows, logits_to_keep + 1, vocabulary], exist at once; the log-softmax is taken row by
-    row, and each row's is kept for backward. No attention mask is passed, so ragged rows do not change the attention
+    The logits of the completion, [rows, logits_to_keep + 1, vocabulary], exist at once. The log-softmax is computed row
+    by row, and each row's is kept for backward. No attention mask is passed, so ragged rows do not change the attention
     kernel.
 
     Source of the method: `GRPOTrainer.compute_loss` in trl 0.14.0 (its inner `get_per_token_logps`).

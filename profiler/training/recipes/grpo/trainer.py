@@ -1,11 +1,9 @@
-"""trl's GRPOTrainer, unchanged in what it computes, announcing its phases. The only file that touches its seams.
+"""trl's `GRPOTrainer`, unchanged in what it computes, that announces its phases.
 
 Seams, each checked by a test against the installed trl: `_generate_single_turn`, `_get_per_token_logps_and_entropies`,
-`_calculate_rewards`, `compute_loss`, `_prepare_inputs`; and transformers' `_clip_grad_norm`.
+`_calculate_rewards` and `compute_loss`; those of transformers are in `announced_steps.py`.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -13,49 +11,40 @@ from trl import GRPOTrainer
 
 from profiler.domain.memory import Phase
 from profiler.domain.trial import Logprobs, TrialSpec, completion_lengths
-from profiler.training.logprobs import full_logprobs
+from profiler.training.announced_steps import AnnouncedSteps
 from profiler.training.phases import PhaseObserver
-
-RolloutContext = Callable[[Any], AbstractContextManager[None]]
-"""From the transformers model to the context in which its `generate` runs."""
-
+from profiler.training.recipes.grpo.logprobs import full_logprobs
+from profiler.training.rollouts.engine import RolloutEngine
 
 _NO_TOKEN = -1
-"""Stands for the end of a sequence while rows are generated: a random model samples the real one by accident."""
+"""The end of a sequence while rows are generated: a random model samples the real id by accident."""
 
 
-class ProfiledTrainer(GRPOTrainer):
-    """A GRPOTrainer that tells `observer` what it is doing and whose completions have the lengths of `spec`."""
+class ProfiledGRPOTrainer(AnnouncedSteps, GRPOTrainer):
+    """A `GRPOTrainer` that announces its phases to `observer`; its completions have the lengths of `spec`."""
 
     eos_token_ids: list[int]
     """trl's: every id that ends a completion."""
 
     def __init__(
-        self,
-        *,
-        spec: TrialSpec,
-        observer: PhaseObserver,
-        rollout_context: RolloutContext | None = None,
-        **trl_arguments: Any,
+        self, *, spec: TrialSpec, observer: PhaseObserver, rollout: RolloutEngine, **trl_arguments: Any
     ) -> None:
         self._spec = spec
-        self._observer = observer
-        self._rollout_context = rollout_context or (lambda _: nullcontext())
-        self.micro_batches_run = 0
-        super().__init__(**trl_arguments)
+        self._rollout = rollout
+        super().__init__(observer=observer, **trl_arguments)
 
     # ---- rollout -----------------------------------------------------------------------------------------------------
 
     def _generate_single_turn(
         self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any
     ) -> tuple[list[list[int]], Any]:
-        """Generate to the full length, then cut each row to its own: finished rows are computed to the end anyway."""
+        """Generate to the full length, then cut each row: finished rows are computed to the end anyway."""
         self._observer.enter(Phase.ROLLOUT)
         base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
         eos_token_ids = self.eos_token_ids
         self.eos_token_ids = [_NO_TOKEN]
         try:
-            with self._rollout_context(base):
+            with self._rollout.generating(base):
                 completions, logprobs = super()._generate_single_turn(prompt_ids, *args, **kwargs)
         finally:
             self.eos_token_ids = eos_token_ids
@@ -100,35 +89,21 @@ class ProfiledTrainer(GRPOTrainer):
         self._observer.enter(Phase.REWARD)
         return super()._calculate_rewards(*args, **kwargs)
 
-    # ---- forward, backward, optimizer --------------------------------------------------------------------------------
+    # ---- forward and backward ----------------------------------------------------------------------------------------
 
-    def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> torch.Tensor:
-        """The loss of one micro-batch; all but the last row's backward is already done with ``logprobs=minibatch``."""
-        self.micro_batches_run += 1
+    def _micro_batch_loss(self, model: Any, inputs: Any, *rest: Any) -> torch.Tensor:
+        """The loss; with ``logprobs=minibatch`` the backward of all rows but the last is already done."""
         if self._spec.logprobs is not Logprobs.MINIBATCH:
-            return self._announced_loss(model, inputs, return_outputs, num_items_in_batch)
+            return self._announced_loss(model, inputs, *rest)
         rows = inputs["prompt_ids"].shape[0]
         done = None
         for row in range(rows - 1):
-            loss = self._announced_loss(model, _row(inputs, row), return_outputs, num_items_in_batch)
+            loss = self._announced_loss(model, _row(inputs, row), *rest)
             self.accelerator.backward(loss)
             done = loss.detach() if done is None else done + loss.detach()
             del loss
-        last = self._announced_loss(model, _row(inputs, rows - 1), return_outputs, num_items_in_batch)
+        last = self._announced_loss(model, _row(inputs, rows - 1), *rest)
         return last if done is None else last + done
-
-    def _announced_loss(self, *args: Any) -> torch.Tensor:
-        self._observer.enter(Phase.FORWARD)
-        loss = super().compute_loss(*args)
-        # transformers runs backward as soon as the loss is back.
-        self._observer.enter(Phase.BACKWARD)
-        return loss
-
-    def _clip_grad_norm(self, model: Any) -> Any:
-        self._observer.enter(Phase.OPTIMIZER)
-        return super()._clip_grad_norm(model)
 
 
 def _row(inputs: dict[str, Any], row: int) -> dict[str, Any]:

@@ -1,0 +1,42 @@
+"""Phases of an optimizer step that every trainer of transformers has: forward, backward and optimizer.
+
+Seams, each checked by a test against the installed transformers: `compute_loss` and `_clip_grad_norm` of its `Trainer`.
+"""
+
+from typing import Any
+
+import torch
+from transformers import Trainer
+
+from profiler.domain.memory import Phase
+from profiler.training.phases import PhaseObserver
+
+
+class AnnouncedSteps(Trainer):
+    """Announces forward, backward and optimizer to `observer`. The first base of a recipe's trainer, before trl's."""
+
+    def __init__(self, *, observer: PhaseObserver, **trl_arguments: Any) -> None:
+        self._observer = observer
+        self.micro_batches_run = 0
+        super().__init__(**trl_arguments)
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """Return the loss of one micro-batch."""
+        self.micro_batches_run += 1
+        return self._micro_batch_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def _micro_batch_loss(self, *args: Any) -> torch.Tensor:
+        return self._announced_loss(*args)
+
+    def _announced_loss(self, *args: Any) -> torch.Tensor:
+        self._observer.enter(Phase.FORWARD)
+        loss = super().compute_loss(*args)
+        # transformers runs backward as soon as it has the loss.
+        self._observer.enter(Phase.BACKWARD)
+        return loss
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        self._observer.enter(Phase.OPTIMIZER)
+        return super()._clip_grad_norm(model)

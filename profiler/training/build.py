@@ -1,0 +1,59 @@
+"""A trial's specification becomes a trainer that is ready to train."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, set_seed
+
+from profiler.domain.memory import Phase
+from profiler.domain.trial import TrialSpec, Weights
+from profiler.training.model import build_config, build_model
+from profiler.training.recipes.recipe import AnnouncingTrainer, TrainerParts
+from profiler.training.recipes.registry import recipe_of
+from profiler.training.session import Session
+from profiler.training.tokenizer import build_tokenizer
+
+
+def build_trainer(
+    spec: TrialSpec, model_config: Mapping[str, Any], session: Session, *, output_dir: Path
+) -> AnnouncingTrainer:
+    """Build model, adapters, data and trainer by the trial's recipe, on the session's device.
+
+    Args:
+        spec: The trial.
+        model_config: The fields of the model's `config.json`.
+        session: Where it runs.
+        output_dir: An empty folder for transformers; nothing in it is needed afterwards.
+
+    Raises:
+        UsageError: The data set cannot be used.
+        UnsupportedTrialError: transformers or trl does not support the combination.
+    """
+    recipe = recipe_of(spec)
+    session.enter(Phase.LOAD)
+    arguments = recipe.arguments(spec, session, output_dir)
+    session.adopt(arguments)
+    # trl sets the seed only after the model exists.
+    set_seed(spec.seed)
+    tokenizer = _tokenizer(spec)
+    data = recipe.data(spec, tokenizer)
+    config = build_config(model_config, name=spec.model)
+    return recipe.trainer(
+        TrainerParts(
+            spec=spec,
+            session=session,
+            arguments=arguments,
+            tokenizer=tokenizer,
+            data=data,
+            config=config,
+            model=build_model(spec, config, session),
+        )
+    )
+
+
+def _tokenizer(spec: TrialSpec) -> Any:
+    """The model's own tokenizer for pretrained weights, else one without a download."""
+    if spec.weights is Weights.PRETRAINED:
+        return AutoTokenizer.from_pretrained(spec.model, padding_side="left", truncation_side="left")
+    return build_tokenizer()

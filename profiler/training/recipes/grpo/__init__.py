@@ -1,0 +1,1 @@
+"""The recipe `grpo`: trl's `GRPOTrainer`."""

@@ -1,0 +1,63 @@
+"""GRPO: what `GRPOTrainer` needs of a trial."""
+
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from trl import GRPOConfig
+
+from profiler.domain.memory import Phase
+from profiler.domain.trial import TrialSpec
+from profiler.training.arguments import common_arguments, lora_config
+from profiler.training.recipes.grpo.prompts import build_prompts
+from profiler.training.recipes.grpo.reference import reference_from_config
+from profiler.training.recipes.grpo.reward import count_words
+from profiler.training.recipes.grpo.trainer import ProfiledGRPOTrainer
+from profiler.training.recipes.recipe import TrainerParts
+from profiler.training.rollouts.registry import rollout_engine
+from profiler.training.session import Session
+
+
+class Grpo:
+    """Generates completions, scores and rewards them, and trains on them."""
+
+    phases = (
+        Phase.LOAD,
+        Phase.ROLLOUT,
+        Phase.SCORE,
+        Phase.REWARD,
+        Phase.FORWARD,
+        Phase.BACKWARD,
+        Phase.OPTIMIZER,
+    )
+
+    def arguments(self, spec: TrialSpec, session: Session, output_dir: Path) -> Any:
+        """Return the `GRPOConfig` of the trial."""
+        return GRPOConfig(
+            **common_arguments(spec, use_cpu=session.use_cpu, output_dir=output_dir),
+            **rollout_engine(spec, session).arguments(),
+            num_generations=spec.num_generations,
+            max_completion_length=spec.max_completion_length,
+            steps_per_generation=spec.steps_per_generation,
+            beta=spec.beta,
+        )
+
+    def data(self, spec: TrialSpec, tokenizer: Any) -> Dataset:
+        """Return the prompts."""
+        return build_prompts(spec, tokenizer)
+
+    def trainer(self, parts: TrainerParts) -> ProfiledGRPOTrainer:
+        """Return the trainer, with a reference model where `beta` needs one."""
+        spec, session = parts.spec, parts.session
+        with reference_from_config(spec, parts.config, session):
+            return ProfiledGRPOTrainer(
+                spec=spec,
+                observer=session,
+                rollout=rollout_engine(spec, session),
+                model=parts.model,
+                reward_funcs=count_words,
+                args=parts.arguments,
+                train_dataset=parts.data,
+                processing_class=parts.tokenizer,
+                peft_config=lora_config(spec),
+            )

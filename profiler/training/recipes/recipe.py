@@ -1,0 +1,62 @@
+"""The protocol of a recipe: what it makes of a trial's specification."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from datasets import Dataset
+
+from profiler.domain.memory import Phase
+from profiler.domain.trial import TrialSpec
+from profiler.training.session import Session
+
+
+class AnnouncingTrainer(Protocol):
+    """A trainer of trl that announces its phases to the session it was made for."""
+
+    model: Any
+    ref_model: Any
+    """The separate reference model; None without."""
+    args: Any
+    state: Any
+    micro_batches_run: int
+
+    def train(self) -> Any:
+        """Train to the last step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerParts:
+    """What a recipe puts together into its trainer."""
+
+    spec: TrialSpec
+    session: Session
+    arguments: Any
+    """Of `Recipe.arguments`, on the session's device."""
+    tokenizer: Any
+    data: Dataset
+    config: Any
+    """transformers' configuration of the model."""
+    model: Any
+    """On the session's device, without adapters."""
+
+
+class Recipe(Protocol):
+    """One way to train: the arguments, the data and the trainer of one trainer class of trl."""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases that the trainer announces, in the order of a run. `Phase.LOAD` is the first."""
+
+    def arguments(self, spec: TrialSpec, session: Session, output_dir: Path) -> Any:
+        """Return trl's configuration. What `spec` does not name stays at trl's default."""
+
+    def data(self, spec: TrialSpec, tokenizer: Any) -> Dataset:
+        """Return the training set, with as many rows as the trial's steps need.
+
+        Raises:
+            UsageError: The data set named by `spec` cannot be used.
+        """
+
+    def trainer(self, parts: TrainerParts) -> AnnouncingTrainer:
+        """Return the trainer, ready to train, with adapters and reference model."""

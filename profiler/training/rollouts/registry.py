@@ -1,0 +1,31 @@
+"""Rollout engines by name."""
+
+from collections.abc import Callable, Mapping
+
+from profiler.domain.trial import Rollout, TrialSpec
+from profiler.training.placement import Placement
+from profiler.training.rollouts.engine import RolloutEngine
+from profiler.training.rollouts.extrapolated import ExtrapolatedRollout
+from profiler.training.rollouts.generate import GeneratedRollout
+from profiler.training.rollouts.synthetic import SyntheticRollout
+
+EXTRAPOLATED = "extrapolated"
+"""Not a value of the key `rollout`: the engine of `rollout=generate` where decoding steps can be extrapolated."""
+
+ENGINES: Mapping[str, Callable[[Placement], RolloutEngine]] = {
+    Rollout.GENERATE.value: lambda _: GeneratedRollout(),
+    Rollout.SYNTHETIC.value: SyntheticRollout,
+    EXTRAPOLATED: ExtrapolatedRollout,
+}
+
+
+def engine_name(spec: TrialSpec, placement: Placement) -> str:
+    """Return the name of the engine that generates the trial's completions on `placement`."""
+    if spec.rollout is Rollout.GENERATE and placement.decode_extrapolator() is not None:
+        return EXTRAPOLATED
+    return spec.rollout.value
+
+
+def rollout_engine(spec: TrialSpec, placement: Placement) -> RolloutEngine:
+    """Make the engine that generates the trial's completions on `placement`."""
+    return ENGINES[engine_name(spec, placement)](placement)

@@ -1,0 +1,56 @@
+"""The protocol of a place where a trial trains, and its simplest implementation.
+
+Three classes implement it: the simulated GPU (`simulation/session.py`), the tracing mode on a real device
+(`simulation/tracing/tracing_mode.py`) and `PlainSession`. `run.py` calls them in one fixed order.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from profiler.domain.memory import Phase
+from profiler.training.phases import PhaseObserver, TrainingObserver
+from profiler.training.placement import Placement, RealDevice
+from profiler.training.sizes import parameter_counts
+
+
+class Session(Placement, PhaseObserver, Protocol):
+    """A device for one trial, with whatever follows the trial on it."""
+
+    def running(self) -> AbstractContextManager[None]:
+        """The context in which the trainer is built and trains."""
+
+    def adopt(self, arguments: Any) -> None:
+        """Move the trainer's arguments to the device before anything uses them."""
+
+    def trainer_ready(self, trainer: Any) -> None:
+        """Prepare for training: the trainer is built."""
+
+    def trainer_done(self, trainer: Any) -> None:
+        """Finish: training is over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainSession(RealDevice):
+    """A real device without tracing; `observer` is notified of phases and of the model."""
+
+    observer: TrainingObserver
+
+    def enter(self, phase: Phase) -> None:
+        """Begin `phase`."""
+        self.observer.enter(phase)
+
+    def running(self) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return nullcontext()
+
+    def adopt(self, arguments: Any) -> None:
+        """Do nothing: transformers finds the device."""
+
+    def trainer_ready(self, trainer: Any) -> None:
+        """Pass the size of the model on."""
+        parameters, trainable = parameter_counts(trainer.model)
+        self.observer.model_built(parameters=parameters, trainable=trainable)
+
+    def trainer_done(self, trainer: Any) -> None:
+        """Do nothing."""
