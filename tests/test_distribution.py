@@ -34,11 +34,6 @@ def test_the_wheel_has_neither_tests_nor_tools_of_maintenance():
     assert not [path for path in in_the_wheel() if re.search(r"(^|/)(tests?|maintenance)(/|$)|/test_", path)]
 
 
-def test_nothing_that_is_installed_imports_maintenance():
-    imports = re.compile(r"^\s*(from|import) (maintenance|tests)\b", re.MULTILINE)
-    assert [str(path) for path in (ROOT / "profiler").rglob("*.py") if imports.search(path.read_text())] == []
-
-
 def test_what_the_project_says_of_itself_is_true():
     minimum = PROJECT["requires-python"].removeprefix(">=")
     assert f"Programming Language :: Python :: {minimum}" in PROJECT["classifiers"]
