@@ -1,5 +1,6 @@
 """`grpo-vram COMMAND ...`: all commands under one name. `python -m profiler.COMMAND ...` does the same."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if first == "--version":
         print_line(f"{NAME} {__version__}")
         return EXIT_OK
+    if first in ("-sc", "--shell-completion"):
+        return _complete(words)
     if first not in COMMANDS:
         raise UsageError([_unknown(first)])
     return COMMANDS[first].run(words[1:])
@@ -44,12 +47,28 @@ def usage() -> str:
         "How much GPU memory GRPO training needs: measured, simulated or estimated.\n\n"
         f"{listed}\n\n"
         f"{NAME} COMMAND --help shows the arguments of a command, with examples.\n"
-        f"{NAME} COMMAND and python -m profiler.COMMAND are the same.\n\n"
+        f"{NAME} COMMAND and python -m profiler.COMMAND are the same.\n"
+        f'eval "$({NAME} -sc install=bash)" completes commands, grids and keys in bash.\n\n'
         "Examples:\n"
         f"  {NAME} estimate model=qwen2.5-7b tuning=lora gpu=h100-80gb\n"
         f"  {NAME} sweep +grid=lora_vs_full\n"
         f"  {NAME} report results/lora_vs_full"
     )
+
+
+def _complete(words: Sequence[str]) -> int:
+    """Answer the shell: names of commands, and Hydra's completion of grids and keys after `sweep`."""
+    if not any(word.startswith("query=") for word in words):
+        return _sweep(words)
+    line = os.environ.get("COMP_LINE", "")
+    typed = line.split(maxsplit=2)[1:]
+    if not typed or (len(typed) == 1 and not line.endswith(" ")):
+        print_line(" ".join(COMMANDS))
+    elif typed[0] == "sweep":
+        # Hydra expects overrides right after the program.
+        os.environ["COMP_LINE"] = f"{NAME} {''.join(typed[1:])}"
+        return _sweep(words)
+    return EXIT_OK
 
 
 def _unknown(word: str) -> Fault:

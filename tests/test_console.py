@@ -105,3 +105,34 @@ def test_an_estimate_imports_neither_torch_nor_pyarrow_nor_hydra():
 def test_help_imports_no_command():
     loaded = modules_after("from profiler.console import main; main(['--help'])")
     assert not loaded & {"profiler.estimate", "profiler.sweep", "profiler.report", "profiler.replay"}
+
+
+def test_bash_completion_is_installed_for_the_console_command(capsys):
+    assert console.main(["-sc", "install=bash"]) == EXIT_OK
+    out = capsys.readouterr().out
+    assert out.rstrip().endswith(f" hydra_bash_completion {console.NAME}")
+    assert "-sc query=bash" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "some"),
+    [
+        ("grpo-vram ", set(COMMANDS)),
+        ("grpo-vram sw", {"sweep"}),
+        ("grpo-vram sweep", {"sweep"}),
+        ("grpo-vram sweep +gr", {"+grid="}),
+        ("grpo-vram sweep +grid=lo", {"+grid=logprobs", "+grid=lora_vs_full"}),
+        ("grpo-vram sweep +grid=full num_g", {"num_generations="}),
+    ],
+)
+def test_completion_offers_commands_grids_and_keys(capsys, monkeypatch, line, some):
+    monkeypatch.setenv("COMP_LINE", line)
+    monkeypatch.setenv("COMP_POINT", str(len(line)))
+    assert console.main(["-sc", "query=bash"]) == EXIT_OK
+    assert some <= set(capsys.readouterr().out.split())
+
+
+def test_completion_leaves_the_words_of_other_commands_to_the_shell(capsys, monkeypatch):
+    monkeypatch.setenv("COMP_LINE", "grpo-vram replay sna")
+    assert console.main(["-sc", "query=bash"]) == EXIT_OK
+    assert capsys.readouterr().out == ""
