@@ -1,7 +1,7 @@
-# Two commands on a machine with Python 3.11 or later and make:
-#   make sweep             environment, installation, the sweep lora_vs_full   (GRID=name for another, ARGS="key=value ...")
-#   make test              environment, installation, format, lint, types, import contracts, tests
-# and, for whoever works on it, make bench: how long simulated trials take; make stress: a sweep killed 50 times.
+# Needs Python 3.11 and make. Every target makes the environment in .venv first.
+#   make sweep      run the sweep lora_vs_full   (GRID=name for another grid, ARGS="key=value ..." for more keys)
+#   make test       format, lint, types, import rules, tests
+# For contributors: make check (make test without the tests), make format, make bench, make stress, make clean.
 PYTHON ?= python3
 GRID ?= lora_vs_full
 ARGS ?=
@@ -23,17 +23,17 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# Times and ratios of one run on this machine; not part of the tests.
+# How long trials and estimates take on this machine; not part of the tests.
 bench: $(INSTALLED)
 	$(BIN)/python -m maintenance.bench
 
-# A sweep SIGKILLed at 50 random moments: nothing finished is lost, nobody is left. `make test` does it 4 times.
+# Kill a sweep 50 times at random: no finished trial is lost, no process is left. `make test` does it 4 times.
 stress: $(INSTALLED)
 	STRESS_KILLS=50 $(BIN)/python -m pytest -s tests/execution/test_stress.py
 
 install: $(INSTALLED)
 
-# `constraints.txt` pins every package, so that the figures in README and results/reference/ can be had again.
+# `constraints.txt` pins every package, so that README and results/reference/ can be reproduced.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'

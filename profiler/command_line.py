@@ -1,4 +1,4 @@
-"""What all commands share: exit codes (docs/exit_codes.md), signals, and printing that nobody may read any more."""
+"""Shared by all commands: exit codes (docs/exit_codes.md), signals, and printing to a reader that may have closed."""
 
 import os
 import signal
@@ -16,11 +16,11 @@ from profiler.storage.last_resort import last_resort
 Parameters = ParamSpec("Parameters")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Ctrl-C; a machine that is taken back, or a scheduler; a terminal that is closed."""
+"""Ctrl-C; a scheduler, or a machine that is taken back; a closed terminal."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """One of the signals that end a command in good order."""
+    """A signal that ends the command, after it has stored what has finished."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -30,11 +30,11 @@ class Interrupted(KeyboardInterrupt):
 def as_command(
     name: str, *, when_interrupted: str = ""
 ) -> Callable[[Callable[Parameters, int]], Callable[Parameters, int]]:
-    """Decorate the `main` of a command: every way that it can end becomes an exit code, and errors one sentence each.
+    """Decorate the `main` of a command: turn errors into sentences, and every end of it into an exit code.
 
     Args:
-        name: The command's name.
-        when_interrupted: What to tell a user who interrupted it.
+        name: Name of the command.
+        when_interrupted: Sentence for a user who interrupts it.
     """
 
     def decorate(main: Callable[Parameters, int]) -> Callable[Parameters, int]:
@@ -59,10 +59,10 @@ def as_command(
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """A block in which the first of the signals raises `Interrupted`; those after it are ignored, for a good end.
+    """Raise `Interrupted` at the first signal within the block, and ignore further ones while the command ends.
 
-    SIGINT counts even where a script has started the command with `&`, for which shells have it ignored. The others
-    stay ignored where they are: `nohup` means it.
+    SIGINT counts even if a script started the command with `&`, although shells ignore it for such commands. A signal
+    that is ignored otherwise, as SIGHUP under `nohup`, stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -88,21 +88,21 @@ def interruptible() -> Iterator[None]:
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """Unlike `SIG_IGN` this is not inherited by programs that are started meanwhile."""
+    """Ignore a signal. Unlike `SIG_IGN`, programs that are started meanwhile do not inherit it."""
 
 
 # ---- printing --------------------------------------------------------------------------------------------------------
 
 
 def print_line(line: str) -> None:
-    """One line for the user."""
+    """Print one line for the user."""
     with readable():
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
 
 def print_error(line: str) -> None:
-    """One line on standard error."""
+    """Print one line on standard error."""
     try:
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
@@ -112,7 +112,7 @@ def print_error(line: str) -> None:
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """A block that prints. If nobody reads standard output any more it ends early, and later ones print to nowhere.
+    """Print within the block. If standard output is closed, end the block and discard all later output.
 
     rich turns a closed pipe into `SystemExit`, which must not end the command.
     """
@@ -125,7 +125,7 @@ def readable() -> Iterator[None]:
 
 
 def _is_unread(error: BaseException) -> bool:
-    """Whether `error` is from printing: a closed pipe, a terminal that is gone, or rich's way to say so."""
+    """Whether `error` comes from printing to a closed pipe or terminal, also by way of rich."""
     if isinstance(error, SystemExit):
         return isinstance(error.__context__, BrokenPipeError)
     return isinstance(error, OSError) and error.filename is None and error.errno in _UNREAD
@@ -136,7 +136,7 @@ _UNREAD = (5, 32)
 
 
 def _silence(stream: TextIO) -> None:
-    """Have the stream lead nowhere, so that what Python still holds back for it fails no more either."""
+    """Redirect a stream to the null device, so that text that Python still buffers for it raises no error."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

@@ -80,7 +80,12 @@ def render_folder(folder: Path, *, console: Console | None, trial_ids: Collectio
 @as_command("report")
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    parser = _Parser(prog="python -m profiler.report", description="Draw stored results again, or compare two sweeps.")
+    parser = _Parser(
+        prog="python -m profiler.report",
+        description="Draw stored results again, or compare two sweeps.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("folder", type=Path, help="results/<grid>, as a sweep left it")
     parser.add_argument("other", type=Path, nargs="?", help="a second folder: show what changed from the first to it")
     asked = parser.parse_args(argv)
@@ -122,6 +127,12 @@ class _Parser(argparse.ArgumentParser):
         fault = Fault(key="arguments", found=" ".join(sys.argv[1:]) or "none", problem=message, hint=_USAGE)
         raise UsageError([fault])
 
+
+_EXAMPLES = """\
+Examples:
+  python -m profiler.report results/lora_vs_full
+  python -m profiler.report results/reference/lora_vs_full results/lora_vs_full
+"""
 
 _USAGE = "Write: python -m profiler.report results/<grid>, or two folders to compare them"
 

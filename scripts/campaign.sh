@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The campaign on a real card, one stage per command: scripts/campaign.sh A (then B to F); `list` says what each does.
-# A stage ends by itself after CAMPAIGN_LIMIT_S seconds [500], and the same command goes on. More words after the letter
-# go to its sweeps. Nothing is downloaded.
+# Run the campaign on a real card, one stage per command: scripts/campaign.sh A (then B to F). `list` explains the stages.
+# A stage ends after CAMPAIGN_LIMIT_S seconds [500], and the same command continues it. Further words after the letter are
+# passed to the sweeps of the stage. Nothing is downloaded.
 #   CAMPAIGN_DIR      folder of all results, outside of the checkout [../campaign]
-#   CAMPAIGN_ARCHIVE  folder of the archive's parts: read at the start, written at the end [none]
+#   CAMPAIGN_ARCHIVE  folder of the parts of the archive: read at the start, written at the end [none]
 #   CAMPAIGN_WHEELS   folder of wheels that this machine lacks (scripts/offline_wheels.sh), installed into CAMPAIGN_DIR
-#   PYTHON            the interpreter [.venv/bin/python, python3 or python, the first that there is]
+#   PYTHON            the interpreter [the first that exists of .venv/bin/python, python3, python]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python
-"""Run sampled trials through torch's CUDA build on an emulated driver, simulate them too, and compare.
+"""Run sampled trials with torch's CUDA build on an emulated driver, simulate them, and compare.
 
-    python scripts/emulated_trials.py sample FOLDER       # writes FOLDER/trials.jsonl, before anything runs
-    python scripts/emulated_trials.py emulate FOLDER      # once per card, under the emulated driver: the trials of that card
+    python scripts/emulated_trials.py sample FOLDER       # write FOLDER/trials.jsonl, before anything runs
+    python scripts/emulated_trials.py emulate FOLDER      # under the emulated driver, once per card: run its trials
     python scripts/emulated_trials.py simulate FOLDER     # in the ordinary environment
-    python scripts/emulated_trials.py collect FOLDER      # writes FOLDER/rows.csv and prints the differences
+    python scripts/emulated_trials.py collect FOLDER      # write FOLDER/rows.csv and print the differences
 
 Both sides need the same versions of torch, trl, transformers, peft and bitsandbytes. Each trial runs in a process of its
-own, forked before CUDA is initialised, and leaves FOLDER/outcomes/NAME.SIDE.json; what is there is not run again. The
-figures are emulated, never measured.
+own, forked before CUDA is initialised, and writes FOLDER/outcomes/NAME.SIDE.json. A trial with such a file does not run
+again. The figures are emulated, never measured.
 """
 
 import csv
@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 SEED, SAMPLED, MOST_DECODED_TOKENS = 20261122, 50, 300
-"""Sampled trials that would decode more than `MOST_DECODED_TOKENS` one by one are left out: they take minutes."""
+"""Sampled trials that would decode more than `MOST_DECODED_TOKENS` tokens one by one take minutes, and are left out."""
 
 FIXED_AXES = {
     "gpu": ("h100-80gb", "a100-80gb", "l40s-48gb", "rtx-4090-24gb", "b200-180gb", "t4-16gb"),
@@ -33,7 +33,7 @@ FIXED_AXES = {
     "steps": (2,),
     "alloc_conf": ("",),
 }
-"""Axes that differ from those of `maintenance.accuracy`: small enough to be emulated in seconds."""
+"""Axes that differ from those of `maintenance.accuracy`: small enough to be emulated within seconds."""
 
 COLUMNS = (
     "emulated_allocated_bytes",
@@ -44,7 +44,7 @@ COLUMNS = (
 
 
 def sample(folder: Path) -> None:
-    """Write the trials down."""
+    """Sample the trials and write them to `trials.jsonl`."""
     from maintenance.accuracy import sampling
     from profiler.config.identity import spec_to_mapping
 
@@ -60,7 +60,7 @@ def sample(folder: Path) -> None:
 
 
 def emulate(folder: Path) -> None:
-    """Run the trials of the visible card with the measured path."""
+    """Run the trials of the visible card as measured trials."""
     from profiler.measurement.visible import capability_environment, visible_gpus
 
     visible = visible_gpus().gpus
@@ -92,7 +92,7 @@ def simulate(folder: Path) -> None:
 
 
 def collect(folder: Path) -> None:
-    """One row per trial and phase, and one for the whole trial."""
+    """Write one row per trial and phase, and one for the whole trial."""
     rows = []
     for name, _ in _trials(folder):
         sides = [_read(folder, f"{name}.{side}") for side in ("emulated", "simulated")]

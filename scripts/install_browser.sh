@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs Debian's Chromium, with which the tests open report.html. Without it they are skipped, with the reason.
+# Install Debian's Chromium, with which tests open report.html. Without it these tests are skipped.
 set -euo pipefail
 if command -v chromium > /dev/null; then
     exit 0

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Wheels for a CUDA machine without a network (x86-64) whose image holds torch, transformers, accelerate, peft, pandas,
-# pyarrow, matplotlib, nvidia-ml-py and rich: what else the project needs, about 12 MB, at the versions of constraints.txt.
-# Usage: scripts/offline_wheels.sh DIR [PYTHON_VERSION]      the version of Python there [3.12]
-# There: CAMPAIGN_WHEELS=DIR scripts/campaign.sh A
+# Download wheels for a CUDA machine (x86-64) without a network, about 13 MB, at the versions of constraints.txt. The image of
+# that machine must have torch, transformers, accelerate, peft, pandas, pyarrow, matplotlib, nvidia-ml-py and rich.
+# Usage: scripts/offline_wheels.sh DIR [PYTHON_VERSION]      the version of Python on that machine [3.12]
+# Then, on that machine: CAMPAIGN_WHEELS=DIR scripts/campaign.sh A
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:?usage: scripts/offline_wheels.sh DIR [PYTHON_VERSION]}
@@ -28,7 +28,7 @@ get() {
 for package in "${packages[@]}"; do get "$out" "$(pinned "$package")"; done
 # Published as source only.
 "$work/venv/bin/pip" wheel --quiet --no-deps --wheel-dir "$out" "$(pinned antlr4-python3-runtime)"
-# Of bitsandbytes only the libraries for CUDA 13 and the CPU: the others are 60 MB.
+# Keep only bitsandbytes' libraries for CUDA 13 and the CPU: the others have 60 MB.
 get "$work" "$(pinned bitsandbytes)"
 cd "$work"
 venv/bin/python -m wheel unpack bitsandbytes-*.whl > /dev/null

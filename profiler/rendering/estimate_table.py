@@ -7,7 +7,7 @@ from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.analytical.explanation.explained import ExplainedEstimate, ExplainedPhase
 from profiler.domain.trial import TrialSpec, Tuning
 from profiler.domain.units import gib_text
-from profiler.rendering.wording import CATEGORY_TITLES, gib_number
+from profiler.rendering.memory_words import CATEGORY_TITLES, gib_number
 
 WIDTH = 80
 

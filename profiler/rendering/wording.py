@@ -11,23 +11,11 @@ from profiler.analysis.comparison import Section
 from profiler.analysis.matrix import Matrix
 from profiler.analysis.peaks import LargestGroup
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.memory import Category, Origin
+from profiler.domain.memory import Origin
 from profiler.domain.outcome import Status
 from profiler.domain.units import as_gib, gib_text
-
-CATEGORY_TITLES = {
-    Category.WEIGHTS: "weights",
-    Category.REFERENCE: "reference model",
-    Category.ADAPTERS: "adapters",
-    Category.GRADIENTS: "gradients",
-    Category.OPTIMIZER_STATE: "optimizer state",
-    Category.ACTIVATIONS: "activations",
-    Category.LOGITS: "logits",
-    Category.KV_CACHE: "KV cache",
-    Category.INPUTS: "inputs",
-    Category.WORKSPACE: "workspace",
-    Category.OTHER: "other",
-}
+from profiler.rendering.memory_words import CATEGORY_TITLES as CATEGORY_TITLES
+from profiler.rendering.memory_words import gib_number as gib_number
 
 _ORIGIN_VERBS = {Origin.MEASURED: "Measured on", Origin.SIMULATED: "Simulated on"}
 
@@ -74,12 +62,6 @@ def column_names(table: Matrix) -> dict[str, str]:
 def corner(table: Matrix) -> str:
     """What stands above the rows: ``"method"``, or ``"method; across: max_completion_length"``."""
     return "method" if table.key is None else f"method; across: {table.key}"
-
-
-def gib_number(size_bytes: int) -> str:
-    """GiB without the unit: one digit after the point, and more of them where there would be only zeros."""
-    value = as_gib(size_bytes)
-    return f"{value:.1f}" if value >= 0.1 or size_bytes == 0 else f"{value:.2g}"
 
 
 def result_text(cell: Cell) -> str:

@@ -37,6 +37,11 @@ given. Nothing that the files contain is run.
   format=FORMAT     table (80 columns) or json
 
 Without alloc_conf and gpu, expandable_segments:True is tried.
+
+Examples:
+  python -m profiler.replay snapshot.pickle
+  python -m profiler.replay snapshot.pickle gpu=a100-40gb figure=replay.png
+  python -m profiler.replay snapshots/ format=json
 """
 
 

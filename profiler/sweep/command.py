@@ -42,6 +42,10 @@ _SHOW_FLAGS: Mapping[str, int] = {
 }
 """Flags by which Hydra shows something instead of running, with the number of words that may follow."""
 
+_COMPLETION_FLAGS = ("--shell-completion", "-sc")
+_COMPLETION_WORDS = ("install=", "uninstall=", "query=")
+"""One of them follows a flag for shell completion."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
@@ -96,7 +100,8 @@ def _split_flags(words: Sequence[str]) -> _Flags:
             flags.config_dir = value
         elif name in _SHOW_FLAGS:
             flags.shown.append(word)
-            if _SHOW_FLAGS[name] and not has_value and left and "=" not in left[0]:
+            completes = name in _COMPLETION_FLAGS and left and left[0].startswith(_COMPLETION_WORDS)
+            if completes or (_SHOW_FLAGS[name] and not has_value and left and "=" not in left[0]):
                 flags.shown.append(left.pop(0))
         elif word not in _PASSED_OVER_FLAGS:
             flags.faults.append(_unknown_flag(word))

@@ -80,7 +80,8 @@ def show_instead(command: Command) -> int:
     answer = hydra.main(
         version_base=_VERSION_BASE, config_path=str(_first_folder(command.config_dir)), config_name=_CONFIG_NAME
     )(_never_called)
-    saved, sys.argv = sys.argv, ["sweep", *command.show_flags, *grids, *axes, *command.settings]
+    # Shell completion is installed for the first word, by which the shell knows a program.
+    saved, sys.argv = sys.argv, ["grpo-vram", *command.show_flags, *grids, *axes, *command.settings]
     try:
         answer()
     except SystemExit as end:

@@ -1,4 +1,4 @@
-"""`report.html` in a real browser: nothing is asked of the network, nothing complains, and it does what it says."""
+"""`report.html` in a real browser: no request to the network, no error, and every control works."""
 
 import shutil
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from profiler.report import render_folder
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: scripts/install_browser.sh installs it")
 
-# Of a browser on a machine without a network only what the page does is to be seen.
+# Keep requests of the browser itself out of those that the tests count.
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]
 EVIL = "<script>document.title = 'broken'</script></script><img src=x onerror=alert(1)> & \"quoted\""
 
@@ -30,11 +30,11 @@ def browser() -> Iterator[Browser]:
 
 @dataclass
 class Seen:
-    """A page that is open, with what it asked for and what it complained of."""
+    """An open page, with its requests and its errors."""
 
     page: Page
     requests: list[str] = field(default_factory=list)
-    complaints: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
     def texts(self, selector: str) -> list[str]:
         return self.page.locator(selector).all_inner_texts()
@@ -43,15 +43,15 @@ class Seen:
 def opened(browser: Browser, path: Path, *, scheme: str = "light", width: int = 1200) -> Seen:
     seen = Seen(browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900}))
     seen.page.on("request", lambda request: seen.requests.append(request.url))
-    seen.page.on("console", lambda message: seen.complaints.append(message.text))
-    seen.page.on("pageerror", lambda error: seen.complaints.append(str(error)))
+    seen.page.on("console", lambda message: seen.errors.append(message.text))
+    seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
     seen.page.goto(path.as_uri())
     return seen
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """25 simulated trials, one of them failed with a message that would like to be a program."""
+    """25 simulated trials, and a failed one whose message is HTML with a script."""
     records = builders.records(builders.lora_vs_full_specs())
     failed = builders.record(
         builders.spec(seed=1), outcome=builders.failed(message=EVIL), label=f"full, seed=1 {EVIL[:30]}"
@@ -67,11 +67,11 @@ def seen(browser: Browser, folder: Path) -> Iterator[Seen]:
     found = opened(browser, folder / "report.html")
     yield found
     assert [url for url in found.requests if not url.startswith(("data:", "file:"))] == []
-    assert found.complaints == []
+    assert found.errors == []
     found.page.close()
 
 
-def test_tables_and_figures_are_there_and_texts_are_texts(seen: Seen, folder: Path) -> None:
+def test_tables_and_figures_are_there_and_texts_are_escaped(seen: Seen, folder: Path) -> None:
     assert seen.page.title() == "made_up: GPU memory of GRPO training"
     assert seen.texts(".question") == [EVIL]
     assert len(seen.texts("table.trials tbody tr")) == 26
@@ -81,7 +81,7 @@ def test_tables_and_figures_are_there_and_texts_are_texts(seen: Seen, folder: Pa
     assert seen.texts(".answer")[0].startswith("Against full, memory (simulated) changes by: ")
 
 
-def test_sorting_by_size_and_back(seen: Seen) -> None:
+def test_sorting_by_size_in_both_directions(seen: Seen) -> None:
     header = seen.page.locator("table.trials thead button", has_text="simulated, GiB")
     size = "table.trials tbody td:nth-child(4)"
     for ascending in (True, False):
@@ -101,7 +101,7 @@ def test_filtering(seen: Seen) -> None:
     assert seen.texts("[data-count]") == ["26 trials"]
 
 
-def test_a_trial_unfolds_with_its_phases_categories_and_command(seen: Seen) -> None:
+def test_a_trial_shows_its_phases_categories_and_command(seen: Seen) -> None:
     first = seen.page.locator("button.open").first
     first.click()
     fold = seen.page.locator(".fold-out")
@@ -114,7 +114,7 @@ def test_a_trial_unfolds_with_its_phases_categories_and_command(seen: Seen) -> N
     assert seen.page.locator(".fold-out").count() == 0
 
 
-def test_what_a_trial_said_is_no_program(seen: Seen) -> None:
+def test_the_message_of_a_trial_does_not_run(seen: Seen) -> None:
     seen.page.get_by_role("searchbox").fill("seed=1")
     seen.page.locator("tr:not([hidden]) button.open").click()
     assert EVIL in seen.page.locator(".fold-out").inner_text()
@@ -133,7 +133,7 @@ def test_both_themes_and_no_sideways_scrolling(
     found.page.close()
 
 
-def test_a_measured_trial_says_how_busy_the_gpu_was_and_what_it_took(browser: Browser, tmp_path: Path) -> None:
+def test_a_measured_trial_shows_utilisation_and_gpu_time(browser: Browser, tmp_path: Path) -> None:
     made_up = builders.outcome(builders.spec())
     phases = tuple(replace(peak, mean_utilisation_percent=12.4) for peak in made_up.peaks.phases)
     measured = builders.record(
@@ -156,5 +156,5 @@ def test_nothing_stored_yet(browser: Browser, tmp_path: Path) -> None:
     render_folder(tmp_path / "empty", console=None)
     found = opened(browser, tmp_path / "empty" / "report.html")
     assert found.texts("main p") == ["No trial is stored here yet."]
-    assert found.complaints == []
+    assert found.errors == []
     found.page.close()

@@ -1,0 +1,24 @@
+"""Words for categories and sizes of memory. Apart from `wording`, so that an estimate does not import pandas."""
+
+from profiler.domain.memory import Category
+from profiler.domain.units import as_gib
+
+CATEGORY_TITLES = {
+    Category.WEIGHTS: "weights",
+    Category.REFERENCE: "reference model",
+    Category.ADAPTERS: "adapters",
+    Category.GRADIENTS: "gradients",
+    Category.OPTIMIZER_STATE: "optimizer state",
+    Category.ACTIVATIONS: "activations",
+    Category.LOGITS: "logits",
+    Category.KV_CACHE: "KV cache",
+    Category.INPUTS: "inputs",
+    Category.WORKSPACE: "workspace",
+    Category.OTHER: "other",
+}
+
+
+def gib_number(size_bytes: int) -> str:
+    """Return GiB without the unit: one decimal, or two significant digits below 0.1 GiB."""
+    value = as_gib(size_bytes)
+    return f"{value:.1f}" if value >= 0.1 or size_bytes == 0 else f"{value:.2g}"

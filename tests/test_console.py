@@ -1,0 +1,138 @@
+"""`grpo-vram`: one name for all commands, each with its help."""
+
+import shlex
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from profiler import __version__, console
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.estimate.command import read_command as read_estimate
+from profiler.replay.command import read_command as read_replay
+from profiler.sweep.command import read_command as read_sweep
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+COMMANDS = tuple(console.COMMANDS)
+READERS = {"estimate": read_estimate, "replay": read_replay, "sweep": read_sweep}
+
+
+def modules_after(code: str) -> set[str]:
+    """Modules that a fresh interpreter has imported after `code`."""
+    program = (
+        f"import sys, contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()):\n    {code}\nprint(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
+
+
+def exit_code(words: list[str]) -> int:
+    """The exit code of `grpo-vram`, also where argparse ends the process by itself."""
+    try:
+        return console.main(words)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+def test_the_console_command_is_installed_under_its_name():
+    module, _, function = PROJECT["scripts"][console.NAME].partition(":")
+    assert getattr(import_module(module), function) is console.main
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_help_names_every_command(capsys, word):
+    assert console.main([word]) == EXIT_OK
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    for name, command in console.COMMANDS.items():
+        assert f"  {name}" in out
+        assert command.summary in out
+
+
+def test_the_version(capsys):
+    assert console.main(["--version"]) == EXIT_OK
+    assert capsys.readouterr().out == f"grpo-vram {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "command=none: must be one of estimate, sweep, report, replay. See grpo-vram --help."),
+        (["sweeep", "x=1"], "command=sweeep: must be one of estimate, sweep, report, replay. Did you mean 'sweep'?"),
+        (["--hlp"], "command=--hlp: must be one of estimate, sweep, report, replay. See grpo-vram --help."),
+    ],
+)
+def test_a_missing_or_unknown_command_is_one_sentence(capsys, words, sentence):
+    assert console.main(words) == EXIT_USAGE
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == f"{sentence}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_gets_the_words_after_its_name_and_its_exit_code_is_kept(capsys, name):
+    """An unknown option is wrong input in every command, and its message quotes the option."""
+    assert console.main([name, "x", "--nonsense"]) == EXIT_USAGE
+    assert "--nonsense" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_each_command_has_examples_that_are_valid(capsys, name):
+    assert exit_code([name, "--help"]) == EXIT_OK
+    usage, _, examples = capsys.readouterr().out.partition("Examples:\n")
+    prefix = f"python -m profiler.{name}"
+    assert prefix in usage
+    found = [line.strip() for line in examples.splitlines() if line.strip().startswith(prefix)]
+    assert len(found) >= 2
+    assert all(len(line) <= 78 for line in found)
+    for line in found:
+        words = shlex.split(line)[3:]
+        assert words
+        if name in READERS:
+            assert not READERS[name](words).faults
+
+
+def test_an_estimate_imports_neither_torch_nor_pyarrow_nor_hydra():
+    words = ["estimate", "model=qwen2.5-0.5b"]
+    loaded = modules_after(f"from profiler.console import main; assert main({words}) == 0")
+    assert "profiler.estimate.main" in loaded
+    assert not loaded & {"torch", "pyarrow", "pandas", "hydra", "matplotlib", "rich", "transformers"}
+
+
+def test_help_imports_no_command():
+    loaded = modules_after("from profiler.console import main; main(['--help'])")
+    assert not loaded & {"profiler.estimate", "profiler.sweep", "profiler.report", "profiler.replay"}
+
+
+def test_bash_completion_is_installed_for_the_console_command(capsys):
+    assert console.main(["-sc", "install=bash"]) == EXIT_OK
+    out = capsys.readouterr().out
+    assert out.rstrip().endswith(f" hydra_bash_completion {console.NAME}")
+    assert "-sc query=bash" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "some"),
+    [
+        ("grpo-vram ", set(COMMANDS)),
+        ("grpo-vram sw", {"sweep"}),
+        ("grpo-vram sweep", {"sweep"}),
+        ("grpo-vram sweep +gr", {"+grid="}),
+        ("grpo-vram sweep +grid=lo", {"+grid=logprobs", "+grid=lora_vs_full"}),
+        ("grpo-vram sweep +grid=full num_g", {"num_generations="}),
+    ],
+)
+def test_completion_offers_commands_grids_and_keys(capsys, monkeypatch, line, some):
+    monkeypatch.setenv("COMP_LINE", line)
+    monkeypatch.setenv("COMP_POINT", str(len(line)))
+    assert console.main(["-sc", "query=bash"]) == EXIT_OK
+    assert some <= set(capsys.readouterr().out.split())
+
+
+def test_completion_leaves_the_words_of_other_commands_to_the_shell(capsys, monkeypatch):
+    monkeypatch.setenv("COMP_LINE", "grpo-vram replay sna")
+    assert console.main(["-sc", "query=bash"]) == EXIT_OK
+    assert capsys.readouterr().out == ""

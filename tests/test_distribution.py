@@ -1,0 +1,41 @@
+"""What the wheel holds, by the build configuration in pyproject.toml."""
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+WHEEL = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+
+
+def in_the_wheel() -> set[str]:
+    """Paths in the wheel: the files of its packages, and those that are included under another name."""
+    found = {str(path.relative_to(ROOT)) for package in WHEEL["packages"] for path in (ROOT / package).rglob("*")}
+    for source, target in WHEEL["force-include"].items():
+        found |= {str(Path(target) / path.relative_to(ROOT / source)) for path in (ROOT / source).rglob("*")}
+    return found
+
+
+def test_the_wheel_has_the_library_its_data_and_the_grids():
+    found = in_the_wheel()
+    for path in ("profiler/py.typed", "profiler/console.py", "profiler/published/measurements.csv"):
+        assert path in found
+    grids = [path.name for path in (ROOT / "sweeps" / "grid").glob("*.yaml")]
+    assert "lora_vs_full.yaml" in grids
+    assert {f"profiler/sweeps/grid/{name}" for name in grids} | {"profiler/sweeps/config.yaml"} <= found
+
+
+def test_the_wheel_has_neither_tests_nor_tools_of_maintenance():
+    assert set(WHEEL) == {"packages", "force-include"}  # what else hatchling is told may add files
+    assert WHEEL["packages"] == ["profiler"]
+    assert {path.partition("/")[0] for path in in_the_wheel()} == {"profiler"}
+    assert not [path for path in in_the_wheel() if re.search(r"(^|/)(tests?|maintenance)(/|$)|/test_", path)]
+
+
+def test_what_the_project_says_of_itself_is_true():
+    minimum = PROJECT["requires-python"].removeprefix(">=")
+    assert f"Programming Language :: Python :: {minimum}" in PROJECT["classifiers"]
+    assert PYPROJECT["tool"]["ruff"]["target-version"] == f"py{minimum.replace('.', '')}"
+    assert "Apache License" in (ROOT / PROJECT["license-files"][0]).read_text()
