@@ -1,4 +1,4 @@
-"""What stays from instant to instant: models, optimizer state, inputs, the libraries' workspaces."""
+"""Persistent memory, present at every instant: models, optimizer state, inputs, the workspaces of the libraries."""
 
 from profiler.analytical.formulas.quantities import Coded, Count, both, looked_up, where, whole_units
 from profiler.analytical.formulas.rounding import Block, block_of, exact
@@ -43,7 +43,9 @@ def _workspace(gpu: str | None) -> int:
 
 
 def input_bytes(spec: TrialKeys) -> Count:
-    """Ids and masks of a generation batch as int64, twice (whole, and shuffled or joined), and float32 scores.
+    """Return the bytes of the inputs of a generation batch.
+
+    Ids and masks as int64, twice (whole, and shuffled or joined), and float32 log-probabilities of a reference.
 
     By hand, 16 rows of 256 + 786 without reference: 16 x 1,042 x 8 x 4 = 533,504 B.
     """
@@ -55,7 +57,7 @@ def input_bytes(spec: TrialKeys) -> Count:
 
 
 def models(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
-    """Policy, reference and adapters."""
+    """Return the bytes of policy, reference and adapters."""
     return {
         Category.WEIGHTS: weights_bytes(spec, architecture),
         Category.REFERENCE: reference_bytes(spec, architecture),
@@ -64,23 +66,26 @@ def models(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
 
 
 def untied_head_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """The LM head's own matrix while a model is made, before it is tied to the embedding; 0 where it stays untied.
+    """Return the bytes of the LM head's own matrix while the model is built, before it is tied to the embedding.
 
-    By hand, qwen2.5-0.5b in bfloat16: 151,936 x 896 x 2 B = 272,269,312 B. Not for a model loaded from a checkpoint
-    with `low_cpu_mem_usage`, which never fills the head that it ties.
+    0 where it stays untied. By hand, qwen2.5-0.5b in bfloat16: 151,936 x 896 x 2 B = 272,269,312 B. Does not hold for a
+    model that is loaded from a checkpoint with `low_cpu_mem_usage`, which never allocates a head that is tied.
     """
     head = block_of(spec)(architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight)
     return where(architecture.tie_word_embeddings, head, 0)
 
 
 def state_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """The optimizer's state, once there is one."""
+    """Return the bytes of the optimizer's state after the first step."""
     tensors = trained_tensors(spec, architecture)
     return optimizer_state_bytes(spec.optim, tensors, trained_element_bytes(spec), block_of(spec))
 
 
-def standing(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
-    """What is there at every instant once the first optimizer step is done; a single step never sees its own states."""
+def persistent_memory(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
+    """Return the memory that is present at every instant after the first optimizer step.
+
+    A trial of one step ends before its optimizer state is used again, so it has none here.
+    """
     return {
         **models(spec, architecture),
         Category.OPTIMIZER_STATE: where(spec.steps > 1, state_bytes(spec, architecture), 0),
@@ -89,26 +94,33 @@ def standing(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
     }
 
 
-def standing_at_rollout(spec: TrialKeys, held: Bytes) -> Bytes:
-    """What stands while completions are generated and scored, of what `held` says stands after the first step.
+def persistent_at_rollout(spec: TrialKeys, persistent: Bytes) -> Bytes:
+    """Return the persistent memory while completions are generated and scored.
 
-    trl generates once in `steps_per_generation` micro-batches. A trial that is over before it generates again has no
-    optimizer state in its only rollout, and no backward has made the second thread's workspace yet. By hand, 2 steps of
-    1 micro-batch and 2 micro-batches a generation: one rollout, so neither.
+    trl generates once per `steps_per_generation` micro-batches. A trial that ends before its second generation has no
+    optimizer state in its only rollout, and no backward has allocated the workspace of the second thread yet. By hand,
+    2 steps of 1 micro-batch and 2 micro-batches per generation: one rollout, so neither.
+
+    Args:
+        spec: The trial.
+        persistent: The memory that is present after the first optimizer step.
     """
     accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
     micro_batches = spec.steps * accumulation
     after_a_step = generation * whole_units(accumulation, generation)
-    workspace = held[Category.WORKSPACE]
+    workspace = persistent[Category.WORKSPACE]
     return {
-        **held,
-        Category.OPTIMIZER_STATE: where(after_a_step < micro_batches, held[Category.OPTIMIZER_STATE], 0),
+        **persistent,
+        Category.OPTIMIZER_STATE: where(after_a_step < micro_batches, persistent[Category.OPTIMIZER_STATE], 0),
         Category.WORKSPACE: where(generation < micro_batches, workspace, workspace // 2),
     }
 
 
 def unfinished_gradient_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Gradients that a rollout finds: those of an accumulation that is not finished, where trl generates within one."""
+    """Return the bytes of gradients during a rollout.
+
+    There are some where trl generates in the middle of an accumulation: those of its earlier micro-batches.
+    """
     accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
     unfinished = both(generation % accumulation != 0, generation < spec.steps * accumulation)
     return where(unfinished, gradient_bytes(spec, architecture), 0)
