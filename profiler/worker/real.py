@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
+from profiler.domain.context import cuda_context_bytes
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Outcome, PhasePeak, Status
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.measurement.pynvml_driver import PynvmlDriver
 from profiler.measurement.torch_cuda import TorchCuda
-from profiler.simulation.cuda.libraries import cuda_context_bytes
 from profiler.training.job import build_trainer
 from profiler.training.placement import RealDevice
 from profiler.training.sizes import parameter_counts

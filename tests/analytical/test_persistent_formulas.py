@@ -28,11 +28,11 @@ from profiler.analytical.optimizers.optimizer_state import (
     paged_adamw_8bit_state_bytes,
 )
 from profiler.analytical.timeline.persistent import (
-    cublas_workspace_bytes,
     persistent_at_rollout,
     persistent_memory,
     unfinished_gradient_bytes,
     untied_head_bytes,
+    workspace_bytes,
 )
 from profiler.domain.memory import Category
 from profiler.domain.optimizers import Optimizer
@@ -157,8 +157,8 @@ def test_copies_of_float16_weights_are_not_cached(half_billion):
 
 
 def test_workspaces_by_card():
-    assert cublas_workspace_bytes("h100-80gb") == cublas_workspace_bytes("b200-180gb") == 67_108_864
-    assert cublas_workspace_bytes("a100-80gb") == 2 * 8_519_680
+    assert workspace_bytes("h100-80gb") == workspace_bytes(None) == 67_108_864
+    assert workspace_bytes("a100-80gb") == 2 * 8_519_680
 
 
 def test_a_head_is_made_before_it_is_tied(half_billion):

@@ -10,8 +10,6 @@ from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.trial import Attention, TrialSpec
 
-_FLASH_COMPUTE_CAPABILITY = (8, 0)
-
 
 class Fit(StrEnum):
     """The memory of a trial compared with that of a card."""
@@ -56,7 +54,7 @@ def card_verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu) -> CardV
     reserved = found.peak_reserved_bytes or found.peak_allocated_bytes
     context = cuda_context_bytes(gpu.compute_capability)
     flash = spec.attn_implementation is Attention.FLASH_ATTENTION_2
-    if flash and gpu.compute_capability < _FLASH_COMPUTE_CAPABILITY:
+    if flash and not gpu.chip.has_flash_attention:
         fit = Fit.NO_KERNEL
     elif reserved + context <= gpu.memory_bytes:
         fit = Fit.FITS

@@ -25,7 +25,6 @@ from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import Attention, Dtype
 
-_AMPERE = (8, 0)
 _MASKED_BYTES = 1
 """`_safe_softmax` compares every score with minus infinity."""
 
@@ -47,15 +46,15 @@ def makes_scores(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, a
     """
     if spec.attn_implementation is not Attention.SDPA:
         return spec.attn_implementation is Attention.EAGER
-    old = holds(spec.gpu, _is_older_than_ampere)
+    old = holds(spec.gpu, _has_no_flash_attention)
     no_flash = either(computed_bytes(spec, autocast=autocast) >= FLOAT32_BYTES, old)
     no_efficient = both(_shares_keys(architecture), negated(batch.has_mask))
     return either(both(no_flash, no_efficient), both(old, computes_in_bfloat16(spec, autocast=autocast)))
 
 
-def _is_older_than_ampere(gpu: str | None) -> bool:
+def _has_no_flash_attention(gpu: str | None) -> bool:
     card = KNOWN_GPUS.get(gpu or "")
-    return card is not None and card.compute_capability < _AMPERE
+    return card is not None and not card.chip.has_flash_attention
 
 
 def _shares_keys(architecture: DecoderShape) -> Flag:

@@ -14,32 +14,27 @@ from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.formulas.weights import adapter_bytes, reference_bytes, weights_bytes
 from profiler.analytical.optimizers.optimizer_state import optimizer_state_bytes
 from profiler.analytical.timeline.instants import Bytes
+from profiler.domain.cublas import cublas_workspace_bytes
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category
-from profiler.domain.units import MIB
 
 _HOPPER = (9, 0)
-_BLACKWELL_MAJORS = (10, 11, 12)
+_WORKSPACE_THREADS = 2
 
 
-def cublas_workspace_bytes(gpu: str | Coded[str | None] | None, block: Block = exact) -> Count:
-    """One cuBLAS workspace each for the thread that runs forward and the one that runs backward.
+def workspace_bytes(gpu: str | Coded[str | None] | None, block: Block = exact) -> Count:
+    """Return the bytes of the cuBLAS workspaces of two threads, that of forward and that of backward.
 
-    32 MiB on Hopper and, since torch 2.12, on Blackwell; 8,519,680 B elsewhere. Where the card is not named, Hopper is
-    assumed. Not for torch 2.14 and later, which takes and gives it back at each call.
+    Without the name of a card, Hopper is assumed. By hand, an H100: 2 x 33,554,432 = 67,108,864 B.
 
-    By hand, an H100: 2 x 33,554,432 = 67,108,864 B.
-
-    Source: `getChosenWorkspaceSize` in `aten/src/ATen/cuda/CublasHandlePool.cpp`, torch up to 2.13.
+    Source: `profiler.domain.cublas`.
     """
-    return 2 * block(looked_up(gpu, _workspace))
+    return _WORKSPACE_THREADS * block(looked_up(gpu, _one_workspace_bytes))
 
 
-def _workspace(gpu: str | None) -> int:
+def _one_workspace_bytes(gpu: str | None) -> int:
     card = KNOWN_GPUS.get(gpu or "")
-    capability = card.compute_capability if card else _HOPPER
-    large = capability == _HOPPER or capability[0] in _BLACKWELL_MAJORS
-    return 32 * MIB if large else 8_519_680
+    return cublas_workspace_bytes(card.compute_capability if card else _HOPPER)
 
 
 def input_bytes(spec: TrialKeys) -> Count:
@@ -90,7 +85,7 @@ def persistent_memory(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
         **models(spec, architecture),
         Category.OPTIMIZER_STATE: where(spec.steps > 1, state_bytes(spec, architecture), 0),
         Category.INPUTS: input_bytes(spec),
-        Category.WORKSPACE: cublas_workspace_bytes(spec.gpu, block_of(spec)),
+        Category.WORKSPACE: workspace_bytes(spec.gpu, block_of(spec)),
     }
 
 
@@ -112,7 +107,7 @@ def persistent_at_rollout(spec: TrialKeys, persistent: Bytes) -> Bytes:
     return {
         **persistent,
         Category.OPTIMIZER_STATE: where(after_a_step < micro_batches, persistent[Category.OPTIMIZER_STATE], 0),
-        Category.WORKSPACE: where(generation < micro_batches, workspace, workspace // 2),
+        Category.WORKSPACE: where(generation < micro_batches, workspace, workspace // _WORKSPACE_THREADS),
     }
 
 
