@@ -11,7 +11,7 @@ _SAME_CARD_RATIO = 0.02
 _FLASH_ATTENTION_SINCE = (8, 0)
 """The lowest compute capability with FlashAttention kernels, in torch and in flash-attn 2.
 
-Sources: `check_flash_attention_hardware_support` in `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`; the README of
+Sources: `check_flash_attention_hardware_support` in `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`; README of
 flash-attn.
 """
 

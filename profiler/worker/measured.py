@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from profiler.domain.memory import Phase
-from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import Outcome, OutOfMemory, Sample, Status
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import MIB
@@ -180,7 +179,7 @@ class _MeasuredTrial:
         inactive = self._cuda.peak_inactive_split_bytes()
         self._borders.peak_inactive_split_bytes = max(self._borders.peak_inactive_split_bytes, inactive)
         # Paged optimizer states lie in memory that neither torch nor its peak counts: nothing can be told apart.
-        if self._before_bytes is None or self._task.spec.optim is Optimizer.PAGED_ADAMW_8BIT:
+        if self._before_bytes is None or self._task.spec.optim.traits.is_paged:
             return None
         used = self._cuda.total_bytes() - self._cuda.free_bytes()
         context = max(0, used - self._cuda.reserved_bytes() - self._before_bytes)
@@ -316,7 +315,7 @@ class _MeasuredTrial:
         missing = dict(probe.missing)
         if self._before_bytes is None:
             missing["context"] = "what others had on the GPU before the trial is not known"
-        elif self._task.spec.optim is Optimizer.PAGED_ADAMW_8BIT:
+        elif self._task.spec.optim.traits.is_paged:
             missing["context"] = "paged optimizer states lie in memory that is counted neither as torch's nor as CUDA's"
         return "; ".join(f"{figure}: {reason}" for figure, reason in missing.items())
 

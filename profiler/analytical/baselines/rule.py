@@ -5,14 +5,13 @@ from profiler.analytical.formulas.quantities import Count, looked_up, where
 from profiler.analytical.formulas.trained import trainable_parameter_count
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.formulas.weights import keeps_reference_model
-from profiler.domain.optimizers import Optimizer
+from profiler.domain.optimizers import Optimizer, State
 
 _PARAMETER_BYTES = 2
 _REFERENCE_BYTES = 2
 _GRADIENT_BYTES = 2
 _OPTIMIZER_BYTES = 8
 _8BIT_OPTIMIZER_BYTES = 4
-_IN_8BIT = (Optimizer.ADAMW_8BIT, Optimizer.PAGED_ADAMW_8BIT)
 
 
 def rule_of_thumb(spec: TrialKeys, architecture: DecoderShape) -> Count:
@@ -28,5 +27,9 @@ def rule_of_thumb(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """
     parameters, trained = parameter_count(architecture), trainable_parameter_count(spec, architecture)
     reference = where(keeps_reference_model(spec), _REFERENCE_BYTES, 0)
-    optimizer = looked_up(spec.optim, lambda optim: _8BIT_OPTIMIZER_BYTES if optim in _IN_8BIT else _OPTIMIZER_BYTES)
+    optimizer = looked_up(spec.optim, _optimizer_bytes)
     return parameters * (_PARAMETER_BYTES + reference) + trained * (_GRADIENT_BYTES + optimizer)
+
+
+def _optimizer_bytes(optim: Optimizer) -> int:
+    return _8BIT_OPTIMIZER_BYTES if optim.traits.state is State.EIGHT_BIT_STATES else _OPTIMIZER_BYTES

@@ -15,25 +15,11 @@ from profiler.analytical.formulas.trained import (
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.domain.architecture import Architecture
 from profiler.domain.memory import Category
-from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import Logprobs, TrialSpec, Tuning
 
 LONGEST = 50
 """Most characters of a short form."""
 
-_STATES: Mapping[Optimizer, str] = {
-    Optimizer.ADAMW_TORCH_FUSED: "{n} x 2 x {e} B, and 4 B a tensor",
-    Optimizer.ADAMW_TORCH: "{n} x 2 x {e} B",
-    Optimizer.ADAMW_8BIT: "{n} x 2 x 1 B; embeddings and small: 2 x 4 B",
-    Optimizer.PAGED_ADAMW_8BIT: "scales and small tensors; states are paged out",
-    Optimizer.ADAFACTOR: "(rows + columns) of each matrix x 4 B",
-    Optimizer.SGD: "none",
-}
-
-_STEP_SCRATCH: Mapping[Optimizer, str] = {
-    Optimizer.ADAMW_TORCH: "cuBLAS, and a square root of every matrix",
-    Optimizer.ADAFACTOR: "cuBLAS, and float32 copies of the largest",
-}
 
 _GRADIENTS: Mapping[InstantName, str] = {
     InstantName.BACKWARD_HEAD: "{all} + head in float32 and {e} B",
@@ -120,7 +106,7 @@ def _gradients(spec: TrialSpec, architecture: Architecture, name: InstantName) -
 
 def _states(spec: TrialSpec, architecture: Architecture) -> str:
     count = _count(trainable_parameter_count(spec, architecture))
-    return _STATES[spec.optim].format(n=count, e=trained_element_bytes(spec))
+    return spec.optim.traits.state_text.format(n=count, e=trained_element_bytes(spec))
 
 
 def _activations(spec: TrialSpec, architecture: Architecture, name: InstantName) -> str:
@@ -161,4 +147,5 @@ def _inputs(spec: TrialSpec) -> str:
 def _workspace(spec: TrialSpec, name: InstantName) -> str:
     if name is InstantName.LOADED:
         return "the LM head, before it is tied"
-    return _STEP_SCRATCH.get(spec.optim, "cuBLAS, 2 threads") if name is InstantName.STEP else "cuBLAS, 2 threads"
+    scratch = spec.optim.traits.scratch_text if name is InstantName.STEP else ""
+    return f"cuBLAS, and {scratch}" if scratch else "cuBLAS, 2 threads"
