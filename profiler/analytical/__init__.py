@@ -1,4 +1,4 @@
-"""The closed-form estimate: one formula a function, whole bytes, nothing fitted, nothing simulated."""
+"""The closed-form estimate: one formula per function, whole bytes, nothing fitted, nothing simulated."""
 
 from profiler.analytical.baselines.rule import rule_of_thumb
 from profiler.analytical.estimate import estimate

@@ -1,4 +1,4 @@
-"""Many trials at once, as columns: each key with its values and which of them each trial has."""
+"""A table of trials as columns: per key its values, and per trial the index of its value."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ class TrialTable:
     """Trials as columns."""
 
     keys: Mapping[str, Coded[Any]]
-    """One column for each key of `TrialSpec`."""
+    """One column per key of `TrialSpec`."""
     architectures: Mapping[str, Architecture]
-    """The shape of every model that the column `model` names."""
+    """The architecture of each model in the column `model`."""
     rows: int
 
 
 def table_of(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> TrialTable:
-    """`specs` as columns, in order."""
+    """Return `specs` as columns, in order."""
     columns = {key: _coded([getattr(spec, key) for spec in specs]) for key in SPEC_KEYS}
     return TrialTable(keys=columns, architectures=architectures, rows=len(specs))
 
@@ -32,17 +32,17 @@ def table_of(specs: Sequence[TrialSpec], architectures: Mapping[str, Architectur
 def product_table(
     base: TrialSpec, axes: Mapping[str, Sequence[object]], architectures: Mapping[str, Architecture]
 ) -> TrialTable:
-    """Every combination of `axes` over `base`, the first axis turning slowest; no specification is made for any.
+    """Return all combinations of the values of `axes`, the other keys as in `base`; the first axis varies slowest.
 
-    Values are taken as they are: what `profiler.config` would refuse or normalise is not seen here.
+    No specification is built per row, and values are not checked or normalised as `profiler.config` does.
     """
     shape = tuple(len(values) for values in axes.values())
     rows = int(np.prod(shape, dtype=np.int64))
-    turned = np.indices(shape, dtype=np.int32).reshape(len(shape), rows)
+    indices = np.indices(shape, dtype=np.int32).reshape(len(shape), rows)
     columns: dict[str, Coded[Any]] = {}
     for key in SPEC_KEYS:
         if key in axes:
-            columns[key] = Coded(values=tuple(axes[key]), codes=turned[list(axes).index(key)])
+            columns[key] = Coded(values=tuple(axes[key]), codes=indices[list(axes).index(key)])
         else:
             columns[key] = Coded(values=(getattr(base, key),), codes=np.zeros(rows, dtype=np.int32))
     return TrialTable(keys=columns, architectures=architectures, rows=rows)

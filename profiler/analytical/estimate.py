@@ -1,9 +1,9 @@
-"""From a specification to its estimate: the largest of all instants."""
+"""The estimate of one trial: the largest of its instants."""
 
 from profiler.analytical.baselines.rule import rule_of_thumb
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.timeline.instants import Instant
-from profiler.analytical.timeline.persistent import standing, standing_at_rollout
+from profiler.analytical.timeline.persistent import persistent_at_rollout, persistent_memory
 from profiler.analytical.timeline.reserved import peak_reserved_bytes
 from profiler.analytical.timeline.step_instants import (
     load_instants,
@@ -20,24 +20,24 @@ from profiler.domain.outcome import CategoryShare, Estimate
 from profiler.domain.trial import TrialSpec
 
 
-def instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
-    """Every moment that is considered, in the order of a step."""
-    held = standing(spec, architecture)
-    at_rollout = standing_at_rollout(spec, held)
+def trial_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
+    """Return the instants of a trial, in the order of a step."""
+    persistent = persistent_memory(spec, architecture)
+    at_rollout = persistent_at_rollout(spec, persistent)
     return (
         *load_instants(spec, architecture),
         *rollout_instants(spec, architecture, at_rollout),
         *score_instants(spec, architecture, at_rollout),
         reward_instant(spec, architecture, at_rollout),
-        *training_instants(spec, architecture, held),
-        optimizer_instant(spec, architecture, held),
+        *training_instants(spec, architecture, persistent),
+        optimizer_instant(spec, architecture, persistent),
     )
 
 
 def phase_instants(spec: TrialSpec, architecture: Architecture) -> dict[Phase, Instant]:
-    """The largest instant of each phase that the trial has, in the order of a step."""
+    """Return the largest instant of each phase of the trial, in the order of a step."""
     found: dict[Phase, Instant] = {}
-    for instant in instants(spec, architecture):
+    for instant in trial_instants(spec, architecture):
         best = found.get(instant.phase)
         if best is None or instant.total_bytes > best.total_bytes:
             found[instant.phase] = instant
@@ -45,22 +45,22 @@ def phase_instants(spec: TrialSpec, architecture: Architecture) -> dict[Phase, I
 
 
 def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
-    """The peaks of allocated and reserved memory by closed form, with what the first consists of.
+    """Return the peaks of allocated and reserved memory, and the categories of the first.
 
-    It holds for dense decoders of the Llama kind with gated MLPs, on one GPU, rolled out by transformers' `generate`.
-    Left out: rounding to multiples of 512 bytes and remainders that the allocator does not split off, by which a card's
-    own counter is 0.2 to 3 % higher (`roundup_power2_divisions` is not left out); the context; and scratch inside
-    kernels other than cuBLAS and attention by products.
+    Holds for dense decoders like Llama with gated MLPs, on one GPU, with rollouts by transformers' `generate`. Left
+    out: rounding to multiples of 512 bytes and remainders that the allocator does not split off, by which the counter
+    of a card is 0.2 to 3 % higher (`roundup_power2_divisions` is not left out); the CUDA context; and scratch of
+    kernels other than cuBLAS and attention by matrix products.
 
     Raises:
-        UsageError: The model is a mixture of experts, for which there is no closed form.
+        UsageError: If the model is a mixture of experts, for which there is no closed form.
     """
     refuse_experts(architecture)
-    moments = instants(spec, architecture)
-    peak = max(moments, key=lambda instant: int(instant.total_bytes))
+    instants = trial_instants(spec, architecture)
+    peak = max(instants, key=lambda instant: int(instant.total_bytes))
     return Estimate(
         peak_allocated_bytes=int(peak.total_bytes),
-        peak_reserved_bytes=int(peak_reserved_bytes(spec, architecture, moments)),
+        peak_reserved_bytes=int(peak_reserved_bytes(spec, architecture, instants)),
         peak_rule_bytes=int(rule_of_thumb(spec, architecture)),
         peak_phase=peak.phase,
         breakdown=tuple(
@@ -72,7 +72,7 @@ def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
 
 
 def refuse_experts(architecture: Architecture) -> None:
-    """Raise what `estimate` raises where there is no closed form."""
+    """Raise the error of `estimate` if there is no closed form for the model."""
     if architecture.num_experts <= 1:
         return
     raise UsageError(

@@ -1,7 +1,7 @@
-"""The estimate of a table of trials: the same formulas, over arrays.
+"""Estimates of a table of trials: the same formulas, computed with arrays.
 
-Trials that the same formulas apply to (one tuning, one kind of log-probs, attention and checkpointing, one set of
-modules) are computed together; within such a group every number is an array.
+Trials to which the same formulas apply (same tuning, log-probs, attention, checkpointing and LoRA modules) form a group
+and are computed together. Within a group, numbers are arrays.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiler.analytical.columns import TrialTable
-from profiler.analytical.estimate import instants, refuse_experts
-from profiler.analytical.formulas.quantities import Coded, Count, Truth, larger
+from profiler.analytical.estimate import refuse_experts, trial_instants
+from profiler.analytical.formulas.quantities import Coded, Count, Flag, larger
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.reserved import peak_reserved_bytes
@@ -40,12 +40,12 @@ _SHAPE_NUMBERS = tuple(field.name for field in fields(Architecture) if field.nam
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateTable:
-    """Estimates of a table of trials, in its order; sizes in bytes."""
+    """Estimates of a table of trials, in the order of its rows; sizes in bytes."""
 
     peak_allocated_bytes: NDArray[Any]
     peak_reserved_bytes: NDArray[Any]
     phases: Mapping[Phase, NDArray[Any]]
-    """Allocated at the largest instant of each phase; 0 where a trial has no such phase."""
+    """Allocated memory at the largest instant of each phase; 0 if a trial has no such phase."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class _Trials:
     lengths: Lengths | Coded[Lengths]
     rollout: Rollout | Coded[Rollout]
     alloc_conf: str | Coded[str]
-    bf16: Truth
+    bf16: Flag
     beta: float | NDArray[Any]
     lora_rank: Count | None
     max_prompt_length: Count
@@ -91,29 +91,29 @@ class _Shapes:
     num_key_value_heads: Count
     head_dim: Count
     max_position_embeddings: Count
-    tie_word_embeddings: Truth
-    qkv_bias: Truth
-    qk_norm: Truth
-    has_sdpa: Truth
+    tie_word_embeddings: Flag
+    qkv_bias: Flag
+    qk_norm: Flag
+    has_sdpa: Flag
     num_experts: Count
 
 
 def estimate_table(table: TrialTable) -> EstimateTable:
-    """The estimate of every trial of `table`; each equals what `estimate` says of it alone.
+    """Return the estimate of each trial of `table`, equal to that of `estimate`.
 
     Raises:
-        UsageError: A model is a mixture of experts, for which there is no closed form.
+        UsageError: If a model is a mixture of experts, for which there is no closed form.
     """
     for architecture in table.architectures.values():
         refuse_experts(architecture)
     allocated, reserved = _zeros(table), _zeros(table)
     phases = {phase: _zeros(table) for phase in Phase}
     for rows, trials, shapes in _groups(table):
-        moments = instants(trials, shapes)
-        for phase, peak in _phase_peaks(moments).items():
+        instants = trial_instants(trials, shapes)
+        for phase, peak in _phase_peaks(instants).items():
             phases[phase][rows] = peak
             allocated[rows] = np.maximum(allocated[rows], peak)
-        reserved[rows] = peak_reserved_bytes(trials, shapes, moments)
+        reserved[rows] = peak_reserved_bytes(trials, shapes, instants)
     return EstimateTable(peak_allocated_bytes=allocated, peak_reserved_bytes=reserved, phases=phases)
 
 
@@ -121,28 +121,28 @@ def _zeros(table: TrialTable) -> NDArray[Any]:
     return np.zeros(table.rows, dtype=np.int64)
 
 
-def _phase_peaks(moments: tuple[Instant, ...]) -> dict[Phase, Count]:
+def _phase_peaks(instants: tuple[Instant, ...]) -> dict[Phase, Count]:
     peaks: dict[Phase, Count] = {}
-    for moment in moments:
-        peaks[moment.phase] = larger(peaks.get(moment.phase, 0), moment.total_bytes)
+    for instant in instants:
+        peaks[instant.phase] = larger(peaks.get(instant.phase, 0), instant.total_bytes)
     return peaks
 
 
 def _groups(table: TrialTable) -> Iterator[tuple[NDArray[Any], TrialKeys, DecoderShape]]:
-    """Rows that the same formulas apply to, with their trials and models."""
+    """Yield the rows of each group, with their trials and models."""
     types = _model_types(table)
     number = types.codes.astype(np.int64)
     for key in _ONE_VALUE:
         number = number * len(table.keys[key].values) + table.keys[key].codes
     order = np.argsort(number, kind="stable")
-    borders = np.flatnonzero(np.diff(number[order])) + 1
-    for rows in np.split(order, borders):
+    starts = np.flatnonzero(np.diff(number[order])) + 1
+    for rows in np.split(order, starts):
         if rows.size:
             yield rows, _trials(table, rows), _shapes(table, rows, types.values[types.codes[rows[0]]])
 
 
 def _model_types(table: TrialTable) -> Coded[str]:
-    """The model type of each row: it decides which linear layers there are."""
+    """Return the model type of each row, which decides the linear layers."""
     models = table.keys["model"]
     types = tuple(dict.fromkeys(table.architectures[model].model_type for model in models.values))
     of_model = np.array([types.index(table.architectures[model].model_type) for model in models.values])
@@ -167,14 +167,14 @@ def _shapes(table: TrialTable, rows: NDArray[Any], model_type: str) -> DecoderSh
 
 
 def _present(column: Coded[Any], rows: NDArray[Any]) -> Any:  # noqa: ANN401  whatever the key holds
-    """The column's part for `rows`, with the values that occur there; the value itself where it is the only one."""
+    """Return the part of the column for `rows`, with the values that occur there; a single value as it is."""
     found, codes = np.unique(column.codes[rows], return_inverse=True)
     values = tuple(column.values[code] for code in found)
     return values[0] if len(values) == 1 else Coded(values=values, codes=codes)
 
 
 def _numbers(values: Any, codes: NDArray[Any]) -> Any:  # noqa: ANN401  numbers or truths
-    """The numbers that `codes` stand for; a plain one where all are the same. None, where a key means nothing, is 0."""
+    """Return the numbers of `codes`, as one number if all are equal. None (the key has no meaning) becomes 0."""
     if len(values) == 1 or bool((codes == codes[0]).all()):
         return values[codes[0]]
     return np.array([0 if value is None else value for value in values])[codes]

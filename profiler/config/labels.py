@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.trial import SPEC_KEYS, TrialSpec, Tuning
 
@@ -38,8 +37,8 @@ def relabelled(records: Sequence[TrialRecord]) -> list[TrialRecord]:
 
 def _method(spec: TrialSpec, *, names_8bit: bool) -> str:
     words = [_TUNING_WORDS[spec.tuning]]
-    if names_8bit and spec.optim is Optimizer.ADAMW_8BIT:
-        words.append("8-bit")
+    if names_8bit and spec.optim.traits.label:
+        words.append(spec.optim.traits.label)
     if spec.gradient_checkpointing:
         words.append("checkpointing")
     return " + ".join(words)

@@ -15,9 +15,6 @@ from profiler.domain.trial import ALL_LINEAR, Attention, Backend, Dtype, TrialSp
 
 _ALLOC_CONF = re.compile(r"[a-z_0-9]+:(\[[^\[\]]+\]|[^,:\[\]]+)(,[a-z_0-9]+:(\[[^\[\]]+\]|[^,:\[\]]+))*")
 
-_FLASH_COMPUTE_CAPABILITY = (8, 0)
-"""flash-attn 2's README: Ampere or newer."""
-
 
 class Sound(Protocol):
     """Whether none of some keys was found wrong already."""
@@ -105,7 +102,7 @@ def _flash_attention_runs(spec: TrialSpec, _: Architecture | None) -> Iterator[F
     reason = ""
     if spec.backend is Backend.CPU:
         reason = "needs backend=cuda or backend=simulated, because its kernels are CUDA only"
-    elif spec.backend is Backend.SIMULATED and gpu is not None and gpu.compute_capability < _FLASH_COMPUTE_CAPABILITY:
+    elif spec.backend is Backend.SIMULATED and gpu is not None and not gpu.chip.has_flash_attention:
         reason = f"needs an Ampere card or newer, which {spec.gpu} is not"
     elif spec.dtype is Dtype.FLOAT32 and not spec.bf16:
         reason = "needs 16-bit values, so dtype=bfloat16, dtype=float16 or bf16=true"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from profiler.config.reading import show
 from profiler.config.trl_keys import FREE_KEYS, MODEL_KEYS, NEUTRAL_VALUES, RENAMED, SAME_NAME
 from profiler.domain.errors import Fault, nearest
+from profiler.domain.optimizers import Optimizer
 
 TRL_DEFAULTS: Mapping[str, object] = {
     "per_device_train_batch_size": 8,
@@ -24,7 +25,7 @@ TRL_DEFAULTS: Mapping[str, object] = {
 }
 """`GRPOConfig`'s and `ModelConfig`'s of trl 1.16; a prompt's length is the data's affair and stays the profiler's."""
 
-_OPTIM_ALIASES = {"adamw_bnb_8bit": "adamw_8bit"}
+_OPTIM_ALIASES = {name: optim.value for optim in Optimizer for name in optim.traits.other_names}
 
 _DTYPE_ALIASES = {"auto": "bfloat16", "torch.bfloat16": "bfloat16", "torch.float16": "float16"}
 """``auto`` is the checkpoint's own type, which is bfloat16 for the models that are published today."""

@@ -1,4 +1,4 @@
-"""The CUDA context: what a process takes on a card beside its tensors."""
+"""The CUDA context: memory of a process on a card in addition to its tensors."""
 
 from profiler.domain.units import MIB
 
@@ -6,10 +6,11 @@ _CONTEXT_MIB = {(7, 5): 135, (8, 0): 501, (8, 6): 257, (8, 9): 484, (9, 0): 676,
 
 
 def cuda_context_bytes(compute_capability: tuple[int, int]) -> int:
-    """ASSUMED bytes of the CUDA context with the kernels that a process has loaded: no tensor, not in the allocator.
+    """Return the ASSUMED bytes of the CUDA context, including the kernels that a process has loaded.
 
-    torch's out-of-memory messages say what a process has in use, what is allocated and what is reserved beside it; the
-    rest is this. One message a card, of processes that were at work (kernels are loaded at their first use):
+    torch's out-of-memory messages state the memory of the process in use, the allocated memory, and the reserved but
+    unallocated memory; the rest is the context. One message per card, from processes during training or inference
+    (kernels are loaded at their first use):
 
     | capability | in use - allocated - reserved | where |
     |---|---|---|
@@ -20,9 +21,10 @@ def cuda_context_bytes(compute_capability: tuple[int, int]) -> int:
     | 9.0 | 91.91 GiB - 86.10 GiB - 5.15 GiB, H100 NVL | ali-vilab/VACE#56 |
     | 12.0 | 31.34 GiB - 30.74 GiB - 19.41 MiB, RTX 5090 | Wan-Video/Wan2.1#465 |
 
-    Rounded as the messages are, to 0.01 GiB or worse; 8.9 is between its two. For 10.0 there was none: Hopper's. Other
-    messages of the same cards differ by 0.1 to 0.3 GiB, by driver, libraries and torch, so this is never to be shown as
-    more than an assumption. An unknown capability is taken for the nearest lower one that is listed.
+    The messages are rounded to 0.01 GiB or worse. The value of 8.9 is between its two messages. For 10.0 there was no
+    message, so it has the value of 9.0. Other messages of the same cards differ by 0.1 to 0.3 GiB, by driver, libraries
+    and torch, so this value must be shown as an assumption. An unknown capability has the value of the nearest lower
+    one.
     """
     known = [capability for capability in _CONTEXT_MIB if capability <= compute_capability] or [min(_CONTEXT_MIB)]
     return _CONTEXT_MIB[max(known)] * MIB

@@ -1,4 +1,4 @@
-"""Graphics cards that a simulation can pretend to have, and that a bigger card can be capped to."""
+"""Graphics cards that can be simulated, and to which a larger card can be limited."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,26 +6,32 @@ from dataclasses import dataclass
 from profiler.domain.units import MIB
 
 _SAME_CARD_RATIO = 0.02
-"""79.1 to 79.3 GiB are seen of an H100 80GB; NVML's total, which torch does not see all of, is up to 1.7 % larger."""
+"""An H100 80GB reports 79.1 to 79.3 GiB. The total of NVML, part of which torch cannot use, is up to 1.7 % larger."""
 
+_FLASH_ATTENTION_SINCE = (8, 0)
+"""The lowest compute capability with FlashAttention kernels, in torch and in flash-attn 2.
+
+Sources: `check_flash_attention_hardware_support` in `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`; README of
+flash-attn.
+"""
 
 _THREADS_PER_MULTIPROCESSOR = {7: {5: 1024}, 8: {0: 2048, 6: 1536, 9: 1536}, 9: {0: 2048}, 10: {0: 2048}, 12: {0: 1536}}
-"""By compute capability: maximum resident threads. Source: CUDA C++ Programming Guide, table of technical
+"""By compute capability, major and minor: most resident threads. Source: CUDA C++ Programming Guide, table of technical
 specifications per compute capability."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """What of a card decides which kernels run and how much scratch they take."""
+    """The properties of a card that decide which kernels run and how much scratch they need."""
 
     compute_capability: tuple[int, int]
     """(major, minor)."""
     multiprocessors: int
-    """Streaming multiprocessors that are enabled."""
+    """Enabled streaming multiprocessors."""
 
     @property
     def threads_per_multiprocessor(self) -> int:
-        """The most that run on one at a time; those of the nearest lower capability that is known."""
+        """Most resident threads of one multiprocessor; for an unknown capability those of the nearest lower one."""
         known = [
             ((major, minor), threads)
             for major, minors in _THREADS_PER_MULTIPROCESSOR.items()
@@ -34,21 +40,25 @@ class Chip:
         ]
         return max(known)[1] if known else 1024
 
+    @property
+    def has_flash_attention(self) -> bool:
+        """Whether FlashAttention kernels run on the card."""
+        return self.compute_capability >= _FLASH_ATTENTION_SINCE
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One card as torch sees it."""
+    """One card."""
 
     name: str
-    """Our name for it, as in `gpu=h100-80gb`."""
+    """Our name, as in `gpu=h100-80gb`."""
     title: str
-    """The maker's name."""
+    """The vendor's name."""
     memory_bytes: int
-    """What `torch.cuda.get_device_properties(0).total_memory` reports: less than the number on the box."""
+    """`torch.cuda.get_device_properties(0).total_memory`, which is less than the advertised capacity."""
     chip: Chip
-    """Decides which kernels run, and what they take."""
     source: str
-    """Where `memory_bytes` comes from."""
+    """Source of `memory_bytes`."""
 
     @property
     def compute_capability(self) -> tuple[int, int]:
@@ -56,23 +66,23 @@ class Gpu:
         return self.chip.compute_capability
 
     def is_called(self, title: str, memory_bytes: int) -> bool:
-        """Whether a real card of this name and memory is this one; drivers differ by up to 1 % in what they report."""
+        """Return whether a real card with this name and memory is this card; drivers report up to 1 % more or less."""
         return title == self.title and abs(memory_bytes - self.memory_bytes) <= _SAME_CARD_RATIO * self.memory_bytes
 
     @property
     def kernel_family(self) -> int:
-        """Cards of one family mostly choose the same attention kernels, so that one simulated run may serve them all.
+        """The family of cards that mostly choose the same attention kernels, so that one simulated run may serve all.
 
-        The generation that began it: 9 and 10 ask cuDNN first, 8 and 12 take flash or memory-efficient attention, 7
-        has no flash. What workspaces differ within a family the run keeps for each card. A card that would choose
-        otherwise, as 10 does for head sizes above 128, gets a run of its own.
+        Named by its first generation: 9 and 10 ask cuDNN first, 8 and 12 use flash or memory-efficient attention, 7 has
+        no flash attention. The run records the workspaces of each card of its family. A card that would choose another
+        kernel, as 10 does for head sizes above 128, gets a run of its own.
         """
         major = self.compute_capability[0]
         return 9 if major in (9, 10) else min(major, 8)
 
 
 def _card(name: str, title: str, memory_mib: int, chip: tuple[tuple[int, int], int], source: str) -> Gpu:
-    """`chip`: compute capability and multiprocessors, the latter from the maker's data sheet of the card."""
+    """Return a card. `chip`: compute capability, and multiprocessors from the vendor's data sheet."""
     capability, multiprocessors = chip
     return Gpu(
         name=name,
@@ -109,4 +119,4 @@ _CARDS = (
 )
 
 KNOWN_GPUS: Mapping[str, Gpu] = {card.name: card for card in _CARDS}
-"""By our name. The figures are rounded as torch prints them (0.01 GiB) and differ a little by driver."""
+"""By our name. Capacities are rounded to 0.01 GiB, as torch prints them, and differ slightly by driver."""

@@ -20,7 +20,7 @@ def estimate_json(explained: ExplainedEstimate) -> str:
         "phases": [
             {
                 "phase": phase.phase.value,
-                "moment": phase.moment.value,
+                "moment": phase.instant.value,
                 "peak_allocated_bytes": phase.peak_allocated_bytes,
                 "categories": [
                     {"category": share.category.value, "bytes": share.size_bytes, "formula": share.short_form}

@@ -46,7 +46,7 @@ def _phase_lines(phase: ExplainedPhase, *, is_peak: bool) -> list[str]:
     name = phase.phase.value.ljust(_NAME_WIDTH)
     number = gib_number(phase.peak_allocated_bytes).rjust(_NUMBER_WIDTH)
     mark = "  <- the peak" if is_peak else ""
-    lines = [f"{name}{number}  {phase.moment.value}{mark}"]
+    lines = [f"{name}{number}  {phase.instant.value}{mark}"]
     for share in phase.shares:
         title = f"  {CATEGORY_TITLES[share.category]}".ljust(_NAME_WIDTH)
         lines.append(f"{title}{gib_number(share.size_bytes).rjust(_NUMBER_WIDTH)}  {share.short_form}".rstrip())

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from profiler.domain.memory import Phase
-from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import (
     CardFacts,
     MeasuredDetails,
@@ -184,7 +183,7 @@ class _MeasuredTrial:
         inactive = self._cuda.peak_inactive_split_bytes()
         self._changes.peak_inactive_split_bytes = max(self._changes.peak_inactive_split_bytes, inactive)
         # Neither torch nor its peak counts paged optimizer states: they cannot be separated from the context.
-        if self._before_bytes is None or self._task.spec.optim is Optimizer.PAGED_ADAMW_8BIT:
+        if self._before_bytes is None or self._task.spec.optim.traits.is_paged:
             return None
         used = self._cuda.total_bytes() - self._cuda.free_bytes()
         context = max(0, used - self._cuda.reserved_bytes() - self._before_bytes)
@@ -333,7 +332,7 @@ class _MeasuredTrial:
         missing = dict(probe.missing)
         if self._before_bytes is None:
             missing["context"] = "memory of other programs before the trial is unknown"
-        elif self._task.spec.optim is Optimizer.PAGED_ADAMW_8BIT:
+        elif self._task.spec.optim.traits.is_paged:
             missing["context"] = "paged optimizer states are counted neither as torch's memory nor as CUDA's"
         return "; ".join(f"{figure}: {reason}" for figure, reason in missing.items())
 

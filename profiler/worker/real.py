@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
+from profiler.domain.context import cuda_context_bytes
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Outcome, Peaks, PhasePeak, Status, Verdict, Work
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.measurement.pynvml_driver import PynvmlDriver
 from profiler.measurement.torch_cuda import TorchCuda
-from profiler.simulation.cuda.libraries import cuda_context_bytes
 from profiler.training.phases import TrainingObserver
 from profiler.training.run import run_training
 from profiler.training.session import PlainSession

@@ -9,6 +9,7 @@ from profiler.allocator import AllocatorConfig, CardReplay, Trace, parse_alloc_c
 from profiler.allocator.largest import largest_groups
 from profiler.allocator.snapshot import memory_snapshot
 from profiler.allocator.step_shape import step_shape
+from profiler.domain.context import cuda_context_bytes
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import KNOWN_GPUS, Chip, Gpu
 from profiler.domain.memory import Category, Phase
@@ -28,7 +29,6 @@ from profiler.domain.outcome import (
 )
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import gib_text
-from profiler.simulation.cuda.libraries import cuda_context_bytes
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.run import run_training
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from trial_strategies import ADAPTED, architecture, specs
 
 from profiler.analytical import estimate, rule_of_thumb
-from profiler.analytical.estimate import instants, phase_instants
-from profiler.analytical.timeline.instants import Moment
+from profiler.analytical.estimate import phase_instants, trial_instants
+from profiler.analytical.timeline.instants import InstantName
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.optimizers import Optimizer
@@ -28,12 +28,12 @@ def _backward(spec):
 @given(specs())
 def test_the_breakdown_sums_to_the_peak_which_is_the_largest_instant(spec):
     result = estimate(spec, architecture(spec.model))
-    moments = instants(spec, architecture(spec.model))
+    found = trial_instants(spec, architecture(spec.model))
 
     assert sum(share.size_bytes for share in result.breakdown) == result.peak_allocated_bytes
-    assert result.peak_allocated_bytes == max(moment.total_bytes for moment in moments)
-    assert result.peak_phase in {moment.phase for moment in moments}
-    assert all(size >= 0 for moment in moments for size in moment.sizes.values())
+    assert result.peak_allocated_bytes == max(instant.total_bytes for instant in found)
+    assert result.peak_phase in {instant.phase for instant in found}
+    assert all(size >= 0 for instant in found for size in instant.sizes.values())
     assert Category.OTHER not in {share.category for share in result.breakdown}
 
 
@@ -92,7 +92,7 @@ def test_a_mixture_of_experts_is_not_estimated():
 
 
 def test_a_tied_gradient_is_there_twice_at_the_end_of_backward_and_no_third_time(half_billion):
-    last = [moment for moment in instants(_BASE, half_billion) if moment.moment is Moment.BACKWARD_END][-1]
+    last = [instant for instant in trial_instants(_BASE, half_billion) if instant.name is InstantName.BACKWARD_END][-1]
     embedding = 151_936 * 896 * 2
 
     assert last.sizes[Category.GRADIENTS] == 988_065_536 + 2 * embedding
@@ -103,7 +103,7 @@ def test_with_full_log_probabilities_the_sum_of_a_tied_gradient_is_a_third(half_
     embedding = 151_936 * 896
 
     def gradients(spec: TrialSpec) -> object:
-        return [each for each in instants(spec, half_billion) if each.moment is Moment.BACKWARD_END][-1].sizes[
+        return [each for each in trial_instants(spec, half_billion) if each.name is InstantName.BACKWARD_END][-1].sizes[
             Category.GRADIENTS
         ]
 
@@ -117,7 +117,7 @@ def test_a_reference_is_scored_with_copies_of_its_weights_and_a_frozen_base_with
     lora = replace(wide, tuning=Tuning.LORA, lora_rank=16, lora_alpha=32, lora_target_modules=("q_proj",))
 
     def held(spec: TrialSpec) -> object:
-        at_the_head = [each for each in instants(spec, half_billion) if each.moment is Moment.SCORE_HEAD]
+        at_the_head = [each for each in trial_instants(spec, half_billion) if each.name is InstantName.SCORE_HEAD]
         return at_the_head[0].sizes[Category.ACTIVATIONS]
 
     narrow = replace(wide, dtype=Dtype.BFLOAT16)
@@ -137,8 +137,8 @@ def test_adapters_over_four_bits_are_made_in_float32(half_billion):
         model="qwen2.5-0.5b",
     )
     loaded, rolled_out = (
-        next(each for each in instants(qlora, half_billion) if each.moment is moment).sizes
-        for moment in (Moment.LOADED, Moment.SAMPLING)
+        next(each for each in trial_instants(qlora, half_billion) if each.name is name).sizes
+        for name in (InstantName.LOADED, InstantName.SAMPLING)
     )
     adapters = 24 * 1024 * (896 + 4_864) * 2
 
@@ -165,9 +165,9 @@ def test_a_longest_row_alone_makes_scores_where_a_padded_one_does_not(half_billi
 
 def test_rows_that_are_sliced_go_forward_before_any_gradient_waits(half_billion):
     spec = replace(_BASE, logprobs=Logprobs.SLICED, gradient_accumulation_steps=1, steps_per_generation=1)
-    forward = [moment for moment in instants(spec, half_billion) if moment.phase is Phase.FORWARD]
+    forward = [instant for instant in trial_instants(spec, half_billion) if instant.phase is Phase.FORWARD]
 
-    assert all(moment.sizes.get(Category.GRADIENTS, 0) == 0 for moment in forward)
+    assert all(instant.sizes.get(Category.GRADIENTS, 0) == 0 for instant in forward)
 
 
 @settings(max_examples=50, deadline=None)

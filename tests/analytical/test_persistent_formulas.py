@@ -19,20 +19,19 @@ from profiler.analytical.formulas.weights import (
     weights_bytes,
 )
 from profiler.analytical.optimizers.optimizer_state import (
-    adafactor_state_bytes,
-    adamw_8bit_state_bytes,
-    adamw_state_bytes,
-    fused_adamw_state_bytes,
+    eight_bit_states_bytes,
     optimizer_scratch_bytes,
     optimizer_state_bytes,
-    paged_adamw_8bit_state_bytes,
+    paged_8bit_states_bytes,
+    rows_and_columns_bytes,
+    two_states_bytes,
 )
 from profiler.analytical.timeline.persistent import (
-    cublas_workspace_bytes,
-    standing,
-    standing_at_rollout,
+    persistent_at_rollout,
+    persistent_memory,
     unfinished_gradient_bytes,
     untied_head_bytes,
+    workspace_bytes,
 )
 from profiler.domain.memory import Category
 from profiler.domain.optimizers import Optimizer
@@ -61,15 +60,33 @@ _QLORA = TrialSpec(
 
 def test_by_hand():
     assert nf4_bytes(16_384) == 8_192 + 256 + 4 + 64 + 1_024 + 4
-    assert adamw_state_bytes(1_000, 2) == 4_000
-    assert fused_adamw_state_bytes(1_000, 2) == 4_004
-    assert adamw_8bit_state_bytes(4_096, is_embedding=False) == 8_320
-    assert adamw_8bit_state_bytes(1_024, is_embedding=False) == 8_192
-    assert adamw_8bit_state_bytes(4_096, is_embedding=True) == 32_768
-    assert paged_adamw_8bit_state_bytes(102_400, is_embedding=False) == 3_200
-    assert paged_adamw_8bit_state_bytes(102_400, is_embedding=True) == 0
-    assert adafactor_state_bytes((100, 50)) == 600
-    assert adafactor_state_bytes((50,)) == 200
+    assert two_states_bytes(1_000, 2) == 4_000
+    assert eight_bit_states_bytes(4_096, is_embedding=False) == 8_320
+    assert eight_bit_states_bytes(1_024, is_embedding=False) == 8_192
+    assert eight_bit_states_bytes(4_096, is_embedding=True) == 32_768
+    assert paged_8bit_states_bytes(102_400, is_embedding=False) == 3_200
+    assert paged_8bit_states_bytes(102_400, is_embedding=True) == 0
+    assert rows_and_columns_bytes((100, 50)) == 600
+    assert rows_and_columns_bytes((50,)) == 200
+
+
+@pytest.mark.parametrize(
+    ("optim", "state", "scratch"),
+    [
+        # [100, 1,024] in bfloat16, and a vector of 50
+        (Optimizer.ADAMW_TORCH_FUSED, 2 * 102_400 * 2 + 4 + 2 * 50 * 2 + 4, 0),
+        (Optimizer.ADAMW_TORCH, 2 * 102_400 * 2 + 2 * 50 * 2, 102_400 * 2),
+        (Optimizer.ADAMW_8BIT, 2 * 102_400 + 3_200 + 2 * 50 * 4, 0),
+        (Optimizer.PAGED_ADAMW_8BIT, 3_200 + 2 * 50 * 4, 0),
+        (Optimizer.ADAFACTOR, (100 + 1_024 + 50) * 4, 4 * 102_400 * 4),
+        (Optimizer.SGD, 0, 0),
+    ],
+)
+def test_each_optimizer_by_hand(optim, state, scratch):
+    tensors = [TensorGroup(shape=(100, 1_024), copies=1), TensorGroup(shape=(50,), copies=1)]
+
+    assert optimizer_state_bytes(optim, tensors, 2) == state
+    assert optimizer_scratch_bytes(optim, tensors, 2) == scratch
 
 
 def test_models_by_hand(half_billion):
@@ -157,8 +174,8 @@ def test_copies_of_float16_weights_are_not_cached(half_billion):
 
 
 def test_workspaces_by_card():
-    assert cublas_workspace_bytes("h100-80gb") == cublas_workspace_bytes("b200-180gb") == 67_108_864
-    assert cublas_workspace_bytes("a100-80gb") == 2 * 8_519_680
+    assert workspace_bytes("h100-80gb") == workspace_bytes(None) == 67_108_864
+    assert workspace_bytes("a100-80gb") == 2 * 8_519_680
 
 
 def test_a_head_is_made_before_it_is_tied(half_billion):
@@ -181,7 +198,7 @@ def test_a_head_is_made_before_it_is_tied(half_billion):
 )
 def test_what_a_rollout_finds(half_billion, steps, accumulation, generation, has_state, has_gradients):
     spec = replace(_FULL, steps=steps, gradient_accumulation_steps=accumulation, steps_per_generation=generation)
-    found = standing_at_rollout(spec, standing(spec, half_billion))
+    found = persistent_at_rollout(spec, persistent_memory(spec, half_billion))
 
     assert bool(found[Category.OPTIMIZER_STATE]) == has_state
     assert bool(unfinished_gradient_bytes(spec, half_billion)) == has_gradients

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from trial_strategies import architecture, specs
 
 from profiler.analytical import estimate
-from profiler.analytical.estimate import instants
+from profiler.analytical.estimate import trial_instants
 from profiler.analytical.explanation.cards import Fit, all_cards, card_verdict
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.short_forms import LONGEST, short_forms
 from profiler.analytical.formulas.batch import Batch
 from profiler.analytical.formulas.head import full_logits_classes_bytes
-from profiler.analytical.timeline.instants import Instant, Moment
+from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.reserved import peak_reserved_bytes
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import KNOWN_GPUS
@@ -26,17 +26,17 @@ _SPEC = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5
 
 def _instant(phase, weights, activations, logits):
     sizes = {Category.WEIGHTS: weights, Category.ACTIVATIONS: activations, Category.LOGITS: logits}
-    return Instant(phase=phase, moment=Moment.STEP, sizes={Category.OPTIMIZER_STATE: 0, **sizes})
+    return Instant(phase=phase, name=InstantName.STEP, sizes={Category.OPTIMIZER_STATE: 0, **sizes})
 
 
 def test_reserved_by_hand(toy):
-    moments = [_instant(Phase.FORWARD, 4, 3, 0), _instant(Phase.BACKWARD, 4, 1, 2)]
+    instants = [_instant(Phase.FORWARD, 4, 3, 0), _instant(Phase.BACKWARD, 4, 1, 2)]
     expandable = replace(_SPEC, alloc_conf="expandable_segments:True")
 
-    assert peak_reserved_bytes(_SPEC, toy, moments) == 9
-    assert peak_reserved_bytes(expandable, toy, moments) == 7
+    assert peak_reserved_bytes(_SPEC, toy, instants) == 9
+    assert peak_reserved_bytes(expandable, toy, instants) == 7
     # what load needs is gone before training begins
-    assert peak_reserved_bytes(_SPEC, toy, [*moments, _instant(Phase.LOAD, 0, 8, 0)]) == 9
+    assert peak_reserved_bytes(_SPEC, toy, [*instants, _instant(Phase.LOAD, 0, 8, 0)]) == 9
 
 
 def test_full_logits_by_size_by_hand(toy):
@@ -137,10 +137,10 @@ def test_a_larger_card_of_the_same_kind_never_says_less(spec):
 @given(specs())
 def test_every_number_has_a_short_form_that_fits_its_column(spec):
     shape = architecture(spec.model)
-    for moment in instants(spec, shape):
-        forms = short_forms(spec, shape, moment)
+    for instant in trial_instants(spec, shape):
+        forms = short_forms(spec, shape, instant)
 
-        assert set(forms) == {category for category, size in moment.sizes.items() if size}
+        assert set(forms) == {category for category, size in instant.sizes.items() if size}
         assert all(0 < len(form) <= LONGEST for form in forms.values()), forms
 
 

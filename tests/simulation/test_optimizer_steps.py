@@ -1,6 +1,6 @@
-"""What a step of each optimizer takes beside parameters, gradients and states, against bytes worked out by hand.
+"""Scratch of a step of each optimizer, in addition to parameters, gradients and states, against bytes by hand.
 
-Two bfloat16 parameters of 1,024 x 1,024 and 512 x 1,024: 2 MiB and 1 MiB, gradients and states alike.
+Two bfloat16 parameters of 1,024 x 1,024 and 512 x 1,024: 2 MiB and 1 MiB, and the same for gradients and states.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,14 +13,16 @@ from transformers.optimization import Adafactor
 
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
+from profiler.domain.optimizers import Kernels, Optimizer
 from profiler.domain.units import MIB
+from profiler.simulation.cuda.optimizers import PATCHES
 from profiler.simulation.session import Simulation
 
 TRAINABLE = 3 * MIB
 
 
 def peak_of_second_step(make: Callable[[Iterable[nn.Parameter]], Any]) -> int:
-    """Highest level of the second step in bytes, parameters, gradients and states included."""
+    """Return the peak of the second step in bytes, including parameters, gradients and states."""
     simulation = Simulation(KNOWN_GPUS["a100-40gb"])
     with simulation.running():
         simulation.recorder.enter(Phase.OPTIMIZER)
@@ -37,7 +39,7 @@ def peak_of_second_step(make: Callable[[Iterable[nn.Parameter]], Any]) -> int:
         trace = simulation.recorder.finished()
     level = peak = 0
     for index, event in enumerate(trace.events):
-        # Step counts and hyperparameters, of 4 bytes each, are not looked at.
+        # Step counters and hyperparameters, of 4 bytes each, are left out.
         size = trace.sizes_bytes[abs(event) - 1] if trace.sizes_bytes[abs(event) - 1] >= 2048 else 0
         level += size if event > 0 else -size
         peak = max(peak, level) if index >= first - 1 else peak
@@ -49,13 +51,13 @@ def peak_of_second_step(make: Callable[[Iterable[nn.Parameter]], Any]) -> int:
     [
         # Parameters, gradients and two states; the kernel works in place.
         (lambda values: torch.optim.AdamW(values, fused=True), 4 * TRAINABLE),
-        # And the square roots of all second moments at once (`_foreach_sqrt`).
+        # Also the square roots of all second states at once (`_foreach_sqrt`).
         (lambda values: torch.optim.AdamW(values), 5 * TRAINABLE),
-        # One parameter after another: the square root of the largest, and its quotient by the bias correction.
+        # One parameter at a time: the square root of the largest, and its quotient by the bias correction.
         (lambda values: torch.optim.AdamW(values, foreach=False), 4 * TRAINABLE + 2 * 2 * MIB),
-        # Without momentum nothing is kept, and the update is in place.
+        # Without momentum there is no state, and the update is in place.
         (lambda values: torch.optim.SGD(values, lr=0.1), 2 * TRAINABLE),
-        # With weight decay, decayed gradients of all parameters are made.
+        # With weight decay, there are decayed gradients of all parameters.
         (lambda values: torch.optim.SGD(values, lr=0.1, weight_decay=0.1), 3 * TRAINABLE),
     ],
 )
@@ -64,13 +66,17 @@ def test_the_peak_of_a_step(make: Callable[[Iterable[nn.Parameter]], Any], peak:
 
 
 def test_adafactor_works_in_float32_one_parameter_at_a_time() -> None:
-    """The largest has 4 MiB in float32: the parameter, the gradient, its square plus a constant.
+    """The largest parameter has 4 MiB in float32: the parameter, the gradient, its square plus a constant.
 
-    The mean of the squares over their rows takes more than these: 16 blocks share each of 1,024 columns, of 32 threads
-    with 4 columns each, and torch keeps a float32 for every thread's column (`global_memory_size` in `Reduce.cuh`).
+    In addition, the mean of the squares over rows: 16 blocks share each of 1,024 columns, of 32 threads with 4 columns
+    each, and torch keeps a float32 per column of each thread (`global_memory_size` in `Reduce.cuh`).
     """
     rows_and_columns = (1024 + 1024) * 4 + (512 + 1024) * 4
     means_of_columns = 1024 * 4
     parts = 1024 * 16 * 32 * 4 * 4
-    beside = peak_of_second_step(lambda values: Adafactor(values)) - 2 * TRAINABLE - rows_and_columns
-    assert beside == 3 * 4 * MIB + means_of_columns + parts
+    scratch = peak_of_second_step(lambda values: Adafactor(values)) - 2 * TRAINABLE - rows_and_columns
+    assert scratch == 3 * 4 * MIB + means_of_columns + parts
+
+
+def test_every_library_of_kernels_is_patched() -> None:
+    assert set(PATCHES) == set(Kernels) == {optim.traits.kernels for optim in Optimizer}

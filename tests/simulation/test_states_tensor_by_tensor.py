@@ -1,8 +1,8 @@
-"""States of bitsandbytes' 8-bit AdamW, tensor by tensor, against sizes worked out by hand.
+"""States of bitsandbytes' 8-bit AdamW, tensor by tensor, against sizes by hand.
 
-The model has a tensor of every kind: an embedding, an LM head of its own, matrices of 4,096 values and more, matrices
-below, and vectors. bitsandbytes keeps the states of embeddings (transformers asks for that) and of tensors of fewer
-than 4,096 values in float32, all others in a byte each with a float32 for every 256.
+The model has a tensor of each kind: an embedding, an untied LM head, matrices of 4,096 values and more, smaller
+matrices, and vectors. bitsandbytes keeps the states of embeddings (transformers asks for that) and of tensors of fewer
+than 4,096 values in float32, all others in one byte per value with a float32 per 256 values.
 """
 
 from functools import cache
@@ -33,12 +33,12 @@ IN_FLOAT32 = {
     "model.norm.weight": HIDDEN,
 }
 IN_A_BYTE = {
-    "model.layers.0.self_attn.q_proj.weight": 4096,  # exactly the border
+    "model.layers.0.self_attn.q_proj.weight": 4096,  # exactly the limit
     "model.layers.0.self_attn.o_proj.weight": 4096,
     "model.layers.0.mlp.gate_proj.weight": MLP * HIDDEN,
     "model.layers.0.mlp.up_proj.weight": MLP * HIDDEN,
     "model.layers.0.mlp.down_proj.weight": MLP * HIDDEN,
-    "lm_head.weight": VOCABULARY * HIDDEN,  # a linear layer, and no embedding
+    "lm_head.weight": VOCABULARY * HIDDEN,  # a linear layer, not an embedding
 }
 """Values by name; the second layer is like the first."""
 
@@ -50,7 +50,7 @@ def simulated(optim: Optimizer) -> Simulated:
 
 @cache
 def states(optim: Optimizer) -> dict[str, dict[str, torch.Tensor]]:
-    """Tensors of each parameter's state, by the names of both."""
+    """Return the tensors of the state of each parameter, by name of the parameter and of the tensor."""
     trainer = simulated(optim).trainer
     optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
     return {
@@ -59,7 +59,7 @@ def states(optim: Optimizer) -> dict[str, dict[str, torch.Tensor]]:
     }
 
 
-def test_every_kind_of_tensor_is_there() -> None:
+def test_the_model_has_every_kind_of_tensor() -> None:
     names = {name.replace("layers.1.", "layers.0.") for name in states(Optimizer.ADAMW_8BIT)}
     assert names == IN_FLOAT32.keys() | IN_A_BYTE.keys()
 
@@ -89,7 +89,7 @@ def rounded(size_bytes: int) -> int:
     return -(-size_bytes // 512) * 512
 
 
-def test_the_sum_is_what_is_in_memory() -> None:
+def test_the_sum_equals_the_memory_of_the_states() -> None:
     def times(name: str) -> int:
         return 2 if "layers" in name else 1
 
@@ -102,7 +102,7 @@ def test_the_sum_is_what_is_in_memory() -> None:
 
 
 def test_paged_states_of_100_000_values_or_more_are_not_on_the_card() -> None:
-    """The embedding and the LM head are that large: their states are in managed memory, outside the allocator."""
+    """The embedding and the LM head have as many: their states are in managed memory, outside the allocator."""
     plain = simulated(Optimizer.ADAMW_8BIT).left_at_the_end()[Category.OPTIMIZER_STATE]
     paged = simulated(Optimizer.PAGED_ADAMW_8BIT).left_at_the_end()[Category.OPTIMIZER_STATE]
     large = VOCABULARY * HIDDEN

@@ -1,1 +1,1 @@
-"""."""
+"""Published rules that the estimate is compared with."""

@@ -1,4 +1,4 @@
-"""The public report's rule and our estimate of the same job, and each difference between them with its reason."""
+"""The rule of a public report and our estimate of the same job, with each difference and its reason."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from profiler.domain.architecture import Architecture
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """What we count more than the report (negative: less), and why."""
+    """A size that we add to the report's (negative: subtract), and the reason."""
 
     reason: str
     size_bytes: int
@@ -23,18 +23,18 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineView:
-    """One GPU during the actor's update, by the report and by us."""
+    """Memory of one GPU during the update of the actor, by the report and by our estimate."""
 
     report_bytes: int
     ours_bytes: int
-    """`report_bytes` and all differences."""
+    """The sum of `report_bytes` and all differences."""
     differences: tuple[Difference, ...]
 
 
 def baseline_view(found: VerlEstimate, architecture: Architecture) -> BaselineView:
-    """The report's rule for the job of `found`, and how ours comes from it, term by term.
+    """Return the report's rule for the job of `found`, and each difference to our estimate.
 
-    Its KV cache is a constant for three models and no rule, so it is in neither.
+    The KV cache of the report is a constant for each of three models, not a rule, so it is in neither.
     """
     job, parts = found.job, found.phases[VerlPhase.UPDATE_ACTOR]
     parameters = int(parameter_count(architecture))
@@ -55,13 +55,13 @@ def baseline_view(found: VerlEstimate, architecture: Architecture) -> BaselineVi
         "weights, gradients, state: kept in float32, or on the host": kept - actor,
         "the reference is sharded, or offloaded, or the actor itself": _sum(found, Component.REFERENCE)
         - (with_reference - actor),
-        "the critic's gradients are gone, and it may be offloaded": _sum(
+        "the critic's gradients are freed, and it may be offloaded": _sum(
             found, Component.CRITIC, Component.CRITIC_GRADIENTS, Component.CRITIC_STATE
         )
         - (everything - with_reference),
         "layers are gathered whole to compute": parts.get(Component.GATHERED, 0),
         "gradients are whole before they are reduced": whole_gradients,
-        "activations: a layer made anew, or all that it saves": parts.get(Component.ACTIVATIONS, 0) - activations,
+        "activations: a recomputed layer, or all that it saves": parts.get(Component.ACTIVATIONS, 0) - activations,
         "logits, which the report leaves out": parts.get(Component.LOGITS, 0),
         "a rollout engine that does not sleep": parts.get(Component.POOL, 0),
         "2 GB of overhead, which we do not assume": -REPORT_OVERHEAD_BYTES,

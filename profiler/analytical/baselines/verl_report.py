@@ -1,9 +1,9 @@
-"""A public report's own accounting of verl's memory, as a named rival. Its numbers, its units (GB of 10^9 bytes).
+"""Memory of verl by the rule of a public report, as a baseline. Its numbers, and its units (GB of 10^9 bytes).
 
-The report counts a bfloat16 model: an actor of weights, gradients as large, and optimizer state twice as large; a
-reference as large as the weights; for PPO a critic as large as the actor. Activations and KV cache of its table are
-constants that it states for each model, and 2 GB of overhead; sharding divides the models and nothing else. Where a
-total that it prints does not follow from its parts, both are kept here.
+The report counts, for a bfloat16 model: an actor of weights, gradients of the same size and optimizer state of twice
+the size; a reference of the size of the weights; for PPO a critic of the size of the actor. Activations and KV cache
+are constants per model, and overhead is 2 GB. Sharding divides only the models. If a printed total does not follow from
+its parts, both are given here.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ GB = 1_000_000_000
 
 _WEIGHT_BYTES = 2
 _ACTOR_MULTIPLE = 4
-"""Weights, gradients as large, optimizer state twice as large."""
+"""Weights, gradients of the same size, optimizer state of twice the size."""
 _CHECKPOINTING_DIVISOR = 4
 _OFFLOADING_RATIO = (3, 10)
 REPORT_OVERHEAD_BYTES = 2 * GB
@@ -23,16 +23,16 @@ REPORT_OVERHEAD_BYTES = 2 * GB
 
 @dataclass(frozen=True, kw_only=True)
 class ReportRow:
-    """One model of the report's tables, with what it prints."""
+    """One model of the report's tables, with the printed totals."""
 
     model: str
     parameters: int
-    """Its round number: 7B is 7 x 10^9."""
+    """The rounded number: 7B is 7 x 10^9."""
     printed_total_gb: float
-    """In all, on one GPU, with activations, KV cache and overhead."""
+    """The total on one GPU, with activations, KV cache and overhead."""
     gpus: int
     printed_sharded_gb: float
-    """A GPU, with FSDP over `gpus`."""
+    """The total per GPU, with FSDP over `gpus`."""
 
 
 REPORT_ROWS = (
@@ -40,14 +40,14 @@ REPORT_ROWS = (
     ReportRow(model="7B", parameters=7 * GB, printed_total_gb=109.0, gpus=8, printed_sharded_gb=32.8),
     ReportRow(model="32B", parameters=32 * GB, printed_total_gb=414.8, gpus=16, printed_sharded_gb=71.2),
 )
-"""The counts of GPUs are those with which its own parts give round rows; the report's table names the models only."""
+"""The report's table names only the models. We chose the numbers of GPUs for which its parts give round totals."""
 
 CLAIMED_GB: Mapping[str, int] = {"basic": 35, "optimised": 16, "extreme": 8}
-"""What the report claims a GPU needs for 7B on 8 GPUs, by its three configurations."""
+"""The claimed memory per GPU for 7B on 8 GPUs, by the report's three configurations."""
 
 
 def report_models_bytes(parameters: int, *, has_reference: bool, has_critic: bool) -> int:
-    """Actor, reference and critic by the report, in all.
+    """Return the bytes of actor, reference and critic by the report.
 
     By hand, 7 x 10^9 parameters: GRPO (4 + 1) x 14 GB = 70 GB; PPO (4 + 1 + 4) x 14 GB = 126 GB; the saving is 44 %.
     """
@@ -58,10 +58,10 @@ def report_models_bytes(parameters: int, *, has_reference: bool, has_critic: boo
 def report_activation_bytes(
     architecture: Architecture, *, batch: int, tokens: int, checkpointing: bool, offloading: bool
 ) -> int:
-    """Activations by the report: batch x length x hidden x layers x 2, a quarter with checkpointing, x 0.3 offloaded.
+    """Return the bytes of activations by the report: batch x length x hidden x layers x 2.
 
-    By hand, 1 x 1,000 tokens, hidden 3,584, 28 layers: 200,704,000 B; checkpointed 50,176,000 B; offloaded too
-    15,052,800 B.
+    A quarter of that with checkpointing, and 0.3 of it with offloading. By hand, 1 x 1,000 tokens, hidden size 3,584,
+    28 layers: 200,704,000 B; with checkpointing 50,176,000 B; with both 15,052,800 B.
     """
     size = batch * tokens * architecture.hidden_size * architecture.num_hidden_layers * _WEIGHT_BYTES
     size = size // _CHECKPOINTING_DIVISOR if checkpointing else size
@@ -69,7 +69,7 @@ def report_activation_bytes(
 
 
 def report_sharded_gb(row: ReportRow) -> float:
-    """What the report's own parts give a GPU: the models divided by the GPUs, and everything else whole.
+    """Return the GB per GPU by the report's own parts: the models divided by the GPUs, everything else undivided.
 
     By hand, 7B on 8: 70 / 8 + (109 - 70) = 47.75 GB, where 32.8 is printed.
     """

@@ -1,4 +1,4 @@
-"""Whether a trial fits a card, by its estimate."""
+"""Whether a trial fits a card, according to its estimate."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -10,24 +10,22 @@ from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.trial import Attention, TrialSpec
 
-_FLASH_COMPUTE_CAPABILITY = (8, 0)
-
 
 class Fit(StrEnum):
-    """How a trial's memory compares with a card's."""
+    """The memory of a trial compared with that of a card."""
 
     FITS = "fits"
-    """Reserved memory and the context are within it."""
+    """Reserved memory and the CUDA context fit."""
     TIGHT = "tight"
-    """Tensors and the context are within it, the allocator's cache is not: it has to give segments back."""
+    """Allocated memory and the CUDA context fit, reserved memory does not: the allocator has to release segments."""
     TOO_LARGE = "does not fit"
     NO_KERNEL = "no kernel"
-    """The attention kernel that is asked for does not run on the card."""
+    """The card does not support the requested attention kernel."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CardVerdict:
-    """One card's answer. Sizes are estimated, the context is assumed."""
+    """The verdict for one card. Sizes are estimated, the CUDA context is assumed."""
 
     gpu: Gpu
     fit: Fit
@@ -37,26 +35,26 @@ class CardVerdict:
 
     @property
     def needed_bytes(self) -> int:
-        """What the driver would show: reserved memory and the context."""
+        """Reserved memory and the CUDA context: the memory that the driver would report."""
         return self.peak_reserved_bytes + self.context_bytes
 
     @property
     def left_bytes(self) -> int:
-        """What is free at the peak; negative where it does not suffice."""
+        """Free memory at the peak; negative if the card is too small."""
         return self.gpu.memory_bytes - self.needed_bytes
 
 
 def card_verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu) -> CardVerdict:
-    """Whether `spec` fits `gpu`, with the kernels and workspaces of that card.
+    """Return whether `spec` fits `gpu`, with the kernels and workspaces of that card.
 
     Raises:
-        UsageError: As `estimate`.
+        UsageError: As in `estimate`.
     """
     found = estimate(replace(spec, gpu=gpu.name), architecture)
     reserved = found.peak_reserved_bytes or found.peak_allocated_bytes
     context = cuda_context_bytes(gpu.compute_capability)
     flash = spec.attn_implementation is Attention.FLASH_ATTENTION_2
-    if flash and gpu.compute_capability < _FLASH_COMPUTE_CAPABILITY:
+    if flash and not gpu.chip.has_flash_attention:
         fit = Fit.NO_KERNEL
     elif reserved + context <= gpu.memory_bytes:
         fit = Fit.FITS
@@ -76,6 +74,6 @@ def card_verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu) -> CardV
 def all_cards(
     spec: TrialSpec, architecture: Architecture, cards: Iterable[Gpu] = KNOWN_GPUS.values()
 ) -> tuple[CardVerdict, ...]:
-    """Every card's verdict, the smallest card first."""
+    """Return the verdict for each card, the smallest card first."""
     ordered = sorted(cards, key=lambda gpu: gpu.memory_bytes)
     return tuple(card_verdict(spec, architecture, gpu) for gpu in ordered)

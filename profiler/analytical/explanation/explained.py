@@ -1,11 +1,11 @@
-"""An estimate with its reasons: every phase, every category, the short form of each number, every card."""
+"""An estimate with its reasons: phases, categories, the short form of each number, and the verdict for each card."""
 
 from dataclasses import dataclass
 
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.cards import CardVerdict, all_cards
 from profiler.analytical.explanation.short_forms import short_forms
-from profiler.analytical.timeline.instants import Moment
+from profiler.analytical.timeline.instants import InstantName
 from profiler.domain.architecture import Architecture
 from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import Estimate
@@ -26,7 +26,7 @@ class ExplainedPhase:
     """The largest instant of a phase."""
 
     phase: Phase
-    moment: Moment
+    instant: InstantName
     peak_allocated_bytes: int
     shares: tuple[ExplainedShare, ...]
     """Sum to `peak_allocated_bytes`."""
@@ -34,20 +34,20 @@ class ExplainedPhase:
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainedEstimate:
-    """All that the closed form says of a trial."""
+    """The estimate of a trial with all its parts."""
 
     spec: TrialSpec
     estimate: Estimate
     phases: tuple[ExplainedPhase, ...]
     cards: tuple[CardVerdict, ...]
-    """Every known card, the smallest first."""
+    """The verdict for each known card, the smallest card first."""
 
 
 def explain(spec: TrialSpec, architecture: Architecture) -> ExplainedEstimate:
-    """The estimate of `spec` with its reasons.
+    """Return the estimate of `spec` with its reasons.
 
     Raises:
-        UsageError: As `estimate`.
+        UsageError: As in `estimate`.
     """
     found = estimate(spec, architecture)
     phases = []
@@ -59,5 +59,5 @@ def explain(spec: TrialSpec, architecture: Architecture) -> ExplainedEstimate:
             if instant.sizes.get(category, 0)
         )
         size = int(instant.total_bytes)
-        phases.append(ExplainedPhase(phase=phase, moment=instant.moment, peak_allocated_bytes=size, shares=shares))
+        phases.append(ExplainedPhase(phase=phase, instant=instant.name, peak_allocated_bytes=size, shares=shares))
     return ExplainedEstimate(spec=spec, estimate=found, phases=tuple(phases), cards=all_cards(spec, architecture))

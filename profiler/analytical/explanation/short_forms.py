@@ -1,4 +1,4 @@
-"""The short form of each number of an instant: what was multiplied with what, in 50 characters or fewer."""
+"""Short forms: the factors of each number of an instant, in at most 50 characters."""
 
 from collections.abc import Mapping
 
@@ -12,74 +12,63 @@ from profiler.analytical.formulas.trained import (
     trained_element_bytes,
     trains_everything,
 )
-from profiler.analytical.timeline.instants import Instant, Moment
+from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.domain.architecture import Architecture
 from profiler.domain.memory import Category
-from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import Logprobs, TrialSpec, Tuning
 
 LONGEST = 50
-"""Characters of the longest short form."""
+"""Most characters of a short form."""
 
-_STATES: Mapping[Optimizer, str] = {
-    Optimizer.ADAMW_TORCH_FUSED: "{n} x 2 x {e} B, and 4 B a tensor",
-    Optimizer.ADAMW_TORCH: "{n} x 2 x {e} B",
-    Optimizer.ADAMW_8BIT: "{n} x 2 x 1 B; embeddings and small: 2 x 4 B",
-    Optimizer.PAGED_ADAMW_8BIT: "scales and small tensors; states are paged out",
-    Optimizer.ADAFACTOR: "(rows + columns) of each matrix x 4 B",
-    Optimizer.SGD: "none",
+
+_GRADIENTS: Mapping[InstantName, str] = {
+    InstantName.BACKWARD_HEAD: "{all} + head in float32 and {e} B",
+    InstantName.BACKWARD_NORM: "{all} + a tied head's",
+    InstantName.BACKWARD_LAYER: "{all} + a tied head's",
+    InstantName.BACKWARD_FIRST_LAYER: "{all} + a tied head's",
+    InstantName.BACKWARD_END: "{all} + the embedding's, fresh and tied",
 }
 
-_STEP_SCRATCH: Mapping[Optimizer, str] = {
-    Optimizer.ADAMW_TORCH: "cuBLAS, and a square root of every matrix",
-    Optimizer.ADAFACTOR: "cuBLAS, and float32 copies of the largest",
-}
-
-_GRADIENTS: Mapping[Moment, str] = {
-    Moment.BACKWARD_HEAD: "{all} + head in float32 and {e} B",
-    Moment.BACKWARD_NORM: "{all} + a tied head's",
-    Moment.BACKWARD_LAYER: "{all} + a tied head's",
-    Moment.BACKWARD_FIRST_LAYER: "{all} + a tied head's",
-    Moment.BACKWARD_END: "{all} + the embedding's, fresh and tied",
-}
-
-_PASSING: Mapping[Moment, str] = {
-    Moment.PREFILL: "one layer of {generated} prompts",
-    Moment.GROWTH: "copies that autocast keeps",
-    Moment.DECODING: "a layer's keys and values for every head",
-    Moment.LAST_LOGITS: "the LM head's copy under autocast",
-    Moment.SAMPLING: "copies that autocast keeps",
-    Moment.SCORE_LAYER: "one layer: 4 x T x H and the MLP",
-    Moment.SCORE_HEAD: "T x H and the scored N x H",
-    Moment.FORWARD_LAYER: "{stack} + one layer",
-    Moment.FORWARD_HEAD: "{stack} + T x H",
-    Moment.BACKWARD_HEAD: "{stack} + N x H gradients",
-    Moment.BACKWARD_NORM: "{stack} + 4 float32 T x H",
-    Moment.BACKWARD_LAYER: "{stack} + {again}",
-    Moment.BACKWARD_FIRST_LAYER: "one layer + {again}",
-    Moment.BACKWARD_END: "rows whose own backward waits",
+_TRANSIENT: Mapping[InstantName, str] = {
+    InstantName.PREFILL: "one layer of {generated} prompts",
+    InstantName.GROWTH: "copies that autocast keeps",
+    InstantName.DECODING: "a layer's keys and values for every head",
+    InstantName.LAST_LOGITS: "the LM head's copy under autocast",
+    InstantName.SAMPLING: "copies that autocast keeps",
+    InstantName.SCORE_LAYER: "one layer: 4 x T x H and the MLP",
+    InstantName.SCORE_HEAD: "T x H and the scored N x H",
+    InstantName.FORWARD_LAYER: "{stack} + one layer",
+    InstantName.FORWARD_HEAD: "{stack} + T x H",
+    InstantName.BACKWARD_HEAD: "{stack} + N x H gradients",
+    InstantName.BACKWARD_NORM: "{stack} + 4 float32 T x H",
+    InstantName.BACKWARD_LAYER: "{stack} + {again}",
+    InstantName.BACKWARD_FIRST_LAYER: "one layer + {again}",
+    InstantName.BACKWARD_END: "rows whose own backward waits",
 }
 
 
 def short_forms(spec: TrialSpec, architecture: Architecture, instant: Instant) -> dict[Category, str]:
-    """A short form for each category of `instant`. T is tokens of a micro-batch, N those scored, H the hidden size."""
+    """Return a short form per category of `instant`.
+
+    T is the number of tokens of a micro-batch, N of those that are scored, H the hidden size.
+    """
     written = {
         Category.WEIGHTS: _weights(spec, architecture),
         Category.REFERENCE: _parameters(architecture, element_bytes(spec).weight),
         Category.ADAPTERS: _adapters(spec, architecture),
-        Category.GRADIENTS: _gradients(spec, architecture, instant.moment),
+        Category.GRADIENTS: _gradients(spec, architecture, instant.name),
         Category.OPTIMIZER_STATE: _states(spec, architecture),
-        Category.ACTIVATIONS: _activations(spec, architecture, instant.moment),
-        Category.LOGITS: _logits(spec, architecture, instant.moment),
-        Category.KV_CACHE: _kv_cache(spec, architecture, instant.moment),
+        Category.ACTIVATIONS: _activations(spec, architecture, instant.name),
+        Category.LOGITS: _logits(spec, architecture, instant.name),
+        Category.KV_CACHE: _kv_cache(spec, architecture, instant.name),
         Category.INPUTS: _inputs(spec),
-        Category.WORKSPACE: _workspace(spec, instant.moment),
+        Category.WORKSPACE: _workspace(spec, instant.name),
     }
     return {category: text for category, text in written.items() if instant.sizes.get(category, 0)}
 
 
 def _count(number: object) -> str:
-    """``7615616512`` as ``"7.62e9"``."""
+    """Return ``7615616512`` as ``"7.62e9"``."""
     value = int(str(number))
     for exponent in (9, 6, 3):
         if value >= 10**exponent:
@@ -104,12 +93,12 @@ def _adapters(spec: TrialSpec, architecture: Architecture) -> str:
     return f"{_count(count)} x {element_bytes(spec).adapter} B, rank {rank}"
 
 
-def _gradients(spec: TrialSpec, architecture: Architecture, moment: Moment) -> str:
+def _gradients(spec: TrialSpec, architecture: Architecture, name: InstantName) -> str:
     element = trained_element_bytes(spec)
     everything = f"{_count(trainable_parameter_count(spec, architecture))} x {element} B"
     if not trains_everything(spec):
         return everything
-    form = _GRADIENTS.get(moment, "{all}")
+    form = _GRADIENTS.get(name, "{all}")
     if not architecture.tie_word_embeddings:
         form = form.replace(" + a tied head's", "").replace(", fresh and tied", "")
     return form.format(all=everything, e=element)
@@ -117,45 +106,46 @@ def _gradients(spec: TrialSpec, architecture: Architecture, moment: Moment) -> s
 
 def _states(spec: TrialSpec, architecture: Architecture) -> str:
     count = _count(trainable_parameter_count(spec, architecture))
-    return _STATES[spec.optim].format(n=count, e=trained_element_bytes(spec))
+    return spec.optim.traits.state_text.format(n=count, e=trained_element_bytes(spec))
 
 
-def _activations(spec: TrialSpec, architecture: Architecture, moment: Moment) -> str:
+def _activations(spec: TrialSpec, architecture: Architecture, name: InstantName) -> str:
     layers, tokens = architecture.num_hidden_layers, micro_batch(spec).positions
     kept = f"{layers} inputs" if spec.gradient_checkpointing else f"{layers} layers"
-    again = "one made anew" if spec.gradient_checkpointing else "the MLP's gradients"
-    form = _PASSING.get(moment, "")
+    again = "one recomputed" if spec.gradient_checkpointing else "the MLP's gradients"
+    form = _TRANSIENT.get(name, "")
     return form.format(stack=f"{kept} of {tokens} tokens", again=again, generated=spec.generation_batch_size)
 
 
-def _logits(spec: TrialSpec, architecture: Architecture, moment: Moment) -> str:
+def _logits(spec: TrialSpec, architecture: Architecture, name: InstantName) -> str:
     vocabulary = architecture.vocab_size
-    if moment is Moment.SAMPLING:
+    if name is InstantName.SAMPLING:
         return f"{spec.generation_batch_size} x {vocabulary} x 4 copies"
-    if moment is Moment.LAST_LOGITS:
+    if name is InstantName.LAST_LOGITS:
         return f"{spec.generation_batch_size} x {vocabulary} x 3 copies"
     batch = micro_batch(spec)
     if spec.logprobs is Logprobs.FULL:
         rows = f"{batch.rows} x {batch.completion_tokens} x {vocabulary} x {element_bytes(spec).output} B"
-        return f"{rows}, and beside"
+        return f"{rows}, ..."
     row = spec.logprobs in (Logprobs.SLICED, Logprobs.MINIBATCH)
     scored = batch.completion_tokens if row else batch.scored_tokens
     return f"a tile, min({scored}, 4096) x 32768 x {element_bytes(spec).compute} B, ..."
 
 
-def _kv_cache(spec: TrialSpec, architecture: Architecture, moment: Moment) -> str:
-    prefill = moment is Moment.PREFILL
+def _kv_cache(spec: TrialSpec, architecture: Architecture, name: InstantName) -> str:
+    prefill = name is InstantName.PREFILL
     tokens = spec.max_prompt_length + (0 if prefill else spec.max_completion_length - 1)
     width, element = key_width(architecture), kv_element_bytes(spec)
     whole = f"2 x {architecture.num_hidden_layers} x {spec.generation_batch_size} x {tokens} x {width} x {element} B"
-    return f"{whole} + 1 K" if moment is Moment.GROWTH else whole
+    return f"{whole} + 1 K" if name is InstantName.GROWTH else whole
 
 
 def _inputs(spec: TrialSpec) -> str:
     return f"ids and masks of {spec.generation_batch_size} rows, as int64"
 
 
-def _workspace(spec: TrialSpec, moment: Moment) -> str:
-    if moment is Moment.LOADED:
+def _workspace(spec: TrialSpec, name: InstantName) -> str:
+    if name is InstantName.LOADED:
         return "the LM head, before it is tied"
-    return _STEP_SCRATCH.get(spec.optim, "cuBLAS, 2 threads") if moment is Moment.STEP else "cuBLAS, 2 threads"
+    scratch = spec.optim.traits.scratch_text if name is InstantName.STEP else ""
+    return f"cuBLAS, and {scratch}" if scratch else "cuBLAS, 2 threads"

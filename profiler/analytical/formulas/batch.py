@@ -1,27 +1,27 @@
-"""The shape of what goes through the model at once."""
+"""Shapes of the batches that the model processes."""
 
 from dataclasses import dataclass, replace
 
-from profiler.analytical.formulas.quantities import Count, Truth, both, holds, larger, smaller, where, whole_units
+from profiler.analytical.formulas.quantities import Count, Flag, both, holds, larger, smaller, where, whole_units
 from profiler.analytical.formulas.trial_keys import TrialKeys
 from profiler.domain.trial import Lengths, Logprobs
 
 _RAGGED_ROWS = 4
 _RAGGED_PARTS = 8
-"""`completion_lengths`: four lengths in turn, an eighth of the longest apart."""
+"""`completion_lengths`: four lengths that repeat, each an eighth of the longest shorter than the one before."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Rows of one length, padded; a micro-batch of training unless said otherwise."""
+    """Rows padded to one length; a micro-batch of training unless stated otherwise."""
 
     rows: Count
     prompt_tokens: Count
     completion_tokens: Count
     scored_tokens: Count
-    """Completion tokens that are not padding, over all rows."""
-    has_mask: Truth
-    """Whether attention gets an explicit mask: transformers drops one that masks nothing."""
+    """Completion tokens of all rows that are not padding."""
+    has_mask: Flag
+    """Whether attention gets an explicit mask. transformers drops a mask that masks nothing."""
 
     @property
     def width(self) -> Count:
@@ -35,11 +35,11 @@ class Batch:
 
 
 def micro_batch(spec: TrialKeys) -> Batch:
-    """The completions of one backward pass.
+    """Return the batch of one forward and backward pass.
 
-    trl shuffles a generation batch before it cuts it into micro-batches, so which rows meet is chance: the scored
-    tokens are those of one longest row, which some micro-batch has, and of average rows beside it, rounded up. Every
-    micro-batch is as wide as the longest row of its generation batch. `logprobs=full` passes no mask.
+    trl shuffles a generation batch before it splits it into micro-batches, so the rows of a micro-batch are random. The
+    scored tokens are those of one longest row and otherwise of average rows, rounded up. Each micro-batch is as wide as
+    the longest row of its generation batch. `logprobs=full` passes no mask.
     """
     rows, generated = spec.per_device_train_batch_size, spec.generation_batch_size
     longest = spec.max_completion_length
@@ -56,10 +56,10 @@ def micro_batch(spec: TrialKeys) -> Batch:
 
 
 def ragged_tokens(rows: Count, longest: Count) -> Count:
-    """Completion tokens of a ragged generation batch, summed over its rows.
+    """Return the completion tokens of a ragged generation batch.
 
-    Row i has `longest` less i mod 4 eighths of it, at least one (`completion_lengths`). By hand, 6 rows of at most 80:
-    80 + 70 + 60 + 50 + 80 + 70 = 410.
+    Row i has `longest` tokens minus (i mod 4) eighths of that, at least one (`completion_lengths`). By hand, 6 rows of
+    at most 80: 80 + 70 + 60 + 50 + 80 + 70 = 410.
     """
     total: Count = 0
     for cut in range(_RAGGED_ROWS):
@@ -69,9 +69,9 @@ def ragged_tokens(rows: Count, longest: Count) -> Count:
 
 
 def one_row(batch: Batch) -> Batch:
-    """A row of `batch` alone, as `logprobs=sliced` and `minibatch` run it: padded if rows of `batch` are.
+    """Return one row of `batch` as a batch, as `logprobs=sliced` and `minibatch` process it.
 
-    All its completion tokens are counted as scored, as if it were the longest.
+    It is padded if rows of `batch` are. All its completion tokens count as scored, as in the longest row.
     """
     return Batch(
         rows=1,
@@ -83,12 +83,12 @@ def one_row(batch: Batch) -> Batch:
 
 
 def unpadded(batch: Batch) -> Batch:
-    """`batch` with nothing but longest rows: transformers drops a mask that masks nothing."""
+    """Return `batch` with all rows of the longest length: transformers drops a mask that masks nothing."""
     return replace(batch, has_mask=False)
 
 
 def longest_rows(spec: TrialKeys, rows: Count) -> Count:
-    """How many of `rows` rows are as long as the longest, if they are mixed as the generation batch is; rounded down.
+    """Return how many of `rows` rows have the longest length, in the proportion of the generation batch; rounded down.
 
     By hand, 3 of 8 ragged rows, two of which are longest: 3 x 2 // 8 = 0.
     """

@@ -1,4 +1,4 @@
-"""Activations of one decoder layer: what forward saves for backward, and what comes and goes beside it.
+"""Activations of one decoder layer: what forward saves for backward, and transient memory of both.
 
 Counted tensor by tensor in transformers' `modeling_qwen2.py` (Llama's is the same, Qwen3's adds norms on queries and
 keys) as autograd saves them. T is `batch.positions`.
@@ -17,7 +17,7 @@ from profiler.analytical.formulas.eager_attention import (
     scores_forward_bytes,
 )
 from profiler.analytical.formulas.parameters import Projection, adapted_projections, key_width, query_width
-from profiler.analytical.formulas.quantities import Count, Truth, larger, where, whole_units
+from profiler.analytical.formulas.quantities import Count, Flag, larger, where, whole_units
 from profiler.analytical.formulas.rounding import block_of
 from profiler.analytical.formulas.trained import (
     FLOAT32_BYTES,
@@ -36,20 +36,21 @@ _ATTENTION_INPUTS = ("q_proj", "k_proj", "v_proj", "qkv_proj")
 
 
 def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count) -> Count:
-    """What an RMSNorm over [T, width] saves.
+    """Return what an RMSNorm over [T, width] saves.
 
-    The input in float32 and one float32 a row; when the norm's own weight is trained, also the normalised input, in the
-    type of the residual stream. The output is saved by whoever takes it. By hand, T = 10, width = 8 in bfloat16, full:
-    10 x (8 x 4 + 4 + 8 x 2) = 520 B.
+    The input in float32 and one float32 per row; if the weight of the norm is trained, also the normalised input, in
+    the type of the residual stream. The output is saved by the operation that uses it. By hand, T = 10, width = 8 in
+    bfloat16, full: 10 x (8 x 4 + 4 + 8 x 2) = 520 B.
     """
     return _norm_saved_bytes(spec, positions * width, positions, element_bytes(spec).stream)
 
 
 def head_norms_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
-    """What the norms over each head's queries and keys save (Qwen3); 0 for models without.
+    """Return what the norms over the queries and keys of each head save (Qwen3); 0 for models without them.
 
-    As `norm_saved_bytes`, but a head is a row, and the normalised input has the type that the projections return. By
-    hand, T = 10, 2 query heads and 1 key head of 4 in bfloat16, full: 10 x (12 x 4 + 3 x 4 + 12 x 2) = 840 B.
+    As `norm_saved_bytes`, but each head counts as a row, and the normalised input has the type that the projections
+    return. By hand, T = 10, 2 query heads and 1 key head of 4 in bfloat16, full: 10 x (12 x 4 + 3 x 4 + 12 x 2) = 840
+    B.
     """
     element = linear_output_bytes(spec)
     saved: Count = 0
@@ -66,19 +67,18 @@ def _norm_saved_bytes(spec: TrialKeys, values: Count, rows: Count, element: Coun
 
 
 def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """What the attention kernel saves: queries, keys, values, output, and its statistics.
+    """Return what attention saves: queries, keys, values, output, and statistics.
 
-    - no mask (flash, cuDNN): keys and values of their own heads; a float32 log-sum-exp for each query;
-    - a mask (memory-efficient, cuDNN): keys and values repeated to all query heads, and the mask in the compute type,
-      [rows, 1, L, L] with L rounded up to 8, converted anew in every layer;
-    - eager, or no kernel but products (`makes_scores`): repeated keys and values, the scores' softmax in float32 and,
-      of eager, once more in the compute type.
+    - Without a mask (flash, cuDNN): keys and values of their own heads; a float32 log-sum-exp per query.
+    - With a mask (memory-efficient, cuDNN): keys and values repeated to all query heads, and the mask in the compute
+      type, [rows, 1, L, L] with L rounded up to 8, converted again in every layer.
+    - Eager, or SDPA without a kernel (`makes_scores`): repeated keys and values, the softmax of the scores in float32
+      and, in eager, also in the compute type.
+    - FlashAttention-2 with a mask: queries, keys, values and output of the tokens that are not padding, the padded
+      output, and the statistics.
 
     By hand, one row of 8 tokens, 2 query heads and 1 key head of 4, bfloat16: 8 x (8 + 4 + 4 + 8) x 2 + 2 x 8 x 4 =
     448 B without a mask, 8 x 32 x 2 + 64 + 8 x 8 x 2 = 704 B with one.
-
-    - FlashAttention-2 with a mask: queries, keys, values and output of the tokens that are not padding, the output
-      padded again, and the statistics.
 
     Does not hold for float32 without autocast on kernels that pad, nor for sliding windows.
     """
@@ -105,15 +105,15 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
 
 
 def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
-    """Inputs that the linear layers of one decoder layer save for the gradients of their weights or adapters.
+    """Return the inputs that the linear layers of one decoder layer save for the gradients of weights or adapters.
 
-    - full, weights in the compute type: each distinct input once: [T, H] for q, k, v; [T, H] for gate, up; [T, I] for
-      down. That of o is the attention kernel's output, counted there;
-    - full, float32 weights under autocast: a copy for each of q, k, v, gate, up, because autocast casts per call;
-    - LoRA: each adapted layer casts its input to the adapter's float32 and autocast casts that back, so each keeps a
-      copy of its own, o included; and A's output, [T, rank];
-    - QLoRA: adapters are in bfloat16, so the inputs are shared again; of another type each keeps a copy of its
-      own, but for o under autocast.
+    - Full, weights in the compute type: each distinct input once: [T, H] for q, k, v; [T, H] for gate, up; [T, I] for
+      down. The input of o is the output of attention and counted there.
+    - Full, float32 weights under autocast: a copy for each of q, k, v, gate, up, because autocast casts per call.
+    - LoRA: each adapted layer casts its input to the float32 of the adapter, and autocast casts it back, so each layer,
+      o included, keeps its own copy; and the output of A, [T, rank].
+    - QLoRA: adapters are in bfloat16, so inputs in bfloat16 are shared. Inputs of another type are copied per layer,
+      except that of o under autocast.
 
     By hand, T = 10, H = 8, I = 16 in bfloat16, full: 10 x (8 + 8 + 16) x 2 = 640 B.
     """
@@ -123,7 +123,7 @@ def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, posit
 
 
 def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
-    """Of `linear_inputs_saved_bytes`, those of q, k and v.
+    """Return the part of `linear_inputs_saved_bytes` of q, k and v.
 
     By hand, T = 10, H = 8 in bfloat16, full: 10 x 8 x 2 = 160 B.
     """
@@ -139,7 +139,7 @@ def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, po
 
 
 def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
-    """Of `linear_inputs_saved_bytes`, those of o, gate, up and down.
+    """Return the part of `linear_inputs_saved_bytes` of o, gate, up and down.
 
     By hand, T = 10, H = 8, I = 16 in bfloat16, full: 10 x (8 + 16) x 2 = 480 B.
     """
@@ -156,20 +156,22 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
         names = {part.name for part in adapted}
         shared = bool(names.intersection(_MLP_INPUTS)) * block(positions * hidden * element)
         shared = shared + ("down_proj" in names) * block(positions * inner * element)
-        # Under autocast attention gives o bfloat16, which its adapter takes as it is.
+        # Under autocast the input of o is bfloat16 already, so its adapter casts nothing.
         uncast = ("o_proj" in names) * block(positions * query_width(architecture) * element)
         own = where(sizes.adapter_casts, own - where(spec.bf16, uncast, 0), shared)
     return own + low_rank
 
 
 def _adapted(spec: TrialKeys, architecture: DecoderShape, names: Sequence[str]) -> tuple[Projection, ...]:
-    """The linear layers among `names` that have an adapter."""
+    """Return the linear layers among `names` that have an adapter."""
     found = adapted_projections(architecture, spec.lora_target_modules or ())
     return tuple(part for part in found if part.name in names)
 
 
-def linear_output_bytes(spec: TrialKeys, *, autocast: Truth = True) -> Count:
-    """Bytes of one value that a linear layer returns: `computed_bytes`, but 4-bit layers return their input's type.
+def linear_output_bytes(spec: TrialKeys, *, autocast: Flag = True) -> Count:
+    """Return the bytes of one value that a linear layer returns.
+
+    As `computed_bytes`, but 4-bit layers return the type of their input.
 
     Source: `Linear4bit.forward` in bitsandbytes, `.to(inp_dtype)`.
     """
@@ -179,7 +181,7 @@ def linear_output_bytes(spec: TrialKeys, *, autocast: Truth = True) -> Count:
 
 
 def mlp_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
-    """What the gated MLP saves between its linear layers: gate, its activation, and up, each [T, I].
+    """Return what the gated MLP saves between its linear layers: gate, its activation, and up, each [T, I].
 
     By hand, T = 10, I = 16 in bfloat16: 3 x 10 x 16 x 2 = 960 B.
     """
@@ -187,7 +189,7 @@ def mlp_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Coun
 
 
 def layer_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """All that one decoder layer saves for backward without checkpointing."""
+    """Return what one decoder layer saves for backward without checkpointing."""
     positions, hidden = batch.positions, architecture.hidden_size
     saved = 2 * norm_saved_bytes(spec, positions, hidden)
     saved = saved + head_norms_saved_bytes(spec, architecture, positions)
@@ -197,11 +199,11 @@ def layer_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
 
 
 def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """What the first layer does not save because nothing before its first adapter needs a gradient; no checkpointing.
+    """Return what the first layer does not save, because nothing before its first adapter needs a gradient.
 
-    The first norm; the attention kernel's tensors where none of q, k, v is adapted; the second norm where o is not
-    either; the MLP's tensors where only down is. 0 for full fine-tuning and for adapted embeddings. By hand, T = 10,
-    H = 8, bfloat16, q_proj adapted: 10 x (8 x 4 + 4) = 360 B.
+    Without checkpointing: the first norm; the tensors of attention if none of q, k, v is adapted; the second norm if o
+    is not adapted either; the tensors of the MLP if only down is adapted. 0 for full fine-tuning and for adapted
+    embeddings. By hand, T = 10, H = 8, bfloat16, q_proj adapted: 10 x (8 x 4 + 4) = 360 B.
     """
     targets = spec.lora_target_modules or ()
     if trains_everything(spec) or "embed_tokens" in targets:
@@ -220,16 +222,16 @@ def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch
 
 
 def layer_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """What checkpointing keeps of a layer: its input, [T, H] in the residual stream's type."""
+    """Return what checkpointing keeps per layer: its input, [T, H] in the type of the residual stream."""
     return block_of(spec)(batch.positions * architecture.hidden_size * element_bytes(spec).stream)
 
 
 def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """What the MLP's backward holds above the layer's saved activations, at its highest.
+    """Return the peak of the MLP's backward in addition to the saved activations of the layer.
 
-    Gradients of the product, of the activated gate and of up, each [T, I], when the saved product (if it was saved at
-    all) is gone; or, before that, the product's gradient with the fresh gradient of down's weight, or with that weight
-    unpacked from 4 bits (`MatMul4Bit.backward`). And the gradient of the residual stream, [T, H], twice.
+    The larger of two: the gradients of the product, of the activated gate and of up, each [T, I], after the saved
+    product is freed; or, before that, the gradient of the product with the new gradient of down's weight, or with that
+    weight unpacked from 4 bits (`MatMul4Bit.backward`). In addition twice the gradient of the residual stream, [T, H].
     """
     sizes, inner, hidden = element_bytes(spec), architecture.intermediate_size, architecture.hidden_size
     block = block_of(spec)
@@ -244,42 +246,42 @@ def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
 
 
 def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """What attention's backward holds above the layer's saved activations, where it makes scores.
+    """Return the peak of attention's backward in addition to the saved activations of the layer, if it makes scores.
 
-    What the MLP, its norm and the output projection saved is gone, and the gradient of the values has taken their
-    place; the gradient of the residual stream waits. Negative or 0 where the MLP's backward is higher, and for other
-    kernels, whose scratch is left out.
+    The activations of the MLP, its norm and the output projection are freed by then; the gradients of the values and of
+    the residual stream are there. Negative or 0 if the backward of the MLP is higher, and for other kernels, whose
+    scratch is left out.
     """
     sizes, positions = element_bytes(spec), batch.positions
-    gone = mlp_saved_bytes(spec, architecture, positions) + norm_saved_bytes(spec, positions, architecture.hidden_size)
-    gone = gone + other_inputs_saved_bytes(spec, architecture, positions)
-    gone = gone + block_of(spec)(positions * query_width(architecture) * sizes.compute)
-    passing = scores_backward_bytes(spec, architecture, batch) - saved_scores_bytes(spec, architecture, batch)
-    in_all = passing + layer_input_bytes(spec, architecture, batch) - gone
-    return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), in_all, 0)
+    freed = mlp_saved_bytes(spec, architecture, positions) + norm_saved_bytes(spec, positions, architecture.hidden_size)
+    freed = freed + other_inputs_saved_bytes(spec, architecture, positions)
+    freed = freed + block_of(spec)(positions * query_width(architecture) * sizes.compute)
+    transient = scores_backward_bytes(spec, architecture, batch) - saved_scores_bytes(spec, architecture, batch)
+    added = transient + layer_input_bytes(spec, architecture, batch) - freed
+    return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), added, 0)
 
 
 def norm_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """What a norm's backward holds above the saved activations, at its highest: four float32 [T, H].
+    """Return the peak of a norm's backward in addition to the saved activations: four float32 [T, H].
 
-    The gradient through the product, and the three factors of the gradient of the square (`pow_backward`).
+    The gradient of the product, and the three factors of the gradient of the square (`pow_backward`).
     """
     return 4 * block_of(spec)(batch.positions * architecture.hidden_size * FLOAT32_BYTES)
 
 
 def down_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """What a layer's forward holds above what it saves when it comes to the down projection.
+    """Return what a layer's forward needs at the down projection in addition to what it saves.
 
-    The residual stream and the MLP's input, [T, H] each. An adapter in float32 also takes the product, [T, I], in its
-    own type before autocast casts it back to what is saved.
+    The residual stream and the input of the MLP, [T, H] each. For a float32 adapter, the product, [T, I], is cast to
+    float32 before autocast casts it back to the type that is saved.
     """
     return 2 * layer_input_bytes(spec, architecture, batch) + _down_input_bytes(spec, architecture, batch)
 
 
-def remaking_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """What checkpointing's second forward of a layer holds above what the layer saves.
+def recomputation_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return what the recomputation of a layer under checkpointing needs in addition to what the layer saves.
 
-    As the first forward, and the gradient that waits for it and the down projection's result, [T, H] each.
+    As the first forward, and the incoming gradient and the result of the down projection, [T, H] each.
     """
     return 2 * layer_input_bytes(spec, architecture, batch) + down_forward_bytes(spec, architecture, batch)
 
@@ -291,13 +293,14 @@ def _down_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
     return block(values * sizes.compute) + block(values * sizes.adapter)
 
 
-def _adapted_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, values: Count, *, autocast: Truth) -> Count:
-    """Bytes of tensors of `values` inner features, if gate, up or down has an adapter, at the higher of two moments.
+def _adapted_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, values: Count, *, autocast: Flag) -> Count:
+    """Return the bytes of tensors of `values` inner features if up or down has an adapter: the larger of two instants.
 
-    At up: the activated gate, up's result, and the adapter's result before and after scaling, in the adapter's type or
-    under autocast in the compute type; or after that the scaled one and the sum, in the wider type of the two. Over
-    4-bit weights without autocast the scaled one takes up's type first (`Linear4bit.forward` in peft's `bnb.py`).
-    At down: the product, its copy in the adapter's type where that is wider, and under autocast that cast back.
+    At up: the activated gate, the result of up, and the result of the adapter before and after scaling, in the type of
+    the adapter or, under autocast, in the compute type; or after that the scaled result and the sum, in the wider type
+    of both. Over 4-bit weights without autocast the scaled result is cast to the type of up first (`Linear4bit.forward`
+    in peft's `bnb.py`).
+    At down: the product, its copy in the type of the adapter if that is wider, and under autocast the copy cast back.
     """
     sizes, block = element_bytes(spec), block_of(spec)
     given = linear_output_bytes(spec, autocast=autocast)
@@ -316,15 +319,15 @@ def _adapted_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, values: Coun
 
 
 def layer_without_gradient_bytes(
-    spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, adapted: Truth, autocast: Truth
+    spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, adapted: Flag, autocast: Flag
 ) -> Count:
-    """What one decoder layer needs at its highest when nothing is saved.
+    """Return the peak of one decoder layer that saves nothing.
 
-    In the MLP, in the rotary embedding, or in attention where it makes its scores whole. Four [T, H]: the
-    embeddings and the layer's input, which the model's loop still refers to, the residual stream and the MLP's
-    input. In the MLP three [T, I]: the activated gate, up and their product; or with adapters there what
-    `_adapted_mlp_bytes` says, if that is more. Eager attention also gives its scores to the layer, which holds them
-    to its end.
+    The peak is in the MLP, in the rotary embedding, or in attention that makes its scores. There are four [T, H]: the
+    embeddings and the input of the layer, which the loop over layers still references, the residual stream and the
+    input of the MLP. The MLP adds three [T, I]: the activated gate, up and their product; or with adapters
+    `_adapted_mlp_bytes`, if that is more. Eager attention also returns its scores to the layer, which keeps them to its
+    end.
 
     By hand, T = 10, H = 8, I = 16, bfloat16, no adapters: 10 x (4 x 8 + 3 x 16) x 2 = 1,600 B.
     """
@@ -336,17 +339,17 @@ def layer_without_gradient_bytes(
     hidden = batch.positions * architecture.hidden_size
     embeddings, stream = block(hidden * sizes.weight), block(hidden * stream_bytes(spec, autocast=autocast))
     mlp = embeddings + 3 * stream + inner + held_scores_bytes(spec, architecture, batch, autocast=autocast)
-    passing = scores_forward_bytes(spec, architecture, batch, autocast=autocast)
+    transient = scores_forward_bytes(spec, architecture, batch, autocast=autocast)
     attention = embeddings + 2 * stream + query_side_bytes(spec, architecture, batch, autocast=autocast)
     rotary = embeddings + 2 * stream + rotary_bytes(spec, architecture, batch, autocast=autocast)
-    return larger(mlp, rotary, where(passing > 0, attention + passing, 0))
+    return larger(mlp, rotary, where(transient > 0, attention + transient, 0))
 
 
-def rotary_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Truth) -> Count:
-    """What the rotary embedding of the queries holds: keys, values, and four tensors of queries.
+def rotary_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Flag) -> Count:
+    """Return what the rotary embedding of the queries needs: keys, values, and four tensors of queries.
 
-    The queries, their product with the cosine, their rotated halves, and the latters' product with the sine. The
-    products have the stream's type, as queries and keys have after a norm of their own.
+    These are the queries, their product with the cosine, their rotated halves, and the product of these with the sine.
+    The products have the type of the residual stream, as have queries and keys after a norm of their own.
 
     By hand, T = 10, 2 query heads and 1 key head of 4 in bfloat16: 10 x (4 x 8 + 2 x 4) x 2 = 800 B.
 

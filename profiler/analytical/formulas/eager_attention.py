@@ -1,16 +1,16 @@
-"""Attention by matrix products: scores of every pair of tokens, made and held whole.
+"""Attention by matrix products, which allocates the scores of all pairs of tokens.
 
-So it is with `attn_implementation=eager`, and where torch's SDPA has no kernel (`makes_scores`).
+`attn_implementation=eager` computes attention this way, and torch's SDPA if it has no kernel (`makes_scores`).
 
 Eager, counted in `eager_attention_forward` of transformers' models: the product and its scaled copy in the compute
-type, the softmax taken of a float32 copy and into float32, and that once more in the compute type. SDPA without a
-kernel, counted in `_scaled_dot_product_attention_math` (`aten/src/ATen/native/transformers/attention.cpp`): queries,
-keys and values converted to float32, queries and keys scaled, the softmax in float32. S is rows x heads x L x L.
+type, the softmax of a float32 copy in float32, and a copy of it in the compute type. SDPA without a kernel, counted in
+`_scaled_dot_product_attention_math` (`aten/src/ATen/native/transformers/attention.cpp`): queries, keys and values
+converted to float32, queries and keys scaled, the softmax in float32.
 """
 
 from profiler.analytical.formulas.batch import Batch
 from profiler.analytical.formulas.parameters import key_width, query_width
-from profiler.analytical.formulas.quantities import Count, Truth, both, either, holds, negated, where
+from profiler.analytical.formulas.quantities import Count, Flag, both, either, holds, negated, where
 from profiler.analytical.formulas.rollout import kv_element_bytes
 from profiler.analytical.formulas.rounding import block_of
 from profiler.analytical.formulas.trained import (
@@ -25,45 +25,44 @@ from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import Attention, Dtype
 
-_AMPERE = (8, 0)
 _MASKED_BYTES = 1
 """`_safe_softmax` compares every score with minus infinity."""
 
 
 def scores(architecture: DecoderShape, batch: Batch) -> Count:
-    """How many scores one layer has. By hand, one row of 8 tokens, 2 heads: 128."""
+    """Return the number of scores of one layer: rows x heads x L x L. By hand, one row of 8 tokens, 2 heads: 128."""
     return batch.rows * architecture.num_attention_heads * batch.width * batch.width
 
 
-def makes_scores(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Truth) -> Truth:
-    """Whether attention makes its scores: eager does, and SDPA where the card has no kernel for the request.
+def makes_scores(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Flag) -> Flag:
+    """Return whether attention allocates its scores: eager does, and SDPA if the card has no kernel for the request.
 
-    Flash attention takes no float32 and no mask and needs compute capability 8.0; the memory-efficient kernel takes no
-    shared keys and, below 8.0, no bfloat16. With a mask transformers repeats keys. So no kernel takes shared keys
-    without a mask in float32, nor in float16 below 8.0, and none takes bfloat16 below 8.0.
+    Flash attention supports neither float32 nor masks and needs compute capability 8.0. The memory-efficient kernel
+    does not support shared keys nor, below 8.0, bfloat16. With a mask transformers repeats keys. So no kernel supports
+    shared keys without a mask in float32, nor in float16 below 8.0, and none supports bfloat16 below 8.0.
 
     Source: `can_use_flash_attention` and `can_use_mem_efficient_attention` in
     `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`; `use_gqa_in_sdpa` in transformers.
     """
     if spec.attn_implementation is not Attention.SDPA:
         return spec.attn_implementation is Attention.EAGER
-    old = holds(spec.gpu, _is_older_than_ampere)
+    old = holds(spec.gpu, _has_no_flash_attention)
     no_flash = either(computed_bytes(spec, autocast=autocast) >= FLOAT32_BYTES, old)
     no_efficient = both(_shares_keys(architecture), negated(batch.has_mask))
     return either(both(no_flash, no_efficient), both(old, computes_in_bfloat16(spec, autocast=autocast)))
 
 
-def _is_older_than_ampere(gpu: str | None) -> bool:
+def _has_no_flash_attention(gpu: str | None) -> bool:
     card = KNOWN_GPUS.get(gpu or "")
-    return card is not None and card.compute_capability < _AMPERE
+    return card is not None and not card.chip.has_flash_attention
 
 
-def _shares_keys(architecture: DecoderShape) -> Truth:
+def _shares_keys(architecture: DecoderShape) -> Flag:
     return architecture.num_attention_heads != architecture.num_key_value_heads
 
 
 def saved_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """What is saved of the scores: the softmax in float32, and by eager in the compute type where that is another.
+    """Return what is saved of the scores: the softmax in float32, and in eager also in a narrower compute type.
 
     By hand, one row of 8 tokens, 2 heads, bfloat16: eager 128 x (4 + 2) = 768 B, SDPA 128 x 4 = 512 B.
     """
@@ -76,9 +75,9 @@ def saved_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
 
 
 def query_side_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """What attention by products saves beside its scores: queries, repeated keys and values, and the output.
+    """Return what attention by products saves in addition to scores: queries, repeated keys and values, and the output.
 
-    Eager has all in the compute type; SDPA has the first three in float32.
+    In eager all have the compute type; in SDPA the first three are float32.
 
     By hand, one row of 8 tokens, 2 query heads of 4, bfloat16: eager 64 x 4 x 2 = 512 B, SDPA 64 x (3 x 4 + 2) = 896 B.
     """
@@ -88,11 +87,11 @@ def query_side_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: B
     return 3 * block(values * factor) + block(values * compute)
 
 
-def held_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Truth) -> Count:
-    """The softmax that eager attention returns beside its output, in the queries' type; 0 for other kernels.
+def held_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Flag) -> Count:
+    """Return the softmax that eager attention returns with its output, in the type of queries; 0 for other kernels.
 
-    The rotary embedding gives queries the residual stream's type. By hand, one row of 8 tokens, 2 heads, bfloat16:
-    128 x 2 = 256 B.
+    The rotary embedding casts queries to the type of the residual stream. By hand, one row of 8 tokens, 2 heads,
+    bfloat16: 128 x 2 = 256 B.
 
     Source: `hidden_states, _ = self.self_attn(...)` in transformers' decoder layers: `_` lives as long as the call.
     """
@@ -101,13 +100,13 @@ def held_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch,
     return block_of(spec)(scores(architecture, batch) * stream_bytes(spec, autocast=autocast))
 
 
-def query_side_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Truth) -> Count:
-    """What attention by products has beside its scores, at the softmax, where nothing is saved.
+def query_side_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Flag) -> Count:
+    """Return what attention by products needs at the softmax in addition to scores, without saved activations.
 
-    Eager: queries, and keys and values repeated to all query heads; the rotary embedding gives the first two the
-    stream's type. SDPA: queries before and after scaling, and repeated keys and values, in float32; where that is not
-    the compute type, queries, keys and values in the latter, and keys and values in float32 before they are repeated.
-    With a mask transformers repeats keys and values before.
+    Eager: queries, and keys and values repeated to all query heads; the rotary embedding casts the first two to the
+    type of the residual stream. SDPA: queries before and after scaling, and repeated keys and values, in float32; if
+    the compute type is another, also queries, keys and values in it, and keys and values in float32 before they are
+    repeated. With a mask transformers repeats keys and values before attention.
 
     By hand, one row of 8 tokens, 2 query heads and 1 key head of 4 (64 and 32 values): eager 64 x 6 = 384 B in
     bfloat16, 64 x (4 + 4 + 2) = 640 B in float32 or float16 under autocast; SDPA 64 x 16 + 32 x 8 = 1,280 B in
@@ -126,11 +125,12 @@ def query_side_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, 
     return where(compute < FLOAT32_BYTES, narrow, four + 2 * key)
 
 
-def scores_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Truth) -> Count:
-    """Scores at their highest where nothing is saved; 0 for other kernels.
+def scores_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Flag) -> Count:
+    """Return the peak of the scores without saved activations; 0 for other kernels.
 
-    Eager: scaled, converted to float32, and softmax; of float16 scaled, softmax, and the latter in float16, because the
-    kernel converts by itself. SDPA: in float32, softmax, and a truth value of each.
+    Eager: scaled scores, these in float32, and the softmax. In float16: scaled scores, the softmax, and the softmax in
+    float16, because the kernel converts its input itself. SDPA: scores in float32, the softmax, and a boolean per
+    score.
 
     By hand, one row of 8 tokens, 2 heads: eager 128 x (2 + 4 + 4) = 1,280 B in bfloat16, 128 x 8 = 1,024 B in float32
     and in float16; SDPA 128 x 9 = 1,152 B.
@@ -142,7 +142,8 @@ def scores_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     values = scores(architecture, batch)
     if spec.attn_implementation is not Attention.EAGER:
         return where(made, 2 * block(values * FLOAT32_BYTES) + block(values * _MASKED_BYTES), 0)
-    # Queries have the stream's type and the mask that eager adds has the weights': both widen what autocast made.
+    # Queries have the type of the residual stream, and the mask that eager adds has that of the weights: the scores of
+    # autocast become as wide.
     compute = stream_bytes(spec, autocast=autocast)
     softmax, narrow = block(values * FLOAT32_BYTES), block(values * compute)
     converted = where(_is_float16(spec, autocast=autocast), narrow, where(compute < FLOAT32_BYTES, softmax, 0))
@@ -150,33 +151,33 @@ def scores_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
 
 
 def scores_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Scores at their highest in backward: the softmax, its gradient, their product and the gradient of the input.
+    """Return the peak of the scores in backward: the softmax, its gradient, their product, the gradient of the input.
 
-    All are float32, but eager's gradient of a float16 input is float16. 0 for other kernels. By hand, one row of 8
-    tokens, 2 heads: 128 x 16 = 2,048 B, eager in float16 128 x 14 = 1,792 B.
+    All are float32, except that in eager the gradient of a float16 input is float16. 0 for other kernels. By hand, one
+    row of 8 tokens, 2 heads: 128 x 16 = 2,048 B, eager in float16 128 x 14 = 1,792 B.
 
-    Source: `softmax_backward_cuda_out` in `aten/src/ATen/native/cuda/SoftMax.cu`, which makes the product.
+    Source: `softmax_backward_cuda_out` in `aten/src/ATen/native/cuda/SoftMax.cu`, which computes the product.
     """
     made = makes_scores(spec, architecture, batch, autocast=spec.bf16)
     block, values = block_of(spec), scores(architecture, batch)
     wide = block(values * FLOAT32_BYTES)
     narrow = both(spec.attn_implementation is Attention.EAGER, _is_float16(spec, autocast=spec.bf16))
-    given = where(narrow, block(values * FLOAT16_BYTES), wide)
-    return where(made, 3 * wide + given, 0)
+    of_input = where(narrow, block(values * FLOAT16_BYTES), wide)
+    return where(made, 3 * wide + of_input, 0)
 
 
-def _is_float16(spec: TrialKeys, *, autocast: Truth) -> Truth:
-    """Whether matrix products are in float16, with autocast around the model or not."""
+def _is_float16(spec: TrialKeys, *, autocast: Flag) -> Flag:
+    """Return whether matrix products are in float16, with autocast around the model or not."""
     half = holds(spec.dtype, lambda dtype: dtype is Dtype.FLOAT16)
     return both(half, negated(computes_in_bfloat16(spec, autocast=autocast)))
 
 
 def repeated_cache_bytes(spec: TrialKeys, architecture: DecoderShape, *, tokens: Count) -> Count:
-    """Keys and values of one layer as attention by products takes them, for one decoding step over `tokens`.
+    """Return the copies of keys and values that attention by products makes for one decoding step over `tokens`.
 
-    Eager: repeated to all query heads, where these share keys. SDPA without a kernel: repeated in float32, and the
-    scaled keys; where the compute type is another, also keys and values in float32 before they are repeated. 0 for
-    kernels that take shared keys.
+    For one layer. Eager: keys and values repeated to all query heads, if heads share keys. SDPA without a kernel: both
+    repeated in float32, and the scaled keys; if the compute type is another, also keys and values in float32 before
+    they are repeated. 0 for kernels that support shared keys.
 
     By hand, qwen2.5-0.5b in bfloat16, 16 sequences, 1,041 tokens: eager 2 x 16 x 1,041 x 896 x 2 B = 59,695,104 B;
     SDPA on a T4 16 x 1,041 x (896 x 12 + 128 x 8) B = 196,141,056 B.

@@ -1,7 +1,8 @@
-"""The LM head in training: logits, log-probabilities, and the gradients that begin there.
+"""The LM head in training: logits, log-probabilities, and their gradients.
 
-Two ways: trl's fused head (`trl/kernels/chunked_logprob.py`, `add_fused_lm_head` in `trl/trainer/utils.py`), which
-makes logits a tile at a time, and trl 0.14.0's, which makes them all. N is `scored_tokens`.
+Two implementations: the fused head of trl (`trl/kernels/chunked_logprob.py`, `add_fused_lm_head` in
+`trl/trainer/utils.py`), which computes logits in tiles, and that of trl 0.14.0, which computes all logits at once. N is
+`scored_tokens`.
 """
 
 from dataclasses import dataclass
@@ -22,23 +23,23 @@ VOCABULARY_CHUNK = 32_768
 _FORWARD_STATISTICS = 7
 _SAVED_STATISTICS = 2
 _LOSS_TENSORS = 12
-"""[rows, C] float32 tensors of the loss that live until its backward: ratios, their clipped twins, masks, entropy."""
+"""[rows, C] float32 tensors of the loss that are kept until backward: ratios, clipped ratios, masks, entropy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadBytes:
-    """Bytes of one stage of the head, by what they are."""
+    """Bytes of one stage of the head, by category."""
 
     logits: Count = 0
-    """As wide as the vocabulary, or log-probabilities."""
+    """Tensors as wide as the vocabulary, and log-probabilities."""
     activations: Count = 0
     """Hidden states and their gradients."""
     gradients: Count = 0
-    """Of the head's weight."""
+    """Gradients of the weight of the head."""
 
 
 def tile_bytes(scored_tokens: Count, compute: Count) -> Count:
-    """The buffer of one tile of logits, [min(N, 4096), 32768]: always the full width, in the compute type.
+    """Return the bytes of one tile of logits, [min(N, 4096), 32768]: always of full width, in the compute type.
 
     By hand, N = 1,000 in bfloat16: 1,000 x 32,768 x 2 B = 65,536,000 B.
     """
@@ -48,9 +49,9 @@ def tile_bytes(scored_tokens: Count, compute: Count) -> Count:
 def cast_chunk_bytes(
     spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, chunks: int, columns: Count = VOCABULARY_CHUNK
 ) -> Count:
-    """Copies that the fused head makes to compute in a narrower type: chunks of its weight, and a tile's hidden states.
+    """Return the copies that the fused head casts to a narrower type: chunks of its weight, hidden states of a tile.
 
-    0 where nothing is cast. By hand, one chunk, H = 8, N = 10, V = 100, float32 under autocast: (100 + 10) x 8 x 2 =
+    0 if nothing is cast. By hand, one chunk, H = 8, N = 10, V = 100, float32 under autocast: (100 + 10) x 8 x 2 =
     1,760 B.
 
     Source: `_chunked_logprob` in trl's `chunked_logprob.py`, `.to(compute_dtype)`.
@@ -62,16 +63,19 @@ def cast_chunk_bytes(
 
 
 def loss_bytes(batch: Batch, block: Block = exact) -> Count:
-    """Float32 [rows, C] tensors of the loss. An estimate of their number (`GRPOTrainer._compute_loss`)."""
+    """Return the bytes of the float32 [rows, C] tensors of the loss (`GRPOTrainer._compute_loss`).
+
+    Their number is an estimate.
+    """
     return _LOSS_TENSORS * block(batch.rows * batch.completion_tokens * FLOAT32_BYTES)
 
 
 def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
-    """What the head keeps from forward until its backward.
+    """Return what the head keeps from forward until backward.
 
-    Fused: the hidden states of the scored positions, [N, H], their targets and two float32 statistics each.
-    Full: each row's log-softmax, [C, V] in the output type; where the head is trained its input, [rows x (C + 1), H];
-    and its weight's copy, if autocast makes one.
+    Fused: the hidden states of the scored positions, [N, H], their targets, and two float32 statistics per position.
+    Full: the log-softmax of each row, [C, V] in the output type; if the head is trained, its input,
+    [rows x (C + 1), H]; and the copy of its weight, if autocast makes one.
 
     By hand, full, 1 row, C = 10, V = 100, under autocast: 10 x 100 x 4 B = 4,000 B of logits.
     """
@@ -91,11 +95,11 @@ def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Hea
 
 
 def full_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """What `logprobs=full` makes as wide as the vocabulary, size by size, the most of each size at once.
+    """Return the bytes of the tensors of `logprobs=full` that are as wide as the vocabulary, for reserved memory.
 
-    Blocks of one size do not serve another (`timeline.reserved`): the logits of all rows, [rows, C + 1, V],
-    twice in the output type (the stacked gradients and their slice's), once in the compute type where that is another,
-    and the log-softmax of every row, [C, V].
+    The sum over sizes of the most tensors of each size, because a block of one size does not fit another
+    (`timeline.reserved`): the logits of all rows, [rows, C + 1, V], twice in the output type (the stacked gradients and
+    the gradient of their slice) and once in the compute type if that is another; the log-softmax of each row, [C, V].
 
     By hand, 2 rows, C = 10, V = 100, under autocast: 2 x 2 x 11 x 100 x 4 + 2 x 11 x 100 x 2 + 2 x 10 x 100 x 4 =
     30,000 B.
@@ -108,11 +112,11 @@ def full_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch
 
 
 def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
-    """What the head's forward needs above what it keeps, at its highest.
+    """Return the peak of the head's forward in addition to what it keeps.
 
-    Fused: one tile, seven float32 statistics a token, the last hidden states, [T, H], and where autocast
-    casts, a cast chunk of the head and the hidden states of a tile.
-    Full: the logits of C + 1 positions of all rows, in the output type, until the last row's log-softmax is taken.
+    Fused: one tile, seven float32 statistics per token, the last hidden states, [T, H], and if autocast casts, a cast
+    chunk of the head and the hidden states of a tile.
+    Full: the logits of C + 1 positions of all rows, in the output type, until the log-softmax of the last row.
     """
     sizes, block = element_bytes(spec), block_of(spec)
     hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
@@ -127,15 +131,14 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
 
 
 def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
-    """What the head's backward needs above what it kept, at its highest.
+    """Return the peak of the head's backward in addition to what forward kept.
 
-    Fused: one tile; float32 gradients of the hidden states, [N, H], and of a trained head, [V, H], and both once more
-    in their own types as they are returned, if these are not float32. Where autocast casts the weights, two cast chunks
-    of the head, because the next is made before the last one goes; when gradients are returned only the last chunk is
-    left, so the peak is at one moment or the other.
-    Full: the gradients of the rows' logits replace their log-softmax one for one, then all are stacked, doubling; for a
-    single row the gradients of gather and of log-softmax stand beside it. Then the gradient in the compute type, and
-    that of a trained head.
+    Fused: one tile; float32 gradients of the hidden states, [N, H], and of a trained head, [V, H], and both also in
+    their own types when they are returned, if these are not float32. If autocast casts the weights, two cast chunks of
+    the head, because the next chunk is cast before the last is freed; when gradients are returned only the last chunk
+    is left, so the peak is at one instant or the other. Full: the gradients of the logits of each row replace the
+    log-softmax of that row; then all are stacked, which doubles them. For a single row, the gradients of gather and of
+    log-softmax are there at the same time. Then the gradient in the compute type, and that of a trained head.
 
     By hand, fused, N = 10, H = 8, V = 100, bfloat16, trained: 10 x 8 x 6 = 480 B and 100 x 8 x 6 = 4,800 B, and the
     tile of 655,360 B.
@@ -163,11 +166,11 @@ def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Ba
 
 
 def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
-    """What log-probabilities without gradient need at their highest.
+    """Return the peak of log-probabilities without gradient.
 
-    Fused: as in training's forward, and the compacted hidden states. Full: the logits in the compute type, with the
-    copy of the head that made them (a trained float32 one's is in autocast's cache) or, where the types differ, once
-    more in the output type; or the latter with one row's log-softmax.
+    Fused: as in the forward of training, and the compacted hidden states. Full: the logits in the compute type with the
+    copy of the head (that of a trained float32 head is in autocast's cache); or, if the types differ, the logits in
+    both types; or the logits in the output type with the log-softmax of one row.
     """
     if spec.logprobs is not Logprobs.FULL:
         scratch = head_forward_scratch(spec, architecture, batch)

@@ -1,25 +1,25 @@
-"""Parameters of a decoder, tensor by tensor: how many, of what shape, and which of them a LoRA adapter gets."""
+"""Parameters of a decoder: their shapes and counts, and the linear layers that LoRA adapts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from profiler.analytical.formulas.quantities import Count, Truth, where
+from profiler.analytical.formulas.quantities import Count, Flag, where
 from profiler.analytical.formulas.trial_keys import DecoderShape
 from profiler.domain.trial import ALL_LINEAR
 
 _FUSED_PROJECTIONS = ("phi3",)
-"""Model types whose q, k, v and whose gate, up are one matrix each."""
+"""Model types with one matrix for q, k, v and one for gate, up."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Projection:
-    """A linear layer inside every decoder layer."""
+    """A linear layer of each decoder layer."""
 
     name: str
     in_features: Count
     out_features: Count
-    has_bias: Truth = False
+    has_bias: Flag = False
 
     @property
     def weights(self) -> Count:
@@ -33,33 +33,33 @@ class TensorGroup:
 
     shape: tuple[Count, ...]
     copies: Count
-    """How many there are; 0 where the model has none."""
+    """Number of tensors; 0 if the model has none."""
     is_embedding: bool = False
-    """An `nn.Embedding`'s weight (a tied LM head is the same parameter)."""
+    """Whether it is the weight of an `nn.Embedding` (a tied LM head is the same parameter)."""
 
     @property
     def elements(self) -> Count:
-        """Elements of one of them."""
+        """Elements of one tensor."""
         return prod(self.shape)
 
     @property
     def total(self) -> Count:
-        """Elements of all of them."""
+        """Elements of all tensors."""
         return self.elements * self.copies
 
 
 def query_width(architecture: DecoderShape) -> Count:
-    """Width of all query heads together: heads x head_dim."""
+    """Return the width of all query heads together: heads x head_dim."""
     return architecture.num_attention_heads * architecture.head_dim
 
 
 def key_width(architecture: DecoderShape) -> Count:
-    """Width of all key heads together, as of all value heads: key-value heads x head_dim."""
+    """Return the width of all key heads, or of all value heads, together: key-value heads x head_dim."""
     return architecture.num_key_value_heads * architecture.head_dim
 
 
 def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
-    """The linear layers of one decoder layer.
+    """Return the linear layers of one decoder layer.
 
     Source: `Qwen2Attention` and `Qwen2MLP` in transformers; Llama and Qwen3 have the same without biases.
     """
@@ -86,10 +86,10 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
 
 
 def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
-    """Every parameter of the model, a tied LM head counted once.
+    """Return all parameters of the model; a tied LM head counts once.
 
-    Does not hold for models with more than two norms a layer (Gemma 2 and 3) or norms over all heads at once (OLMo 2):
-    a few thousand elements a layer are missing.
+    Does not hold for models with more than two norms per layer (Gemma 2 and 3) or norms over all heads at once (OLMo
+    2): a few thousand elements per layer are missing.
     """
     layers, hidden = architecture.num_hidden_layers, architecture.hidden_size
     groups = [TensorGroup(shape=(architecture.vocab_size, hidden), copies=1, is_embedding=True)]
@@ -104,7 +104,7 @@ def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
 
 
 def parameter_count(architecture: DecoderShape) -> Count:
-    """Parameters of the model, tied ones once: the sum over `base_tensors`.
+    """Return the number of parameters of the model, the sum over `base_tensors`.
 
     By hand, qwen2.5-0.5b: 151,936 x 896 + 24 x (896 x (896 + 128 + 128 + 896) + 1,152 + 3 x 896 x 4,864 + 2 x 896)
     + 896 = 494,032,768.
@@ -113,15 +113,15 @@ def parameter_count(architecture: DecoderShape) -> Count:
 
 
 def adapted_projections(architecture: DecoderShape, targets: Sequence[str]) -> tuple[Projection, ...]:
-    """The linear layers of one decoder layer that get an adapter: all of them for peft's word all-linear."""
+    """Return the linear layers of one decoder layer that get an adapter: all of them for peft's `all-linear`."""
     everything = tuple(targets) == (ALL_LINEAR,)
     return tuple(part for part in projections(architecture) if everything or part.name in targets)
 
 
 def lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]) -> tuple[TensorGroup, ...]:
-    """Every LoRA matrix: for a layer of shape [out, in], A is [rank, in] and B is [out, rank].
+    """Return all LoRA matrices: for a layer of shape [out, in], A is [rank, in] and B is [out, rank].
 
-    Source: peft's `LoraLayer.update_layer`; for `embed_tokens` and `lm_head` the same counts with vocabulary and width.
+    For `embed_tokens` and `lm_head` with vocabulary and hidden size. Source: peft's `LoraLayer.update_layer`.
     """
     layers = architecture.num_hidden_layers
     groups = [
@@ -137,5 +137,5 @@ def lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]
 
 
 def lora_parameter_count(architecture: DecoderShape, rank: Count, targets: Sequence[str]) -> Count:
-    """Parameters of the adapters: rank x (in + out) for each adapted layer."""
+    """Return the number of parameters of the adapters: rank x (in + out) per adapted layer."""
     return sum(group.total for group in lora_tensors(architecture, rank, targets))

@@ -1,7 +1,7 @@
-"""Whole numbers that are one value or a column of them, and the few operations that must serve both.
+"""Numbers that are one value or an array of values, and operations for both.
 
-Every formula of this package is written once. Given ints it computes one configuration, given int64 arrays it computes
-a column of them; `+ - * // %` do both by themselves, the functions here do the rest.
+Each formula of this package is written once: with ints it computes one configuration, with int64 arrays it computes
+many. `+ - * // %` work with both; the functions here are the other operations.
 """
 
 from collections.abc import Callable
@@ -12,32 +12,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 Count: TypeAlias = int | NDArray[Any]
-"""A whole number, or an int64 array with one for each configuration."""
+"""A whole number, or an int64 array with one number per configuration."""
 
-Truth: TypeAlias = bool | NDArray[Any]
-"""True or false, or a boolean array."""
+Flag: TypeAlias = bool | NDArray[Any]
+"""A bool, or a boolean array with one value per configuration."""
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Coded(Generic[Value]):
-    """A column of one of few values: the values, and which of them each configuration has."""
+    """A column with few different values: the values, and per configuration the index of its value."""
 
     values: tuple[Value, ...]
     codes: NDArray[Any]
-    """Indices into `values`, one a configuration."""
+    """Indices into `values`, one per configuration."""
 
 
-def where(condition: Truth, if_true: Count, if_false: Count) -> Count:
-    """`if_true` where `condition` holds, else `if_false`."""
-    if isinstance(condition, bool):
-        return if_true if condition else if_false
-    return np.where(condition, if_true, if_false)
+def where(flag: Flag, if_true: Count, if_false: Count) -> Count:
+    """Return `if_true` where `flag` is true, else `if_false`."""
+    if isinstance(flag, bool):
+        return if_true if flag else if_false
+    return np.where(flag, if_true, if_false)
 
 
-def both(first: Truth, second: Truth) -> Truth:
-    """Whether both hold."""
+def both(first: Flag, second: Flag) -> Flag:
+    """Return whether both flags are true."""
     if isinstance(first, bool):
         return second if first else False
     if isinstance(second, bool):
@@ -45,13 +45,13 @@ def both(first: Truth, second: Truth) -> Truth:
     return np.logical_and(first, second)
 
 
-def negated(truth: Truth) -> Truth:
-    """Whether it does not hold."""
-    return not truth if isinstance(truth, bool) else np.logical_not(truth)
+def negated(flag: Flag) -> Flag:
+    """Return whether the flag is false."""
+    return not flag if isinstance(flag, bool) else np.logical_not(flag)
 
 
-def either(first: Truth, second: Truth) -> Truth:
-    """Whether one of them holds."""
+def either(first: Flag, second: Flag) -> Flag:
+    """Return whether at least one flag is true."""
     if isinstance(first, bool):
         return True if first else second
     if isinstance(second, bool):
@@ -60,7 +60,7 @@ def either(first: Truth, second: Truth) -> Truth:
 
 
 def larger(first: Count, *others: Count) -> Count:
-    """The largest of them."""
+    """Return the largest of the numbers."""
     found = first
     for other in others:
         found = max(found, other) if isinstance(found, int) and isinstance(other, int) else np.maximum(found, other)
@@ -68,19 +68,19 @@ def larger(first: Count, *others: Count) -> Count:
 
 
 def smaller(first: Count, second: Count) -> Count:
-    """The smaller of the two."""
+    """Return the smaller of the two numbers."""
     if isinstance(first, int) and isinstance(second, int):
         return min(first, second)
     return np.minimum(first, second)
 
 
 def whole_units(value: Count, unit: Count) -> Count:
-    """How many `unit` cover `value`: the quotient, rounded up."""
+    """Return `value / unit`, rounded up."""
     return -(-value // unit)
 
 
 def looked_up(column: Value | Coded[Value], function: Callable[[Value], Count]) -> Count:
-    """`function` of a value, or of the value that each configuration has."""
+    """Return `function` of a value, or per configuration of its value."""
     if not isinstance(column, Coded):
         return function(column)
     found: Count = 0
@@ -92,8 +92,8 @@ def looked_up(column: Value | Coded[Value], function: Callable[[Value], Count]) 
     return found
 
 
-def holds(column: Value | Coded[Value], function: Callable[[Value], bool]) -> Truth:
-    """Whether `function` is true of a value, or of the value that each configuration has."""
+def holds(column: Value | Coded[Value], function: Callable[[Value], bool]) -> Flag:
+    """Return whether `function` is true for a value, or per configuration for its value."""
     if not isinstance(column, Coded):
         return bool(function(column))
     answers = np.array([function(value) for value in column.values], dtype=bool)

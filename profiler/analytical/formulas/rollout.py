@@ -1,4 +1,4 @@
-"""The rollout by transformers' `generate`: the KV cache, its growth, and sampling."""
+"""Rollout by transformers' `generate`: the KV cache, its growth, and sampling."""
 
 from profiler.analytical.formulas.parameters import key_width
 from profiler.analytical.formulas.quantities import Count
@@ -16,11 +16,11 @@ _SAMPLING_COPIES = 3
 
 
 def kv_element_bytes(spec: TrialKeys) -> Count:
-    """Bytes of one cached value.
+    """Return the bytes of one cached value, which has the type of the residual stream.
 
-    The residual stream's type: with adapters `generate` goes around the forward that autocast wraps; under full
-    fine-tuning autocast makes keys narrower, but the rotary embedding widens them again, and the cache takes its type
-    from the keys. Float16 times the bfloat16 that autocast makes is float32.
+    With adapters, `generate` does not call the forward that autocast wraps. Under full fine-tuning autocast makes keys
+    narrower, but the rotary embedding widens them again, and the cache takes its type from the keys. Float16 times the
+    bfloat16 of autocast is float32.
 
     By hand, float16 under autocast: full 4 B, LoRA 2 B.
     """
@@ -30,15 +30,16 @@ def kv_element_bytes(spec: TrialKeys) -> Count:
 def kv_cache_bytes(
     architecture: DecoderShape, *, sequences: Count, tokens: Count, element: Count, block: Block = exact
 ) -> Count:
-    """Bytes of a KV cache in which every sequence has `tokens` tokens.
+    """Return the bytes of a KV cache in which each sequence has `tokens` tokens.
 
-    Per layer the cache holds K and V, each [sequences, kv_heads, tokens, head_dim]:
+    Per layer the cache has K and V, each [sequences, kv_heads, tokens, head_dim]:
 
         2 * layers * sequences * kv_heads * tokens * head_dim * element
 
     By hand, qwen2.5-0.5b, 16 sequences, 1,041 tokens, bfloat16: 2 x 24 x 16 x 2 x 1,041 x 64 x 2 B = 204,668,928 B.
 
-    Source: the tensor shapes of transformers' `DynamicCache`. Not for a paged cache (vLLM) or sliding windows.
+    Source: the tensor shapes of transformers' `DynamicCache`. Does not hold for a paged cache (vLLM) or sliding
+    windows.
     """
     return 2 * architecture.num_hidden_layers * block(sequences * key_width(architecture) * tokens * element)
 
@@ -46,7 +47,9 @@ def kv_cache_bytes(
 def growth_copy_bytes(
     architecture: DecoderShape, *, sequences: Count, tokens: Count, element: Count, block: Block = exact
 ) -> Count:
-    """The keys of one layer once more: `torch.cat` makes the longer tensor before the shorter one goes.
+    """Return the bytes of the keys of one layer, which exist twice while the cache grows.
+
+    `torch.cat` allocates the longer tensor before the shorter one is freed.
 
     By hand, as in `kv_cache_bytes`: 204,668,928 / 48 = 4,263,936 B.
     """
@@ -54,9 +57,9 @@ def growth_copy_bytes(
 
 
 def last_logits_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Logits while the LM head computes them: the product, and two float32 tensors of the token before.
+    """Return the bytes of logits at the LM head: the product, and two float32 tensors of the token before.
 
-    Those are the scores and the softmax, which `_sample` in transformers still refers to.
+    These are the scores and the softmax, which `_sample` in transformers still references.
 
     By hand, 16 sequences, V = 151,936, under autocast: 16 x 151,936 x (2 + 2 x 4) B = 24,309,760 B.
     """
@@ -65,10 +68,10 @@ def last_logits_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
 
 
 def sampling_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Drawing one token for every sequence: the last position's logits, [sequences, V], four times.
+    """Return the bytes of sampling one token per sequence: four tensors of the last position, [sequences, V].
 
-    The model's output; its float32 copy (`_sample`); the softmax; and the noise that `torch.multinomial` divides by.
-    By hand, 16 sequences, V = 151,936, under autocast: 16 x 151,936 x 16 B = 38,895,616 B.
+    The output of the model; its float32 copy (`_sample`); the softmax; and the noise that `torch.multinomial` divides
+    by. By hand, 16 sequences, V = 151,936, under autocast: 16 x 151,936 x 16 B = 38,895,616 B.
     """
     sizes = element_bytes(spec)
     output = sizes.output if trains_everything(spec) else sizes.weight

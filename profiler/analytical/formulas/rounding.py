@@ -1,7 +1,7 @@
-"""Sizes of blocks under `roundup_power2_divisions` of `alloc_conf`.
+"""Block sizes with `roundup_power2_divisions` in `alloc_conf`.
 
-The allocator rounds each allocation up by itself, so the formulas pass the size of each tensor through `block_of`.
-Rounding to multiples of 512 bytes, which every allocation has, is left out.
+The allocator rounds each allocation up separately, so the formulas round the size of each tensor with `block_of`. The
+rounding of every allocation to multiples of 512 bytes is left out.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from profiler.analytical.formulas.quantities import Coded, Count, whole_units
 from profiler.analytical.formulas.trial_keys import TrialKeys
 
 Block = Callable[[Count], Count]
-"""Bytes of a tensor -> bytes of its block."""
+"""Function from the bytes of a tensor to the bytes of its block."""
 
 _KEY = "roundup_power2_divisions:"
 _INTERVALS = 16
@@ -23,7 +23,7 @@ _MIN_BLOCK_BYTES = 512
 
 
 def exact(size: Count) -> Count:
-    """Return `size`: the block where nothing is rounded."""
+    """Return `size`: without the setting nothing is rounded."""
     return size
 
 
@@ -47,10 +47,10 @@ def block_of(spec: TrialKeys) -> Block:
 
 @cache
 def divisions_by_interval(alloc_conf: str) -> tuple[int, ...]:
-    """Divisions of sizes from 1 MiB (and below), 2 MiB, 4 MiB ... 32 GiB (and above); 0 where there are none.
+    """Return the divisions for sizes from 1 MiB (and below), 2 MiB, 4 MiB ... 32 GiB (and above); 0 for no rounding.
 
-    One number is for all sizes. In a list the first entry also counts for smaller sizes and ``>`` for larger ones. By
-    hand, ``[4:2,>:8]``: 2 for the first three intervals, 8 for the others.
+    A single number holds for all sizes. In a list the first entry also holds for smaller sizes, and ``>`` for larger
+    ones. By hand, ``[4:2,>:8]``: 2 for the first three intervals, 8 for the others.
 
     Source: `AcceleratorAllocatorConfig::parseRoundUpPower2Divisions` in `c10/core/AllocatorConfig.cpp`.
     """
@@ -77,7 +77,7 @@ def divisions_by_interval(alloc_conf: str) -> tuple[int, ...]:
 
 
 def _rounding(table: NDArray[np.int64]) -> Block:
-    """Return the rounding by `table`: divisions by interval, for one trial or in a row per trial."""
+    """Return the rounding by `table`: divisions by interval, for one trial or with one row per trial."""
 
     def block(size: Count) -> Count:
         sizes = np.asarray(size)

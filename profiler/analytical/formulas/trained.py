@@ -1,9 +1,9 @@
-"""What a trial trains, and in which number of bytes each kind of value is kept."""
+"""The trained parameters of a trial, and the bytes of each kind of value."""
 
 from dataclasses import dataclass
 
 from profiler.analytical.formulas.parameters import TensorGroup, base_tensors, lora_tensors
-from profiler.analytical.formulas.quantities import Count, Truth, both, either, holds, looked_up, where
+from profiler.analytical.formulas.quantities import Count, Flag, both, either, holds, looked_up, where
 from profiler.analytical.formulas.rounding import block_of
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.trial import Dtype, Tuning
@@ -18,33 +18,33 @@ INT64_BYTES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class ElementBytes:
-    """Bytes of one value, by what it is."""
+    """Bytes of one value, by kind."""
 
     weight: Count
-    """Of the model's weights, and of the residual stream where no autocast is active."""
+    """Weights of the model, and the residual stream without autocast."""
     stream: Count
-    """Of the residual stream under autocast: as the weights, but float32 for float16 weights (`element_bytes`)."""
+    """The residual stream under autocast: as the weights, but float32 for float16 weights (`element_bytes`)."""
     compute: Count
-    """Of what a matrix product takes and gives: bfloat16 under autocast, else the weights' type."""
+    """Inputs and outputs of matrix products: bfloat16 under autocast, else the type of the weights."""
     adapter: int
-    """Of LoRA matrices."""
+    """LoRA matrices."""
     output: Count
-    """Of the model's outputs: accelerate's `convert_outputs_to_fp32` makes them float32 under autocast."""
-    autocast_casts: Truth
-    """Whether autocast copies the weights: their type is not the one that it computes in."""
-    adapter_casts: Truth
-    """Whether bfloat16 adapters over 4-bit weights cast their inputs: these have another type."""
-    autocast_caches: Truth
-    """Whether autocast keeps the copies of trained weights to its end: those of float32 only."""
+    """Outputs of the model, which accelerate's `convert_outputs_to_fp32` casts to float32 under autocast."""
+    autocast_casts: Flag
+    """Whether autocast copies the weights, because they are not in its compute type."""
+    adapter_casts: Flag
+    """Whether bfloat16 adapters over 4-bit weights cast their inputs, because these have another type."""
+    autocast_caches: Flag
+    """Whether autocast keeps the copies of trained weights until it ends, as it does for float32 weights."""
 
 
 def element_bytes(spec: TrialKeys) -> ElementBytes:
-    """Bytes of one value of each kind.
+    """Return the bytes of one value of each kind.
 
-    Float16 weights under autocast: a linear layer returns bfloat16, and added to the float16 stream it makes float32.
-    The embedding alone stays float16.
+    Float16 weights under autocast: a linear layer returns bfloat16, and its sum with the float16 stream is float32.
+    Only the embedding stays float16.
 
-    Adapters: peft's `autocast_adapter_dtype` keeps them in float32 over half-precision weights; over 4-bit weights
+    Adapters: peft's `autocast_adapter_dtype` keeps them in float32 over half-precision weights. Over 4-bit weights
     trl's trainer casts them to bfloat16 (`GRPOTrainer.__init__`).
 
     By hand, float16 under autocast: weight 2, stream 4, compute 2 B.
@@ -67,60 +67,60 @@ def element_bytes(spec: TrialKeys) -> ElementBytes:
 
 
 def trains_everything(spec: TrialKeys) -> bool:
-    """Whether every parameter is trained, and not only adapters."""
+    """Return whether all parameters are trained, not only adapters."""
     return spec.tuning is Tuning.FULL
 
 
 def lora_rank(spec: TrialKeys) -> Count:
-    """Rank of the adapters; 0 where there are none."""
+    """Return the rank of the adapters; 0 if there are none."""
     return 0 if spec.lora_rank is None else spec.lora_rank
 
 
-def computed_bytes(spec: TrialKeys, *, autocast: Truth) -> Count:
-    """Bytes of one value that a matrix product gives, with autocast around the model or not.
+def computed_bytes(spec: TrialKeys, *, autocast: Flag) -> Count:
+    """Return the bytes of one value that a matrix product returns, with autocast around the model or not.
 
-    Of a fully trained model autocast wraps the forward that generation calls too. By hand, LoRA over float32 weights
-    with `bf16`: 2 B where autocast is, 4 B in the rollout.
+    In full fine-tuning autocast also wraps the forward that generation calls. By hand, LoRA over float32 weights with
+    `bf16`: 2 B under autocast, 4 B in the rollout.
     """
     sizes = element_bytes(spec)
     return sizes.compute if trains_everything(spec) else where(autocast, sizes.compute, sizes.weight)
 
 
-def computes_in_bfloat16(spec: TrialKeys, *, autocast: Truth) -> Truth:
-    """Whether matrix products are in bfloat16, with autocast around the model or not (as `computed_bytes`)."""
+def computes_in_bfloat16(spec: TrialKeys, *, autocast: Flag) -> Flag:
+    """Return whether matrix products are in bfloat16, with autocast around the model or not (as `computed_bytes`)."""
     active = spec.bf16 if trains_everything(spec) else both(autocast, spec.bf16)
     return either(active, holds(spec.dtype, lambda dtype: dtype is Dtype.BFLOAT16))
 
 
-def stream_bytes(spec: TrialKeys, *, autocast: Truth) -> Count:
-    """Bytes of one value of the residual stream, with autocast around the model or not (as `computed_bytes`).
+def stream_bytes(spec: TrialKeys, *, autocast: Flag) -> Count:
+    """Return the bytes of one value of the residual stream, with autocast or not (as `computed_bytes`).
 
-    By hand, LoRA over float16 weights with `bf16`: 4 B where autocast is, 2 B in the rollout.
+    By hand, LoRA over float16 weights with `bf16`: 4 B under autocast, 2 B in the rollout.
     """
     sizes = element_bytes(spec)
     return sizes.stream if trains_everything(spec) else where(autocast, sizes.stream, sizes.weight)
 
 
 def trained_tensors(spec: TrialKeys, architecture: DecoderShape) -> tuple[TensorGroup, ...]:
-    """The parameters that the optimizer updates."""
+    """Return the parameters that the optimizer updates."""
     if trains_everything(spec):
         return base_tensors(architecture)
     return lora_tensors(architecture, lora_rank(spec), spec.lora_target_modules or ())
 
 
 def trained_element_bytes(spec: TrialKeys) -> Count:
-    """Bytes of one trained parameter, and of its gradient."""
+    """Return the bytes of one trained parameter, which are those of its gradient."""
     sizes = element_bytes(spec)
     return sizes.weight if trains_everything(spec) else sizes.adapter
 
 
 def trainable_parameter_count(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """How many parameters the optimizer updates."""
+    """Return the number of parameters that the optimizer updates."""
     return sum(group.total for group in trained_tensors(spec, architecture))
 
 
 def gradient_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Bytes of all `.grad`: one value a trained parameter, in its type.
+    """Return the bytes of all `.grad`: one value per trained parameter, in its type.
 
     By hand, qwen2.5-0.5b full in bfloat16: 494,032,768 x 2 B = 988,065,536 B.
     """

@@ -1,21 +1,21 @@
-"""What the formulas ask of a trial and of a model: by attribute, so that a column of trials serves as well as one.
+"""Protocols of the trial and of the model that the formulas read, for one trial or for arrays of them.
 
-`TrialSpec` and `Architecture` fit as they are. `profiler.analytical.many` makes objects of the same form whose numbers
-are arrays. What decides which formula applies (tuning, log-probs, attention, checkpointing, names of modules) is one
-value in either case.
+`TrialSpec` and `Architecture` match them. `profiler.analytical.many` builds objects of the same form whose numbers are
+arrays. The keys that decide which formula applies (tuning, log-probs, attention, checkpointing, LoRA modules) are
+single values in both.
 """
 
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from profiler.analytical.formulas.quantities import Coded, Count, Truth
+from profiler.analytical.formulas.quantities import Coded, Count, Flag
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import Attention, Dtype, Lengths, Logprobs, Rollout, Tuning
 
 
 class TrialKeys(Protocol):
-    """The keys of a trial that decide memory; meanings in `TrialSpec`."""
+    """The keys of a trial that decide memory; see `TrialSpec`."""
 
     @property
     def tuning(self) -> Tuning: ...  # noqa: D102
@@ -40,7 +40,7 @@ class TrialKeys(Protocol):
     @property
     def alloc_conf(self) -> str | Coded[str]: ...  # noqa: D102
     @property
-    def bf16(self) -> Truth: ...  # noqa: D102
+    def bf16(self) -> Flag: ...  # noqa: D102
     @property
     def beta(self) -> float | NDArray[Any]: ...  # noqa: D102
     @property
@@ -62,7 +62,7 @@ class TrialKeys(Protocol):
 
 
 class DecoderShape(Protocol):
-    """The shape of a model; meanings in `Architecture`."""
+    """The shape of a model; see `Architecture`."""
 
     @property
     def model_type(self) -> str: ...  # noqa: D102
@@ -81,8 +81,8 @@ class DecoderShape(Protocol):
     @property
     def head_dim(self) -> Count: ...  # noqa: D102
     @property
-    def tie_word_embeddings(self) -> Truth: ...  # noqa: D102
+    def tie_word_embeddings(self) -> Flag: ...  # noqa: D102
     @property
-    def qkv_bias(self) -> Truth: ...  # noqa: D102
+    def qkv_bias(self) -> Flag: ...  # noqa: D102
     @property
-    def qk_norm(self) -> Truth: ...  # noqa: D102
+    def qk_norm(self) -> Flag: ...  # noqa: D102

@@ -1,9 +1,9 @@
-"""Bytes of the models themselves: weights, a separate reference model, adapters."""
+"""Bytes of the models: weights, a separate reference model, adapters, and copies that autocast makes."""
 
 from collections.abc import Sequence
 
 from profiler.analytical.formulas.parameters import TensorGroup, base_tensors, lora_tensors, projections
-from profiler.analytical.formulas.quantities import Count, Truth, both, larger, where, whole_units
+from profiler.analytical.formulas.quantities import Count, Flag, both, larger, where, whole_units
 from profiler.analytical.formulas.rounding import Block, block_of, exact
 from profiler.analytical.formulas.trained import FLOAT32_BYTES, element_bytes, lora_rank, trains_everything
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
@@ -16,15 +16,18 @@ _ABSMAX_CODE_VALUES = 256
 
 
 def rope_buffer_bytes(architecture: DecoderShape) -> Count:
-    """The rotary embedding's two float32 buffers of head_dim / 2 values: `inv_freq` and its original."""
+    """Return the bytes of the two float32 buffers of the rotary embedding, of head_dim / 2 values each.
+
+    They are `inv_freq` and its original.
+    """
     return 2 * (architecture.head_dim // 2) * FLOAT32_BYTES
 
 
 def nf4_bytes(elements: Count, block: Block = exact) -> Count:
-    """Bytes of one matrix in nf4 with double quantisation, its quantisation state included.
+    """Return the bytes of one matrix in nf4 with double quantisation, including its quantisation state.
 
-    Two values a byte; a scale in 8 bits for each block of 64; a float32 scale for each 256 of those; the two code
-    tables (16 and 256 float32) and the offset. By hand, 64 x 256 = 16,384 values: 8,192 + 256 + 4 + 64 + 1,024 + 4.
+    Two values per byte; an 8-bit scale per block of 64; a float32 scale per 256 of these; the two code tables (16 and
+    256 float32) and the offset. By hand, 64 x 256 = 16,384 values: 8,192 + 256 + 4 + 64 + 1,024 + 4.
 
     Source: `quantize_4bit` in bitsandbytes' `functional.py`, block size 64, `compress_statistics=True`.
     """
@@ -36,7 +39,7 @@ def nf4_bytes(elements: Count, block: Block = exact) -> Count:
 
 
 def weights_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Bytes of the policy's parameters and buffers, adapters apart.
+    """Return the bytes of the parameters and buffers of the policy, without adapters.
 
     With `qlora` the linear layers of the decoder are in nf4; embeddings, LM head, norms and biases keep `dtype`.
     """
@@ -51,32 +54,32 @@ def weights_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
 
 
 def _model_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Parameters in `dtype`, and buffers."""
+    """Return the bytes of the parameters in `dtype`, and of the buffers."""
     parameters = _tensors_bytes(spec, base_tensors(architecture), element_bytes(spec).weight)
     return parameters + rope_buffer_bytes(architecture)
 
 
 def _tensors_bytes(spec: TrialKeys, tensors: Sequence[TensorGroup], element: Count) -> Count:
-    """Bytes of `tensors` with `element` bytes per value."""
+    """Return the bytes of `tensors` with `element` bytes per value."""
     block = block_of(spec)
     return sum(group.copies * block(group.elements * element) for group in tensors)
 
 
-def keeps_reference_model(spec: TrialKeys) -> Truth:
-    """Whether a second model stays (`TrialSpec.keeps_reference_model`, for columns too)."""
+def keeps_reference_model(spec: TrialKeys) -> Flag:
+    """Return whether there is a separate reference model (`TrialSpec.keeps_reference_model`, also for columns)."""
     return both(spec.beta != 0.0, trains_everything(spec))
 
 
 def reference_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Bytes of a separate reference model, in the policy's type; 0 where there is none.
+    """Return the bytes of a separate reference model, in the type of the policy; 0 if there is none.
 
-    trl makes one for `beta` > 0 unless an adapter can be switched off.
+    trl creates one for `beta` > 0 unless an adapter can be switched off.
     """
     return where(keeps_reference_model(spec), _model_bytes(spec, architecture), 0)
 
 
 def adapter_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Bytes of the LoRA matrices."""
+    """Return the bytes of the LoRA matrices."""
     if spec.tuning is Tuning.FULL:
         return 0
     return _tensors_bytes(spec, _lora_tensors(spec, architecture), element_bytes(spec).adapter)
@@ -87,13 +90,13 @@ def _lora_tensors(spec: TrialKeys, architecture: DecoderShape) -> Sequence[Tenso
 
 
 def autocast_cache_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Copies of weights that autocast makes during one forward and holds until its end.
+    """Return the bytes of the copies of weights that autocast makes during one forward and that are kept until its end.
 
-    Every linear layer's weight that is not bfloat16 is cast once: trained ones of float32 are kept in autocast's cache,
-    others by the matrix product that saves them for backward. Adapters in float32 always are. The LM head is cast a
-    tile at a time by the fused log-probabilities, so it is not in here.
+    The weight of each linear layer that is not bfloat16 is cast once: trained float32 weights are kept in autocast's
+    cache, others by the matrix product that saves them for backward. Float32 adapters are always cast and kept. The
+    fused log-probabilities cast the LM head in chunks, so it is not included.
 
-    With checkpointing copies outside the cache are not kept: see `autocast_forward_bytes`.
+    With checkpointing, copies outside the cache are not kept: see `autocast_forward_bytes`.
 
     By hand, qwen2.5-0.5b with LoRA of rank 16 on all linear layers: 8,798,208 x 2 B = 17,596,416 B.
     """
@@ -107,11 +110,11 @@ def autocast_cache_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
 
 
 def autocast_forward_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Copies of weights at the end of a training forward: the cache of `autocast_cache_bytes`.
+    """Return the bytes of the copies of weights at the end of a training forward.
 
-    Only float32 that requires a gradient is in autocast's cache. Another copy, of a frozen or a float16 weight, lives
-    as long as autograd saves it, and under checkpointing nothing of the first forward is saved: there one copy at a
-    time remains, the largest.
+    Autocast's cache keeps only copies of float32 weights that require a gradient. A copy of a frozen or a float16
+    weight is kept as long as autograd saves it. Under checkpointing nothing of the first forward is saved: one copy at
+    a time remains, the largest.
 
     By hand, qwen2.5-0.5b in float32 with LoRA of rank 16 and checkpointing: 8,798,208 x 2 B for the adapters and
     896 x 4,864 x 2 B for the largest matrix, 26,312,704 B.
@@ -129,10 +132,10 @@ def autocast_forward_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count
 
 
 def autocast_scoring_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Copies that autocast keeps while the policy scores without gradient: of what is trained, as in its cache.
+    """Return the bytes of the copies that autocast's cache keeps while the policy scores without gradient.
 
-    The copy of a frozen weight, or of one in float16, goes with its product. By hand, as in `autocast_cache_bytes`:
-    17,596,416 B.
+    They are those of trained weights; the copy of a frozen or a float16 weight is freed after its product. By hand, as
+    in `autocast_cache_bytes`: 17,596,416 B.
     """
     if trains_everything(spec):
         copies = autocast_cache_bytes(spec, architecture) + head_copy_bytes(spec, architecture)
@@ -141,7 +144,7 @@ def autocast_scoring_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count
 
 
 def head_cast_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """The whole LM head in the type that autocast computes in; 0 where weights have that type.
+    """Return the bytes of the whole LM head in the compute type of autocast; 0 if weights have that type.
 
     By hand, H = 8, V = 100, float32 under autocast: 100 x 8 x 2 = 1,600 B.
     """
@@ -151,16 +154,16 @@ def head_cast_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
 
 
 def head_copy_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """The copy of the LM head that `logprobs=full` makes under autocast, and that its product saves for its backward.
+    """Return the bytes of the copy of the LM head that `logprobs=full` makes under autocast and saves for backward.
 
-    Frozen or trained. The fused head casts a chunk at a time (`cast_chunk_bytes`), and keeps none: 0. By hand, as in
-    `head_cast_bytes`: 1,600 B.
+    The head may be frozen or trained. 0 for the fused head, which casts one chunk at a time (`cast_chunk_bytes`) and
+    keeps none. By hand, as in `head_cast_bytes`: 1,600 B.
     """
     return head_cast_bytes(spec, architecture) if spec.logprobs is Logprobs.FULL else 0
 
 
 def _adapter_casts(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Float32 adapters in the type that is computed in."""
+    """Return the bytes of the copies of float32 adapters in the compute type."""
     if spec.tuning is not Tuning.LORA:
         return 0
     casts = _tensors_bytes(spec, _lora_tensors(spec, architecture), element_bytes(spec).compute)
@@ -168,7 +171,7 @@ def _adapter_casts(spec: TrialKeys, architecture: DecoderShape) -> Count:
 
 
 def autocast_weight_copy_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Those of the copies that backward still has: all of them, or with checkpointing one layer's, made anew.
+    """Return the bytes of the copies in backward: all of them, or with checkpointing those of one layer, made again.
 
     By hand, as in `autocast_cache_bytes` with checkpointing: 17,596,416 / 24 = 733,184 B.
     """

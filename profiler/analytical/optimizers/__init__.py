@@ -1,1 +1,1 @@
-"""."""
+"""State and scratch of the optimizers."""

@@ -1,1 +1,1 @@
-"""."""
+"""Memory of one GPU of several."""

@@ -1,7 +1,7 @@
-"""Memory of one GPU of several: what sharding, parallelism and offloading leave there. Estimated, not yet measured.
+"""Memory of one GPU of several, with sharding, parallelism and offloading. Estimated, not yet measured.
 
-Counted from torch's FSDP, Megatron's distributed optimizer and verl's workers as they are written; no figure was
-compared with a run. NCCL's buffers (1 to 20 GB have been seen) and the CUDA context are not in here.
+Counted in the source of torch's FSDP, Megatron's distributed optimizer and verl's workers; no figure was compared with
+a run. The buffers of NCCL (1 to 20 GB were reported) and the CUDA context are not included.
 """
 
 from profiler.analytical.formulas.batch import Batch
@@ -20,9 +20,9 @@ _LAYERS_KEPT_ON_GPU = 2
 
 
 def model_shards(job: VerlJob) -> int:
-    """GPUs that one copy of the weights is spread over: FSDP's shards, or tensor times pipeline parallel size.
+    """Return the number of GPUs that share one copy of the weights: FSDP's shards, or tensor x pipeline parallel size.
 
-    `fsdp_size=1` is a whole copy on every GPU, as with DDP.
+    `fsdp_size=1` is a whole copy on each GPU, as with DDP.
     """
     if job.strategy is Strategy.MEGATRON:
         return job.tensor_model_parallel_size * job.pipeline_model_parallel_size
@@ -30,31 +30,31 @@ def model_shards(job: VerlJob) -> int:
 
 
 def optimizer_shards(job: VerlJob) -> int:
-    """GPUs that the optimizer's state is spread over: as the weights; in Megatron over the data parallel ones too."""
+    """Return the number of GPUs that share one optimizer state: as the weights; in Megatron also data parallel GPUs."""
     return job.n_gpus if job.strategy is Strategy.MEGATRON else job.fsdp_size
 
 
 def trained_count(job: VerlJob, architecture: Architecture) -> int:
-    """Parameters that are updated."""
+    """Return the number of trained parameters."""
     if job.lora_rank:
         return int(lora_parameter_count(architecture, job.lora_rank, job.lora_target_modules))
     return int(parameter_count(architecture))
 
 
 def critic_count(architecture: Architecture) -> int:
-    """Parameters of a critic of the actor's model: one value in place of the vocabulary.
+    """Return the number of parameters of a critic: the model of the actor with a head of one value.
 
-    By hand, toy (V = 100, H = 8, tied): its parameters and a head of 8. Untied: a head of 800 less, and 8 more.
+    By hand, toy (V = 100, H = 8, tied): its parameters and a head of 8. Untied: 800 fewer for its head, and 8 more.
     """
     head = 0 if architecture.tie_word_embeddings else architecture.vocab_size * architecture.hidden_size
     return int(parameter_count(architecture)) - head + architecture.hidden_size
 
 
 def kept_weights_bytes(job: VerlJob, count: int, weight_bytes: int) -> int:
-    """Weights that stay on a GPU between passes: `count` values of `weight_bytes` over the shards, rounded up.
+    """Return the bytes of weights that a GPU keeps: `count` values of `weight_bytes` over the shards, rounded up.
 
-    Megatron keeps bfloat16 to compute in; its float32 masters count as optimizer state. By hand, 7 x 10^9 in float32
-    over 8: 3.5 x 10^9 B.
+    Megatron keeps bfloat16 weights for computation; its float32 masters count as optimizer state. By hand, 7 x 10^9 in
+    float32 over 8: 3.5 x 10^9 B.
 
     Source: `ActorRolloutRefWorker._build_model_optimizer` in verl: float32 for what is trained, bfloat16 for a
     reference.
@@ -64,9 +64,11 @@ def kept_weights_bytes(job: VerlJob, count: int, weight_bytes: int) -> int:
 
 
 def kept_gradients_bytes(job: VerlJob, count: int, weight_bytes: int) -> int:
-    """Gradients of `count` trained values: over the shards, in the weights' type; Megatron's in float32.
+    """Return the bytes of gradients of `count` trained values over the shards.
 
-    Source: FSDP's `FlatParamHandle.prepare_gradient_for_optim` casts what is reduced to the parameter's type;
+    They have the type of the weights; in Megatron they are float32.
+
+    Source: FSDP's `FlatParamHandle.prepare_gradient_for_optim` casts reduced gradients to the type of the parameter;
     Megatron's `grad_reduce_in_fp32`. ZeRO-2 shards them as ZeRO-3 does.
     """
     size = _FLOAT32_BYTES if job.strategy is Strategy.MEGATRON else weight_bytes
@@ -74,7 +76,7 @@ def kept_gradients_bytes(job: VerlJob, count: int, weight_bytes: int) -> int:
 
 
 def optimizer_bytes(job: VerlJob, count: int, weight_bytes: int) -> int:
-    """AdamW's two states over the shards, in the weights' type; Megatron's in float32, with the float32 masters.
+    """Return the bytes of AdamW's two states over the shards, in the type of weights; in Megatron float32 with masters.
 
     By hand, 7 x 10^9 in float32 over 8: 7 x 10^9 B. Megatron on 8: 7 x 10^9 x 12 / 8 = 10.5 x 10^9 B.
     """
@@ -85,11 +87,11 @@ def optimizer_bytes(job: VerlJob, count: int, weight_bytes: int) -> int:
 
 
 def gathered_bytes(job: VerlJob, architecture: Architecture, *, training: bool) -> int:
-    """Whole weights that FSDP has gathered at once, in bfloat16.
+    """Return the bytes of weights that FSDP has gathered at one time, in bfloat16.
 
-    ZeRO-3: two decoder layers, the one at work and the next, and what no layer holds (embedding, LM head, final norm).
-    ZeRO-2 in training: everything. 0 in Megatron, which computes on what it keeps. By hand,
-    qwen2.5-0.5b, ZeRO-3: 2 x 14,912,384 + 136,135,552 values x 2 B = 331,920,640 B.
+    ZeRO-3: two decoder layers, the current one and the next, and the parameters outside layers (embedding, LM head,
+    final norm). ZeRO-2 in training: all weights. 0 in Megatron, which gathers no weights. By hand, qwen2.5-0.5b,
+    ZeRO-3: (2 x 14,912,384 + 136,135,552) values x 2 B = 331,920,640 B.
     """
     if job.strategy is Strategy.MEGATRON:
         return 0
@@ -100,15 +102,19 @@ def gathered_bytes(job: VerlJob, architecture: Architecture, *, training: bool) 
 
 
 def outside_parameters(architecture: Architecture) -> int:
-    """Parameters that no decoder layer holds: embedding, LM head, final norm. By hand, qwen2.5-0.5b: 136,135,552."""
+    """Return the number of parameters outside decoder layers: embedding, LM head, final norm.
+
+    By hand, qwen2.5-0.5b: 136,135,552.
+    """
     return int(parameter_count(architecture)) - architecture.num_hidden_layers * layer_parameters(architecture)
 
 
 def unreduced_gradients_bytes(job: VerlJob, values: int, *, reducing: bool) -> int:
-    """Gradients of `values` weights whole, before FSDP has reduced them: bfloat16, and to reduce them float32 beside.
+    """Return the bytes of unsharded gradients of `values` weights before FSDP reduces them.
 
-    0 in Megatron, whose gradients are in one buffer from the start, and for LoRA, where they are small. By hand, 1,000
-    values: 2,000 B, and 6,000 B while they are reduced. Source: FSDP's `reduce_dtype`, float32 in verl.
+    They are bfloat16, and also float32 while they are reduced. 0 in Megatron, whose gradients are in one buffer from
+    the start, and for LoRA, where they are small. By hand, 1,000 values: 2,000 B, and 6,000 B while they are reduced.
+    Source: FSDP's `reduce_dtype`, float32 in verl.
     """
     if job.strategy is Strategy.MEGATRON or job.lora_rank:
         return 0
@@ -116,7 +122,7 @@ def unreduced_gradients_bytes(job: VerlJob, values: int, *, reducing: bool) -> i
 
 
 def layer_parameters(architecture: Architecture) -> int:
-    """Parameters of one decoder layer. By hand, qwen2.5-0.5b: 14,912,384."""
+    """Return the number of parameters of one decoder layer. By hand, qwen2.5-0.5b: 14,912,384."""
     linear = sum(part.weights for part in projections(architecture))
     biases = sum(part.out_features for part in projections(architecture) if part.has_bias)
     norms = 2 * architecture.hidden_size + (2 * architecture.head_dim if architecture.qk_norm else 0)
@@ -124,11 +130,12 @@ def layer_parameters(architecture: Architecture) -> int:
 
 
 def stack_bytes(job: VerlJob, architecture: Architecture, kept: TrainedModel) -> int:
-    """What all layers keep of one forward over `max_tokens`: everything, or with checkpointing their inputs.
+    """Return what all layers keep of one forward over `max_tokens`: everything, or with checkpointing their inputs.
 
-    The formulas of one GPU, FlashAttention without padding, in bfloat16. Activation offloading leaves two layers' part.
-    Tensor parallelism divides (with sequence parallelism, as verl sets it); a pipeline's first stage holds as many
-    micro-batches as there are stages, each of its part of the layers: the same in all.
+    By the formulas for one GPU, with FlashAttention without padding, in bfloat16. Activation offloading keeps two
+    layers on the GPU. Tensor parallelism divides (with sequence parallelism, as verl sets it). The first stage of a
+    pipeline keeps as many micro-batches as there are stages, each for its part of the layers: the sum is that of all
+    layers.
 
     By hand, qwen2.5-7b, 1,000 tokens, checkpointing: 28 x 1,000 x 3,584 x 2 = 200,704,000 B; offloaded 14,336,000 B.
     """
@@ -139,10 +146,10 @@ def stack_bytes(job: VerlJob, architecture: Architecture, kept: TrainedModel) ->
 
 
 def layer_backward_bytes(job: VerlJob, architecture: Architecture, kept: TrainedModel) -> int:
-    """One layer's backward above the stack: the MLP's gradients, and with checkpointing the layer made anew."""
+    """Return what one layer's backward adds: the gradients of the MLP, and with checkpointing the recomputed layer."""
     backward = int(mlp_backward_bytes(_SPEC, architecture, _batch(kept)))
-    anew = int(layer_saved_bytes(_SPEC, architecture, _batch(kept))) if kept.gradient_checkpointing else 0
-    return (backward + anew) // job.tensor_model_parallel_size
+    recomputed = int(layer_saved_bytes(_SPEC, architecture, _batch(kept))) if kept.gradient_checkpointing else 0
+    return (backward + recomputed) // job.tensor_model_parallel_size
 
 
 def _batch(kept: TrainedModel) -> Batch:
@@ -151,10 +158,11 @@ def _batch(kept: TrainedModel) -> Batch:
 
 
 def logits_bytes(job: VerlJob, architecture: Architecture, tokens: int, *, training: bool) -> int:
-    """Logits of `tokens` positions in bfloat16 and, in training, their gradient; fused kernels never make them.
+    """Return the bytes of logits of `tokens` positions in bfloat16 and, in training, of their gradient.
 
-    By hand, 1,000 tokens, V = 151,936: 303,872,000 B, twice that in training. ASSUMED: the loss works in place, as
-    flash-attn's cross-entropy does (`DataParallelPPOActor._forward_micro_batch` in verl).
+    0 with fused kernels, which do not allocate them. By hand, 1,000 tokens, V = 151,936: 303,872,000 B, twice that in
+    training. ASSUMED: the loss works in place, as flash-attn's cross-entropy does
+    (`DataParallelPPOActor._forward_micro_batch` in verl).
     """
     if job.use_fused_kernels:
         return 0
@@ -163,29 +171,29 @@ def logits_bytes(job: VerlJob, architecture: Architecture, tokens: int, *, train
 
 
 def forward_bytes(architecture: Architecture, tokens: int) -> int:
-    """One layer's forward without gradient: the stream twice and the MLP's three, in bfloat16."""
+    """Return the bytes of one layer's forward without gradient: four [T, H] and three [T, I], in bfloat16."""
     return tokens * (4 * architecture.hidden_size + 3 * architecture.intermediate_size) * _COMPUTE_BYTES
 
 
 def pool_bytes(job: VerlJob, card_bytes: int) -> int:
-    """What the rollout engine takes of a card while it is awake: `gpu_memory_utilization` of it, weights included.
+    """Return the bytes of the pool of an active rollout engine, including its weights.
 
-    By hand, 0.5 of 80 x 10^9: 40 x 10^9 B. In whole bytes, rounded down.
+    They are `gpu_memory_utilization` of the card, rounded down. By hand, 0.5 of 80 x 10^9: 40 x 10^9 B.
     """
     return int(card_bytes * job.gpu_memory_utilization)
 
 
 def engine_weights_bytes(job: VerlJob, architecture: Architecture) -> int:
-    """The engine's own weights on a GPU, inside its pool: bfloat16 over its tensor parallel size."""
+    """Return the bytes of the engine's own weights in its pool: bfloat16 over its tensor parallel size."""
     return int(whole_units(parameter_count(architecture), job.rollout_tensor_parallel_size)) * _COMPUTE_BYTES
 
 
 def kv_demand_bytes(job: VerlJob, architecture: Architecture) -> int:
-    """The KV cache that all sequences of a rollout would fill, on a GPU, if they were served at once at full length.
+    """Return the bytes per GPU of a KV cache for all sequences of a rollout at once, at full length.
 
-    The engine serves what its pool has room for and lets the rest wait, so this is a wish and no need. By hand,
-    qwen2.5-7b, 1,024 x 8 sequences of 1,536 tokens on 8 GPUs: 2 x 28 x 512 x 2 = 57,344 B a token, 1,572,864 tokens a
-    GPU: 90,194,313,216 B.
+    The engine serves only the sequences that fit its pool and queues the others, so a job does not need this size. By
+    hand, qwen2.5-7b, 1,024 x 8 sequences of 1,536 tokens on 8 GPUs: 2 x 28 x 512 x 2 = 57,344 B per token, 1,572,864
+    tokens per GPU: 90,194,313,216 B.
     """
     per_token = 2 * architecture.num_hidden_layers * architecture.num_key_value_heads * architecture.head_dim
     tokens = job.train_batch_size * job.rollout_n * (job.max_prompt_length + job.max_response_length)
@@ -199,4 +207,4 @@ _SPEC = TrialSpec(
     attn_implementation=Attention.FLASH_ATTENTION_2,
     logprobs=Logprobs.FUSED,
 )
-"""The layers' formulas ask for no more of a trial than this."""
+"""The keys of a trial that the formulas of a layer read."""

@@ -1,4 +1,4 @@
-"""A verl job, phase by phase, on one GPU: what is at work, and what waits beside it unless it is offloaded."""
+"""Phases of a verl job on one GPU: the active model, and the others unless they are offloaded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from profiler.domain.verl import TrainedModel, VerlJob
 
 
 class Component(StrEnum):
-    """What the bytes of a sharded job are."""
+    """Categories of the memory of a sharded job."""
 
     ACTOR = "actor weights"
     ACTOR_GRADIENTS = "actor gradients"
@@ -45,7 +45,7 @@ class Component(StrEnum):
 
 
 class VerlPhase(StrEnum):
-    """What a GPU of the job is doing, in the order of a step."""
+    """Phases of a step, in order."""
 
     ROLLOUT = "rollout"
     LOG_PROB = "log-prob"
@@ -59,7 +59,7 @@ Parts = Mapping[Component, int]
 
 @dataclass(frozen=True, kw_only=True)
 class VerlEstimate:
-    """Memory of one GPU. Estimated, not yet measured; NCCL and the CUDA context are not in here."""
+    """Memory of one GPU. Estimated, not yet measured; without NCCL and the CUDA context."""
 
     job: VerlJob
     gpu: Gpu
@@ -67,26 +67,26 @@ class VerlEstimate:
     engine_weights_bytes: int
     """Inside the pool."""
     kv_demand_bytes: int
-    """What a KV cache for every sequence at once would take of the pool."""
+    """Size of a KV cache for all sequences at once."""
 
     @property
     def peak_phase(self) -> VerlPhase:
-        """The phase that needs most."""
+        """The phase with the most memory."""
         return max(self.phases, key=lambda phase: sum(self.phases[phase].values()))
 
     @property
     def peak_bytes(self) -> int:
-        """Of the largest phase: the phases' needs are never added up."""
+        """Memory of the largest phase. Phases are never added up."""
         return sum(self.phases[self.peak_phase].values())
 
     @property
     def training_peak_bytes(self) -> int:
-        """Of the largest phase but the rollout, whose pool is what the user set and not what the job needs."""
+        """Memory of the largest phase except the rollout, whose pool is a setting and not a need of the job."""
         return max(sum(parts.values()) for phase, parts in self.phases.items() if phase is not VerlPhase.ROLLOUT)
 
 
 def verl_estimate(job: VerlJob, architecture: Architecture, gpu: Gpu) -> VerlEstimate:
-    """What one GPU of `job` holds in each phase."""
+    """Return the memory of one GPU of `job` in each phase."""
     phases: dict[VerlPhase, Parts] = {
         VerlPhase.ROLLOUT: _phase(job, architecture, {Component.POOL: pool_bytes(job, gpu.memory_bytes)}, at_work=None),
         VerlPhase.LOG_PROB: _phase(job, architecture, _log_prob(job, architecture), at_work=Component.ACTOR),
@@ -111,17 +111,17 @@ def verl_estimate(job: VerlJob, architecture: Architecture, gpu: Gpu) -> VerlEst
     )
 
 
-def _phase(job: VerlJob, architecture: Architecture, passing: Parts, *, at_work: Component | None) -> Parts:
-    """What waits on the GPU in any phase, what is brought there to work, and `passing`."""
-    kept = {**_kept(job, architecture, at_work), **passing}
+def _phase(job: VerlJob, architecture: Architecture, transient: Parts, *, at_work: Component | None) -> Parts:
+    """Return the models that stay on the GPU, those that are loaded for the phase, and `transient` memory."""
+    kept = {**_kept(job, architecture, at_work), **transient}
     return {component: kept[component] for component in Component if kept.get(component)}
 
 
 def _kept(job: VerlJob, architecture: Architecture, at_work: Component | None) -> dict[Component, int]:
-    """Models on the GPU: those that are not offloaded, and those that verl loads back for the phase.
+    """Return the models on the GPU: those that are not offloaded, and those that verl loads back for the phase.
 
-    Source: `load_fsdp_model_to_gpu` and `load_fsdp_optimizer` at the beginning of verl's `update_actor`: offloading
-    frees a GPU for the other phases and not for the model's own update. FSDP2's `offload_policy` does.
+    Source: `load_fsdp_model_to_gpu` and `load_fsdp_optimizer` at the start of verl's `update_actor`: offloading saves
+    memory in other phases but not in the update of the model itself. FSDP2's `offload_policy` saves it there too.
     """
     whole = int(parameter_count(architecture))
     actor, critic = job.actor, job.critic
@@ -154,7 +154,7 @@ def _log_prob(job: VerlJob, architecture: Architecture) -> Parts:
 
 
 def _update(job: VerlJob, architecture: Architecture) -> Parts:
-    return _largest_moment(
+    return _largest_instant(
         job,
         architecture,
         job.actor,
@@ -165,7 +165,7 @@ def _update(job: VerlJob, architecture: Architecture) -> Parts:
 
 
 def _update_critic(job: VerlJob, architecture: Architecture, critic: TrainedModel) -> Parts:
-    return _largest_moment(
+    return _largest_instant(
         job,
         architecture,
         critic,
@@ -175,7 +175,7 @@ def _update_critic(job: VerlJob, architecture: Architecture, critic: TrainedMode
     )
 
 
-def _largest_moment(
+def _largest_instant(
     job: VerlJob,
     architecture: Architecture,
     model: TrainedModel,
@@ -184,10 +184,10 @@ def _largest_moment(
     logits: int,
     gradients: Component,
 ) -> Parts:
-    """The largest of three moments of a backward, gradients of earlier micro-batches standing.
+    """Return the largest of three instants of a backward, with the gradients of earlier micro-batches.
 
-    At the head, with its gradient fresh; in the last layer, whose gradients are reduced while the head's wait; and at
-    the end, when those of what no layer holds are reduced.
+    At the head, with its new gradient; in the last layer, whose gradients are reduced while those of the head wait; and
+    at the end, when the gradients of the parameters outside layers are reduced.
     """
     kept = 0 if model.offload_policy else kept_gradients_bytes(job, trained, model.weight_bytes)
     stack, outside = stack_bytes(job, architecture, model), outside_parameters(architecture)
@@ -199,5 +199,5 @@ def _largest_moment(
         Component.ACTIVATIONS: stack + layer_backward_bytes(job, architecture, model),
     }
     at_end: Parts = {gradients: kept + unreduced_gradients_bytes(job, outside, reducing=True)}
-    largest = max((at_head, in_layer, at_end), key=lambda moment: sum(moment.values()))
+    largest = max((at_head, in_layer, at_end), key=lambda parts: sum(parts.values()))
     return {**largest, Component.GATHERED: gathered_bytes(job, architecture, training=True)}

@@ -1,7 +1,7 @@
-"""A moment of a trial at which memory can be at its highest, as bytes by category.
+"""Instants of a trial at which memory can peak, as bytes by category.
 
-An instant is what is always there, plus what that moment adds. The peak is the largest instant: memory that never
-exists at the same time is never added up.
+The memory of an instant is the persistent memory plus what this instant adds. The peak is the largest instant: memory
+that does not exist at the same time is never added up.
 """
 
 from collections.abc import Mapping
@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from profiler.analytical.formulas.head import HeadBytes
-from profiler.analytical.formulas.quantities import Count, Truth, where
+from profiler.analytical.formulas.quantities import Count, Flag, where
 from profiler.domain.memory import Category, Phase
 
 Bytes = Mapping[Category, Count]
-"""What is not named is 0."""
+"""Bytes by category. A category that is absent has 0 bytes."""
 
 
-class Moment(StrEnum):
-    """The moments that are considered, in the order of a step."""
+class InstantName(StrEnum):
+    """The instants that are considered, in the order of a step."""
 
     LOADED = "models and adapters are made"
     PREFILL = "prefill, in a layer's MLP"
     GROWTH = "the cache's last growth"
     DECODING = "the last token's attention"
     LAST_LOGITS = "the last token's logits"
-    SAMPLING = "the last token is drawn"
+    SAMPLING = "the last token is sampled"
     SCORE_LAYER = "scoring, in a layer's MLP"
     SCORE_HEAD = "scoring, at the LM head"
     REWARD = "rewards on the host"
@@ -40,22 +40,22 @@ class Moment(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Instant:
-    """One moment."""
+    """Memory at one instant."""
 
     phase: Phase
-    moment: Moment
+    name: InstantName
     sizes: Bytes
-    happens: Truth = True
-    """Whether the trial has such a moment at all."""
+    happens: Flag = True
+    """False where a trial has no such instant."""
 
     @property
     def total_bytes(self) -> Count:
-        """All categories together; 0 where the moment does not happen."""
+        """Sum of all categories; 0 where the instant does not happen."""
         return where(self.happens, total(self.sizes), 0)
 
 
 def total(sizes: Bytes) -> Count:
-    """All categories together."""
+    """Return the sum of all categories."""
     found: Count = 0
     for size in sizes.values():
         found = found + size
@@ -63,7 +63,7 @@ def total(sizes: Bytes) -> Count:
 
 
 def added(*parts: Bytes) -> Bytes:
-    """Categories summed over `parts`."""
+    """Return the sum of `parts`, by category."""
     sums: dict[Category, Count] = {}
     for part in parts:
         for category, size in part.items():
@@ -72,12 +72,12 @@ def added(*parts: Bytes) -> Bytes:
 
 
 def times(factor: Count, sizes: Bytes) -> Bytes:
-    """Every category `factor` times."""
+    """Return `sizes` with every category multiplied by `factor`."""
     return {category: factor * size for category, size in sizes.items()}
 
 
 def head_categories(head: HeadBytes) -> Bytes:
-    """The head's bytes in the project's categories."""
+    """Return the bytes of the LM head by category."""
     return {
         Category.LOGITS: head.logits,
         Category.ACTIVATIONS: head.activations,

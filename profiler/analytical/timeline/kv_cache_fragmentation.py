@@ -1,10 +1,10 @@
-"""Segments that a growing KV cache leaves behind.
+"""KV-cache fragmentation: segments that a growing KV cache outgrows and that stay reserved.
 
-`torch.cat` makes each layer's keys (and values) anew at every token, a little longer. From 10 MiB on the allocator
-gives such a tensor a segment of its own, a multiple of 2 MiB, unless a free block has room. When the tensors outgrow
-their segments they need new ones, and the old ones stay, free and too small for anything that follows: one generation
-of segments for each 2 MiB of growth. What prefill has left, its activations and the first keys and values, lies in
-large segments in which blocks merge again; tensors that find room there strand nothing.
+`torch.cat` copies the keys (and the values) of each layer at every token into a tensor that is a little longer. From
+10 MiB on, such a tensor gets a segment of its own, a multiple of 2 MiB, unless it fits a free block. Tensors that
+outgrow their segments get new ones; the old segments stay reserved, free, and too small for the tensors that follow:
+one generation of segments per 2 MiB of growth. The activations and the first keys and values of prefill leave large
+segments behind, in which blocks merge again; tensors that fit there cause no fragmentation.
 
 Source of the rules: `c10/cuda/CUDACachingAllocator.cpp` (`get_allocation_size`, `get_free_block`, `free_block`).
 """
@@ -18,52 +18,52 @@ _OWN_SEGMENT_BYTES = 10 * MIB
 _STEP_BYTES = 2 * MIB
 _SHARED_SEGMENT_BYTES = 20 * MIB
 _MOST_IN_A_SEGMENT = 8
-"""Where a segment of prefill holds more tensors than this, all of them find room."""
+"""If a segment of prefill holds more tensors than this, all tensors fit into the segments of prefill."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """Equal tensors that grow together, a little at every token."""
+    """Growth of the KV cache: tensors of equal size that grow by one token at a time."""
 
     tensors: Count
-    """Keys and values of all layers."""
+    """Number of tensors: keys and values of all layers."""
     first: Count
-    """Bytes of one after prefill."""
+    """Bytes of one tensor after prefill."""
     last: Count
-    """Bytes of one at the end."""
+    """Bytes of one tensor at the end of the rollout."""
     arena: Count
-    """Bytes that prefill has left in segments in which freed blocks merge."""
+    """Bytes of the segments that prefill leaves behind, in which freed blocks merge."""
     largest: Count
-    """Bytes of the largest tensor of prefill, which is the size of those segments."""
+    """Bytes of the largest tensor of prefill, which is the size of these segments."""
 
     @property
-    def room(self) -> Count:
-        """Bytes of segments in which the tensors find room without stranding any."""
+    def shared(self) -> Count:
+        """Bytes of the segments that tensors share, which do not fragment."""
         return larger(self.arena, smaller(self.last, _OWN_SEGMENT_BYTES) * self.tensors)
 
 
 def growth_segments_bytes(growth: Growth) -> Count:
-    """Segments that stand when the tensors have grown: the room there was, and those of their own.
+    """Return the bytes of all segments at the end of the growth: shared ones, and those of single tensors.
 
     By hand, 4 tensors from 10 to 15 MiB, an arena of 40 MiB in segments of 10 MiB: 40 + 168 = 208 MiB.
     """
-    return growth.room + own_segments_bytes(growth)
+    return growth.shared + own_segments_bytes(growth)
 
 
 def own_segments_bytes(growth: Growth) -> Count:
-    """Segments that the tensors got for themselves alone, outgrown ones included.
+    """Return the bytes of segments that hold a single tensor of the cache, outgrown ones included.
 
-    Below 10 MiB tensors share segments of 20 MiB, which are such an arena too. A segment of size g holds m = g // s
-    tensors of size s, so of n tensors n - m x arena / g have segments of their own, s rounded up to 2 MiB, a new one
-    for every 2 MiB.
+    Tensors below 10 MiB share segments of 20 MiB, which count as an arena too. A shared segment of size g holds
+    m = g // s tensors of size s. Of n tensors, n - m x arena / g have segments of their own: s rounded up to 2 MiB, and
+    a new one per 2 MiB of growth.
 
-    By hand, 4 tensors from 10 to 15 MiB, an arena of 40 MiB in segments of 10 MiB: none of them holds 12 MiB, so 4
-    segments each of 12, 14 and 16 MiB: 4 x 42 = 168 MiB.
+    By hand, 4 tensors from 10 to 15 MiB, an arena of 40 MiB in segments of 10 MiB: none of these holds 12 MiB, so there
+    are 4 segments each of 12, 14 and 16 MiB: 4 x 42 = 168 MiB.
 
-    Does not hold where something else asks for blocks of these sizes between two tokens, and not for a nearly full
-    card, which gives stranded segments back.
+    Does not hold if other blocks of these sizes are allocated between two tokens, nor on a nearly full card, where the
+    allocator releases outgrown segments.
     """
-    first, last, room = growth.first, growth.last, growth.room
+    first, last, shared = growth.first, growth.last, growth.shared
     segment = larger(growth.largest, first, where(first < _OWN_SEGMENT_BYTES, _SHARED_SEGMENT_BYTES, 0))
     highest = (last + _STEP_BYTES - 1) // _STEP_BYTES
     lowest = larger(first + _STEP_BYTES - 1, _OWN_SEGMENT_BYTES - 1) // _STEP_BYTES + 1
@@ -73,7 +73,7 @@ def own_segments_bytes(growth: Growth) -> Count:
         above = segment // (_STEP_BYTES * held) if held else highest
         start, end = larger(lowest, below), smaller(highest, above)
         count = larger(0, end - start + 1)
-        own = larger(0, growth.tensors - held * room // segment)
+        own = larger(0, growth.tensors - held * shared // segment)
         total = total + own * _STEP_BYTES * (start + end) * count // 2
-    # Of 9 MiB, say, they still share, though 9 MiB rounded up would be 10.
+    # Tensors of 9 MiB still share segments, although 9 MiB rounded up is 10.
     return where(last < _OWN_SEGMENT_BYTES, 0, total)

@@ -1,4 +1,4 @@
-"""What stays from instant to instant: models, optimizer state, inputs, the libraries' workspaces."""
+"""Persistent memory, present at every instant: models, optimizer state, inputs, the workspaces of the libraries."""
 
 from profiler.analytical.formulas.quantities import Coded, Count, both, looked_up, where, whole_units
 from profiler.analytical.formulas.rounding import Block, block_of, exact
@@ -14,36 +14,33 @@ from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.formulas.weights import adapter_bytes, reference_bytes, weights_bytes
 from profiler.analytical.optimizers.optimizer_state import optimizer_state_bytes
 from profiler.analytical.timeline.instants import Bytes
+from profiler.domain.cublas import cublas_workspace_bytes
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category
-from profiler.domain.units import MIB
 
 _HOPPER = (9, 0)
-_BLACKWELL_MAJORS = (10, 11, 12)
+_WORKSPACE_THREADS = 2
 
 
-def cublas_workspace_bytes(gpu: str | Coded[str | None] | None, block: Block = exact) -> Count:
-    """One cuBLAS workspace each for the thread that runs forward and the one that runs backward.
+def workspace_bytes(gpu: str | Coded[str | None] | None, block: Block = exact) -> Count:
+    """Return the bytes of the cuBLAS workspaces of two threads, that of forward and that of backward.
 
-    32 MiB on Hopper and, since torch 2.12, on Blackwell; 8,519,680 B elsewhere. Where the card is not named, Hopper is
-    assumed. Not for torch 2.14 and later, which takes and gives it back at each call.
+    Without the name of a card, Hopper is assumed. By hand, an H100: 2 x 33,554,432 = 67,108,864 B.
 
-    By hand, an H100: 2 x 33,554,432 = 67,108,864 B.
-
-    Source: `getChosenWorkspaceSize` in `aten/src/ATen/cuda/CublasHandlePool.cpp`, torch up to 2.13.
+    Source: `profiler.domain.cublas`.
     """
-    return 2 * block(looked_up(gpu, _workspace))
+    return _WORKSPACE_THREADS * block(looked_up(gpu, _one_workspace_bytes))
 
 
-def _workspace(gpu: str | None) -> int:
+def _one_workspace_bytes(gpu: str | None) -> int:
     card = KNOWN_GPUS.get(gpu or "")
-    capability = card.compute_capability if card else _HOPPER
-    large = capability == _HOPPER or capability[0] in _BLACKWELL_MAJORS
-    return 32 * MIB if large else 8_519_680
+    return cublas_workspace_bytes(card.compute_capability if card else _HOPPER)
 
 
 def input_bytes(spec: TrialKeys) -> Count:
-    """Ids and masks of a generation batch as int64, twice (whole, and shuffled or joined), and float32 scores.
+    """Return the bytes of the inputs of a generation batch.
+
+    Ids and masks as int64, twice (whole, and shuffled or joined), and float32 log-probabilities of a reference.
 
     By hand, 16 rows of 256 + 786 without reference: 16 x 1,042 x 8 x 4 = 533,504 B.
     """
@@ -55,7 +52,7 @@ def input_bytes(spec: TrialKeys) -> Count:
 
 
 def models(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
-    """Policy, reference and adapters."""
+    """Return the bytes of policy, reference and adapters."""
     return {
         Category.WEIGHTS: weights_bytes(spec, architecture),
         Category.REFERENCE: reference_bytes(spec, architecture),
@@ -64,51 +61,61 @@ def models(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
 
 
 def untied_head_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """The LM head's own matrix while a model is made, before it is tied to the embedding; 0 where it stays untied.
+    """Return the bytes of the LM head's own matrix while the model is built, before it is tied to the embedding.
 
-    By hand, qwen2.5-0.5b in bfloat16: 151,936 x 896 x 2 B = 272,269,312 B. Not for a model loaded from a checkpoint
-    with `low_cpu_mem_usage`, which never fills the head that it ties.
+    0 where it stays untied. By hand, qwen2.5-0.5b in bfloat16: 151,936 x 896 x 2 B = 272,269,312 B. Does not hold for a
+    model that is loaded from a checkpoint with `low_cpu_mem_usage`, which never allocates a head that is tied.
     """
     head = block_of(spec)(architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight)
     return where(architecture.tie_word_embeddings, head, 0)
 
 
 def state_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """The optimizer's state, once there is one."""
+    """Return the bytes of the optimizer's state after the first step."""
     tensors = trained_tensors(spec, architecture)
     return optimizer_state_bytes(spec.optim, tensors, trained_element_bytes(spec), block_of(spec))
 
 
-def standing(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
-    """What is there at every instant once the first optimizer step is done; a single step never sees its own states."""
+def persistent_memory(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
+    """Return the memory that is present at every instant after the first optimizer step.
+
+    A trial of one step ends before its optimizer state is used again, so it has none here.
+    """
     return {
         **models(spec, architecture),
         Category.OPTIMIZER_STATE: where(spec.steps > 1, state_bytes(spec, architecture), 0),
         Category.INPUTS: input_bytes(spec),
-        Category.WORKSPACE: cublas_workspace_bytes(spec.gpu, block_of(spec)),
+        Category.WORKSPACE: workspace_bytes(spec.gpu, block_of(spec)),
     }
 
 
-def standing_at_rollout(spec: TrialKeys, held: Bytes) -> Bytes:
-    """What stands while completions are generated and scored, of what `held` says stands after the first step.
+def persistent_at_rollout(spec: TrialKeys, persistent: Bytes) -> Bytes:
+    """Return the persistent memory while completions are generated and scored.
 
-    trl generates once in `steps_per_generation` micro-batches. A trial that is over before it generates again has no
-    optimizer state in its only rollout, and no backward has made the second thread's workspace yet. By hand, 2 steps of
-    1 micro-batch and 2 micro-batches a generation: one rollout, so neither.
+    trl generates once per `steps_per_generation` micro-batches. A trial that ends before its second generation has no
+    optimizer state in its only rollout, and no backward has allocated the workspace of the second thread yet. By hand,
+    2 steps of 1 micro-batch and 2 micro-batches per generation: one rollout, so neither.
+
+    Args:
+        spec: The trial.
+        persistent: The memory that is present after the first optimizer step.
     """
     accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
     micro_batches = spec.steps * accumulation
     after_a_step = generation * whole_units(accumulation, generation)
-    workspace = held[Category.WORKSPACE]
+    workspace = persistent[Category.WORKSPACE]
     return {
-        **held,
-        Category.OPTIMIZER_STATE: where(after_a_step < micro_batches, held[Category.OPTIMIZER_STATE], 0),
-        Category.WORKSPACE: where(generation < micro_batches, workspace, workspace // 2),
+        **persistent,
+        Category.OPTIMIZER_STATE: where(after_a_step < micro_batches, persistent[Category.OPTIMIZER_STATE], 0),
+        Category.WORKSPACE: where(generation < micro_batches, workspace, workspace // _WORKSPACE_THREADS),
     }
 
 
 def unfinished_gradient_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Gradients that a rollout finds: those of an accumulation that is not finished, where trl generates within one."""
+    """Return the bytes of gradients during a rollout.
+
+    There are some where trl generates in the middle of an accumulation: those of its earlier micro-batches.
+    """
     accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
     unfinished = both(generation % accumulation != 0, generation < spec.steps * accumulation)
     return where(unfinished, gradient_bytes(spec, architecture), 0)

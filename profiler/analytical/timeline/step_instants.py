@@ -1,10 +1,10 @@
-"""The instants outside of forward and backward: load, rollout, score, reward, and the optimizer's step."""
+"""Instants outside forward and backward: load, rollout, score, reward, and the optimizer's step."""
 
 from profiler.analytical.formulas.batch import Batch, micro_batch, one_row, unpadded
 from profiler.analytical.formulas.decoder_layer import layer_without_gradient_bytes
 from profiler.analytical.formulas.eager_attention import repeated_cache_bytes
 from profiler.analytical.formulas.head import score_scratch
-from profiler.analytical.formulas.quantities import Count, Truth, both, either, larger, where
+from profiler.analytical.formulas.quantities import Count, Flag, both, either, larger, where
 from profiler.analytical.formulas.rollout import (
     growth_copy_bytes,
     kv_cache_bytes,
@@ -24,7 +24,7 @@ from profiler.analytical.formulas.trained import (
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.formulas.weights import autocast_cache_bytes, autocast_scoring_bytes, head_cast_bytes
 from profiler.analytical.optimizers.optimizer_state import optimizer_scratch_bytes
-from profiler.analytical.timeline.instants import Bytes, Instant, Moment, added, head_categories
+from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, added, head_categories
 from profiler.analytical.timeline.persistent import models, state_bytes, unfinished_gradient_bytes, untied_head_bytes
 from profiler.analytical.timeline.training_pass import attention_mask_bytes
 from profiler.domain.memory import Category, Phase
@@ -32,9 +32,10 @@ from profiler.domain.trial import Logprobs
 
 
 def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
-    """The models being made: with the head that is tied at the end, or with the adapters that come last.
+    """Return the instant at which the models are built.
 
-    peft makes adapters in float32, whatever they become.
+    It includes the LM head that is tied at the end, or the adapters, which come last: the larger of both. peft creates
+    adapters in float32, whatever type they get later.
     """
     made = dict(models(spec, architecture))
     adapters = made.pop(Category.ADAPTERS)
@@ -42,15 +43,21 @@ def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant,
     last = larger(as_made, untied_head_bytes(spec, architecture))
     made[Category.WORKSPACE] = last - adapters
     made[Category.ADAPTERS] = adapters
-    return (Instant(phase=Phase.LOAD, moment=Moment.LOADED, sizes=made),)
+    return (Instant(phase=Phase.LOAD, name=InstantName.LOADED, sizes=made),)
 
 
-def rollout_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> tuple[Instant, ...]:
-    """Prefill, the last growth of the cache, the last step's attention and draw; `held` is what stands."""
+def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> tuple[Instant, ...]:
+    """Return the instants of a rollout: prefill, the last growth of the cache, the last attention, sampling.
+
+    Args:
+        spec: The trial.
+        architecture: Its model.
+        persistent: The memory that is present throughout the rollout.
+    """
     rows, element, block = spec.generation_batch_size, kv_element_bytes(spec), block_of(spec)
     tokens = spec.max_prompt_length + spec.max_completion_length - 1
-    held = added(held, {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)})
-    casts, head_cast, passing_cast = _generation_casts(spec, architecture)
+    persistent = added(persistent, {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)})
+    casts, head_cast, transient_cast = _generation_casts(spec, architecture)
     full = kv_cache_bytes(architecture, sequences=rows, tokens=tokens, element=element, block=block)
     growth = growth_copy_bytes(architecture, sequences=rows, tokens=tokens, element=element, block=block)
     prompts = Batch(
@@ -60,45 +67,45 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -
         architecture, sequences=rows, tokens=spec.max_prompt_length, element=element, block=block
     )
     layer = layer_without_gradient_bytes(spec, architecture, prompts, adapted=True, autocast=False)
-    moments: dict[Moment, Bytes] = {
-        Moment.PREFILL: {
+    instants: dict[InstantName, Bytes] = {
+        InstantName.PREFILL: {
             Category.KV_CACHE: prefilled,
             Category.ACTIVATIONS: casts + layer,
             Category.INPUTS: attention_mask_bytes(spec, prompts),
         },
-        Moment.GROWTH: {Category.KV_CACHE: full + growth, Category.ACTIVATIONS: casts},
-        Moment.DECODING: {
+        InstantName.GROWTH: {Category.KV_CACHE: full + growth, Category.ACTIVATIONS: casts},
+        InstantName.DECODING: {
             Category.KV_CACHE: full,
             Category.ACTIVATIONS: casts + repeated_cache_bytes(spec, architecture, tokens=tokens),
         },
-        Moment.SAMPLING: {
+        InstantName.SAMPLING: {
             Category.KV_CACHE: full,
             Category.ACTIVATIONS: casts + head_cast,
             Category.LOGITS: sampling_bytes(spec, architecture),
         },
-        Moment.LAST_LOGITS: {
+        InstantName.LAST_LOGITS: {
             Category.KV_CACHE: full,
-            Category.ACTIVATIONS: passing_cast,
+            Category.ACTIVATIONS: transient_cast,
             Category.LOGITS: last_logits_bytes(spec, architecture),
         },
     }
     return tuple(
         Instant(
             phase=Phase.ROLLOUT,
-            moment=moment,
-            sizes=added(held, more),
-            happens=passing_cast > 0 if moment is Moment.LAST_LOGITS else True,
+            name=name,
+            sizes=added(persistent, more),
+            happens=transient_cast > 0 if name is InstantName.LAST_LOGITS else True,
         )
-        for moment, more in moments.items()
+        for name, more in instants.items()
     )
 
 
 def _generation_casts(spec: TrialKeys, architecture: DecoderShape) -> tuple[Count, Count, Count]:
-    """Copies of weights that autocast makes in a forward of generation.
+    """Return the bytes of the copies of weights that autocast makes in a forward of generation.
 
-    Those it keeps: of the layers and, at the end, of the head, of float32 weights. And that of the head which goes with
-    its product, of float16 weights. With adapters there are none: `generate` goes around the forward that autocast
-    wraps.
+    The first two are kept: the copies of float32 weights of the layers, and that of the head, made at the end. The
+    third, of a head in float16, is freed after its product. With adapters there are no copies: `generate` does not call
+    the forward that autocast wraps.
     """
     if not trains_everything(spec):
         return 0, 0, 0
@@ -110,10 +117,11 @@ def _generation_casts(spec: TrialKeys, architecture: DecoderShape) -> tuple[Coun
     )
 
 
-def score_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> tuple[Instant, ...]:
-    """Log-probabilities without gradient: of the reference, or of the policy when trl keeps the old ones.
+def score_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> tuple[Instant, ...]:
+    """Return the instants at which log-probabilities are computed without gradient.
 
-    trl keeps them when generations and optimizer steps are not aligned.
+    They are those of the reference, or the old ones of the policy, which trl computes if generations and optimizer
+    steps are not aligned.
     """
     old_policy = spec.gradient_accumulation_steps % spec.steps_per_generation != 0
     happens = either(spec.beta != 0.0, old_policy)
@@ -126,37 +134,37 @@ def score_instants(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> 
     # A reference model's weights require gradients, though it is never trained: autocast keeps their copies too.
     casts = where(either(old_policy, trains_everything(spec)), autocast_scoring_bytes(spec, architecture), 0)
     gradients = unfinished_gradient_bytes(spec, architecture)
-    held = added(held, {Category.GRADIENTS: gradients, Category.ACTIVATIONS: casts})
+    persistent = added(persistent, {Category.GRADIENTS: gradients, Category.ACTIVATIONS: casts})
 
     def layer(rows: Batch) -> Bytes:
-        passing = layer_without_gradient_bytes(spec, architecture, rows, adapted=old_policy, autocast=spec.bf16)
-        return {Category.ACTIVATIONS: passing, Category.INPUTS: attention_mask_bytes(spec, rows)}
+        transient = layer_without_gradient_bytes(spec, architecture, rows, adapted=old_policy, autocast=spec.bf16)
+        return {Category.ACTIVATIONS: transient, Category.INPUTS: attention_mask_bytes(spec, rows)}
 
     head = head_categories(score_scratch(spec, architecture, batch))
-    # A row that is alone is padded in one micro-batch and the longest in another.
-    moments: tuple[tuple[Moment, Bytes, Truth], ...] = (
-        (Moment.SCORE_LAYER, layer(batch), happens),
-        (Moment.SCORE_LAYER, layer(unpadded(batch)), both(happens, alone)),
-        (Moment.SCORE_HEAD, head, happens),
+    # A micro-batch of one row has a padded row at one time and the longest row at another.
+    instants: tuple[tuple[InstantName, Bytes, Flag], ...] = (
+        (InstantName.SCORE_LAYER, layer(batch), happens),
+        (InstantName.SCORE_LAYER, layer(unpadded(batch)), both(happens, alone)),
+        (InstantName.SCORE_HEAD, head, happens),
     )
     return tuple(
-        Instant(phase=Phase.SCORE, moment=moment, sizes=added(held, more), happens=is_there)
-        for moment, more, is_there in moments
+        Instant(phase=Phase.SCORE, name=name, sizes=added(persistent, more), happens=is_there)
+        for name, more, is_there in instants
     )
 
 
-def reward_instant(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> Instant:
-    """Rewards and advantages: a few numbers a row beside what stands, left out."""
+def reward_instant(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> Instant:
+    """Return the instant of rewards and advantages. Their own size, a few numbers per row, is left out."""
     unfinished: Bytes = {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)}
-    return Instant(phase=Phase.REWARD, moment=Moment.REWARD, sizes=added(held, unfinished))
+    return Instant(phase=Phase.REWARD, name=InstantName.REWARD, sizes=added(persistent, unfinished))
 
 
-def optimizer_instant(spec: TrialKeys, architecture: DecoderShape, held: Bytes) -> Instant:
-    """`step()` at its highest: gradients, states and scratch together."""
+def optimizer_instant(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> Instant:
+    """Return the peak of `step()`: gradients, state and scratch together."""
     tensors, element = trained_tensors(spec, architecture), trained_element_bytes(spec)
     step: Bytes = {
         Category.GRADIENTS: gradient_bytes(spec, architecture),
         Category.WORKSPACE: optimizer_scratch_bytes(spec.optim, tensors, element, block_of(spec)),
     }
-    state: Bytes = {**held, Category.OPTIMIZER_STATE: state_bytes(spec, architecture)}
-    return Instant(phase=Phase.OPTIMIZER, moment=Moment.STEP, sizes=added(state, step))
+    state: Bytes = {**persistent, Category.OPTIMIZER_STATE: state_bytes(spec, architecture)}
+    return Instant(phase=Phase.OPTIMIZER, name=InstantName.STEP, sizes=added(state, step))

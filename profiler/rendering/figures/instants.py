@@ -24,7 +24,7 @@ def instants_figure(explained: ExplainedEstimate) -> Figure:
                 axes.barh(row, width, left=left, height=_BAR, color=CATEGORY_COLOURS[share.category], linewidth=0)
                 left += width
             axes.annotate(
-                f" {gib_number(phase.peak_allocated_bytes)}  {phase.moment.value}", (left, row), va="center", size=8
+                f" {gib_number(phase.peak_allocated_bytes)}  {phase.instant.value}", (left, row), va="center", size=8
             )
         axes.set_yticks(range(len(names)), names, color=INK)
         axes.invert_yaxis()

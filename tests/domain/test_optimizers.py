@@ -1,0 +1,23 @@
+"""The declarations of the optimizers."""
+
+import pytest
+
+from profiler.domain.optimizers import Kernels, Optimizer, Scratch, State
+
+
+@pytest.mark.parametrize("optim", Optimizer)
+def test_every_optimizer_is_declared_consistently(optim: Optimizer) -> None:
+    traits = optim.traits
+
+    assert bool(traits.scratch_text) == (traits.scratch is not Scratch.NONE)
+    assert traits.state_text.format(n="7e9", e=2)
+    if traits.is_paged:
+        assert (traits.kernels, traits.state) == (Kernels.BITSANDBYTES, State.EIGHT_BIT_STATES)
+
+
+def test_words_and_other_names_belong_to_one_optimizer() -> None:
+    words = [optim.traits.label for optim in Optimizer if optim.traits.label]
+    names = [*Optimizer, *(name for optim in Optimizer for name in optim.traits.other_names)]
+
+    assert len(set(words)) == len(words)
+    assert len(set(names)) == len(names)
