@@ -9,7 +9,7 @@ from hydra.errors import HydraException
 
 from profiler.config.identity import SPEC_KEYS
 from profiler.config.reading import show
-from profiler.config.run_settings import RUN_KEYS
+from profiler.config.run_options import RUN_KEYS
 from profiler.config.specification import unknown_key
 from profiler.domain.errors import Fault, nearest
 

@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from profiler.config.reading import show
-from profiler.config.run_settings import RUN_KEYS
+from profiler.config.run_options import RUN_KEYS
 from profiler.config.specification import unknown_key
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError, nearest
 from profiler.sweep.command import ALL_KEYS, GRID, GRID_FILE_KEYS, Command

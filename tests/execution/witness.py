@@ -8,8 +8,12 @@ from pathlib import Path
 
 from profiler.domain.outcome import TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
+from profiler.execution import WorkerProgram
 
 VERSIONS = Versions(torch=None, trl=None, transformers=None, peft=None, bitsandbytes=None, profiler="0")
+
+BY_LABEL = WorkerProgram(target="worker_targets:by_label")
+"""Workers that do what the trial's label says."""
 
 LIMIT_S = 300.0
 """For what is to happen at all: against hangs, not for speed."""
