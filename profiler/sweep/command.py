@@ -25,14 +25,18 @@ _FOLDER_FLAGS = ("--config-dir", "-cd")
 _PASSED_OVER_FLAGS = ("--multirun", "-m", "--run", "-r")
 """A sweep is many trials with or without them."""
 
+COMPLETION_FLAGS = ("--shell-completion", "-sc")
+
+_COMPLETION_WORDS = ("install=", "uninstall=", "query=")
+"""Beginnings of the word that follows a flag of shell completion."""
+
 _SHOW_FLAGS: Mapping[str, int] = {
     "--help": 0,
     "-h": 0,
     "--hydra-help": 0,
     "--version": 0,
     "--resolve": 0,
-    "--shell-completion": 0,
-    "-sc": 0,
+    **dict.fromkeys(COMPLETION_FLAGS, 0),
     "--cfg": 1,
     "-c": 1,
     "--info": 1,
@@ -96,11 +100,18 @@ def _split_flags(words: Sequence[str]) -> _Flags:
             flags.config_dir = value
         elif name in _SHOW_FLAGS:
             flags.shown.append(word)
-            if _SHOW_FLAGS[name] and not has_value and left and "=" not in left[0]:
+            if left and not has_value and _belongs_to_flag(name, left[0]):
                 flags.shown.append(left.pop(0))
         elif word not in _PASSED_OVER_FLAGS:
             flags.faults.append(_unknown_flag(word))
     return flags
+
+
+def _belongs_to_flag(flag: str, word: str) -> bool:
+    """Return whether the word after a flag is its value, and not an override."""
+    if flag in COMPLETION_FLAGS:
+        return word.startswith(_COMPLETION_WORDS)
+    return _SHOW_FLAGS[flag] > 0 and "=" not in word
 
 
 def _unknown_flag(word: str) -> Fault:

@@ -66,8 +66,12 @@ def compose(command: Command) -> dict[str, object]:
     return values
 
 
-def show_instead(command: Command) -> int:
-    """Let Hydra answer --help, --cfg, --info and the like; gives the exit code.
+def show_instead(command: Command, *, program: str = "sweep") -> int:
+    """Let Hydra answer --help, --cfg, --info and similar flags, and return the exit code.
+
+    Args:
+        command: The command line.
+        program: The name under which Hydra knows this command.
 
     Raises:
         UsageError: As `compose`; without a grid Hydra shows the defaults.
@@ -80,7 +84,7 @@ def show_instead(command: Command) -> int:
     answer = hydra.main(
         version_base=_VERSION_BASE, config_path=str(_first_folder(command.config_dir)), config_name=_CONFIG_NAME
     )(_never_called)
-    saved, sys.argv = sys.argv, ["sweep", *command.show_flags, *grids, *axes, *command.settings]
+    saved, sys.argv = sys.argv, [program, *command.show_flags, *grids, *axes, *command.settings]
     try:
         answer()
     except SystemExit as end:

@@ -21,6 +21,7 @@ from profiler.execution.pruning import NeedsAtMost, Pruning
 from profiler.storage.last_resort import last_resort
 from profiler.storage.records import RecordStore
 from profiler.sweep.command import read_command
+from profiler.sweep.completion import complete, is_completion
 from profiler.sweep.composition import show_instead
 from profiler.sweep.folder import make_writable
 from profiler.sweep.output import WhileReadable
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None, *, parts: SweepParts | None = None) 
 def _main(words: Sequence[str], parts: SweepParts) -> int:
     command = read_command(words)
     if command.show_flags and not command.faults:
-        return show_instead(command)
+        return complete(command) if is_completion(command) else show_instead(command)
     config_of = remembering(parts.load_model_config)
     architecture_of = architecture_lookup(config_of)
 
