@@ -31,7 +31,7 @@ def temporary(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "broken", "words"),
     [
-        ("sweep", "profiler.sweep.main._prepare", ["+grid=lora_vs_full"]),
+        ("sweep", "profiler.sweep.main.prepare", ["+grid=lora_vs_full"]),
         ("report", "profiler.report._check_folder", ["."]),
         ("estimate", "profiler.estimate.main.answer", ["model=tiny"]),
         ("replay", "profiler.replay.main._replay", ["."]),

@@ -20,6 +20,7 @@ from profiler.command_line import as_command
 from profiler.config.identity import trial_id
 from profiler.config.labels import labels
 from profiler.config.reading import FieldReader
+from profiler.config.run_options import RunOptions
 from profiler.config.specification import unknown_key
 from profiler.domain.errors import (
     EXIT_OK,
@@ -69,8 +70,8 @@ class Settings:
     seed: int
     limit: int | None
     simulate: bool
-    jobs: int
-    timeout_s: int
+    options: RunOptions
+    """Of the simulated trials."""
     folder: Path
 
 
@@ -102,8 +103,7 @@ def _settings(words: Sequence[str]) -> Settings:
         seed=reader.count("seed", minimum=0),
         limit=reader.optional_count("limit"),
         simulate=reader.flag("simulate"),
-        jobs=reader.count("jobs"),
-        timeout_s=reader.count("timeout_s"),
+        options=RunOptions(jobs=reader.count("jobs"), timeout_s=reader.count("timeout_s")),
         folder=Path(reader.text("results_dir", "a folder")) / GRID,
     )
     if faults or reader.faults:
@@ -155,27 +155,16 @@ def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, settings: Settin
     """Each trial in a process of its own, at low priority; those that are stored already are passed over."""
     from rich.console import Console
 
-    from profiler.execution import run_trials
+    from profiler.execution import run_trials, stored_answer
     from profiler.rendering.progress import SweepProgress
 
     # Workers inherit it.
     os.nice(_NICENESS)
-    pending = [trial for trial in plan if not _is_answered(store.find(trial.trial_id))]
+    pending = [trial for trial in plan if stored_answer(trial.trial_id, store=store, options=settings.options) is None]
     if not pending:
         return
     with SweepProgress(total=len(pending), console=Console()) as observer:
-        run_trials(
-            pending,
-            store=store,
-            versions=installed_versions(),
-            jobs=settings.jobs,
-            timeout_s=settings.timeout_s,
-            observer=observer,
-        )
-
-
-def _is_answered(record: TrialRecord | None) -> bool:
-    return record is not None and record.outcome.status.answered
+        run_trials(pending, options=settings.options, store=store, versions=installed_versions(), observer=observer)
 
 
 def _write_results(settings: Settings, records: Sequence[TrialRecord], *, sampled: int) -> None:

@@ -22,6 +22,7 @@ from maintenance.campaign.side_by_side import looked, looking_lines, rollout_lin
 from maintenance.campaign.simulated import Simulate, simulate_measured
 from maintenance.campaign.stages import STAGES, Stage, stage
 from profiler.command_line import as_command, print_line
+from profiler.config.run_options import RunOptions
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.outcome import Versions
@@ -76,7 +77,8 @@ def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, versions: Versio
         return
     with SweepProgress(total=len(plan), console=Console()) as observer:
         jobs = min(len(os.sched_getaffinity(0)), len(plan))
-        run_trials(plan, store=store, versions=versions, jobs=jobs, timeout_s=LIMIT_S, observer=observer)
+        options = RunOptions(jobs=jobs, timeout_s=LIMIT_S)
+        run_trials(plan, options=options, store=store, versions=versions, observer=observer)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from enum import StrEnum
 import yaml
 
 from profiler.config.reading import show
-from profiler.config.run_settings import RUN_KEYS
+from profiler.config.run_options import RUN_KEYS
 from profiler.config.specification import unknown_key
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.trial import SPEC_KEYS

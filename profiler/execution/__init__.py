@@ -1,9 +1,10 @@
-"""One trial in one fresh process, from a warmed process: time-outs, locks, what is already done."""
+"""Run each trial in a fresh process: processes, time limits, locks, and the decision which trials must run."""
 
 from profiler.execution.child import EndOfSweepError
+from profiler.execution.decision import stored_answer
 from profiler.execution.gpus import GpuPool, GpuUnusableError
 from profiler.execution.heartbeat import beat
-from profiler.execution.job import SweepObserver, WorkerJob
+from profiler.execution.job import SweepObserver, WorkerJob, WorkerProgram
 from profiler.execution.pruning import Pruning
 from profiler.execution.runner import run_trials
 from profiler.execution.running import MAX_FAILURES_IN_A_ROW, TooManyFailuresError
@@ -17,6 +18,8 @@ __all__ = [
     "SweepObserver",
     "TooManyFailuresError",
     "WorkerJob",
+    "WorkerProgram",
     "beat",
     "run_trials",
+    "stored_answer",
 ]

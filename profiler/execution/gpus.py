@@ -1,4 +1,4 @@
-"""The GPUs of this machine as slots: one trial at a time on each, only while it is ours, empty and sound."""
+"""GPUs as slots: one trial at a time per GPU, while this sweep has its lock and it is empty and sound."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,30 +13,30 @@ from profiler.measurement.nvml import GpuLostError, GpuProbe, GpuProcess, Nvml
 from profiler.measurement.process_tree import process_tree
 
 LOCK_FOLDER = Path("/tmp")
-"""The same for every user and folder of results: a GPU belongs to the machine."""
+"""The same for every user and every folder of results, because a GPU belongs to the machine."""
 
 WAIT_FOR_EMPTY_S = 300.0
-"""How long a GPU with another program's memory on it is waited for before it is given up."""
+"""Time to wait for a GPU that another program uses before it is retired."""
 
 
 class GpuUnusableError(ProfilerError):
-    """No GPU is left to run on: run elsewhere."""
+    """No GPU is left to run on."""
 
     exit_code = EXIT_GPU_UNUSABLE
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSlot:
-    """A GPU taken for one trial."""
+    """A GPU that is assigned to one trial."""
 
     uuid: str
     lock: Lock
     errors_before: int | None
-    """Uncorrected memory errors counted so far; None where the driver does not say."""
+    """Uncorrected memory errors counted before the trial; None if the driver does not report them."""
 
 
 class GpuPool:
-    """Hands GPUs out and takes them back. One that is broken or not to be had is retired, with its reason."""
+    """Assigns GPUs to trials and takes them back. A broken or unavailable GPU is retired, with the reason."""
 
     def __init__(
         self,
@@ -48,31 +48,41 @@ class GpuPool:
         wait_for_empty_s: float = WAIT_FOR_EMPTY_S,
         own_processes: Callable[[], frozenset[int]] = process_tree,
     ) -> None:
-        """`uuids` in the order to use them; `clock` is monotonic."""
+        """Assign nothing yet.
+
+        Args:
+            uuids: The GPUs, in the order to use them.
+            nvml: The driver.
+            lock_folder: Folder of the locks.
+            clock: Monotonic clock, in seconds.
+            wait_for_empty_s: Time to wait for a GPU that another program uses.
+            own_processes: Returns the ids of this sweep's processes.
+        """
         self._probes = {uuid: GpuProbe(nvml, uuid, own_processes=own_processes) for uuid in uuids}
         self._lock_folder = lock_folder
         self._clock = clock
         self._wait_for_empty_s = wait_for_empty_s
         self._in_use: dict[str, GpuSlot] = {}
         self._retired: dict[str, str] = {}
+        self._locks_of_retired: list[Lock] = []
         self._occupied_since_s: dict[str, float] = {}
 
     def __len__(self) -> int:
-        """How many GPUs there are, retired ones too."""
+        """Return the number of GPUs, including retired ones."""
         return len(self._probes)
 
     @property
     def usable(self) -> bool:
-        """Whether there is any that is not retired."""
+        """Whether any GPU is not retired."""
         return len(self._retired) < len(self._probes)
 
     @property
     def retired(self) -> tuple[str, ...]:
-        """A sentence for each GPU that was given up."""
+        """One sentence per retired GPU."""
         return tuple(f"GPU {uuid} is not used any more: {reason}." for uuid, reason in self._retired.items())
 
     def take(self) -> GpuSlot | None:
-        """A GPU that is free, not another sweep's, empty and sound; None if there is none now."""
+        """Return a GPU that is free, empty, sound and not used by another sweep; None if there is none now."""
         for uuid in self._probes:
             if uuid not in self._in_use and uuid not in self._retired:
                 slot = self._try(uuid)
@@ -82,17 +92,18 @@ class GpuPool:
         return None
 
     def give_back(self, slot: GpuSlot) -> None:
-        """The trial is over and the GPU sound."""
+        """Free a sound GPU after its trial."""
         self._in_use.pop(slot.uuid, None)
         slot.lock.release()
 
     def retire(self, slot: GpuSlot, reason: str) -> None:
-        """Use this GPU no more. Its lock is kept, so that other sweeps leave it alone while this one runs."""
+        """Stop using this GPU. Its lock is kept, so that other sweeps do not use it while this one runs."""
         self._in_use.pop(slot.uuid, None)
         self._retired[slot.uuid] = reason
+        self._locks_of_retired.append(slot.lock)
 
     def fault_of(self, slot: GpuSlot) -> str:
-        """What befell the GPU since it was taken, as a sentence's part; empty if it is sound as far as can be told."""
+        """Return what happened to the GPU since it was taken, as part of a sentence; empty if no fault is known."""
         try:
             xids = self._probes[slot.uuid].faults()
             errors = self._probes[slot.uuid].uncorrected_errors()
@@ -107,13 +118,13 @@ class GpuPool:
 
     def _try(self, uuid: str) -> GpuSlot | None:
         lock = take_lock(self._lock_folder / f"grpo-vram-profiler.{uuid}.lock", wait=False)
-        if lock is None:  # another sweep's; it will be done some day
+        if lock is None:  # held by another sweep, which will end some time
             self._occupied_since_s.pop(uuid, None)
             return None
         try:
             used = self._probes[uuid].used_bytes()
             errors = self._probes[uuid].uncorrected_errors()
-            self._probes[uuid].faults()  # begins to listen, and forgets what was before the trial
+            self._probes[uuid].faults()  # start listening, and drop earlier events
         except GpuLostError as error:
             self._retired[uuid] = f"the driver has lost it ({error})"
             lock.release()
@@ -138,7 +149,7 @@ def _named(processes: Sequence[GpuProcess]) -> str:
 
 
 def _program(pid: int) -> str:
-    """The program's name; in a container the number may be nobody's here."""
+    """Return the program's name; empty if the process is not visible, as in a container."""
     try:
         return f" {Path(f'/proc/{pid}/comm').read_text().strip()}"
     except OSError:

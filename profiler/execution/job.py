@@ -1,38 +1,48 @@
-"""What a worker is given, and what the parent tells whoever watches."""
+"""The input of a worker process, and the observer of a sweep."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from profiler.config.run_options import RunOptions
 from profiler.domain.outcome import TrialRecord, Versions
 from profiler.domain.trial import PlannedTrial
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerJob:
-    """One trial for one worker process. Picklable, because it crosses a process border."""
+    """One trial for one worker process. Picklable, because it is sent to another process."""
 
     trial: PlannedTrial
     versions: Versions
     store_folder: str
-    """Folder of the `RecordStore` the worker writes its record to."""
+    """Folder of the `RecordStore` that the worker writes its record to."""
     stderr_path: str
     """File that takes the worker's stdout and stderr."""
+    options: RunOptions = field(default_factory=RunOptions)
     siblings: tuple[PlannedTrial, ...] = ()
     """Trials that the same simulated run answers (`run_key`): the worker stores a record for each."""
-    snapshot: bool = False
-    """Whether to write a memory snapshot beside the records."""
-    breakdown: bool = False
-    """Whether a measured trial runs once more with books on its tensors."""
-    sample_period_s: float | None = None
-    """From one sample of the GPU's driver to the next; None to take none."""
     gpu_uuid: str | None = None
-    """The one GPU that the worker may see; None to leave the environment as it is."""
+    """The only GPU that the worker sees; None to leave the environment unchanged."""
     heartbeat_path: str | None = None
-    """File that the training touches as it gets on; None for no sign of life."""
+    """File that the training touches at each phase; None for no heartbeat."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerProgram:
+    """The code that worker processes run."""
+
+    target: str
+    """Dotted name of a function that takes a `WorkerJob`: ``"package.module:function"``."""
+    preload: tuple[str, ...] = ()
+    """Modules that are imported once, in the process that workers are forked from."""
+
+
+TRIAL_WORKER = WorkerProgram(target="profiler.worker:run_job", preload=("profiler.worker_imports",))
+"""The worker that runs trials. By name, because it is above this package and the parent must not import torch."""
 
 
 class SweepObserver(Protocol):
-    """Whoever watches a sweep: a progress bar, a log. Called in the parent, in the order things happen."""
+    """Observer of a sweep, such as a progress bar. Called in the parent, in the order of events."""
 
     def started(self, trial: PlannedTrial) -> None:
         """A worker for `trial` has started."""
@@ -40,6 +50,6 @@ class SweepObserver(Protocol):
     def finished(self, trial: PlannedTrial, record: TrialRecord) -> None:
         """`trial` has its record.
 
-        Without `started` before it, the record was there already: from an earlier sweep, or from another one that
-        runs in the same folder.
+        Without an earlier `started`, the record existed already: from an earlier sweep, or from another sweep that runs
+        in the same folder.
         """

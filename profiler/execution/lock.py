@@ -1,65 +1,55 @@
-"""Locks between sweeps: one a trial, so that two sweeps in one folder run each trial once, and one a GPU.
+"""Locks between sweeps: one per trial, so that two sweeps in one folder run each trial once, and one per GPU.
 
-A lock is the kernel's (`flock`), so it ends with its holder, however that one ends; a lock file that is left behind
-locks nothing.
+A lock is held in the kernel (`flock`, through the package filelock), so it ends with its holder, however that process
+ends. A lock file that is left behind locks nothing.
 """
 
-import fcntl
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import Timeout, UnixFileLock
+
+from profiler.domain.errors import ProfilerError
+
+_MODE = 0o666
+"""Every user of the machine may take the lock of a GPU, whatever the umask of the user who made the file."""
+
+
+class LockError(ProfilerError):
+    """A lock file that cannot be opened or locked."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """A lock that is held until `release`."""
+    """A lock that is held until `release`, and no longer than this value is referenced."""
 
     path: Path
-    descriptor: int
+    held: UnixFileLock
 
     def release(self) -> None:
-        """Give the lock to whoever waits for it."""
-        # Unlinked while still held: whoever gets this inode afterwards sees that it is no longer at `path`.
-        with suppress(FileNotFoundError, PermissionError):  # another user's, in a folder for all
+        """Release the lock and remove its file."""
+        # filelock leaves the file. It is removed while the lock is still held: a process that waits for this file finds
+        # it without a name afterwards, and starts again with a new one.
+        with suppress(FileNotFoundError, PermissionError):  # another user's file, in a folder for all users
             self.path.unlink()
-        os.close(self.descriptor)
+        self.held.release()
 
 
 def take_lock(path: Path, *, wait: bool) -> Lock | None:
-    """The lock on `path`; None if another process holds it and `wait` is false.
+    """Return the lock on `path`; None if another process holds it and `wait` is false.
 
-    With `wait` the call sleeps in the kernel until the holder lets go or ends.
+    Raises:
+        LockError: The file cannot be opened, or its file system has no locks.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        descriptor = _open(path)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except BaseException:  # Ctrl-C while waiting
-            os.close(descriptor)
-            raise
-        if _is_still_at(path, descriptor):
-            return Lock(path=path, descriptor=descriptor)
-        os.close(descriptor)
-
-
-def _open(path: Path) -> int:
+    # Without flock (some network volumes) filelock would use files instead, which stay locked when their holder is
+    # killed: it has to fail.
+    lock = UnixFileLock(path, mode=_MODE, thread_local=False, fallback_to_soft=False)
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except PermissionError:
-        # Another user made it. A lock can be had on a file that may only be read.
-        return os.open(path, os.O_RDONLY)
-
-
-def _is_still_at(path: Path, descriptor: int) -> bool:
-    """Whether the open file is the one at `path`: the holder before us unlinks it when it lets go."""
-    try:
-        at_path = path.stat()
-    except FileNotFoundError:
-        return False
-    opened = os.fstat(descriptor)
-    return (at_path.st_dev, at_path.st_ino) == (opened.st_dev, opened.st_ino)
+        lock.acquire(blocking=wait)
+    except Timeout:
+        return None
+    except OSError as error:
+        raise LockError(f"{path}: could not be locked ({error.strerror or error}).") from error
+    return Lock(path=path, held=lock)

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from threading import TIMEOUT_MAX, Event, Timer
@@ -18,14 +18,8 @@ from profiler.domain.errors import EXIT_INTERNAL, ProfilerError
 from profiler.execution import preload
 from profiler.execution.child import run_child
 from profiler.execution.forked import ForkedProcess
-from profiler.execution.job import WorkerJob
+from profiler.execution.job import WorkerJob, WorkerProgram
 from profiler.measurement.visible import capability_environment, visible_gpus
-
-PRELOAD = ("profiler.worker_imports",)
-"""Modules that the warmed process imports, by name: the parent itself must not import torch."""
-
-WARM_UP_S = 300.0
-"""Default limit of the imports. They take seconds, on a slow disk half a minute."""
 
 FORK_S = 60.0
 """Limit of one fork, once the imports are done. It takes milliseconds."""
@@ -46,16 +40,16 @@ class WarmProcessError(ProfilerError):
 class WarmProcess:
     """The warmed process of this Python process: multiprocessing's fork server, watched."""
 
-    def __init__(self, modules: Sequence[str], *, jobs: int, warm_up_s: float = WARM_UP_S) -> None:
+    def __init__(self, program: WorkerProgram, *, jobs: int, warm_up_s: float) -> None:
         """Nothing starts yet.
 
         Args:
-            modules: What to import, by name.
-            jobs: How many workers run at once.
-            warm_up_s: Limit of the imports.
+            program: The code of the workers.
+            jobs: How many workers run at the same time.
+            warm_up_s: Time limit of the imports.
         """
-        self._modules = tuple(modules)
-        self._jobs = jobs
+        self.jobs = jobs
+        self._program = program
         self._warm_up_s = warm_up_s
         self._pid: int | None = None
         self._is_warm = False
@@ -76,14 +70,14 @@ class WarmProcess:
         A module that cannot be imported is left for the worker to report.
         """
         forkserver.set_forkserver_preload([preload.__name__])
-        modules = {preload.VARIABLE: ",".join(self._modules)}
-        with _environment({**_warm_environment(self._jobs), **modules}), _main_module_hidden():
+        modules = {preload.VARIABLE: ",".join(self._program.preload)}
+        with _environment({**_warm_environment(self.jobs), **modules}), _main_module_hidden():
             forkserver.ensure_running()
         pid = _server_pid()
         self._is_warm = self._is_warm and pid == self._pid
         self._pid = pid
 
-    def fork(self, job: WorkerJob, target: str) -> ForkedProcess:
+    def fork(self, job: WorkerJob) -> ForkedProcess:
         """Fork a worker for `job`. Waits for the imports if need be.
 
         Raises:
@@ -91,7 +85,7 @@ class WarmProcess:
         """
         while True:
             self._restart_if_ended()
-            process = self._try_to_fork(job, target)
+            process = self._try_to_fork(job)
             if process is not None:
                 return process
 
@@ -123,16 +117,16 @@ class WarmProcess:
             self._restarts += 1
         self.start()
 
-    def _try_to_fork(self, job: WorkerJob, target: str) -> ForkedProcess | None:
+    def _try_to_fork(self, job: WorkerJob) -> ForkedProcess | None:
         """Fork; None if the warmed process ended over it."""
         assert self._pid is not None
         pid, limit_s = self._pid, min(self._warm_up_s, FORK_S) if self._is_warm else self._warm_up_s
         process = multiprocessing.get_context("forkserver").Process(
-            target=run_child, args=(job, target), name=f"trial-{job.trial.trial_id}"
+            target=run_child, args=(job, self._program.target), name=f"trial-{job.trial.trial_id}"
         )
         try:
             with (
-                _environment(_worker_environment(self._jobs)),
+                _environment(_worker_environment(self.jobs)),
                 _main_module_hidden(),
                 _killed_after(limit_s, pid) as late,
             ):
@@ -141,7 +135,7 @@ class WarmProcess:
             status = _status(pid, within_s=_END_S)
             if status is None:
                 raise
-            did = "did not answer" if self._is_warm else f"had not imported {', '.join(self._modules)}"
+            did = "did not answer" if self._is_warm else f"had not imported {', '.join(self._program.preload)}"
             self._lost(f"{did} within {limit_s:g} s" if late.is_set() else _ending(status))
             return None
         self._is_warm = True

@@ -5,42 +5,21 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
+from profiler.config.run_options import RunOptions
 from profiler.domain.trial import PlannedTrial
+from profiler.execution.claim import Claim
 from profiler.execution.forked import ForkedProcess
 from profiler.execution.gpus import GpuSlot
 from profiler.execution.heartbeat import Heartbeat
-from profiler.execution.lock import Lock
-from profiler.execution.stamp import Stamp
 
 GRACE_S = 5.0
-"""From SIGTERM to SIGKILL, and from SIGKILL until the process is given up."""
+"""Time from SIGTERM to SIGKILL, and from SIGKILL until the process is given up."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Sibling:
-    """A trial that another trial's worker answers along with its own."""
-
-    trial: PlannedTrial
-    lock: Lock
-    stamp_before: Stamp
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timeouts:
-    """How long a worker is waited for."""
-
-    timeout_s: float
-    """For all of it."""
-    stall_s: float
-    """Without a sign of life, once there was one."""
-
-
-_LOOKS_A_STALL = 4
-"""How often a worker is looked at within `stall_s`."""
+_CHECKS_PER_STALL = 4
+"""How often a worker's heartbeat is checked within `stall_s`."""
 
 
 class _Stage(IntEnum):
@@ -51,46 +30,66 @@ class _Stage(IntEnum):
 
 
 class WorkerProcess:
-    """One trial's process group. Never blocks; whoever owns it waits for `sentinel` or `deadline_s`."""
+    """The process group of one trial. Never blocks; its owner waits for `sentinel` or `deadline_s`."""
 
     def __init__(
         self,
         process: ForkedProcess,
         *,
-        trial: PlannedTrial,
-        lock: Lock,
-        stderr_path: Path,
-        stamp_before: Stamp,
-        timeouts: Timeouts,
+        claim: Claim,
+        siblings: Sequence[Claim],
+        options: RunOptions,
         heartbeat: Heartbeat,
-        slot: GpuSlot | None = None,
-        oom_kills_before: int | None = None,
-        siblings: Sequence[Sibling] = (),
+        slot: GpuSlot | None,
+        oom_kills_before: int | None,
     ) -> None:
-        self.trial = trial
+        """Watch a worker that has just started.
+
+        Args:
+            process: The worker.
+            claim: Its trial.
+            siblings: Trials that it answers along with its own.
+            options: Its time limits.
+            heartbeat: The parent's view of its progress.
+            slot: Its GPU.
+            oom_kills_before: Processes that the kernel had killed for lack of memory before the start.
+        """
+        self.claim = claim
         self.siblings = tuple(siblings)
-        self.lock = lock
-        self.stderr_path = stderr_path
-        self.stamp_before = stamp_before
         self.slot = slot
         self.heartbeat = heartbeat
         self.oom_kills_before = oom_kills_before
         self.stalled = False
-        """Whether it is ended because no sign of life came."""
-        self._timeouts = timeouts
+        """Whether it is ended because its heartbeat stopped."""
+        self._options = options
         self._started_s = time.monotonic()
-        self._deadline_s = self._started_s + min(timeouts.timeout_s, timeouts.stall_s / _LOOKS_A_STALL)
+        self._deadline_s = self._started_s + min(options.timeout_s, options.stall_s / _CHECKS_PER_STALL)
         self._process = process
         self._stage = _Stage.RUNNING
 
     @property
+    def trial(self) -> PlannedTrial:
+        """The trial that it runs."""
+        return self.claim.trial
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """Its trial and the siblings."""
+        return (self.claim, *self.siblings)
+
+    @property
+    def stderr_path(self) -> Path:
+        """File with its stdout and stderr."""
+        return self.claim.stderr_path
+
+    @property
     def deadline_s(self) -> float:
-        """When `press` or `ended` is to be asked again, on the monotonic clock."""
+        """When to call `escalate_if_due` or `ended` again, on the monotonic clock."""
         return self._process.exit_code_due_s if self._process.has_exited else self._deadline_s
 
     @property
     def sentinel(self) -> int:
-        """Descriptor that becomes readable when `ended` is to be asked again."""
+        """Descriptor that becomes readable when `ended` is to be checked again."""
         return self._process.sentinel
 
     @property
@@ -100,7 +99,7 @@ class WorkerProcess:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it ended by itself and its exit code is lost with the warmed process: its trial is not to blame."""
+        """Whether it ended by itself and its exit code was lost with the warmed process: its trial is not to blame."""
         return self._stage is _Stage.RUNNING and self._process.is_exit_code_lost
 
     @property
@@ -110,7 +109,7 @@ class WorkerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """As `multiprocessing` gives it: minus the signal's number for a signal. None if it could not be killed."""
+        """Exit code as `multiprocessing` returns it: the negative signal number for a signal. None if not killable."""
         return self._process.exit_code
 
     @property
@@ -120,7 +119,7 @@ class WorkerProcess:
 
     @property
     def unkillable(self) -> bool:
-        """Whether it was given up, and may go on for ever."""
+        """Whether it was given up, and may run for ever."""
         return self._stage is _Stage.GIVEN_UP and not self._process.has_exited
 
     @property
@@ -138,12 +137,12 @@ class WorkerProcess:
         self._advance(now_s)
 
     def _is_up(self, now_s: float) -> bool:
-        """Whether it has had its time; else sets when to look again."""
-        timeout_at_s = self._started_s + self._timeouts.timeout_s
+        """Return whether its time is up; otherwise set the time of the next check."""
+        timeout_at_s = self._started_s + self._options.timeout_s
         if now_s >= timeout_at_s:
             return True
-        self.stalled = self.heartbeat.silent_s(now_s) >= self._timeouts.stall_s
-        self._deadline_s = min(timeout_at_s, now_s + self._timeouts.stall_s / _LOOKS_A_STALL)
+        self.stalled = self.heartbeat.silent_s(now_s) >= self._options.stall_s
+        self._deadline_s = min(timeout_at_s, now_s + self._options.stall_s / _CHECKS_PER_STALL)
         return self.stalled
 
     def _advance(self, now_s: float) -> None:
@@ -155,20 +154,19 @@ class WorkerProcess:
             self._signal_group(signal.SIGKILL)
 
     def kill_group(self) -> None:
-        """SIGKILL whatever is left of its group."""
+        """SIGKILL all that is left of its group."""
         self._signal_group(signal.SIGKILL)
 
     def end_now(self) -> None:
-        """Ask it to end, unless it has been asked; from here on `press` counts the grace."""
+        """Send SIGTERM, unless that was done; then `escalate_if_due` counts the grace period."""
         if self._stage is _Stage.RUNNING and not self.ended:
             self._advance(time.monotonic())
 
     def clean_up(self) -> None:
-        """After its end: release its locks and descriptors. Its group and its GPU are the caller's to end and free."""
+        """Release locks and descriptors after its end. The caller ends its group and frees its GPU."""
         self.heartbeat.path.unlink(missing_ok=True)
-        self.lock.release()
-        for sibling in self.siblings:
-            sibling.lock.release()
+        for claim in self.claims:
+            claim.lock.release()
         self._process.close()
 
     def _signal_group(self, number: signal.Signals) -> None:

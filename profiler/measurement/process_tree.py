@@ -1,4 +1,8 @@
-"""Which processes are ours: this one and what it started."""
+"""Process tree: a process and its descendants.
+
+Not through psutil, which reads a file for each process of the machine to find the children of one: with 93 processes it
+takes 11 ms instead of 0.5 ms, in the sampling thread of a measured trial. tests/measurement compares the two.
+"""
 
 import os
 import time
@@ -7,7 +11,7 @@ from pathlib import Path
 
 
 def process_tree(root: int | None = None) -> frozenset[int]:
-    """The numbers of a process (this one, if none is named) and of its descendants; only itself where /proc is not."""
+    """Return the ids of a process (by default this one) and of its descendants; only its own id without /proc."""
     found: set[int] = set()
     waiting = [os.getpid() if root is None else root]
     while waiting:
@@ -19,7 +23,7 @@ def process_tree(root: int | None = None) -> frozenset[int]:
 
 
 class RecentProcessTree:
-    """`process_tree`, asked anew at most once in `for_s` seconds: it reads a file for each thread of each process."""
+    """`process_tree`, read at most once every `for_s` seconds: it reads one file per thread of each process."""
 
     def __init__(
         self,
@@ -36,7 +40,7 @@ class RecentProcessTree:
         self._found_at_s = clock()
 
     def __call__(self) -> frozenset[int]:
-        """The processes as they were at most `for_s` seconds ago."""
+        """Return the processes as they were at most `for_s` seconds ago."""
         now_s = self._clock()
         if now_s - self._found_at_s >= self._for_s:
             self._found, self._found_at_s = self._tree(), now_s
@@ -48,6 +52,6 @@ def _children(pid: int) -> list[int]:
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             found += [int(word) for word in path.read_text().split()]
-        except OSError:  # it ended meanwhile
+        except OSError:  # it has ended
             continue
     return found

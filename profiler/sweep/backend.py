@@ -1,12 +1,11 @@
 """Which backend a sweep gets: `auto` resolved by what is visible, and what a real GPU cannot do refused."""
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from profiler.config.specification import AUTO
 from profiler.domain.errors import Fault
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.trial import Backend, TrialSpec
+from profiler.domain.trial import Backend
 from profiler.domain.units import gib_text
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
 
@@ -82,19 +81,3 @@ def hardware_of(visible: VisibleGpus) -> str:
         return ""
     first = visible.gpus[0]
     return f"{first.name}, {first.memory_bytes} bytes, driver {visible.driver_version or 'unknown'}"
-
-
-def jobs_for(specs: Sequence[TrialSpec], jobs: int | None, *, gpus: int = 0) -> int:
-    """How many trials run at the same time: what the user said; else one a CPU core if all are simulated.
-
-    Else one a GPU if all are measured, and one otherwise.
-    """
-    if jobs is not None:
-        return jobs
-    backends = {spec.backend for spec in specs}
-    if backends == {Backend.CUDA}:
-        return max(1, gpus)
-    if backends != {Backend.SIMULATED}:
-        return 1
-    # Cores this process may use: a container may have fewer than the machine.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -8,7 +8,7 @@ from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
 
 from profiler.config.reading import show
-from profiler.config.run_settings import RUN_KEYS
+from profiler.config.run_options import RUN_KEYS
 from profiler.config.specification import unknown_key
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.trial import SPEC_KEYS
@@ -25,14 +25,18 @@ _FOLDER_FLAGS = ("--config-dir", "-cd")
 _PASSED_OVER_FLAGS = ("--multirun", "-m", "--run", "-r")
 """A sweep is many trials with or without them."""
 
+_COMPLETION_FLAGS = ("--shell-completion", "-sc")
+
+_COMPLETION_WORDS = ("install=", "uninstall=", "query=")
+"""Beginnings of the word that follows a flag of shell completion."""
+
 _SHOW_FLAGS: Mapping[str, int] = {
     "--help": 0,
     "-h": 0,
     "--hydra-help": 0,
     "--version": 0,
     "--resolve": 0,
-    "--shell-completion": 0,
-    "-sc": 0,
+    **dict.fromkeys(_COMPLETION_FLAGS, 0),
     "--cfg": 1,
     "-c": 1,
     "--info": 1,
@@ -41,10 +45,6 @@ _SHOW_FLAGS: Mapping[str, int] = {
     "-p": 1,
 }
 """Flags by which Hydra shows something instead of running, with the number of words that may follow."""
-
-_COMPLETION_FLAGS = ("--shell-completion", "-sc")
-_COMPLETION_WORDS = ("install=", "uninstall=", "query=")
-"""One of them follows a flag for shell completion."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +100,18 @@ def _split_flags(words: Sequence[str]) -> _Flags:
             flags.config_dir = value
         elif name in _SHOW_FLAGS:
             flags.shown.append(word)
-            completes = name in _COMPLETION_FLAGS and left and left[0].startswith(_COMPLETION_WORDS)
-            if completes or (_SHOW_FLAGS[name] and not has_value and left and "=" not in left[0]):
+            if left and not has_value and _belongs_to_flag(name, left[0]):
                 flags.shown.append(left.pop(0))
         elif word not in _PASSED_OVER_FLAGS:
             flags.faults.append(_unknown_flag(word))
     return flags
+
+
+def _belongs_to_flag(flag: str, word: str) -> bool:
+    """Return whether the word after a flag is its value, and not an override."""
+    if flag in _COMPLETION_FLAGS:
+        return word.startswith(_COMPLETION_WORDS)
+    return _SHOW_FLAGS[flag] > 0 and "=" not in word
 
 
 def _unknown_flag(word: str) -> Fault:

@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from profiler.config.reading import show
-from profiler.config.run_settings import RUN_KEYS
+from profiler.config.run_options import RUN_KEYS
 from profiler.config.specification import unknown_key
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError, nearest
 from profiler.sweep.command import ALL_KEYS, GRID, GRID_FILE_KEYS, Command
@@ -67,7 +67,10 @@ def compose(command: Command) -> dict[str, object]:
 
 
 def show_instead(command: Command) -> int:
-    """Let Hydra answer --help, --cfg, --info and the like; gives the exit code.
+    """Let Hydra answer --help, --cfg, --info and similar flags, and return the exit code.
+
+    Args:
+        command: The command line.
 
     Raises:
         UsageError: As `compose`; without a grid Hydra shows the defaults.
@@ -80,7 +83,7 @@ def show_instead(command: Command) -> int:
     answer = hydra.main(
         version_base=_VERSION_BASE, config_path=str(_first_folder(command.config_dir)), config_name=_CONFIG_NAME
     )(_never_called)
-    # Shell completion is installed for the first word, by which the shell knows a program.
+    # Hydra installs shell completion for the first word, by which the shell knows a program.
     saved, sys.argv = sys.argv, ["grpo-vram", *command.show_flags, *grids, *axes, *command.settings]
     try:
         answer()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from profiler.command_line import print_error
+from profiler.config.run_options import RunOptions
 from profiler.domain.architecture import Architecture
 from profiler.domain.outcome import Estimate, TrialRecord, Versions
 from profiler.domain.trial import PlannedTrial, TrialSpec
@@ -28,17 +29,10 @@ class RunTrials(Protocol):
         self,
         plan: Sequence[PlannedTrial],
         *,
+        options: RunOptions,
         store: "RecordStore",
         versions: Versions,
-        jobs: int,
-        timeout_s: float,
         observer: "SweepObserver",
-        resume: bool,
-        snapshot: bool,
-        breakdown: bool,
-        stall_s: float,
-        warm_up_s: float,
-        sample_period_s: float | None,
         gpu_uuids: Sequence[str],
         pruning: "Pruning | None",
     ) -> Sequence[str]:
@@ -83,17 +77,10 @@ def _open_store(folder: Path) -> "RecordStore":
 def _run_trials(
     plan: Sequence[PlannedTrial],
     *,
+    options: RunOptions,
     store: "RecordStore",
     versions: Versions,
-    jobs: int,
-    timeout_s: float,
     observer: "SweepObserver",
-    resume: bool,
-    snapshot: bool,
-    breakdown: bool,
-    stall_s: float,
-    warm_up_s: float,
-    sample_period_s: float | None,
     gpu_uuids: Sequence[str],
     pruning: "Pruning | None",
 ) -> Sequence[str]:
@@ -102,17 +89,10 @@ def _run_trials(
 
     return run_trials(
         plan,
+        options=options,
         store=store,
         versions=versions,
-        jobs=jobs,
-        timeout_s=timeout_s,
         observer=observer,
-        resume=resume,
-        snapshot=snapshot,
-        breakdown=breakdown,
-        stall_s=stall_s,
-        warm_up_s=warm_up_s,
-        sample_period_s=sample_period_s,
         gpus=GpuPool(gpu_uuids, nvml=PynvmlDriver()) if gpu_uuids else None,
         pruning=pruning,
     )

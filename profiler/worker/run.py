@@ -37,8 +37,8 @@ def run_job(job: WorkerJob) -> None:
         spec,
         model_config,
         gpu_uuid=job.gpu_uuid,
-        snapshot=job.snapshot,
-        sample_period_s=job.sample_period_s,
+        snapshot=job.options.snapshot,
+        sample_period_s=job.options.sample_period_s,
         beat=sign_of_life,
     )
     outcome = measured.outcome
@@ -52,7 +52,7 @@ def run_job(job: WorkerJob) -> None:
     _store(job, job.trial, outcome, started)
     if measured.snapshot is not None:
         write_memory_snapshot(snapshot_path(folder, job.trial.trial_id), measured.snapshot)
-    if job.breakdown and spec.backend is Backend.CUDA and outcome.status is Status.OK:
+    if job.options.breakdown and spec.backend is Backend.CUDA and outcome.status is Status.OK:
         from profiler.worker.attributed import breakdown_of
 
         # Last, and into a record that is there already: what was measured is not lost with it.
@@ -78,7 +78,7 @@ def _run_simulated(job: WorkerJob, model_config: Mapping[str, object]) -> None:
         return
     for trial in filter(lambda trial: run.answers(trial.spec), trials):
         _store(job, trial, outcome_on_card(run, trial.spec), started)
-        if job.snapshot:
+        if job.options.snapshot:
             path = snapshot_path(Path(job.store_folder), trial.trial_id)
             write_memory_snapshot(path, snapshot_on_card(run, trial.spec))
         # The run itself is the first trial's; a sibling only takes the time of its own card.

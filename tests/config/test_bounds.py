@@ -6,7 +6,7 @@ import pytest
 
 from profiler.config.architecture import read_architecture
 from profiler.config.model_lookup import builtin_architecture
-from profiler.config.run_settings import RUN_KEYS, read_run_settings
+from profiler.config.run_options import RUN_KEYS, read_run_options
 from profiler.config.specification import parse_point
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
@@ -80,13 +80,13 @@ def test_a_count_in_a_config_json_is_bounded(key):
 )
 def test_a_number_of_the_run_is_bounded(key, most, value):
     assert f"{key}={value}: must be a number of at most {most}" in sentence(
-        lambda: read_run_settings({**RUN, key: value})
+        lambda: read_run_options({**RUN, key: value})
     )
 
 
 def test_jobs_are_bounded():
     assert "jobs=4294967296: must be a whole number of at most" in sentence(
-        lambda: read_run_settings({**RUN, "jobs": 2**32})
+        lambda: read_run_options({**RUN, "jobs": 2**32})
     )
 
 

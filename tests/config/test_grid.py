@@ -3,7 +3,7 @@
 import pytest
 
 from profiler.config.grid import expand, read_grid
-from profiler.config.run_settings import RUN_KEYS, read_run_settings
+from profiler.config.run_options import RUN_KEYS, read_run_options
 from profiler.domain.errors import UsageError
 
 CASES = [{"tuning": "full", "optim": "a"}, {"tuning": "full", "optim": "b"}, {"tuning": "lora", "optim": "a"}]
@@ -87,10 +87,10 @@ def test_a_grid_of_another_form_is_a_fault(values, sentence):
 
 def test_run_settings():
     assert set(RUN) == set(RUN_KEYS)
-    settings = read_run_settings({**RUN, "timeout_s": 2.5, "jobs": 3})
+    settings = read_run_options({**RUN, "timeout_s": 2.5, "jobs": 3})
     assert (settings.timeout_s, settings.jobs, settings.resume) == (2.5, 3, True)
     assert (settings.sample_period_s, settings.prune, settings.price_per_hour) == (0.01, True, None)
-    never = read_run_settings({**RUN, "sample_period_s": None, "price_per_hour": 2})
+    never = read_run_options({**RUN, "sample_period_s": None, "price_per_hour": 2})
     assert (never.sample_period_s, never.price_per_hour) == (None, 2.0)
 
 
@@ -113,5 +113,5 @@ def test_run_settings():
 )
 def test_wrong_run_settings(key, value):
     with pytest.raises(UsageError) as caught:
-        read_run_settings({**RUN, key: value})
+        read_run_options({**RUN, key: value})
     assert [fault.key for fault in caught.value.faults] == [key]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from profiler.config.run_options import RUN_KEYS, RunOptions
 from profiler.domain.trial import PlannedTrial
 from profiler.execution import run_trials
 from profiler.storage.records import RecordStore
@@ -11,7 +12,7 @@ from profiler.storage.records import RecordStore
 sys.path.insert(0, str(Path(__file__).parent))  # where workers find `worker_targets`
 sys.path.insert(0, str(Path(__file__).parents[1] / "measurement"))  # where `scripted` is
 
-from witness import VERSIONS, Witness
+from witness import BY_LABEL, VERSIONS, Witness
 
 
 @pytest.fixture
@@ -21,26 +22,18 @@ def store(tmp_path: Path) -> RecordStore:
 
 @pytest.fixture
 def run(store: RecordStore) -> Callable[..., Witness]:
-    def run_plan(
-        plan: Sequence[PlannedTrial],
-        *,
-        jobs: int = 1,
-        timeout_s: float = 60.0,
-        resume: bool = True,
-        witness: Witness | None = None,
-        **more: object,
-    ) -> Witness:
+    """Run a plan. Keywords that are run options become part of them; the others go to `run_trials`."""
+
+    def run_plan(plan: Sequence[PlannedTrial], *, witness: Witness | None = None, **more: object) -> Witness:
         witness = witness or Witness()
+        chosen = {"jobs": 1, "timeout_s": 60.0, **{key: more.pop(key) for key in RUN_KEYS if key in more}}
         witness.given_up = run_trials(
             plan,
+            options=RunOptions(**chosen),
             store=store,
             versions=VERSIONS,
-            jobs=jobs,
-            timeout_s=timeout_s,
             observer=witness,
-            target="worker_targets:by_label",
-            preload=(),
-            resume=resume,
+            program=BY_LABEL,
             **more,
         )
         return witness

@@ -15,7 +15,8 @@ _SWEEP = """
 import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from witness import VERSIONS, Witness, planned
+from witness import BY_LABEL, VERSIONS, Witness, planned
+from profiler.config.run_options import RunOptions
 from profiler.execution import run_trials
 from profiler.storage.records import RecordStore
 
@@ -29,8 +30,8 @@ class Printer(Witness):
         print("finished", trial.trial_id, record.outcome.peaks.allocated_bytes, flush=True)
 
 run_trials(
-    [planned(name, label) for name, label in {plan!r}], store=RecordStore(Path({folder!r})), versions=VERSIONS,
-    jobs={jobs}, timeout_s=300, observer=Printer(), target="worker_targets:by_label", preload=(),
+    [planned(name, label) for name, label in {plan!r}], options=RunOptions(jobs={jobs}, timeout_s=300),
+    store=RecordStore(Path({folder!r})), versions=VERSIONS, observer=Printer(), program=BY_LABEL,
 )
 """
 

@@ -1,7 +1,11 @@
+import fcntl
 import multiprocessing
+import os
 import time
 
-from profiler.execution.lock import take_lock
+import pytest
+
+from profiler.execution.lock import LockError, take_lock
 
 
 def _hold(path, seconds):
@@ -11,12 +15,17 @@ def _hold(path, seconds):
     lock.release()
 
 
+def _start_holder(path, seconds):
+    holder = multiprocessing.get_context("spawn").Process(target=_hold, args=(path, seconds))
+    holder.start()
+    while not (path.parent / "held").exists():
+        time.sleep(0.01)
+    return holder
+
+
 def test_one_holder_at_a_time_and_the_waiting_one_gets_it(tmp_path):
     path = tmp_path / "a.lock"
-    holder = multiprocessing.get_context("spawn").Process(target=_hold, args=(path, 0.5))
-    holder.start()
-    while not (tmp_path / "held").exists():
-        time.sleep(0.01)
+    holder = _start_holder(path, 0.5)
 
     assert take_lock(path, wait=False) is None
     before = time.monotonic()
@@ -31,8 +40,59 @@ def test_one_holder_at_a_time_and_the_waiting_one_gets_it(tmp_path):
     assert take_lock(path, wait=False) is not None
 
 
+def test_the_death_of_its_holder_releases_a_lock(tmp_path):
+    path = tmp_path / "a.lock"
+    holder = _start_holder(path, 600)
+    assert take_lock(path, wait=False) is None
+
+    holder.kill()
+    holder.join()
+
+    assert path.exists()
+    assert take_lock(path, wait=False) is not None
+
+
 def test_a_lock_file_left_behind_locks_nothing(tmp_path):
     path = tmp_path / "a.lock"
     path.write_text("left behind")
 
     assert take_lock(path, wait=False) is not None
+
+
+def test_the_lock_of_a_file_that_its_holder_removed_is_not_taken(tmp_path, monkeypatch):
+    """A holder removes the file. A process that had opened it before must take the lock of the next file."""
+    path = tmp_path / "a.lock"
+    path.touch()
+    flock, removals = fcntl.flock, [path.unlink]
+
+    def remove_then_lock(descriptor, operation):
+        if removals and operation & fcntl.LOCK_EX:
+            removals.pop()()  # after the file was opened, and before it is locked
+        return flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", remove_then_lock)
+    lock = take_lock(path, wait=True)
+
+    assert removals == []
+    assert path.exists()
+    assert take_lock(path, wait=False) is None
+    lock.release()
+
+
+def test_every_user_may_take_a_lock_whatever_the_umask(tmp_path):
+    before = os.umask(0o077)
+    try:
+        lock = take_lock(tmp_path / "a.lock", wait=False)
+    finally:
+        os.umask(before)
+    assert lock is not None
+    assert (tmp_path / "a.lock").stat().st_mode & 0o777 == 0o666
+
+
+def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch):
+    def unavailable(descriptor, operation):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", unavailable)
+    with pytest.raises(LockError, match=r"a\.lock: could not be locked \(Function not implemented\)\."):
+        take_lock(tmp_path / "a.lock", wait=False)

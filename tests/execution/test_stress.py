@@ -29,15 +29,16 @@ _SWEEP = """
 import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from witness import VERSIONS, Witness, planned
+from witness import BY_LABEL, VERSIONS, Witness, planned
+from profiler.config.run_options import RunOptions
 from profiler.execution import run_trials
 from profiler.storage.records import RecordStore
 from profiler.storage.tables import write_tables
 
 store = RecordStore(Path({folder!r}))
 run_trials(
-    [planned(f"{{number:016x}}", "depends_on_its_name") for number in range({trials})], store=store,
-    versions=VERSIONS, jobs=2, timeout_s=60, observer=Witness(), target="worker_targets:by_label", preload=(),
+    [planned(f"{{number:016x}}", "depends_on_its_name") for number in range({trials})],
+    options=RunOptions(jobs=2, timeout_s=60), store=store, versions=VERSIONS, observer=Witness(), program=BY_LABEL,
 )
 write_tables(Path({folder!r}), store.read_all(), {{}})
 """

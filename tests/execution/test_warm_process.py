@@ -3,13 +3,15 @@
 import os
 import signal
 import sys
+from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
 from threading import Thread
 
 import pytest
-from witness import LIMIT_S, VERSIONS, Witness, planned, wait_until
+from witness import BY_LABEL, LIMIT_S, VERSIONS, Witness, planned, wait_until
 
+from profiler.config.run_options import RunOptions
 from profiler.domain.errors import EXIT_INTERNAL
 from profiler.domain.outcome import Status
 from profiler.execution import forked as forked_module
@@ -109,14 +111,11 @@ def warm_run(store, tmp_path, monkeypatch, failures: str, *, warm_up_s: float) -
     witness = Witness()
     witness.given_up = run_trials(
         [planned("a"), planned("b")],
+        options=RunOptions(jobs=1, timeout_s=LIMIT_S, warm_up_s=warm_up_s),
         store=store,
         versions=VERSIONS,
-        jobs=1,
-        timeout_s=LIMIT_S,
         observer=witness,
-        target="worker_targets:by_label",
-        preload=("fails_at_import",),
-        warm_up_s=warm_up_s,
+        program=replace(BY_LABEL, preload=("fails_at_import",)),
     )
     return witness
 
@@ -150,7 +149,7 @@ def test_an_import_that_raises_is_left_to_the_workers(store, tmp_path, monkeypat
 
 @pytest.mark.parametrize(
     ("failures", "warm_up_s", "sentence"),
-    [("9 kill", LIMIT_S, "was ended by SIGKILL again"), ("9 hang", 0.5, "within 0.5 s again")],
+    [("9 kill", LIMIT_S, "was ended by SIGKILL again"), ("9 hang", 3.0, "within 3 s again")],
 )
 def test_after_two_restarts_it_is_given_up_in_one_sentence(store, tmp_path, monkeypatch, failures, warm_up_s, sentence):
     with pytest.raises(WarmProcessError, match=sentence) as raised:

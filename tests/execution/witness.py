@@ -1,15 +1,20 @@
 """What the tests of execution share: a plan, an observer that remembers, and a look at processes."""
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import psutil
+
 from profiler.domain.outcome import TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
+from profiler.execution import WorkerProgram
 
 VERSIONS = Versions(torch=None, trl=None, transformers=None, peft=None, bitsandbytes=None, profiler="0")
+
+BY_LABEL = WorkerProgram(target="worker_targets:by_label")
+"""Workers that do what the trial's label says."""
 
 LIMIT_S = 300.0
 """For what is to happen at all: against hangs, not for speed."""
@@ -73,15 +78,13 @@ def noted_pids(folder: Path) -> list[int]:
 
 
 def is_gone(pid: int, within_s: float = LIMIT_S) -> bool:
-    """Whether the process ends in time. A zombie counts as gone: it holds nothing."""
+    """Return whether the process ends in time. A zombie counts as gone: it holds nothing."""
     until = time.monotonic() + within_s
     while time.monotonic() < until:
         try:
-            os.kill(pid, 0)
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        if state == "Z":
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
             return True
         time.sleep(0.02)
     return False

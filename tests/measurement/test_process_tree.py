@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import psutil
+
 from profiler.measurement.process_tree import RecentProcessTree, process_tree
 
 
@@ -17,6 +19,7 @@ def test_grandchildren_are_ours_and_the_parent_is_not():
         grandchild = int(child.stdout.readline())
         assert {os.getpid(), child.pid, grandchild} <= process_tree()
         assert process_tree(child.pid) == {child.pid, grandchild}
+        assert process_tree() == {os.getpid(), *(one.pid for one in psutil.Process().children(recursive=True))}
         child.communicate("\n")
     assert child.pid not in process_tree()
 

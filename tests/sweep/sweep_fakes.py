@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
@@ -22,6 +23,10 @@ H100 = VisibleGpus(
 class FakeStore:
     def __init__(self):
         self.records = {}
+
+    def path(self, trial_id):
+        """Where the store has files: nowhere."""
+        return Path("/no/such/folder/records") / f"{trial_id}.json"
 
     def find(self, trial_id):
         return self.records.get(trial_id)

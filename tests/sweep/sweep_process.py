@@ -11,7 +11,7 @@ from pathlib import Path
 
 import builders
 
-from profiler.execution import WorkerJob, run_trials
+from profiler.execution import WorkerJob, WorkerProgram, run_trials
 from profiler.storage.records import RecordStore
 from profiler.storage.versions import installed_versions
 from profiler.sweep import main
@@ -31,7 +31,7 @@ def job(job: WorkerJob) -> None:
 
 def _run_trials(plan, **how):
     how.pop("gpu_uuids")
-    found = run_trials(plan, **how, target="sweep_process:job", preload=())
+    found = run_trials(plan, **how, program=WorkerProgram(target="sweep_process:job"))
     if "break=run" in sys.argv:
         raise LookupError("nobody foresaw this")
     return found

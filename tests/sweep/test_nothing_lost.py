@@ -261,7 +261,7 @@ def test_measured_trials_of_a_hub_model_are_found_under_the_name_without_its_has
     parts = world.parts
     world.parts = lambda **changes: parts(load_model_config=lambda _: CONFIG, **changes)
     with monkeypatch.context() as earlier:
-        earlier.setattr(importlib.import_module("profiler.sweep.main"), "content_of", lambda *_, **__: {})
+        earlier.setattr(importlib.import_module("profiler.sweep.preparation"), "content_of", lambda *_, **__: {})
         sweep(*words, "resume=false")
     _, out, _ = sweep(*words)
     assert "4 of 4 trials are stored already" in out

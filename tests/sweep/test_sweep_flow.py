@@ -1,14 +1,14 @@
 """From a command line to exit code and results, with everything outside made up."""
 
-import os
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 from sweep_fakes import H100, VERSIONS
 
 from profiler.config.identity import trial_id
+from profiler.config.run_options import RunOptions
 from profiler.domain.outcome import Status
 from profiler.domain.trial import Backend
 
@@ -21,8 +21,8 @@ def test_a_sweep_runs_its_plan_and_draws_it(sweep, world, tmp_path):
     assert out == "backend=auto: simulated, because there is none in this test.\n"
     ((plan, how),) = world.runs
     assert len(plan) == 25
-    assert how["jobs"] == len(os.sched_getaffinity(0))
-    assert (how["timeout_s"], how["resume"], how["versions"]) == (1800, True, VERSIONS)
+    assert how["options"] == RunOptions(results_dir=PurePath(tmp_path / "results"))
+    assert how["versions"] == VERSIONS
     assert {trial.trial_id for trial in plan} == {trial_id(trial.spec, VERSIONS) for trial in plan}
     folder = tmp_path / "results" / "lora_vs_full"
     assert folder.is_dir()
@@ -46,7 +46,7 @@ def test_resume_false_runs_all_again(sweep, world):
     sweep(GRID)
     sweep(GRID, "resume=false")
     assert [len(plan) for plan, _ in world.runs] == [25, 25]
-    assert world.runs[1][1]["resume"] is False
+    assert world.runs[1][1]["options"].resume is False
 
 
 def test_what_failed_runs_again_and_makes_exit_code_3(sweep, world):
@@ -96,7 +96,7 @@ def test_auto_is_cuda_where_a_gpu_is_visible(sweep, world):
     assert out == "backend=auto: cuda, because NVIDIA H100 is visible.\n"
     plan, how = world.runs[0]
     assert {(trial.spec.backend, trial.spec.gpu) for trial in plan} == {(Backend.CUDA, None)}
-    assert how["jobs"] == 1
+    assert (how["options"].jobs, how["gpu_uuids"]) == (None, ("GPU-1",))
 
 
 def test_auto_is_simulated_where_torch_has_no_cuda(world, tmp_path, capsys):
@@ -116,7 +116,7 @@ def test_a_backend_that_was_named_needs_no_line(sweep, world):
     plan, how = world.runs[0]
     assert len(plan) == 8
     assert {(trial.spec.backend, trial.spec.gpu) for trial in plan} == {(Backend.CPU, None)}
-    assert how["jobs"] == 2
+    assert how["options"].jobs == 2
 
 
 def test_backends_can_be_an_axis(sweep, world):

@@ -28,7 +28,7 @@ def test_how_often_the_driver_is_looked_at(sweep, world):
     world.visible = H100
     sweep(GRID, "model=tiny")
     sweep(GRID, "model=tiny", "resume=false", "sample_period_s=null")
-    assert [how["sample_period_s"] for _, how in world.runs] == [0.01, None]
+    assert [how["options"].sample_period_s for _, how in world.runs] == [0.01, None]
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_a_breakdown_is_fetched_only_where_there_can_be_one(sweep, world, backen
     for record in world.store.read_all():
         world.store.write(replace(record, outcome=outcome))
     sweep(*words, "breakdown=true")
-    assert [how["breakdown"] for _, how in world.runs] == ([False, True] if again else [False])
+    assert [how["options"].breakdown for _, how in world.runs] == ([False, True] if again else [False])
 
 
 def test_all_gpus_of_the_machine_are_slots(sweep, world):
     world.visible = gpus("NVIDIA H200", "NVIDIA H200")
     sweep(GRID, "model=tiny")
     how = world.runs[0][1]
-    assert (how["jobs"], how["gpu_uuids"]) == (2, ("GPU-0", "GPU-1"))
+    assert (how["options"].jobs, how["gpu_uuids"]) == (None, ("GPU-0", "GPU-1"))
 
 
 def test_one_table_is_one_cards(sweep, world):

@@ -9,6 +9,7 @@ import pytest
 from simulating import small_spec
 
 from profiler.config.identity import trial_id
+from profiler.config.run_options import RunOptions
 from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import CategoryShare, Outcome, Sample, Status, StepPeak, TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
@@ -36,7 +37,7 @@ def test_one_run_writes_records_and_snapshots_of_its_siblings(tmp_path: Path) ->
             store_folder=str(tmp_path),
             stderr_path=str(tmp_path / "stderr"),
             siblings=(other,),
-            snapshot=True,
+            options=RunOptions(snapshot=True),
         )
     )
     store = RecordStore(tmp_path)
@@ -107,7 +108,7 @@ def test_what_was_measured_is_stored_with_the_record(tmp_path: Path, monkeypatch
             versions=VERSIONS,
             store_folder=str(tmp_path),
             stderr_path=str(tmp_path / "stderr"),
-            snapshot=True,
+            options=RunOptions(snapshot=True),
             gpu_uuid="GPU-1",
         )
     )
@@ -136,8 +137,8 @@ def test_a_measured_trial_is_stored_before_its_breakdown_and_again_with_it(
     monkeypatch.setattr("profiler.worker.real.run_real", lambda *trial, **how: Measured(outcome=measured))
     monkeypatch.setattr("profiler.worker.attributed.breakdown_of", breakdown_of)
     folder, stderr = str(tmp_path), str(tmp_path / "stderr")
-    for wanted in (False, True):
-        run_job(WorkerJob(trial=own, versions=VERSIONS, store_folder=folder, stderr_path=stderr, breakdown=wanted))
+    for options in (RunOptions(), RunOptions(breakdown=True)):
+        run_job(WorkerJob(trial=own, versions=VERSIONS, store_folder=folder, stderr_path=stderr, options=options))
     (stored,) = before
     assert stored is not None
     assert stored.outcome.breakdown.shares == ()

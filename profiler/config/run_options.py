@@ -1,0 +1,126 @@
+"""Run options: how trials are run. They do not change what a trial is.
+
+Each option is declared once, as a field of `RunOptions`. The reader of configurations, the page docs/run_options.md and
+the check of `sweeps/config.yaml` derive from the declarations.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import PurePath
+from types import NoneType
+from typing import TypeVar, get_args
+
+from profiler.config.reading import MAX_NUMBER, FieldReader
+from profiler.domain.errors import UsageError
+from profiler.domain.keys import MAX_COUNT
+
+Value = TypeVar("Value")
+
+_DECLARATION = "declaration"
+
+_MAX_S = 1_000_000
+"""Eleven days: the kernel waits for at most 2^31 milliseconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """Facts of one option that its field does not state by itself."""
+
+    meaning: str
+    unit: str = ""
+    null: str = ""
+    """Meaning of null; empty where null is not allowed."""
+    minimum: int = 0
+    """Smallest number."""
+    is_minimum_allowed: bool = True
+    maximum: int = int(MAX_NUMBER)
+    """Largest number."""
+
+
+def _option(default: Value, declaration: Declaration) -> Value:
+    return field(default=default, metadata={_DECLARATION: declaration})
+
+
+def _flag(default: bool, meaning: str) -> bool:
+    return _option(default, Declaration(meaning=meaning))
+
+
+def _seconds(default: Value, meaning: str, *, null: str = "") -> Value:
+    declaration = Declaration(meaning=meaning, unit="s", null=null, is_minimum_allowed=False, maximum=_MAX_S)
+    return _option(default, declaration)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How trials are run: made once by a command, and carried whole to its workers."""
+
+    results_dir: PurePath = _option(  # noqa: RUF009, because a path cannot change
+        PurePath("results"), Declaration(meaning="folder of results, which are in `<results_dir>/<grid>/`")
+    )
+    dry_run: bool = _flag(False, "list the trials with their estimates and run none")
+    resume: bool = _flag(True, "skip trials that are answered already")
+    snapshot: bool = _flag(False, "write a memory snapshot of each trial, for torch's memory viewer")
+    breakdown: bool = _flag(
+        False, "run each measured trial once more in tracing mode, for its breakdown; simulated trials always have one"
+    )
+    timeout_s: float = _seconds(1800.0, "time limit of one trial")
+    stall_s: float = _seconds(900.0, "end a measured trial that begins no new phase for this long")
+    warm_up_s: float = _seconds(300.0, "time limit of the imports in the process that workers are forked from")
+    jobs: int | None = _option(
+        None,
+        Declaration(
+            meaning="trials that run at the same time",
+            null="one per CPU core if all are simulated, one per GPU if all are measured, otherwise one",
+            minimum=1,
+            maximum=MAX_COUNT,
+        ),
+    )
+    sample_period_s: float | None = _seconds(
+        0.01, "period at which a measured trial samples NVIDIA's driver", null="no samples"
+    )
+    prune: bool = _flag(
+        True, "do not run a measured trial that needs at least as much memory as one that ran out of memory"
+    )
+    price_per_hour: float | None = _option(
+        None, Declaration(meaning="price of one GPU, in any currency, for the cost of the sweep", null="no cost")
+    )
+
+
+DECLARATIONS: Mapping[str, Declaration] = {option.name: option.metadata[_DECLARATION] for option in fields(RunOptions)}
+"""By name, in the order in which they are documented."""
+
+RUN_KEYS = tuple(DECLARATIONS)
+
+
+def read_run_options(values: Mapping[str, object]) -> RunOptions:
+    """Read the options from `values`; keys that are not run options are ignored.
+
+    Raises:
+        UsageError: Carries every fault found.
+    """
+    reader = FieldReader(values)
+    options = {option.name: _read(reader, option.name, _kind(option.type)) for option in fields(RunOptions)}
+    if reader.faults:
+        raise UsageError(reader.faults)
+    return RunOptions(**options)  # type: ignore[arg-type]
+
+
+def _kind(annotation: object) -> object:
+    """Return the type of an option that is not null."""
+    return next(kind for kind in get_args(annotation) or (annotation,) if kind is not NoneType)
+
+
+def _read(reader: FieldReader, name: str, kind: object) -> object:
+    declaration = DECLARATIONS[name]
+    if declaration.null and reader.value(name) is None:
+        return None
+    if kind is PurePath:
+        return PurePath(reader.text(name, "a folder"))
+    if kind is bool:
+        return reader.flag(name)
+    if kind is int:
+        return reader.count(name, minimum=declaration.minimum, maximum=declaration.maximum)
+    number = reader.number(name, maximum=declaration.maximum)
+    if number == declaration.minimum and not declaration.is_minimum_allowed and reader.sound(name):
+        reader.fail(name, f"must be more than {declaration.minimum} seconds")
+    return number

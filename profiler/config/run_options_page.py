@@ -1,0 +1,46 @@
+"""The page docs/run_options.md, made from the declarations."""
+
+from dataclasses import fields
+from pathlib import PurePath
+
+from profiler.config.reading import show
+from profiler.config.run_options import DECLARATIONS, Declaration, RunOptions
+
+_HEAD = """\
+# Run options
+
+How a sweep runs its trials: `python -m profiler.sweep +grid=NAME timeout_s=600 jobs=2`. Run options do not change what
+a trial is, and not the name under which it is stored. This page is made from `profiler/config/run_options.py` by
+`python tests/config/test_run_options.py`.
+
+| key | default | unit | allowed | meaning |
+|---|---|---|---|---|
+"""
+
+
+def run_options_page() -> str:
+    """Return the whole page."""
+    rows = (
+        f"| `{option.name}` | `{_default(option.default)}` | {DECLARATIONS[option.name].unit} "
+        f"| {_allowed(option.default, DECLARATIONS[option.name])} | {_meaning(DECLARATIONS[option.name])} |"
+        for option in fields(RunOptions)
+    )
+    return _HEAD + "\n".join(rows) + "\n"
+
+
+def _default(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else show(value)
+
+
+def _allowed(default: object, declaration: Declaration) -> str:
+    null = ", or null" if declaration.null else ""
+    if isinstance(default, bool):
+        return "true, false"
+    if isinstance(default, PurePath):
+        return "a path"
+    low = f"{declaration.minimum} to" if declaration.is_minimum_allowed else f"above {declaration.minimum}, at most"
+    return f"{low} {declaration.maximum:,}{null}"
+
+
+def _meaning(declaration: Declaration) -> str:
+    return declaration.meaning + (f"; null: {declaration.null}" if declaration.null else "")

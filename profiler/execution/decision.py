@@ -1,0 +1,43 @@
+"""The decision whether a trial must run."""
+
+from profiler.config.run_options import RunOptions
+from profiler.domain.outcome import BreakdownStatus, Status, TrialRecord
+from profiler.domain.trial import Backend
+from profiler.storage.memory_snapshot import snapshot_path
+from profiler.storage.records import RecordStore
+
+
+def must_run(record: TrialRecord | None, options: RunOptions, *, has_snapshot: bool) -> bool:
+    """Return whether a trial must run, or be implied by another one, in spite of its stored record.
+
+    Args:
+        record: The stored record of the trial; None without one.
+        options: The options of this run.
+        has_snapshot: Whether the memory snapshot of the trial is stored.
+    """
+    if record is None or not options.resume or not record.outcome.status.answered:
+        return True
+    if record.outcome.status is Status.IMPLIED:
+        return not options.prune
+    if options.breakdown and _lacks_breakdown(record):
+        return True
+    return options.snapshot and _can_have_snapshot(record) and not has_snapshot
+
+
+def stored_answer(trial_id: str, *, store: RecordStore, options: RunOptions) -> TrialRecord | None:
+    """Return the stored record that settles a trial under `options`; None if the trial must run."""
+    record = store.find(trial_id) if options.resume else None
+    has_snapshot = options.snapshot and snapshot_path(store.path(trial_id).parents[1], trial_id).exists()
+    return None if must_run(record, options, has_snapshot=has_snapshot) else record
+
+
+def _lacks_breakdown(record: TrialRecord) -> bool:
+    """Return whether a measured trial has not been asked for its breakdown yet."""
+    if record.spec.backend is not Backend.CUDA or record.outcome.status is not Status.OK:
+        return False
+    # A breakdown that failed would fail again.
+    return record.outcome.breakdown.status is BreakdownStatus.ABSENT
+
+
+def _can_have_snapshot(record: TrialRecord) -> bool:
+    return record.spec.backend is not Backend.CPU and record.outcome.status in (Status.OK, Status.OOM)

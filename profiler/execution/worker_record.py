@@ -1,0 +1,68 @@
+"""The record of an ended worker: the one it wrote, or one made from how it ended."""
+
+from dataclasses import dataclass, replace
+
+from profiler.config.run_options import RunOptions
+from profiler.domain.outcome import Outcome, Status, TrialRecord, Versions
+from profiler.domain.trial import PlannedTrial
+from profiler.execution.claim import Claim
+from profiler.execution.host_memory import oom_kills
+from profiler.execution.verdict import judge
+from profiler.execution.worker_process import WorkerProcess
+from profiler.storage.records import RecordStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerRecords:
+    """Reads the records of ended workers, and writes those that workers did not leave."""
+
+    store: RecordStore
+    versions: Versions
+    options: RunOptions
+
+    def written(self, claim: Claim) -> TrialRecord | None:
+        """Return the record that a worker wrote for a trial during this run."""
+        return self.store.find(claim.trial.trial_id) if claim.has_new_record else None
+
+    def final(self, worker: WorkerProcess, gpu_fault: str) -> TrialRecord:
+        """Return the record of an ended worker, after storing it if necessary. A fault of the GPU overrides it."""
+        record = self.written(worker.claim)
+        if record is not None and not gpu_fault:
+            return record
+        outcome = record.outcome if record is not None else self._judged(worker)
+        if gpu_fault:
+            verdict = replace(outcome.verdict, status=Status.DEVICE_FAULT, message=f"The GPU broke: {gpu_fault}.")
+            outcome = replace(outcome, verdict=verdict)
+        return self.store_outcome(worker.trial, outcome)
+
+    def store_outcome(self, trial: PlannedTrial, outcome: Outcome) -> TrialRecord:
+        """Store an outcome that no worker wrote, and return its record."""
+        record = TrialRecord(
+            trial_id=trial.trial_id,
+            grid=trial.grid,
+            label=trial.label,
+            spec=trial.spec,
+            versions=self.versions,
+            outcome=outcome,
+        )
+        self.store.write(record)
+        return record
+
+    def _judged(self, worker: WorkerProcess) -> Outcome:
+        outcome = judge(
+            exit_code=worker.exit_code,
+            timed_out=worker.timed_out,
+            timeout_s=self.options.timeout_s,
+            wall_s=worker.elapsed_s,
+            stderr_path=worker.stderr_path,
+            stalled_s=self.options.stall_s if worker.stalled else None,
+            oom_killed=_oom_killer_was_active(worker),
+        )
+        gpu_s = worker.elapsed_s if worker.slot is not None else None
+        return replace(outcome, work=replace(outcome.work, gpu_s=gpu_s))
+
+
+def _oom_killer_was_active(worker: WorkerProcess) -> bool:
+    """Return whether the kernel has killed a process for lack of memory since the worker started."""
+    kills, before = oom_kills(), worker.oom_kills_before
+    return kills is not None and before is not None and kills > before

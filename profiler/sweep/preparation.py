@@ -1,0 +1,150 @@
+"""Everything that is checked before the first trial starts."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import TypeVar
+
+from profiler.allocator import parse_alloc_conf
+from profiler.config.architecture import read_architecture
+from profiler.config.grid import Grid, expand, read_grid
+from profiler.config.model_lookup import builtin_architecture
+from profiler.config.run_options import RunOptions, read_run_options
+from profiler.config.specification import ArchitectureLookup, attention_line, parse_points
+from profiler.domain.errors import Fault, UsageError
+from profiler.domain.outcome import Versions
+from profiler.domain.trial import Backend, TrialSpec
+from profiler.storage.fingerprint import content_of
+from profiler.storage.folder_faults import folder_faults
+from profiler.sweep.backend import gpus_alike, hardware_of, real_gpu_faults, resolve_auto
+from profiler.sweep.command import Command
+from profiler.sweep.composition import compose
+from profiler.sweep.folder import writable_faults
+from profiler.sweep.parts import SweepParts
+from profiler.sweep.plan import FilesOf
+
+Result = TypeVar("Result")
+
+ConfigLookup = Callable[[str], Mapping[str, object]]
+"""Contents of `config.json` by model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """A sweep that can run."""
+
+    grid: Grid
+    options: RunOptions
+    folder: Path
+    specs: tuple[TrialSpec, ...]
+    versions: Versions
+    gpu_uuids: tuple[str, ...]
+    """GPUs to measure on."""
+    hardware: str
+    """Card and driver of measured trials; empty without a GPU."""
+    files_of: FilesOf
+    """Hashes of the files that a trial names."""
+    lines: tuple[str, ...]
+    """Lines to print first: which backend `auto` became and why, and which GPUs are left out."""
+
+
+def architecture_lookup(config_of: ConfigLookup) -> ArchitectureLookup:
+    """Return a function from models to their architectures."""
+    return remembering(lambda model: builtin_architecture(model) or read_architecture(config_of(model), model=model))
+
+
+def remembering(read: Callable[[str], Result]) -> Callable[[str], Result]:
+    """Return `read` with a cache of its results, including faults: a sweep asks for the same few models repeatedly."""
+
+    @cache
+    def found_or_fault(model: str) -> Result | UsageError:
+        try:
+            return read(model)
+        except UsageError as error:
+            return error
+
+    def remembered(model: str) -> Result:
+        found = found_or_fault(model)
+        if isinstance(found, UsageError):
+            raise found
+        return found
+
+    return remembered
+
+
+def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLookup, config_of: ConfigLookup) -> Sweep:
+    """Return the sweep of a command after checking all that can be checked before the first trial.
+
+    Raises:
+        UsageError: Carries every fault that was found.
+    """
+    faults = _Faults(command.faults)
+    values = faults.collect(lambda: compose(command))
+    if values is None:
+        raise UsageError(faults.found)
+    name = command.grids[0]
+    options = faults.collect(lambda: read_run_options(values))
+    grid = faults.collect(lambda: read_grid(name, values))
+    visible, versions = parts.visible_gpus(), parts.installed_versions()
+    points = faults.collect(lambda: expand(grid, command.axes)) if grid else None
+    points, backend_line = resolve_auto(points or [], visible, torch_version=versions.torch)
+    specs = faults.collect(lambda: parse_points(points, architecture_of=architecture_of)) or ()
+    faults.found.extend(real_gpu_faults(points, visible, torch_version=versions.torch))
+    for settings in dict.fromkeys(spec.alloc_conf for spec in specs if spec.backend is Backend.SIMULATED):
+        # Only what the model of the allocator supports; a real allocator reports its own faults.
+        faults.collect(partial(parse_alloc_conf, settings))
+    faults.found.extend(_folder_faults(name, values))
+    files_of = _files_lookup(config_of)
+    for model, dataset in dict.fromkeys((spec.model, spec.dataset) for spec in specs):
+        faults.collect(partial(files_of, model, dataset))
+    if faults.found or options is None or grid is None:
+        raise UsageError(tuple(dict.fromkeys(faults.found)))
+    gpus, gpu_line = gpus_alike(visible)
+    measured = any(spec.backend is Backend.CUDA for spec in specs)
+    attention = dict.fromkeys(attention_line(spec, architecture_of(spec.model)) for spec in specs)
+    return Sweep(
+        grid=grid,
+        options=options,
+        folder=Path(options.results_dir) / name,
+        specs=specs,
+        versions=versions,
+        gpu_uuids=tuple(gpu.uuid for gpu in gpus) if measured else (),
+        hardware=hardware_of(visible),
+        files_of=lambda spec: files_of(spec.model, spec.dataset),
+        lines=tuple(line for line in (backend_line, gpu_line if measured else "", *attention) if line),
+    )
+
+
+class _Faults:
+    """Faults of several steps, so that the user sees all of them at once."""
+
+    def __init__(self, found: tuple[Fault, ...]) -> None:
+        self.found = list(found)
+
+    def collect(self, step: Callable[[], Result]) -> Result | None:
+        """Return the result of a step; None after collecting its faults."""
+        try:
+            return step()
+        except UsageError as error:
+            self.found.extend(error.faults)
+            return None
+
+
+def _folder_faults(name: str, values: Mapping[str, object]) -> list[Fault]:
+    """Return the faults of the folder of results."""
+    results_dir = values.get("results_dir")
+    if not isinstance(results_dir, str) or values.get("dry_run") is True:
+        return []
+    folder = Path(results_dir) / name
+    return [*writable_faults(folder), *folder_faults(folder)]
+
+
+def _files_lookup(config_of: ConfigLookup) -> Callable[[str, str | None], Mapping[str, str]]:
+    """Return a function from a model and a data set to the hashes of their files; each file is read once."""
+
+    @cache
+    def files_of(model: str, dataset: str | None) -> Mapping[str, str]:
+        return content_of(model, dataset, model_config=config_of)
+
+    return files_of

@@ -1,0 +1,79 @@
+"""The end of a sweep: tables, report and exit code."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from profiler.analysis.gpu_time import gpu_time
+from profiler.command_line import print_error, print_line, readable
+from profiler.config.labels import relabelled
+from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, ProfilerError
+from profiler.domain.outcome import Estimate, TrialRecord
+from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.storage.last_resort import last_resort
+from profiler.storage.outcome_fields import not_measured
+from profiler.sweep.parts import SweepParts
+from profiler.sweep.plan import estimates_by_trial
+from profiler.sweep.preparation import Sweep
+from profiler.sweep.stored import name_now, unanswered
+
+Assemble = Callable[[], tuple[Sequence[TrialRecord], Sequence[str]]]
+"""Writes the tables; returns the records, and one sentence per record that the tables cannot hold."""
+
+
+def assemble(
+    sweep: Sweep, parts: SweepParts, *, estimate: Callable[[TrialSpec], Estimate], command_line: str
+) -> tuple[Sequence[TrialRecord], Sequence[str]]:
+    """Write the tables of all that is stored in the folder, including interrupted sweeps.
+
+    Returns:
+        The records, and one sentence per record that the tables cannot hold.
+    """
+    records = relabelled(parts.open_store(sweep.folder).read_all())
+    written = parts.write_tables(
+        sweep.folder,
+        records,
+        estimates_by_trial({record.trial_id: record.spec for record in records}, estimate),
+        question=sweep.grid.question,
+        command=f"python -m profiler.sweep {command_line}",
+        current_id=partial(name_now, sweep),
+    )
+    for line in written.lines(sweep.folder):
+        print_line(line)
+    for sentence in written.left_out:
+        print_error(sentence)
+    return records, written.left_out
+
+
+def conclude(
+    sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, records: Sequence[TrialRecord], *, complete: bool
+) -> int:
+    """Write the report of this plan and return the exit code. `complete`: whether the tables have every record."""
+    planned = {trial.trial_id for trial in plan}
+    with readable():
+        parts.render_folder(sweep.folder, to_terminal=True, trial_ids=planned)
+    of_plan = [record for record in records if record.trial_id in planned]
+    for missing in dict.fromkeys(not_measured(record.outcome) for record in of_plan):
+        if missing:
+            print_line(f"Not measured: {missing}.")
+    spent = gpu_time(of_plan)
+    if spent is not None:
+        print_line(spent.sentence(price_per_hour=sweep.options.price_per_hour))
+    left = unanswered(plan, records)
+    if left:
+        print_error(f"{left} of {len(plan)} trials have no answer; the same command runs them again.")
+        return EXIT_SOME_TRIALS_FAILED
+    return EXIT_OK if complete else EXIT_SOME_TRIALS_FAILED
+
+
+def keep_what_has_finished(sweep: Sweep, parts: SweepParts, write: Assemble) -> None:
+    """Write the tables and the page of a sweep that ends early.
+
+    If that fails, print why: the sweep still ends for its first cause.
+    """
+    try:
+        with last_resort("sweep", folder=sweep.folder):
+            records, _ = write()
+            if records:
+                parts.render_folder(sweep.folder, to_terminal=False, trial_ids=())
+    except ProfilerError as error:
+        print_error(str(error))

@@ -1,0 +1,60 @@
+"""Each run option is declared once; `sweeps/config.yaml` and docs/run_options.md agree with the declarations.
+
+After a change of the declarations: `python tests/config/test_run_options.py`.
+"""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from profiler.config.reading import show
+from profiler.config.run_options import DECLARATIONS, RUN_KEYS, RunOptions, read_run_options
+from profiler.config.run_options_page import run_options_page
+from profiler.domain.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "run_options.md"
+CONFIG = yaml.safe_load((ROOT / "sweeps" / "config.yaml").read_text())
+
+
+def test_the_configuration_file_has_every_option_with_its_default_in_order():
+    assert tuple(key for key in CONFIG if key in RUN_KEYS) == RUN_KEYS
+    assert read_run_options(CONFIG) == RunOptions()
+
+
+@pytest.mark.parametrize("key", RUN_KEYS)
+def test_null_is_allowed_where_its_meaning_is_declared(key):
+    values = {**CONFIG, key: None}
+    if DECLARATIONS[key].null:
+        assert getattr(read_run_options(values), key) is None
+    else:
+        with pytest.raises(UsageError) as caught:
+            read_run_options(values)
+        assert [fault.key for fault in caught.value.faults] == [key]
+
+
+NUMBERS = [key for key in RUN_KEYS if key.endswith("_s") or key in ("jobs", "price_per_hour")]
+
+
+@pytest.mark.parametrize("key", NUMBERS)
+def test_the_declared_limits_are_those_of_the_reader(key):
+    declaration = DECLARATIONS[key]
+    for value in (declaration.minimum, declaration.maximum):
+        allowed = value != declaration.minimum or declaration.is_minimum_allowed
+        if allowed:
+            assert getattr(read_run_options({**CONFIG, key: value}), key) == value
+        else:
+            with pytest.raises(UsageError, match=f"^{key}={show(value)}: must be more than 0 seconds.$"):
+                read_run_options({**CONFIG, key: value})
+    for value in (declaration.minimum - 1, declaration.maximum + 1):
+        with pytest.raises(UsageError, match=f"^{key}={value}: must be a"):
+            read_run_options({**CONFIG, key: value})
+
+
+def test_the_page_is_that_of_the_declarations():
+    assert PAGE.read_text(encoding="utf-8") == run_options_page()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(run_options_page(), encoding="utf-8")
