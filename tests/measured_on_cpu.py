@@ -52,7 +52,7 @@ _MARK = "phase of the trial: "
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """Memory of one phase, from its begin to the begin of the next one."""
+    """Memory of one phase, from its beginning to that of the next one."""
 
     phase: Phase
     peak_bytes: int
@@ -147,7 +147,7 @@ def steps_of(trace: Trace) -> Iterator[int | Phase]:
 
 
 def stretches(steps: Iterator[int | Phase]) -> tuple[Stretch, ...]:
-    """Return the peak and the end of every stretch of a phase; the level at its begin counts."""
+    """Return the peak and the end of every stretch of a phase; the level at its beginning counts."""
     level, found = 0, [[Phase.LOAD, 0, 0]]
     for step in steps:
         if isinstance(step, Phase):

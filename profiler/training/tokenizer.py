@@ -10,11 +10,17 @@ from transformers import PreTrainedTokenizerFast
 PAD_TOKEN = "<pad>"
 EOS_TOKEN = "<eos>"
 _WORDS = 64
+_FIRST_WORD = 2
 
 
 def word(index: int) -> str:
-    """Return the word of token `index % 64 + 2`."""
+    """Return one of the 64 words of the vocabulary."""
     return f"w{index % _WORDS}"
+
+
+def token(index: int) -> int:
+    """Return the token of `word(index)`."""
+    return index % _WORDS + _FIRST_WORD
 
 
 def build_tokenizer() -> Any:
@@ -22,7 +28,7 @@ def build_tokenizer() -> Any:
 
     Ids above its vocabulary, which a random model samples, decode to nothing. Memory does not depend on the words.
     """
-    vocabulary = {PAD_TOKEN: 0, EOS_TOKEN: 1} | {word(index): index + 2 for index in range(_WORDS)}
+    vocabulary = {PAD_TOKEN: 0, EOS_TOKEN: 1} | {word(index): token(index) for index in range(_WORDS)}
     tokenizer = Tokenizer(WordLevel(vocab=vocabulary, unk_token=PAD_TOKEN))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     return PreTrainedTokenizerFast(

@@ -8,7 +8,7 @@ from profiler.domain.units import GIB, MIB, gib_text
 from profiler.measurement.cuda import CudaDevice
 
 _MARGIN_BYTES = 64 * MIB
-"""The check requests so much more than the cap: above the rounding of the fraction and of the allocator's blocks."""
+"""Bytes beyond the cap that the check requests: more than the rounding of the fraction and of blocks."""
 
 
 class CapError(Exception):

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 from transformers import Trainer
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer, SFTTrainer
 from trl.trainer import grpo_trainer
 
 
@@ -42,3 +42,13 @@ def test_the_reference_is_made_by_a_function_of_the_trainers_module() -> None:
 
 def test_trl_has_no_prompt_length_any_more() -> None:
     assert not hasattr(GRPOConfig, "max_prompt_length")
+
+
+def test_the_loss_of_sft_has_the_signature_of_grpo() -> None:
+    parameters = [list(inspect.signature(owner.compute_loss).parameters) for owner in (SFTTrainer, GRPOTrainer)]
+    assert parameters[0] == parameters[1]
+
+
+def test_the_micro_batches_of_a_step_are_loaded_at_once_before_its_forward() -> None:
+    source = inspect.getsource(Trainer._run_epoch)
+    assert source.index("self.get_batch_samples(") < source.index("self.training_step(")

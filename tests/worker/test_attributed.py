@@ -67,7 +67,7 @@ def test_weights_reference_and_states_are_the_bytes_by_hand(full):
     assert Category.KV_CACHE not in left
 
 
-def test_every_parameter_has_had_its_gradient_by_name(full):
+def test_every_parameter_has_a_gradient_with_its_name(full):
     blocks = [block for block, name in full.trace.names.items() if name.startswith("gradient of ")]
     by_name = {full.trace.names[block]: full.trace.sizes_bytes[block] for block in blocks}
     assert len(by_name) == PARAMETER_TENSORS

@@ -99,7 +99,7 @@ def test_phases_are_reported_in_order() -> None:
 
 
 def test_methods_that_save_memory_need_less() -> None:
-    """Each method against the one it improves on, with a model large enough to be larger than constants."""
+    """Each method against the one it improves on, with a model that is large compared with constants."""
     size: dict[str, Any] = {
         "model": "qwen2.5-0.5b",
         "max_prompt_length": 256,

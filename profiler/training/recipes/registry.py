@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from profiler.domain.trial import TrialSpec
 from profiler.training.recipes.grpo.recipe import Grpo
 from profiler.training.recipes.recipe import Recipe
+from profiler.training.recipes.sft.recipe import Sft
 
-RECIPES: Mapping[str, Recipe] = {"grpo": Grpo()}
+RECIPES: Mapping[str, Recipe] = {"grpo": Grpo(), "sft": Sft()}
 
 
 def recipe_of(spec: TrialSpec) -> Recipe:

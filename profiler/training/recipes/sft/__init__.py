@@ -1,0 +1,1 @@
+"""The recipe `sft`: trl's `SFTTrainer`."""
