@@ -112,3 +112,7 @@ COMMANDS: Mapping[str, Command] = {
     "replay": Command(summary="replay a memory snapshot with other settings or cards", run=_replay),
 }
 """By name, in the order of the help text."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

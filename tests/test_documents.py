@@ -1,12 +1,17 @@
 """Documents name files, modules and checks that exist."""
 
 import re
+import shlex
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import yaml
+
+from profiler.estimate.command import read_command as read_estimate
+from profiler.replay.command import read_command as read_replay
+from profiler.sweep.command import read_command as read_sweep
 
 ROOT = Path(__file__).parents[1]
 DECISIONS = ROOT / "docs" / "decisions"
@@ -16,6 +21,18 @@ DOCUMENTS = [
 ]
 PATH = re.compile(r"`((?:profiler|maintenance|tests|sweeps|scripts|docs|examples|notebooks)/[a-z0-9_./]*)(?:::\w+)?`")
 MODULE = re.compile(r"python -m ((?:profiler|maintenance)\.[a-z_]+)")
+COMMAND = re.compile(r"^(?:\.venv/bin/)?python -m profiler\.(sweep|estimate|replay) (.*?)(?:  #.*)?$", re.MULTILINE)
+READERS = {"estimate": read_estimate, "replay": read_replay, "sweep": read_sweep}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/keys.md"])
+def test_commands_in_documents_are_valid(page):
+    found = COMMAND.findall((ROOT / page).read_text())
+    assert len(found) >= 4
+    for name, words in found:
+        command = READERS[name](shlex.split(words))
+        assert list(command.faults) == []
+        assert set(getattr(command, "grids", ())) <= {path.stem for path in (ROOT / "sweeps" / "grid").glob("*.yaml")}
 
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
