@@ -1,4 +1,4 @@
-"""Every command ends with one sentence per fault and with an exit code of docs/exit_codes.md."""
+"""Every command ends with one sentence per fault and an exit code of docs/exit_codes.md."""
 
 import os
 import re
@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "exit_codes.md"
 
 
 def unforeseen(*_positional: object, **_how: object) -> None:
-    raise LookupError("nobody\nforesaw this")
+    raise LookupError("this was\nunforeseen")
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def temporary(tmp_path, monkeypatch):
         ("campaign", "maintenance.campaign.main._lines", ["list"]),
     ],
 )
-def test_what_nobody_foresaw_is_one_sentence_with_a_file_and_70(name, broken, words, temporary, monkeypatch, capsys):
-    # Not by its dotted name: `profiler.sweep.main` is also a function.
+def test_an_unforeseen_error_is_one_sentence_with_a_file_and_70(name, broken, words, temporary, monkeypatch, capsys):
+    # Not by its dotted name, because `profiler.sweep.main` is also a function.
     module, _, function = broken.rpartition(".")
     monkeypatch.setattr(import_module(module), function, unforeseen)
     assert import_module(module).main(words) == 70
@@ -48,20 +48,20 @@ def test_what_nobody_foresaw_is_one_sentence_with_a_file_and_70(name, broken, wo
     (file,) = temporary.glob(f"{name}-error-*.txt")
     captured = capsys.readouterr()
     assert captured.err == (
-        f"Unforeseen LookupError: nobody. The full text is in {file}. Please report it with that file.\n"
+        f"Unforeseen LookupError: this was. The full text is in {file}. Please report it with that file.\n"
     )
     assert "Traceback" in file.read_text()
-    assert "foresaw this" in file.read_text()
+    assert "unforeseen" in file.read_text()
 
 
-def test_a_folder_that_takes_no_file_is_replaced_by_that_for_temporary_files(temporary):
+def test_a_folder_that_cannot_hold_the_file_is_replaced_by_the_temporary_folder(temporary):
     said = f"The full text is in {temporary}"
     with pytest.raises(UnforeseenError, match=said), last_resort("sweep", folder=Path("/proc/none")):
         unforeseen()
 
 
-def test_without_a_disk_the_text_is_in_the_sentence():
-    said = r"could not be written[^\n]*\n(.*\n)*LookupError: nobody"
+def test_if_no_file_can_be_written_the_text_is_in_the_sentence():
+    said = r"could not be written[^\n]*\n(.*\n)*LookupError: this was"
     with pytest.raises(UnforeseenError, match=said), last_resort("worker", file=Path("/proc/none/file")):
         unforeseen()
 
@@ -70,7 +70,7 @@ _WAITING = """
 import sys, time
 from profiler.command_line import as_command
 
-@as_command("made up", when_interrupted="More.")
+@as_command("an example", when_interrupted="More.")
 def main():
     print("on", flush=True)
     time.sleep(600)
@@ -81,7 +81,7 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_any_command_ends_at_a_signal_with_128_and_its_number(number):
+def test_a_signal_ends_any_command_with_128_and_its_number(number):
     with subprocess.Popen(
         [sys.executable, "-c", _WAITING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -93,10 +93,10 @@ def test_any_command_ends_at_a_signal_with_128_and_its_number(number):
     assert said == ("Interrupted. More.\n" if number is signal.SIGINT else f"Interrupted by {number.name}. More.\n")
 
 
-def test_handlers_are_as_before_afterwards():
+def test_signal_handlers_are_restored():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 
-    @as_command("made up")
+    @as_command("an example")
     def main() -> int:
         os.kill(os.getpid(), signal.SIGTERM)
         return 0

@@ -1,4 +1,4 @@
-"""The first and last thing that runs in a worker process, around the job itself."""
+"""Set-up and end of a worker process, around its job."""
 
 import faulthandler
 import fcntl
@@ -18,26 +18,26 @@ from profiler.execution.job import WorkerJob
 from profiler.storage.last_resort import last_resort
 
 EXIT_OWN_MEMORY_ERROR = 112
-"""A worker's exit code after a `MemoryError`: the host, not the GPU, had no more memory."""
+"""Exit code of a worker after a `MemoryError`: the host, not the GPU, had no memory left."""
 
 EXIT_END_OF_SWEEP = 113
-"""A worker's exit code after an `EndOfSweepError`."""
+"""Exit code of a worker after an `EndOfSweepError`."""
 
 _OOM_SCORE_ADJ = "800"
-"""Of -1000 (never) to 1000 (first); anybody may raise their own."""
+"""From -1000 (killed never) to 1000 (killed first). A process may raise its own value without privileges."""
 
 
 class EndOfSweepError(Exception):
-    """Raised by a worker for a cause that every other worker would meet too; the text is the user's sentence."""
+    """Raised by a worker for a cause that every other worker would meet too. The text is shown to the user."""
 
 
 def run_child(job: WorkerJob, target: str) -> None:
-    """Run `target` on `job`, in a process group of its own that does not outlive the parent.
+    """Run `target` on `job`, in a process group that does not outlive the parent.
 
     Args:
         job: The trial.
         target: Dotted name of a function that takes the job: ``"package.module:function"``. Imported only here, so
-            that the parent never imports what the worker needs, and a failing import is told like any other failure.
+            that the parent does not import what the worker needs, and a failing import is reported like any failure.
     """
     os.setsid()
     _end_with_parent()
@@ -45,7 +45,7 @@ def run_child(job: WorkerJob, target: str) -> None:
     faulthandler.enable()
     _offer_to_the_oom_killer()
     if job.gpu_uuid is not None:
-        # CUDA reads this at its first call, which the warmed process has not made.
+        # CUDA reads this at its first call, and the warmed process has not called CUDA.
         os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu_uuid
     try:
         with last_resort("worker", file=Path(job.stderr_path)):
@@ -72,9 +72,9 @@ def _run_target(job: WorkerJob, target: str) -> None:
 def _end_with_parent() -> None:
     """Have the kernel SIGKILL this process group, grandchildren included, when the parent ends.
 
-    The parent holds the other end of the sentinel's pipe. O_ASYNC with F_SETSIG makes its closing a signal, which
-    also reaches a worker that hangs in C; a watching thread would not, and a parent-death signal would come from the
-    fork server, which lives as long as its children do.
+    The parent holds the other end of the sentinel's pipe. With O_ASYNC and F_SETSIG the kernel sends a signal when that
+    end is closed, also to a worker that hangs in C code. A watching thread would not end such a worker, and a
+    parent-death signal would depend on the fork server, which lives as long as its children do.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
@@ -88,13 +88,13 @@ def _end_with_parent() -> None:
 
 
 def _offer_to_the_oom_killer() -> None:
-    """If the host runs out of memory, the kernel shall end a worker and not the sweep."""
+    """Make the kernel kill a worker, and not the sweep, if the host runs out of memory."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE_ADJ)
 
 
 def _redirect_output(path: str) -> None:
-    """Send stdout and stderr to `path`, at the level of file descriptors so that C libraries and crashes follow."""
+    """Send stdout and stderr to `path`, as file descriptors: also the output of C libraries and of crashes."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
@@ -103,6 +103,6 @@ def _redirect_output(path: str) -> None:
 
 
 def _resolve(target: str) -> Callable[[WorkerJob], None]:
-    """The function that the dotted name means."""
+    """Return the function with this dotted name."""
     module, _, function = target.partition(":")
     return cast(Callable[[WorkerJob], None], getattr(importlib.import_module(module), function))

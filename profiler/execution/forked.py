@@ -1,4 +1,4 @@
-"""A forked process as the sweep sees it, whatever becomes of the process it was forked from."""
+"""A forked process as the sweep sees it, even if the process that it was forked from ends."""
 
 import math
 import os
@@ -10,29 +10,29 @@ from multiprocessing import process as process_module
 from multiprocessing.process import BaseProcess
 
 EXIT_CODE_S = 10.0
-"""How long the exit code of an ended process is waited for. The warmed process sends it within milliseconds."""
+"""Time to wait for the exit code of an ended process. The warmed process sends it within milliseconds."""
 
 _NO_EXIT_CODE = 255
-"""What multiprocessing makes of a warmed process that ended before it sent the exit code."""
+"""Exit code that multiprocessing reports if the warmed process ended before it sent one."""
 
 
 class ForkedProcess:
     """A process that the warmed process has forked.
 
-    Its end comes from the kernel (a pidfd), so that it is noticed and not mistaken if the warmed process has ended or
-    is stopped. Its exit code comes from the warmed process alone, and may be lost with it. On a kernel without pidfds
-    a process whose warmed process has ended counts as ended.
+    The kernel reports its end (through a pidfd), also if the warmed process has ended or is stopped. Only the warmed
+    process knows its exit code, which may be lost with it. On a kernel without pidfds a process counts as ended when
+    its warmed process has ended.
     """
 
     def __init__(self, process: BaseProcess, *, server_runs: Callable[[], bool]) -> None:
-        """`server_runs`: whether the process that `process` was forked from still runs."""
+        """`server_runs` returns whether the process that `process` was forked from still runs."""
         self._process = process
         self._server_runs = server_runs
         self._pidfd: int | None = None
         self._exited_at_s: float | None = None
         try:
             self._pidfd = os.pidfd_open(self.pid)
-        except ProcessLookupError:  # ended already
+        except ProcessLookupError:  # it has ended already
             self._exited_at_s = time.monotonic()
         except (AttributeError, OSError):
             pass
@@ -45,12 +45,12 @@ class ForkedProcess:
 
     @property
     def sentinel(self) -> int:
-        """Descriptor that becomes readable with the process's end, and then with its exit code."""
+        """Descriptor that becomes readable when the process ends, and then when its exit code arrives."""
         return self._process.sentinel if self._pidfd is None or self.has_exited else self._pidfd
 
     @property
     def has_exited(self) -> bool:
-        """Whether the process is gone; its exit code may still be on its way."""
+        """Whether the process is gone; its exit code may arrive later."""
         if self._exited_at_s is None and self._is_gone():
             self._exited_at_s = time.monotonic()
         return self._exited_at_s is not None
@@ -62,12 +62,12 @@ class ForkedProcess:
 
     @property
     def exit_code_due_s(self) -> float:
-        """Until when the exit code of an ended process is waited for; infinite before its end."""
+        """When waiting for the exit code ends, on the monotonic clock; infinite while the process runs."""
         return math.inf if self._exited_at_s is None else self._exited_at_s + EXIT_CODE_S
 
     @property
     def exit_code(self) -> int | None:
-        """As `multiprocessing` gives it: minus the signal's number for a signal. None if it has not come."""
+        """Exit code as `multiprocessing` returns it: the negative signal number for a signal. None if not known."""
         return self._process.exitcode
 
     @property
@@ -78,7 +78,7 @@ class ForkedProcess:
         return self.exit_code is None or (self.exit_code == _NO_EXIT_CODE and not self._server_runs())
 
     def close(self) -> None:
-        """Release its descriptors. A process that still runs is forgotten: Python would wait for it at its end."""
+        """Release its descriptors. Forget a process that still runs: Python would wait for it at exit."""
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None

@@ -1,6 +1,6 @@
-"""Signs of life of a trial: a file that the training itself touches at each of its phases.
+"""Heartbeat of a trial: a file that the training touches at each phase.
 
-Not a thread's: a thread goes on beating while the training hangs.
+The training itself touches it, because a separate thread would continue while the training hangs.
 """
 
 from pathlib import Path
@@ -9,14 +9,14 @@ from profiler.execution.stamp import Stamp, stamp_of
 
 
 def beat(path: Path) -> None:
-    """The trial gets on. Called by the worker, from the thread that trains."""
+    """Record progress. Called by the worker, in the thread that trains."""
     path.touch()
 
 
 class Heartbeat:
-    """The parent's look at it: how long since the last sign that was noticed.
+    """The parent's view of a heartbeat: the time since the last change that the parent noticed.
 
-    No clock of the worker's is compared with ours; what counts is when we saw the file change.
+    Times of the worker's clock are not used; only the time counts when the parent saw the file change.
     """
 
     def __init__(self, path: Path, *, now_s: float) -> None:
@@ -26,7 +26,7 @@ class Heartbeat:
         self._began = False
 
     def silent_s(self, now_s: float) -> float:
-        """Seconds since a change was noticed; 0 before the first beat, since not every worker beats."""
+        """Return the seconds since the last change; 0 before the first one, because some workers have no heartbeat."""
         stamp = stamp_of(self.path)
         if stamp != self._seen:
             self._seen, self._seen_at_s, self._began = stamp, now_s, True

@@ -1,4 +1,4 @@
-"""Whether the host's OOM killer was at work: the kernel's own counters."""
+"""The kernel's counters of its out-of-memory killer."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ _COUNTER = "oom_kill"
 
 
 def oom_kills(*, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Processes that the kernel has killed for want of memory; None where it does not say.
+    """Return how many processes the kernel has killed for lack of memory; None if it has no such counter.
 
-    Those of our cgroup; of the whole machine if the cgroup has no counter.
+    Counts our cgroup, or the whole machine if the cgroup has no counter.
     """
     for path in (*_of_our_cgroup(proc, cgroups), proc / "vmstat"):
         found = _read(path)
@@ -29,7 +29,7 @@ def _of_our_cgroup(proc: Path, cgroups: Path) -> list[Path]:
         if not controllers:  # version 2
             found += [cgroups / inside / "memory.events", cgroups / "memory.events"]
         elif "memory" in controllers.split(","):
-            # In a container the group's path is the host's, and what is mounted is the group itself.
+            # In a container the path is that of the host, and the group itself is mounted.
             found += [cgroups / "memory" / inside / "memory.oom_control", cgroups / "memory" / "memory.oom_control"]
     return found
 

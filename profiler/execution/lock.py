@@ -22,7 +22,7 @@ class LockError(ProfilerError):
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """A lock that is held until `release`, and no longer than this value is referenced."""
+    """A lock that is held until `release`, or until this value is no longer referenced."""
 
     path: Path
     held: UnixFileLock

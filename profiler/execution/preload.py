@@ -1,6 +1,6 @@
-"""Imported by the warmed process alone: it imports the modules that an environment variable names.
+"""Imports the modules that an environment variable names, in the warmed process.
 
-Of a module whose import raises, each worker makes a failure with the reason; here it would end the warmed process.
+An import that raises is ignored here, because it would end the warmed process. Each worker then reports the reason.
 """
 
 import importlib

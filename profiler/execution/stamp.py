@@ -1,13 +1,13 @@
-"""What tells a file that was just written from one that lay there before."""
+"""Stamp of a file, which distinguishes a file that was just written from an earlier one."""
 
 from pathlib import Path
 
 Stamp = tuple[int, int] | None
-"""Identity of a file (inode, time of change); None for no file."""
+"""Inode and time of the last change in ns; None if there is no file."""
 
 
 def stamp_of(path: Path) -> Stamp:
-    """The stamp of the file at `path`."""
+    """Return the stamp of the file at `path`."""
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""From how a worker ended to an outcome, where the worker itself left no record."""
+"""The outcome of a worker that left no record, from how it ended."""
 
 import signal
 from pathlib import Path
@@ -20,20 +20,20 @@ def judge(
     stalled_s: float | None = None,
     oom_killed: bool = False,
 ) -> Outcome:
-    """The outcome of a worker that ended without a record.
+    """Return the outcome of a worker that ended without a record.
 
     Args:
-        exit_code: As `multiprocessing` gives it; None for a process that could not be killed.
+        exit_code: As `multiprocessing` returns it; None for a process that could not be killed.
         timed_out: Whether its time was up before it ended.
-        timeout_s: That time.
+        timeout_s: Its time limit.
         wall_s: How long it ran.
-        stderr_path: What it printed; the last lines go into the message.
-        stalled_s: How long it gave no sign of life, if it was ended for that.
-        oom_killed: Whether the kernel killed anybody for want of memory while it ran.
+        stderr_path: Its output; the last lines go into the message.
+        stalled_s: How long it had no heartbeat, if it was ended for that reason.
+        oom_killed: Whether the kernel killed any process for lack of memory while it ran.
     """
     if stalled_s is not None:
         left = " It could not be killed." if exit_code is None else ""
-        status, reason = Status.STALLED, f"The worker was alive but had not got on for {stalled_s:g} s.{left}"
+        status, reason = Status.STALLED, f"The worker was alive but made no progress for {stalled_s:g} s.{left}"
     elif oom_killed and exit_code == -signal.SIGKILL:
         status, reason = Status.HOST_OOM, "The host had no memory left, and the kernel killed the worker."
     else:
@@ -65,7 +65,7 @@ def _signal_name(number: int) -> str:
 
 
 def last_lines(path: Path) -> str:
-    """The last lines of a text file, however long it is; empty if there is none."""
+    """Return the last lines of a text file of any length; empty if there is no file."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

@@ -1,6 +1,6 @@
-"""The warmed process that workers are forked from: what is slow to import is imported once.
+"""The warmed process, which workers are forked from: slow imports happen once.
 
-It is started again when it ends or hangs. Workers outlive it, and their trials are not blamed for its end.
+It is restarted when it ends or hangs. Workers outlive it, and its end does not count as a failure of their trials.
 """
 
 import multiprocessing
@@ -22,23 +22,23 @@ from profiler.execution.job import WorkerJob, WorkerProgram
 from profiler.measurement.visible import capability_environment, visible_gpus
 
 FORK_S = 60.0
-"""Limit of one fork, once the imports are done. It takes milliseconds."""
+"""Time limit of one fork after the imports. A fork takes milliseconds."""
 
 RESTARTS = 2
-"""How often the warmed process is started again in one sweep."""
+"""How often the warmed process is restarted in one sweep."""
 
 _END_S = 5.0
-"""How long the end of the warmed process is waited for, when a connection to it has broken or after SIGKILL."""
+"""Time to wait for the end of the warmed process after a connection to it broke, or after SIGKILL."""
 
 
 class WarmProcessError(ProfilerError):
-    """The warmed process ends or hangs again and again."""
+    """The warmed process ends or hangs repeatedly."""
 
     exit_code = EXIT_INTERNAL
 
 
 class WarmProcess:
-    """The warmed process of this Python process: multiprocessing's fork server, watched."""
+    """The warmed process of this Python process: multiprocessing's fork server, under observation."""
 
     def __init__(self, program: WorkerProgram, *, jobs: int, warm_up_s: float) -> None:
         """Nothing starts yet.
@@ -65,9 +65,9 @@ class WarmProcess:
         )
 
     def start(self) -> None:
-        """Start the warmed process, if there is none yet; it imports while the caller goes on.
+        """Start the warmed process if there is none. It imports while the caller continues.
 
-        A module that cannot be imported is left for the worker to report.
+        If a module cannot be imported, the worker reports it.
         """
         forkserver.set_forkserver_preload([preload.__name__])
         modules = {preload.VARIABLE: ",".join(self._program.preload)}
@@ -78,7 +78,7 @@ class WarmProcess:
         self._pid = pid
 
     def fork(self, job: WorkerJob) -> ForkedProcess:
-        """Fork a worker for `job`. Waits for the imports if need be.
+        """Fork a worker for `job`, after the imports.
 
         Raises:
             WarmProcessError: The warmed process has ended or hung too often.
@@ -90,7 +90,7 @@ class WarmProcess:
                 return process
 
     def end(self, problem: str) -> None:
-        """SIGKILL the warmed process because of `problem`; the next `fork` starts another one."""
+        """SIGKILL the warmed process because of `problem`; the next `fork` starts a new one."""
         if self._pid is None:
             return
         with suppress(ProcessLookupError):
@@ -99,7 +99,7 @@ class WarmProcess:
             self._lost(problem)
 
     def is_running(self, pid: int) -> bool:
-        """Whether the warmed process with this process id still runs. Waits, because its pipes close before it ends."""
+        """Return whether the warmed process with this id still runs. Waits, because its pipes close before it ends."""
         return pid == self._pid and _status(pid, within_s=_END_S) is None
 
     def _restart_if_ended(self) -> None:
@@ -118,7 +118,7 @@ class WarmProcess:
         self.start()
 
     def _try_to_fork(self, job: WorkerJob) -> ForkedProcess | None:
-        """Fork; None if the warmed process ended over it."""
+        """Fork; return None if the warmed process ended meanwhile."""
         assert self._pid is not None
         pid, limit_s = self._pid, min(self._warm_up_s, FORK_S) if self._is_warm else self._warm_up_s
         process = multiprocessing.get_context("forkserver").Process(
@@ -152,9 +152,9 @@ def _server_pid() -> int:
 
 
 def _status(pid: int, *, within_s: float = 0.0) -> int | None:
-    """How our child `pid` ended, as an exit code or minus the signal's number; None while it runs.
+    """Return how our child `pid` ended, as an exit code or the negative signal number; None while it runs.
 
-    It stays a zombie, for multiprocessing to notice by itself.
+    The child stays a zombie, so that multiprocessing notices its end too.
     """
     until_s = time.monotonic() + within_s
     while True:
@@ -175,10 +175,10 @@ def _ending(status: int) -> str:
 
 @contextmanager
 def _killed_after(limit_s: float, pid: int) -> Iterator[Event]:
-    """SIGKILL process `pid` if the block takes longer than `limit_s`: what waits for it in the block then fails.
+    """SIGKILL process `pid` if the block takes longer than `limit_s`, so that waiting for it in the block fails.
 
     Yields:
-        The event that says so.
+        An event that is set when the time is up.
     """
     late = Event()
 
@@ -197,16 +197,16 @@ def _killed_after(limit_s: float, pid: int) -> Iterator[Event]:
 
 
 def _warm_environment(jobs: int) -> Mapping[str, str]:
-    """Variables of the warmed process: those of a worker, and what its imports would else ask CUDA for."""
+    """Return the variables of the warmed process: those of a worker, and answers to what its imports ask CUDA for."""
     return {**_worker_environment(jobs), **capability_environment(visible_gpus().gpus)}
 
 
 def _worker_environment(jobs: int) -> Mapping[str, str]:
-    """Variables that must stand before torch and tokenizers are imported, unless the user has set them."""
+    """Return variables that must be set before torch and tokenizers are imported, unless the user has set them."""
     threads = max(1, len(os.sched_getaffinity(0)) // jobs)
     return {
-        # bitsandbytes asks for CUDA at import: without this, that touches CUDA before the fork, and CUDA does not
-        # survive a fork.
+        # bitsandbytes looks for CUDA at import. Without this variable it would initialise CUDA before the fork, and a
+        # forked process cannot use CUDA that was initialised before.
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": str(threads),
@@ -215,7 +215,7 @@ def _worker_environment(jobs: int) -> Mapping[str, str]:
 
 @contextmanager
 def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
-    """`os.environ` with `defaults` added where they are missing, for as long as the block runs."""
+    """Add `defaults` to `os.environ` where they are missing, while the block runs."""
     added = [name for name in defaults if name not in os.environ]
     os.environ.update({name: defaults[name] for name in added})
     try:
@@ -227,7 +227,7 @@ def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _main_module_hidden() -> Iterator[None]:
-    """Without the parent's main module: multiprocessing would import it again in every worker, for nothing."""
+    """Hide the parent's main module: multiprocessing would import it again in every worker, without need."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

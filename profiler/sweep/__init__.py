@@ -1,4 +1,4 @@
-"""The sweep's entry point: `python -m profiler.sweep +grid=NAME [key=value ...]`."""
+"""The command `python -m profiler.sweep +grid=NAME [key=value ...]`."""
 
 from profiler.sweep.main import main
 

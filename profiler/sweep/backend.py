@@ -1,4 +1,4 @@
-"""Which backend a sweep gets: `auto` resolved by what is visible, and what a real GPU cannot do refused."""
+"""The backend of a sweep: resolve `auto` by the visible GPUs, and refuse what a real GPU cannot do."""
 
 from collections.abc import Iterable, Mapping
 
@@ -15,7 +15,7 @@ _CPU_BUILD = "+cpu"
 def resolve_auto(
     points: Iterable[Mapping[str, object]], visible: VisibleGpus, *, torch_version: str | None
 ) -> tuple[list[Mapping[str, object]], str]:
-    """`points` with `backend=auto` replaced, and the line that says by what and why; empty where none was `auto`."""
+    """Return `points` with `backend=auto` replaced, and a line with the choice and its reason; empty without `auto`."""
     backend, reason = _choose(visible, torch_version)
     resolved: list[Mapping[str, object]] = []
     replaced = False
@@ -38,13 +38,13 @@ def _choose(visible: VisibleGpus, torch_version: str | None) -> tuple[Backend, s
 def real_gpu_faults(
     points: Iterable[Mapping[str, object]], visible: VisibleGpus, *, torch_version: str | None
 ) -> list[Fault]:
-    """What is wrong with points on a real GPU: there is none, or it is smaller than the card it shall be capped to."""
+    """Return the faults of points on a real GPU: there is none, or it is smaller than the card to cap it to."""
     on_gpu = [point for point in points if point.get("backend") == Backend.CUDA]
     if not on_gpu:
         return []
     backend, reason = _choose(visible, torch_version)
     if backend is not Backend.CUDA:
-        hint = "backend=simulated runs the same trainer on a GPU that is not there."
+        hint = "backend=simulated runs the same trainer without a GPU."
         return [Fault(key="backend", found="cuda", problem=f"needs a GPU, but {reason}", hint=hint)]
     smallest = min(visible.gpus, key=lambda gpu: gpu.memory_bytes)
     caps = dict.fromkeys(gpu for point in on_gpu if isinstance(gpu := point.get("gpu"), str) and gpu in KNOWN_GPUS)
@@ -53,10 +53,10 @@ def real_gpu_faults(
             key="gpu",
             found=cap,
             problem=(
-                f"a real card can only be capped to a smaller one; this has {gib_text(KNOWN_GPUS[cap].memory_bytes)}, "
-                f"the card here {gib_text(smallest.memory_bytes)}"
+                f"a real card can only be capped to a smaller one; {cap} has {gib_text(KNOWN_GPUS[cap].memory_bytes)}, "
+                f"the card of this machine {gib_text(smallest.memory_bytes)}"
             ),
-            hint="backend=simulated can pretend any card.",
+            hint="backend=simulated can simulate any card.",
         )
         for cap in caps
         if KNOWN_GPUS[cap].memory_bytes > smallest.memory_bytes
@@ -65,18 +65,18 @@ def real_gpu_faults(
 
 
 def gpus_alike(visible: VisibleGpus) -> tuple[tuple[VisibleGpu, ...], str]:
-    """The GPUs that are like the first, and a line about those that are not: one table is one card's."""
+    """Return the GPUs that equal the first, and a line about the others: one table is about one kind of card."""
     if not visible.gpus:
         return (), ""
     first = visible.gpus[0]
     alike = tuple(gpu for gpu in visible.gpus if (gpu.name, gpu.memory_bytes) == (first.name, first.memory_bytes))
     others = ", ".join(dict.fromkeys(gpu.name for gpu in visible.gpus if gpu not in alike))
-    line = f"Only {first.name} is used, not {others}: CUDA_VISIBLE_DEVICES chooses." if others else ""
+    line = f"Only {first.name} is used, not {others}. Set CUDA_VISIBLE_DEVICES to choose." if others else ""
     return alike, line
 
 
 def hardware_of(visible: VisibleGpus) -> str:
-    """What a measured trial's identity holds of the machine: the card and the driver; empty without a GPU."""
+    """Return the part of a measured trial's identity that names card and driver; empty without a GPU."""
     if not visible.gpus:
         return ""
     first = visible.gpus[0]

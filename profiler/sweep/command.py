@@ -1,4 +1,4 @@
-"""The command line of a sweep, taken apart: flags, the grid, keys that become axes, and what is left to Hydra."""
+"""The command line of a sweep, split into flags, the grid, keys that become axes, and overrides for Hydra."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from profiler.domain.trial import SPEC_KEYS
 GRID = "grid"
 
 GRID_FILE_KEYS = ("question", "axes", "cases")
-"""What only a grid file says."""
+"""Keys that only a grid file has."""
 
 ALL_KEYS = (*SPEC_KEYS, *RUN_KEYS)
 
 _FOLDER_FLAGS = ("--config-dir", "-cd")
 
-_PASSED_OVER_FLAGS = ("--multirun", "-m", "--run", "-r")
-"""A sweep is many trials with or without them."""
+_IGNORED_FLAGS = ("--multirun", "-m", "--run", "-r")
+"""Ignored: a sweep has many trials with or without them."""
 
 _COMPLETION_FLAGS = ("--shell-completion", "-sc")
 
@@ -44,26 +44,26 @@ _SHOW_FLAGS: Mapping[str, int] = {
     "--package": 1,
     "-p": 1,
 }
-"""Flags by which Hydra shows something instead of running, with the number of words that may follow."""
+"""Flags with which Hydra prints something instead of running, with the number of words that may follow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command line taken apart. What is wrong with it is in `faults`, the rest holds without those parts."""
+    """A parsed command line. Its wrong parts are in `faults`, the other fields leave them out."""
 
     grids: tuple[str, ...]
-    """Named grids: one, unless the user forgot or went too far."""
+    """Named grids; exactly one is valid."""
     axes: Mapping[str, tuple[object, ...]]
-    """Keys of the trial with the values the user gave them, in order."""
+    """Keys of the trial with the values that the user gave, in order."""
     settings: tuple[str, ...]
-    """Overrides of run keys and of Hydra's own, for Hydra."""
+    """Overrides of run options and of Hydra's own keys, for Hydra."""
     show_flags: tuple[str, ...]
     config_dir: str | None
     faults: tuple[Fault, ...]
 
 
 def read_command(words: Sequence[str]) -> Command:
-    """Take `words` (argv without the program) apart."""
+    """Parse `words` (argv without the program)."""
     flags = _split_flags(words)
     reading = _OverrideReading()
     for text in flags.overrides:
@@ -102,7 +102,7 @@ def _split_flags(words: Sequence[str]) -> _Flags:
             flags.shown.append(word)
             if left and not has_value and _belongs_to_flag(name, left[0]):
                 flags.shown.append(left.pop(0))
-        elif word not in _PASSED_OVER_FLAGS:
+        elif word not in _IGNORED_FLAGS:
             flags.faults.append(_unknown_flag(word))
     return flags
 
@@ -122,7 +122,7 @@ def _unknown_flag(word: str) -> Fault:
 
 
 class _OverrideReading:
-    """Collects what overrides say, one after the other; a later one of the same key wins, as in Hydra."""
+    """Collects overrides one after the other. The last override of a key wins, as in Hydra."""
 
     def __init__(self) -> None:
         self.grids: list[str] = []
@@ -132,7 +132,7 @@ class _OverrideReading:
         self._parser = OverridesParser.create()
 
     def read(self, text: str) -> None:
-        """Take in one override."""
+        """Collect one override."""
         try:
             override = self._parser.parse_override(text)
             values = _values(override)
@@ -160,14 +160,16 @@ class _OverrideReading:
             self.settings.append(f"{key}={text.partition('=')[2]}")
             return
         found = ",".join(show(value) for value in values)
-        self.faults.append(Fault(key=key, found=found, problem="takes one value, because it is not a key of a trial"))
+        self.faults.append(
+            Fault(key=key, found=found, problem="takes one value, because only keys of a trial can have several")
+        )
 
 
 def _values(override: Override) -> tuple[object, ...]:
-    """The values of an override: one, or those of a list of choices or a range.
+    """Return the values of an override: one, or those of a list of choices or a range.
 
     Raises:
-        ValueError: A continuous interval or a glob, which have no list of values.
+        ValueError: It is a continuous interval or a glob, which have no list of values.
     """
     if not override.is_sweep_override():
         return (_plain(override.value()),)
@@ -206,8 +208,8 @@ def _unreadable(text: str) -> Fault:
     return Fault(
         key=key,
         found=value,
-        problem="cannot be read as a value, nor as values with commas between",
-        hint=f"Quote what has special characters: '{key}=\"...\"'.",
+        problem="cannot be read as a value, or as values separated by commas",
+        hint=f"Quote a value with special characters: '{key}=\"...\"'.",
     )
 
 
@@ -222,5 +224,5 @@ def _belongs_to_grid_file(key: str, values: tuple[object, ...]) -> Fault:
         key=key,
         found=show(_one_or_all(values)),
         problem="belongs to a grid file",
-        hint="Any key becomes an axis by its own name: model=qwen2.5-0.5b,qwen2.5-3b.",
+        hint="Give a key several values to sweep over them: model=qwen2.5-0.5b,qwen2.5-3b.",
     )

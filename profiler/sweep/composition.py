@@ -1,4 +1,4 @@
-"""Hydra composes one configuration for a sweep; nothing runs under it, so it makes no folder and touches no logging."""
+"""Compose the configuration of a sweep with Hydra. No job runs under Hydra, so it creates no folder and no log."""
 
 import json
 import re
@@ -29,7 +29,7 @@ _CONFIG_NAME = "config"
 
 
 def sweep_folders() -> list[Path]:
-    """Where grids are looked for, the first wins: ./sweeps, the checkout's, the copy inside an installed package."""
+    """Return the folders of grids, the first wins: ./sweeps, the checkout's, the copy in an installed package."""
     package = Path(__file__).resolve().parent.parent
     candidates = [Path.cwd() / "sweeps", package / "sweeps"]
     if (package.parent / "pyproject.toml").is_file():
@@ -38,19 +38,19 @@ def sweep_folders() -> list[Path]:
 
 
 class SweepSearchPath(SearchPathPlugin):  # type: ignore[misc]
-    """Tells Hydra of `sweep_folders`."""
+    """Adds `sweep_folders` to Hydra's search path."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append the folders behind those that Hydra knows already."""
+        """Append the folders after those that Hydra knows already."""
         for folder in sweep_folders():
             search_path.append(provider="sweeps", path=folder.as_uri())
 
 
 def compose(command: Command) -> dict[str, object]:
-    """The composed configuration, as plain values: run keys resolved, a trial's ``${key}`` left as written.
+    """Return the composed configuration as plain values: run options resolved, a trial's ``${key}`` unchanged.
 
     Raises:
-        UsageError: The grid is missing, unknown or not the only one, or Hydra refuses; in our one-sentence form.
+        UsageError: The grid is missing, unknown or one of several, or Hydra reports an error; one sentence per fault.
     """
     with _initialised(command.config_dir):
         grid = _the_grid(command.grids)
@@ -58,7 +58,7 @@ def compose(command: Command) -> dict[str, object]:
             config = hydra.compose(_CONFIG_NAME, overrides=[f"+{GRID}={grid}", *command.settings])
             values = _plain_values(config)
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
-            raise _complaint(error, command.settings, grid) from error
+            raise _usage_error(error, command.settings, grid) from error
     known = (*ALL_KEYS, *GRID_FILE_KEYS)
     faults = [unknown_key(key, values[key], known) for key in values if key not in known]
     if faults:
@@ -73,7 +73,7 @@ def show_instead(command: Command) -> int:
         command: The command line.
 
     Raises:
-        UsageError: As `compose`; without a grid Hydra shows the defaults.
+        UsageError: As in `compose`. Without a grid Hydra shows the defaults.
     """
     if command.grids:
         compose(command)
@@ -95,11 +95,11 @@ def show_instead(command: Command) -> int:
 
 
 def _never_called(_: DictConfig) -> None:
-    """Stands where an application of Hydra has its job; flags that show something run none."""
+    """Take the place of a Hydra application's job, which flags that print something do not run."""
 
 
 def _hydra_text(values: Sequence[object]) -> str:
-    """Values as one override of Hydra's grammar: a list where the user gave several."""
+    """Return values as one override in Hydra's grammar: a list if the user gave several."""
     texts = [_hydra_value(value) for value in values]
     return texts[0] if len(texts) == 1 else f"[{','.join(texts)}]"
 
@@ -125,20 +125,20 @@ def _first_folder(config_dir: str | None) -> Path:
         return folder
     folders = sweep_folders()
     if not folders:
-        raise UsageError([Fault(key="grid", found="?", problem="there is no folder sweeps with grids here")])
+        raise UsageError([Fault(key="grid", found="?", problem="there is no folder sweeps with grids")])
     return folders[0]
 
 
 def _the_grid(named: Sequence[str]) -> str:
-    """The one grid that is named. Hydra must be initialised."""
+    """Return the one grid that is named. Hydra must be initialised."""
     known = GlobalHydra.instance().config_loader().get_group_options(GRID)
     listed = f"the grids are {', '.join(known)}"
     if not named:
         raise _grid_fault("(none)", f"a sweep needs a grid; {listed}", "Add +grid=NAME.")
     if len(named) > 1:
-        raise _grid_fault(",".join(named), "is more than one grid, and a sweep runs one", "Run one after the other.")
+        raise _grid_fault(",".join(named), "names several grids, but a sweep runs one", "Run one sweep per grid.")
     if named[0] not in known:
-        raise _grid_fault(named[0], f"is no grid; {listed}", nearest(named[0], known))
+        raise _grid_fault(named[0], f"is not a grid; {listed}", nearest(named[0], known))
     return named[0]
 
 
@@ -149,17 +149,17 @@ def _grid_fault(found: str, problem: str, hint: str) -> UsageError:
 def _plain_values(config: DictConfig) -> dict[str, object]:
     values = OmegaConf.to_container(config, resolve=False)
     if not isinstance(values, dict):
-        raise TypeError("a composed configuration is a mapping")
+        raise TypeError("the composed configuration must be a mapping")
     resolved = {key: config[key] for key in RUN_KEYS if key in config}
     return {str(key): value for key, value in values.items()} | resolved
 
 
-def _complaint(error: Exception, settings: Sequence[str], grid: str) -> UsageError:
-    """Hydra's or YAML's complaint in our form: about the override that it quotes, else about the grid."""
+def _usage_error(error: Exception, settings: Sequence[str], grid: str) -> UsageError:
+    """Return an error of Hydra or YAML in our form: about the override that it quotes, or else about the grid."""
     said = " ".join(str(error).split()).rstrip(".")
     quoted = re.findall(r"'([^']+)'", said)
     for setting in settings:
         key, _, value = setting.lstrip("+").partition("=")
         if any(word in (key, setting) for word in quoted):
-            return UsageError([Fault(key=key, found=value, problem=f"Hydra refuses it, saying: {said}")])
-    return _grid_fault(grid, f"cannot be composed, Hydra says: {said}", "")
+            return UsageError([Fault(key=key, found=value, problem=f"Hydra refuses it: {said}")])
+    return _grid_fault(grid, f"cannot be composed: {said}", "")

@@ -1,4 +1,4 @@
-"""Whether results can be written where the user wants them, found out before anything starts."""
+"""Check before anything starts that results can be written to the chosen folder."""
 
 import os
 import tempfile
@@ -10,22 +10,22 @@ _KEY = "results_dir"
 
 
 def writable_faults(folder: Path) -> list[Fault]:
-    """What speaks against writing into `folder`, as far as can be told without making it."""
+    """Return the faults of `folder` that can be found without creating it."""
     ancestor = folder
     while not ancestor.exists() and ancestor != ancestor.parent:
         ancestor = ancestor.parent
     if not ancestor.is_dir():
-        return [_fault(folder, f"{ancestor} is no folder")]
+        return [_fault(folder, f"{ancestor} is not a folder")]
     if not os.access(ancestor, os.W_OK | os.X_OK):
         return [_fault(folder, f"{ancestor} is not writable")]
     return []
 
 
 def make_writable(folder: Path) -> None:
-    """Make `folder` and write something into it.
+    """Create `folder` and write a temporary file into it.
 
     Raises:
-        UsageError: It does not work.
+        UsageError: The folder cannot be created or written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,5 +40,5 @@ def _fault(folder: Path, reason: str) -> Fault:
         key=_KEY,
         found=str(folder.parent),
         problem=f"results cannot be written there ({reason})",
-        hint=f"Name another folder with {_KEY}=PATH.",
+        hint=f"Choose another folder with {_KEY}=PATH.",
     )

@@ -1,6 +1,6 @@
-"""The progress of a sweep, and what happens when nobody reads it any more: `| head`, a closed terminal.
+"""The progress of a sweep, which continues when its output is closed: `| head`, a closed terminal.
 
-The sweep goes on in silence: what it finds is on the disk, and the same command shows it again.
+The sweep then continues without output: its results are on the disk, and the same command shows them again.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class WhileReadable:
-    """An observer that shows what it is told for as long as somebody reads. Use it as a context manager."""
+    """An observer that passes events on until the output is closed. Use it as a context manager."""
 
     def __init__(self, shown: AbstractContextManager["SweepObserver"]) -> None:
         self._shown = shown
@@ -32,17 +32,17 @@ class WhileReadable:
             self._shown.__exit__(None, None, None)
 
     def started(self, trial: PlannedTrial) -> None:
-        """Passed on."""
-        self._tell(lambda observer: observer.started(trial))
+        """Pass the event on."""
+        self._pass_on(lambda observer: observer.started(trial))
 
     def finished(self, trial: PlannedTrial, record: TrialRecord) -> None:
-        """Passed on."""
-        self._tell(lambda observer: observer.finished(trial, record))
+        """Pass the event on."""
+        self._pass_on(lambda observer: observer.finished(trial, record))
 
-    def _tell(self, what: Callable[["SweepObserver"], None]) -> None:
+    def _pass_on(self, event: Callable[["SweepObserver"], None]) -> None:
         observer, self._observer = self._observer, None
         if observer is None:
             return
         with readable():
-            what(observer)
+            event(observer)
             self._observer = observer

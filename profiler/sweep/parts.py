@@ -1,4 +1,4 @@
-"""What a sweep is put together from. Each part is imported when it is first used, so that a mistake is told at once."""
+"""The parts of a sweep. Each is imported when it is first used, so that wrong input is reported without delay."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RunTrials(Protocol):
-    """Runs every trial of a plan; `profiler.execution.run_trials`."""
+    """Runs the trials of a plan: `profiler.execution.run_trials`."""
 
     def __call__(
         self,
@@ -36,11 +36,11 @@ class RunTrials(Protocol):
         gpu_uuids: Sequence[str],
         pruning: "Pruning | None",
     ) -> Sequence[str]:
-        """Each trial of `plan` has a record in `store` afterwards; returns sentences about GPUs and restarts."""
+        """Leave a record of each trial of `plan` in `store`; return sentences about GPUs and restarts."""
 
 
 class WriteTables(Protocol):
-    """Assembles a grid's tables; `profiler.storage.tables.write_tables`."""
+    """Writes the tables of a grid: `profiler.storage.tables.write_tables`."""
 
     def __call__(
         self,
@@ -52,14 +52,14 @@ class WriteTables(Protocol):
         command: str,
         current_id: "CurrentId",
     ) -> "Written":
-        """The parquet files of `records` are in `folder` afterwards; returns what else is in them or is not."""
+        """Write the parquet files of `records`; return which rows were carried over and which records left out."""
 
 
 class RenderFolder(Protocol):
-    """Draws a grid's table, page and figures; `profiler.report.render_folder`."""
+    """Writes the report of a grid: `profiler.report.render_folder`."""
 
     def __call__(self, folder: Path, *, to_terminal: bool, trial_ids: Collection[str]) -> None:
-        """`folder` has its report afterwards, and the terminal the table."""
+        """Write page and figures to `folder`, and the table to the terminal."""
 
 
 def _estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
@@ -130,7 +130,7 @@ def _watch(total: int) -> AbstractContextManager["SweepObserver"]:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepParts:
-    """The outside world of a sweep; tests put fakes in."""
+    """The outside world of a sweep, replaced by fakes in tests."""
 
     visible_gpus: Callable[[], VisibleGpus] = visible_gpus
     installed_versions: Callable[[], Versions] = installed_versions
@@ -138,7 +138,7 @@ class SweepParts:
     estimate: Callable[[TrialSpec, Architecture], Estimate] = _estimate
     open_store: Callable[[Path], "RecordStore"] = _open_store
     watch: Callable[[int], AbstractContextManager["SweepObserver"]] = _watch
-    """Given the number of trials that will run: an observer, shown while the block runs."""
+    """Takes the number of trials that will run; returns an observer that is shown while the block runs."""
     run_trials: RunTrials = _run_trials
     write_tables: WriteTables = _write_tables
     render_folder: RenderFolder = _render_folder

@@ -1,4 +1,4 @@
-"""Trials before they run: named, labelled, and listed with their estimates."""
+"""The plan of a sweep: trials with their names and labels, in order, and listed with their estimates."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,7 +11,7 @@ from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.domain.units import gib_text
 
 FilesOf = Callable[[TrialSpec], Mapping[str, str]]
-"""Hashes of the files that a trial names."""
+"""Returns the hashes of the files that a trial names."""
 
 
 def plan_trials(
@@ -22,7 +22,7 @@ def plan_trials(
     hardware: str = "",
     files_of: FilesOf = lambda _: {},
 ) -> list[PlannedTrial]:
-    """`specs` as trials of `grid`, in order; `hardware` is part of what a measured trial is."""
+    """Return `specs` as trials of `grid`, in order; `hardware` is part of the identity of a measured trial."""
     return [
         PlannedTrial(
             trial_id=name_of(spec, versions, hardware=hardware, files_of=files_of), grid=grid, label=label, spec=spec
@@ -32,7 +32,7 @@ def plan_trials(
 
 
 def name_of(spec: TrialSpec, versions: Versions, *, hardware: str, files_of: FilesOf) -> str:
-    """The name that a trial has on this machine."""
+    """Return the name of a trial on this machine."""
     measured_on = hardware if spec.backend is Backend.CUDA else ""
     return trial_id(spec, versions, hardware=measured_on, content=files_of(spec))
 
@@ -40,10 +40,11 @@ def name_of(spec: TrialSpec, versions: Versions, *, hardware: str, files_of: Fil
 def order_for_pruning(
     plan: Sequence[PlannedTrial], needs_at_most: Callable[[TrialSpec, TrialSpec], bool]
 ) -> list[PlannedTrial]:
-    """Measured trials first that the fewest others undercut; the rest of `plan` stays where it is.
+    """Return `plan` with its measured trials in order of memory; other trials keep their places.
 
-    A trial that runs out of memory then comes before all that it implies, whatever the order of the axes, so that no
-    out-of-memory is run twice. Of trials that are equal in this, the one that can imply the most comes first.
+    The first measured trial is the one that the fewest others need at most as much memory as. A trial that runs out of
+    memory then runs before all trials that it implies, whatever the order of the axes. Among equal trials, the one that
+    can imply the most comes first.
     """
     measured = [trial for trial in plan if trial.spec.backend is Backend.CUDA]
 
@@ -59,7 +60,7 @@ def order_for_pruning(
 def estimates_by_trial(
     specs: Mapping[str, TrialSpec], estimate: Callable[[TrialSpec], Estimate]
 ) -> dict[str, Estimate]:
-    """Estimates by trial id. A stored trial whose local model has gone since has none."""
+    """Return estimates by trial id. A stored trial whose local model no longer exists has none."""
     found: dict[str, Estimate] = {}
     for name, spec in specs.items():
         try:
@@ -70,7 +71,7 @@ def estimates_by_trial(
 
 
 def listing(plan: Sequence[PlannedTrial], estimates: Mapping[str, Estimate]) -> str:
-    """The trials of `plan` with their estimated peaks, one a line; what `dry_run=true` prints."""
+    """Return the trials of `plan` with their estimated peaks, one per line: the output of `dry_run=true`."""
     header = ("trial", "model", "method", "estimated", "rule", "on the card")
     rows = [header, *(_row(trial, estimates.get(trial.trial_id)) for trial in plan)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]

@@ -1,4 +1,4 @@
-"""What a worker process does: choose the backend, run the trial, store the record."""
+"""The job of a worker process: run a trial on its backend, and store the record."""
 
 import resource
 import time
@@ -19,7 +19,7 @@ from profiler.storage.records import RecordStore
 
 
 def run_job(job: WorkerJob) -> None:
-    """Run one trial and store its record. An exception means that there is no answer; the parent writes the record."""
+    """Run one trial and store its record. If it raises, there is no answer, and the parent writes the record."""
     spec = job.trial.spec
     model_config = _model_config(spec.model)
     if spec.backend is Backend.SIMULATED:
@@ -27,25 +27,25 @@ def run_job(job: WorkerJob) -> None:
         return
     if spec.backend is Backend.CUDA and (problem := fork_problem()):
         raise EndOfSweepError(problem)
-    from profiler.storage.samples import write_samples  # pyarrow, which simulated trials do without
+    from profiler.storage.samples import write_samples  # imports pyarrow, which simulated trials do not need
     from profiler.worker.real import run_real
 
     started = time.monotonic()
     path = job.heartbeat_path
-    sign_of_life = (lambda: beat(Path(path))) if path is not None else (lambda: None)
+    beat_of_trial = (lambda: beat(Path(path))) if path is not None else (lambda: None)
     measured = run_real(
         spec,
         model_config,
         gpu_uuid=job.gpu_uuid,
         snapshot=job.options.snapshot,
         sample_period_s=job.options.sample_period_s,
-        beat=sign_of_life,
+        beat=beat_of_trial,
     )
     outcome = measured.outcome
     if spec.backend is Backend.CUDA:
         outcome = replace(outcome, work=replace(outcome.work, gpu_s=time.monotonic() - started))
-    # The record after what belongs to it, because with it the trial is done; but before the snapshot, which is big and
-    # slow, and which is looked for by itself.
+    # The record comes after the samples, because it marks the trial as done. It comes before the snapshot, which is
+    # large and slow to write, and whose absence is noticed by itself.
     folder = Path(job.store_folder)
     if measured.samples:
         write_samples(folder, job.trial.trial_id, measured.samples)
@@ -55,16 +55,16 @@ def run_job(job: WorkerJob) -> None:
     if job.options.breakdown and spec.backend is Backend.CUDA and outcome.status is Status.OK:
         from profiler.worker.attributed import breakdown_of
 
-        # Last, and into a record that is there already: what was measured is not lost with it.
-        told = breakdown_of(outcome, spec, model_config, beat=sign_of_life)
-        work = replace(told.work, gpu_s=time.monotonic() - started)
-        _store(job, job.trial, replace(told, work=work), started)
+        # Last, and added to a stored record: if it fails, the measurement is not lost.
+        with_breakdown = breakdown_of(outcome, spec, model_config, beat=beat_of_trial)
+        work = replace(with_breakdown.work, gpu_s=time.monotonic() - started)
+        _store(job, job.trial, replace(with_breakdown, work=work), started)
 
 
 def _run_simulated(job: WorkerJob, model_config: Mapping[str, object]) -> None:
-    """One run of the trainer, and a record for each card that it answers: the trial's own and its siblings'.
+    """Run the trainer once, and store a record for each card that the run answers: the trial's own and its siblings'.
 
-    A sibling whose card would have chosen other kernels gets none; it runs by itself.
+    A sibling whose card would have chosen other kernels gets no record; it runs by itself.
     """
     from profiler.worker.simulated import card_of, outcome_on_card, simulate, snapshot_on_card, unsupported
 
@@ -81,7 +81,7 @@ def _run_simulated(job: WorkerJob, model_config: Mapping[str, object]) -> None:
         if job.options.snapshot:
             path = snapshot_path(Path(job.store_folder), trial.trial_id)
             write_memory_snapshot(path, snapshot_on_card(run, trial.spec))
-        # The run itself is the first trial's; a sibling only takes the time of its own card.
+        # The time of the run counts for the first trial; a sibling takes only the time of its own card.
         started = time.monotonic()
 
 
@@ -91,7 +91,7 @@ def _model_config(model: str) -> Mapping[str, object]:
 
 
 def _store(job: WorkerJob, trial: PlannedTrial, outcome: Outcome, started: float) -> None:
-    """Write a trial's record. `started`: when it began, on the monotonic clock."""
+    """Write a trial's record. `started` is its start on the monotonic clock."""
     work = replace(outcome.work, wall_s=time.monotonic() - started, host_peak_rss_bytes=_host_peak_rss_bytes())
     RecordStore(Path(job.store_folder)).write(
         TrialRecord(
@@ -106,5 +106,5 @@ def _store(job: WorkerJob, trial: PlannedTrial, outcome: Outcome, started: float
 
 
 def _host_peak_rss_bytes() -> int:
-    """The worker's highest resident memory; Linux counts it in KiB."""
+    """Return the peak of the worker's resident memory. Linux counts it in KiB; psutil has only the present value."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB

@@ -1,4 +1,4 @@
-"""Imported by a warmed process: ends it, hangs in it or raises, as often as the environment says."""
+"""Imported by a warmed process: kills or stops it, hangs or raises, as often as the environment says."""
 
 import os
 import signal

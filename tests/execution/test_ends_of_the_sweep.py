@@ -1,4 +1,4 @@
-"""The sweep itself, as a process: killed, interrupted, and two of it in one folder."""
+"""A sweep in its own process: killed, interrupted, and two sweeps in one folder."""
 
 import os
 import signal
@@ -65,7 +65,7 @@ def test_a_killed_sweep_leaves_neither_worker_nor_grandchild(store, number, tmp_
     assert store.find("b") is None
 
 
-def test_after_a_killed_sweep_the_same_command_goes_on(store, tmp_path):
+def test_after_a_killed_sweep_the_same_command_continues(store, tmp_path):
     sweep = _sweep(tmp_path, [("a", "ok"), ("b", "hangs_with_grandchildren")])
     _pids_when_written(tmp_path)
     sweep.kill()
@@ -81,7 +81,7 @@ def test_after_a_killed_sweep_the_same_command_goes_on(store, tmp_path):
     ]
 
 
-def test_ctrl_c_ends_the_workers_and_is_passed_on(store, tmp_path):
+def test_ctrl_c_ends_the_workers_and_the_sweep(store, tmp_path):
     sweep = _sweep(tmp_path, [("a", "hangs_with_grandchildren")])
     pids = _pids_when_written(tmp_path)
 
@@ -106,7 +106,7 @@ def test_two_sweeps_in_one_folder_run_each_trial_once(store, tmp_path):
     assert not list(tmp_path.glob("*.lock"))
 
 
-def test_a_full_disk_is_loud_and_afterwards_the_same_command_goes_on(store, tmp_path):
+def test_a_full_disk_is_an_error_and_afterwards_the_same_command_continues(store, tmp_path):
     plan = [("a", "ok"), ("b", "ok")]
     full = _sweep(tmp_path, plan, before="import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))")
     _, errors = full.communicate(timeout=LIMIT_S)

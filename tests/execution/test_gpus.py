@@ -1,4 +1,4 @@
-"""Which GPUs trials are handed: locked by UUID, empty, sound; and why one is given up. All by a scripted driver."""
+"""Which GPUs are assigned to trials, and why a GPU is retired, with a scripted driver."""
 
 import os
 
@@ -32,7 +32,7 @@ def pool(tmp_path, clock):
     return made
 
 
-def test_each_gpu_is_handed_out_once_and_again_when_it_is_back(pool):
+def test_each_gpu_is_assigned_once_and_again_after_it_is_given_back(pool):
     gpus = pool(ScriptedNvml())
     first, second = gpus.take(), gpus.take()
     assert (first.uuid, second.uuid) == ("GPU-a", "GPU-b")
@@ -43,7 +43,7 @@ def test_each_gpu_is_handed_out_once_and_again_when_it_is_back(pool):
     assert gpus.retired == ()
 
 
-def test_a_gpu_of_another_sweep_is_left_alone_until_it_is_free(pool, clock):
+def test_a_gpu_of_another_sweep_is_not_used_until_it_is_free(pool, clock):
     ours, theirs = pool(ScriptedNvml(), "GPU-a"), pool(ScriptedNvml(), "GPU-a", "GPU-b")
     slot = ours.take()
     assert theirs.take().uuid == "GPU-b"
@@ -65,7 +65,7 @@ def test_a_gpu_that_is_not_empty_is_waited_for(pool, clock):
     assert gpus.take().uuid == "GPU-a"
 
 
-def test_after_the_wait_it_is_refused_with_the_name_of_who_holds_it(pool, clock):
+def test_after_the_wait_it_is_retired_with_the_name_of_the_program(pool, clock):
     nvml = ScriptedNvml(
         used_bytes=7 * GIB, listed=(GpuProcess(pid=1, used_bytes=7 * GIB), GpuProcess(pid=os.getpid(), used_bytes=1))
     )
@@ -81,7 +81,7 @@ def test_after_the_wait_it_is_refused_with_the_name_of_who_holds_it(pool, clock)
     assert gpus.take() is None
 
 
-def test_the_wait_begins_anew_when_it_was_empty_in_between(pool, clock):
+def test_the_wait_starts_again_when_the_gpu_was_empty_in_between(pool, clock):
     nvml = ScriptedNvml(used_bytes=7 * GIB)
     gpus = pool(nvml, "GPU-a")
     gpus.take()
@@ -95,14 +95,14 @@ def test_the_wait_begins_anew_when_it_was_empty_in_between(pool, clock):
     assert gpus.usable
 
 
-def test_without_a_driver_that_answers_the_gpu_is_taken_as_it_is(pool):
+def test_without_a_driver_the_gpu_is_used_unchecked(pool):
     gpus = pool(ScriptedNvml(broken={"memory": NvmlTrouble.ABSENT, "uncorrected_errors": NvmlTrouble.NOT_SUPPORTED}))
     slot = gpus.take()
     assert slot is not None
     assert gpus.fault_of(slot) == ""
 
 
-def test_memory_errors_during_a_trial_are_a_fault_and_earlier_ones_are_not(pool):
+def test_only_memory_errors_during_a_trial_are_a_fault(pool):
     nvml = ScriptedNvml(errors=3)
     gpus = pool(nvml)
     slot = gpus.take()
@@ -115,7 +115,7 @@ def test_memory_errors_during_a_trial_are_a_fault_and_earlier_ones_are_not(pool)
     ("xids", "fault"),
     [((), ""), ((31, 43), ""), ((79,), "the driver reported Xid 79"), ((13, 48, 63), "the driver reported Xid 48, 63")],
 )
-def test_xid_errors_of_the_gpu_are_a_fault_and_those_of_programs_are_not(pool, xids, fault):
+def test_only_xid_errors_of_the_gpu_are_a_fault(pool, xids, fault):
     nvml = ScriptedNvml(xids=(79,))  # before the trial
     gpus = pool(nvml)
     slot = gpus.take()
@@ -129,7 +129,7 @@ def test_a_driver_that_reports_no_xid_errors_is_no_fault(pool):
     assert gpus.fault_of(gpus.take()) == ""
 
 
-def test_a_lost_gpu_is_a_fault_and_never_handed_out_again(pool):
+def test_a_lost_gpu_is_a_fault_and_never_assigned_again(pool):
     nvml = ScriptedNvml()
     gpus = pool(nvml, "GPU-a")
     slot = gpus.take()
@@ -141,7 +141,7 @@ def test_a_lost_gpu_is_a_fault_and_never_handed_out_again(pool):
     assert not gpus.usable
 
 
-def test_a_gpu_that_is_lost_before_the_first_trial_is_passed_over(pool):
+def test_a_gpu_that_is_lost_before_the_first_trial_is_skipped(pool):
     nvml = ScriptedNvml()
     nvml.lose()
     gpus = pool(nvml, "GPU-a")

@@ -23,7 +23,7 @@ def _start_holder(path, seconds):
     return holder
 
 
-def test_one_holder_at_a_time_and_the_waiting_one_gets_it(tmp_path):
+def test_one_holder_at_a_time_and_a_waiting_process_is_next(tmp_path):
     path = tmp_path / "a.lock"
     holder = _start_holder(path, 0.5)
 

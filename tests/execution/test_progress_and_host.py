@@ -1,4 +1,4 @@
-"""Trials that stop getting on, and a host without memory."""
+"""Trials without progress, and a host without memory."""
 
 import signal
 from pathlib import Path
@@ -15,24 +15,24 @@ from profiler.execution.verdict import judge
 # ---- stalled (row 8) -------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_lives_but_does_not_get_on_is_ended_as_stalled(run, tmp_path, monkeypatch):
+def test_a_worker_without_progress_is_ended_as_stalled(run, tmp_path, monkeypatch):
     monkeypatch.setattr(worker_process_module, "GRACE_S", 0.3)
     witness = run([planned("a", "beats_and_hangs"), planned("b")], stall_s=0.8, timeout_s=60)
 
     record = witness.records["a"]
     assert record.outcome.status is Status.STALLED
-    assert "had not got on for 0.8 s" in record.outcome.message
+    assert "made no progress for 0.8 s" in record.outcome.message
     assert is_gone(int((tmp_path / "pids.txt").read_text()))
     assert witness.records["b"].outcome.status is Status.OK
     assert not list(tmp_path.rglob("*.beat"))
 
 
 @pytest.mark.parametrize(("label", "stall_s"), [("beats_on", 2.0), ("never_beats", 0.5)])
-def test_who_gets_on_or_gives_no_signs_at_all_is_left_alone(run, label, stall_s):
+def test_a_worker_with_progress_or_without_any_heartbeat_is_not_ended(run, label, stall_s):
     assert run([planned("a", label)], stall_s=stall_s).records["a"].outcome.status is Status.OK
 
 
-def test_a_time_out_is_told_apart_from_a_stall(run, monkeypatch):
+def test_a_time_out_is_not_a_stall(run, monkeypatch):
     monkeypatch.setattr(worker_process_module, "GRACE_S", 0.3)
     assert run([planned("a", "beats_and_hangs")], stall_s=60, timeout_s=1.5).records["a"].outcome.status is (
         Status.TIMEOUT
@@ -50,13 +50,13 @@ def test_a_killed_worker_is_the_host_out_of_memory_if_the_kernel_counted_a_kill(
     assert "the kernel killed the worker" in record.outcome.message
 
 
-def test_a_killed_worker_without_such_a_count_was_killed_by_somebody(run, monkeypatch):
+def test_a_killed_worker_without_such_a_count_is_killed(run, monkeypatch):
     monkeypatch.setattr(running, "oom_kills", lambda: 3)
     monkeypatch.setattr(worker_record, "oom_kills", lambda: 3)
     assert run([planned("a", "killed")]).records["a"].outcome.status is Status.KILLED
 
 
-def test_any_other_end_is_not_the_oom_killers(tmp_path):
+def test_another_signal_is_not_the_oom_killer(tmp_path):
     outcome = judge(
         exit_code=-signal.SIGSEGV,
         timed_out=False,
@@ -68,7 +68,7 @@ def test_any_other_end_is_not_the_oom_killers(tmp_path):
     assert outcome.status is Status.FAILED
 
 
-def test_the_kernel_would_end_a_worker_before_the_sweep(run, tmp_path):
+def test_the_kernel_would_kill_a_worker_before_the_sweep(run, tmp_path):
     run([planned("a", "notes_oom_score")])
     assert int((tmp_path / "score.txt").read_text()) > int(Path("/proc/self/oom_score_adj").read_text())
 
@@ -91,7 +91,7 @@ EVENTS = "low 0\nhigh 0\nmax 7\noom 3\noom_kill 2\n"
         ({}, None),
     ],
 )
-def test_the_kernels_counters_wherever_they_are(tmp_path, files, count):
+def test_the_counters_of_the_kernel_are_found(tmp_path, files, count):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

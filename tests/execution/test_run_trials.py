@@ -34,7 +34,7 @@ def _notes(folder: Path, word: str) -> list[str]:
         ("no_such_function", Status.FAILED, ("Unforeseen KeyError",)),
     ],
 )
-def test_how_a_worker_ends_decides_the_record(run, store, label, status, words):
+def test_the_end_of_a_worker_decides_the_record(run, store, label, status, words):
     witness = run([planned("a", label), planned("b", "ok")])
 
     record = witness.records["a"]
@@ -45,7 +45,7 @@ def test_how_a_worker_ends_decides_the_record(run, store, label, status, words):
     assert witness.records["b"].outcome.status is Status.OK
 
 
-def test_the_observer_hears_of_each_trial_in_order(run):
+def test_the_observer_is_called_for_each_trial_in_order(run):
     witness = run([planned("a"), planned("b", "raises"), planned("c")])
 
     assert witness.calls == [(what, which) for which in "abc" for what in ("started", "finished")]
@@ -111,7 +111,7 @@ def test_a_grandchild_does_not_outlive_a_worker_that_ended_well(run, store, tmp_
     assert is_gone(int((tmp_path / "pids.txt").read_text()))
 
 
-def test_what_has_an_answer_is_left_alone_and_what_failed_runs_again(run, store, tmp_path):
+def test_a_trial_with_an_answer_does_not_run_again_and_a_failed_one_does(run, store, tmp_path):
     run([planned("a"), planned("b", "raises")])
     witness = run([planned("a"), planned("b", "ok")])
 
@@ -127,7 +127,7 @@ def test_without_resume_all_run_again_and_an_old_record_is_not_taken_for_a_new_o
     assert witness.records["a"].outcome.status is Status.FAILED
 
 
-def test_too_many_failures_in_a_row_stop_the_sweep_and_say_why(run):
+def test_too_many_failures_in_a_row_stop_the_sweep_with_the_reason(run):
     witness = Witness()
     plan = [planned("ok"), *(planned(f"bad{number}", "raises") for number in range(9))]
 
@@ -139,7 +139,7 @@ def test_too_many_failures_in_a_row_stop_the_sweep_and_say_why(run):
     assert list(witness.records) == ["ok", "bad0", "bad1", "bad2", "bad3", "bad4"]
 
 
-def test_failures_with_answers_between_them_stop_nothing(run):
+def test_failures_with_answers_between_them_do_not_stop_the_sweep(run):
     plan = [planned(f"{number}", "ok" if number % 3 == 2 else "killed") for number in range(9)]
 
     assert len(run(plan).records) == 9
@@ -163,7 +163,7 @@ def test_an_empty_plan_starts_nothing(run):
     assert run([]).calls == []
 
 
-def test_a_cause_that_every_worker_meets_ends_the_sweep_with_its_sentence(run, store):
+def test_a_cause_that_every_worker_meets_ends_the_sweep_with_its_message(run, store):
     with pytest.raises(UnfitWorkersError, match=r"^No worker can do it\.$") as caught:
         run([planned("a", "ok"), planned("b", "unfit"), planned("c", "ok")])
 

@@ -1,4 +1,4 @@
-"""Trials that differ only in the card are answered by one run."""
+"""One run answers trials that differ only in the card."""
 
 from dataclasses import replace
 

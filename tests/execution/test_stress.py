@@ -1,4 +1,4 @@
-"""The sweep SIGKILLed at random moments, again and again. `make stress` does it 50 times; by default a few."""
+"""A sweep that is SIGKILLed repeatedly at random times: 50 times with `make stress`, by default 4 times."""
 
 import os
 import random
@@ -17,13 +17,13 @@ from profiler.storage.tables import read_tables
 
 KILLS = int(os.environ.get("STRESS_KILLS", "4"))
 SEED = int(os.environ.get("STRESS_SEED", str(random.randrange(10**6))))
-TRIALS_A_KILL = 10
-"""Enough that a sweep is seldom done before it is killed."""
+TRIALS_PER_KILL = 10
+"""Enough that a sweep seldom ends before it is killed."""
 LATEST_KILL_S = 1.5
-"""A sweep has started its first workers by a third of this."""
+"""A sweep starts its first workers within a third of this."""
 
 TIMES = ["wall_s"]
-"""Columns that may differ between two runs of the same."""
+"""Columns that may differ between two runs of the same plan."""
 
 _SWEEP = """
 import sys
@@ -46,7 +46,7 @@ write_tables(Path({folder!r}), store.read_all(), {{}})
 
 def _start(folder: Path) -> subprocess.Popen[bytes]:
     folder.mkdir(exist_ok=True)
-    program = _SWEEP.format(tests=str(Path(__file__).parent), folder=str(folder), trials=KILLS * TRIALS_A_KILL)
+    program = _SWEEP.format(tests=str(Path(__file__).parent), folder=str(folder), trials=KILLS * TRIALS_PER_KILL)
     return subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
 
 
@@ -64,14 +64,14 @@ def _tables(folder: Path) -> dict[str, pd.DataFrame]:
     return {name: getattr(tables, name).drop(columns=TIMES, errors="ignore") for name in TABLES}
 
 
-def test_killed_at_random_moments_nothing_finished_is_lost_and_nobody_is_left(tmp_path):
+def test_killed_at_random_times_no_record_is_lost_and_no_process_is_left(tmp_path):
     print(f"STRESS_KILLS={KILLS} STRESS_SEED={SEED}")
-    moments = random.Random(SEED)
+    random_times = random.Random(SEED)
     disturbed, undisturbed = tmp_path / "disturbed", tmp_path / "undisturbed"
     before: dict[str, bytes] = {}
     for _ in range(KILLS):
         sweep = _start(disturbed)
-        time.sleep(moments.uniform(0, LATEST_KILL_S))
+        time.sleep(random_times.uniform(0, LATEST_KILL_S))
         family = process_tree(sweep.pid) - {sweep.pid}
         sweep.kill()
         sweep.wait(LIMIT_S)
@@ -88,6 +88,6 @@ def test_killed_at_random_moments_nothing_finished_is_lost_and_nobody_is_left(tm
     one, other = _tables(disturbed), _tables(undisturbed)
     for name in TABLES:
         pd.testing.assert_frame_equal(one[name], other[name])
-    assert len(one["runs"]) == KILLS * TRIALS_A_KILL
+    assert len(one["runs"]) == KILLS * TRIALS_PER_KILL
     assert not list(disturbed.rglob("*.part"))
     assert not list(disturbed.rglob("*.lock"))

@@ -1,4 +1,4 @@
-"""Trials on GPUs that a script plays, in real worker processes: slots, faults of a GPU, and what need not run."""
+"""Trials in real worker processes, with a scripted driver: slots, faults of a GPU, and implied trials."""
 
 import multiprocessing
 import os
@@ -38,7 +38,7 @@ def _notes(folder: Path) -> list[list[str]]:
 # ---- slots -----------------------------------------------------------------------------------------------------------
 
 
-def test_as_many_at_once_as_there_are_gpus_each_on_its_own(run, gpus, tmp_path):
+def test_one_trial_per_gpu_at_the_same_time(run, gpus, tmp_path):
     plan = [on_cuda(name, "notes_gpu") for name in "abcd"]
     witness = run(plan, jobs=4, gpus=gpus("GPU-a", "GPU-b"))
 
@@ -53,7 +53,7 @@ def test_as_many_at_once_as_there_are_gpus_each_on_its_own(run, gpus, tmp_path):
     assert witness.given_up == ()
 
 
-def test_trials_without_need_of_a_gpu_get_none_and_do_not_wait_for_one(run, gpus, tmp_path, monkeypatch):
+def test_trials_that_need_no_gpu_get_none_and_do_not_wait(run, gpus, tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     run([on_cuda("a", "notes_gpu"), planned("b", "notes_gpu")], jobs=2, gpus=gpus())
 
@@ -61,7 +61,7 @@ def test_trials_without_need_of_a_gpu_get_none_and_do_not_wait_for_one(run, gpus
 
 
 def test_the_gpu_is_chosen_before_the_worker_imports_anything(tmp_path):
-    """The warmed process has torch, and has not touched CUDA: what it sees is decided in the worker."""
+    """The warmed process has imported torch and not initialised CUDA, so each worker can choose its GPU."""
     program = (
         "import profiler.worker_imports, threading, torch, sys;"
         "assert 'torch' in sys.modules and 'trl' in sys.modules;"
@@ -73,7 +73,7 @@ def test_the_gpu_is_chosen_before_the_worker_imports_anything(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_trial_without_a_record_of_its_own_took_gpu_time_too(run, gpus):
+def test_a_failed_trial_also_counts_its_gpu_time(run, gpus):
     witness = run([on_cuda("a", "raises"), planned("b", "raises")], gpus=gpus())
 
     assert witness.records["a"].outcome.work.gpu_s > 0
@@ -95,7 +95,7 @@ input()
 """
 
 
-def test_a_second_sweep_waits_for_the_gpu_and_a_killed_holder_lets_go(run, gpus, tmp_path, monkeypatch):
+def test_a_second_sweep_waits_for_the_gpu_until_its_holder_is_killed(run, gpus, tmp_path, monkeypatch):
     monkeypatch.setattr(running, "POLL_S", 0.05)
     program = _HOLDER.format(path=sys.path, locks=str(tmp_path / "locks"))
     with subprocess.Popen(
@@ -107,7 +107,7 @@ def test_a_second_sweep_waits_for_the_gpu_and_a_killed_holder_lets_go(run, gpus,
         waited: list[bool] = []
 
         class Releasing(Witness):
-            """Lets the holder die once the sweep has done what needs no GPU."""
+            """Kills the holder after the trial that needs no GPU."""
 
             def finished(self, trial, record):
                 super().finished(trial, record)
@@ -124,7 +124,7 @@ def test_a_second_sweep_waits_for_the_gpu_and_a_killed_holder_lets_go(run, gpus,
 # ---- a GPU that is not empty, or breaks (rows 6 and 15) --------------------------------------------------------------
 
 
-def test_a_sweep_whose_only_gpu_is_full_ends_with_33_and_says_by_whom(run, gpus, nvml, store, monkeypatch):
+def test_a_sweep_whose_only_gpu_is_full_ends_with_33_and_the_reason(run, gpus, nvml, store, monkeypatch):
     monkeypatch.setattr(running, "POLL_S", 0.05)
     nvml.used_bytes = 70 * GIB
     witness = Witness()
@@ -142,9 +142,9 @@ def test_a_contended_trial_is_no_answer_and_runs_again(run, gpus, store):
     assert run([on_cuda("a", "ok")], gpus=gpus()).records["a"].outcome.status is Status.OK
 
 
-def test_errors_of_the_gpu_beat_the_record_and_the_trial_runs_elsewhere(run, tmp_path, store):
+def test_errors_of_the_gpu_override_the_record_and_the_trial_runs_on_another(run, tmp_path, store):
     class OneBroken(ScriptedNvml):
-        """Each look at the errors of GPU-bad finds one more."""
+        """Each call finds one more error of GPU-bad."""
 
         def uncorrected_errors(self, uuid):
             self.errors += uuid == "GPU-bad"
@@ -160,7 +160,7 @@ def test_errors_of_the_gpu_beat_the_record_and_the_trial_runs_elsewhere(run, tmp
     assert "memory errors that could not be corrected" in witness.given_up[0]
 
 
-def test_a_fault_that_the_worker_met_itself_retires_the_gpu_too(run, gpus, tmp_path):
+def test_a_fault_that_the_worker_reports_also_retires_the_gpu(run, gpus, tmp_path):
     witness = run([on_cuda("a", "device_fault")], gpus=gpus("GPU-bad", "GPU-good"))
 
     assert [word for word, _ in _notes(tmp_path)] == ["ran-on-GPU-bad", "ran-on-GPU-good"]
@@ -168,7 +168,7 @@ def test_a_fault_that_the_worker_met_itself_retires_the_gpu_too(run, gpus, tmp_p
     assert len(witness.given_up) == 1
 
 
-def test_where_there_is_no_elsewhere_the_fault_is_kept_and_the_sweep_ends_with_33(run, gpus, store):
+def test_without_another_gpu_the_fault_is_stored_and_the_sweep_ends_with_33(run, gpus, store):
     with pytest.raises(GpuUnusableError, match="2 trials were not run: no GPU is left"):
         run([on_cuda("a", "device_fault"), on_cuda("b")], gpus=gpus("GPU-bad"))
 
@@ -196,20 +196,20 @@ def test_a_worker_that_cannot_be_killed_costs_its_gpu_and_not_the_sweep(run, gpu
         assert "could not be killed" in witness.records["a"].outcome.message
         assert witness.records["b"].outcome.status is Status.OK
         assert "GPU GPU-a is not used any more: a worker that cannot be killed" in witness.given_up[0]
-        # Python waits at its end for the children it knows of.
+        # At exit Python waits for the children that it knows.
         assert pid not in [child.pid for child in multiprocessing.active_children()]
     finally:
         kill_group(int((tmp_path / "pids.txt").read_text()), signal.SIGKILL)
 
 
-# ---- out of memory is used, not repeated -----------------------------------------------------------------------------
+# ---- out of memory implies other trials -----------------------------------------------------------------------------
 
 
 def longer(smaller, larger):
     return smaller.max_completion_length <= larger.max_completion_length
 
 
-def test_what_is_bound_to_run_out_of_memory_is_implied_and_not_run(run, gpus, tmp_path, store):
+def test_a_trial_that_would_run_out_of_memory_is_implied_and_not_run(run, gpus, tmp_path, store):
     plan = [on_cuda(str(length), "runs_out", max_completion_length=length) for length in (64, 32, 128)]
     witness = run([plan[1], plan[0], plan[2]], gpus=gpus(), pruning=Pruning(needs_at_most=longer))
 
@@ -221,7 +221,7 @@ def test_what_is_bound_to_run_out_of_memory_is_implied_and_not_run(run, gpus, tm
         assert "trial 32" in outcome.message
 
 
-def test_without_pruning_what_was_implied_is_run(run, gpus, tmp_path):
+def test_without_pruning_an_implied_trial_runs(run, gpus, tmp_path):
     plan = [on_cuda(str(length), "runs_out", max_completion_length=length) for length in (32, 64)]
     run(plan, gpus=gpus(), pruning=Pruning(needs_at_most=longer))
     witness = run(plan, gpus=gpus(), prune=False)
@@ -230,7 +230,7 @@ def test_without_pruning_what_was_implied_is_run(run, gpus, tmp_path):
     assert witness.records["64"].outcome.status is Status.OOM
 
 
-def test_what_another_sweep_found_meanwhile_implies_too(run, gpus, tmp_path):
+def test_a_record_of_another_sweep_also_implies_trials(run, gpus, tmp_path):
     plan = [on_cuda(str(length), "runs_out", max_completion_length=length) for length in (32, 64)]
     run(plan[:1], gpus=gpus())
     witness = run(plan, gpus=gpus(), pruning=Pruning(needs_at_most=longer))
@@ -252,9 +252,9 @@ def test_a_trial_that_fits_implies_nothing(run, gpus, tmp_path):
     assert len(_notes(tmp_path)) == 2
 
 
-def test_waiting_for_a_gpu_asks_for_it_rarely(run, gpus, nvml):
+def test_a_gpu_is_polled_once_for_all_waiting_trials(run, gpus, nvml):
     nvml.used_bytes = 70 * GIB
     with pytest.raises(GpuUnusableError):
         run([on_cuda(str(number)) for number in range(50)], gpus=gpus(wait_for_empty_s=1.0))
-    # Not once for each trial that waits.
+    # Not once per waiting trial.
     assert nvml.asked.count("memory") <= 10

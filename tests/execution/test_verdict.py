@@ -8,7 +8,7 @@ from profiler.execution.verdict import STDERR_LINES, judge, last_lines
 
 
 @given(st.integers(-64, 255) | st.none(), st.booleans())
-def test_every_end_has_an_outcome_that_says_why(exit_code, timed_out):
+def test_every_end_has_an_outcome_with_a_reason(exit_code, timed_out):
     outcome = judge(
         exit_code=exit_code, timed_out=timed_out, timeout_s=1.0, wall_s=0.5, stderr_path=Path("/no/such/file")
     )

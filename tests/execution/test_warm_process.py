@@ -1,4 +1,4 @@
-"""The process that workers are forked from is killed, stopped, or hangs: no healthy trial is blamed."""
+"""The process that workers are forked from is killed, is stopped or hangs: no trial fails for that reason."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def _no_warmed_process_yet():
 
 
 class Meddler(Witness):
-    """Sends the warmed process a signal once `count` trials run, then lets them end."""
+    """Sends the warmed process a signal when `count` trials run, then lets them end."""
 
     def __init__(self, folder: Path, number: signal.Signals, *, count: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Meddler(Witness):
         (self._folder / "go").touch()
 
     def _pids(self) -> list[int]:
-        """Of the warmed process, one per worker that has written it; a file is there before its content."""
+        """Return the id of the warmed process once per worker that wrote it. A file exists before its content."""
         return [int(text) for file in self._folder.glob("*.warm") if (text := file.read_text())]
 
 
@@ -50,7 +50,7 @@ def ran(folder: Path) -> list[str]:
     return sorted(line.split()[1] for line in (folder / "notes.txt").read_text().splitlines())
 
 
-def test_killed_while_workers_run_they_finish_and_the_others_run(run, tmp_path):
+def test_when_it_is_killed_running_workers_finish_and_the_others_run(run, tmp_path):
     names = list("abcdefgh")
     witness = run(
         [planned(name, "waits_for_go") for name in names],
@@ -64,7 +64,7 @@ def test_killed_while_workers_run_they_finish_and_the_others_run(run, tmp_path):
     assert witness.given_up == ("The process that workers are forked from was ended by SIGKILL. It was restarted.",)
 
 
-def test_stopped_while_workers_run_it_is_replaced(run, tmp_path, monkeypatch):
+def test_when_it_is_stopped_it_is_replaced(run, tmp_path, monkeypatch):
     monkeypatch.setattr(forked_module, "EXIT_CODE_S", 0.5)
     monkeypatch.setattr(warm_module, "FORK_S", 10.0)
     names = list("abcde")
@@ -80,7 +80,7 @@ def test_stopped_while_workers_run_it_is_replaced(run, tmp_path, monkeypatch):
     assert witness.given_up == ("The process that workers are forked from did not answer. It was restarted.",)
 
 
-def test_without_pidfds_what_was_cut_off_runs_again(run, tmp_path, monkeypatch):
+def test_without_pidfds_interrupted_trials_run_again(run, tmp_path, monkeypatch):
     def unavailable(pid: int) -> int:
         raise OSError(38, "Function not implemented")
 
@@ -96,7 +96,7 @@ def test_without_pidfds_what_was_cut_off_runs_again(run, tmp_path, monkeypatch):
     assert sorted(witness.records) == list("abc")
 
 
-def test_a_worker_that_dies_with_the_warmed_process_runs_again_unblamed(run, tmp_path):
+def test_a_worker_that_ends_with_the_warmed_process_runs_again(run, tmp_path):
     witness = run([planned("a", "dies_with_the_warmed_process"), planned("b")], timeout_s=LIMIT_S)
 
     assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
@@ -105,7 +105,7 @@ def test_a_worker_that_dies_with_the_warmed_process_runs_again_unblamed(run, tmp
 
 
 def warm_run(store, tmp_path, monkeypatch, failures: str, *, warm_up_s: float) -> Witness:
-    # Before Python 3.12 the warmed process does not get our `sys.path`.
+    # Before Python 3.12 the warmed process does not inherit `sys.path`.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
     monkeypatch.setenv("FAIL_AT_IMPORT", f"{failures} {tmp_path}")
     witness = Witness()
@@ -129,7 +129,9 @@ def warm_run(store, tmp_path, monkeypatch, failures: str, *, warm_up_s: float) -
         ("1 hang", 5.0, "had not imported fails_at_import within 5 s"),
     ],
 )
-def test_what_ends_or_hangs_while_it_imports_is_restarted(store, tmp_path, monkeypatch, failures, warm_up_s, sentence):
+def test_if_it_ends_or_hangs_during_imports_it_is_restarted(
+    store, tmp_path, monkeypatch, failures, warm_up_s, sentence
+):
     witness = warm_run(store, tmp_path, monkeypatch, failures, warm_up_s=warm_up_s)
 
     assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
@@ -138,7 +140,7 @@ def test_what_ends_or_hangs_while_it_imports_is_restarted(store, tmp_path, monke
     assert witness.given_up == (f"The process that workers are forked from {sentence}. It was restarted.",) * restarts
 
 
-def test_an_import_that_raises_is_left_to_the_workers(store, tmp_path, monkeypatch, capfd):
+def test_an_import_that_raises_is_reported_by_the_workers(store, tmp_path, monkeypatch, capfd):
     witness = warm_run(store, tmp_path, monkeypatch, "9 raise", warm_up_s=LIMIT_S)
 
     assert len(list(tmp_path.glob("failed.*"))) == 1
@@ -151,7 +153,9 @@ def test_an_import_that_raises_is_left_to_the_workers(store, tmp_path, monkeypat
     ("failures", "warm_up_s", "sentence"),
     [("9 kill", LIMIT_S, "was ended by SIGKILL again"), ("9 hang", 3.0, "within 3 s again")],
 )
-def test_after_two_restarts_it_is_given_up_in_one_sentence(store, tmp_path, monkeypatch, failures, warm_up_s, sentence):
+def test_after_two_restarts_it_is_given_up_with_one_sentence(
+    store, tmp_path, monkeypatch, failures, warm_up_s, sentence
+):
     with pytest.raises(WarmProcessError, match=sentence) as raised:
         warm_run(store, tmp_path, monkeypatch, failures, warm_up_s=warm_up_s)
 

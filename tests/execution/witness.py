@@ -1,4 +1,4 @@
-"""What the tests of execution share: a plan, an observer that remembers, and a look at processes."""
+"""Shared by the tests of execution: plans, an observer that remembers, and checks of processes."""
 
 import time
 from collections.abc import Callable
@@ -17,11 +17,11 @@ BY_LABEL = WorkerProgram(target="worker_targets:by_label")
 """Workers that do what the trial's label says."""
 
 LIMIT_S = 300.0
-"""For what is to happen at all: against hangs, not for speed."""
+"""Limit against hangs, for events that must happen; not a limit of speed."""
 
 
 def wait_until(happened: Callable[[], bool]) -> None:
-    """Wait for an event."""
+    """Wait for an event, at most `LIMIT_S`."""
     until_s = time.monotonic() + LIMIT_S
     while not happened():
         assert time.monotonic() < until_s, "It did not happen."
@@ -46,7 +46,7 @@ class Witness:
     calls: list[tuple[str, str]] = field(default_factory=list)
     records: dict[str, TrialRecord] = field(default_factory=dict)
     given_up: tuple[str, ...] = ()
-    """What the sweep said about GPUs at its end."""
+    """Sentences about GPUs and restarts at the end of the sweep."""
 
     def started(self, trial: PlannedTrial) -> None:
         self.calls.append(("started", trial.trial_id))
@@ -57,9 +57,9 @@ class Witness:
 
 
 class Patient(Witness):
-    """Lets the sweep go on after the start of a trial only once that trial has noted its processes.
+    """Blocks the sweep after the start of a trial until that trial has noted its processes.
 
-    The trial's time runs meanwhile: a short `timeout_s` is over then, and not before.
+    The trial's time runs meanwhile, so that a short `timeout_s` ends then, and not before.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -72,7 +72,7 @@ class Patient(Witness):
 
 
 def noted_pids(folder: Path) -> list[int]:
-    """Processes that a worker has noted in `pids.txt`."""
+    """Return the processes that a worker has noted in `pids.txt`."""
     path = folder / "pids.txt"
     return [int(pid) for pid in path.read_text().split()] if path.exists() else []
 

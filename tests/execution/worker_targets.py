@@ -1,4 +1,4 @@
-"""What the workers of these tests do instead of training."""
+"""Jobs of the workers in these tests, instead of training."""
 
 import ctypes
 import fcntl
@@ -48,7 +48,7 @@ def ok(job: WorkerJob) -> None:
 
 
 def answers_siblings(job: WorkerJob) -> None:
-    """As a simulated run does; of siblings labelled "forgotten" it leaves no record."""
+    """Answer siblings, as a simulated run does, except those with the label "forgotten"."""
     _note(job, "ran")
     _write(job)
     for sibling in job.siblings:
@@ -71,7 +71,7 @@ def slow_ok(job: WorkerJob) -> None:
 
 
 def waits_for_go(job: WorkerJob) -> None:
-    """Note the warmed process's id, and write the record once the test says so."""
+    """Note the id of the warmed process, and write the record when the test allows it."""
     folder = Path(job.store_folder)
     (folder / f"{job.trial.trial_id}.warm").write_text(f"{os.getppid()}")
     _note(job, "ran")
@@ -81,7 +81,7 @@ def waits_for_go(job: WorkerJob) -> None:
 
 
 def dies_with_the_warmed_process(job: WorkerJob) -> None:
-    """The first time; the second time it is an ordinary trial."""
+    """Kill the warmed process and this one in the first run; in the second run write the record."""
     again = (Path(job.store_folder) / "notes.txt").exists()
     _note(job, "ran")
     if again:
@@ -144,7 +144,7 @@ def ok_then_segfault(job: WorkerJob) -> None:
 
 
 def hangs_with_grandchildren(job: WorkerJob) -> None:
-    """Ignores SIGTERM, as its child does."""
+    """Hang, and ignore SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     (Path(job.store_folder) / "pids.txt").write_text(f"{os.getpid()} {grandchild.pid}")
@@ -158,7 +158,7 @@ def leaves_a_grandchild(job: WorkerJob) -> None:
 
 
 def notes_gpu(job: WorkerJob) -> None:
-    """Which GPU CUDA would see, and from when to when."""
+    """Note the GPU that CUDA would see, at the start and at the end."""
     _note(job, f"began-on-{os.environ.get('CUDA_VISIBLE_DEVICES')}")
     time.sleep(0.4)
     _write(job)
@@ -171,7 +171,7 @@ def runs_out(job: WorkerJob) -> None:
 
 
 def device_fault(job: WorkerJob) -> None:
-    """What the worker itself makes of a CUDA error, on one GPU only."""
+    """Report a fault of the device on one GPU only."""
     broken = os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-bad"
     _note(job, f"ran-on-{os.environ['CUDA_VISIBLE_DEVICES']}")
     _write(job, Status.DEVICE_FAULT if broken else Status.OK)
@@ -182,7 +182,7 @@ def contended(job: WorkerJob) -> None:
 
 
 def beats_and_hangs(job: WorkerJob) -> None:
-    """Alive in every other way: a thread of it goes on."""
+    """Hang after one heartbeat, while another thread continues."""
     (Path(job.store_folder) / "pids.txt").write_text(f"{os.getpid()}")
     beat(Path(job.heartbeat_path))
     Thread(target=lambda: [time.sleep(0.01) for _ in range(100_000)], daemon=True).start()
@@ -207,14 +207,14 @@ def notes_oom_score(job: WorkerJob) -> None:
 
 
 def cannot_be_killed(job: WorkerJob) -> None:
-    """Deaf to the end of its parent too; signals are the test's to hold back."""
+    """Hang, and ignore the end of the parent; the test withholds signals."""
     fcntl.fcntl(multiprocessing.parent_process().sentinel, fcntl.F_SETFL, 0)
     (Path(job.store_folder) / "pids.txt").write_text(f"{os.getpid()}")
     time.sleep(600)
 
 
 def depends_on_its_name(job: WorkerJob) -> None:
-    """A short trial whose figures are always the same, but for the time it took."""
+    """Run a short trial whose results depend only on its name, except for the time."""
     started_s = time.monotonic()
     _note(job, "ran")
     number = int(job.trial.trial_id, 16)
@@ -229,5 +229,5 @@ def depends_on_its_name(job: WorkerJob) -> None:
 
 
 def by_label(job: WorkerJob) -> None:
-    """The trial's label says which of the functions above."""
+    """Call the function above that the trial's label names."""
     globals()[job.trial.label](job)

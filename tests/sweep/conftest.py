@@ -1,4 +1,4 @@
-"""A command line against a made-up world."""
+"""Run the command line of a sweep against fakes."""
 
 import logging
 import sys
@@ -19,7 +19,7 @@ def world():
 
 @pytest.fixture(autouse=True)
 def logging_as_before():
-    """Hydra's `--info` turns on its log for as long as the process lives; a test is not that long."""
+    """Restore logging: Hydra's `--info` turns on its log until the process ends."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
@@ -29,7 +29,7 @@ def logging_as_before():
 
 @pytest.fixture
 def sweep(world, tmp_path, capsys):
-    """Runs a command line; gives exit code, standard output and standard error."""
+    """Return a function that runs a command line and returns exit code, standard output and standard error."""
 
     def run(*words, results_dir=tmp_path / "results"):
         where = [] if results_dir is None else [f"results_dir={results_dir}"]

@@ -1,4 +1,4 @@
-"""A sweep's outside world, made up: no GPU, no worker, no parquet."""
+"""Fakes of a sweep's outside world: no GPU, no worker, no parquet."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -40,15 +40,15 @@ class FakeStore:
 
 @dataclass
 class FakeWorld:
-    """Notes what the sweep did with it."""
+    """Remembers what the sweep did."""
 
     visible: VisibleGpus = NO_GPU
     statuses: dict[str, Status] = field(default_factory=dict)
-    """By model; ok where absent."""
+    """Status by model; ok if absent."""
     interrupt: bool = False
     store: FakeStore = field(default_factory=FakeStore)
     runs: list = field(default_factory=list)
-    """The plans that were run, with the settings they were run with."""
+    """The plans that were run, with their keywords."""
     tables: dict = field(default_factory=dict)
     sampled: list = field(default_factory=list)
 

@@ -1,6 +1,6 @@
-"""A sweep as a process of its own: real workers, tables and pages; only what a worker does is made up.
+"""A sweep in its own process: real workers, tables and pages; only the job of the workers is a fake.
 
-`python sweep_process.py [break=run|tables] WORD...`. Trials of seed 0 end at once, others hang.
+`python sweep_process.py [break=run|tables] WORD...`. Trials of seed 0 end immediately, others hang.
 """
 
 import os
@@ -19,7 +19,7 @@ from profiler.sweep.parts import SweepParts
 
 
 def job(job: WorkerJob) -> None:
-    """The worker's part."""
+    """The job of a worker."""
     folder = Path(job.store_folder)
     if job.trial.spec.seed:
         (folder / f"{job.trial.trial_id}.hangs").write_text(f"{os.getpid()}")
@@ -33,13 +33,13 @@ def _run_trials(plan, **how):
     how.pop("gpu_uuids")
     found = run_trials(plan, **how, program=WorkerProgram(target="sweep_process:job"))
     if "break=run" in sys.argv:
-        raise LookupError("nobody foresaw this")
+        raise LookupError("this was unforeseen")
     return found
 
 
 def _write_tables(*positional, **how):
     if "break=tables" in sys.argv:
-        raise LookupError("nobody foresaw this")
+        raise LookupError("this was unforeseen")
     return SweepParts().write_tables(*positional, **how)
 
 

@@ -1,4 +1,4 @@
-"""Sweeps into folders that have results already: real records and tables, trials made up."""
+"""Sweeps into folders with results: real records and tables, fake trials."""
 
 import importlib
 import json
@@ -31,7 +31,7 @@ CONFIG = {
 
 
 class StoringWorld(FakeWorld):
-    """Keeps records and tables as a user's sweep does."""
+    """Stores records and tables as a real sweep does."""
 
     def parts(self, **changes):
         return super().parts(open_store=self.open_store, write_tables=SweepParts().write_tables, **changes)
@@ -82,7 +82,7 @@ def test_a_sweep_in_a_fresh_clone_keeps_the_rows_of_the_kept_tables(sweep, folde
     assert len(ids(folder)) == 30
 
 
-def test_an_interrupted_sweep_keeps_them_too(sweep, world, folder):
+def test_an_interrupted_sweep_also_keeps_the_rows(sweep, world, folder):
     sweep(GRID)
     shutil.rmtree(folder / "records")
     world.interrupt = True
@@ -90,14 +90,14 @@ def test_an_interrupted_sweep_keeps_them_too(sweep, world, folder):
     assert len(ids(folder)) == 25
 
 
-def test_where_all_records_are_nothing_is_carried_and_nothing_said(sweep, folder):
+def test_with_all_records_no_row_is_carried_over_and_no_line_printed(sweep, folder):
     sweep(GRID)
     _, out, err = sweep(*TINY)
     assert "carried" not in out + err
     assert len(ids(folder)) == 30
 
 
-def test_one_record_that_no_table_can_hold_costs_nothing_but_itself(sweep, folder):
+def test_one_record_that_no_table_can_hold_is_left_out(sweep, folder):
     sweep(*TINY)
     good = ids(folder)
     poison = builders.records([builders.spec(seed=10**20)])[0]
@@ -138,7 +138,7 @@ def test_an_edited_config_json_is_another_model(sweep, world, tmp_path, backend)
     assert [len(plan) for plan, _ in world.runs] == [4, 4]
 
 
-def test_an_edited_data_set_is_another_one(sweep, world, tmp_path):
+def test_an_edited_data_set_is_another_data_set(sweep, world, tmp_path):
     words = (*TINY, "backend=cpu", "tuning=full", f"dataset={tmp_path}/prompts.jsonl")
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "one"}\n')
     for _ in range(2):
@@ -181,7 +181,7 @@ def test_simulated_trials_run_again_after_a_change_of_the_simulation(sweep, worl
     assert len(list((folder / "records").glob("*.json"))) == before + 8
 
 
-def test_what_is_set_aside_is_said_and_runs_again(sweep, world, folder):
+def test_a_record_that_is_set_aside_is_reported_and_its_trial_runs_again(sweep, world, folder):
     sweep(*TINY)
     path = sorted((folder / "records").glob("*.json"))[0]
     path.write_text(path.read_text()[:100])
@@ -272,7 +272,7 @@ def test_measured_trials_of_a_hub_model_are_found_under_the_name_without_its_has
     assert not {trial.trial_id for trial in world.runs[0][0]} & {trial.trial_id for trial in world.runs[1][0]}
 
 
-def test_failures_carry_no_rows_away(sweep, world, folder):
+def test_failed_trials_remove_no_rows(sweep, world, folder):
     sweep(GRID)
     shutil.rmtree(folder / "records")
     world.statuses = {"tiny": Status.FAILED}

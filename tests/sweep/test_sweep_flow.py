@@ -1,4 +1,4 @@
-"""From a command line to exit code and results, with everything outside made up."""
+"""From a command line to exit code and results, with fakes for the outside world."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from profiler.domain.trial import Backend
 GRID = "+grid=lora_vs_full"
 
 
-def test_a_sweep_runs_its_plan_and_draws_it(sweep, world, tmp_path):
+def test_a_sweep_runs_its_plan_and_writes_the_report(sweep, world, tmp_path):
     code, out, err = sweep(GRID)
     assert (code, err) == (0, "")
     assert out == "backend=auto: simulated, because there is none in this test.\n"
@@ -33,7 +33,7 @@ def test_a_sweep_runs_its_plan_and_draws_it(sweep, world, tmp_path):
     assert [where for where, _ in world.sampled] == [folder]
 
 
-def test_the_same_again_runs_nothing_and_draws_the_same(sweep, world):
+def test_the_same_command_again_runs_nothing_and_writes_the_same_report(sweep, world):
     sweep(GRID)
     code, out, _ = sweep(GRID)
     assert code == 0
@@ -59,7 +59,7 @@ def test_what_failed_runs_again_and_makes_exit_code_3(sweep, world):
     assert {trial.spec.model for trial in world.runs[1][0]} == {"qwen2.5-3b"}
 
 
-def test_dry_run_lists_and_makes_nothing(sweep, world, tmp_path):
+def test_dry_run_lists_the_trials_and_writes_nothing(sweep, world, tmp_path):
     code, out, _ = sweep(GRID, "dry_run=true")
     assert code == 0
     assert not world.runs
@@ -73,7 +73,7 @@ def test_dry_run_lists_and_makes_nothing(sweep, world, tmp_path):
     assert "GiB more than h100-80gb has" in lines[-2]
 
 
-def test_ctrl_c_is_130_and_says_how_to_go_on(sweep, world):
+def test_ctrl_c_is_exit_code_130_and_names_the_command_that_continues(sweep, world):
     world.interrupt = True
     code, _, err = sweep(GRID)
     assert code == 130
@@ -81,7 +81,7 @@ def test_ctrl_c_is_130_and_says_how_to_go_on(sweep, world):
     assert world.tables["records"] == []
 
 
-def test_ctrl_c_leaves_tables_and_page_of_what_was_there(sweep, world):
+def test_ctrl_c_leaves_tables_and_page_of_finished_trials(sweep, world):
     sweep(GRID, "model=tiny")
     world.tables, world.sampled, world.interrupt = {}, [], True
     code, _, _ = sweep(GRID, "model=tiny,qwen2.5-0.5b")
@@ -110,7 +110,7 @@ def test_auto_is_simulated_where_torch_has_no_cuda(world, tmp_path, capsys):
     assert "simulated, because torch 2.13.0+cpu is a build without CUDA" in capsys.readouterr().out
 
 
-def test_a_backend_that_was_named_needs_no_line(sweep, world):
+def test_a_named_backend_prints_no_line(sweep, world):
     _, out, _ = sweep(GRID, "model=tiny", "tuning=full,lora", "backend=cpu", "jobs=2")
     assert out == ""
     plan, how = world.runs[0]
@@ -136,7 +136,7 @@ def test_records_of_other_sweeps_are_labelled_apart(sweep, world):
 
 
 @pytest.mark.parametrize("words", [["grid=logprobs"], ["-m", "+grid=logprobs"], ["++grid=logprobs", "--multirun"]])
-def test_plus_and_multirun_are_tolerated(sweep, world, words):
+def test_plus_and_multirun_are_accepted(sweep, world, words):
     assert sweep(*words)[0] == 0
     assert len(world.runs[0][0]) == 4
 
@@ -164,7 +164,7 @@ def test_sweeps_of_the_current_folder_come_first(sweep, world, tmp_path, monkeyp
     assert [trial.spec.model for trial in world.runs[0][0]] == ["tiny"]
 
 
-def test_hydra_leaves_nothing_behind(sweep, tmp_path, monkeypatch):
+def test_hydra_leaves_no_file_and_no_log_handler(sweep, tmp_path, monkeypatch):
     import logging
 
     monkeypatch.chdir(tmp_path)
@@ -209,7 +209,7 @@ def test_the_sweep_never_imports_torch(tmp_path):
     assert "steps=0" in done.stderr
 
 
-def test_an_installed_package_brings_its_grids_along(sweep, world, tmp_path, monkeypatch):
+def test_an_installed_package_includes_its_grids(sweep, world, tmp_path, monkeypatch):
     import shutil
 
     package = tmp_path / "site" / "profiler"

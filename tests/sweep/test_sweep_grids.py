@@ -1,4 +1,4 @@
-"""Every grid file composes, expands to the stated points, and each point is a trial."""
+"""Every grid file composes and expands to the stated points, and each point is a trial."""
 
 import hashlib
 from pathlib import Path
@@ -51,7 +51,7 @@ def specs_of(name, *words):
     return parse_points(expand(read_grid(name, compose(command)), command.axes), architecture_of=builtin_architecture)
 
 
-def test_every_file_is_known_here():
+def test_every_grid_file_is_tested():
     assert {path.stem for path in (SWEEPS / "grid").glob("*.yaml")} == set(SIZES)
 
 

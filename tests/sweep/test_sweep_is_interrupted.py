@@ -1,4 +1,4 @@
-"""Signals and unforeseen errors: a real sweep in a real process keeps what has finished, in tables and page."""
+"""Signals and unforeseen errors: a sweep in its own process keeps tables and page of finished trials."""
 
 import os
 import shlex
@@ -22,9 +22,9 @@ def words(folder: Path, *more: str) -> list[str]:
 
 
 def started(folder: Path, command: list[str], **how: object) -> subprocess.Popen[str]:
-    """A sweep of which one trial has finished and another one hangs."""
+    """Start a sweep, and wait until one trial has finished and another one hangs."""
     sweep = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how)
-    # A file is there before its content.
+    # A file exists before its content.
     wait_until(lambda: any(file.read_text() for file in folder.rglob("*.hangs")) or sweep.poll() is not None)
     assert sweep.poll() is None, sweep.communicate()
     return sweep
@@ -40,7 +40,7 @@ def check_kept(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_tables_and_page_of_what_has_finished(tmp_path, number):
+def test_a_signal_leaves_tables_and_page_of_finished_trials(tmp_path, number):
     sweep = started(tmp_path, words(tmp_path, "seed=0,1", "jobs=1"))
     sweep.send_signal(number)
     _, errors = sweep.communicate(timeout=LIMIT_S)
@@ -60,7 +60,7 @@ def test_sigterm_to_every_process_of_the_session_loses_nothing(tmp_path):
     check_kept(tmp_path)
 
 
-def test_sigint_counts_for_a_sweep_that_a_script_started_in_the_background(tmp_path):
+def test_sigint_ends_a_sweep_that_a_script_started_in_the_background(tmp_path):
     line = f"{shlex.join(words(tmp_path, 'seed=0,1', 'jobs=1'))} & echo $! > {tmp_path}/pid; wait $!"
     script = started(tmp_path, ["/bin/sh", "-c", line])
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGINT)
@@ -70,7 +70,7 @@ def test_sigint_counts_for_a_sweep_that_a_script_started_in_the_background(tmp_p
     check_kept(tmp_path)
 
 
-def test_more_signals_do_not_disturb_the_end(tmp_path):
+def test_further_signals_are_ignored(tmp_path):
     sweep = started(tmp_path, words(tmp_path, "seed=0,1", "jobs=1"))
     sweep.send_signal(signal.SIGTERM)
     (hanging,) = (int(path.read_text()) for path in tmp_path.rglob("*.hangs"))
@@ -93,14 +93,14 @@ def test_nohup_is_respected(tmp_path):
     assert sweep.returncode == 128 + signal.SIGTERM
 
 
-def test_what_nobody_foresaw_is_one_sentence_with_a_file_and_the_tables_are_there(tmp_path):
+def test_an_unforeseen_error_is_one_sentence_with_a_file_and_keeps_the_tables(tmp_path):
     command = words(tmp_path, "break=run", "seed=0")
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
     assert done.returncode == 70
     (file,) = (tmp_path / "lora_vs_full").glob("sweep-error-*.txt")
     assert done.stderr == (
-        f"Unforeseen LookupError: nobody foresaw this. The full text is in {file}. Please report it with that file.\n"
+        f"Unforeseen LookupError: this was unforeseen. The full text is in {file}. Please report it with that file.\n"
     )
     assert "Traceback" in file.read_text()
     assert "_run_trials" in file.read_text()
@@ -114,7 +114,7 @@ def test_tables_that_cannot_be_written_after_a_signal_do_not_change_the_exit_cod
 
     assert sweep.returncode == 130
     assert [line.split(".")[0] for line in errors.splitlines()] == [
-        "Unforeseen LookupError: nobody foresaw this",
+        "Unforeseen LookupError: this was unforeseen",
         "Interrupted",
     ]
     assert len(list((tmp_path / "lora_vs_full" / "records").glob("*.json"))) == 1

@@ -1,4 +1,4 @@
-"""Measured sweeps: identity by card and driver, GPUs as slots, pruning and its price. All outside is made up."""
+"""Measured sweeps with fakes: identity by card and driver, GPUs as slots, pruning, cost."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def gpus(*names, driver="580.65.06"):
     return VisibleGpus(gpus=found, note="", driver_version=driver)
 
 
-def test_how_often_the_driver_is_looked_at(sweep, world):
+def test_the_sampling_period_is_passed_on(sweep, world):
     world.visible = H100
     sweep(GRID, "model=tiny")
     sweep(GRID, "model=tiny", "resume=false", "sample_period_s=null")
@@ -40,7 +40,7 @@ def test_how_often_the_driver_is_looked_at(sweep, world):
         ("simulated", Status.UNSUPPORTED, False),
     ],
 )
-def test_a_snapshot_is_fetched_only_where_there_can_be_one(sweep, world, backend, status, again):
+def test_only_a_possible_snapshot_causes_a_new_run(sweep, world, backend, status, again):
     world.visible = H100
     world.statuses = {"tiny": status}
     for more in ([], ["snapshot=true"]):
@@ -58,7 +58,7 @@ def test_a_snapshot_is_fetched_only_where_there_can_be_one(sweep, world, backend
     ],
     ids=["measured without", "out of memory", "asked before", "simulated"],
 )
-def test_a_breakdown_is_fetched_only_where_there_can_be_one(sweep, world, backend, outcome, again):
+def test_only_a_possible_breakdown_causes_a_new_run(sweep, world, backend, outcome, again):
     world.visible = H100
     words = (GRID, "model=tiny", f"backend={backend}")
     sweep(*words)
@@ -75,14 +75,14 @@ def test_all_gpus_of_the_machine_are_slots(sweep, world):
     assert (how["options"].jobs, how["gpu_uuids"]) == (None, ("GPU-0", "GPU-1"))
 
 
-def test_one_table_is_one_cards(sweep, world):
+def test_one_table_is_about_one_kind_of_card(sweep, world):
     world.visible = gpus("NVIDIA H200", "NVIDIA L40S", "NVIDIA H200")
     _, out, _ = sweep(GRID, "model=tiny")
     assert world.runs[0][1]["gpu_uuids"] == ("GPU-0", "GPU-2")
-    assert "Only NVIDIA H200 is used, not NVIDIA L40S: CUDA_VISIBLE_DEVICES chooses." in out
+    assert "Only NVIDIA H200 is used, not NVIDIA L40S. Set CUDA_VISIBLE_DEVICES to choose." in out
 
 
-def test_simulated_trials_take_no_gpu_and_know_nothing_of_it(sweep, world):
+def test_simulated_trials_use_no_gpu_and_do_not_depend_on_it(sweep, world):
     world.visible = gpus("NVIDIA H200")
     sweep(GRID, "model=tiny", "backend=simulated")
     plan, how = world.runs[0]
@@ -116,7 +116,7 @@ def test_other_versions_are_other_trials(world, tmp_path, capsys):
     assert not first & second
 
 
-def test_measured_trials_go_from_what_implies_to_what_is_implied(sweep, world):
+def test_measured_trials_run_in_order_of_memory(sweep, world):
     world.visible = H100
     sweep("+grid=completion_length", "model=qwen2.5-0.5b", "max_completion_length=1024,256,512")
     plan, how = world.runs[0]
@@ -135,7 +135,7 @@ def test_prune_false_keeps_the_order_and_implies_nothing(sweep, world):
     assert plan[0].spec.max_completion_length == 1024
 
 
-def test_what_ran_out_in_an_earlier_sweep_implies_in_this_one(sweep, world):
+def test_an_out_of_memory_of_an_earlier_sweep_implies_others(sweep, world):
     world.visible = H100
     world.statuses = {"qwen2.5-0.5b": Status.OOM}
     sweep("+grid=completion_length", "model=qwen2.5-0.5b", "max_completion_length=256")
@@ -145,7 +145,7 @@ def test_what_ran_out_in_an_earlier_sweep_implies_in_this_one(sweep, world):
     assert all(how["pruning"].implied(trial).status is Status.IMPLIED for trial in plan)
 
 
-def test_a_refusal_by_the_whole_card_implies_one_by_the_capped_card(sweep, world):
+def test_an_out_of_memory_of_the_whole_card_implies_one_of_the_capped_card(sweep, world):
     world.visible = H100
     world.statuses = {"qwen2.5-14b": Status.OOM}
     sweep(GRID, "model=qwen2.5-14b")
@@ -159,7 +159,7 @@ def test_a_refusal_by_the_whole_card_implies_one_by_the_capped_card(sweep, world
     [{"driver_version": "590.0"}, {"gpus": (replace(H100.gpus[0], name="NVIDIA L40S"),)}],
     ids=["driver", "card"],
 )
-def test_a_refusal_by_another_card_or_driver_implies_nothing(sweep, world, changes):
+def test_an_out_of_memory_of_another_card_or_driver_implies_nothing(sweep, world, changes):
     world.visible = replace(H100, **changes)
     world.statuses = {"qwen2.5-14b": Status.OOM}
     sweep(GRID, "model=qwen2.5-14b")
@@ -169,7 +169,7 @@ def test_a_refusal_by_another_card_or_driver_implies_nothing(sweep, world, chang
     assert all(how["pruning"].implied(trial) is None for trial in plan)
 
 
-def test_the_card_that_is_named_may_report_a_little_less_than_is_known_of_it(sweep, world):
+def test_a_card_may_report_slightly_less_memory_than_the_table_of_cards(sweep, world):
     known = KNOWN_GPUS["h100-80gb"]
     reported = replace(H100.gpus[0], name=known.title, memory_bytes=known.memory_bytes * 99 // 100)
     world.visible = replace(H100, gpus=(reported,))
@@ -187,7 +187,7 @@ def test_implied_rows_are_answers_until_prune_is_false(sweep, world):
     assert len(world.runs[1][0]) == 5
 
 
-def test_gpu_seconds_and_money_at_the_end(sweep, world):
+def test_gpu_time_and_cost_are_printed_at_the_end(sweep, world):
     world.visible = H100
 
     def run_trials(plan, **how):
@@ -213,7 +213,7 @@ def test_gpu_seconds_and_money_at_the_end(sweep, world):
     assert err == "GPU GPU-1 is not used any more: it broke.\n"
 
 
-def test_no_gpu_left_is_33_and_what_is_there_is_kept(sweep, world):
+def test_no_gpu_left_is_exit_code_33_and_keeps_the_records(sweep, world):
     world.visible = H100
 
     def run_trials(plan, **how):
@@ -236,7 +236,7 @@ def test_no_gpu_left_is_33_and_what_is_there_is_kept(sweep, world):
         ("prune=maybe", "prune=maybe"),
     ],
 )
-def test_wrong_values_are_told_before_anything_starts(sweep, world, word, text):
+def test_wrong_values_are_reported_before_anything_starts(sweep, world, word, text):
     code, _, err = sweep(GRID, word)
     assert code == 2
     assert text in err

@@ -1,6 +1,6 @@
-"""A measured sweep as a user starts it, up to the door of the card: all is real but the driver's library and the card.
+"""A measured sweep as a user starts it, up to the first call of CUDA.
 
-The driver is a stub (`tests/measurement/stub_nvml.c`); torch is a build without CUDA, which refuses at the first call.
+The driver is a stub (`tests/measurement/stub_nvml.c`), and torch is a build without CUDA, which raises at that call.
 """
 
 import json
@@ -23,7 +23,7 @@ from profiler.storage.versions import installed_versions
 from profiler.sweep import main
 from profiler.sweep.parts import SweepParts
 
-# A build without CUDA says so in its version, and would be refused before anything starts.
+# The version of a build without CUDA names it, and such a build is refused before anything starts.
 versions = replace(installed_versions(), torch="2.13.0")
 sys.exit(main(sys.argv[1:], parts=SweepParts(installed_versions=lambda: versions)))
 """
@@ -51,7 +51,7 @@ def sweep(library, tmp_path, **environment):
     )
 
 
-def test_the_sweep_gets_as_far_as_cuda(library, tmp_path):
+def test_the_sweep_gets_to_the_first_call_of_cuda(library, tmp_path):
     done = sweep(library, tmp_path, STUB_NVML_USED_MIB="100")
     assert "backend=auto: cuda, because Stub 80GB is visible." in done.stdout
     assert done.returncode == 3, done.stderr
@@ -63,7 +63,7 @@ def test_the_sweep_gets_as_far_as_cuda(library, tmp_path):
     assert "prepare_card" in outcome["message"]
 
 
-def test_a_gpu_whose_driver_has_lost_it_ends_the_sweep_with_33(library, tmp_path):
+def test_a_lost_gpu_ends_the_sweep_with_33(library, tmp_path):
     done = sweep(library, tmp_path, STUB_NVML_BROKEN="nvmlDeviceGetTotalEccErrors=15", STUB_NVML_USED_MIB="100")
     assert done.returncode == 33, done.stderr
     assert "1 trial was not run: no GPU is left. GPU GPU-stub is not used any more: the driver has lost it" in (

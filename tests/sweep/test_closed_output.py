@@ -1,4 +1,4 @@
-"""`| head`, a closed terminal (row 19): a real process, a real pipe, nobody at its end."""
+"""`| head` and a closed terminal (row 19), with a real process and a pipe that is closed."""
 
 import errno
 import os
@@ -51,7 +51,7 @@ def program(folder: Path, wait: str = "sys.stdin.readline()") -> list[str]:
 
 
 @pytest.mark.parametrize("errors_too", [False, True], ids=["| head", "2>&1 | head"])
-def test_the_sweep_goes_on_in_silence_and_loses_nothing(tmp_path: Path, errors_too: bool) -> None:
+def test_the_sweep_continues_without_output_and_loses_nothing(tmp_path: Path, errors_too: bool) -> None:
     with subprocess.Popen(
         program(tmp_path),
         stdin=subprocess.PIPE,
@@ -71,7 +71,7 @@ def test_the_sweep_goes_on_in_silence_and_loses_nothing(tmp_path: Path, errors_t
     assert errors in (b"", b"a GPU was given up\n")
 
 
-def test_a_reader_that_stays_gets_every_line(tmp_path: Path) -> None:
+def test_an_open_pipe_gets_every_line(tmp_path: Path) -> None:
     done = subprocess.run(program(tmp_path), input="\n", capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert "[25/25]" in done.stdout
@@ -79,7 +79,7 @@ def test_a_reader_that_stays_gets_every_line(tmp_path: Path) -> None:
     assert (tmp_path / "lora_vs_full" / "drawn").exists()
 
 
-def test_only_unread_output_is_passed_over() -> None:
+def test_only_errors_of_closed_output_are_ignored() -> None:
     with pytest.raises(SystemExit), readable():
         sys.exit(3)
     with pytest.raises(FileNotFoundError), readable():
