@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from profiler.config.identity import SPEC_KEYS
-
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.trial import TrialSpec, Tuning
 
