@@ -6,7 +6,8 @@ and are computed together. Within a group, numbers are arrays.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,23 +19,18 @@ from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.reserved import peak_reserved_bytes
 from profiler.domain.architecture import Architecture
+from profiler.domain.keys import Key, Kind
 from profiler.domain.memory import Phase
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import Attention, Dtype, Lengths, Logprobs, Rollout, Tuning
+from profiler.domain.trial import SPEC_KEYS, TRIAL_KEYS
 
-_ONE_VALUE = ("tuning", "logprobs", "attn_implementation", "gradient_checkpointing", "lora_target_modules")
-_CODED = ("gpu", "optim", "dtype", "lengths", "rollout", "alloc_conf")
-_NUMBERS = (
-    "bf16",
-    "beta",
-    "lora_rank",
-    "max_prompt_length",
-    "max_completion_length",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "steps_per_generation",
-    "steps",
-)
+
+def _is_number(key: Key) -> bool:
+    return key.is_numeric or key.kind is Kind.FLAG
+
+
+_ONE_VALUE = ("recipe", "tuning", "logprobs", "attn_implementation", "gradient_checkpointing", "lora_target_modules")
+_NUMBERS = tuple(key.name for key in TRIAL_KEYS if _is_number(key) and key.name not in _ONE_VALUE)
+_CODED = tuple(key for key in SPEC_KEYS if key not in (*_NUMBERS, *_ONE_VALUE))
 _SHAPE_NUMBERS = tuple(field.name for field in fields(Architecture) if field.name != "model_type")
 
 
@@ -48,34 +44,13 @@ class EstimateTable:
     """Allocated memory at the largest instant of each phase; 0 if a trial has no such phase."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Trials:
-    """Trials of one group, with the attributes of `TrialSpec`."""
-
-    tuning: Tuning
-    logprobs: Logprobs
-    attn_implementation: Attention
-    gradient_checkpointing: bool
-    lora_target_modules: tuple[str, ...] | None
-    gpu: str | Coded[str | None] | None
-    optim: Optimizer | Coded[Optimizer]
-    dtype: Dtype | Coded[Dtype]
-    lengths: Lengths | Coded[Lengths]
-    rollout: Rollout | Coded[Rollout]
-    alloc_conf: str | Coded[str]
-    bf16: Flag
-    beta: float | NDArray[Any]
-    lora_rank: Count | None
-    max_prompt_length: Count
-    max_completion_length: Count
-    per_device_train_batch_size: Count
-    gradient_accumulation_steps: Count
-    steps_per_generation: Count
-    steps: Count
+class _Trials(SimpleNamespace):
+    """Trials of one group, with the attributes of `TrialSpec`: one per key, and what formulas derive from them."""
 
     @property
     def generation_batch_size(self) -> Count:
-        return self.per_device_train_batch_size * self.steps_per_generation
+        count: Count = self.per_device_train_batch_size * self.steps_per_generation
+        return count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +130,7 @@ def _trials(table: TrialTable, rows: NDArray[Any]) -> TrialKeys:
         chosen[key] = _present(table.keys[key], rows)
     for key in _NUMBERS:
         chosen[key] = _numbers(table.keys[key].values, table.keys[key].codes[rows])
-    return _Trials(**chosen)
+    return cast(TrialKeys, _Trials(**chosen))
 
 
 def _shapes(table: TrialTable, rows: NDArray[Any], model_type: str) -> DecoderShape:

@@ -1,74 +1,197 @@
-"""Which trials are bound to need at least as much memory as others: the axes along which memory can only grow."""
+"""An order of trials by memory: which of them need at most as much as others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from profiler.domain.architecture import Architecture
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.keys import MemoryOrder
-from profiler.domain.trial import TRIAL_KEYS, TrialSpec
-
-SAME, GROWING = (
-    tuple(key.name for key in TRIAL_KEYS if key.memory is order) for order in (MemoryOrder.SAME, MemoryOrder.GROWS)
+from profiler.domain.keys import Key, MemoryOrder
+from profiler.domain.optimizers import Optimizer
+from profiler.domain.trial import (
+    RAGGED_ROWS,
+    TRIAL_KEYS,
+    Attention,
+    Backend,
+    Dtype,
+    Lengths,
+    Logprobs,
+    TrialSpec,
+    completion_lengths,
 )
-"""Keys that have to be equal for two trials to be compared, and keys of which more never needs less memory."""
+
+_COMPARED = tuple(
+    sorted((key for key in TRIAL_KEYS if key.memory is not MemoryOrder.NO_EFFECT), key=lambda key: key.memory.value)
+)
+
+_STATE_BY_TENSOR_SIZE = (Optimizer.ADAMW_8BIT, Optimizer.PAGED_ADAMW_8BIT)
+"""Their state of a tensor shrinks where the tensor reaches a certain size: smaller tensors are kept in 32 bits, and on
+the GPU where larger ones are paged (bitsandbytes, `min_8bit_size` and `get_state_buffer`)."""
+
+_ENOUGH_RANKS = 3
+"""A rank so many times larger always needs more: at worst two bytes of weights and eight of states per parameter become
+two of each, or two and none where states are paged, which only much larger tensors are."""
+
+_FEW_LAYERS = 4
+"""With fewer layers checkpointing can need more: backward computes one layer again while all inputs are kept."""
 
 
 def needs_at_most(smaller: TrialSpec, larger: TrialSpec, *, architecture_of: Callable[[str], Architecture]) -> bool:
-    """Whether `smaller` can need no more memory than `larger`, or has no less to have it in.
+    """Return whether `smaller` needs at most the memory of `larger`, on a card with at least as much of it.
 
-    True of a trial and itself. What is true here is true of the sum of tensors, instant by instant; the allocator's
-    fragments can differ by little, for which `prune=false` is there.
+    True of a trial and itself. It holds for the sum of tensors in each phase. The fragments of the allocator can differ
+    by little; `prune=false` exists for that.
 
     Args:
         smaller: The trial that, if it runs out of memory, implies that the other does.
-        larger: The other.
-        architecture_of: A model's shape, by its name.
+        larger: The other trial.
+        architecture_of: Returns the shape of a model by its name.
     """
     return (
-        all(getattr(smaller, key) == getattr(larger, key) for key in SAME)
-        and all(_at_most(getattr(smaller, key), getattr(larger, key)) for key in GROWING)
-        and (smaller.gradient_checkpointing or not larger.gradient_checkpointing)
-        and (smaller.beta == 0 or larger.beta != 0)
-        and _card_bytes(smaller) >= _card_bytes(larger)
-        and _is_no_larger_model(smaller.model, larger.model, architecture_of)
+        all(_in_order(key, smaller, larger) for key in _COMPARED)
+        and _events(smaller) <= _events(larger)
+        and _has_the_same_padding(smaller, larger)
+        and _has_comparable_states(smaller, larger)
+        and _is_no_larger_model(smaller, larger, architecture_of)
     )
 
 
-def _at_most(value: int | None, other: int | None) -> bool:
-    if value is None or other is None:
-        return value is other
-    return value <= other
+def _in_order(key: Key, smaller: TrialSpec, larger: TrialSpec) -> bool:
+    one, other = getattr(smaller, key.name), getattr(larger, key.name)
+    if key.memory is MemoryOrder.ORDERED:
+        return _ORDERS[key.name](smaller, larger)
+    if key.memory is MemoryOrder.SAME or one is None or other is None:
+        return bool(one == other)
+    return bool(one <= other)
+
+
+def _checkpoints_no_less(smaller: TrialSpec, larger: TrialSpec) -> bool:
+    return smaller.gradient_checkpointing or not larger.gradient_checkpointing
+
+
+def _has_no_more_kl(smaller: TrialSpec, larger: TrialSpec) -> bool:
+    return smaller.beta == 0 or larger.beta != 0
+
+
+def _has_no_smaller_card(smaller: TrialSpec, larger: TrialSpec) -> bool:
+    """Compare what a real card is capped to; the whole card is more than any cap.
+
+    Trials on simulated cards are compared only on the same card, because the card decides which kernels run.
+    """
+    if smaller.backend is not Backend.CUDA:
+        return smaller.gpu == larger.gpu
+    return _card_bytes(smaller) >= _card_bytes(larger)
 
 
 def _card_bytes(spec: TrialSpec) -> float:
-    """What the card has, or is capped to; the whole of a real card is more than any cap."""
     return float("inf") if spec.gpu is None else KNOWN_GPUS[spec.gpu].memory_bytes
 
 
-def _is_no_larger_model(name: str, other: str, architecture_of: Callable[[str], Architecture]) -> bool:
-    """Within a family every tensor's size is a product of these; 3B has more layers than 7B but smaller ones."""
-    if name == other:
+def _any_model(smaller: TrialSpec, larger: TrialSpec) -> bool:  # noqa: ARG001  of the signature of an order
+    """Leave the order of models to `_is_no_larger_model`, which needs their shapes."""
+    return True
+
+
+_ORDERS: Mapping[str, Callable[[TrialSpec, TrialSpec], bool]] = {
+    "gpu": _has_no_smaller_card,
+    "model": _any_model,
+    "gradient_checkpointing": _checkpoints_no_less,
+    "beta": _has_no_more_kl,
+}
+"""The orders of the keys that are declared as `MemoryOrder.ORDERED`."""
+
+
+def _events(spec: TrialSpec) -> frozenset[str]:
+    """Return what happens only for some ratios of accumulation and generation, and adds memory where it happens.
+
+    Source: trl's `GRPOTrainer._prepare_inputs` and `_generate_and_score_completions`, for one iteration per generation.
+    """
+    accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
+    micro_batches = spec.steps * accumulation
+    first_after_a_step = generation * -(-accumulation // generation)
+    happens = {
+        "the old policy is scored": accumulation % generation != 0,
+        "a second rollout": generation < micro_batches,
+        "a rollout after an optimizer step": first_after_a_step < micro_batches,
+        "a rollout between two micro-batches of one optimizer step": (
+            generation % accumulation != 0 and generation < micro_batches
+        ),
+    }
+    return frozenset(event for event, is_there in happens.items() if is_there)
+
+
+def _has_the_same_padding(smaller: TrialSpec, larger: TrialSpec) -> bool:
+    """Compare the padding of ragged completions: a larger batch can have a smaller part of long rows.
+
+    trl shuffles the rows of a generation. The mix of lengths is the same in any number of whole patterns.
+    """
+    if smaller.lengths is not Lengths.RAGGED:
         return True
-    one, two = architecture_of(name), architecture_of(other)
-    same_kind = (one.model_type, one.qkv_bias, one.qk_norm) == (two.model_type, two.qkv_bias, two.qk_norm)
-    return same_kind and all(a <= b for a, b in zip(_sizes(one), _sizes(two), strict=True))
+    one, other = smaller.generation_batch_size, larger.generation_batch_size
+    same_mix = one == other or (one % RAGGED_ROWS == 0 and other % RAGGED_ROWS == 0)
+    return same_mix and _masks(smaller) == _masks(larger)
 
 
-def _sizes(shape: Architecture) -> tuple[int, ...]:
+def _masks(spec: TrialSpec) -> tuple[bool, bool]:
+    """Return whether rows are padded, and whether a row is alone, and so without a mask, where that can need more.
+
+    Without autocast, torch's SDPA may have a kernel with a mask and none without one (`can_use_flash_attention` and
+    `can_use_mem_efficient_attention` in `sdp_utils.cpp`); all cards have the same kernels for bfloat16 either way.
+    """
+    lengths = completion_lengths(
+        lengths=spec.lengths,
+        rows=min(spec.generation_batch_size, RAGGED_ROWS),
+        max_completion_length=spec.max_completion_length,
+    )
+    is_padded = min(lengths) < max(lengths)
+    in_bfloat16 = spec.bf16 or spec.dtype is Dtype.BFLOAT16
+    chooses_by_mask = spec.attn_implementation is Attention.SDPA and not in_bfloat16
+    passes_mask = is_padded and spec.logprobs is not Logprobs.FULL
+    return is_padded, passes_mask and chooses_by_mask and spec.per_device_train_batch_size == 1
+
+
+def _has_comparable_states(smaller: TrialSpec, larger: TrialSpec) -> bool:
+    one, other = smaller.lora_rank, larger.lora_rank
+    if one is None or other is None or one == other or smaller.optim not in _STATE_BY_TENSOR_SIZE:
+        return True
+    return other >= _ENOUGH_RANKS * one
+
+
+def _is_no_larger_model(smaller: TrialSpec, larger: TrialSpec, architecture_of: Callable[[str], Architecture]) -> bool:
+    """Compare the sizes of all tensors. 3B has more layers than 7B, but smaller ones: what counts are products."""
+    checkpointing_differs = smaller.gradient_checkpointing != larger.gradient_checkpointing
+    if smaller.model == larger.model and not checkpointing_differs:
+        return True
+    one, other = architecture_of(smaller.model), architecture_of(larger.model)
+    if checkpointing_differs and max(one.num_hidden_layers, other.num_hidden_layers) < _FEW_LAYERS:
+        return False
+    sizes = zip(_sizes(one, smaller), _sizes(other, larger), strict=True)
+    return _family(one) == _family(other) and all(size <= larger_size for size, larger_size in sizes)
+
+
+def _family(shape: Architecture) -> tuple[object, ...]:
+    shares_keys = shape.num_key_value_heads < shape.num_attention_heads
+    return shape.model_type, shape.qkv_bias, shape.qk_norm, shares_keys, shape.num_experts > 1
+
+
+def _sizes(shape: Architecture, spec: TrialSpec) -> tuple[int, ...]:
+    """Return factors of the sizes of all tensors of a model."""
     attention = shape.num_attention_heads * shape.head_dim
     cached = shape.num_key_value_heads * shape.head_dim
     layers = shape.num_hidden_layers
+    # Scores exist for every head, but FlashAttention-2 never holds them.
+    heads = 0 if spec.attn_implementation is Attention.FLASH_ATTENTION_2 else shape.num_attention_heads
     return (
         shape.vocab_size,
         shape.hidden_size,
         shape.intermediate_size,
         attention,
         cached,
+        heads,
         layers * shape.hidden_size,
         layers * shape.intermediate_size,
         layers * attention,
         layers * cached,
-        layers * shape.hidden_size * shape.intermediate_size,
+        layers * heads,
+        layers * shape.hidden_size * shape.intermediate_size * shape.num_experts,
         layers * shape.hidden_size * attention,
         shape.vocab_size * shape.hidden_size * (1 if shape.tie_word_embeddings else 2),
     )

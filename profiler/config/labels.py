@@ -1,36 +1,38 @@
-"""The method's name in tables, computed from the specification: a row says what it is, and no two say the same."""
+"""The labels of trials in tables, computed from their specifications."""
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from profiler.domain.label import Label
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.trial import SPEC_KEYS, TrialSpec, Tuning
 
 _TUNING_WORDS = {Tuning.FULL: "full", Tuning.LORA: "LoRA", Tuning.QLORA: "QLoRA"}
 
-_PLAIN_TEXT = re.compile(r"[A-Za-z0-9_./:\-]+")
-
 
 def labels(specs: Sequence[TrialSpec]) -> list[str]:
-    """One label a spec, in order: ``"LoRA + checkpointing"``, or ``"full, num_generations=8"``.
+    """Return the text of one label per specification, in order: ``"full, num_generations=8"``."""
+    return [label.text for label in label_parts(specs)]
 
-    The method comes first: tuning, ``8-bit`` for `adamw_8bit`, ``checkpointing``. A `key=value` follows for each key
-    that still differs between specs of the same label, the model apart. Two specs have the same label exactly when
-    they are equal but for the model.
+
+def label_parts(specs: Sequence[TrialSpec]) -> list[Label]:
+    """Return one label per specification, in order.
+
+    The method comes first: tuning, ``8-bit`` for `adamw_8bit`, ``checkpointing``. Then follows each key, apart from the
+    model, that still differs between specifications of the same label. Two specifications have the same label exactly
+    if they are equal apart from the model.
     """
     names_8bit = _follows(specs, [_method(spec, names_8bit=True) for spec in specs], "optim")
-    written = [_method(spec, names_8bit=names_8bit) for spec in specs]
+    found = [Label(method=_method(spec, names_8bit=names_8bit), keys={}) for spec in specs]
     for key in SPEC_KEYS:
-        if key == "model" or _follows(specs, written, key):
-            continue
-        written = [label + _suffix(spec, key) for label, spec in zip(written, specs, strict=True)]
-    return written
+        if key != "model" and not _follows(specs, [label.text for label in found], key):
+            found = [_with_key(label, spec, key) for label, spec in zip(found, specs, strict=True)]
+    return found
 
 
 def relabelled(records: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Records labelled among each other: those of several sweeps differ in keys that no single sweep varied."""
+    """Return records with labels that tell all of them apart, as trials of several sweeps need."""
     written = labels([record.spec for record in records])
     return [replace(record, label=label) for record, label in zip(records, written, strict=True)]
 
@@ -45,29 +47,16 @@ def _method(spec: TrialSpec, *, names_8bit: bool) -> str:
 
 
 def _follows(specs: Sequence[TrialSpec], written: Sequence[str], key: str) -> bool:
-    """Whether the value of `key` follows from the labels as written so far."""
+    """Return whether the value of `key` follows from the labels as written so far."""
     values: defaultdict[str, set[object]] = defaultdict(set)
     for spec, label in zip(specs, written, strict=True):
         values[label].add(getattr(spec, key))
     return all(len(found) == 1 for found in values.values())
 
 
-def _suffix(spec: TrialSpec, key: str) -> str:
+def _with_key(label: Label, spec: TrialSpec, key: str) -> Label:
     value = getattr(spec, key)
     if value is None and key.startswith("lora_"):
-        # Without an adapter the key has no meaning, and the method already says that there is none.
-        return ""
-    return f", {key}={_value_text(value)}"
-
-
-def _value_text(value: object) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return "+".join(_value_text(item) for item in value)
-    if not isinstance(value, str):
-        return repr(value)
-    # Quoted where it could be read as something else, so that different values stay different texts.
-    return str(value) if _PLAIN_TEXT.fullmatch(value) and value != "none" else repr(str(value))
+        # The method already says that there is no adapter.
+        return label
+    return replace(label, keys={**label.keys, key: value})

@@ -2,29 +2,13 @@
 
 from collections.abc import Mapping
 
-SAME_NAME = (
-    "num_generations",
-    "max_prompt_length",
-    "max_completion_length",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "steps_per_generation",
-    "gradient_checkpointing",
-    "beta",
-    "bf16",
-    "optim",
-    "attn_implementation",
-    "dtype",
-    "lora_alpha",
-    "lora_target_modules",
-    "seed",
-)
-"""Keys of a trial by the same name. trl has no `max_prompt_length` any more; older files do."""
+from profiler.domain.trial import TRIAL_KEYS
 
-RENAMED: Mapping[str, str] = {"model_name_or_path": "model", "lora_r": "lora_rank", "torch_dtype": "dtype"}
+KEY_OF: Mapping[str, str] = {name: key.name for key in TRIAL_KEYS for name in key.trl_names}
+"""The key of a trial by its name in trl's files. trl has no `max_prompt_length` any more, but older files do."""
 
 MODEL_KEYS = ("use_peft", "load_in_4bit", "generation_batch_size")
-"""Read by rules of their own."""
+"""Keys that have a rule of their own in `trl_config`."""
 
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "fp16": (False,),
@@ -58,7 +42,7 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "use_cpu": (False,),
     "use_cache": (False,),
 }
-"""Keys that change memory in ways that have no formula here, with the values that do not; null always is one."""
+"""Keys that change memory in a way that has no formula here, with the values that change nothing, as null does."""
 
 FREE_KEYS = frozenset(
     """
@@ -95,4 +79,4 @@ FREE_KEYS = frozenset(
     reward_model_name_or_path
     """.split()  # noqa: SIM905
 )
-"""Keys that cost no GPU memory, or none where the keys of `NEUTRAL_VALUES` are neutral (vLLM's)."""
+"""Keys that need no GPU memory, or none at the values of `NEUTRAL_VALUES` (those of vLLM)."""

@@ -378,16 +378,21 @@ def run_key(spec: TrialSpec) -> Hashable | None:
     return (replace(spec, gpu=None, alloc_conf=""), KNOWN_GPUS[spec.gpu].kernel_family)
 
 
-def completion_lengths(*, lengths: Lengths, rows: int, max_completion_length: int) -> tuple[int, ...]:
-    """Tokens of each completion of one generation batch, in the order they are generated.
+RAGGED_ROWS = 4
+"""Rows after which the lengths of ragged completions repeat."""
 
-    `forced`: every row at the maximum. `ragged`: row i has the maximum less i mod 4 eighths of it (100 %, 87.5 %,
-    75 %, 62.5 %, and again), at least one token; so a batch of rows has one at the maximum, as real batches do when
+
+def completion_lengths(*, lengths: Lengths, rows: int, max_completion_length: int) -> tuple[int, ...]:
+    """Return the tokens of each completion of one generation batch, in the order of generation.
+
+    `forced`: every row at the maximum. `ragged`: row i has the maximum minus i mod 4 eighths of it (100 %, 87.5 %,
+    75 %, 62.5 %, and again), at least one token. So one row of a batch is at the maximum, as in real batches where
     `max_completion_length` cuts the longest.
     """
     if lengths is Lengths.FORCED:
         return (max_completion_length,) * rows
-    return tuple(max(1, max_completion_length - (row % 4) * max_completion_length // 8) for row in range(rows))
+    cuts = [row % RAGGED_ROWS * max_completion_length // 8 for row in range(rows)]
+    return tuple(max(1, max_completion_length - cut) for cut in cuts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,6 @@
-"""The nouns: units, faults, lengths, cards."""
+"""The vocabulary: units, faults, keys of a trial, lengths, cards."""
+
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -6,7 +8,19 @@ from hypothesis import strategies as st
 
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.trial import Backend, Lengths, TrialSpec, Tuning, completion_lengths
+from profiler.domain.keys import Kind
+from profiler.domain.optimizers import Optimizer
+from profiler.domain.recipe import Recipe
+from profiler.domain.trial import (
+    SPEC_KEYS,
+    TRIAL_KEYS,
+    Backend,
+    Lengths,
+    TrialSpec,
+    Tuning,
+    completion_lengths,
+    key_named,
+)
 from profiler.domain.units import GIB, as_gib, gib_text
 
 
@@ -16,7 +30,7 @@ def test_gib_is_two_to_the_thirtieth() -> None:
     assert gib_text(85_899_345_920) == "80.0 GiB"
 
 
-def test_a_fault_is_one_sentence_and_an_error_carries_all() -> None:
+def test_a_fault_is_one_sentence_and_an_error_lists_all() -> None:
     fault = Fault(key="num_generations", found="1", problem="must be 2 or more", hint="GRPO compares completions.")
     assert fault.sentence() == "num_generations=1: must be 2 or more. GRPO compares completions."
     error = UsageError([fault, fault])
@@ -24,7 +38,7 @@ def test_a_fault_is_one_sentence_and_an_error_carries_all() -> None:
     assert str(error).count("\n") == 1
 
 
-def test_the_nearest_spelling_is_offered_only_if_it_is_near() -> None:
+def test_the_nearest_spelling_is_suggested_only_if_it_is_near() -> None:
     assert nearest("h100-80g", list(KNOWN_GPUS)) == "Did you mean 'h100-80gb'?"
     assert nearest("zzz", list(KNOWN_GPUS)) == ""
 
@@ -35,7 +49,7 @@ def test_the_ragged_pattern_by_hand() -> None:
 
 
 @given(st.sampled_from(list(Lengths)), st.integers(1, 70), st.integers(1, 5000))
-def test_the_first_row_is_at_the_maximum_and_none_beyond_it(lengths: Lengths, rows: int, maximum: int) -> None:
+def test_the_first_row_has_the_maximum_length_and_no_row_more(lengths: Lengths, rows: int, maximum: int) -> None:
     found = completion_lengths(lengths=lengths, rows=rows, max_completion_length=maximum)
     assert len(found) == rows
     assert found[0] == maximum
@@ -43,18 +57,44 @@ def test_the_first_row_is_at_the_maximum_and_none_beyond_it(lengths: Lengths, ro
 
 
 @pytest.mark.parametrize("name", KNOWN_GPUS)
-def test_a_card_has_less_memory_than_its_name_says(name: str) -> None:
+def test_the_memory_of_a_card_is_near_that_of_its_name(name: str) -> None:
     card = KNOWN_GPUS[name]
     box = int(name.rsplit("-", 1)[1].removesuffix("gb"))
     assert 0.9 * box * 1e9 < card.memory_bytes < 1.07 * box * 1e9
     assert card.source
 
 
+def test_every_key_is_declared_with_a_meaning_and_its_kind() -> None:
+    assert tuple(TrialSpec.__dataclass_fields__) == SPEC_KEYS
+    assert all(key.meaning for key in TRIAL_KEYS)
+    kinds = {key.name: key.kind for key in TRIAL_KEYS}
+    assert (kinds["gpu"], kinds["tuning"], kinds["dataset"]) == (Kind.CHOICE, Kind.CHOICE, Kind.TEXT)
+    assert (kinds["lora_rank"], kinds["bf16"]) == (Kind.COUNT, Kind.FLAG)
+    assert (kinds["beta"], kinds["lora_target_modules"]) == (Kind.NUMBER, Kind.NAMES)
+    assert key_named("num_generations").is_numeric
+    assert not key_named("bf16").is_numeric
+    assert key_named("optim").allowed == tuple(Optimizer)
+
+
+def test_a_value_of_a_key_is_allowed_by_its_own_declaration() -> None:
+    for key in TRIAL_KEYS:
+        if key.default is not None and key.kind is Kind.COUNT:
+            assert key.minimum <= int(str(key.default)) <= key.maximum
+        assert bool(key.since) == (key.earlier is not None), key.name
+        assert set(key.recipes) <= set(Recipe)
+
+
+def test_no_other_module_lists_the_keys() -> None:
+    root = Path(__file__).parents[2] / "profiler"
+    found = [path.name for path in root.rglob("*.py") if "fields(TrialSpec)" in path.read_text(encoding="utf-8")]
+    assert found == []
+
+
 @pytest.mark.parametrize(
     ("tuning", "beta", "keeps"),
     [(Tuning.FULL, 0.04, True), (Tuning.FULL, 0.0, False), (Tuning.LORA, 0.04, False), (Tuning.QLORA, 0.04, False)],
 )
-def test_who_keeps_a_reference_model(tuning: Tuning, beta: float, keeps: bool) -> None:
+def test_only_full_fine_tuning_with_a_kl_term_keeps_a_reference_model(tuning: Tuning, beta: float, keeps: bool) -> None:
     spec = TrialSpec(backend=Backend.CPU, gpu=None, model="tiny", tuning=tuning, beta=beta)
     assert spec.keeps_reference_model is keeps
     assert spec.generation_batch_size == 16

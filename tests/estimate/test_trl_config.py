@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from profiler.config.trl_config import TRL_DEFAULTS, read_trl_config
-from profiler.config.trl_keys import FREE_KEYS, MODEL_KEYS, NEUTRAL_VALUES, RENAMED, SAME_NAME
+from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.domain.errors import EXIT_USAGE
 from profiler.estimate.main import answer, main
 
@@ -96,7 +96,7 @@ def test_every_key_of_the_installed_trl_is_known_and_its_defaults_are_ours():
         for kind in (ScriptArguments, ModelConfig, GRPOConfig)
         for field in dataclasses.fields(kind)
     }
-    known = {*FREE_KEYS, *NEUTRAL_VALUES, *SAME_NAME, *RENAMED, *MODEL_KEYS, "model_init_kwargs"}
+    known = {*FREE_KEYS, *NEUTRAL_VALUES, *KEY_OF, *MODEL_KEYS, "model_init_kwargs"}
 
     assert set(keys) <= known
     # bf16 is None there, which trl's `__post_init__` makes true where there is no fp16

@@ -35,6 +35,13 @@ def test_every_key_of_a_trial_is_a_column():
     assert len(names) == len(set(names))
 
 
+def test_a_table_from_before_a_key_has_the_value_that_its_trials_had(tmp_path, records):
+    builders.write_folder(tmp_path, records)
+    path = table_path(tmp_path, "runs")
+    pq.write_table(pq.read_table(path).drop_columns(["recipe"]), path)
+    assert set(read_tables(tmp_path).runs["recipe"]) == {"grpo"}
+
+
 @pytest.mark.parametrize("column", [*RUNS, *PHASES, *BREAKDOWN], ids=lambda column: column.name)
 def test_every_column_says_what_it_means_and_its_unit(column):
     assert column.meaning

@@ -1,0 +1,75 @@
+"""Pairs of trials for the order of trials by memory, built from the declarations of the keys."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.keys import Key, Kind, MemoryOrder
+from profiler.domain.trial import ALL_LINEAR, TRIAL_KEYS, TrialSpec, Tuning
+
+COUNTS = (1, 2, 3, 4, 6, 8, 12, 16)
+
+_VALUES: Mapping[str, Sequence[object]] = {
+    "model": sorted(BUILTIN_MODELS),
+    "lora_rank": (1, 4, 16, 64, 256),
+    "lora_target_modules": ((ALL_LINEAR,), ("q_proj", "v_proj"), ("embed_tokens", "v_proj")),
+    "max_prompt_length": (1, 8, 100, 1000),
+    "max_completion_length": (1, 2, 7, 8, 100, 1000, 4096),
+    "alloc_conf": ("", "roundup_power2_divisions:8"),
+}
+"""Values of keys whose declaration does not lead to interesting ones."""
+
+
+def values_of(key: Key) -> Sequence[object]:
+    """Values of a key to choose from. A key without a case here fails the tests until it gets one."""
+    if key.name in _VALUES:
+        return _VALUES[key.name]
+    if key.choices is not None:
+        return tuple(key.choices)
+    if key.kind is Kind.COUNT:
+        return tuple(count for count in COUNTS if count >= key.minimum)
+    by_kind = {Kind.CHOICE: key.values, Kind.FLAG: (True, False), Kind.NUMBER: (0.0, 0.04), Kind.TEXT: (key.default,)}
+    return (None, *by_kind[key.kind]) if key.null else by_kind[key.kind]
+
+
+def normalised(values: Mapping[str, object]) -> TrialSpec:
+    """The specification of `values`, without adapters where there are none."""
+    adapters = [name for name in values if name.startswith("lora_")]
+    return TrialSpec(**{**values, **(dict.fromkeys(adapters) if values["tuning"] is Tuning.FULL else {})})
+
+
+@st.composite
+def trials(draw: st.DrawFn) -> TrialSpec:
+    """Any trial, from every key that is declared."""
+    return normalised({key.name: draw(st.sampled_from(values_of(key))) for key in TRIAL_KEYS})
+
+
+ORDERED_KEYS = tuple(key for key in TRIAL_KEYS if key.memory is not MemoryOrder.SAME)
+"""Keys in which two comparable trials can differ."""
+
+
+def _other_values(key: Key, first: TrialSpec) -> Sequence[object]:
+    """Values that a second trial can have; of models only those of the same family, larger ones first."""
+    if key.name != "model":
+        return values_of(key)
+    family = BUILTIN_MODELS[first.model].config["model_type"]
+    alike = [model for model in BUILTIN_MODELS.values() if model.config["model_type"] == family]
+    return [model.name for model in sorted(alike, key=lambda model: -model.parameters)]
+
+
+@st.composite
+def rising_pairs(draw: st.DrawFn, keys: Sequence[Key] = ORDERED_KEYS, most: int = 3) -> tuple[TrialSpec, TrialSpec]:
+    """Two trials that differ in up to `most` of `keys`; of a key that grows, the second has the larger value."""
+    first = draw(trials())
+    changed: dict[str, object] = {}
+    second: dict[str, object] = {}
+    for key in draw(st.lists(st.sampled_from(keys), min_size=1, max_size=most, unique_by=lambda key: key.name)):
+        if getattr(first, key.name) is None and key.name.startswith("lora_"):
+            continue
+        values = [getattr(first, key.name), draw(st.sampled_from(_other_values(key, first)))]
+        if key.memory is MemoryOrder.GROWS:
+            values.sort()
+        changed[key.name], second[key.name] = values
+    return replace(first, **changed), replace(first, **second)
