@@ -92,7 +92,7 @@ def test_a_card_that_is_too_small_is_an_answer_with_what_it_would_need() -> None
 
 
 def test_phases_are_told_in_their_order() -> None:
-    phases = [phase.phase for phase in run(beta=0.04).phases]
+    phases = [phase.phase for phase in run(beta=0.04).peaks.phases]
     assert phases == [
         Phase.LOAD, Phase.ROLLOUT, Phase.SCORE, Phase.REWARD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER,
     ]  # fmt: skip
@@ -109,7 +109,7 @@ def test_what_saves_memory_saves_memory() -> None:
     }
 
     def needed(**keys: Any) -> int:
-        return run(**(size | keys)).peak_allocated_bytes or 0
+        return run(**(size | keys)).peaks.allocated_bytes or 0
 
     full = needed(gradient_checkpointing=False)
     assert needed() < full
