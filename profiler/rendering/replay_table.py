@@ -1,8 +1,12 @@
-"""A replayed history as a table of 80 columns: as it was recorded, begun anew, and as it would have been."""
+"""A replayed history as a table of 80 columns: recorded, restarted, and with other settings or on another card."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from textwrap import wrap
+
+from rich.console import Console
+from rich.table import Table
 
 from profiler.allocator.answer import Answer, Scenario
 from profiler.allocator.course import BEFORE, Course
@@ -31,13 +35,13 @@ SizeText = Callable[[float], str]
 @dataclass(frozen=True, kw_only=True)
 class _Column:
     heading: tuple[str, str]
-    """Two lines."""
+    """The two lines of the heading."""
     course: Course
     fits: str
 
 
 def replay_table(name: str, found: Answer) -> str:
-    """One history: what it is, whether the model is equal to it, the table, and what ran out of memory."""
+    """Return the paragraphs about one history: summary, comparison, table and out-of-memory errors."""
     about = [_title(name, found.history)]
     if found.comparison.is_consistent:
         about.append(first_text(found.comparison))
@@ -60,7 +64,7 @@ def _title(name: str, history: RecordedHistory) -> str:
 
 
 def _size_text(found: Answer) -> SizeText:
-    """One unit for the whole table, so that its columns can be compared."""
+    """Return one unit for the whole table, so that its columns can be compared."""
     courses = [scenario.result.course for scenario in (found.anew, found.after) if scenario is not None]
     peak = max(course.peak.reserved_bytes for course in (found.comparison.course, *courses))
     return _in_gib if peak >= GIB else mib_text
@@ -91,25 +95,34 @@ def _table(columns: Sequence[_Column], size_text: SizeText) -> list[str]:
     courses = [column.course for column in columns]
     peaks = [course.peak for course in courses]
     shares = [100 * peak.free_bytes / peak.reserved_bytes if peak.reserved_bytes else 0.0 for peak in peaks]
-    rows = [
-        *(_row("", (column.heading[line] for column in columns)) for line in (0, 1)),
-        _row("peak of reserved memory", (size_text(peak.reserved_bytes) for peak in peaks)),
-        _row("  after entry", ("the beginning" if peak.entry == BEFORE else f"{peak.entry:,}" for peak in peaks)),
-        _row("  allocated then", (size_text(peak.allocated_bytes) for peak in peaks)),
-        _row("  fragmentation: not allocated", (size_text(peak.free_bytes) for peak in peaks)),
-        _row("  share of reserved", (f"{share:.1f} %" for share in shares)),
-        _row("  largest free block", (size_text(peak.largest_free_bytes) for peak in peaks)),
-        _row("  segments", (f"{peak.segments:,}" for peak in peaks)),
-        _row("peak of allocated memory", (size_text(course.peak_allocated_bytes) for course in courses)),
-        _row("peak of unreleasable memory", (size_text(course.peak_unreleasable_bytes) for course in courses)),
-        _row("retries: full, cache given back", (f"{course.num_alloc_retries:,}" for course in courses)),
-        _row("fits", (column.fits for column in columns)),
+    headings = [("", [column.heading[line] for column in columns]) for line in (0, 1)]
+    rows: list[tuple[str, Iterable[str]]] = [
+        *(heading for heading in headings if any(heading[1])),
+        ("peak of reserved memory", (size_text(peak.reserved_bytes) for peak in peaks)),
+        ("  after entry", ("the beginning" if peak.entry == BEFORE else f"{peak.entry:,}" for peak in peaks)),
+        ("  allocated then", (size_text(peak.allocated_bytes) for peak in peaks)),
+        ("  fragmentation: not allocated", (size_text(peak.free_bytes) for peak in peaks)),
+        ("  share of reserved", (f"{share:.1f} %" for share in shares)),
+        ("  largest free block", (size_text(peak.largest_free_bytes) for peak in peaks)),
+        ("  segments", (f"{peak.segments:,}" for peak in peaks)),
+        ("peak of allocated memory", (size_text(course.peak_allocated_bytes) for course in courses)),
+        ("peak of unreleasable memory", (size_text(course.peak_unreleasable_bytes) for course in courses)),
+        ("retries: full, cache given back", (f"{course.num_alloc_retries:,}" for course in courses)),
+        ("fits", (column.fits for column in columns)),
     ]
-    return [row for row in rows if row]
+    table = Table.grid()
+    table.add_column(width=_LABEL_WIDTH)
+    for _ in columns:
+        table.add_column(width=_COLUMN_WIDTH, justify="right")
+    for label, values in rows:
+        table.add_row(label, *values)
+    return _plain_lines(table)
 
 
-def _row(label: str, values: Iterable[str]) -> str:
-    return (label.ljust(_LABEL_WIDTH) + "".join(value.rjust(_COLUMN_WIDTH) for value in values)).rstrip()
+def _plain_lines(table: Table) -> list[str]:
+    text = StringIO()
+    Console(file=text, width=WIDTH, color_system=None, force_terminal=False).print(table)
+    return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
 def _recorded_refusals(found: Answer) -> list[str]:
@@ -128,11 +141,11 @@ def _scenarios(found: Answer) -> list[str]:
         lines.append(NOTHING_TRIED_NOTE)
     if found.anew is not None:
         lines.append(ANEW_NOTE if found.after is None else f"{ANEW_NOTE} {COMPARE_NOTE}")
-        # That it fits is what the recording shows already.
+        # The recording already shows that it fits.
         lines.append("" if found.anew.result.fits else verdict_text(found.anew))
     return lines
 
 
 def _wrapped(*texts: str) -> list[str]:
-    """Each text from a new line on; nothing of an empty one."""
+    """Wrap each text, starting on a new line; skip empty ones."""
     return [line for text in texts for line in wrap(text, WIDTH, break_on_hyphens=False)]

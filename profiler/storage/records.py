@@ -207,8 +207,11 @@ def _parse(content: bytes) -> TrialRecord:
     if version not in (RECORD_SCHEMA_VERSION, *_READ_WITH_DEFAULTS):
         raise JsonMismatchError(f"schema_version {version} is not {RECORD_SCHEMA_VERSION}")
     older = version != RECORD_SCHEMA_VERSION
-    readers: dict[type, Reader] = {TrialSpec: spec_from_mapping, Outcome: partial(outcome_from_flat, defaults=older)}
-    return from_json(TrialRecord, stored["record"], readers=readers, defaults=older)
+    return from_json(TrialRecord, stored["record"], readers=_OLDER_READERS if older else _READERS, defaults=older)
+
+
+_READERS: dict[type, Reader] = {TrialSpec: spec_from_mapping, Outcome: partial(outcome_from_flat, defaults=False)}
+_OLDER_READERS = _READERS | {Outcome: partial(outcome_from_flat, defaults=True)}
 
 
 def _checksum(content: dict[str, JSON]) -> str:

@@ -347,3 +347,10 @@ def test_installed_versions_import_nothing():
     child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert child.returncode == 0
     assert installed_versions().trl is not None
+
+
+def test_a_mismatch_says_where():
+    outcome = json.loads(json.dumps({key: to_json(value) for key, value in flat_values(made().outcome).items()}))
+    outcome["phases"][0]["phase"] = "lunch"
+    with pytest.raises(JsonMismatchError, match=r"^phases\.phase: 'lunch' is not one of load, "):
+        outcome_from_flat(outcome, defaults=False)

@@ -92,7 +92,7 @@ def test_a_card_that_is_too_small_has_an_outcome_with_the_memory_needed() -> Non
 
 
 def test_phases_are_reported_in_order() -> None:
-    phases = [phase.phase for phase in run(beta=0.04).phases]
+    phases = [phase.phase for phase in run(beta=0.04).peaks.phases]
     assert phases == [
         Phase.LOAD, Phase.ROLLOUT, Phase.SCORE, Phase.REWARD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER,
     ]  # fmt: skip
@@ -109,7 +109,7 @@ def test_methods_that_save_memory_need_less() -> None:
     }
 
     def needed(**keys: Any) -> int:
-        return run(**(size | keys)).peak_allocated_bytes or 0
+        return run(**(size | keys)).peaks.allocated_bytes or 0
 
     full = needed(gradient_checkpointing=False)
     assert needed() < full
