@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from profiler.measurement.visible import CAPABILITIES
+from profiler.seams.patching import Patch, patched
 
 _first_users: list[str] = []
 
@@ -28,7 +29,7 @@ def untouched_cuda(environment: Mapping[str, str] | None = None) -> Iterator[Non
         tuple(int(part) for part in found.split(".")) for found in stated.split(",") if found
     ]
     cuda: Any = torch.cuda
-    asked, initialise = cuda.get_device_capability, cuda._lazy_init
+    initialise = cuda._lazy_init
 
     def answer(device: torch.device | int | str | None = None) -> tuple[int, ...]:
         index: int = cuda._utils._get_device_index(0 if device is None else device, optional=True)
@@ -39,13 +40,11 @@ def untouched_cuda(environment: Mapping[str, str] | None = None) -> Iterator[Non
             _first_users.append(_caller(passed_over=(__file__, str(cuda.__file__))))
         initialise()
 
-    cuda._lazy_init = note_and_initialise
+    patches: list[Patch] = [(cuda, "_lazy_init", note_and_initialise)]
     if capabilities:
-        cuda.get_device_capability = answer
-    try:
+        patches.append((cuda, "get_device_capability", answer))
+    with patched(patches):
         yield
-    finally:
-        cuda.get_device_capability, cuda._lazy_init = asked, initialise
 
 
 def fork_problem() -> str:

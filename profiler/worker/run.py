@@ -13,6 +13,7 @@ from profiler.domain.trial import Backend, PlannedTrial
 from profiler.domain.units import KIB
 from profiler.execution import EndOfSweepError, WorkerJob, beat
 from profiler.measurement.untouched_cuda import fork_problem
+from profiler.seams.checking import check_seams, note_on_versions
 from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.model_config import load_model_config
 from profiler.storage.records import RecordStore
@@ -21,6 +22,12 @@ from profiler.storage.records import RecordStore
 def run_job(job: WorkerJob) -> None:
     """Run one trial and store its record. An exception means that there is no answer; the parent writes the record."""
     spec = job.trial.spec
+    try:
+        check_seams(spec.backend)
+    except UnsupportedTrialError as error:
+        for trial in (job.trial, *job.siblings):
+            _store(job, trial, Outcome(status=Status.UNSUPPORTED, message=str(error)), time.monotonic())
+        return
     model_config = _model_config(spec.model)
     if spec.backend is Backend.SIMULATED:
         _run_simulated(job, model_config)
@@ -91,6 +98,8 @@ def _model_config(model: str) -> Mapping[str, object]:
 
 def _store(job: WorkerJob, trial: PlannedTrial, outcome: Outcome, started: float) -> None:
     """Write a trial's record. `started`: when it began, on the monotonic clock."""
+    notes = "; ".join(filter(None, (outcome.not_measured, note_on_versions())))
+    outcome = replace(outcome, not_measured=notes)
     RecordStore(Path(job.store_folder)).write(
         TrialRecord(
             trial_id=trial.trial_id,

@@ -1,7 +1,5 @@
 """Products with 4-bit weights: read as they are, or widened first, by bitsandbytes' own table."""
 
-import inspect
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +7,7 @@ from hypothesis import strategies as some
 
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
-from profiler.simulation.cuda.four_bit import PRODUCT, cuda_operators
+from profiler.simulation.cuda.four_bit import PRODUCT
 from profiler.simulation.session import Simulation
 
 pytestmark = pytest.mark.skipif(
@@ -44,22 +42,6 @@ def product(
         result = operation(inputs, weight, [WIDTH, width], absmax, block_size, "nf4", None, *more)
         assert result.shape == (rows, WIDTH)
         return list(simulation.recorder.trace.sizes_bytes[before:])
-
-
-@pytest.mark.parametrize("name", ["_dequantize_blockwise_impl", "_dequantize_4bit_impl", "_gpu_dispatch_props"])
-def test_the_names_that_are_replaced_are_there(name: str) -> None:
-    assert callable(getattr(cuda_operators(), name))
-
-
-def test_the_names_that_are_asked_are_there() -> None:
-    operators = cuda_operators()
-    assert isinstance(operators._gemm_4bit_custom_max_m, int)
-    choice = list(inspect.signature(operators._gemm_4bit_use_custom_cuda).parameters)
-    assert choice == ["device_index", "dtype", "M", "N", "K"]
-    fallback = list(inspect.signature(operators._dequant_linear_fallback).parameters)
-    assert fallback[:6] == ["A", "B", "shapeB", "absmax", "blocksize", "quant_type"]
-    schema = [argument.name for argument in getattr(torch.ops.bitsandbytes, PRODUCT).default._schema.arguments]
-    assert schema == fallback
 
 
 def test_few_rows_are_multiplied_with_the_weight_as_it_is() -> None:

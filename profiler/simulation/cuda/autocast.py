@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.library import Library
 
-from profiler.simulation.tracing.patches import Patch, patched
+from profiler.seams.patching import Patch, patched
 
 AUTOCAST_KEY = "AutocastPrivateUse1"
 """The dispatch key of the simulated GPU's autocast, by the name that `torch.library` takes."""

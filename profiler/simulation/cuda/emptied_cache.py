@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 import torch
 from accelerate.utils import memory as accelerate_memory
 
-from profiler.simulation.tracing.patches import patched
+from profiler.seams.patching import patched
 from profiler.simulation.tracing.recorder import Recorder
 
 

@@ -13,10 +13,10 @@ from transformers import PreTrainedModel, modeling_utils
 from transformers import modeling_flash_attention_utils as hf_flash
 
 from profiler.domain.gpu import Chip
+from profiler.seams.patching import patched
 from profiler.simulation.cuda import attention_scratch
 from profiler.simulation.cuda.attention import FusedAttention, Kernel, KernelScratch, Launch
 from profiler.simulation.cuda.flash_splits import flash_forward, more_keys_alike
-from profiler.simulation.tracing.patches import patched
 from profiler.simulation.tracing.recorder import Recorder
 
 

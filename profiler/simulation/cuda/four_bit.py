@@ -11,7 +11,6 @@ autocast, where nothing is switched off yet.
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import bitsandbytes
@@ -19,8 +18,9 @@ import torch
 from torch.library import Library
 
 from profiler.domain.gpu import Chip
+from profiler.seams.owners import bitsandbytes_cuda
+from profiler.seams.patching import patched
 from profiler.simulation.cuda.autocast import AUTOCAST_KEY
-from profiler.simulation.tracing.patches import patched
 from profiler.simulation.tracing.recorder import Recorder
 
 assert bitsandbytes  # importing it defines the operation
@@ -32,13 +32,6 @@ MADE_LAST_FIRST = (torch.ops.bitsandbytes.quantize_4bit.default, torch.ops.bitsa
 
 _chosen: list[Callable[..., torch.Tensor]] = []
 """The product of the session under way."""
-
-
-@cache
-def cuda_operators() -> Any:
-    """Python code of bitsandbytes for CUDA, which it imports by itself only where there is a GPU."""
-    with patched([(torch._C, "_cuda_getCurrentRawStream", None)]):
-        return import_module("bitsandbytes.backends.cuda.ops")
 
 
 @contextmanager
@@ -75,7 +68,7 @@ def _register() -> Library | None:
 
 def _widens(chip: Chip, inputs: torch.Tensor, shape: tuple[int, int], block_size: int) -> bool:
     """Whether the weight is made as wide as the inputs: for many rows, by a table for each family of cards."""
-    operators = cuda_operators()
+    operators: Any = bitsandbytes_cuda()
     outputs, width = shape
     rows = inputs.numel() // width
     if rows > operators._gemm_4bit_custom_max_m or width % block_size:
@@ -90,7 +83,7 @@ def _properties(chip: Chip) -> tuple[int, int, int]:
 
 
 def _by_a_widened_weight(*args: Any) -> Any:
-    operators = cuda_operators()
+    operators: Any = bitsandbytes_cuda()
     names = ("_dequantize_blockwise_impl", "_dequantize_4bit_impl")
     with patched([(operators, name, _no_kernel) for name in names]):
         return operators._dequant_linear_fallback(*args)

@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grad
 from torch.optim import optimizer as torch_optimizer
 from torch.utils import _foreach_utils
 
-from profiler.simulation.tracing.patches import patched
+from profiler.seams.patching import patched
 
 
 def _with_meta(supported: Any) -> Any:

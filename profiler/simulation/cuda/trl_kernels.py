@@ -16,8 +16,8 @@ from trl.trainer import utils as trl_utils
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import Chip
 from profiler.domain.memory import Category
+from profiler.seams.patching import patched
 from profiler.simulation.cuda.libraries import CublasWorkspaces
-from profiler.simulation.tracing.patches import patched
 from profiler.simulation.tracing.recorder import Recorder
 
 

@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from trl.kernels import chunked_logprob
 
 from profiler.domain.memory import Category
+from profiler.seams.patching import patched
 from profiler.simulation.cuda.autocast import AUTOCAST_OPERATIONS, LOWER_PRECISION, autocast_on_meta
-from profiler.simulation.tracing.patches import patched
 from profiler.simulation.tracing.recorder import Recorder
 
 _FLASH = 1

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from profiler.seams.patching import patched
 from profiler.simulation.tracing.host_values import on_host
-from profiler.simulation.tracing.patches import patched
 
 
 def host_calls() -> AbstractContextManager[None]:

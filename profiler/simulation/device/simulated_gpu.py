@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import Chip
@@ -13,7 +12,7 @@ from profiler.simulation.cuda.kernel_scratch import KernelScratch, Scratch
 from profiler.simulation.cuda.libraries import CublasWorkspaces
 from profiler.simulation.device.op_cache import Plan, follow, make_plan, signature
 from profiler.simulation.tracing.host_values import MOST_ELEMENTS, forget, known, on_host, set_known, stated
-from profiler.simulation.tracing.in_place import IN_PLACE, holders_of_a_sum, without_a_mode
+from profiler.simulation.tracing.in_place import IN_PLACE, BackwardMode, without_a_mode
 from profiler.simulation.tracing.recorder import Recorder
 
 aten = torch.ops.aten
@@ -65,7 +64,7 @@ _Sizes = tuple[KernelScratch, Mapping[Chip, KernelScratch]]
 Handler = Callable[["SimulatedGpu", tuple[Any, ...], dict[str, Any]], Any]
 
 
-class SimulatedGpu(TorchDispatchMode):
+class SimulatedGpu(BackwardMode):
     """While active, every operation with a `meta` tensor runs on the simulated GPU; operations on the CPU run for real.
 
     Moving a CPU tensor to `meta` allocates on the card and keeps its value beside it (`known_values`). The other way
@@ -99,7 +98,6 @@ class SimulatedGpu(TorchDispatchMode):
         self._scratch = {id(operation): takes for operation, takes in (scratch or {}).items()}
         self._made_last_first = frozenset(id(operation) for operation in made_last_first)
         self._plans: dict[Hashable, Plan | None] = {}
-        holders_of_a_sum()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

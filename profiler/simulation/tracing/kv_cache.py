@@ -9,7 +9,7 @@ from typing import Any
 from transformers import cache_utils
 
 from profiler.domain.memory import Category
-from profiler.simulation.tracing.patches import patched
+from profiler.seams.patching import patched
 from profiler.simulation.tracing.recorder import Recorder
 
 CACHE_LAYERS = (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from profiler.simulation.tracing.patches import patched
+from profiler.seams.patching import patched
 
 _PEFT_PREFIX = "base_model.model."
 
