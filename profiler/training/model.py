@@ -12,6 +12,7 @@ from trl.trainer import grpo_trainer
 
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.trial import TrialSpec, Tuning, Weights
+from profiler.seams.patching import Patch, patched
 from profiler.training.placement import Placement
 
 _INITIAL_STD = 0.02
@@ -59,13 +60,11 @@ def _model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
 @contextmanager
 def reference_from_config(spec: TrialSpec, config: Any, placement: Placement) -> Iterator[None]:
     """While active, trl's trainer makes its reference model from the configuration and not from a checkpoint."""
-    from_path = grpo_trainer.create_model_from_path
+    patches: list[Patch] = []
     if spec.weights is Weights.RANDOM:
-        grpo_trainer.create_model_from_path = lambda *_, **__: _random(spec, config, placement)
-    try:
+        patches = [(grpo_trainer, "create_model_from_path", lambda *_, **__: _random(spec, config, placement))]
+    with patched(patches):
         yield
-    finally:
-        grpo_trainer.create_model_from_path = from_path
 
 
 def _random(spec: TrialSpec, config: Any, placement: Placement) -> Any:
