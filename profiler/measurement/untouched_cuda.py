@@ -1,9 +1,9 @@
-"""Imports that ask a GPU for its compute capability, answered without touching CUDA.
+"""Import modules that read the compute capability of a GPU without initialising CUDA.
 
 A process that has used CUDA cannot fork workers that use it: each of them ends with "Cannot re-initialize CUDA in
-forked subprocess". bitsandbytes asks `torch.cuda.get_device_capability` at import (`cuda_specs.py`), which initialises
-CUDA. Raising or returning None there is no way out: bitsandbytes would load its CPU library without a word. So the
-parent process asks the driver through NVML and hands the answer on in an environment variable (`visible.py`).
+forked subprocess". bitsandbytes calls `torch.cuda.get_device_capability` at import (`cuda_specs.py`), which initialises
+CUDA. If that call raised or returned None, bitsandbytes would load its CPU library without a message. Therefore the
+parent process reads the capability through NVML and passes it on in an environment variable (`visible.py`).
 """
 
 import os
@@ -23,7 +23,7 @@ _first_users: list[str] = []
 
 @contextmanager
 def untouched_cuda(environment: Mapping[str, str] | None = None) -> Iterator[None]:
-    """While active, `torch.cuda.get_device_capability` answers from the variable, and who initialises CUDA is noted."""
+    """While active, `torch.cuda.get_device_capability` reads the variable; callers that initialise CUDA are noted."""
     stated = (os.environ if environment is None else environment).get(CAPABILITIES, "")
     capabilities: list[tuple[int, ...]] = [
         tuple(int(part) for part in found.split(".")) for found in stated.split(",") if found
@@ -37,7 +37,7 @@ def untouched_cuda(environment: Mapping[str, str] | None = None) -> Iterator[Non
 
     def note_and_initialise() -> None:
         if not cuda.is_initialized():
-            _first_users.append(_caller(passed_over=(__file__, str(cuda.__file__))))
+            _first_users.append(_caller(skipped=(__file__, str(cuda.__file__))))
         initialise()
 
     patches: list[Patch] = [(cuda, "_lazy_init", note_and_initialise)]
@@ -59,7 +59,7 @@ def fork_problem() -> str:
     )
 
 
-def _caller(*, passed_over: tuple[str, ...]) -> str:
-    """The innermost file and line of the stack, without these files."""
-    last = [frame for frame in traceback.extract_stack() if frame.filename not in passed_over][-1]
+def _caller(*, skipped: tuple[str, ...]) -> str:
+    """Return the innermost file and line of the stack, without these files."""
+    last = [frame for frame in traceback.extract_stack() if frame.filename not in skipped][-1]
     return f"{'/'.join(Path(last.filename).parts[-2:])}:{last.lineno}"

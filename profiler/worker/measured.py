@@ -14,7 +14,7 @@ from profiler.domain.outcome import Outcome, OutOfMemory, Sample, Status
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import MIB
 from profiler.measurement.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity
-from profiler.measurement.contention import BorderReading, contention
+from profiler.measurement.contention import PhaseEnd, contention
 from profiler.measurement.cuda import CudaDevice
 from profiler.measurement.growth import growth
 from profiler.measurement.nvml import GpuLostError, GpuProbe, Nvml, NvmlError
@@ -114,7 +114,7 @@ class _Standing:
 class _Borders:
     """What `mem_get_info` and the driver said where phases ended."""
 
-    readings: list[BorderReading] = field(default_factory=list)
+    readings: list[PhaseEnd] = field(default_factory=list)
     peak_device_bytes: int = 0
     peak_inactive_split_bytes: int = 0
 
@@ -144,7 +144,7 @@ class _MeasuredTrial:
         self._cuda.when_out_of_memory(self._out_of_memory)
         if self._task.snapshot:
             self._cuda.record_history(most_entries=self._task.history_entries)
-        self._counters = PhaseCounters(self._cuda, clock=self._tools.clock, at_border=self._at_border)
+        self._counters = PhaseCounters(self._cuda, clock=self._tools.clock, at_phase_end=self._at_border)
         probe = self._probe = self._probe or self._probe_of(self.uuid)
         sampler = Sampler(
             probe, clock=self._tools.clock, where=self._counters.where, period_s=self._tools.sample_period_s or PERIOD_S
@@ -184,7 +184,7 @@ class _MeasuredTrial:
             return None
         used = self._cuda.total_bytes() - self._cuda.free_bytes()
         context = max(0, used - self._cuda.reserved_bytes() - self._before_bytes)
-        self._borders.readings.append(BorderReading(context_bytes=context, others_bytes=self._others_bytes()))
+        self._borders.readings.append(PhaseEnd(context_bytes=context, others_bytes=self._others_bytes()))
         self._borders.peak_device_bytes = max(self._borders.peak_device_bytes, peak_reserved_bytes + context)
         return context
 

@@ -1,4 +1,4 @@
-"""Products with 4-bit weights: read as they are, or widened first, by bitsandbytes' own table."""
+"""Products with 4-bit weights: read directly or widened first, by bitsandbytes' own table."""
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ def product(
         return list(simulation.recorder.trace.sizes_bytes[before:])
 
 
-def test_few_rows_are_multiplied_with_the_weight_as_it_is() -> None:
+def test_few_rows_read_the_weight_directly() -> None:
     assert product(Simulation(A100), 4) == [4 * WIDTH * 2]
 
 
@@ -56,13 +56,13 @@ def test_a_width_that_is_no_multiple_of_the_block_widens_the_weight() -> None:
     assert product(Simulation(A100), 4, width=96) == [WIDTH * 96 * 2, 4 * WIDTH * 2]
 
 
-def test_nested_statistics_are_made_wide_too() -> None:
+def test_nested_statistics_are_widened() -> None:
     blocks = WIDTH * WIDTH // 64
     # Statistics from 8 bits, and their sum with the offset.
     assert product(Simulation(A100), 2000, nested=True) == [blocks * 4, blocks * 4, WEIGHT, 2000 * WIDTH * 2]
 
 
-def test_a_card_that_goes_the_other_way_diverges() -> None:
+def test_a_card_with_another_choice_diverges() -> None:
     """5 rows: below 8 the A100 reads 4 bits; the B200 does so only where 64 outputs each fill its 148 processors."""
     simulation = Simulation(A100, others=(B200, H100))
     assert product(simulation, 5) == [5 * WIDTH * 2]

@@ -1,4 +1,4 @@
-"""What autograd writes in place: the simulation allocates in backward what the CPU allocates for real."""
+"""In-place operations of autograd: the simulation allocates in backward what the CPU allocates."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ Graph = Callable[[torch.Tensor], torch.Tensor]
 
 
 class AddsItself(torch.autograd.Function):
-    """Its backward makes a sum of its own, which nothing but the engine's sums may turn into one in place."""
+    """Its backward makes a sum, which must not become one in place: only the engine's own sums do."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -71,7 +71,7 @@ def residual(x: torch.Tensor) -> torch.Tensor:
 
 
 def tied_head(weight: torch.Tensor) -> torch.Tensor:
-    # What waits for the embedding's gradient is a transposed view of the product's: the sum is a third tensor.
+    # The first gradient is a transposed view of the product's, so the sum is a third tensor.
     ids = torch.arange(8, device=weight.device)
     return torch.nn.functional.linear(torch.nn.functional.embedding(ids, weight).sin(), weight)
 
@@ -133,7 +133,7 @@ def loss(graph: Graph, x: torch.Tensor) -> torch.Tensor:
 
 
 def tensors(sizes: list[int]) -> list[int]:
-    """Without scalars: a number that stands in Python is on the host."""
+    """Without scalars: numbers of Python are on the host."""
     return sorted(size for size in sizes if size > 8)
 
 
@@ -164,8 +164,8 @@ def test_a_formula_writes_in_place_what_it_does_on_the_cpu(name: str) -> None:
     assert simulated(FORMULAS[name]) == on_the_cpu(FORMULAS[name])
 
 
-def test_a_mask_selects_in_place_too() -> None:
-    """What is selected is known on the CPU only, so the operations are compared and not the bytes."""
+def test_a_mask_selects_in_place() -> None:
+    """The selection is known on the CPU only, so the operations are compared and not the bytes."""
     operations: list[str] = []
 
     class Seen(SimulatedGpu):
@@ -238,7 +238,7 @@ def test_under_a_mode_the_engine_never_adds_in_place() -> None:
     result = (x.sin() * x.cos()).sum()
     with Seen():
         result.backward()
-    # If this fails, the engine adds in place under a mode too, and `summed_gradients` is not needed any more.
+    # If this fails, the engine adds in place under a mode too, and `_sums_in_place` is not needed any more.
     assert "aten.add.Tensor" in operations
 
 

@@ -41,7 +41,7 @@ def test_the_installed_torch_keeps_workspaces_by_handle_and_stream() -> None:
 def test_the_context_is_between_the_published_extremes() -> None:
     for card in KNOWN_GPUS.values():
         assert 0.12 <= cuda_context_bytes(card.compute_capability) / 2**30 <= 1.4
-    # 14.25 GiB in use, of which 12.87 GiB allocated and 912.01 MiB reserved beside it: 501 MiB, to 0.01 GiB twice.
+    # 14.25 GiB in use, of which 12.87 GiB allocated and 912.01 MiB reserved in addition: 501 MiB, to 0.01 GiB twice.
     assert cuda_context_bytes((8, 0)) == 501 * MIB
     assert cuda_context_bytes((8, 7)) == cuda_context_bytes((8, 6))
     assert cuda_context_bytes((7, 0)) == cuda_context_bytes((7, 5))

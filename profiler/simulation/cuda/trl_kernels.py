@@ -1,7 +1,6 @@
 """trl's fused LM head on the simulated GPU: the Triton path, with kernels that compute nothing.
 
-The only file that touches `trl.kernels`; a test tells when its names move. The kernels allocate nothing of their own:
-what the fused head allocates, trl's own Python code allocates around them.
+The kernels allocate nothing: trl's own Python code around them makes every allocation of the fused head.
 """
 
 from collections.abc import Callable

@@ -1,13 +1,13 @@
-"""What torch writes in place, under a dispatch mode as without one.
+"""In-place operations that torch avoids under a dispatch mode.
 
-torch treats every tensor like one of a subclass while a dispatch mode is active (`isTensorSubclassLike` in
-`aten/src/ATen/TensorSubclassLikeUtils.h`), and autograd then avoids writing in place. On a card no mode is active, so
-the simulation puts the choice back. There are three kinds:
+While a dispatch mode is active, torch treats every tensor like one of a subclass (`isTensorSubclassLike` in
+`aten/src/ATen/TensorSubclassLikeUtils.h`), and autograd avoids writing in place. On a card no mode is active, so the
+simulation restores the in-place operations. There are three kinds:
 
 - Where a tensor is used more than once, the engine adds up its gradients. It writes the sum into the first of them if
   it holds that one alone (`accumulate` in `torch/csrc/autograd/input_buffer.cpp`); under a mode it asks for `aten.add`.
 - Formulas of derivatives (`torch/csrc/autograd/FunctionsManual.cpp`) fill a new tensor of zeros: `scatter_add_`,
-  `index_add_`, `_index_put_impl_` and others; under a mode they take the operation that makes a second tensor.
+  `index_add_`, `_index_put_impl_` and others; under a mode they use the operation that makes a second tensor.
 - Attention by products adds its mask to the scores.
 """
 
@@ -45,7 +45,7 @@ _CLAMP = frozenset({"ClampBackward0"})
 _ADD_THEMSELVES = (
     "Atan2", "Cholesky", "Linalg", "Logcumsumexp", "Lu", "Renorm", "Special", "StdMean", "TriangularSolve", "VarMean",
 )  # fmt: skip
-"""Beginnings of nodes whose formulas add two tensors of their own, which looks like a sum of the engine's."""
+"""Prefixes of nodes whose formulas add two tensors themselves, which looks like a sum of the engine."""
 
 IN_PLACE: Mapping[Any, tuple[Any, frozenset[str]]] = {
     aten.scatter_add.default: (
@@ -64,11 +64,11 @@ IN_PLACE: Mapping[Any, tuple[Any, frozenset[str]]] = {
     aten.logical_and.default: (aten.logical_and_.default, _CLAMP),
     aten.logical_or.default: (aten.logical_or_.default, _CLAMP),
 }
-"""Operation that a formula asks for under a mode: the one without a mode, and the autograd nodes that do so.
+"""By operation that a formula uses under a mode: the operation without a mode, and the autograd nodes that use it.
 
 Found by running every differentiable operation of torch's own list of samples on the CPU with and without a mode
-(torch 2.13). Left out are formulas that compute otherwise under a mode and not only into another tensor: `prod`,
-`cumprod`, `max`, `min` and `median` of a whole tensor, `masked_fill` by a tensor with a gradient, and `linalg`.
+(torch 2.13). Formulas that compute something else under a mode are left out: `prod`, `cumprod`, `max`, `min` and
+`median` of a whole tensor, `masked_fill` by a tensor with a gradient, and `linalg`.
 """
 
 

@@ -1,7 +1,4 @@
-"""Which memory of the simulated GPU is KV cache: what transformers' cache layers make when they take in a step.
-
-The only file that touches the cache classes; a test tells when they move.
-"""
+"""Attribution of the KV cache: the tensors that transformers' cache layers allocate in `update`."""
 
 from contextlib import AbstractContextManager
 from typing import Any
