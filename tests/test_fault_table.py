@@ -35,7 +35,7 @@
 | 15 | | no other GPU: exit code 33 | execution/test_trials_on_gpus.py::test_without_another_gpu_the_fault_is_stored_and_the_sweep_ends_with_33 |
 | 15 | | Xid errors of programs do not count | execution/test_gpus.py::test_only_xid_errors_of_the_gpu_are_a_fault |
 | 16 | no NVML | columns null, with the reason | worker/test_measured.py::test_without_a_driver_the_counters_still_count_and_the_row_says_what_is_missing |
-| 16 | not supported | one figure less | measurement/test_nvml.py::test_a_figure_that_is_not_given_is_none_with_its_reason |
+| 16 | not supported | one figure less | measurement/test_nvml.py::test_a_missing_value_is_none_with_its_reason |
 | 16 | a container's process list | judged by memory | worker/test_measured.py::test_in_a_container_only_the_processes_are_missing |
 | 17 | everything fails | stops after 5 in a row with the reason, exit code 34 | execution/test_run_trials.py::test_too_many_failures_in_a_row_stop_the_sweep_with_the_reason |
 | 18 | another card or driver | another trial | sweep/test_sweep_on_gpus.py::test_another_card_or_driver_is_another_trial |

@@ -168,6 +168,8 @@ class Verdict:
     """Why it did not end well: the framework's sentence, or the last lines of the worker's stderr."""
     oom: OutOfMemory | None = None
     """Set if an allocation failed."""
+    unavailable: str = ""
+    """Figures that are missing or uncertain, each with its reason."""
     implied_by: str | None = None
     """Id of the trial that ran out of memory and needs at most as much; set if the status is `implied`."""
 
@@ -277,8 +279,6 @@ class MeasuredDetails:
     growth_bytes_per_step: float | None = None
     """Slope of the steps' peaks from `settled_step` on."""
     step_peaks: tuple[StepPeak, ...] = ()
-    unavailable: str = ""
-    """Figures that the driver did not provide, and why."""
 
 
 @dataclass(frozen=True, kw_only=True)

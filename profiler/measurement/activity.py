@@ -1,4 +1,4 @@
-"""Samples summed up by phase: how busy the GPU was, and what polling saw of the peaks."""
+"""Summary of the samples by phase: utilisation of the GPU, and the sampled peaks."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -7,10 +7,10 @@ from profiler.domain.outcome import PhasePeak, Sample
 
 
 def with_activity(peaks: Sequence[PhasePeak], samples: Sequence[Sample]) -> tuple[PhasePeak, ...]:
-    """`peaks`, each with the means of the samples taken in its phase; None where there was none, or none at all.
+    """Return `peaks`, each with the means of the samples of its phase; None for a phase without samples.
 
-    Means are over samples, which are equally far apart. `sampled_max_device_bytes` is a lower bound: what is shorter
-    than the period can fall between two samples.
+    Samples are equally far apart in time. `sampled_max_device_bytes` is a lower bound: a peak that is shorter than the
+    period can fall between two samples.
     """
     if not samples:
         return tuple(peaks)
@@ -29,16 +29,16 @@ def _with_activity(peak: PhasePeak, samples: Sequence[Sample]) -> PhasePeak:
 
 
 def sampled_max_device_bytes(samples: Iterable[Sample]) -> int | None:
-    """The highest device memory that was seen; None where the driver did not say."""
+    """Return the highest sampled device memory; None if the driver did not report it."""
     return max((one.device_used_bytes for one in samples if one.device_used_bytes is not None), default=None)
 
 
 def missed_by_sampling_bytes(*, peak_device_bytes: int | None, sampled_max_bytes: int | None) -> int | None:
-    """How much of the peak no sample saw: what was shorter than the sampler's period. 0 where it saw all of it.
+    """Return how far the highest sample stays below the peak, because the peak was shorter than the period.
 
     Args:
-        peak_device_bytes: By the counters, other programs' memory included where samples include it.
-        sampled_max_bytes: `sampled_max_device_bytes` of the same stretch.
+        peak_device_bytes: Peak by the counters, with the memory of other programs if the samples include it.
+        sampled_max_bytes: `sampled_max_device_bytes` of the same time.
     """
     if peak_device_bytes is None or sampled_max_bytes is None:
         return None

@@ -1,6 +1,7 @@
-"""Whether other programs took memory of the GPU while a trial ran: judged by memory, not by process numbers.
+"""Detect other programs that allocated GPU memory during a trial, by memory and not by process numbers.
 
-Containers show the host's process numbers or none, so who is ours is often not known; how much memory is not ours is.
+In containers the driver lists the host's process numbers or none, so it is often unknown which process is the trial's.
+The amount of memory that is not the trial's is known.
 """
 
 import itertools
@@ -11,43 +12,43 @@ from profiler.domain.outcome import Sample
 from profiler.domain.units import MIB, gib_text
 
 EMPTY_BYTES = 512 * MIB
-"""A GPU with no more than this in use counts as empty: drivers, displays and persistence daemons take some of it."""
+"""A GPU with at most this much memory in use counts as empty: drivers, displays and daemons use some."""
 
 GROWN_BYTES = 256 * MIB
-"""Growth of the others' memory that does not count, where the driver tells theirs from ours."""
+"""Growth of other programs' memory up to this size is ignored, if the driver separates it from the trial's."""
 
 UNEXPLAINED_BYTES = 2048 * MIB
-"""Memory beyond torch's that does not count, where the driver tells nobody's apart: the CUDA context, loaded kernels
-and libraries' own memory stay well below (0.1 to 0.8 GiB in published out-of-memory messages), but for cuDNN's plans in
-long generated rollouts."""
+"""Memory beyond torch's up to this size is ignored, if the driver does not separate processes. The CUDA context, loaded
+kernels and libraries' own memory stay well below (0.1 to 0.8 GiB in published out-of-memory messages), except for
+cuDNN's plans in long generated rollouts."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class BorderReading:
-    """The GPU where a phase ends and the trial stands still."""
+class PhaseEnd:
+    """Readings of the GPU at the end of a phase."""
 
     context_bytes: int
-    """In use, less torch's, less what others had before the trial: CUDA's context, kernels and libraries."""
+    """Memory in use minus torch's and minus the others' before the trial: CUDA's context, kernels and libraries."""
     others_bytes: int | None
-    """In use, less the trial's own process; None where the driver does not say which process is ours."""
+    """Memory in use minus the trial's own process; None if the driver does not say which process that is."""
 
 
-def contention(samples: Sequence[Sample], borders: Sequence[BorderReading], *, before_bytes: int | None) -> str:
-    """Return a sentence if another program's memory grew during the trial; empty if not, or if nobody can tell.
+def contention(samples: Sequence[Sample], phase_ends: Sequence[PhaseEnd], *, before_bytes: int | None) -> str:
+    """Return a sentence if another program's memory grew during the trial; empty if not, or if this is unknown.
 
-    The figure of our own process decides wherever the driver gives it, because the context may grow by gigabytes (cuDNN
-    builds a plan for each new key length). Without it, only what no context explains counts.
+    The memory of the trial's own process decides if the driver reports it, because the context may grow by gigabytes
+    (cuDNN builds a plan for each new key length). Without it, only memory beyond any plausible context counts.
 
     Args:
         samples: Readings while the trial ran.
-        borders: Readings where phases ended, in order.
-        before_bytes: What others had before the trial; None is taken for nothing.
+        phase_ends: Readings at the ends of phases, in order.
+        before_bytes: Memory of others before the trial; None counts as 0.
     """
-    seen = [border.others_bytes for border in borders if border.others_bytes is not None]
+    seen = [end.others_bytes for end in phase_ends if end.others_bytes is not None]
     grown = max(_lasting(_others_in(samples)), _lasting(seen)) - (before_bytes or 0)
     if grown > GROWN_BYTES:
         return _sentence(grown)
-    unexplained = max((border.context_bytes for border in borders if border.others_bytes is None), default=0)
+    unexplained = max((end.context_bytes for end in phase_ends if end.others_bytes is None), default=0)
     return _sentence(unexplained) if unexplained > UNEXPLAINED_BYTES else ""
 
 
@@ -60,9 +61,9 @@ def _others_in(samples: Iterable[Sample]) -> list[int]:
 
 
 def _lasting(others_bytes: Sequence[int]) -> int:
-    """The highest level that two readings in a row reached.
+    """Return the highest level that two readings in a row reached.
 
-    One does not count: device and process are read one after the other, and memory may be freed in between.
+    A single reading does not count: device and process are read one after the other, and memory may be freed between.
     """
     return max((min(pair) for pair in itertools.pairwise(others_bytes)), default=0)
 

@@ -1,4 +1,4 @@
-"""What a measured trial asks of CUDA through torch, as one protocol that a script can stand in for."""
+"""Protocol of the CUDA calls of a measured trial, which tests implement with scripted values."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -6,59 +6,59 @@ from typing import Any, Protocol
 from profiler.measurement.phase_counters import Counters
 
 OutOfMemoryCallback = Callable[[int, int], None]
-"""Called at the very moment of an out-of-memory error: (bytes asked for, bytes the driver has left)."""
+"""Called at an out-of-memory error with the requested bytes and the driver's free bytes."""
 
 
 class CudaDevice(Counters, Protocol):
     """The one GPU that this process sees."""
 
     def set_allocator_settings(self, settings: str) -> None:
-        """As `PYTORCH_ALLOC_CONF`; before anything is allocated."""
+        """Set what `PYTORCH_ALLOC_CONF` sets; before the first allocation."""
 
     def name(self) -> str:
-        """The maker's name of the card."""
+        """Return the vendor's name of the card."""
 
     def uuid(self) -> str:
-        """As the driver spells it: ``"GPU-..."``."""
+        """Return the UUID in the driver's spelling: ``"GPU-..."``."""
 
     def compute_capability(self) -> tuple[int, int]:
-        """(major, minor)."""
+        """Return (major, minor)."""
 
     def total_bytes(self) -> int:
-        """The card's memory."""
+        """Return the card's memory."""
 
     def free_bytes(self) -> int:
-        """What the driver has left, by `mem_get_info`."""
+        """Return the driver's free memory, by `mem_get_info`."""
 
     def limit_allocator(self, size_bytes: int) -> None:
-        """Let the caching allocator hold no more than that."""
+        """Limit the memory of the caching allocator."""
 
     def can_allocate(self, size_bytes: int) -> bool:
-        """Try it, and give it back at once."""
+        """Allocate `size_bytes` and free them; return whether this succeeded."""
 
     def allocated_bytes(self) -> int:
-        """In tensors now."""
+        """Return the bytes in tensors now."""
 
     def reserved_bytes(self) -> int:
-        """Held by the caching allocator now."""
+        """Return the bytes that the caching allocator holds now."""
 
     def peak_inactive_split_bytes(self) -> int:
-        """The most that lay free between blocks in use, since the last reset."""
+        """Return the most free bytes between blocks in use since the last reset."""
 
     def alloc_retries(self) -> int:
-        """How often the allocator has given its cache back to make room."""
+        """Return how often the allocator has released its cache and retried."""
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Whether `error` says that the GPU's memory ran out."""
+        """Whether `error` means that the GPU's memory is exhausted."""
 
     def has_no_handle(self, error: BaseException) -> bool:
-        """Whether `error` says that a library could not make its handle, which a full card looks like too."""
+        """Whether `error` means that a library could not create its handle, as happens on a full card."""
 
     def when_out_of_memory(self, callback: OutOfMemoryCallback) -> None:
-        """Have `callback` called at each out-of-memory error, where this torch can."""
+        """Call `callback` at each out-of-memory error, if this build of torch supports it."""
 
     def record_history(self, *, most_entries: int) -> None:
-        """Keep the history of allocations, the last `most_entries` of them."""
+        """Record the last `most_entries` allocations and frees."""
 
     def snapshot(self) -> Mapping[str, Any]:
-        """Segments and history in the memory viewer's format."""
+        """Return segments and history in the memory viewer's format."""

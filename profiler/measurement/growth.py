@@ -1,4 +1,4 @@
-"""Whether memory had stopped growing when the trial ended: peaks of optimizer steps, as plain numbers."""
+"""Growth of memory over the optimizer steps of a trial."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from profiler.domain.units import MIB
 
 SAME_BYTES = MIB
-"""Two peaks that differ by less are the same: the allocator's smallest blocks and the rounding of lengths."""
+"""Peaks that differ by less count as equal: the allocator's smallest blocks and the rounding of lengths."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """What the peaks of the steps, in order, say."""
+    """Growth of the peaks of the steps."""
 
     settled_step: int | None
-    """The step (from 1) at which the peak stopped growing; None if the last step was the highest yet, or there was but
+    """The step (from 1) at which the peak stopped growing; None if the last step was the highest, or there was only
     one."""
     slope_bytes_per_step: float | None
-    """Least-squares slope of the peaks from that step on; of all but the first where they never settled (the first has
-    no optimizer states yet). None where fewer than two steps are left."""
+    """Least-squares slope of the peaks from that step on; if they never settled, of all but the first, which has no
+    optimizer states yet. None with fewer than two such steps."""
 
 
 def growth(peaks_bytes: Sequence[int]) -> Growth:
-    """From the peak of each optimizer step, in order."""
+    """Return the growth of the peaks of the optimizer steps, in order."""
     if not peaks_bytes:
         return Growth(settled_step=None, slope_bytes_per_step=None)
     highest = max(peaks_bytes)

@@ -1,4 +1,4 @@
-"""What is asked of NVIDIA's driver, as one narrow protocol, and what becomes of each of its errors."""
+"""Protocol of the calls to NVIDIA's driver, and the handling of its errors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ Reading = TypeVar("Reading")
 
 
 class NvmlTrouble(StrEnum):
-    """Why the driver gave no answer."""
+    """Why a call to the driver failed."""
 
     ABSENT = "absent"
-    """No driver, or none that answers."""
+    """There is no driver, or it does not respond."""
     NOT_SUPPORTED = "not supported"
-    """This card, driver or container does not give that figure, and never will."""
+    """This card, driver or container never reports the value."""
     GPU_LOST = "gpu lost"
     """The GPU fell off the bus, or needs a reset."""
     OTHER = "other"
@@ -22,7 +22,7 @@ class NvmlTrouble(StrEnum):
 
 
 class NvmlError(Exception):
-    """The driver's error, sorted. The text is the driver's own."""
+    """An error of the driver with its kind and the driver's text."""
 
     def __init__(self, trouble: NvmlTrouble, text: str) -> None:
         super().__init__(text)
@@ -30,58 +30,58 @@ class NvmlError(Exception):
 
 
 class GpuLostError(Exception):
-    """The GPU is gone: nothing measured on it counts."""
+    """The GPU was lost: measurements on it are invalid."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuMemory:
-    """Memory of one GPU as the driver counts it: of all processes."""
+    """Memory of one GPU, of all processes, by the driver."""
 
     total_bytes: int
     used_bytes: int
-    """Without what the driver keeps for itself, where the driver can tell the two apart."""
+    """Without the driver's own reserve, if the driver reports it separately."""
     free_bytes: int
-    """What a process can still take."""
+    """Memory that a process can still allocate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuProcess:
-    """One process on a GPU, by the driver's list. In a container its number may be the host's."""
+    """One process on a GPU in the driver's list. In a container its number may be the host's."""
 
     pid: int
     used_bytes: int | None
 
 
 class Nvml(Protocol):
-    """The driver. Every method raises NvmlError; a GPU is named by its UUID, never by its index."""
+    """The driver. Every method may raise NvmlError; GPUs are identified by UUID, never by index."""
 
     def driver_version(self) -> str:
-        """As ``"580.65.06"``."""
+        """Return the version, for example ``"580.65.06"``."""
 
     def memory(self, uuid: str) -> GpuMemory:
-        """What is in use now."""
+        """Return the memory in use now."""
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
-        """Who computes on it."""
+        """Return the processes that compute on it."""
 
     def utilisation_percent(self, uuid: str) -> int:
-        """Share of the last moment (1/6 s to 1 s, by card) in which a kernel ran."""
+        """Return the share of the last 1/6 s to 1 s, depending on the card, in which a kernel ran."""
 
     def power_watts(self, uuid: str) -> float:
-        """What the card draws."""
+        """Return the power draw of the card."""
 
     def sm_clock_mhz(self, uuid: str) -> int:
-        """Clock of its processors."""
+        """Return the clock of its multiprocessors."""
 
     def uncorrected_errors(self, uuid: str) -> int:
-        """Memory errors that could not be corrected, since the driver was loaded."""
+        """Return the number of uncorrected memory errors since the driver was loaded."""
 
     def xid_errors(self, uuid: str) -> tuple[int, ...]:
-        """Numbers of the driver's critical errors (Xid) since the last call; the first call begins to listen."""
+        """Return the numbers of critical errors (Xid) since the last call; the first call starts listening."""
 
 
 XIDS_OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
-"""Xid errors that a program makes and not the GPU: an illegal address, a hung kernel, and what follows from them.
+"""Xid errors caused by a program and not by the GPU: an illegal address, a hung kernel, and their consequences.
 
 Source: NVIDIA's k8s-device-plugin, which keeps a GPU in service after these."""
 
@@ -89,10 +89,10 @@ _FOR_EVER = (NvmlTrouble.ABSENT, NvmlTrouble.NOT_SUPPORTED)
 
 
 class GpuProbe:
-    """One GPU's figures, each None where the driver does not give it. A figure it will never give is asked for once."""
+    """Values of one GPU, each None if the driver does not report it. An unsupported value is read only once."""
 
     def __init__(self, nvml: Nvml, uuid: str, *, own_processes: Callable[[], frozenset[int]]) -> None:
-        """`own_processes`: the numbers of the processes whose memory is ours."""
+        """`own_processes` returns the numbers of the trial's processes."""
         self._nvml = nvml
         self._uuid = uuid
         self._own_processes = own_processes
@@ -105,32 +105,32 @@ class GpuProbe:
 
     @property
     def missing(self) -> Mapping[str, str]:
-        """By figure: why the driver did not give it when it was last asked. Without those that it gave."""
+        """The reason per value that the driver did not report at the last call."""
         reasons = dict(self._reasons)
         if self._listed is not None and not self._seen_own:
             reasons["process memory"] = "the driver's list of processes does not have this one, as in a container"
         return reasons
 
     def used_bytes(self) -> int | None:
-        """Memory of all processes on the GPU."""
+        """Return the memory of all processes on the GPU."""
         memory = self._read("device memory", self._nvml.memory)
         return None if memory is None else memory.used_bytes
 
     def free_bytes(self) -> int | None:
-        """Memory that a process can still take."""
+        """Return the memory that a process can still allocate."""
         memory = self._read("device memory", self._nvml.memory)
         return None if memory is None else memory.free_bytes
 
     def before_the_trial(self) -> int | None:
-        """Memory in use before our process touches the GPU; who is listed now is none of ours."""
+        """Return the memory in use before the trial uses the GPU; processes listed now are not the trial's."""
         self._there_before = frozenset(p.pid for p in self._read("process memory", self._nvml.processes) or ())
         return self.used_bytes()
 
     def process_bytes(self) -> int | None:
-        """Memory of our own processes; None where the driver does not say which they are.
+        """Return the memory of the trial's processes; None if the driver does not say which they are.
 
-        In a container the driver lists the numbers that processes have on the host. Then the one process that was not
-        there before the trial is ours, if it is the only one when we first look.
+        In a container the driver lists the numbers that processes have on the host. Then the trial's process is the one
+        that did not exist before the trial, if it is the only new one at the first call.
         """
         self._listed = self._read("process memory", self._nvml.processes)
         if self._listed is None:
@@ -152,36 +152,36 @@ class GpuProbe:
         return frozenset() if self._newcomer is None else frozenset({self._newcomer})
 
     def others(self) -> tuple[GpuProcess, ...]:
-        """The processes on the GPU that are not ours, as far as the driver says."""
+        """Return the processes on the GPU that are not the trial's, as far as the driver lists them."""
         own = self._own_processes()
         return tuple(p for p in self._read("process memory", self._nvml.processes) or () if p.pid not in own)
 
     def utilisation_percent(self) -> int | None:
-        """Share of the last moment in which a kernel ran."""
+        """Return the share of time in which a kernel ran."""
         return self._read("utilisation", self._nvml.utilisation_percent)
 
     def power_watts(self) -> float | None:
-        """What the card draws."""
+        """Return the power draw of the card."""
         return self._read("power", self._nvml.power_watts)
 
     def sm_clock_mhz(self) -> int | None:
-        """Clock of its processors."""
+        """Return the clock of its multiprocessors."""
         return self._read("clock", self._nvml.sm_clock_mhz)
 
     def uncorrected_errors(self) -> int | None:
-        """Memory errors that could not be corrected, since the driver was loaded."""
+        """Return the number of uncorrected memory errors since the driver was loaded."""
         return self._read("memory errors", self._nvml.uncorrected_errors)
 
     def faults(self) -> tuple[int, ...]:
-        """Xid errors of the GPU itself since the last call; empty where the driver does not tell."""
+        """Return the Xid errors of the GPU itself since the last call; empty if the driver does not report them."""
         found = self._read("Xid errors", self._nvml.xid_errors) or ()
         return tuple(number for number in found if number not in XIDS_OF_PROGRAMS)
 
     def _read(self, figure: str, ask: Callable[[str], Reading]) -> Reading | None:
-        """The figure; None where the driver does not give it.
+        """Return the value; None if the driver does not report it.
 
         Raises:
-            GpuLostError: The driver says that the GPU is lost.
+            GpuLostError: The driver reports that the GPU is lost.
         """
         if figure in self._given_up:
             return None

@@ -35,9 +35,9 @@ class _Stretch:
 
 
 class PhaseCounters:
-    """An observer of phases that keeps the highest counters of each, by optimizer step.
+    """An observer of phases that keeps the peaks of each phase in each optimizer step.
 
-    Steps count from 1; what is before the first rollout is step 0. A step ends with its optimizer phase.
+    Steps count from 1; loading is step 0. A step ends with its optimizer phase.
     """
 
     def __init__(
@@ -45,43 +45,43 @@ class PhaseCounters:
         counters: Counters,
         *,
         clock: Callable[[], float],
-        at_border: Callable[[int], int | None] = lambda _: None,
+        at_phase_end: Callable[[int], int | None] = lambda _: None,
     ) -> None:
         """Start outside of all phases.
 
         Args:
-            counters: What is read and reset.
+            counters: The counters to read and reset.
             clock: Monotonic, in seconds.
-            at_border: Called where a phase ends, with its peak of reserved memory; returns the bytes of the CUDA
-                context then, or None.
+            at_phase_end: Called at the end of a phase with its peak of reserved memory; returns the bytes of the CUDA
+                context, or None.
         """
         self._counters = counters
         self._clock = clock
-        self._at_border = at_border
+        self._at_phase_end = at_phase_end
         self._stretches: dict[tuple[int, Phase], _Stretch] = {}
         self._begun: dict[Phase, int] = {}
         self._phase: Phase | None = None
         self._step = 0
         self._since_s = 0.0
         self.first_phase_at_s = clock()
-        """When the first phase began, on the clock; until then, when this was made."""
+        """Time of the first phase on the clock; before it, the time of construction."""
 
     @property
     def phase(self) -> Phase | None:
-        """The phase the trial is in; None before the first."""
+        """The current phase; None before the first."""
         return self._phase
 
     @property
     def step(self) -> int:
-        """The optimizer step it is in; 0 while loading."""
+        """The current optimizer step; 0 while loading."""
         return self._step
 
     def where(self) -> tuple[Phase | None, int]:
-        """Phase and step; for the sampler, from its own thread."""
+        """Return phase and step; called by the sampler's thread."""
         return self._phase, self._step
 
     def enter(self, phase: Phase) -> None:
-        """`phase` begins: the counters so far belong to the phase before it."""
+        """Begin `phase`: the counters so far belong to the previous phase."""
         self.read()
         self._counters.reset()
         if phase is not Phase.LOAD and (self._step == 0 or self._phase is Phase.OPTIMIZER):
@@ -93,7 +93,7 @@ class PhaseCounters:
         self._phase = phase
 
     def read(self) -> None:
-        """Take the counters into the current phase."""
+        """Add the counters to the current phase."""
         if self._phase is None:
             return
         self._counters.synchronize()
@@ -104,14 +104,14 @@ class PhaseCounters:
         now_s = self._clock()
         stretch.time_s += now_s - self._since_s
         self._since_s = now_s
-        stretch.context_bytes = _larger(stretch.context_bytes, self._at_border(reserved))
+        stretch.context_bytes = _larger(stretch.context_bytes, self._at_phase_end(reserved))
 
     def times_finished(self, phase: Phase) -> int:
-        """How often the phase was entered and left again."""
+        """Return how often the phase has begun and ended."""
         return self._begun.get(phase, 0) - (self._phase is phase)
 
     def step_peaks(self) -> tuple[StepPeak, ...]:
-        """The peaks of every phase of every step so far, in the order they first began."""
+        """Return the peaks of every phase of every step so far, in the order of their beginning."""
         return tuple(
             StepPeak(
                 step=step,
@@ -130,7 +130,7 @@ def _larger(one: int | None, other: int | None) -> int | None:
 
 
 def by_phase(steps: tuple[StepPeak, ...]) -> tuple[PhasePeak, ...]:
-    """The highest of every phase over its steps, and its time in all of them, in the order they first began."""
+    """Return each phase's highest peak and total time over all steps, in the order of their beginning."""
     return tuple(
         PhasePeak(
             phase=phase,
@@ -144,6 +144,6 @@ def by_phase(steps: tuple[StepPeak, ...]) -> tuple[PhasePeak, ...]:
 
 
 def peak_of_steps(steps: tuple[StepPeak, ...]) -> tuple[int, ...]:
-    """Highest allocated memory of each optimizer step, in order; loading is none of them."""
+    """Return the highest allocated memory of each optimizer step, in order, without loading."""
     numbers = sorted({one.step for one in steps} - {0})
     return tuple(max(one.peak_allocated_bytes for one in steps if one.step == number) for number in numbers)

@@ -1,4 +1,4 @@
-"""NVIDIA's driver through `pynvml` (the package nvidia-ml-py): the only file that calls it for measurements."""
+"""NVIDIA's driver by `pynvml` (package nvidia-ml-py). No other file calls it for measurements."""
 
 import importlib
 from collections.abc import Callable
@@ -12,7 +12,7 @@ Reading = TypeVar("Reading")
 _MILLIWATTS = 1000
 
 _MOST_EVENTS = 100
-"""Taken in one call: a GPU that breaks can report without end."""
+"""Limit per call: a broken GPU can report events endlessly."""
 
 _TROUBLES = {
     "NVML_ERROR_UNINITIALIZED": NvmlTrouble.ABSENT,
@@ -28,7 +28,7 @@ _TROUBLES = {
 
 
 class PynvmlDriver:
-    """The driver of this machine. Connects at the first call; where there is no driver every call says so."""
+    """The driver of this machine. Connects at the first call; without a driver every call raises NvmlError."""
 
     def __init__(self, pynvml: ModuleType | None = None) -> None:
         self._pynvml = pynvml or importlib.import_module("pynvml")
@@ -38,40 +38,40 @@ class PynvmlDriver:
         self._troubles = {getattr(self._pynvml, name): trouble for name, trouble in _TROUBLES.items()}
 
     def driver_version(self) -> str:
-        """As ``"580.65.06"``."""
+        """Return the version, for example ``"580.65.06"``."""
         text = self._ask(lambda: self._pynvml.nvmlSystemGetDriverVersion())
         return text.decode() if isinstance(text, bytes) else str(text)
 
     def memory(self, uuid: str) -> GpuMemory:
-        """The second version of the call leaves out what the driver keeps for itself; the first is for old drivers."""
+        """Read the memory. The second version of the call excludes the driver's reserve; old drivers have the first."""
         memory = self._ask(lambda: self._memory(self._handle(uuid)))
         return GpuMemory(total_bytes=int(memory.total), used_bytes=int(memory.used), free_bytes=int(memory.free))
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
-        """Processes with a CUDA context."""
+        """Return the processes with a CUDA context."""
         listed = self._ask(lambda: self._pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle(uuid)))
         return tuple(GpuProcess(pid=int(one.pid), used_bytes=_size(one.usedGpuMemory)) for one in listed)
 
     def utilisation_percent(self, uuid: str) -> int:
-        """Share of the last moment in which a kernel ran."""
+        """Return the share of time in which a kernel ran."""
         return int(self._ask(lambda: self._pynvml.nvmlDeviceGetUtilizationRates(self._handle(uuid))).gpu)
 
     def power_watts(self, uuid: str) -> float:
-        """NVML gives milliwatts."""
+        """Return the power draw, which NVML reports in milliwatts."""
         return float(self._ask(lambda: self._pynvml.nvmlDeviceGetPowerUsage(self._handle(uuid)))) / _MILLIWATTS
 
     def sm_clock_mhz(self, uuid: str) -> int:
-        """Clock of its processors."""
+        """Return the clock of its multiprocessors."""
         kind = self._pynvml.NVML_CLOCK_SM
         return int(self._ask(lambda: self._pynvml.nvmlDeviceGetClockInfo(self._handle(uuid), kind)))
 
     def uncorrected_errors(self, uuid: str) -> int:
-        """The volatile counter of uncorrected ECC errors."""
+        """Return the volatile counter of uncorrected ECC errors."""
         kinds = (self._pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self._pynvml.NVML_VOLATILE_ECC)
         return int(self._ask(lambda: self._pynvml.nvmlDeviceGetTotalEccErrors(self._handle(uuid), *kinds)))
 
     def xid_errors(self, uuid: str) -> tuple[int, ...]:
-        """Out of an event set of the driver, without waiting."""
+        """Read an event set of the driver, without waiting."""
         return tuple(self._ask(lambda: self._drained(uuid)))
 
     def _drained(self, uuid: str) -> list[int]:
@@ -105,7 +105,7 @@ class PynvmlDriver:
             self._handles[uuid] = self._pynvml.nvmlDeviceGetHandleByUUID(uuid)
         return self._handles[uuid]
 
-    def _ask(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401  # whatever NVML gives
+    def _ask(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401  # any value of NVML
         try:
             if not self._connected:
                 self._pynvml.nvmlInit()

@@ -1,7 +1,7 @@
-"""A thread that reads the driver's figures at a fixed period, tagged with phase and optimizer step.
+"""A thread that samples the driver at a fixed period; each sample has its phase and optimizer step.
 
-It asks the driver only: it allocates no GPU memory, calls nothing of torch and never empties a cache. What lasts
-shorter than its period it can miss; the exact peaks are the counters' (`phase_counters.py`).
+The thread calls only the driver: it allocates no GPU memory and calls nothing of torch. It can miss peaks that are
+shorter than its period; the counters have the exact ones (`phase_counters.py`).
 """
 
 import threading
@@ -13,11 +13,11 @@ from profiler.measurement.nvml import GpuLostError, GpuProbe
 
 PERIOD_S = 0.01
 SLOW_EVERY = 10
-"""Every how many samples the figures are read that the driver itself renews rarely or takes long over: process memory,
-utilisation, power and clock."""
+"""Every tenth sample includes the values that the driver updates rarely or reads slowly: process memory, utilisation,
+power and clock."""
 
 Whereabouts = Callable[[], tuple[Phase | None, int]]
-"""Gives the phase and the optimizer step (from 1; 0 before the first) that the trial is in."""
+"""Returns the phase and the optimizer step (from 1; 0 before the first) of the trial."""
 
 
 class Sampler:
@@ -32,7 +32,7 @@ class Sampler:
         period_s: float = PERIOD_S,
         slow_every: int = SLOW_EVERY,
     ) -> None:
-        """`clock` is monotonic, in seconds; the samples' times count from now."""
+        """`clock` is monotonic, in seconds; times of samples are relative to now."""
         self.period_s = period_s
         self._probe = probe
         self._clock = clock
@@ -46,26 +46,26 @@ class Sampler:
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """What was read so far, in order."""
+        """The samples so far, in order."""
         return tuple(self._samples)
 
     @property
     def gpu_lost(self) -> str:
-        """The driver's words when the GPU was lost; empty while it is there. No sample is taken afterwards."""
+        """The driver's message if the GPU was lost, else empty. No sample is taken afterwards."""
         return self._lost
 
     def start(self) -> None:
-        """Begin; the first sample is taken at once."""
+        """Start sampling, with the first sample at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more samples; waits for the one being taken."""
+        """Stop sampling; wait for a sample that is being taken."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def take(self) -> bool:
-        """Take one sample now; False once the GPU is lost."""
+        """Take one sample now; return False once the GPU is lost."""
         if self._lost:
             return False
         slow = len(self._samples) % self._slow_every == 0
@@ -94,7 +94,7 @@ class Sampler:
             due_s += self.period_s
             late_s = self._clock() - due_s
             if late_s > 0:
-                # Missed turns are left out, not made up for in a burst.
+                # Missed samples are skipped, not caught up in a burst.
                 due_s += late_s // self.period_s * self.period_s
             if self._stop.wait(max(0.0, due_s - self._clock())):
                 return

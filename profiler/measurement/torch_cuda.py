@@ -1,4 +1,4 @@
-"""torch's CUDA, as `CudaDevice` asks for it. Importing this touches no GPU; the first call may."""
+"""Implementation of `CudaDevice` by torch. Importing this module initialises no GPU; the first call may."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -9,14 +9,14 @@ from profiler.measurement.cuda import OutOfMemoryCallback
 
 _DEVICE = 0
 _NO_MEMORY_LEFT = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "cudaErrorMemoryAllocation")
-"""What libraries that ask the driver themselves (cuBLAS, bitsandbytes) say."""
+"""Messages of libraries that allocate by the driver (cuBLAS, bitsandbytes)."""
 _NO_HANDLE = (
     "CUBLAS_STATUS_NOT_INITIALIZED",
     "CUDNN_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_NOT_INITIALIZED",
     "CUDNN_STATUS_INTERNAL_ERROR",
 )
-"""What libraries say that could not make their handle: on a full card, and for other reasons."""
+"""Messages of libraries that could not create their handle: on a full card, and for other reasons."""
 
 
 class TorchCuda:
@@ -31,7 +31,7 @@ class TorchCuda:
         return str(torch.cuda.get_device_properties(_DEVICE).name)
 
     def uuid(self) -> str:
-        """Torch leaves out the driver's prefix."""
+        """`get_device_properties(0).uuid`, with the driver's prefix, which torch omits."""
         found = str(torch.cuda.get_device_properties(_DEVICE).uuid)
         return found if found.startswith(("GPU-", "MIG-")) else f"GPU-{found}"
 
@@ -52,12 +52,12 @@ class TorchCuda:
         torch.cuda.set_per_process_memory_fraction(size_bytes / self.total_bytes(), _DEVICE)
 
     def can_allocate(self, size_bytes: int) -> bool:
-        """As one tensor of bytes."""
+        """Allocate one tensor of bytes."""
         try:
             torch.empty(size_bytes, dtype=torch.uint8, device=torch.device("cuda", _DEVICE))
         except torch.OutOfMemoryError:
             return False
-        torch.cuda.empty_cache()  # before the trial: nothing of it is in the cache yet
+        torch.cuda.empty_cache()  # the trial has not begun, so the cache holds nothing of it
         return True
 
     def synchronize(self) -> None:
@@ -93,17 +93,17 @@ class TorchCuda:
         return int(torch.cuda.memory_stats(_DEVICE).get("num_alloc_retries", 0))
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Torch's own error, or a library's words for the same."""
+        """Torch's own error, or one of the libraries' messages."""
         if isinstance(error, torch.OutOfMemoryError):
             return True
-        return _says(error, _NO_MEMORY_LEFT)
+        return _has_text(error, _NO_MEMORY_LEFT)
 
     def has_no_handle(self, error: BaseException) -> bool:
-        """A library's words for it."""
-        return _says(error, _NO_HANDLE)
+        """One of the libraries' messages."""
+        return _has_text(error, _NO_HANDLE)
 
     def when_out_of_memory(self, callback: OutOfMemoryCallback) -> None:
-        """Torch's observer of such errors, called before the error is raised; builds without CUDA have none."""
+        """`torch._C._cuda_attach_out_of_memory_observer`, which builds without CUDA lack."""
         attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
         if attach is not None:
             attach(lambda _device, requested, _total, free: callback(int(requested), int(free)))
@@ -117,5 +117,5 @@ class TorchCuda:
         return cast("Mapping[str, Any]", torch.cuda.memory._snapshot(_DEVICE))
 
 
-def _says(error: BaseException, words: tuple[str, ...]) -> bool:
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+def _has_text(error: BaseException, texts: tuple[str, ...]) -> bool:
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in texts)

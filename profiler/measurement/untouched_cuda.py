@@ -1,9 +1,9 @@
-"""Imports that ask a GPU for its compute capability, answered without touching CUDA.
+"""Import modules that read the compute capability of a GPU without initialising CUDA.
 
 A process that has used CUDA cannot fork workers that use it: each of them ends with "Cannot re-initialize CUDA in
-forked subprocess". bitsandbytes asks `torch.cuda.get_device_capability` at import (`cuda_specs.py`), which initialises
-CUDA. Raising or returning None there is no way out: bitsandbytes would load its CPU library without a word. So the
-parent process asks the driver through NVML and hands the answer on in an environment variable (`visible.py`).
+forked subprocess". bitsandbytes calls `torch.cuda.get_device_capability` at import (`cuda_specs.py`), which initialises
+CUDA. If that call raised or returned None, bitsandbytes would load its CPU library without a message. Therefore the
+parent process reads the capability through NVML and passes it on in an environment variable (`visible.py`).
 """
 
 import os
@@ -16,19 +16,20 @@ from typing import Any
 import torch
 
 from profiler.measurement.visible import CAPABILITIES
+from profiler.seams.patching import Patch, patched
 
 _first_users: list[str] = []
 
 
 @contextmanager
 def untouched_cuda(environment: Mapping[str, str] | None = None) -> Iterator[None]:
-    """While active, `torch.cuda.get_device_capability` answers from the variable, and who initialises CUDA is noted."""
+    """While active, `torch.cuda.get_device_capability` reads the variable; callers that initialise CUDA are noted."""
     stated = (os.environ if environment is None else environment).get(CAPABILITIES, "")
     capabilities: list[tuple[int, ...]] = [
         tuple(int(part) for part in found.split(".")) for found in stated.split(",") if found
     ]
     cuda: Any = torch.cuda
-    asked, initialise = cuda.get_device_capability, cuda._lazy_init
+    initialise = cuda._lazy_init
 
     def answer(device: torch.device | int | str | None = None) -> tuple[int, ...]:
         index: int = cuda._utils._get_device_index(0 if device is None else device, optional=True)
@@ -36,16 +37,14 @@ def untouched_cuda(environment: Mapping[str, str] | None = None) -> Iterator[Non
 
     def note_and_initialise() -> None:
         if not cuda.is_initialized():
-            _first_users.append(_caller(passed_over=(__file__, str(cuda.__file__))))
+            _first_users.append(_caller(skipped=(__file__, str(cuda.__file__))))
         initialise()
 
-    cuda._lazy_init = note_and_initialise
+    patches: list[Patch] = [(cuda, "_lazy_init", note_and_initialise)]
     if capabilities:
-        cuda.get_device_capability = answer
-    try:
+        patches.append((cuda, "get_device_capability", answer))
+    with patched(patches):
         yield
-    finally:
-        cuda.get_device_capability, cuda._lazy_init = asked, initialise
 
 
 def fork_problem() -> str:
@@ -60,7 +59,7 @@ def fork_problem() -> str:
     )
 
 
-def _caller(*, passed_over: tuple[str, ...]) -> str:
-    """The innermost file and line of the stack, without these files."""
-    last = [frame for frame in traceback.extract_stack() if frame.filename not in passed_over][-1]
+def _caller(*, skipped: tuple[str, ...]) -> str:
+    """Return the innermost file and line of the stack, without these files."""
+    last = [frame for frame in traceback.extract_stack() if frame.filename not in skipped][-1]
     return f"{'/'.join(Path(last.filename).parts[-2:])}:{last.lineno}"

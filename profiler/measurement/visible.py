@@ -1,4 +1,4 @@
-"""Which NVIDIA GPUs a CUDA program started here would see, asked of the driver, without torch."""
+"""The NVIDIA GPUs that a CUDA program started here would see, read from the driver without torch."""
 
 import importlib
 import os
@@ -17,28 +17,28 @@ class VisibleGpu:
     uuid: str
     name: str
     memory_bytes: int
-    """The driver's total; torch reports a little less."""
+    """The driver's total; torch reports slightly less."""
     compute_capability: tuple[int, int] | None = None
-    """(major, minor); None where the driver does not say."""
+    """(major, minor); None if the driver does not report it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VisibleGpus:
-    """What is visible, and why not more."""
+    """The visible GPUs, and the reason if there is none."""
 
     gpus: tuple[VisibleGpu, ...]
     """In the order of CUDA_VISIBLE_DEVICES."""
     note: str
-    """Why there is none, for a sentence; empty where there is one."""
+    """Why there is none, as part of a sentence; empty if there is one."""
     driver_version: str = ""
-    """Empty where there is none, or it does not say."""
+    """Empty without a driver, or if it does not report it."""
 
 
 def visible_gpus(*, environment: Mapping[str, str] | None = None, nvml: ModuleType | None = None) -> VisibleGpus:
-    """The GPUs that are visible to a CUDA program.
+    """Return the GPUs that are visible to a CUDA program.
 
     Args:
-        environment: Where CUDA_VISIBLE_DEVICES is looked up; the process's own where not given.
+        environment: Where CUDA_VISIBLE_DEVICES is looked up; by default the process's own.
         nvml: The module `pynvml` or a fake of it.
     """
     if nvml is None:
@@ -63,7 +63,7 @@ def visible_gpus(*, environment: Mapping[str, str] | None = None, nvml: ModuleTy
 
 
 def capability_environment(gpus: Iterable[VisibleGpu]) -> Mapping[str, str]:
-    """Return `CAPABILITIES` for a process that must not ask CUDA; empty if the driver does not name every one."""
+    """Return `CAPABILITIES` for a process that must not use CUDA; empty if any capability is unknown."""
     known = [gpu.compute_capability for gpu in gpus]
     if not known or None in known:
         return {}
@@ -89,12 +89,12 @@ def _compute_capability(nvml: ModuleType, device: object) -> tuple[int, int] | N
 
 
 def _text(value: str | bytes) -> str:
-    # Older bindings give bytes.
+    # Older bindings return bytes.
     return value.decode() if isinstance(value, bytes) else value
 
 
 def _selected(present: Sequence[VisibleGpu], wanted: str) -> list[VisibleGpu]:
-    """As CUDA reads the variable: indices or starts of UUIDs, up to the first that names no GPU."""
+    """Read the variable as CUDA does: indices or prefixes of UUIDs, up to the first that matches no GPU."""
     chosen: list[VisibleGpu] = []
     for word in (part.strip() for part in wanted.split(",")):
         if word.isdigit():

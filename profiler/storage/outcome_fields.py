@@ -67,7 +67,7 @@ OUTCOME_FIELDS: Mapping[str, tuple[str, str]] = {
     "settled_step": ("measured", "settled_step"),
     "growth_bytes_per_step": ("measured", "growth_bytes_per_step"),
     "step_peaks": ("measured", "step_peaks"),
-    "not_measured": ("measured", "unavailable"),
+    "not_measured": ("verdict", "unavailable"),
     "gpu_s": ("work", "gpu_s"),
     "implied_by": ("verdict", "implied_by"),
     "message": ("verdict", "message"),
@@ -107,9 +107,8 @@ def flat_values(outcome: Outcome) -> dict[str, object]:
 
 def not_measured(outcome: Outcome) -> str:
     """Return the figures that are missing from a measurement, each with its reason; empty if none is."""
-    unavailable = outcome.measured.unavailable if outcome.measured else ""
     problem = outcome.breakdown.problem and _NO_BREAKDOWN + outcome.breakdown.problem
-    return _SEPARATOR.join(filter(None, (unavailable, problem)))
+    return _SEPARATOR.join(filter(None, (outcome.verdict.unavailable, problem)))
 
 
 def outcome_from_flat(stored: Mapping[str, JSON], *, defaults: bool) -> Outcome:
@@ -140,9 +139,9 @@ def outcome_from_flat(stored: Mapping[str, JSON], *, defaults: bool) -> Outcome:
 
 def _separate_problem(parts: dict[str, dict[str, JSON]]) -> None:
     """Move the reason for a missing breakdown from `not_measured` to its own part."""
-    reasons = parts["measured"].get("unavailable")
+    reasons = parts["verdict"].get("unavailable")
     if not isinstance(reasons, str):
         return
     unavailable, _, problem = (_SEPARATOR + reasons).partition(_SEPARATOR + _NO_BREAKDOWN)
-    parts["measured"]["unavailable"] = unavailable.removeprefix(_SEPARATOR)
+    parts["verdict"]["unavailable"] = unavailable.removeprefix(_SEPARATOR)
     parts["breakdown"]["problem"] = problem

@@ -15,6 +15,7 @@ from profiler.allocator.largest import largest_groups
 from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import Breakdown, CategoryShare, Outcome, TensorGroup
 from profiler.domain.trial import TrialSpec
+from profiler.seams.checking import check_seams
 from profiler.simulation.tracing.tracing_mode import TracingMode
 from profiler.training.run import run_training
 
@@ -92,6 +93,7 @@ def breakdown_of(
     gc.collect()
     torch.cuda.empty_cache()
     try:
+        check_seams(spec.backend, breakdown=True)
         return with_attribution(outcome, attribute(spec, model_config, torch.device("cuda", 0), beat=beat))
     except Exception as error:
         first_line = (str(error).splitlines() or [""])[0]

@@ -25,7 +25,7 @@ from profiler.domain.outcome import (
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import MIB
 from profiler.measurement.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity
-from profiler.measurement.contention import BorderReading, contention
+from profiler.measurement.contention import PhaseEnd, contention
 from profiler.measurement.cuda import CudaDevice
 from profiler.measurement.growth import growth
 from profiler.measurement.nvml import GpuLostError, GpuProbe, Nvml, NvmlError
@@ -117,7 +117,7 @@ class _MemoryInUse:
 class _PhaseChanges:
     """Readings of `mem_get_info` and of the driver where phases ended."""
 
-    readings: list[BorderReading] = field(default_factory=list)
+    readings: list[PhaseEnd] = field(default_factory=list)
     peak_device_bytes: int = 0
     peak_inactive_split_bytes: int = 0
 
@@ -147,7 +147,7 @@ class _MeasuredTrial:
         self._cuda.when_out_of_memory(self._out_of_memory)
         if self._task.snapshot:
             self._cuda.record_history(most_entries=self._task.history_entries)
-        self._counters = PhaseCounters(self._cuda, clock=self._tools.clock, at_border=self._at_phase_change)
+        self._counters = PhaseCounters(self._cuda, clock=self._tools.clock, at_phase_end=self._at_phase_change)
         probe = self._probe = self._probe or self._probe_of(self.uuid)
         sampler = Sampler(
             probe, clock=self._tools.clock, where=self._counters.where, period_s=self._tools.sample_period_s or PERIOD_S
@@ -187,7 +187,7 @@ class _MeasuredTrial:
             return None
         used = self._cuda.total_bytes() - self._cuda.free_bytes()
         context = max(0, used - self._cuda.reserved_bytes() - self._before_bytes)
-        self._changes.readings.append(BorderReading(context_bytes=context, others_bytes=self._others_bytes()))
+        self._changes.readings.append(PhaseEnd(context_bytes=context, others_bytes=self._others_bytes()))
         self._changes.peak_device_bytes = max(self._changes.peak_device_bytes, peak_reserved_bytes + context)
         return context
 
@@ -274,13 +274,14 @@ class _MeasuredTrial:
         )
         return replace(
             outcome,
+            verdict=replace(outcome.verdict, unavailable=self._unavailable(probe)),
             card=CardFacts(
                 name=self._card.title,
                 memory_bytes=self._card.memory_bytes,
                 context_bytes=max(contexts, default=None),
             ),
             peaks=peaks,
-            measured=self._details(steps, phases, device, sampler, probe),
+            measured=self._details(steps, phases, device, sampler),
         )
 
     def _details(
@@ -289,7 +290,6 @@ class _MeasuredTrial:
         phases: tuple[PhasePeak, ...],
         peak_device_bytes: int | None,
         sampler: Sampler,
-        probe: GpuProbe,
     ) -> MeasuredDetails:
         grown, seen = growth(peak_of_steps(steps)), sampled_max_device_bytes(sampler.samples)
         return MeasuredDetails(
@@ -307,7 +307,6 @@ class _MeasuredTrial:
             settled_step=grown.settled_step,
             growth_bytes_per_step=grown.slope_bytes_per_step,
             step_peaks=steps,
-            unavailable=self._unavailable(probe),
         )
 
     def _judged(self, outcome: Outcome, sampler: Sampler) -> Outcome:

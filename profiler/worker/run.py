@@ -8,11 +8,12 @@ from pathlib import Path
 
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.outcome import Outcome, Status, TrialRecord
+from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict
 from profiler.domain.trial import Backend, PlannedTrial
 from profiler.domain.units import KIB
 from profiler.execution import EndOfSweepError, WorkerJob, beat
 from profiler.measurement.untouched_cuda import fork_problem
+from profiler.seams.checking import check_seams, note_on_versions
 from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.model_config import load_model_config
 from profiler.storage.records import RecordStore
@@ -21,6 +22,13 @@ from profiler.storage.records import RecordStore
 def run_job(job: WorkerJob) -> None:
     """Run one trial and store its record. If it raises, there is no answer, and the parent writes the record."""
     spec = job.trial.spec
+    try:
+        check_seams(spec.backend)
+    except UnsupportedTrialError as error:
+        refused = Outcome(verdict=Verdict(status=Status.UNSUPPORTED, message=str(error)))
+        for trial in (job.trial, *job.siblings):
+            _store(job, trial, refused, time.monotonic())
+        return
     model_config = _model_config(spec.model)
     if spec.backend is Backend.SIMULATED:
         _run_simulated(job, model_config)
@@ -92,6 +100,8 @@ def _model_config(model: str) -> Mapping[str, object]:
 
 def _store(job: WorkerJob, trial: PlannedTrial, outcome: Outcome, started: float) -> None:
     """Write a trial's record. `started` is its start on the monotonic clock."""
+    unavailable = "; ".join(filter(None, (outcome.verdict.unavailable, note_on_versions())))
+    verdict = replace(outcome.verdict, unavailable=unavailable)
     work = replace(outcome.work, wall_s=time.monotonic() - started, host_peak_rss_bytes=_host_peak_rss_bytes())
     RecordStore(Path(job.store_folder)).write(
         TrialRecord(
@@ -100,7 +110,7 @@ def _store(job: WorkerJob, trial: PlannedTrial, outcome: Outcome, started: float
             label=trial.label,
             spec=trial.spec,
             versions=job.versions,
-            outcome=replace(outcome, work=work),
+            outcome=replace(outcome, verdict=verdict, work=work),
         )
     )
 

@@ -1,4 +1,4 @@
-"""A driver and a CUDA device that do what a script says: for everything that is measured, without a GPU."""
+"""A scripted driver and a scripted CUDA device, for tests of measurements without a GPU."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ CONTEXT_BYTES = 500 * MIB
 
 
 class Clock:
-    """Goes on by a fixed step each time it is asked."""
+    """Advances by a fixed step at each call."""
 
     def __init__(self, step_s: float = 1.0) -> None:
         self.now_s = 0.0
@@ -27,18 +27,18 @@ class Clock:
 
 @dataclass
 class ScriptedNvml:
-    """One figure each, the same for every GPU, unless it is in `broken`."""
+    """One value per method, the same for every GPU, unless the method is in `broken`."""
 
     used_bytes: int | Callable[[], int] = 0
     listed: tuple[GpuProcess, ...] | Callable[[], tuple[GpuProcess, ...]] = ()
     errors: int = 0
     xids: tuple[int, ...] = ()
-    """Given once, then forgotten, as the driver does."""
+    """Returned once, as by the driver."""
     broken: dict[str, NvmlTrouble] = field(default_factory=dict)
-    """By method; it raises with this trouble."""
+    """Error that a method raises, by its name."""
     asked: list[str] = field(default_factory=list)
     loss_noticed: threading.Event = field(default_factory=threading.Event)
-    """Set when somebody was told that the GPU is lost."""
+    """Set when a call reported that the GPU is lost."""
 
     def _answer(self, method: str, value: Any) -> Any:
         self.asked.append(method)
@@ -49,7 +49,7 @@ class ScriptedNvml:
         return value() if callable(value) else value
 
     def lose(self) -> None:
-        """From now on every call says that the GPU is lost."""
+        """Make every further call report that the GPU is lost."""
         for method in ("memory", "processes", "utilisation_percent", "power_watts", "sm_clock_mhz"):
             self.broken[method] = NvmlTrouble.GPU_LOST
         self.broken["uncorrected_errors"] = self.broken["xid_errors"] = NvmlTrouble.GPU_LOST
@@ -82,12 +82,12 @@ class ScriptedNvml:
 
 
 class CudaMemoryError(RuntimeError):
-    """Stands for torch.OutOfMemoryError."""
+    """Replaces torch.OutOfMemoryError."""
 
 
 @dataclass
 class ScriptedCuda:
-    """A caching allocator that never gives anything back, on a card with a CUDA context and room for others.
+    """A caching allocator that never releases memory, on a card with a CUDA context and other programs.
 
     The script moves memory with `allocate` and `free`, as training would.
     """

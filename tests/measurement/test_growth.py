@@ -1,4 +1,4 @@
-"""Whether memory had stopped growing."""
+"""Growth of memory over the steps."""
 
 import pytest
 from hypothesis import given
@@ -29,7 +29,7 @@ def test_by_hand(peaks_gib, settled_step, slope_gib):
         assert found.slope_bytes_per_step == pytest.approx(slope_gib * GIB)
 
 
-def test_blocks_of_the_allocator_are_no_growth():
+def test_differences_of_small_blocks_are_not_growth():
     assert growth([10 * GIB, 14 * GIB, 14 * GIB + MIB // 2, 14 * GIB + MIB]).settled_step == 2
 
 

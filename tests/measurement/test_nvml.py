@@ -1,4 +1,4 @@
-"""What becomes of the driver's errors: a figure less, with its reason, or a GPU that is lost."""
+"""Errors of the driver: a missing value with its reason, or a lost GPU."""
 
 import pytest
 from scripted import UUID, ScriptedNvml
@@ -21,23 +21,23 @@ def probe(nvml: ScriptedNvml) -> GpuProbe:
 
 @pytest.mark.parametrize(("figure", "method"), FIGURES.items())
 @pytest.mark.parametrize("trouble", [NvmlTrouble.NOT_SUPPORTED, NvmlTrouble.ABSENT, NvmlTrouble.OTHER])
-def test_a_figure_that_is_not_given_is_none_with_its_reason(figure, method, trouble):
+def test_a_missing_value_is_none_with_its_reason(figure, method, trouble):
     nvml = ScriptedNvml(broken={method: trouble})
     one = probe(nvml)
     assert [getattr(one, figure)() for _ in range(3)] == [None, None, None]
     (reason,) = one.missing.values()
     assert reason == f"{method} says {trouble}"
-    # What will never be given is asked for once.
+    # An unsupported value is read only once.
     assert nvml.asked.count(method) == (3 if trouble is NvmlTrouble.OTHER else 1)
 
 
 @pytest.mark.parametrize(("figure", "method"), FIGURES.items())
-def test_a_lost_gpu_is_no_missing_figure(figure, method):
+def test_a_lost_gpu_is_not_a_missing_value(figure, method):
     with pytest.raises(GpuLostError, match=UUID):
         getattr(probe(ScriptedNvml(broken={method: NvmlTrouble.GPU_LOST})), figure)()
 
 
-def test_a_figure_that_comes_back_has_no_reason_left():
+def test_a_value_that_returns_has_no_reason():
     nvml = ScriptedNvml(used_bytes=5, broken={"memory": NvmlTrouble.OTHER})
     one = probe(nvml)
     assert one.used_bytes() is None
@@ -56,7 +56,7 @@ def test_a_figure_that_comes_back_has_no_reason_left():
     ],
     ids=["empty list", "a process tree", "the host's numbers", "no sizes"],
 )
-def test_memory_of_our_own_processes(listed, own, others):
+def test_memory_of_the_trials_processes(listed, own, others):
     one = probe(ScriptedNvml(listed=tuple(GpuProcess(pid=pid, used_bytes=used) for pid, used in listed)))
     assert one.process_bytes() == own
     assert [process.pid for process in one.others()] == others
@@ -77,9 +77,9 @@ def listing(*pids):
         ([], [], [1234], (None, 1234)),
         ([1234], [1234], [1234], (None, None)),
     ],
-    ids=["alone", "beside others", "another comes later", "two come at once", "listed late", "there before"],
+    ids=["alone", "with others", "another comes later", "two come at once", "listed late", "there before"],
 )
-def test_in_a_container_the_one_that_came_with_the_trial_is_ours(before, first, later, expected):
+def test_in_a_container_the_only_new_process_is_the_trials(before, first, later, expected):
     nvml = ScriptedNvml(listed=listing(*before))
     one = probe(nvml)
     one.before_the_trial()
@@ -89,6 +89,6 @@ def test_in_a_container_the_one_that_came_with_the_trial_is_ours(before, first, 
     assert (*own, one.process_bytes()) == expected
 
 
-def test_without_a_look_before_the_trial_no_newcomer_is_ours():
+def test_without_a_reading_before_the_trial_no_process_counts_as_new():
     one = probe(ScriptedNvml(listed=listing(1234)))
     assert one.process_bytes() is None

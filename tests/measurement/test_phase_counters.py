@@ -1,4 +1,4 @@
-"""Counters read at the borders of phases, by a script."""
+"""Scripted counters, read at the ends of phases."""
 
 from scripted import Clock
 
@@ -8,7 +8,7 @@ from profiler.measurement.phase_counters import PhaseCounters, by_phase, peak_of
 
 
 class ScriptedCounters:
-    """Gives the next of its readings after each reset."""
+    """Returns the next of its readings after each reset."""
 
     def __init__(self, readings: list[tuple[int, int]]) -> None:
         self._readings = readings
@@ -36,8 +36,8 @@ TWO_STEPS = (Phase.LOAD, Phase.FORWARD, Phase.BACKWARD, Phase.FORWARD, Phase.OPT
 
 def test_each_phase_of_each_step_has_its_own_exact_peak() -> None:
     readings = [(10, 20), (50, 60), (30, 60), (70, 60), (80, 90), (40, 90), (75, 95)]
-    borders: list[int] = []
-    observer = PhaseCounters(ScriptedCounters(readings), clock=Clock(), at_border=borders.append)
+    reserved_at_ends: list[int] = []
+    observer = PhaseCounters(ScriptedCounters(readings), clock=Clock(), at_phase_end=reserved_at_ends.append)
     assert observer.phase is None
     for phase in TWO_STEPS:
         observer.enter(phase)
@@ -53,7 +53,7 @@ def test_each_phase_of_each_step_has_its_own_exact_peak() -> None:
         (2, Phase.ROLLOUT, 40, 90),
         (2, Phase.FORWARD, 75, 95),
     ]
-    assert borders == [reserved for _, reserved in readings]
+    assert reserved_at_ends == [reserved for _, reserved in readings]
     assert peak_of_steps(steps) == (80, 75)
 
 
@@ -63,7 +63,7 @@ def test_times_of_phases_sum_to_the_time_since_the_first_began() -> None:
     for phase in TWO_STEPS:
         observer.enter(phase)
     observer.read()
-    # The scripted clock goes on one second a look, and a border looks twice: once for the end, once for the beginning.
+    # The scripted clock advances one second per call. A change of phase calls it twice: for the end and the beginning.
     assert sum(one.time_s for one in observer.step_peaks()) == len(TWO_STEPS)
 
 

@@ -25,7 +25,7 @@ def test_grandchildren_are_ours_and_the_parent_is_not():
 
 
 def test_a_recent_tree_is_asked_for_once_a_second():
-    moments = [0.0, 0.1, 0.9, 1.0, 1.5, 2.1]
+    times = [0.0, 0.1, 0.9, 1.0, 1.5, 2.1]
     trees = [frozenset({1}), frozenset({2}), frozenset({3})]
-    recent = RecentProcessTree(clock=lambda: moments.pop(0), for_s=1.0, tree=lambda: trees.pop(0))
+    recent = RecentProcessTree(clock=lambda: times.pop(0), for_s=1.0, tree=lambda: trees.pop(0))
     assert [recent() for _ in range(5)] == [{1}, {1}, {2}, {2}, {3}]

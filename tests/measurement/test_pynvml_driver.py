@@ -1,4 +1,4 @@
-"""The real pynvml against a stub of the driver's library, built here; skipped where there is no C compiler."""
+"""The real pynvml with a stub of the driver's library, built here; skipped without a C compiler."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def ask(library, *methods, uuid="GPU-stub", broken=""):
     return json.loads(done.stdout)
 
 
-def test_what_the_driver_says_arrives_in_our_units(library):
+def test_values_of_the_driver_are_converted(library):
     said = ask(library, *METHODS)
     assert said["driver_version"] == "580.65.06"
     assert said["memory"] == {"total_bytes": 80 * GIB, "used_bytes": 3 * GIB, "free_bytes": 76 * GIB}
@@ -74,14 +74,14 @@ def test_what_the_driver_says_arrives_in_our_units(library):
     assert (gpu["uuid"], gpu["name"], said["visible"]["driver_version"]) == ("GPU-stub", "Stub 80GB", "580.65.06")
 
 
-def test_each_xid_error_is_told_once(library):
+def test_each_xid_error_is_reported_once(library):
     assert ask(library, "xid_errors")["xid_errors"] == [79]
     assert ask(library, "xid_errors", "xid_errors")["xid_errors"] == []
     said = ask(library, "xid_errors", broken="nvmlDeviceRegisterEvents=3")
     assert said["xid_errors"] == ["not supported", "Not Supported"]
 
 
-def test_an_old_driver_counts_its_own_memory_in(library):
+def test_an_old_driver_includes_its_own_memory(library):
     assert ask(library, "memory", broken="nvmlDeviceGetMemoryInfo_v2=13")["memory"]["used_bytes"] == 4 * GIB
 
 

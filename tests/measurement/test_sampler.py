@@ -1,4 +1,4 @@
-"""Samples of a scripted driver: what they hold, and what falls between two of them."""
+"""Samples of a scripted driver, and peaks between two of them."""
 
 import threading
 from dataclasses import replace
@@ -10,7 +10,7 @@ from profiler.domain.memory import Phase
 from profiler.domain.outcome import PhasePeak, Sample
 from profiler.domain.units import GIB, MIB
 from profiler.measurement.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity
-from profiler.measurement.contention import GROWN_BYTES, UNEXPLAINED_BYTES, BorderReading, contention
+from profiler.measurement.contention import GROWN_BYTES, UNEXPLAINED_BYTES, PhaseEnd, contention
 from profiler.measurement.nvml import GpuProbe, GpuProcess, NvmlTrouble
 from profiler.measurement.sampler import Sampler
 
@@ -20,7 +20,7 @@ def sampler(nvml: ScriptedNvml, where=lambda: (Phase.FORWARD, 2), **changes) -> 
     return Sampler(probe, clock=Clock(0.5), where=where, **changes)
 
 
-def test_a_sample_holds_what_the_driver_says_and_where_the_trial_is():
+def test_a_sample_has_the_drivers_values_and_the_phase():
     nvml = ScriptedNvml(used_bytes=3 * GIB, listed=(GpuProcess(pid=7, used_bytes=GIB),))
     one = sampler(nvml)
     assert one.take()
@@ -38,7 +38,7 @@ def test_a_sample_holds_what_the_driver_says_and_where_the_trial_is():
     )
 
 
-def test_what_the_driver_renews_slowly_is_asked_for_rarely():
+def test_slow_values_are_read_rarely():
     nvml = ScriptedNvml()
     one = sampler(nvml, slow_every=4)
     for _ in range(9):
@@ -48,7 +48,7 @@ def test_what_the_driver_renews_slowly_is_asked_for_rarely():
     assert [sample.power_watts is not None for sample in one.samples] == [place % 4 == 0 for place in range(9)]
 
 
-def test_a_lost_gpu_ends_the_sampling_and_is_told():
+def test_a_lost_gpu_ends_the_sampling_and_is_reported():
     nvml = ScriptedNvml()
     one = sampler(nvml)
     one.take()
@@ -110,7 +110,7 @@ def test_means_are_of_the_samples_of_the_phase_that_have_the_figure():
     assert (backward.samples, backward.sampled_max_device_bytes, backward.mean_power_watts) == (0, None, None)
 
 
-def test_a_spike_between_two_samples_is_said_to_be_missed():
+def test_a_peak_between_two_samples_counts_as_missed():
     seen = sampled_max_device_bytes([at(Phase.FORWARD, 3), at(Phase.FORWARD, 5), at(Phase.FORWARD, None)])
     assert seen == 5 * GIB
     assert missed_by_sampling_bytes(peak_device_bytes=9 * GIB, sampled_max_bytes=seen) == 4 * GIB
@@ -135,10 +135,10 @@ def test_memory_that_others_took_during_the_trial(others_gib, before_gib, conten
     assert bool(contention(samples, (), before_bytes=before)) is contended
 
 
-def test_a_context_is_no_contention_and_more_than_one_is():
+def test_a_context_is_not_contention_but_more_than_one_is():
     def judged(*contexts, others=None):
-        borders = [BorderReading(context_bytes=size, others_bytes=others) for size in contexts]
-        return contention((), borders, before_bytes=0)
+        phase_ends = [PhaseEnd(context_bytes=size, others_bytes=others) for size in contexts]
+        return contention((), phase_ends, before_bytes=0)
 
     assert not judged(0, 800 * MIB, UNEXPLAINED_BYTES)
     assert "Another program took 2.12 GiB" in judged(0, UNEXPLAINED_BYTES + 128 * MIB)
@@ -148,11 +148,11 @@ def test_a_context_is_no_contention_and_more_than_one_is():
     assert GROWN_BYTES < UNEXPLAINED_BYTES
 
 
-def test_where_the_driver_lists_nobody_samples_say_nothing_of_others():
+def test_without_listed_processes_samples_show_no_others():
     assert not contention([at(Phase.FORWARD, 70), at(Phase.FORWARD, 70)], (), before_bytes=0)
 
 
-def test_a_driver_that_is_not_there_leaves_empty_samples():
+def test_without_a_driver_samples_are_empty():
     every = dict.fromkeys(("memory", "processes", "utilisation_percent", "power_watts"), NvmlTrouble.ABSENT)
     one = sampler(ScriptedNvml(broken={**every, "sm_clock_mhz": NvmlTrouble.ABSENT}))
     for _ in range(30):

@@ -1,4 +1,4 @@
-"""torch's CUDA calls, as far as a machine without a GPU can tell: they are there, and are asked the right thing."""
+"""torch's CUDA calls, as far as they can be tested without a GPU: they exist and receive the right arguments."""
 
 import inspect
 from types import SimpleNamespace
@@ -53,18 +53,18 @@ def test_every_method_of_the_protocol_is_there():
 
 @pytest.fixture
 def card(monkeypatch):
-    """What torch would say of a card; and what it was told."""
-    told: dict[str, object] = {}
+    """Scripted values of torch for a card, and the calls it received."""
+    calls: dict[str, object] = {}
     properties = SimpleNamespace(name="NVIDIA H200", total_memory=140 * GIB, uuid="1111-22")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100 * GIB, 140 * GIB))
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: told.setdefault("emptied", True))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.setdefault("emptied", True))
     monkeypatch.setattr(
-        torch.cuda, "set_per_process_memory_fraction", lambda fraction, device: told.setdefault("fraction", fraction)
+        torch.cuda, "set_per_process_memory_fraction", lambda fraction, device: calls.setdefault("fraction", fraction)
     )
     stats = {"inactive_split_bytes.all.peak": 7, "num_alloc_retries": 2}
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: stats)
-    return told
+    return calls
 
 
 def test_what_torch_says_of_the_card(card):

@@ -1,4 +1,4 @@
-"""The modules that workers need are imported without touching CUDA, as far as that can be seen without a GPU."""
+"""The modules of workers are imported without initialising CUDA, as far as this is testable without a GPU."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def test_the_warmed_modules_touch_no_cuda_where_the_capability_is_known():
 
 @pytest.mark.slow
 def test_without_the_capability_bitsandbytes_touches_cuda_at_import():
-    """The reason for the hand-over. If this fails, bitsandbytes does not ask any more and it can go."""
+    """The reason for the environment variable. If this fails, bitsandbytes no longer asks, and it can be removed."""
     callers = imported({})
     assert callers
     assert all("bitsandbytes/cuda_specs.py" in frames for frames in callers)

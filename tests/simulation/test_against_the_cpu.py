@@ -1,4 +1,4 @@
-"""The same model on the CPU, for real: what autograd keeps there is what the simulation keeps."""
+"""Autograd keeps the same bytes for backward in the simulation as on the CPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ def model_on(placement: Placement) -> Any:
 
 @contextmanager
 def kept_for_backward(model: Any) -> Iterator[dict[int, int]]:
-    """Bytes of each storage that autograd keeps, by address, but for parameters and buffers."""
+    """Bytes of each storage that autograd keeps, by address, without parameters and buffers."""
     own = {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
     kept: dict[int, int] = {}
     alive: list[torch.Tensor] = []  # so that no address is used twice

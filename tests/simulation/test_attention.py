@@ -1,4 +1,4 @@
-"""Which attention kernel runs where, and what it makes, block by block."""
+"""The choice of the attention kernel, and its allocations, block by block."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def request(*, width: int = 64, heads: int = 16, tokens: int = 100, **changes: o
         ({"compute_capability": AMPERE}, Kernel.FLASH),
         ({"compute_capability": ADA, "heads": 2}, Kernel.FLASH),
         ({"compute_capability": AMPERE, "mask": MASK, "is_causal": False}, Kernel.EFFICIENT),
-        # The memory-efficient kernel takes no grouped-query heads; math it is.
+        # The memory-efficient kernel supports no grouped-query heads, so math runs.
         ({"compute_capability": AMPERE, "mask": MASK, "heads": 2}, Kernel.MATH),
         ({"dtype": torch.float32}, Kernel.EFFICIENT),
         ({"compute_capability": TURING}, Kernel.MATH),
@@ -79,7 +79,7 @@ def test_log_sum_exp_of_the_memory_efficient_kernel_is_padded() -> None:
 def made_by_attention(
     gpu: str, *, kv_heads: int = 4, masked: bool = False, head_dim: int = 64
 ) -> tuple[list[int], list[int]]:
-    """Sizes of what forward and backward make for 2 rows, 4 heads and 100 tokens in bfloat16; gradient given."""
+    """Sizes of the blocks of forward and backward for 2 rows, 4 heads and 100 tokens in bfloat16."""
     simulation = Simulation(KNOWN_GPUS[gpu])
     with simulation.running():
         simulation.recorder.enter(Phase.FORWARD)
@@ -111,13 +111,13 @@ def test_cudnn_makes_seeds_first_and_one_workspace_in_backward() -> None:
     assert backward == [QUERY, HALF, HALF, 2 * 4 * 100 * 65 * 4]
 
 
-def test_flash_makes_room_for_every_query_head_in_backward() -> None:
+def test_flash_allocates_gradients_of_every_query_head_in_backward() -> None:
     forward, backward = made_by_attention("a100-40gb", kv_heads=2)
     assert forward == [QUERY, LOGSUMEXP, 16, 8]
     assert backward == [QUERY, HALF, HALF, 2 * 4 * 128 * 4, 2 * 128 * 4 * 64 * 4, QUERY, QUERY]
 
 
-def test_each_call_makes_an_additive_mask_of_its_own() -> None:
+def test_each_call_makes_its_own_additive_mask() -> None:
     forward, _ = made_by_attention("h100-80gb", masked=True)
     assert forward == [*SCALARS, ADDITIVE, 8, 8, QUERY, LOGSUMEXP]
     forward, backward = made_by_attention("a100-40gb", masked=True)
@@ -149,8 +149,8 @@ def test_without_gradient_no_log_sum_exp_is_kept() -> None:
 
 @pytest.mark.parametrize("gpu", CARDS)
 @pytest.mark.parametrize("name", ATTENTION)
-def test_attention_asks_for_what_torch_asks_for(gpu: str, name: str) -> None:
-    """Forward and backward, with the order in which what was saved is given up."""
+def test_attention_allocates_what_torch_allocates(gpu: str, name: str) -> None:
+    """Forward and backward, with the order in which saved tensors are freed."""
     assert simulated(gpu, name, ATTENTION[name]) == recorded(gpu, name)
 
 
@@ -164,7 +164,7 @@ def test_attention_asks_for_what_torch_asks_for(gpu: str, name: str) -> None:
     ],
 )
 def test_the_output_stays_for_backward(gpu: str, masked: bool, dtype: torch.dtype) -> None:
-    """Whoever used it may let go of it: the kernel's node reads it again."""
+    """Even if its user frees it: the kernel's node reads it again."""
     simulation = Simulation(KNOWN_GPUS[gpu])
     with simulation.running():
         simulation.recorder.enter(Phase.FORWARD)

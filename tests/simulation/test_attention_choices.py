@@ -1,4 +1,4 @@
-"""The choice of the attention kernel, against what torch's CUDA build answered (emulated/README.md)."""
+"""The choice of the attention kernel, compared with torch's CUDA build (emulated/README.md)."""
 
 import gzip
 import json
@@ -76,7 +76,7 @@ def a_request(draw: some.DrawFn) -> Request:
 
 @settings(deadline=None)
 @given(some.composite(a_request)())
-def test_what_each_kernel_never_takes(request: Request) -> None:
+def test_inputs_that_each_kernel_never_accepts(request: Request) -> None:
     kernel = choose_kernel(request)
     if request.dtype is torch.float32:
         assert kernel in (Kernel.EFFICIENT, Kernel.MATH)

@@ -1,4 +1,4 @@
-"""Scratch of attention kernels, against bytes worked out by hand."""
+"""Scratch of attention kernels, compared with bytes computed by hand."""
 
 import torch
 
@@ -44,7 +44,7 @@ def test_the_memory_efficient_kernel_by_width_type_and_card() -> None:
     assert workspace(torch.Size((2, 4, 100, 96)), card=(8, 9)) == 8 * 2 * (128 * 64 * 4 + 16)
 
 
-def test_keys_are_not_split_where_there_are_heads_enough() -> None:
+def test_keys_are_not_split_with_enough_heads() -> None:
     many = torch.Size((8, 32, 100, 256))  # 256 heads in all: one split, not two
     _, size = attention_scratch.efficient_backward(many, many, BF16, (8, 0))
     assert size == 256 * (4 * (128 * 64 * 4 + 16) + 2 * 64 * 256 * 4)

@@ -1,4 +1,4 @@
-"""Where memory comes from: module, operation and name of what stands at an instant."""
+"""Module, operation and name of the memory in use at an instant."""
 
 from simulating import LORA, Simulated, simulate
 
@@ -54,7 +54,7 @@ def test_parameters_gradients_and_states_have_names() -> None:
     assert "" not in by_category[Category.WEIGHTS]
 
 
-def test_the_fused_head_is_named_as_what_makes_the_float32_gradient_of_the_head() -> None:
+def test_the_fused_head_makes_the_float32_gradient_of_the_head() -> None:
     simulated = simulate()
     made = blocks(simulated, Phase.BACKWARD)
     buffers = [block for block, site in made.items() if site.shape == (512, 64) and site.dtype == "float32"]
@@ -76,6 +76,6 @@ def test_adapters_are_named_without_pefts_wrapper() -> None:
     assert len(adapters) == 2 * 7 * 2
 
 
-def test_a_reference_model_is_told_apart() -> None:
+def test_a_reference_model_has_its_own_prefix() -> None:
     sites = blocks(simulate(beta=0.04), Phase.SCORE).values()
     assert any(site.module.startswith("reference: model.layers.0.") for site in sites)

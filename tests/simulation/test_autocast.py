@@ -100,7 +100,7 @@ def test_casts_are_part_of_the_graph(simulation: Simulation) -> None:
     assert weight.grad.dtype is torch.float32
 
 
-def test_torch_is_left_as_it_was() -> None:
+def test_torch_is_restored() -> None:
     original = torch.autocast
     with Simulation(KNOWN_GPUS["h100-80gb"]).running():
         assert torch.autocast is not original
@@ -113,7 +113,7 @@ def test_torch_is_left_as_it_was() -> None:
 
 @pytest.mark.parametrize("gpu", CARDS)
 @pytest.mark.parametrize("name", AUTOCAST)
-def test_casts_are_made_and_given_up_in_torchs_order(gpu: str, name: str) -> None:
+def test_casts_are_made_and_freed_in_torchs_order(gpu: str, name: str) -> None:
     assert simulated(gpu, name, AUTOCAST[name]) == recorded(gpu, name)
 
 
@@ -124,7 +124,7 @@ def test_casts_are_made_from_the_last_argument_to_the_first_by_hand() -> None:
 
 
 def test_without_a_device_type_the_question_is_about_the_card(simulation: Simulation) -> None:
-    # bitsandbytes and peft ask so.
+    # bitsandbytes and peft ask without a device type.
     assert not torch.is_autocast_enabled()
     with torch.autocast("meta", dtype=torch.float16):
         assert torch.is_autocast_enabled()

@@ -1,4 +1,4 @@
-"""What CUDA does otherwise than the CPU in one small trial (autocast to bfloat16), each with its bytes.
+"""Differences between CUDA and the CPU in one small trial (autocast to bfloat16), each with its bytes.
 
 At the peak of training, which is in the backward of trl's LM head, the card has, against the CPU:
 
@@ -85,8 +85,8 @@ def test_the_differences_are_the_whole_difference() -> None:
 
 
 def test_weights_gradients_and_states_are_the_same() -> None:
-    standing = (Category.WEIGHTS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
-    assert not [key for key in differences(*at_both_peaks()) if key[0] in standing]
+    persistent = (Category.WEIGHTS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
+    assert not [key for key in differences(*at_both_peaks()) if key[0] in persistent]
 
 
 def test_cublas_keeps_two_workspaces() -> None:
@@ -106,7 +106,7 @@ def test_the_lm_head_without_triton_takes_float32_tiles_of_every_position() -> N
     assert head == -(tiles + (positions - scored) * a_position)
 
 
-def test_all_else_is_little() -> None:
+def test_all_other_differences_are_small() -> None:
     named = (Category.WORKSPACE, Category.LOGITS)
     rest = sum(size for (category, _), size in differences(*at_both_peaks()).items() if category not in named)
     assert abs(rest) < 0.005 * at_both_peaks()[1].size_bytes

@@ -1,4 +1,4 @@
-"""Operations that are put together otherwise on CUDA."""
+"""Operations that torch composes differently on CUDA."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ SCORES = 4 * 100 * 500
 
 @pytest.mark.parametrize("gpu", CARDS)
 @pytest.mark.parametrize("name", [name for name in KERNELS if "softmax" in name])
-def test_a_softmax_asks_for_what_torch_asks_for(gpu: str, name: str) -> None:
+def test_a_softmax_allocates_what_torch_allocates(gpu: str, name: str) -> None:
     assert simulated(gpu, name, KERNELS[name]) == recorded(gpu, name)
 
 
@@ -29,13 +29,13 @@ def made(dtype: torch.dtype, function: str) -> list[int]:
 
 
 @pytest.mark.parametrize("function", ["softmax", "log_softmax"])
-def test_only_float16_is_read_as_it_is_by_hand(function: str) -> None:
+def test_only_float16_needs_no_copy_by_hand(function: str) -> None:
     assert made(torch.float16, function) == [SCORES * 4]
     assert made(torch.bfloat16, function) == [SCORES * 4, SCORES * 4]
     assert made(torch.float32, function) == [SCORES * 4]
 
 
-def test_what_is_on_the_cpu_stays_as_it_is() -> None:
+def test_cpu_tensors_are_unchanged() -> None:
     values = torch.tensor([[0.0, 1.0]], dtype=torch.float16)
     expected = torch.softmax(values, dim=-1, dtype=torch.float32)
     with Simulation(KNOWN_GPUS["h100-80gb"]).running():

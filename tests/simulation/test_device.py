@@ -1,4 +1,4 @@
-"""The simulated GPU by itself: what it records, and what it knows of values."""
+"""The simulated GPU: its trace and its host values."""
 
 import gc
 from collections.abc import Iterator
@@ -61,13 +61,13 @@ def test_indexing_by_a_mask_takes_the_positions_that_are_set(simulation: Simulat
     assert hidden.grad.shape == (2, 2, 8)
 
 
-def test_writing_into_a_view_of_a_known_tensor_is_known(simulation: Simulation) -> None:
+def test_writing_into_a_view_updates_the_host_value(simulation: Simulation) -> None:
     labels = torch.tensor([[5, 6, 7]], device="meta")
     labels[:, :-1] = -100
     assert labels.tolist() == [[-100, -100, 7]]
 
 
-def test_what_an_unknown_value_overwrites_is_forgotten(simulation: Simulation) -> None:
+def test_a_write_without_a_host_value_drops_the_host_value(simulation: Simulation) -> None:
     known = torch.zeros(2, dtype=torch.bool, device="meta")
     view = known[:1]
     known.logical_or_(torch.empty(2, dtype=torch.bool, device="meta"))
@@ -75,7 +75,7 @@ def test_what_an_unknown_value_overwrites_is_forgotten(simulation: Simulation) -
     assert view.nonzero().shape == (1, 1)
 
 
-def test_the_host_asks_for_an_unknown_number(simulation: Simulation) -> None:
+def test_a_number_without_a_host_value_is_a_placeholder(simulation: Simulation) -> None:
     loss = torch.empty((), device="meta")
     assert loss.item() == 1.0
     assert bool(torch.isnan(loss)) is False
@@ -93,7 +93,7 @@ def test_backward_frees_what_forward_kept(simulation: Simulation) -> None:
     assert [trace.sizes_bytes[block] for block in of_tensors] == [64 * 64 * 4, 64 * 64 * 4]  # the weight, its gradient
 
 
-def test_a_context_attributes_what_is_made_in_it(simulation: Simulation) -> None:
+def test_a_context_attributes_its_allocations(simulation: Simulation) -> None:
     with simulation.attributed(Category.KV_CACHE):
         kept = torch.empty(128, device="meta")
     other = torch.empty(128, dtype=torch.int32, device="meta")
@@ -134,7 +134,7 @@ def _layer_trace() -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(trace.events), tuple(trace.sizes_bytes)
 
 
-def test_remembered_operations_make_what_they_made_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_operations_make_the_same_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     remembered = _layer_trace()
     monkeypatch.setattr("profiler.simulation.device.simulated_gpu.make_plan", lambda *_: None)
     assert _layer_trace() == remembered

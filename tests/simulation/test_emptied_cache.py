@@ -1,4 +1,4 @@
-"""A program that empties the allocator's cache does so on the simulated card too."""
+"""Emptying the allocator's cache on the simulated card."""
 
 import gc
 import weakref
@@ -26,7 +26,7 @@ WAYS: dict[str, Callable[[], None]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_it_is_recorded_where_it_is_asked_for(way: str) -> None:
+def test_each_call_is_recorded(way: str) -> None:
     simulation = Simulation(KNOWN_GPUS["h100-80gb"])
     with simulation.running():
         simulation.recorder.enter(Phase.LOAD)
@@ -39,7 +39,7 @@ def test_it_is_recorded_where_it_is_asked_for(way: str) -> None:
     assert simulation.recorder.finished().cache_emptied == (3,)
 
 
-def test_what_is_in_the_cache_is_given_back_to_the_card() -> None:
+def test_the_cache_is_released_to_the_card() -> None:
     def reserved_at_the_end(empties: bool) -> int:
         simulation = Simulation(KNOWN_GPUS["h100-80gb"])
         with simulation.running():
@@ -57,7 +57,7 @@ def test_what_is_in_the_cache_is_given_back_to_the_card() -> None:
     assert reserved_at_the_end(empties=True) == 200 * MIB
 
 
-def test_accelerate_collects_garbage_if_it_is_asked_to() -> None:
+def test_accelerate_collects_garbage_on_request() -> None:
     class Cycle:
         def __init__(self) -> None:
             self.itself = self
@@ -74,7 +74,7 @@ def test_accelerate_collects_garbage_if_it_is_asked_to() -> None:
         gc.enable()
 
 
-def test_torch_is_left_as_it_was() -> None:
+def test_torch_is_restored() -> None:
     before = torch.cuda.empty_cache, accelerate_memory.clear_device_cache
     with emptied_cache(Recorder()):
         assert torch.cuda.empty_cache is not before[0]

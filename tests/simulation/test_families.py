@@ -1,4 +1,4 @@
-"""Model families that have to work from their `config.json`: one step of the real trainer each."""
+"""One step of the real trainer per model family, from its `config.json`."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def test_one_step_runs(family: str) -> None:
 
 @pytest.mark.slow
 def test_experts_take_memory_by_tokens_and_not_by_routing() -> None:
-    """transformers sorts tokens by expert and multiplies in groups: `tokens x experts used` rows, whoever gets them."""
+    """transformers sorts tokens by expert and multiplies in groups: `tokens x experts used` rows, for any routing."""
     trace = one_step("qwen3_moe")
     tokens = 4 * (8 + 12)  # four sequences of the micro-batch, prompt and completion
     grouped = [index for index, site in enumerate(trace.sites) if site.operation == "aten._grouped_mm"]

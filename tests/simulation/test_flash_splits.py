@@ -1,4 +1,4 @@
-"""What FlashAttention's forward takes for split keys, against torch's CUDA build (emulated/README.md)."""
+"""Scratch of FlashAttention's forward for split keys, compared with torch's CUDA build (emulated/README.md)."""
 
 import gzip
 import json
@@ -47,7 +47,7 @@ def blocks(
 
 
 @pytest.mark.parametrize("card", CARDS)
-def test_the_blocks_are_those_that_torch_takes(card: str) -> None:
+def test_the_blocks_are_those_of_torch(card: str) -> None:
     chip, differing = chip_of(card), []
     for axes, answers in zip(recorded()["axes"], recorded()["answers"][card], strict=True):
         for point, taken in zip(product(*axes.values()), answers, strict=True):
@@ -78,13 +78,13 @@ def test_by_hand() -> None:
     assert blocks(4, 16, 1, 300, 128) == (3 * 64 * 4, 3 * 64 * 128 * 4) == (768, 98_304)
 
 
-def test_a_split_that_leaves_the_longest_part_as_long_is_passed_over() -> None:
+def test_a_split_that_keeps_the_longest_part_is_skipped() -> None:
     # 7 blocks of 64 keys. In 4 parts the longest has 2 blocks, as in 5 and 6; 16 * 7 = 112 of 216 places: 0.519.
-    # 0.85 of it is 0.441, which 6 parts would reach (96 / 216 = 0.444), but they are no split of their own.
+    # 0.85 of it is 0.441, which 6 parts would reach (96 / 216 = 0.444), but they are not a separate split.
     assert blocks(1, 16, 1, 448, 256) == (7 * 16 * 4, 7 * 16 * 256 * 4)
 
 
-def test_grouped_heads_of_one_token_are_seen_as_tokens() -> None:
+def test_grouped_heads_of_one_token_are_treated_as_tokens() -> None:
     # 1 x 2 heads with 7 tokens each, and not 14 heads with one: 2 blocks, and 20 key blocks of 64 in 20 parts.
     assert blocks(1, 14, 1, 1280, 256, key_heads=2) == (20 * 14 * 4, 20 * 14 * 256 * 4)
     # 54 pairs of rows and key heads on 216 places: 4 parts fill them. As 378 heads they would not be split.

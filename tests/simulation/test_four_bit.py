@@ -1,6 +1,4 @@
-"""Products with 4-bit weights: read as they are, or widened first, by bitsandbytes' own table."""
-
-import inspect
+"""Products with 4-bit weights: read directly or widened first, by bitsandbytes' own table."""
 
 import pytest
 import torch
@@ -9,7 +7,7 @@ from hypothesis import strategies as some
 
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
-from profiler.simulation.cuda.four_bit import PRODUCT, cuda_operators
+from profiler.simulation.cuda.four_bit import PRODUCT
 from profiler.simulation.session import Simulation
 
 pytestmark = pytest.mark.skipif(
@@ -46,23 +44,7 @@ def product(
         return list(simulation.recorder.trace.sizes_bytes[before:])
 
 
-@pytest.mark.parametrize("name", ["_dequantize_blockwise_impl", "_dequantize_4bit_impl", "_gpu_dispatch_props"])
-def test_the_names_that_are_replaced_are_there(name: str) -> None:
-    assert callable(getattr(cuda_operators(), name))
-
-
-def test_the_names_that_are_asked_are_there() -> None:
-    operators = cuda_operators()
-    assert isinstance(operators._gemm_4bit_custom_max_m, int)
-    choice = list(inspect.signature(operators._gemm_4bit_use_custom_cuda).parameters)
-    assert choice == ["device_index", "dtype", "M", "N", "K"]
-    fallback = list(inspect.signature(operators._dequant_linear_fallback).parameters)
-    assert fallback[:6] == ["A", "B", "shapeB", "absmax", "blocksize", "quant_type"]
-    schema = [argument.name for argument in getattr(torch.ops.bitsandbytes, PRODUCT).default._schema.arguments]
-    assert schema == fallback
-
-
-def test_few_rows_are_multiplied_with_the_weight_as_it_is() -> None:
+def test_few_rows_read_the_weight_directly() -> None:
     assert product(Simulation(A100), 4) == [4 * WIDTH * 2]
 
 
@@ -74,13 +56,13 @@ def test_a_width_that_is_no_multiple_of_the_block_widens_the_weight() -> None:
     assert product(Simulation(A100), 4, width=96) == [WIDTH * 96 * 2, 4 * WIDTH * 2]
 
 
-def test_nested_statistics_are_made_wide_too() -> None:
+def test_nested_statistics_are_widened() -> None:
     blocks = WIDTH * WIDTH // 64
     # Statistics from 8 bits, and their sum with the offset.
     assert product(Simulation(A100), 2000, nested=True) == [blocks * 4, blocks * 4, WEIGHT, 2000 * WIDTH * 2]
 
 
-def test_a_card_that_goes_the_other_way_diverges() -> None:
+def test_a_card_with_another_choice_diverges() -> None:
     """5 rows: below 8 the A100 reads 4 bits; the B200 does so only where 64 outputs each fill its 148 processors."""
     simulation = Simulation(A100, others=(B200, H100))
     assert product(simulation, 5) == [5 * WIDTH * 2]

@@ -1,4 +1,4 @@
-"""What autograd writes in place: the simulation allocates in backward what the CPU allocates for real."""
+"""In-place operations of autograd: the simulation allocates in backward what the CPU allocates."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,9 @@ from emulated import compared
 from emulated.scenarios import ATTENTION, KERNELS
 from measured_on_cpu import sizes_taken
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
+from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Phase
 from profiler.simulation.device.simulated_gpu import SimulatedGpu
 from profiler.simulation.tracing.in_place import IN_PLACE, holders_of_a_sum
@@ -21,7 +23,7 @@ Graph = Callable[[torch.Tensor], torch.Tensor]
 
 
 class AddsItself(torch.autograd.Function):
-    """Its backward makes a sum of its own, which nothing but the engine's sums may turn into one in place."""
+    """Its backward makes a sum, which must not become one in place: only the engine's own sums do."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -32,6 +34,36 @@ class AddsItself(torch.autograd.Function):
         return gradients[0].sin() + gradients[0]
 
 
+class AddsToItsGradient(torch.autograd.Function):
+    """Its backward adds to the gradient that it receives, which the engine alone holds as well."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0] + gradients[0].sin()
+
+
+def hooked(x: torch.Tensor) -> torch.Tensor:
+    y = x.sin()
+    y.register_hook(lambda gradient: gradient + gradient.sin())
+    return y * x
+
+
+def checkpointed(x: torch.Tensor, *, use_reentrant: bool) -> torch.Tensor:
+    """Recomputes in backward; the reentrant way starts an engine of its own there, with sums of its own."""
+
+    def block(y: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            scale = y.sin() + y.cos()
+        return y.sin() * y.cos() * scale
+
+    # The state of the generator would be a tensor on the host.
+    return checkpoint(block, x, use_reentrant=use_reentrant, preserve_rng_state=False) * x
+
+
 def residual(x: torch.Tensor) -> torch.Tensor:
     # The gradient of a sum goes to both sides and is one tensor: the other side still holds it.
     y = x + x.sin()
@@ -39,7 +71,7 @@ def residual(x: torch.Tensor) -> torch.Tensor:
 
 
 def tied_head(weight: torch.Tensor) -> torch.Tensor:
-    # What waits for the embedding's gradient is a transposed view of the product's: the sum is a third tensor.
+    # The first gradient is a transposed view of the product's, so the sum is a third tensor.
     ids = torch.arange(8, device=weight.device)
     return torch.nn.functional.linear(torch.nn.functional.embedding(ids, weight).sin(), weight)
 
@@ -52,6 +84,10 @@ GRAPHS: dict[str, Graph] = {
     "expanded": lambda x: x.sum(0, keepdim=True).expand(ROWS, WIDTH) * x.sum(),
     "weight used in two products": lambda x: (x @ x.t()).sin() @ x,
     "tied head": tied_head,
+    "a sum with its gradient": lambda x: AddsToItsGradient.apply(x.cos()) * x.sin(),
+    "a hook that adds": hooked,
+    "checkpointing": lambda x: checkpointed(x, use_reentrant=False),
+    "reentrant checkpointing": lambda x: checkpointed(x, use_reentrant=True),
     "a sum of its own": lambda x: AddsItself.apply(x) * AddsItself.apply(x.sin()),
 }
 
@@ -97,7 +133,7 @@ def loss(graph: Graph, x: torch.Tensor) -> torch.Tensor:
 
 
 def tensors(sizes: list[int]) -> list[int]:
-    """Without scalars: a number that stands in Python is on the host."""
+    """Without scalars: numbers of Python are on the host."""
     return sorted(size for size in sizes if size > 8)
 
 
@@ -108,9 +144,9 @@ def on_the_cpu(graph: Graph) -> list[int]:
     return tensors(sizes_taken(profile))
 
 
-def simulated(graph: Graph) -> list[int]:
+def simulated(graph: Graph, device: type[SimulatedGpu] = SimulatedGpu) -> list[int]:
     recorder = Recorder()
-    with SimulatedGpu(recorder, scratch={}):
+    with device(recorder, scratch={}):
         result = loss(graph, torch.ones(ROWS, WIDTH, requires_grad=True, device="meta"))
         recorder.enter(Phase.BACKWARD)
         before = len(recorder.trace.sizes_bytes)
@@ -128,8 +164,8 @@ def test_a_formula_writes_in_place_what_it_does_on_the_cpu(name: str) -> None:
     assert simulated(FORMULAS[name]) == on_the_cpu(FORMULAS[name])
 
 
-def test_a_mask_selects_in_place_too() -> None:
-    """What is selected is known on the CPU only, so the operations are compared and not the bytes."""
+def test_a_mask_selects_in_place() -> None:
+    """The selection is known on the CPU only, so the operations are compared and not the bytes."""
     operations: list[str] = []
 
     class Seen(SimulatedGpu):
@@ -202,14 +238,35 @@ def test_under_a_mode_the_engine_never_adds_in_place() -> None:
     result = (x.sin() * x.cos()).sum()
     with Seen():
         result.backward()
-    # If this fails, the engine adds in place under a mode too, and `summed_gradients` is not needed any more.
+    # If this fails, the engine adds in place under a mode too, and `_sums_in_place` is not needed any more.
     assert "aten.add.Tensor" in operations
 
 
-def test_holders_are_found_by_trying() -> None:
+def test_holders_are_measured() -> None:
     references, to_storage = holders_of_a_sum()
     assert references >= 1
     assert to_storage >= 1
+
+
+def test_counts_that_say_nothing_refuse_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._C, "_storage_Use_Count", lambda _: 1)
+    holders_of_a_sum.cache_clear()
+    try:
+        with pytest.raises(UnsupportedTrialError, match="_storage_Use_Count of torch"):
+            SimulatedGpu(Recorder())
+    finally:
+        holders_of_a_sum.cache_clear()
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_frames_of_other_modules_change_nothing(name: str) -> None:
+    """Between the engine and the simulation there may be any Python, here a handler of this file."""
+
+    class Deeper(SimulatedGpu):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+    assert simulated(GRAPHS[name], device=Deeper) == simulated(GRAPHS[name])
 
 
 @pytest.mark.parametrize("name", ["gather", "used twice"])

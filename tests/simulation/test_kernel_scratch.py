@@ -1,4 +1,4 @@
-"""Scratch of CUDA kernels inside one operation, against bytes worked out by hand."""
+"""Scratch of CUDA kernels inside one operation, compared with bytes computed by hand."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ from profiler.simulation.session import Simulation
 
 @pytest.fixture
 def scratch() -> Iterator[Callable[[], list[int]]]:
-    """Sizes of the workspace taken so far; all of it given back."""
+    """Sizes of the workspace allocated so far; all of it is freed."""
     simulation = Simulation(KNOWN_GPUS["a100-40gb"])
 
     def sizes() -> list[int]:
@@ -89,14 +89,14 @@ SORTED_BYTES = 2 * 4000 * 8
 
 @pytest.mark.parametrize("gpu", CARDS)
 @pytest.mark.parametrize("name", sorted(set(KERNELS) - set(SORTED)))
-def test_a_kernel_asks_for_what_torch_asks_for(gpu: str, name: str) -> None:
+def test_a_kernel_allocates_what_torch_allocates(gpu: str, name: str) -> None:
     assert simulated(gpu, name, KERNELS[name]) == recorded(gpu, name)
 
 
 @pytest.mark.parametrize("gpu", CARDS)
 @pytest.mark.parametrize("name", SORTED)
-def test_a_sorted_embedding_asks_for_what_torch_asks_for(gpu: str, name: str) -> None:
-    """But for the tables of CUB's sort, and its selections."""
+def test_a_sorted_embedding_allocates_what_torch_allocates(gpu: str, name: str) -> None:
+    """Except for the tables of CUB's sort, and its selections."""
     with_tables = recorded_without_selections(gpu, name)
     (place,) = [n for n, size in enumerate(with_tables) if SORTED_BYTES < size < SORTED_BYTES + 75_000 and n == 4]
     assert with_tables[place + 1] == -with_tables[place]
@@ -112,7 +112,7 @@ def test_the_gradient_of_a_softmax_holds_a_product_by_hand(scratch: Callable[[],
 
 @settings(deadline=None)
 @given(some.integers(1, 20_000), some.integers(1, 10_000), some.integers(1, 64))
-def test_the_embeddings_gradient_has_room_for_every_part(tokens: int, rows: int, width: int) -> None:
+def test_the_gradient_of_an_embedding_has_a_row_per_part(tokens: int, rows: int, width: int) -> None:
     gradient = torch.empty((tokens, width), dtype=torch.bfloat16, device="meta")
     ids = torch.empty((tokens,), dtype=torch.int64, device="meta")
     operation = torch.ops.aten.embedding_dense_backward.default

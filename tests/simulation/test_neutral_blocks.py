@@ -1,4 +1,4 @@
-"""Which blocks of a step leave the caching allocator as it was, on steps small enough to see it."""
+"""Neutral blocks of small steps."""
 
 import numpy as np
 import pytest
@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.domain.units import MIB
-from profiler.simulation.extrapolation.neutral_blocks import cycles_until_large, passing
+from profiler.simulation.extrapolation.neutral_blocks import cycles_until_large, neutral_blocks
 
 KIB = 1024
 
 
 def left_out(events: list[int], sizes: list[int], growth: list[int] | None = None) -> set[int]:
-    """`events` as in a trace: block + 1 where it is allocated, -(block + 1) where it is freed."""
+    """`events` as in a trace: block + 1 for an allocation, -(block + 1) for a free."""
     array = np.array(events)
     growth = growth or [0] * len(sizes)
-    return passing(array > 0, np.abs(array) - 1, np.array(sizes), np.array(growth))
+    return neutral_blocks(array > 0, np.abs(array) - 1, np.array(sizes), np.array(growth))
 
 
 @pytest.mark.parametrize(
@@ -24,35 +24,35 @@ def left_out(events: list[int], sizes: list[int], growth: list[int] | None = Non
         ([1, -1], {0}),
         ([1, 2, -1, -2], {0, 1}),
         ([1, 2, -2, -1], {0, 1}),
-        # The first stays for good, the second comes and goes while it is there.
+        # The first stays; the second is allocated and freed meanwhile.
         ([1, 2, -2], {1}),
-        # The second stays: the first was beside it, and its place decides the second's.
+        # The second stays, and its place depends on the first.
         ([1, 2, -1], set()),
         ([1, 2, -1, 3, -3], {2}),
     ],
 )
-def test_stretches_that_give_back_what_they_took(events: list[int], expected: set[int]) -> None:
+def test_sequences_that_free_what_they_allocate_are_neutral(events: list[int], expected: set[int]) -> None:
     assert left_out(events, [512, 512, 512][: max(events)]) == expected
 
 
-def test_large_blocks_are_told_and_break_no_stretch() -> None:
+def test_large_blocks_are_extrapolated_and_interrupt_no_sequence() -> None:
     assert left_out([1, 2, -1], [512, MIB + 1]) == {0}
     assert left_out([1, -1], [MIB]) == {0}
     assert left_out([1, -1], [MIB + 1]) == set()
 
 
-def test_what_grows_is_told_and_breaks_a_stretch_while_it_is_small() -> None:
+def test_a_growing_block_is_extrapolated_and_interrupts_sequences_while_small() -> None:
     assert left_out([1, 2, -2, -1], [KIB, KIB], [0, 512]) == set()
     assert left_out([1, 2, -2, -1], [KIB, 2 * MIB], [0, 512]) == {0}
 
 
-def test_nothing_is_left_out_where_something_shrinks() -> None:
+def test_nothing_is_neutral_if_a_block_shrinks() -> None:
     assert left_out([1, -1, 2], [512, 4096], [0, -512]) == set()
 
 
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=40), st.randoms())
-def test_what_is_left_out_lies_in_stretches_that_sum_to_nothing(draws: list[int], random: object) -> None:
-    """At every instant at which a block that is told comes or goes, no block that is left out is in use."""
+def test_no_neutral_block_is_in_use_at_an_extrapolated_event(draws: list[int], random: object) -> None:
+    """When an extrapolated block is allocated or freed, no neutral block is in use."""
     events: list[int] = []
     alive: list[int] = []
     blocks = 0
@@ -73,9 +73,9 @@ def test_what_is_left_out_lies_in_stretches_that_sum_to_nothing(draws: list[int]
     assert in_use == 0
 
 
-def test_a_leg_ends_when_the_last_block_has_left_the_small_ones() -> None:
+def test_a_segment_ends_when_the_last_block_exceeds_1_mib() -> None:
     sizes, growth = np.array([MIB - 1024, MIB - 4096, 512, 2 * MIB]), np.array([512, 512, 8, 512])
-    # 1024 more bytes are still small after 2 cycles, 4096 after 8; the third never gets there in 100.
+    # 1024 more bytes are still small after 2 cycles, 4096 after 8; the third stays small for 100.
     assert cycles_until_large(sizes, growth, 100) == 9
     assert cycles_until_large(sizes, growth, 2) == 2
     assert cycles_until_large(sizes[2:], growth[2:], 100) == 100

@@ -1,4 +1,4 @@
-"""Scratch of a step of each optimizer, in addition to parameters, gradients and states, against bytes by hand.
+"""Memory of a step of each optimizer in addition to parameters, gradients and states, computed by hand.
 
 Two bfloat16 parameters of 1,024 x 1,024 and 512 x 1,024: 2 MiB and 1 MiB, and the same for gradients and states.
 """

@@ -1,4 +1,4 @@
-"""What stays in memory, against bytes worked out by hand for the `tiny` model (2 layers, hidden 64, vocabulary 512).
+"""Persistent memory, compared with bytes computed by hand for the `tiny` model (2 layers, hidden 64, vocabulary 512).
 
 Every tensor takes a multiple of 512 bytes. Sizes are those of bfloat16 (2 bytes) unless said otherwise.
 """
@@ -91,5 +91,5 @@ def test_the_kv_cache_is_full_at_the_end_of_the_rollout() -> None:
     assert piece % 512 == 0
     levels = [level[Category.KV_CACHE] for phase, level in simulated.levels() if phase is Phase.ROLLOUT]
     assert 2 * 2 * piece in levels
-    # Growing by concatenation: at most one old piece stands beside the new ones.
+    # The cache grows by concatenation: at most one old tensor exists together with the new ones.
     assert max(levels) < 2 * 2 * piece + piece

@@ -1,4 +1,4 @@
-"""The loss of Liger's benchmark on the simulated card, against what was measured on a real one.
+"""The loss of Liger's benchmark on the simulated card, compared with measurements on a real one.
 
 The published rows are the plain-torch side of that benchmark: GRPO's loss over an LM head of hidden size 4,096 and
 vocabulary 128,256 in bfloat16, 1,024 tokens a row, with the hidden states of a reference; `max_memory_allocated` of
@@ -107,13 +107,13 @@ def slope(peaks: dict[int, float]) -> float:
     return (peaks[ROWS[-1]] - peaks[ROWS[0]]) / ((ROWS[-1] - ROWS[0]) * TOKENS * VOCABULARY)
 
 
-def test_the_published_peaks_come_out() -> None:
+def test_the_published_peaks_are_reproduced() -> None:
     for rows, published in published_mib().items():
         # The figures are printed in whole MiB.
         assert peak_bytes(all_at_once, rows) / MIB == pytest.approx(published, abs=1)
 
 
-def test_the_published_slope_comes_out() -> None:
+def test_the_published_slope_is_reproduced() -> None:
     own = slope({rows: float(peak_bytes(all_at_once, rows)) for rows in ROWS})
     logits, log_softmax, reference = 2, 4, 2 + 4 + 4
     hidden = 3 * 2 * HIDDEN

@@ -76,7 +76,7 @@ def requests(**keys: object) -> list[tuple[Phase, str, int, int]]:
 @pytest.mark.parametrize(
     ("model", "nearest"), [("qwen2.5-0.5b", "1.78"), ("llama-3.2-1b", "1.50")], ids=["Qwen", "Llama"]
 )
-def test_at_the_protocols_lengths_nothing_asks_for_it(model: str, nearest: str) -> None:
+def test_at_the_protocols_lengths_nothing_requests_it(model: str, nearest: str) -> None:
     found = requests(
         model=model,
         max_prompt_length=LONGEST_PROMPT,
@@ -111,7 +111,7 @@ def test_logits_of_every_position_could_have() -> None:
     assert VOCABULARIES.keys() == {vocabulary for (vocabulary, _), found in prompts.items() if found}
 
 
-def test_llama_1b_asks_for_it_with_what_the_message_says_is_allocated() -> None:
+def test_llama_1b_requests_it_with_the_allocated_memory_of_the_message() -> None:
     # One token of prompt and 993 of completion: the same 994 positions, and logits of each of them.
     found = requests(
         model="llama-3.2-1b", max_prompt_length=1, max_completion_length=993, steps=2, gradient_accumulation_steps=2

@@ -1,4 +1,4 @@
-"""Reductions in whole, event by event, against torch's CUDA build (emulated/README.md)."""
+"""Complete reductions, event by event, compared with torch's CUDA build (emulated/README.md)."""
 
 import gzip
 import json
@@ -28,14 +28,14 @@ def recorded() -> Mapping[str, Any]:
 
 
 class Card:
-    """A simulated card that tells what it is asked for."""
+    """A simulated card that records requests."""
 
     def __init__(self, chip: Chip) -> None:
         self._recorder = Recorder()
         self.gpu = SimulatedGpu(self._recorder, chip=chip, scratch=KERNEL_SCRATCH)
 
     def events(self, run: Callable[[], Any]) -> list[int]:
-        """Bytes of each block as it is taken, and negative as it is given back."""
+        """Bytes of each block at its allocation, and negative at its free."""
         trace = self._recorder.trace
         before = len(trace.events)
         result = run()
@@ -45,7 +45,7 @@ class Card:
 
 
 @pytest.mark.parametrize("card", CARDS)
-def test_a_reduction_asks_for_what_torch_asks_for(card: str) -> None:
+def test_a_reduction_allocates_what_torch_allocates(card: str) -> None:
     """Each card a quarter of the 10,036 reductions in turn; all of them were equal on all cards."""
     major, minor, multiprocessors = recorded()["chips"][card]
     simulated = Card(Chip(compute_capability=(major, minor), multiprocessors=multiprocessors))
@@ -67,7 +67,7 @@ def test_the_table_is_of_the_installed_torch() -> None:
 
 
 def taken(run: Callable[[torch.Tensor], Any], *shape: int, chip: Chip = A100, dtype: str = "float32") -> list[int]:
-    """What is taken besides the results, which are kept."""
+    """Scratch without the results, which are kept."""
     card = Card(chip)
     with card.gpu:
         values = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
@@ -129,11 +129,11 @@ def test_the_norm_over_one_value_is_its_absolute_value() -> None:
     assert taken(lambda x: norm(x, dim=0), 1, 5000, dtype="bfloat16") == []
 
 
-def test_nothing_is_taken_for_an_empty_tensor() -> None:
+def test_an_empty_tensor_needs_no_scratch() -> None:
     assert taken(lambda x: x.sum(), 0, 4) == []
 
 
-def test_every_card_keeps_sizes_of_its_own() -> None:
+def test_every_card_has_its_own_sizes() -> None:
     recorder = Recorder()
     with SimulatedGpu(recorder, chip=A100, others=(T4,), scratch=KERNEL_SCRATCH):
         torch.empty((4168, 896), device="meta").sum(0)

@@ -26,7 +26,7 @@ def sizes(asked: Reduction) -> list[tuple[int, int, int]]:
     return [(one.size, one.input_stride, one.output_stride) for one in asked.dimensions]
 
 
-def test_reduced_dimensions_come_first_and_runs_of_memory_are_one() -> None:
+def test_reduced_dimensions_come_first_and_contiguous_ones_are_merged() -> None:
     assert sizes(float32((2, 3, 5), (0, 1, 2))) == [(30, 4, 0)]
     assert sizes(float32((2, 3, 5), (2,))) == [(5, 4, 0), (6, 20, 4)]
     assert sizes(float32((2, 3, 5), (1,))) == [(3, 20, 0), (5, 4, 4), (2, 60, 20)]
@@ -49,7 +49,7 @@ def test_by_hand() -> None:
     assert scratch_bytes(asked, A100) == ((2 * 216 * 4, 2 * 4),)
 
 
-def test_few_values_per_output_are_no_reason_to_share_it() -> None:
+def test_few_values_per_output_are_not_shared() -> None:
     assert scratch_bytes(float32((4168, 64), (1,)), A100) == ((0, 0),)
     assert scratch_bytes(float32((64, 4168), (0,)), A100) == ((0, 0),)
 
@@ -123,7 +123,7 @@ def test_parts_and_counters_of_a_matrix(inputs: int, outputs: int, gpu: str, ove
 
 @settings(deadline=None)
 @given(some.integers(1, 1 << 20), some.integers(1, 200))
-def test_more_multiprocessors_never_take_less(inputs: int, outputs: int) -> None:
+def test_more_multiprocessors_never_need_less(inputs: int, outputs: int) -> None:
     asked = float32((inputs, outputs), (0,))
     found = [
         scratch_bytes(asked, Chip(compute_capability=(9, 0), multiprocessors=count))[0][0] for count in (40, 80, 132)

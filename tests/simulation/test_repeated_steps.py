@@ -1,4 +1,4 @@
-"""A run that ends where its steps repeat has the trace of the run to the end."""
+"""A run that ends when its steps repeat has the same trace as the complete run."""
 
 from typing import Any
 
@@ -27,30 +27,30 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_trace_is_that_of_the_run_to_the_end(case: str) -> None:
-    long_way = simulate(**FORCED, **CASES[case])
+def test_the_trace_equals_that_of_the_complete_run(case: str) -> None:
+    complete = simulate(**FORCED, **CASES[case])
     ended = simulate(**FORCED, **CASES[case], ends_when_repeating=True)
-    assert long_way.trainer.state.global_step == STEPS
+    assert complete.trainer.state.global_step == STEPS
     assert ended.trainer.state.global_step < STEPS
-    assert ended.trace == long_way.trace
+    assert ended.trace == complete.trace
 
 
-def test_ragged_steps_are_dealt_out_anew_and_all_run() -> None:
-    long_way = simulate(steps=4, lengths=Lengths.RAGGED)
+def test_ragged_steps_differ_and_all_run() -> None:
+    complete = simulate(steps=4, lengths=Lengths.RAGGED)
     ended = simulate(steps=4, lengths=Lengths.RAGGED, ends_when_repeating=True)
     assert ended.trainer.state.global_step == 4
-    assert ended.trace == long_way.trace
+    assert ended.trace == complete.trace
 
 
-def test_a_record_says_what_really_ran() -> None:
+def test_a_record_counts_the_steps_that_ran() -> None:
     spec = small_spec(**FORCED)
     outcome = run_simulated(spec, BUILTIN_MODELS[spec.model].config)
     assert outcome.status is Status.OK
-    assert outcome.work.steps_run == 4  # the first two tell their rollouts, the third and the fourth fill their cache
+    assert outcome.work.steps_run == 4  # the first two extrapolate their rollouts, the others fill their cache
     assert outcome.work.micro_batches_run == 4 * spec.gradient_accumulation_steps
 
 
-def test_the_configuration_is_never_changed_to_shorten() -> None:
+def test_the_configuration_is_not_changed() -> None:
     ended = simulate(**FORCED, ends_when_repeating=True)
     assert ended.trainer.args.max_steps == STEPS
     assert ended.trainer.state.max_steps == STEPS

@@ -1,4 +1,4 @@
-"""What simulated trials find, written down: who changes it raises `SIMULATION_RESULTS_VERSION`."""
+"""Kept results of simulated trials: a change of them requires a new `SIMULATION_RESULTS_VERSION`."""
 
 import pytest
 from simulating import LORA, small_spec
@@ -37,17 +37,17 @@ FOUND = (
 
 
 @pytest.mark.slow
-def test_who_changes_what_is_simulated_raises_the_version():
+def test_changed_results_have_a_new_version():
     found = {}
     for name, keys in CASES.items():
         spec = small_spec(**keys)
         outcome = run_simulated(spec, BUILTIN_MODELS[spec.model].config)
         found[name] = (outcome.peaks.allocated_bytes, outcome.peaks.reserved_bytes)
-    # Without a new version a sweep would answer with records from before the change.
+    # Without a new version a sweep would reuse records from before the change.
     assert (SIMULATION_RESULTS_VERSION, found) == FOUND
 
 
-def test_a_trial_before_it_in_the_process_changes_nothing():
+def test_an_earlier_trial_in_the_process_changes_nothing():
     """bitsandbytes keeps tensors of the first 4-bit model of a process."""
     spec = small_spec(**CASES["QLoRA"])
     first, second = (run_simulated(spec, BUILTIN_MODELS[spec.model].config) for _ in range(2))

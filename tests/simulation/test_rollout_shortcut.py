@@ -1,4 +1,4 @@
-"""The rollout whose steps are told is the rollout token by token, event by event."""
+"""An extrapolated rollout equals the rollout token by token, event by event."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def mistral(window: int) -> dict[str, Any]:
 
 
 def described(trace: Trace) -> Iterator[tuple[int, int, Category, Any]]:
-    """Events with what their blocks are; sites by value, as their numbers depend on the order they are told in."""
+    """Events with the properties of their blocks; sites by value, as their numbers depend on the order."""
     for event in trace.events:
         block = abs(event) - 1
         yield event, trace.sizes_bytes[block], trace.categories[block], trace.sites[trace.site_of[block]]
@@ -72,7 +72,7 @@ CASES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("keys", CASES, ids=str)
-def test_told_steps_are_the_steps_of_the_long_way(keys: dict[str, Any]) -> None:
+def test_extrapolated_steps_equal_steps_that_ran(keys: dict[str, Any]) -> None:
     short, long = both_ways(**keys)
     assert_same(short, long)
     assert short.decoding.ran_in_full == 0
@@ -102,7 +102,7 @@ def test_with_masks(uneven_prompts: str, attention: Attention, gpu: str) -> None
 
 
 def with_scratch(monkeypatch: pytest.MonkeyPatch, size_bytes: Any) -> None:
-    """Have each forward take and give back `size_bytes(positions in the cache)`."""
+    """Make each forward allocate and free `size_bytes(positions in the cache)`."""
     forward = Qwen2Model.forward
 
     def noticed(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -114,21 +114,21 @@ def with_scratch(monkeypatch: pytest.MonkeyPatch, size_bytes: Any) -> None:
     monkeypatch.setattr(Qwen2Model, "forward", noticed)
 
 
-def test_what_was_told_is_taken_back_when_the_steps_change_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mismatch_in_the_middle_undoes_the_extrapolation(monkeypatch: pytest.MonkeyPatch) -> None:
     with_scratch(monkeypatch, lambda length: 4096 if length > 30 else 1024)
     short, long = both_ways(max_completion_length=36)
     assert_same(short, long)
     assert short.decoding.steps_extrapolated == 0
 
 
-def test_what_was_told_is_taken_back_when_only_the_last_step_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mismatch_of_the_last_step_undoes_the_extrapolation(monkeypatch: pytest.MonkeyPatch) -> None:
     with_scratch(monkeypatch, lambda length: 4096 if length == 8 + 60 - 1 else 1024)
     short, long = both_ways(max_completion_length=60)
     assert_same(short, long)
     assert short.decoding.steps_extrapolated == 0
 
 
-def test_steps_that_repeat_every_eighth_are_told_by_eights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_with_a_period_of_eight_are_extrapolated_in_eights(monkeypatch: pytest.MonkeyPatch) -> None:
     with_scratch(monkeypatch, lambda length: -(-length // 8) * 4096)
     short, long = both_ways(max_completion_length=60)
     assert_same(short, long)
@@ -136,7 +136,7 @@ def test_steps_that_repeat_every_eighth_are_told_by_eights(monkeypatch: pytest.M
     assert short.decoding.steps_extrapolated > 0
 
 
-def test_steps_that_never_repeat_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_that_never_repeat_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with_scratch(monkeypatch, lambda length: 512 * length * length)
     short, long = both_ways(max_completion_length=60)
     assert_same(short, long)
@@ -144,7 +144,7 @@ def test_steps_that_never_repeat_are_run(monkeypatch: pytest.MonkeyPatch) -> Non
     assert short.decoding.ran_in_full == 1
 
 
-# ---- what the rollout holds ------------------------------------------------------------------------------------------
+# ---- memory of the rollout -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rollout", list(Rollout))
@@ -172,7 +172,7 @@ def rollout_peaks(simulated: Simulated) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("keys", [{}, {"beta": 0.04, **LORA_KEYS}, {"lengths": Lengths.FORCED}])
-def test_a_synthetic_rollout_has_the_peaks_of_the_long_way(keys: dict[str, object]) -> None:
+def test_a_synthetic_rollout_has_the_peaks_of_a_generated_one(keys: dict[str, object]) -> None:
     sizes = {"max_prompt_length": 16, "max_completion_length": 24, "steps": 1}
     short = simulate(rollout=Rollout.SYNTHETIC, **sizes, **keys)
     long = simulate(shortcut_rollout=False, **sizes, **keys)
@@ -181,10 +181,10 @@ def test_a_synthetic_rollout_has_the_peaks_of_the_long_way(keys: dict[str, objec
     assert short.left_at_the_end() == long.left_at_the_end()
 
 
-# ---- blocks that are left out ----------------------------------------------------------------------------------------
+# ---- neutral blocks -------------------------------------------------------------------------------------------------
 
 WIDE = TINY | {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64}
-"""Its cache passes 1 MiB a tensor at 129 positions of 16 rows, so it leaves the small blocks on the way."""
+"""Each tensor of its cache exceeds 1 MiB at 129 positions of 16 rows, so it stops being a small block."""
 
 LONG_TRIALS: list[dict[str, Any]] = [
     {"max_completion_length": 200},
@@ -203,7 +203,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("config", SETTINGS, ids=["plain", "expandable", "max_split"])
 @pytest.mark.parametrize("keys", LONG_TRIALS, ids=str)
-def test_blocks_that_are_left_out_change_nothing_on_a_card(keys: dict[str, Any], config: AllocatorConfig) -> None:
+def test_neutral_blocks_change_nothing_on_a_card(keys: dict[str, Any], config: AllocatorConfig) -> None:
     traces = [simulate(every_block=every_block, steps=2, **keys).trace for every_block in (False, True)]
     assert len(traces[0].events) < len(traces[1].events)
     few, every = (replay_on_card(trace, capacity_bytes=None, config=config) for trace in traces)
@@ -219,7 +219,7 @@ def test_a_run_repeated_is_the_same_event_by_event() -> None:
 
 
 def test_only_scored_positions_reach_the_fused_head() -> None:
-    """trl scores, on a GPU, the positions of completions only; ragged rows have fewer of them than forced ones."""
+    """On a GPU trl scores only the positions of completions; ragged rows have fewer of them than forced ones."""
     ragged, forced = simulate(lengths=Lengths.RAGGED, steps_per_generation=1), simulate(lengths=Lengths.FORCED)
     hidden_bytes = 64 * 2
     # Completions of 12, 11, 9 and 8 tokens (0, 1, 2 and 3 eighths of 12 less) against four of 12.

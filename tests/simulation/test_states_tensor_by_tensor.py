@@ -1,4 +1,4 @@
-"""States of bitsandbytes' 8-bit AdamW, tensor by tensor, against sizes by hand.
+"""States of bitsandbytes' 8-bit AdamW, tensor by tensor, compared with sizes computed by hand.
 
 The model has a tensor of each kind: an embedding, an untied LM head, matrices of 4,096 values and more, smaller
 matrices, and vectors. bitsandbytes keeps the states of embeddings (transformers asks for that) and of tensors of fewer

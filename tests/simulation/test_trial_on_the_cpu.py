@@ -1,4 +1,4 @@
-"""One trial twice: on the CPU for real, read by torch's own profiler, and simulated with the CPU's choices.
+"""One trial twice: on the CPU, read by torch's own profiler, and simulated with the CPU's choices.
 
 Every phase of every step is compared, to the byte: what the real run has more is named below, each with its bytes. It
 is memory of the host, which a card would not have, or scratch inside CPU kernels. Of the latter nothing stands at the
@@ -80,7 +80,7 @@ PASSING = {
     # One addition to each step count: the number and its cast.
     Phase.OPTIMIZER: 2 * NUMBER,
 }
-"""What passes on the host and may stand at a phase's peak."""
+"""Temporary memory of the host that may be in use at a phase's peak."""
 
 
 @cache
@@ -116,7 +116,7 @@ def test_the_peak_of_every_training_phase_is_that_of_the_cpu(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_peak_of_the_steps_is_within_one_percent(case: str) -> None:
-    """The issue's gate, of which the byte-exact comparison above leaves nothing; models and host included."""
+    """A looser bound than the comparison above, with models and host included."""
     measured, simulated = both(case)
     real, own = (
         max(each.peak_bytes for each in side if each.phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER))
@@ -126,7 +126,7 @@ def test_the_peak_of_the_steps_is_within_one_percent(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_stays_is_equal_to_the_byte(case: str) -> None:
+def test_persistent_memory_is_equal_to_the_byte(case: str) -> None:
     """At the end of every backward and optimizer step: weights, reference, adapters, gradients and states."""
     for real, own, kept in pairs(case):
         if real.phase in (Phase.BACKWARD, Phase.REWARD):
@@ -165,7 +165,7 @@ def test_scratch_inside_cpu_kernels_is_what_is_listed(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_peak_of_a_rollout_is_that_of_the_cpu_but_for_scratch(case: str) -> None:
+def test_the_peak_of_a_rollout_is_that_of_the_cpu_without_scratch(case: str) -> None:
     prompt_ids = ROWS * 32 * 8  # on the host, while they are on their way to the device
     inside = both(case)[0].inside_operations
     scratch = max(size for (phase, name), size in inside.items() if phase is Phase.ROLLOUT and name != "multinomial")

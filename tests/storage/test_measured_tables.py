@@ -118,7 +118,7 @@ def test_steps_and_samples_are_tables_of_their_own(tmp_path):
     runs = tables.runs.set_index("trial_id")
     row = runs.loc[one.trial_id]
     assert (row["oom_step"], row["gpu_uuid"], row["gpu_s"], row["startup_s"]) == (2, "GPU-1", 20.0, 3.0)
-    assert row["not_measured"] == MEASURED.measured.unavailable
+    assert row["not_measured"] == MEASURED.verdict.unavailable
     assert pd.isna(row["settled_step"])
     forward = tables.phases[tables.phases["trial_id"] == one.trial_id].iloc[0]
     assert (forward["time_s"], forward["samples"], forward["mean_power_watts"]) == (1.5, 2, 350.5)

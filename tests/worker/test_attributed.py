@@ -112,7 +112,7 @@ def test_bytes_that_are_not_in_the_trace_are_other_and_nothing_is_scaled(full):
     }
     assert rest == full.breakdown
     assert outcome.breakdown.largest == full.largest
-    assert outcome.measured.unavailable == "power: absent"
+    assert outcome.verdict.unavailable == "power: absent"
 
 
 def test_a_trace_with_the_measured_peak_needs_no_other(full):

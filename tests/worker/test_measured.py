@@ -355,8 +355,8 @@ def test_without_a_driver_the_counters_still_count_and_the_row_lists_what_is_mis
     assert outcome.peaks.allocated_bytes == 9 * GIB
     missing = (outcome.peaks.device_bytes, outcome.card.context_bytes, outcome.measured.sampled_max_device_bytes)
     assert (*missing, outcome.measured.driver_version) == (None, None, None, None)
-    assert "device memory: memory says absent" in outcome.measured.unavailable
-    assert "context: memory of other programs before the trial is unknown" in outcome.measured.unavailable
+    assert "device memory: memory says absent" in outcome.verdict.unavailable
+    assert "context: memory of other programs before the trial is unknown" in outcome.verdict.unavailable
 
 
 @pytest.mark.parametrize("listed", [(), (GpuProcess(pid=123_456, used_bytes=GIB),)], ids=["empty", "the host's pids"])
@@ -367,13 +367,13 @@ def test_in_a_container_only_the_processes_are_missing(listed: tuple[GpuProcess,
     assert measured.outcome.status is Status.OK
     assert all(sample.process_used_bytes is None for sample in measured.samples)
     assert (
-        "process memory: the driver's list of processes does not have this one" in measured.outcome.measured.unavailable
+        "process memory: the driver's list of processes does not have this one" in measured.outcome.verdict.unavailable
     )
     assert measured.outcome.card.context_bytes == CONTEXT_BYTES
 
 
 def test_a_complete_row_lists_nothing_as_missing(world: World) -> None:
-    assert world.measure(world.three_steps).outcome.measured.unavailable == ""
+    assert world.measure(world.three_steps).outcome.verdict.unavailable == ""
 
 
 def test_memory_taken_by_another_program_during_the_trial_is_contention() -> None:
@@ -453,7 +453,7 @@ def test_paged_states_are_not_taken_for_another_program() -> None:
 
     outcome = world.measure(train, optim=Optimizer.PAGED_ADAMW_8BIT).outcome
     assert (outcome.status, outcome.card.context_bytes) == (Status.OK, None)
-    assert "context: paged optimizer states" in outcome.measured.unavailable
+    assert "context: paged optimizer states" in outcome.verdict.unavailable
 
 
 @pytest.mark.parametrize("raises", [False, True], ids=["training continued", "CUDA raised"])

@@ -1,4 +1,4 @@
-"""Which attention kernel CUDA would run, and what it makes in forward and backward.
+"""The attention kernel that CUDA would run, and its tensors in forward and backward.
 
 Sources, in torch's `aten/src/ATen/native/transformers/`: `cuda/sdp_utils.cpp` (`check_prefer_cudnn_attention`,
 `can_use_*_attention`), `attention.cpp` (masks, padding), `cuda/attention.cu` (outputs, seeds and offsets).
@@ -34,7 +34,7 @@ class Kernel(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Mask:
-    """What decides the kernel of a mask."""
+    """The properties of a mask that decide the kernel."""
 
     shape: torch.Size
     last_stride: int = 1
@@ -43,7 +43,7 @@ class Mask:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What decides the kernel. Shapes are [rows, heads, tokens, head_dim]."""
+    """The properties of a call that decide the kernel. Shapes are [rows, heads, tokens, head_dim]."""
 
     query: torch.Size
     key: torch.Size
@@ -95,10 +95,10 @@ def request_of(
 
 
 def choose_kernel(request: Request) -> Kernel:
-    """Return the first of cuDNN, flash, memory-efficient and math that torch would accept on the card.
+    """Return the first kernel of cuDNN, flash, memory-efficient and math that torch accepts on the card.
 
     cuDNN comes first on compute capability 9 and 10 (torch with cuDNN 9.15 or later, as torch's own wheels for CUDA 13
-    bring it) and takes masks; flash takes none; the memory-efficient kernel takes no grouped-query heads.
+    contain it) and supports masks; flash supports none; the memory-efficient kernel supports no grouped-query heads.
     """
     if _is_four_dimensional(request):
         for kernel, accepts in (
@@ -112,7 +112,7 @@ def choose_kernel(request: Request) -> Kernel:
 
 
 def _is_four_dimensional(request: Request) -> bool:
-    """Common to all fused kernels (`check_tensor_shapes`, `check_nonzero_sequence_lengths_dense`)."""
+    """The condition of all fused kernels (`check_tensor_shapes`, `check_nonzero_sequence_lengths_dense`)."""
     shapes = (request.query, request.key, request.value)
     return all(len(shape) == 4 for shape in shapes) and request.query[2] > 0 and request.key[2] > 0
 
@@ -131,7 +131,7 @@ def _cudnn_accepts(request: Request) -> bool:
 
 
 def _cudnn_accepts_widths(request: Request) -> bool:
-    """Multiples of 8 up to 256 on Hopper, up to 128 on Blackwell but for 192 with values of 128.
+    """Multiples of 8 up to 256 on Hopper, up to 128 on Blackwell, where 192 with values of 128 is allowed, too.
 
     Source: `check_cudnn_tensor_shapes` in torch 2.13, with cuDNN 9.11 or later.
     """
@@ -144,7 +144,7 @@ def _cudnn_accepts_widths(request: Request) -> bool:
 
 
 def _cudnn_accepts_mask(request: Request) -> bool:
-    """Two or four dimensions that broadcast to the scores, and no gradient (`check_attn_mask_shape`)."""
+    """Two or four dimensions that broadcast to the scores, without a gradient (`check_attn_mask_shape`)."""
     if request.mask is None:
         return True
     rows, heads, queries, _ = request.query
@@ -155,7 +155,7 @@ def _cudnn_accepts_mask(request: Request) -> bool:
 
 
 def _cudnn_accepts_dropout(request: Request) -> bool:
-    """Probabilities in sixteenths, and more than one query (`check_cudnn_dropout`, `check_cudnn_tensor_shapes`)."""
+    """Multiples of 1/16, and more than one query (`check_cudnn_dropout`, `check_cudnn_tensor_shapes`)."""
     return request.dropout == 0 or (request.query[2] != 1 and (request.dropout * 16).is_integer())
 
 
@@ -195,12 +195,12 @@ def _efficient_accepts(request: Request) -> bool:
 
 
 def _strides_are_one(request: Request) -> bool:
-    """Of the last dimension of all tensors (`check_last_dim_stride_equals_1_dense`)."""
+    """Whether the last dimension of all tensors has stride 1 (`check_last_dim_stride_equals_1_dense`)."""
     return request.is_dense and (request.mask is None or request.mask.last_stride == 1)
 
 
 def _heads_fit(request: Request, *, grouped: bool, equal_values: bool = True) -> bool:
-    """Whether a kernel takes the heads (`check_batch_size_and_num_heads_dense`, `check_grouped_query_attention`).
+    """Whether a kernel supports the heads (`check_batch_size_and_num_heads_dense`, `check_grouped_query_attention`).
 
     Args:
         request: The request.
@@ -218,7 +218,7 @@ def _heads_fit(request: Request, *, grouped: bool, equal_values: bool = True) ->
 
 
 def logsumexp_shape(kernel: Kernel, query: torch.Size) -> tuple[int, ...]:
-    """Shape of the float32 log-sum-exp that each kernel keeps for backward."""
+    """Return the shape of the float32 log-sum-exp that a kernel keeps for backward."""
     rows, heads, tokens, _ = query
     if kernel is Kernel.EFFICIENT:
         return (rows, heads, -(-tokens // 32) * 32)
@@ -226,34 +226,34 @@ def logsumexp_shape(kernel: Kernel, query: torch.Size) -> tuple[int, ...]:
 
 
 Scratch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[int, ...]]
-"""Query, key and value -> bytes of the blocks that a kernel takes while it runs, in the order they are taken."""
+"""Query, key and value -> bytes of the scratch blocks of a kernel, in the order of allocation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelScratch:
-    """What an attention kernel takes on one chip."""
+    """Scratch of an attention kernel on one chip."""
 
     forward: Scratch
     backward: Scratch
     more_keys: Callable[[torch.Size, torch.Size], int] | None = None
-    """Shapes of query and key -> by how many keys the key may grow until the forward takes other blocks; None: any."""
+    """Shapes of query and key -> by how many keys the key may grow until the scratch changes; None: it never does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """How a fused kernel runs."""
+    """Parameters of a fused kernel."""
 
     kernel: Kernel
     wants_gradient: bool
-    """Without, only flash makes the logsumexp."""
+    """Without it, only flash makes the logsumexp."""
     scratch: KernelScratch
     recorder: Recorder
     by_capability: Mapping[Chip, KernelScratch] = field(default_factory=dict)
-    """What the kernel takes on the other chips that the run is to answer for."""
+    """Scratch on the other chips that the run covers."""
 
 
 class FusedAttention(torch.autograd.Function):
-    """A fused attention kernel: what it makes in forward and backward, without values."""
+    """A fused attention kernel: its tensors in forward and backward, without values."""
 
     @staticmethod
     def forward(
@@ -264,10 +264,10 @@ class FusedAttention(torch.autograd.Function):
         bias: torch.Tensor | None,
         launch: Launch,
     ) -> torch.Tensor:
-        """The output, shaped and laid out as the query but for the value's head_dim.
+        """Return the output, with shape and layout of the query and the head_dim of the value.
 
-        Seed and offset of dropout are made without dropout too: by cuDNN before everything, by flash at the end (there
-        the seed has room for both); the memory-efficient kernel keeps its own on the host.
+        cuDNN and flash make seed and offset of dropout without dropout, too: cuDNN before everything else, flash at the
+        end (its seed holds two numbers). The memory-efficient kernel keeps them on the host.
         """
         seeds = _seeds(launch.recorder, ()) if launch.kernel is Kernel.CUDNN else []
         if launch.kernel is Kernel.EFFICIENT or query.shape[-1] != value.shape[-1]:
@@ -290,7 +290,7 @@ class FusedAttention(torch.autograd.Function):
             seeds = _seeds(launch.recorder, (2,))
         launch.recorder.give_back(parts[::-1])
         if launch.wants_gradient:
-            # In the order in which torch's own node gives them up: its inputs by name, then its outputs.
+            # In the order in which torch's own node frees them: its inputs by name, then its outputs.
             ctx.save_for_backward(bias, key, query, value, logsumexp, output, *seeds)
             ctx.launch = launch
             return output
@@ -302,9 +302,9 @@ class FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Gradients of query, key and value, and the kernel's scratch while it runs.
+        """Return the gradients of query, key and value; allocate the kernel's scratch meanwhile.
 
-        What was saved stays to the end, and goes last first: with checkpointing nothing else holds it by then.
+        Saved tensors are freed at the end, the last first: with checkpointing nothing else holds them.
         """
         saved = list(ctx.saved_tensors)
         made = _gradients(saved[2], saved[1], saved[3], saved[5], gradients[0], ctx.launch)
@@ -321,11 +321,11 @@ def _gradients(
     gradient: torch.Tensor,
     launch: Launch,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Make what the kernel writes. It holds its scratch, and copies of what it cannot read as it is, meanwhile."""
+    """Make the gradients. Meanwhile the kernel holds its scratch and copies of inputs in a layout it cannot read."""
     by_tokens = launch.kernel is Kernel.EFFICIENT
     read: list[torch.Tensor] = []
     if launch.kernel is Kernel.FLASH:
-        # `_flash_attention_backward` in `cuda/attention_backward.cu` wants both by tokens.
+        # `_flash_attention_backward` in `cuda/attention_backward.cu` needs both by tokens.
         read = [tensor.transpose(1, 2).contiguous() for tensor in (gradient, output)]
     made = tuple(_by_tokens(x, x.shape[-1]) if by_tokens else torch.empty_like(x) for x in (query, key, value))
     here = launch.scratch.backward(query, key, value)
@@ -343,14 +343,14 @@ def _gradients(
 
 
 def _note_change_ahead(launch: Launch, query: torch.Size, key: torch.Size) -> None:
-    """In a decoding step: for how many steps more the kernel takes the same, on every chip."""
+    """In a decoding step, announce for how many more steps the scratch stays the same on every chip."""
     for scratch in (launch.scratch, *launch.by_capability.values()):
         if scratch.more_keys is not None:
             launch.recorder.holds_for(scratch.more_keys(query, key))
 
 
 def _row_sums(output: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """The sums that the memory-efficient kernel makes itself in 16-bit types (`delta` in `attention_backward.cu`)."""
+    """Make the row sums, which the kernel itself makes in 16-bit types (`delta` in `attention_backward.cu`)."""
     products = gradient.transpose(1, 2) * output.transpose(1, 2)
     sums = products.sum(-1)
     row_sums = sums.transpose(-2, -1).contiguous()
@@ -364,7 +364,7 @@ def _seeds(recorder: Recorder, seed_shape: tuple[int, ...]) -> list[torch.Tensor
 
 
 def _by_tokens(like: torch.Tensor, width: int) -> torch.Tensor:
-    """[rows, heads, tokens, width], in memory [rows, tokens, heads, width]."""
+    """Make [rows, heads, tokens, width], in memory [rows, tokens, heads, width]."""
     rows, heads, tokens, _ = like.shape
     return like.new_empty((rows, tokens, heads, width)).transpose(1, 2)
 
@@ -372,9 +372,9 @@ def _by_tokens(like: torch.Tensor, width: int) -> torch.Tensor:
 def scaled_dot_product_attention(
     recorder: Recorder, chip: Chip, others: Collection[Chip] = ()
 ) -> Callable[..., torch.Tensor]:
-    """`aten::scaled_dot_product_attention` as a card with `chip` would run it.
+    """Return `aten::scaled_dot_product_attention` as a card with `chip` runs it.
 
-    Chips of `others` that would run another kernel diverge from the run; of the rest the trace keeps what they take.
+    Chips of `others` that would run another kernel are recorded as diverged; for the rest the trace keeps the scratch.
     """
 
     def attend(
@@ -443,18 +443,18 @@ def _scratch_of(kernel: Kernel, chip: Chip, dropout: float) -> KernelScratch:
 
 
 def _padded_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, launch: Launch) -> torch.Tensor:
-    """Flash wants a head_dim that is a multiple of 8 (`pad_last_dim` and `post_process_flash_output`)."""
+    """Pad head_dim to a multiple of 8, which flash needs (`pad_last_dim` and `post_process_flash_output`)."""
     missing = -query.shape[-1] % 8
     padded = [torch.nn.functional.pad(part, (0, missing)) for part in (query, key, value)]
     return FusedAttention.apply(*padded, None, launch)[..., : query.shape[-1]]
 
 
 def _bias(mask: torch.Tensor, dtype: torch.dtype, kernel: Kernel) -> torch.Tensor:
-    """The mask as the kernels want it: additive, in the compute type; aligned to 8 for the memory-efficient kernel.
+    """Return the additive mask in the compute type, aligned to 8 for the memory-efficient kernel.
 
-    Every call makes its own, so that every layer keeps one for backward. Source: `convert_boolean_attn_mask_` (where
-    the number that stands for "not this one" is a tensor), `preprocess_mask` and `pad_bias`, which adds 8 columns where
-    the rows are unaligned although their length is a multiple of 8.
+    Every call makes a mask, so that every layer keeps one for backward. Source: `convert_boolean_attn_mask_` (where the
+    number for blocked positions is a tensor), `preprocess_mask` and `pad_bias`, which adds 8 columns if the rows are
+    unaligned although their length is a multiple of 8.
     """
     if mask.dtype is torch.bool:
         blocked = _LARGEST_NEGATIVE_OF_CUDNN if kernel is Kernel.CUDNN else float("-inf")

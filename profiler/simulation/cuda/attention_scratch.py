@@ -1,4 +1,4 @@
-"""What the fused attention kernels take while they run, in bytes, block by block.
+"""Scratch of the fused attention kernels, in bytes, block by block.
 
 Shapes are [rows, heads, tokens, head_dim], as `aten::scaled_dot_product_attention` has them.
 """
@@ -13,7 +13,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def flash_backward(query: torch.Size, key: torch.Size, element_bytes: int) -> tuple[int, ...]:
-    """Blocks of FlashAttention-2's backward, in the order they are taken.
+    """Return the blocks of FlashAttention-2's backward, in the order of allocation.
 
     The row sums of gradient times output and an accumulator of the query's gradient, both float32, with tokens rounded
     up to 128 and head_dim to 32 (to 64 above 128); with grouped-query heads also the gradients of keys and values for
@@ -27,7 +27,7 @@ def flash_backward(query: torch.Size, key: torch.Size, element_bytes: int) -> tu
 
 
 def flash_packed_backward(query: torch.Size, key: torch.Size, sequences: int, element_bytes: int) -> tuple[int, ...]:
-    """The same for `sequences` packed into one row: 128 rows of room for each in place of rounding.
+    """Return the same for `sequences` packed into one row: 128 more rows per sequence instead of rounding.
 
     Source: `mha_varlen_bwd`, same file.
     """
@@ -46,11 +46,11 @@ def _flash_blocks(query: torch.Size, key: torch.Size, row_sums: int, element_byt
 
 
 def cudnn_backward(query: torch.Size) -> tuple[int, ...]:
-    """The workspace of cuDNN's backward: a float32 accumulator of the query's gradient and a float32 for each row.
+    """Return cuDNN's workspace in backward: a float32 accumulator of the query's gradient and a float32 per row.
 
     Source: `CompositeSDPABackwardNode::get_fe_workspace_size_node` in `scaled_dot_product_flash_attention.h` of
     cudnn-frontend 1.10 to 1.23 (`dQ_accum_size` and `softmax_sum_size`; the gradients of grouped keys and values are
-    virtual there). ASSUMED: cuDNN's own part, which is closed source, is nothing beside it. Its forward takes none.
+    virtual there). ASSUMED: cuDNN's own part, which is closed source, is negligible. Its forward needs none.
     """
     rows, heads, tokens, head_dim = query
     return (rows * heads * tokens * (head_dim + 1) * _FLOAT32_BYTES,)
@@ -69,11 +69,11 @@ class _CutlassKernel:
 
 
 def _cutlass_kernel(head_dim: int, dtype: torch.dtype, compute_capability: tuple[int, int]) -> _CutlassKernel:
-    """The first kernel for `head_dim` that the card's shared memory has room for.
+    """Return the first kernel for `head_dim` that fits into the card's shared memory.
 
     Source: `dispatch_cutlassB_*` in torch's `mem_eff_attention/kernels/cutlassB.h`. ASSUMED: the kernel with tiles of
     128 by 128 needs more than the 99 KiB of shared memory that compute capability 8.6, 8.9 and 12 give a block, which
-    is why the list has one of 128 by 64 for 8.6 and 8.9; every other kernel has room wherever it is listed.
+    is why the list has one of 128 by 64 for 8.6 and 8.9; every other kernel fits wherever it is listed.
     """
     half, modern = dtype in _HALF, compute_capability >= (8, 0)
     small_memory = compute_capability in ((8, 6), (8, 9)) or compute_capability[0] == 12
@@ -91,10 +91,10 @@ def _cutlass_kernel(head_dim: int, dtype: torch.dtype, compute_capability: tuple
 def efficient_backward(
     query: torch.Size, key: torch.Size, dtype: torch.dtype, compute_capability: tuple[int, int]
 ) -> tuple[int, ...]:
-    """Blocks of the memory-efficient attention's backward: the row sums, and the workspace of its kernel.
+    """Return the blocks of the memory-efficient attention's backward: the row sums, and its kernel's workspace.
 
-    For each head: float32 tiles that cover the query's gradient, with 16 bytes of lock each; where the gradients of
-    keys and values do not stay in registers, float32 tiles for these, once for each split of the keys.
+    Per head: float32 tiles that cover the query's gradient, with a lock of 16 bytes each; if the gradients of keys and
+    values do not stay in registers, float32 tiles for these per split of the keys.
 
     Source: `_efficient_attention_backward` in `aten/src/ATen/native/transformers/cuda/attention_backward.cu` (delta,
     `num_splits_key`) and `Params::workspace_size` in torch's `mem_eff_attention/kernel_backward.h`. With float32 the
@@ -111,7 +111,7 @@ def efficient_backward(
 
 
 def _key_splits(blocks: int, keys: int, kernel: _CutlassKernel) -> int:
-    """`num_splits_key` of a kernel that accumulates outside of registers."""
+    """Return `num_splits_key` of a kernel that accumulates outside of registers."""
     splits = -(-keys // kernel.keys)
     if blocks >= 256 and keys <= 2 * kernel.keys:
         splits = 1
@@ -119,7 +119,7 @@ def _key_splits(blocks: int, keys: int, kernel: _CutlassKernel) -> int:
 
 
 def efficient_forward(output: tuple[int, ...], dtype: torch.dtype) -> tuple[int, ...]:
-    """A float32 copy of the output of this shape, above a head_dim of 128 in 16-bit types only.
+    """Return a float32 copy of the output, above a head_dim of 128 in 16-bit types only.
 
     Source: `kNeedsOutputAccumulatorBuffer` in torch's `mem_eff_attention/kernel_forward.h`.
     """

@@ -1,8 +1,8 @@
 """Autocast for the simulated GPU.
 
-torch's autocast passes `meta` tensors by. Here it is put back where the dispatcher has its place for it: as kernels of
-the dispatch key `AutocastPrivateUse1`, which no device of the session uses, above autograd. So casts are recorded by
-autograd, and operations inside an autocast operation are left alone, exactly as on CUDA.
+torch's autocast ignores `meta` tensors. The simulation registers it where the dispatcher expects it: as kernels of the
+dispatch key `AutocastPrivateUse1`, which no device of the session uses, above autograd. So autograd records the casts,
+and operations inside an autocast operation are unchanged, exactly as on CUDA.
 
 Sources: `ATen/autocast_mode.h` (lists of operations and policies; a test compares them with the installed header) and
 `ATen/autocast_mode.cpp` (`cached_cast`).
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.library import Library
 
-from profiler.simulation.tracing.patches import Patch, patched
+from profiler.seams.patching import Patch, patched
 
 AUTOCAST_KEY = "AutocastPrivateUse1"
 """The dispatch key of the simulated GPU's autocast, by the name that `torch.library` takes."""
@@ -27,7 +27,7 @@ LOWER_PRECISION = (
     "convolution", "conv1d", "conv2d", "conv3d", "addmm", "addmv", "addr", "matmul", "einsum", "mm", "mv",
     "linalg_vecdot", "linear", "addbmm", "baddbmm", "bmm", "prelu", "scaled_dot_product_attention",
 )  # fmt: skip
-"""Operations whose floating-point arguments are cast to autocast's type: what a language model can meet of the list."""
+"""Operations whose floating-point arguments are cast to autocast's type, as far as language models use them."""
 
 FLOAT32 = (
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh",
@@ -40,18 +40,18 @@ FLOAT32_OUTPUT = (
     "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "linalg_vector_norm", "sum",
     "sum.dim_IntList",
 )  # fmt: skip
-"""Operations that are told to give float32 where nothing else is asked of them."""
+"""Operations whose result is float32 unless the call specifies a type."""
 
 PROMOTE = ("addcdiv", "addcmul", "atan2", "cross", "dot", "index_put", "tensordot", "scatter_add")
 """Operations that run in the widest type among their arguments."""
 
 
 AUTOCAST_OPERATIONS = (*LOWER_PRECISION, *FLOAT32, *FLOAT32_OUTPUT, *PROMOTE)
-"""Every operation that autocast on CUDA changes, of what a language model can meet."""
+"""Every operation that autocast changes on CUDA, as far as language models use it."""
 
 
 class _State:
-    """Autocast as it is now on the simulated GPU."""
+    """The current state of autocast on the simulated GPU."""
 
     def __init__(self) -> None:
         self.enabled = False
@@ -91,9 +91,10 @@ class SimulatedAutocast(ContextDecorator):
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:
-    """Cast floating-point tensors of the simulated GPU in `value`; a float32 parameter's cast is kept until the end.
+    """Cast floating-point tensors of the simulated GPU in `value`; casts of float32 parameters are cached.
 
-    As `cached_cast`: only leaves that require grad, are float32 and no views are kept, and only on their way down.
+    As in `cached_cast`, only leaves that require grad, are float32 and are not views are cached, and only if the cast
+    is to the lower precision.
     """
     if isinstance(value, torch.Tensor):
         return _cast_tensor(value, dtype)
@@ -103,11 +104,11 @@ def cast(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _with_casts(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
-    """Run an operation on its arguments, cast from the last to the first and given up from the first to the last.
+    """Run an operation on its arguments, cast from the last to the first and freed from the first to the last.
 
     torch casts them where it calls the operation (`WrapFunction_` in `aten/src/ATen/autocast_mode.h`), and the compiler
-    of its Linux builds evaluates a call's arguments from right to left: weights are cast before inputs. What is made
-    last ends first.
+    of its Linux builds evaluates a call's arguments from right to left: weights are cast before inputs. The last cast
+    is freed first.
     """
     casts = [cast(argument, dtype) for argument in reversed(args)]
     casts.reverse()
@@ -195,11 +196,11 @@ def operation_named(name: str) -> Any:
 
 
 def _register() -> None:
-    """Register the kernels, once a process; they do nothing while their key is off."""
+    """Register the kernels, once per process; they do nothing while their key is excluded."""
     global _library, _fallback  # kernels live as long as the process
     if _library is not None:
         return
-    # torch registers no fallback for this key: without one, every operation that is not in the lists would fail.
+    # torch registers no fallback for this key; without one, every operation outside the lists would fail.
     _fallback = Library("_", "IMPL")
     _fallback.fallback(torch.library.fallthrough_kernel, AUTOCAST_KEY)
     _library = Library("aten", "IMPL")
@@ -210,15 +211,14 @@ def _register() -> None:
 
 @contextmanager
 def autocast_on_meta(
-    replacements: dict[str, Callable[..., Any]], *, stands_for: str = "cuda", untouched: frozenset[str] = frozenset()
+    replacements: dict[str, Callable[..., Any]], *, queried_as: str = "cuda", untouched: frozenset[str] = frozenset()
 ) -> Iterator[None]:
     """While active, torch's autocast works for `meta` as it does for CUDA.
 
-    Whoever asks whether autocast is on for the device type `stands_for` is told of `meta`: "cuda" is what is asked
-    where no type is given.
+    Queries for the device type `queried_as` return the state of `meta`: code that names no type asks for "cuda".
 
-    `replacements` run instead of the ATen operations of these names, after their casts and with autocast on or off.
-    Operations in `untouched` are left as they are, for a device whose autocast does not know them.
+    `replacements` run instead of the ATen operations of these names, after their casts, with autocast on or off.
+    Operations in `untouched` are not changed, for a device whose autocast does not change them.
     """
     _register()
     torch_autocast, available = torch.autocast, torch.amp.is_autocast_available
@@ -229,7 +229,7 @@ def autocast_on_meta(
             return SimulatedAutocast(*args, **kwargs)
         return torch_autocast(device_type, *args, **kwargs)
 
-    ours = ("meta", stands_for)
+    ours = ("meta", queried_as)
     patches: list[Patch] = [
         (torch, "autocast", autocast),
         (torch.amp, "autocast", autocast),

@@ -1,6 +1,6 @@
-"""Operations that torch puts together from others in one way on CUDA and in another elsewhere.
+"""Operations that torch composes of other operations on CUDA differently than on other devices.
 
-torch does so before a dispatch mode sees them, so these stand where the simulation's autocast does.
+torch does this before a dispatch mode sees them, so they are replaced where the simulation's autocast is registered.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ aten = torch.ops.aten
 
 
 def _half_to_float(whole: Any, kernel: Any) -> Callable[..., Any]:
-    """On CUDA the kernel reads float16 and writes float32; elsewhere, and for bfloat16, a copy is made first.
+    """Read float16 and write float32 in one kernel, as on CUDA; other devices, and bfloat16, need a copy first.
 
     Source: `softmax` and `log_softmax` in `aten/src/ATen/native/SoftMax.cpp`.
     """
@@ -29,4 +29,4 @@ COMPOSED_FOR_CUDA: Mapping[str, Callable[..., Any]] = {
     "softmax.int": _half_to_float(aten.softmax.int, aten._softmax.default),
     "log_softmax.int": _half_to_float(aten.log_softmax.int, aten._log_softmax.default),
 }
-"""What runs in place of operations, by the name that `autocast_on_meta` takes."""
+"""Replacements by the name of the operation, for `autocast_on_meta`."""

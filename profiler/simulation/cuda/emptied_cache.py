@@ -1,7 +1,7 @@
-"""`torch.cuda.empty_cache` on the simulated GPU: the model of the allocator gives back its cache where a program asks.
+"""`torch.cuda.empty_cache` on the simulated GPU: recorded, so that the model of the allocator releases its cache.
 
-transformers' trainer asks for it through accelerate when training begins (`Accelerator.free_memory`). On a card that
-gives back what loading left in the cache, so that the rollout begins without it.
+transformers' trainer calls it through accelerate when training begins (`Accelerator.free_memory`). On a card this
+releases the cache that loading left, before the rollout begins.
 """
 
 import gc
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 import torch
 from accelerate.utils import memory as accelerate_memory
 
-from profiler.simulation.tracing.patches import patched
+from profiler.seams.patching import patched
 from profiler.simulation.tracing.recorder import Recorder
 
 

@@ -1,6 +1,6 @@
 """FlashAttention-2's functions for the simulated GPU, where the package is not installed.
 
-transformers calls them through `lazy_import_flash_attention`; a test tells when that seam moves.
+transformers obtains them by `lazy_import_flash_attention`.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,10 +13,10 @@ from transformers import PreTrainedModel, modeling_utils
 from transformers import modeling_flash_attention_utils as hf_flash
 
 from profiler.domain.gpu import Chip
+from profiler.seams.patching import patched
 from profiler.simulation.cuda import attention_scratch
 from profiler.simulation.cuda.attention import FusedAttention, Kernel, KernelScratch, Launch
 from profiler.simulation.cuda.flash_splits import flash_forward, more_keys_alike
-from profiler.simulation.tracing.patches import patched
 from profiler.simulation.tracing.recorder import Recorder
 
 
@@ -31,7 +31,7 @@ def _dense(chip: Chip) -> KernelScratch:
 
 
 def _packed(sequences: int) -> KernelScratch:
-    """Keys of packed sequences are not split (`mha_varlen_fwd` splits only single tokens of a paged cache)."""
+    """Scratch of packed sequences, whose keys are not split (`mha_varlen_fwd` splits only for a paged cache)."""
 
     def forward(*_: torch.Tensor) -> tuple[int, ...]:
         return ()
@@ -94,7 +94,7 @@ def _flash_functions(recorder: Recorder, chip: Chip, others: Collection[Chip]) -
 
 
 def simulated_flash_attention(recorder: Recorder, chip: Chip, others: Collection[Chip]) -> AbstractContextManager[None]:
-    """While active, transformers finds FlashAttention-2 installed, and it runs on the simulated GPU."""
+    """While active, FlashAttention-2 appears to be installed and runs on the simulated GPU."""
     dense, varlen = _flash_functions(recorder, chip, others)
     functions = (dense, varlen, None, hf_flash._pad_input, hf_flash._unpad_input)
     process = hf_flash._lazy_define_process_function(varlen)
@@ -103,7 +103,7 @@ def simulated_flash_attention(recorder: Recorder, chip: Chip, others: Collection
         [
             (PreTrainedModel, "_flash_attn_can_dispatch", lambda *_, **__: True),
             (hf_flash, "lazy_import_flash_attention", lambda *_, **__: found),
-            # Imported there by name, to see at the model's making that the package is there.
+            # Imported there by name, to check for the package when a model is built.
             (modeling_utils, "lazy_import_flash_attention", lambda *_, **__: found),
         ]
     )

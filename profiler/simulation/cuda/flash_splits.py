@@ -1,6 +1,6 @@
-"""Into how many parts FlashAttention-2 splits the keys, and what it takes to add the parts up.
+"""Number of parts into which FlashAttention-2 splits the keys, and the scratch to combine them.
 
-Where rows and heads do not fill the card (few completions, a decoding step), several blocks share the keys of one row.
+If rows and heads do not fill the card (few completions, a decoding step), several blocks share the keys of one row.
 Each writes a float32 output and logsumexp of its own. Source: `set_params_splitkv` and `num_splits_heuristic` in
 `aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp`; the same in flash-attn's own `flash_api.cpp`.
 """
@@ -24,7 +24,7 @@ _BLOCKS_PER_MULTIPROCESSOR = 2
 
 @dataclass(frozen=True, kw_only=True)
 class _Queries:
-    """What the kernel sees as queries: [rows, heads, tokens, head_dim]."""
+    """The queries as the kernel treats them: [rows, heads, tokens, head_dim]."""
 
     rows: int
     heads: int
@@ -35,11 +35,11 @@ class _Queries:
 def flash_forward(query: torch.Size, key: torch.Size, chip: Chip, dropout: float = 0.0) -> tuple[int, ...]:
     """Return the forward's blocks in bytes: logsumexp and output of every part; none if keys are not split.
 
-    With dropout they never are.
+    With dropout keys are never split.
     """
     if dropout > 0:
         return ()
-    seen = _as_seen(query, key)
+    seen = _as_treated(query, key)
     parts = _parts(seen, key[2], chip) * seen.rows * seen.heads * seen.tokens
     if parts == seen.rows * seen.heads * seen.tokens:
         return ()
@@ -49,11 +49,11 @@ def flash_forward(query: torch.Size, key: torch.Size, chip: Chip, dropout: float
 
 
 def more_keys_alike(query: torch.Size, key: torch.Size, *, chip: Chip) -> int:
-    """Return by how many keys `key` may grow until the forward takes other blocks, as far as it looks ahead.
+    """Return by how many keys `key` may grow until the forward's blocks change, as far as it looks ahead.
 
-    A decoding step adds one key, so this many steps take the same.
+    A decoding step adds one key, so the blocks of this many steps are equal.
     """
-    seen = _as_seen(query, key)
+    seen = _as_treated(query, key)
     parts, size = _parts(seen, key[2], chip), _keys_of_a_block(seen)
     alike = -(-key[2] // size) * size
     for _ in range(_BLOCKS_LOOKED_AHEAD):
@@ -63,8 +63,8 @@ def more_keys_alike(query: torch.Size, key: torch.Size, *, chip: Chip) -> int:
     return alike - key[2]
 
 
-def _as_seen(query: torch.Size, key: torch.Size) -> _Queries:
-    """A single token of grouped heads is seen as as many tokens as there are heads in a group."""
+def _as_treated(query: torch.Size, key: torch.Size) -> _Queries:
+    """Convert a single token with grouped heads into one token per head of a group."""
     rows, heads, tokens, head_dim = query
     groups = heads // key[1]
     if tokens == 1 and groups > 1 and head_dim % 8 == 0:
@@ -82,7 +82,7 @@ def _parts(seen: _Queries, keys: int, chip: Chip) -> int:
     at_once = chip.multiprocessors * _BLOCKS_PER_MULTIPROCESSOR
     if blocks >= _FULL_ENOUGH * at_once:
         return 1
-    # A split that leaves as many key blocks to its longest part as one fewer would, gains nothing.
+    # A split is useless if its longest part has as many key blocks as with one part fewer.
     useful = [
         parts
         for parts in range(1, min(_MOST_SPLITS, at_once, key_blocks) + 1)
@@ -93,5 +93,5 @@ def _parts(seen: _Queries, keys: int, chip: Chip) -> int:
 
 
 def _filled(waves: float) -> float:
-    """How much of the card works on average while `waves` rounds of blocks run, the last of them not full."""
+    """Return the average share of the card in use during `waves` rounds of blocks, the last of them not full."""
     return waves / ceil(waves)

@@ -1,7 +1,7 @@
-"""What CUDA kernels take inside one ATen operation, which `meta` never shows: operation -> blocks.
+"""Scratch that CUDA kernels allocate inside one ATen operation, which `meta` never shows: operation -> blocks.
 
-Left out, because it is smaller than a few KiB or not known from shapes: temporary storage of CUB's scans and
-selections, segmented sorts.
+Temporary storage of CUB's scans, selections and segmented sorts is left out: it is smaller than a few KiB, or does not
+follow from shapes.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,22 +19,22 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, kw_only=True)
 class KernelScratch:
-    """What one operation takes and gives back, in bytes."""
+    """Scratch of one operation, in bytes."""
 
     before: tuple[int, ...] = ()
-    """Blocks that are taken before the result and held to the end."""
+    """Blocks that are allocated before the result and freed at the end."""
     first: Launches = ()
-    """Blocks of each launch after these, before the result is there."""
+    """Blocks of each launch after these, before the result."""
     held: tuple[int, ...] = ()
-    """Blocks that are taken after the result and held while all further launches run."""
+    """Blocks that are allocated after the result and freed after all further launches."""
     launches: Launches = ()
-    """Blocks of each launch, after the result is there."""
+    """Blocks of each launch after the result."""
 
 
 NO_SCRATCH = KernelScratch()
 
 Scratch = Callable[[tuple[Any, ...], dict[str, Any], Chip], KernelScratch]
-"""Arguments of an operation, and the chip -> what it takes."""
+"""Arguments of an operation, and the chip -> its scratch."""
 
 _INDEX_BYTES = 8
 _FLOAT32_BYTES = 4
@@ -46,9 +46,9 @@ _CHUNK = 65_536
 def _embedding_backward(args: tuple[Any, ...], _: dict[str, Any], __: Chip) -> KernelScratch:
     """Above 3,072 indices: sorted indices, the segments of equal ones, and a float32 row per part of a segment.
 
-    Segments are cut in parts of ten rows. How many there are is known on the card only, so there is room for the most:
-    a tenth of the indices, and one for each index or each row of the weight. Seen event by event in torch 2.13's CUDA
-    build on an emulated driver.
+    Segments are split into parts of ten rows. Their number is known on the card only, so the blocks have the largest
+    possible size: a tenth of the indices, and one per index or per row of the weight. Observed event by event in torch
+    2.13's CUDA build on an emulated driver.
 
     Source: `embedding_dense_backward_cuda` (`native/cuda/Embedding.cu`) and `embedding_backward_cuda_kernel`
     (`native/cuda/EmbeddingBackwardKernel.cu`, `max_partial_segment`, `grad_weight_per_segment`).
@@ -72,15 +72,15 @@ def _embedding_backward(args: tuple[Any, ...], _: dict[str, Any], __: Chip) -> K
 
 
 def _of_sorted_pairs(count: int) -> int:
-    """What CUB's radix sort of indices and their places takes: a second copy of both.
+    """Return the scratch of CUB's radix sort of indices and their places: a second copy of both.
 
-    And tables of at most 75 KB, which depend on the chip and are left out.
+    Tables of at most 75 KB, which depend on the chip, are left out.
     """
     return 2 * count * _INDEX_BYTES
 
 
 def _accumulating_index_put(args: tuple[Any, ...], _: dict[str, Any], __: Chip) -> KernelScratch:
-    """The indices made linear, sorted, the order they had, and 0, 1, 2 ...; and what the sort takes.
+    """The linear indices, the sorted ones, their original order, and 0, 1, 2 ...; and the scratch of the sort.
 
     Source: `index_put_with_sort_kernel` in `native/cuda/Indexing.cu`.
     """
@@ -92,10 +92,10 @@ def _accumulating_index_put(args: tuple[Any, ...], _: dict[str, Any], __: Chip) 
 
 
 def _foreach_norm(args: tuple[Any, ...], _: dict[str, Any], __: Chip) -> KernelScratch:
-    """A float32 for each chunk of 65,536 values, every tensor given as many as the largest has.
+    """A float32 per chunk of 65,536 values, for every tensor as many as for the largest one.
 
     Source: `foreach_tensor_norm_cuda` in `native/cuda/ForeachReduceOp.cu` (`output_per_tensor`) and `kChunkSize` in
-    `native/cuda/MultiTensorApply.cuh`. It is gradient clipping's, between backward and the optimizer's step.
+    `native/cuda/MultiTensorApply.cuh`. Gradient clipping uses it, between backward and the optimizer's step.
     """
     tensors = args[0]
     chunks = max(-(-tensor.numel() // _CHUNK) for tensor in tensors)
@@ -103,14 +103,14 @@ def _foreach_norm(args: tuple[Any, ...], _: dict[str, Any], __: Chip) -> KernelS
 
 
 def _softmax_backward(args: tuple[Any, ...], _: dict[str, Any], __: Chip) -> KernelScratch:
-    """The product of gradient and output, after the result is there (`softmax_backward_cuda_out`, `SoftMax.cu`)."""
+    """The product of gradient and output, after the result (`softmax_backward_cuda_out`, `SoftMax.cu`)."""
     gradient, output = args[:2]
     product = torch.promote_types(gradient.dtype, output.dtype)
     return KernelScratch(launches=((output.numel() * product.itemsize,),))
 
 
 def _safe_softmax(args: tuple[Any, ...], _: dict[str, Any], __: Chip) -> KernelScratch:
-    """Which scores are minus infinity, which rows have nothing else, and a zero for these.
+    """A mask of the scores that are minus infinity, a mask of the rows with nothing else, and a zero for these.
 
     Source: `_safe_softmax` in `aten/src/ATen/native/transformers/attention.cpp`.
     """

@@ -14,7 +14,7 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils import _foreach_utils
 
 from profiler.domain.optimizers import Kernels
-from profiler.simulation.tracing.patches import patched
+from profiler.seams.patching import patched
 
 Patch: TypeAlias = tuple[Any, str, Any]
 """Owner, name, and what takes its place."""

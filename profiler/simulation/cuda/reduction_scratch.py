@@ -1,8 +1,8 @@
-"""What ATen's reductions take on CUDA: each operation as one or several launches of `reductions.py`.
+"""Scratch of ATen's reductions on CUDA: each operation as one or several launches of `reductions.py`.
 
-What a thread keeps follows from the kernels in `aten/src/ATen/native/cuda/Reduce*Kernel.cu`: a float32 for sums, means
-and norms of floating-point values, the type of the result for whole numbers, a pair with an index for `argmax` and
-`max` along a dimension, four fields for the variance (`WelfordData`).
+The type of a thread's part follows from the kernels in `aten/src/ATen/native/cuda/Reduce*Kernel.cu`: a float32 for
+sums, means and norms of floating-point values, the type of the result for integers, a pair with an index for `argmax`
+and `max` along a dimension, four fields for the variance (`WelfordData`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,16 +27,16 @@ _HALF = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """What a reduction takes after its result is there, in bytes."""
+    """Scratch of a reduction after its result, in bytes."""
 
     held: tuple[int, ...] = ()
-    """Blocks that are held while all launches run."""
+    """Blocks that are in use during all launches."""
     launches: Launches = ()
     """Blocks of each launch."""
 
 
 Rule = Callable[[torch.dtype, torch.dtype], "tuple[int, int, bool]"]
-"""Types of input and result -> bytes of a part and of an output, and whether parts can be kept in the output."""
+"""Types of input and result -> bytes of a part and of an output, and whether the output can hold parts."""
 
 
 def _of_sum(value: torch.dtype, result: torch.dtype) -> tuple[int, int, bool]:
@@ -48,7 +48,7 @@ def _of_extreme(value: torch.dtype, _: torch.dtype) -> tuple[int, int, bool]:
     return value.itemsize, value.itemsize, True
 
 
-def _of_truth(_: torch.dtype, __: torch.dtype) -> tuple[int, int, bool]:
+def _of_any(_: torch.dtype, __: torch.dtype) -> tuple[int, int, bool]:
     return 1, 1, True
 
 
@@ -149,11 +149,11 @@ _sum = partial(_reduce, _of_sum, result_type=_sum_type, reads=_of_the_result)
 _mean = partial(_reduce, _of_sum, reads=_of_the_result)
 _extreme = partial(_reduce, _of_extreme)
 _place = partial(_reduce, _of_place)
-_truth = partial(_reduce, _of_truth)
+_any = partial(_reduce, _of_any)
 
 
 def _of_norm(args: tuple[Any, ...], kwargs: dict[str, Any], chip: Chip) -> Taken:
-    """Over dimensions of size 1 it is the absolute value, after a conversion (`linalg_vector_norm`)."""
+    """Scratch of a norm; over dimensions of size 1 it is the absolute value, after a cast (`linalg_vector_norm`)."""
     tensor, dtype = args[0], kwargs.get("dtype")
     if any(tensor.shape[dimension] != 1 for dimension in _reduced(tensor, _dimensions(args, kwargs, 2))):
         return _mean(args, kwargs, chip, dimensions_at=2)
@@ -163,7 +163,7 @@ def _of_norm(args: tuple[Any, ...], kwargs: dict[str, Any], chip: Chip) -> Taken
 
 
 def _of_places(args: tuple[Any, ...], kwargs: dict[str, Any], chip: Chip) -> Taken:
-    """Without a dimension, `argmax` reduces a flat tensor."""
+    """Scratch of `argmax`, which reduces a flat tensor if it has no dimension."""
     whole = _dimensions(args, kwargs, 1) is None
     return _place(args, kwargs, chip, reads=_flat if whole else _as_it_is)
 
@@ -186,12 +186,12 @@ REDUCTION_SCRATCH: Mapping[Any, Callable[[tuple[Any, ...], dict[str, Any], Chip]
     aten.min.dim: partial(_reduce, _of_extreme_with_place),
     aten.argmax.default: _of_places,
     aten.argmin.default: _of_places,
-    aten.any.default: partial(_truth, dimensions_at=None),
-    aten.any.dim: _truth,
-    aten.any.dims: _truth,
-    aten.all.default: partial(_truth, dimensions_at=None),
-    aten.all.dim: _truth,
-    aten.all.dims: _truth,
+    aten.any.default: partial(_any, dimensions_at=None),
+    aten.any.dim: _any,
+    aten.any.dims: _any,
+    aten.all.default: partial(_any, dimensions_at=None),
+    aten.all.dim: _any,
+    aten.all.dims: _any,
     aten.var.correction: partial(_reduce, _of_variance),
     aten.std.correction: partial(_reduce, _of_variance),
     aten.var_mean.correction: partial(_reduce, _of_variance),

@@ -1,7 +1,7 @@
-"""What CUDA's reductions (sum, mean, max, norm, ...) take while they run, in bytes.
+"""Scratch of CUDA's reductions (sum, mean, max, norm, ...), in bytes.
 
-Where few outputs are made of many inputs, several blocks of threads work on one output. Each leaves its part in a
-buffer, and a counter says which block is the last. Both are taken from the caching allocator and given back at once.
+If few outputs are computed from many inputs, several blocks of threads share one output. Each writes its part into a
+buffer, and a counter identifies the last block. Both come from the caching allocator and are freed at once.
 
 Source: `ReduceConfig`, `setReduceConfig` and `gpu_reduce_kernel` in `aten/src/ATen/native/cuda/Reduce.cuh`, and
 `TensorIteratorBase` (`reorder_dimensions`, `coalesce_dimensions`) in `aten/src/ATen/TensorIterator.cpp`, torch 2.13.
@@ -33,7 +33,7 @@ class Dimension:
 
     @property
     def is_reduced(self) -> bool:
-        """Whether the output does not have it."""
+        """Whether the output lacks it."""
         return self.output_stride == 0
 
 
@@ -42,17 +42,17 @@ class Reduction:
     """A reduction of one tensor."""
 
     dimensions: tuple[Dimension, ...]
-    """In the order of the iterator: reduced ones first, each part from the fastest to the slowest; none of size 1."""
+    """In the order of the iterator: reduced ones first, each group from fastest to slowest; none of size 1."""
     value_bytes: int
     """Of an input."""
     part_bytes: int
-    """Of what a thread keeps: a float32 for sums of half precision, a pair with an index for `argmax`."""
+    """Bytes of a thread's part: a float32 for sums of half precision, a pair with an index for `argmax`."""
     output_bytes: int
     """Of an output."""
     vector: int
-    """Inputs that a thread loads at once where they lie side by side."""
+    """Inputs that a thread loads at once if they are contiguous."""
     keeps_parts_in_output: bool
-    """Whether a reduction that is cut in pieces can keep its parts in the output."""
+    """Whether a reduction that is split can keep its parts in the output."""
     offset: int = 0
     """Of the first input in its storage, in inputs."""
 
@@ -76,10 +76,10 @@ def reduction(
         strides: Of the tensor, in values.
         reduced: The dimensions that are reduced, from 0; all of them for a scalar.
         value_bytes: Bytes of one value.
-        part_bytes: Bytes of what a thread keeps.
+        part_bytes: Bytes of a thread's part.
         output_bytes: Bytes of one output.
         vector: Values that a thread loads at once.
-        keeps_parts_in_output: Not for 16-bit outputs of 16-bit values, nor where a part is no plain number.
+        keeps_parts_in_output: False for 16-bit outputs of 16-bit values, and if a part is not a plain number.
         offset: Of the tensor in its storage, in values.
     """
     found, outer = [], output_bytes
@@ -100,9 +100,9 @@ def reduction(
 
 
 def _ordered(dimensions: Sequence[Dimension]) -> Sequence[Dimension]:
-    """Sort dimensions, which are given from the last to the first, by insertion (`reorder_dimensions`).
+    """Sort dimensions, given from the last to the first, by insertion (`reorder_dimensions`).
 
-    Some pairs have no order, so that the algorithm decides.
+    Some pairs have no order, so the result depends on the algorithm.
     """
     found = list(dimensions)
     for number in range(1, len(found)):
@@ -132,7 +132,7 @@ def _order(one: Dimension, other: Dimension) -> int:
 
 
 def _coalesced(dimensions: Sequence[Dimension]) -> tuple[Dimension, ...]:
-    """Neighbours that are one run of memory, in input and output, become one dimension (`coalesce_dimensions`)."""
+    """Merge neighbours that are contiguous in input and output into one dimension (`coalesce_dimensions`)."""
     merged: list[Dimension] = []
     for one in dimensions:
         if one.size == 1:
@@ -150,12 +150,12 @@ def _coalesced(dimensions: Sequence[Dimension]) -> tuple[Dimension, ...]:
 
 
 def scratch_bytes(asked: Reduction, chip: Chip) -> tuple[tuple[int, int], ...]:
-    """Return (buffer, counters) in bytes of each launch in order; (0, 0) where blocks do not share an output."""
+    """Return (buffer, counters) in bytes of each launch in order; (0, 0) if blocks do not share an output."""
     return tuple(_launch(part, chip) for part in _with_32_bit_indices(asked))
 
 
 def accumulator_bytes(asked: Reduction) -> int:
-    """Return what a reduction with indices beyond 32 bits holds for its parts; 0 where the output can hold them."""
+    """Return the buffer for parts of a reduction with indices beyond 32 bits; 0 if the output can hold them."""
     if asked.keeps_parts_in_output or _fits(asked):
         return 0
     span = max((one.size * one.output_stride for one in asked.dimensions), default=0)
@@ -226,7 +226,7 @@ def _launch(asked: Reduction, chip: Chip) -> tuple[int, int]:
 
 
 def _block(width: int, height: int, most_threads: int) -> tuple[int, int]:
-    """Threads of a block along the width and the height (`set_block_dimension`)."""
+    """Return the threads of a block along width and height (`set_block_dimension`)."""
     widest, highest = (_power_of_two(size) if size < most_threads else most_threads for size in (width, height))
     block_width = min(widest, _WARP)
     block_height = min(highest, most_threads // block_width)
@@ -234,7 +234,7 @@ def _block(width: int, height: int, most_threads: int) -> tuple[int, int]:
 
 
 def _output_vector(asked: Reduction, fastest: Dimension) -> int:
-    """Outputs of one thread: at most 4, and a divisor of everything that moves the input (`get_output_vec_size`)."""
+    """Return the outputs of one thread: at most 4, and a divisor of offset and strides (`get_output_vec_size`)."""
     others = [one.input_stride // asked.value_bytes for one in asked.dimensions if one is not fastest]
     vector = _WIDEST_OUTPUT_VECTOR
     for number in (asked.offset, fastest.size, *others):
@@ -244,5 +244,5 @@ def _output_vector(asked: Reduction, fastest: Dimension) -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """The largest power of two that is no larger; 1 for 0."""
+    """Return the largest power of two up to `number`; 1 for 0."""
     return 1 << max(0, number.bit_length() - 1)

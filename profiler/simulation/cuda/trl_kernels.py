@@ -1,7 +1,6 @@
 """trl's fused LM head on the simulated GPU: the Triton path, with kernels that compute nothing.
 
-The only file that touches `trl.kernels`; a test tells when its names move. The kernels allocate nothing of their own:
-what the fused head allocates, trl's own Python code allocates around them.
+The kernels allocate nothing: trl's own Python code around them makes every allocation of the fused head.
 """
 
 from collections.abc import Callable
@@ -16,8 +15,8 @@ from trl.trainer import utils as trl_utils
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import Chip
 from profiler.domain.memory import Category
+from profiler.seams.patching import patched
 from profiler.simulation.cuda.libraries import CublasWorkspaces
-from profiler.simulation.tracing.patches import patched
 from profiler.simulation.tracing.recorder import Recorder
 
 

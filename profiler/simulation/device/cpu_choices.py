@@ -1,7 +1,7 @@
-"""A simulation told to choose as torch does on the CPU, so that it can be held against a run on the CPU for real.
+"""Kernel choices of the CPU, to compare a simulated trial with the same trial on the CPU.
 
-What differs from CUDA is switched here in one place: the attention kernel, autocast's lists, the optimizers' paths and
-trl's LM head. What CPU kernels take inside one operation is not here; the test that compares names it, with its bytes.
+All differences from CUDA are here: the attention kernel, autocast's lists, the optimizers' paths and trl's LM head. The
+scratch of CPU kernels is not; the test that compares them lists it with its bytes.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from trl.kernels import chunked_logprob
 
 from profiler.domain.memory import Category
+from profiler.seams.patching import patched
 from profiler.simulation.cuda.autocast import AUTOCAST_OPERATIONS, LOWER_PRECISION, autocast_on_meta
-from profiler.simulation.tracing.patches import patched
 from profiler.simulation.tracing.recorder import Recorder
 
 _FLASH = 1
@@ -25,26 +25,26 @@ _FLASH = 1
 
 
 class Choices(StrEnum):
-    """Whose choices the simulated device makes."""
+    """The device whose kernel choices the simulation makes."""
 
     CUDA = "cuda"
     CPU = "cpu"
-    """For checks against a real run on the CPU only."""
+    """Only for comparisons with a real run on the CPU."""
 
 
 @contextmanager
 def cpu_choices(recorder: Recorder) -> Iterator[None]:
-    """While active, `meta` chooses kernels as the CPU does: in place of everything that chooses as CUDA does."""
+    """While active, kernels for `meta` are chosen as on the CPU instead of as on CUDA."""
     with ExitStack() as stack:
         stack.enter_context(_cpu_optimizers())
         stack.enter_context(_attributed_head(recorder))
         attention = {"scaled_dot_product_attention": _attend}
-        stack.enter_context(autocast_on_meta(attention, stands_for="cpu", untouched=_not_autocast()))
+        stack.enter_context(autocast_on_meta(attention, queried_as="cpu", untouched=_not_autocast()))
         yield
 
 
 def _cpu_optimizers() -> AbstractContextManager[None]:
-    """Fused where it is asked for; foreach never by default, but gradient clipping takes it, as on the CPU."""
+    """Fused optimizers on request; foreach never by default, but in gradient clipping, as on the CPU."""
 
     def with_meta(supported: Callable[[], list[str]]) -> Callable[[], list[str]]:
         return lambda: [*supported(), "meta"]
@@ -59,7 +59,7 @@ def _cpu_optimizers() -> AbstractContextManager[None]:
 
 
 def _attributed_head(recorder: Recorder) -> AbstractContextManager[None]:
-    """The path of trl's LM head without Triton: uncompacted, with float32 copies. Only its memory is attributed."""
+    """Attribute the memory of trl's LM head, which runs without Triton: uncompacted, with float32 copies."""
     head = chunked_logprob.ChunkedLogProbFunction
 
     def attributed(function: Any) -> Any:
@@ -73,9 +73,9 @@ def _attributed_head(recorder: Recorder) -> AbstractContextManager[None]:
 
 
 def _not_autocast() -> frozenset[str]:
-    """Operations that autocast changes on CUDA and leaves alone on the CPU, as the installed torch has registered them.
+    """Return the operations that autocast changes on CUDA but not on the CPU, as registered by the installed torch.
 
-    Those of lower precision are kept: what is not in the CPU's list (einsum) is made of operations that are.
+    Operations of lower precision are never among them: those missing in the CPU's list (einsum) consist of listed ones.
     """
     registered = torch._C._dispatch_has_kernel_for_dispatch_key
     return frozenset(
@@ -96,7 +96,7 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """`aten::scaled_dot_product_attention` by the kernel that torch itself chooses for CPU tensors of these shapes."""
+    """Run `aten::scaled_dot_product_attention` by the kernel that torch chooses for CPU tensors of these shapes."""
     with _disable_current_modes():
         chosen = torch._fused_sdp_choice(
             _like(query),
@@ -121,5 +121,5 @@ def _attend(
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
-    """A CPU tensor of the same shape, strides and type."""
+    """Make a CPU tensor of the same shape, strides and type."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")

@@ -1,16 +1,16 @@
-"""Calls by which the host makes or reads tensors of the simulated GPU without an operation to intercept."""
+"""Calls that make or read tensors of the simulated GPU without an operation that a dispatch mode sees."""
 
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
+from profiler.seams.patching import patched
 from profiler.simulation.tracing.host_values import on_host
-from profiler.simulation.tracing.patches import patched
 
 
 def host_calls() -> AbstractContextManager[None]:
-    """While active, `torch.tensor` keeps the values it is given and `.tolist()` finds them."""
+    """While active, `torch.tensor` keeps host values and `.tolist()` reads them."""
     make, as_list = torch.tensor, torch.Tensor.tolist
 
     def tensor(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:

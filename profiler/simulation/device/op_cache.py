@@ -1,7 +1,7 @@
-"""What an operation makes, remembered by operation and shapes, so that its shape code runs once.
+"""Op cache: the outputs of an operation by its arguments' shapes, so that its shape function runs once.
 
-The shape functions of `meta` kernels are Python and dominate a simulated step. A trainer runs the same operations on
-the same shapes over and over: the second time, outputs are made from memory.
+The shape functions of `meta` kernels are written in Python and dominate a simulated step. A trainer runs the same
+operations on the same shapes many times: from the second time on, outputs are made from the cache.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -24,7 +24,7 @@ class NewTensor:
 
 @dataclass(frozen=True)
 class SameTensor:
-    """An output that is one of the tensor arguments, in the order they are found."""
+    """An output that is one of the tensor arguments, by its position among them."""
 
     index: int
 
@@ -34,16 +34,16 @@ Output = NewTensor | SameTensor | None
 
 @dataclass(frozen=True)
 class Plan:
-    """The outputs of an operation; `as_sequence` is the type to return them in, None for a single output."""
+    """The outputs of an operation; `as_sequence` is the type of their sequence, None for a single output."""
 
     outputs: tuple[Output, ...]
     as_sequence: type | None
 
 
 def signature(operation: Operation, args: Any, kwargs: Any) -> tuple[Hashable, list[torch.Tensor]]:
-    """A key that decides the outputs' shapes, and the tensors among the arguments in order."""
+    """Return a key that determines the outputs' shapes, and the tensors among the arguments in order."""
     tensors: list[torch.Tensor] = []
-    # ATen's operations live as long as the process and hash slowly.
+    # ATen's operations live as long as the process, and hashing them is slow.
     key: list[Any] = [id(operation)]
     _add_to_key(key, args, tensors)
     if kwargs:
@@ -52,7 +52,7 @@ def signature(operation: Operation, args: Any, kwargs: Any) -> tuple[Hashable, l
 
 
 def _add_to_key(key: list[Any], values: Iterable[Any], tensors: list[torch.Tensor]) -> None:
-    """Flat, because nested tuples take twice as long; a first entry for each value says how to read what follows."""
+    """Append to the key, flat because nested tuples are slow; the first entry per value gives its type."""
     for value in values:
         if isinstance(value, torch.Tensor):
             tensors.append(value)
@@ -66,11 +66,11 @@ def _add_to_key(key: list[Any], values: Iterable[Any], tensors: list[torch.Tenso
 
 
 REMEMBER = True
-"""Whether anything is remembered at all; off only to show what it is good for."""
+"""Whether the cache is used; off only in measurements of its benefit."""
 
 
 def make_plan(result: Any, tensors: list[torch.Tensor], key_shapes: list[torch.Size]) -> Plan | None:
-    """A plan that would give `result` again; None if it cannot be remembered (a view, or metadata changed in place)."""
+    """Return a plan that makes `result` again; None for a view, or if metadata changed in place."""
     if not REMEMBER:
         return None
     sequence = type(result) if isinstance(result, list | tuple) else None
@@ -113,7 +113,7 @@ def _span_bytes(tensor: torch.Tensor) -> int:
 
 
 def follow(plan: Plan, tensors: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
-    """Outputs by the plan, and those of them that are new."""
+    """Make the outputs of a plan; return them, and those of them that are new."""
     made: list[torch.Tensor] = []
     outputs: list[Any] = []
     for output in plan.outputs:

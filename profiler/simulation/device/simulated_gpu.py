@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import Chip
@@ -12,19 +11,26 @@ from profiler.domain.memory import Category
 from profiler.simulation.cuda.kernel_scratch import KernelScratch, Scratch
 from profiler.simulation.cuda.libraries import CublasWorkspaces
 from profiler.simulation.device.op_cache import Plan, follow, make_plan, signature
-from profiler.simulation.tracing.host_values import MOST_ELEMENTS, forget, known, on_host, set_known, stated
-from profiler.simulation.tracing.in_place import IN_PLACE, holders_of_a_sum, without_a_mode
+from profiler.simulation.tracing.host_values import (
+    MOST_ELEMENTS,
+    forget,
+    host_value,
+    on_host,
+    placeholder,
+    set_host_value,
+)
+from profiler.simulation.tracing.in_place import IN_PLACE, BackwardMode, without_a_mode
 from profiler.simulation.tracing.recorder import Recorder
 
 aten = torch.ops.aten
 META = torch.device("meta")
 
 SAMPLED_TOKEN = 2
-"""What sampling from unknown probabilities gives. Memory does not depend on it."""
+"""Result of sampling from probabilities without a host value. Memory does not depend on it."""
 
 
 class UnsupportedOperationError(UnsupportedTrialError):
-    """The simulation does not know what an operation makes."""
+    """The simulation does not know the result of an operation."""
 
 
 _VIEWS = frozenset(
@@ -40,7 +46,7 @@ _VIEWS = frozenset(
         aten.expand.default,
     )
 )
-"""Operations that give another view of their first argument, and never take memory."""
+"""Operations that return a view of their first argument and never allocate memory."""
 
 _PRODUCTS = frozenset(
     id(operation)
@@ -57,27 +63,27 @@ _PRODUCTS = frozenset(
         aten.dot.default,
     )
 )
-"""Operations that ask cuBLAS."""
+"""Operations that call cuBLAS."""
 
 _Sizes = tuple[KernelScratch, Mapping[Chip, KernelScratch]]
-"""What an operation takes on the chip that is simulated, and on the others."""
+"""Scratch of an operation on the simulated chip, and on the others."""
 
 Handler = Callable[["SimulatedGpu", tuple[Any, ...], dict[str, Any]], Any]
 
 
-class SimulatedGpu(TorchDispatchMode):
+class SimulatedGpu(BackwardMode):
     """While active, every operation with a `meta` tensor runs on the simulated GPU; operations on the CPU run for real.
 
-    Moving a CPU tensor to `meta` allocates on the card and keeps its value beside it (`known_values`). The other way
-    gives the known value, or a stated one.
+    Moving a CPU tensor to `meta` allocates memory on the card and keeps the host value (`host_values.py`). Moving it
+    back returns the host value, or a placeholder.
 
     Args:
         recorder: Keeps the trace.
-        chip: The chip that is simulated.
-        others: Chips that the run is to answer for too.
-        scratch: What kernels take inside an operation (`KERNEL_SCRATCH` for CUDA).
-        workspaces: What cuBLAS takes at the first product of a thread; None for nothing.
-        made_last_first: Operations that make their last result first on CUDA.
+        chip: The simulated chip.
+        others: Other chips that the run covers.
+        scratch: Scratch that kernels allocate inside an operation (`KERNEL_SCRATCH` for CUDA).
+        workspaces: Workspaces that cuBLAS allocates at the first product of a thread; None for no workspaces.
+        made_last_first: Operations that allocate their last result first on CUDA.
     """
 
     def __init__(
@@ -95,11 +101,10 @@ class SimulatedGpu(TorchDispatchMode):
         self._chip, self._others = chip, tuple(others)
         self._workspaces = workspaces
         self._sizes: dict[Hashable, _Sizes] = {}
-        # By identity: ATen's operations live as long as the process and hash slowly.
+        # By identity: ATen's operations live as long as the process, and hashing them is slow.
         self._scratch = {id(operation): takes for operation, takes in (scratch or {}).items()}
         self._made_last_first = frozenset(id(operation) for operation in made_last_first)
         self._plans: dict[Hashable, Plan | None] = {}
-        holders_of_a_sum()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -118,16 +123,16 @@ class SimulatedGpu(TorchDispatchMode):
         return self.run(func, args, kwargs)
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one operation without regard to handlers of its own."""
-        if id(func) in _VIEWS and args[0].is_meta and known(args[0]) is None:
-            # Half of all operations: nothing to make, to remember or to know.
+        """Run one operation without its handler."""
+        if id(func) in _VIEWS and args[0].is_meta and host_value(args[0]) is None:
+            # Half of all operations: no allocation, no entry in the cache, no host value.
             return func(*args, **kwargs)
         key, tensors = signature(func, args, kwargs)
         on_device = sum([tensor.is_meta for tensor in tensors])
         if not on_device:
             if tensors or not _on_meta(kwargs):
                 return func(*args, **kwargs)
-            return self._make_known(func, args, kwargs)
+            return self._make(func, args, kwargs)
         if on_device != len(tensors):
             args, kwargs = _to_meta(args), _to_meta(kwargs)
             key, tensors = signature(func, args, kwargs)
@@ -181,7 +186,7 @@ class SimulatedGpu(TorchDispatchMode):
         return result
 
     def _sizes_of(self, scratch: Scratch, args: Any, kwargs: Any, key: Hashable) -> _Sizes:
-        """What the kernels of an operation take on each chip; worked out only if there was none like it."""
+        """Return the scratch of an operation on each chip; cached for equal arguments."""
         found = self._sizes.get(key)
         if found is None:
             assert self._chip is not None
@@ -189,22 +194,22 @@ class SimulatedGpu(TorchDispatchMode):
             self._sizes[key] = found
         return found
 
-    def _make_known(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A factory: what it makes is known if it is small and not random."""
+    def _make(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run a factory. Its result has a host value if it is small and not random."""
         result = func(*args, **kwargs)
         for tensor in _tensors_in(result):
             self.recorder.made(tensor)
             if tensor.numel() <= MOST_ELEMENTS and not _is_random_or_empty(func):
-                set_known(tensor, func(*args, **(kwargs | {"device": "cpu"})))
+                set_host_value(tensor, func(*args, **(kwargs | {"device": "cpu"})))
         return result
 
     def place(self, value: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """A copy of a CPU tensor on the card."""
+        """Copy a CPU tensor to the card."""
         converted = value if dtype is None else value.to(dtype)
         placed = torch.empty_like(converted, device=META)
         self.recorder.made(placed)
-        # Kept as it was: the host may change its own tensor afterwards.
-        set_known(placed, converted.clone())
+        # A copy: the host may change its own tensor afterwards.
+        set_host_value(placed, converted.clone())
         return placed
 
 
@@ -214,12 +219,12 @@ def _on_meta(kwargs: dict[str, Any]) -> bool:
 
 
 def _to_meta(value: Any) -> Any:
-    """Replace CPU tensors by `meta` ones with the same value; a scalar on the host is an argument, not memory."""
+    """Replace CPU tensors by `meta` tensors with the same host value; scalars on the host take no memory."""
     if isinstance(value, torch.Tensor):
         if value.device.type == "meta":
             return value
         moved = torch.empty_like(value, device=META)
-        set_known(moved, value)
+        set_host_value(moved, value)
         return moved
     if isinstance(value, list | tuple):
         return type(value)(_to_meta(item) for item in value)
@@ -245,11 +250,11 @@ def _writes(func: Any) -> bool:
 
 
 def _carry_values(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor], result: Any) -> None:
-    """If all arguments are known, so is the result; what an unknown value overwrites is forgotten."""
-    knowledge = [known(tensor) is None for tensor in tensors]
-    if False not in knowledge:
+    """Compute the host value of a result if all arguments have one; drop host values that are overwritten."""
+    lacking = [host_value(tensor) is None for tensor in tensors]
+    if False not in lacking:
         return
-    if True in knowledge or torch.Tag.nondeterministic_seeded in func.tags:
+    if True in lacking or torch.Tag.nondeterministic_seeded in func.tags:
         if _writes(func):
             for tensor in _tensors_in(result):
                 forget(tensor)
@@ -258,18 +263,18 @@ def _carry_values(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]
         return
     if _is_random_or_empty(func):
         return
-    computed = func(*_known_in(args), **{name: _known_in(value) for name, value in kwargs.items()})
+    computed = func(*_host_values_in(args), **{name: _host_values_in(value) for name, value in kwargs.items()})
     for tensor, value in zip(_tensors_in(result), _plain_tensors(computed), strict=True):
-        set_known(tensor, value)
+        set_host_value(tensor, value)
 
 
-def _known_in(value: Any) -> Any:
+def _host_values_in(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return known(value)
+        return host_value(value)
     if isinstance(value, torch.device):
         return torch.device("cpu")
     if isinstance(value, list | tuple):
-        return type(value)(_known_in(item) for item in value)
+        return type(value)(_host_values_in(item) for item in value)
     return value
 
 
@@ -281,11 +286,11 @@ def _plain_tensors(value: Any) -> list[torch.Tensor]:
     return []
 
 
-# ---- operations that need more than their shapes ---------------------------------------------------------------------
+# ---- operations that depend on more than shapes ----------------------------------------------------------------------
 
 
 def _copy_to(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`_to_copy`: between host and card, or on the card."""
+    """Handle `_to_copy` between host and card, or on the card."""
     source = args[0]
     if source.is_meta and kwargs.get("device") is None:
         return gpu.run(aten._to_copy.default, args, kwargs)
@@ -300,7 +305,7 @@ def _copy_to(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _copy_in_place(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`copy_`: into a tensor on the host the known value goes; into one on the card nothing but knowledge."""
+    """Handle `copy_`: a tensor on the host receives the host value."""
     target, source = args[:2]
     if target.device.type == "cpu" and source.device.type == "meta":
         return aten.copy_.default(target, on_host(source))
@@ -308,20 +313,20 @@ def _copy_in_place(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _to_scalar(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The host asks for a number."""
+    """Handle the read of a number by the host."""
     tensor = args[0]
     if tensor.device.type != "meta":
         return aten._local_scalar_dense.default(tensor)
-    value = known(tensor)
-    return stated(tensor.dtype) if value is None else value.item()
+    value = host_value(tensor)
+    return placeholder(tensor.dtype) if value is None else value.item()
 
 
 def _nonzero(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """As many rows as the known value has; all of them where nothing is known."""
+    """Handle `nonzero`: as many rows as the host value has, or all of them without one."""
     tensor = args[0]
     if tensor.device.type != "meta":
         return aten.nonzero.default(tensor)
-    value = known(tensor)
+    value = host_value(tensor)
     if value is None:
         found = torch.empty((tensor.numel(), tensor.dim()), dtype=torch.int64, device=META)
         gpu.recorder.made(found)
@@ -330,7 +335,7 @@ def _nonzero(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _index(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Indexing by a mask takes the positions that are really set; CUDA makes their indices on the way."""
+    """Handle indexing by a mask: it takes the positions that are set, whose indices CUDA allocates first."""
     tensor, indices = args[:2]
     if tensor.device.type != "meta":
         return aten.index.Tensor(*args, **kwargs)
@@ -338,26 +343,26 @@ def _index(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _as_positions(gpu: SimulatedGpu, indices: list[Any]) -> list[Any]:
-    """Masks among the indices become one index per dimension: columns of one tensor (`expandTensors`)."""
+    """Replace each mask by one index per dimension: columns of one tensor (`expandTensors`)."""
     positions: list[Any] = []
     for index in indices:
         if index is None or index.dtype not in (torch.bool, torch.uint8):
             positions.append(index)
             continue
-        value = known(index) if index.device.type == "meta" else index
+        value = host_value(index) if index.device.type == "meta" else index
         value = torch.ones(index.shape, dtype=torch.bool, device="cpu") if value is None else value
         found = value.nonzero()
         with gpu.recorder.attributed(Category.WORKSPACE, "positions of a mask"):
             placed = gpu.place(found)
         for dimension in range(found.shape[1]):
             column = placed[:, dimension]
-            set_known(column, found[:, dimension])
+            set_host_value(column, found[:, dimension])
             positions.append(column)
     return positions
 
 
 def _masked_select(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """CUDA indexes by the mask, both expanded to one shape (`native/cuda/IndexKernel.cpp`)."""
+    """Handle `masked_select`: CUDA expands both to one shape and indexes (`native/cuda/IndexKernel.cpp`)."""
     tensor, mask = torch.broadcast_tensors(*args)
     return _index(gpu, (tensor, [mask]), kwargs)
 
@@ -373,7 +378,7 @@ def _index_put(operation: Any) -> Handler:
 
 
 def _multinomial(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """One sample a row: CUDA divides by exponential noise in a tensor of its own (`multinomial_kernel`, ATen)."""
+    """Handle sampling: CUDA divides by exponential noise in a tensor of its own (`multinomial_kernel`, ATen)."""
     probabilities, samples = args[:2]
     if probabilities.device.type != "meta":
         return aten.multinomial.default(*args, **kwargs)
@@ -383,7 +388,7 @@ def _multinomial(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def _by_autograd(operation: Any) -> Handler:
-    """An operation that autograd asks for in place where no mode is active."""
+    """Return the handler of an operation that autograd runs in place where no mode is active."""
 
     def handle(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return gpu.run(without_a_mode(operation, args), args, kwargs)

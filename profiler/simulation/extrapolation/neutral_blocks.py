@@ -1,14 +1,14 @@
-"""Blocks of a decoding step that need not be told over, because they leave the caching allocator as it was.
+"""Blocks of a decoding step that need no extrapolation, because they leave the caching allocator unchanged.
 
-Blocks of at most 1 MiB live in segments of their own (`kSmallSize` in `c10/cuda/CUDACachingAllocator.cpp`): what
-happens there and what happens to larger blocks do not touch each other. A stretch of the small blocks' events in which
-everything that is allocated is freed again, and nothing else, gives every piece back to the free block that it was cut
-from. So the same stretch, some steps later, finds the same free blocks, needs no new segment and changes nothing. It
-runs in full in the first steps and in the last, which has the highest level of them all.
+Blocks of at most 1 MiB live in segments of their own (`kSmallSize` in `c10/cuda/CUDACachingAllocator.cpp`), so small
+and large blocks do not affect each other. A sequence of events of small blocks is neutral if it frees exactly what it
+allocates: each piece returns to the free block from which it was split. The same sequence some steps later finds the
+same free blocks, needs no new segment and changes nothing. It runs in full in the first steps and in the last one,
+which has the highest level.
 
-That the blocks between such stretches (ids, masks) leave room where they left room before is likely and not certain: a
-test compares segments and peaks with and without. On a card that is full, where cached segments are given back during
-the rollout, the two may differ by small segments of 2 MiB.
+ASSUMED: the blocks between such sequences (ids, masks) leave free blocks in the same places as before. A test compares
+segments and peaks with and without. On a full card, where cached segments are released during the rollout, the two may
+differ by small segments of 2 MiB.
 """
 
 import numpy as np
@@ -20,9 +20,9 @@ _SMALL_BYTES = MIB
 
 
 def cycles_until_large(sizes_bytes: npt.NDArray[np.int64], growth_bytes: npt.NDArray[np.int64], cycles: int) -> int:
-    """Of this many cycles, those until the last block that leaves the small ones on the way has left; all if none does.
+    """Return how many of these cycles pass until the last growing block exceeds 1 MiB; all if none does.
 
-    From there on more blocks pass without a trace: a cache that grows among the small ones breaks their stretches.
+    From there on more blocks are neutral: a small block that grows interrupts the sequences of the others.
     """
     leaving = (growth_bytes > 0) & (sizes_bytes <= _SMALL_BYTES) & (sizes_bytes + cycles * growth_bytes > _SMALL_BYTES)
     if not leaving.any():
@@ -31,16 +31,16 @@ def cycles_until_large(sizes_bytes: npt.NDArray[np.int64], growth_bytes: npt.NDA
     return min(last, cycles)
 
 
-def passing(
+def neutral_blocks(
     allocates: npt.NDArray[np.bool_],
     numbers: npt.NDArray[np.int64],
     sizes_bytes: npt.NDArray[np.int64],
     growth_bytes: npt.NDArray[np.int64],
 ) -> set[int]:
-    """Blocks of a cycle that come and go in such stretches.
+    """Return the neutral blocks of a cycle.
 
-    `allocates` and `numbers` are the cycle's events, blocks counted from its first; sizes are of the last cycle, growth
-    from one to the next. None where a block shrinks: then the last step is not the highest.
+    `allocates` and `numbers` are the cycle's events, with blocks counted from its first; sizes are those of the last
+    cycle, growth is per cycle. There are none if a block shrinks: the last step is not the highest then.
     """
     if growth_bytes.min() < 0:
         return set()
@@ -53,12 +53,12 @@ def passing(
     ]
     freed_at = {number: index for index, (number, allocated) in enumerate(events) if not allocated}
     for number in np.flatnonzero(growth_bytes):
-        # It may outgrow the small blocks on the way.
+        # It may exceed 1 MiB in a later cycle.
         freed_at.pop(int(number), None)
     found: set[int] = set()
     start = 0
     while start < len(events):
-        end = _end_of_stretch(events, freed_at, start)
+        end = _end_of_sequence(events, freed_at, start)
         if end is None:
             start += 1
             continue
@@ -67,8 +67,8 @@ def passing(
     return found
 
 
-def _end_of_stretch(events: list[tuple[int, bool]], freed_at: dict[int, int], start: int) -> int | None:
-    """The last event of the shortest stretch from `start` that leaves nothing behind; None if there is none."""
+def _end_of_sequence(events: list[tuple[int, bool]], freed_at: dict[int, int], start: int) -> int | None:
+    """Return the last event of the shortest neutral sequence from `start`; None if there is none."""
     made: set[int] = set()
     index = end = start
     while index <= end:

@@ -1,8 +1,8 @@
-"""The end of a simulated run as soon as its steps repeat: the optimizer steps that are left are told, not run.
+"""End a simulated run when its optimizer steps repeat, and extrapolate the remaining ones.
 
-Two steps in a row that allocate and free the same bytes in the same order, from the same places, are followed by more
-of the same: the trainer is deterministic, and memory depends on nothing but shapes and what is known of ids and masks.
-Steps of ragged completions differ, because trl deals them out to the micro-batches anew each time: they all run.
+If two steps in a row allocate and free the same bytes in the same order at the same sites, all further steps do so:
+the trainer is deterministic, and memory depends only on shapes and on the host values of ids and masks. With ragged
+completions the steps differ, because trl shuffles completions into micro-batches in each step: all of them run.
 """
 
 from typing import Any
@@ -10,37 +10,37 @@ from typing import Any
 import numpy as np
 from transformers import TrainerCallback
 
-from profiler.simulation.extrapolation.step_template import Border, Template, continue_trace, repeated
+from profiler.simulation.extrapolation.step_template import Template, TracePosition, continue_trace, repeated
 from profiler.simulation.tracing.recorder import Recorder
 
 _MOST_EVENTS_EXTRAPOLATED = 5_000_000
-"""Steps beyond these many events are not told: an allocator that met the same step many times does nothing new."""
+"""Steps beyond this many events are not extrapolated: an allocator does nothing new after many equal steps."""
 
 
 class RepeatedSteps(TrainerCallback):
-    """Ends training after the first optimizer step that repeats the one before it, and tells the others over."""
+    """Ends training after the first optimizer step that repeats the previous one, and extrapolates the others."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._borders: list[Border] = []
+        self._positions: list[TracePosition] = []
         self.steps_extrapolated = 0
         """Optimizer steps that did not run."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """An optimizer step is over. A stretch to compare is from one end to the next: what is logged belongs to it."""
+        """End an optimizer step. A step lasts from one such call to the next, so that it includes logging."""
         trace = self._recorder.trace
-        self._borders.append((len(trace.events), len(trace.sizes_bytes)))
+        self._positions.append((len(trace.events), len(trace.sizes_bytes)))
         left = int(state.max_steps) - int(state.global_step)
-        template = repeated(trace, self._borders) if left > 0 else None
+        template = repeated(trace, self._positions) if left > 0 else None
         if template is None:
             return
         control.should_training_stop = True
         self.steps_extrapolated = left
-        self._tell(template, min(left, max(1, _MOST_EVENTS_EXTRAPOLATED // len(template.cycle.numbers))))
+        self._extrapolate(template, min(left, max(1, _MOST_EVENTS_EXTRAPOLATED // len(template.cycle.numbers))))
 
-    def _tell(self, template: Template, steps: int) -> None:
+    def _extrapolate(self, template: Template, steps: int) -> None:
         trace = self._recorder.trace
-        (first_event, first_block), (end_event, end_block) = self._borders[-2:]
+        (first_event, first_block), (end_event, end_block) = self._positions[-2:]
         events, blocks = end_event - first_event, end_block - first_block
         starts = [(index, phase) for index, phase in trace.phase_starts if first_event <= index < end_event]
         names = {block: name for block, name in trace.names.items() if first_block <= block < end_block}

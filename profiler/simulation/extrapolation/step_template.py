@@ -1,9 +1,8 @@
-"""What a decoding step allocates and frees, as a pattern that repeats with sizes that grow by the same bytes each time.
+"""The allocations and frees of a decoding step, as a pattern that repeats with sizes that grow by constant amounts.
 
 A cycle is one step, or several where the steps themselves alternate (a mask padded to a multiple of 8 repeats every
-eighth step). The pattern is taken from three cycles in a row and holds only if they agree in everything: order,
-categories, sites, which block of which cycle each free gives back, and growth. Blocks that come and go without a trace
-in the allocator (`passing_blocks`) need not be told over.
+eighth step). The pattern is taken from three cycles in a row, which must agree in everything: order, categories, sites,
+which block of which cycle each event frees, and growth. Neutral blocks (`neutral_blocks.py`) need no extrapolation.
 """
 
 from collections.abc import Sequence
@@ -16,24 +15,24 @@ import numpy.typing as npt
 
 from profiler.allocator.trace import Site, TraceBuilder
 from profiler.domain.memory import Category
-from profiler.simulation.extrapolation.neutral_blocks import cycles_until_large, passing
+from profiler.simulation.extrapolation.neutral_blocks import cycles_until_large, neutral_blocks
 
 Numbers = npt.NDArray[np.int64]
-Border = tuple[int, int]
-"""Where a step begins: how many events and how many blocks there were before it."""
+TracePosition = tuple[int, int]
+"""The start of a step: the number of events and the number of blocks before it."""
 
 _CYCLES = 3
-"""Two decide the growth, the third has to confirm it."""
+"""Two cycles define the growth, the third confirms it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Cycle:
-    """What happened in one cycle, counted from its own first block."""
+    """The events of one cycle, with blocks counted from its first."""
 
     allocates: npt.NDArray[np.bool_]
-    """Of each event, whether it is an allocation."""
+    """Whether each event is an allocation."""
     numbers: Numbers
-    """Of each event, its block less the first block of the cycle; negative for blocks of earlier cycles."""
+    """The block of each event, relative to the first block of the cycle; negative for blocks of earlier cycles."""
     sizes_bytes: Numbers
     categories: list[Category]
     site_of: Numbers
@@ -41,56 +40,60 @@ class _Cycle:
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """A cycle that repeats: `cycle` as it was the last time, and how it changes from one time to the next."""
+    """A cycle that repeats: `cycle` is its last occurrence; the other fields say how it changes each time."""
 
     cycle: _Cycle
     growth_bytes: Numbers
-    """Of each block."""
+    """Growth of each block per cycle."""
     moving_sites: tuple[tuple[Site, tuple[int, ...], tuple[int, ...]], ...]
-    """Sites whose shape grows: as they were the last time, growth of each dimension, and which blocks they are of."""
+    """Sites whose shape grows: the last shape, the growth of each dimension, and the blocks that have them."""
     every_block: bool
-    """Whether blocks that pass without a trace are told over too."""
+    """Whether neutral blocks are extrapolated, too."""
 
     @cached_property
-    def told(self) -> Numbers:
-        """The blocks that are told over, ascending."""
+    def extrapolated(self) -> Numbers:
+        """The blocks that are extrapolated, ascending."""
         cycle = self.cycle
         left_out = (
-            set() if self.every_block else passing(cycle.allocates, cycle.numbers, cycle.sizes_bytes, self.growth_bytes)
+            set()
+            if self.every_block
+            else neutral_blocks(cycle.allocates, cycle.numbers, cycle.sizes_bytes, self.growth_bytes)
         )
         return np.array([block for block in range(self.blocks) if block not in left_out], dtype=np.int64)
 
     @property
     def blocks(self) -> int:
-        """Blocks that a cycle makes."""
+        """Number of blocks that a cycle allocates."""
         return len(self.cycle.sizes_bytes)
 
     @property
     def memory(self) -> int:
-        """Of how many cycles before it a cycle frees blocks."""
+        """How many cycles back the oldest block lies that a cycle frees."""
         return int(-(self.cycle.numbers.min() // self.blocks))
 
     def after(self, cycles: int) -> "Template":
-        """The same pattern, this many cycles on. Its `cycle.site_of` is not kept up."""
+        """Return the pattern after this many more cycles. Its `cycle.site_of` is not updated."""
         moved = tuple((_grown(site, rates, cycles), rates, blocks) for site, rates, blocks in self.moving_sites)
         sizes = self.cycle.sizes_bytes + cycles * self.growth_bytes
         return replace(self, cycle=replace(self.cycle, sizes_bytes=sizes), moving_sites=moved)
 
     def segment_length(self, cycles: int) -> int:
-        """Of this many cycles, those that are best told at once."""
+        """Return how many of these cycles are best extrapolated at once."""
         return cycles if self.every_block else cycles_until_large(self.cycle.sizes_bytes, self.growth_bytes, cycles)
 
     def number_extrapolated(self, numbers: Numbers) -> Numbers:
-        """Numbers of blocks in cycles that are told over, counted as there: only those that are told."""
+        """Return the numbers that blocks get in extrapolated cycles, which have the extrapolated blocks only."""
         cycles = numbers // self.blocks
-        return cycles * len(self.told) + np.searchsorted(self.told, numbers - cycles * self.blocks)
+        return cycles * len(self.extrapolated) + np.searchsorted(self.extrapolated, numbers - cycles * self.blocks)
 
 
-def learn(trace: TraceBuilder, borders: Sequence[Border], steps_in_cycle: int, *, every_block: bool) -> Template | None:
-    """The pattern of the last three cycles before the last of `borders`; None if they do not repeat."""
-    if len(borders) < _CYCLES * steps_in_cycle + 1:
+def learn(
+    trace: TraceBuilder, positions: Sequence[TracePosition], steps_in_cycle: int, *, every_block: bool
+) -> Template | None:
+    """Return the pattern of the last three cycles before the last of `positions`; None if they do not repeat."""
+    if len(positions) < _CYCLES * steps_in_cycle + 1:
         return None
-    ends = [borders[-1 - steps_in_cycle * back] for back in range(_CYCLES, -1, -1)]
+    ends = [positions[-1 - steps_in_cycle * back] for back in range(_CYCLES, -1, -1)]
     blocks = {after[1] - before[1] for before, after in pairwise(ends)}
     if len(blocks) != 1 or 0 in blocks:
         return None
@@ -107,11 +110,11 @@ def learn(trace: TraceBuilder, borders: Sequence[Border], steps_in_cycle: int, *
     return Template(cycle=last, growth_bytes=growth, moving_sites=moving, every_block=every_block)
 
 
-def repeated(trace: TraceBuilder, borders: Sequence[Border]) -> Template | None:
-    """The last of the cycles between `borders`, if it is the one before it over again; None if anything differs."""
-    if len(borders) < _CYCLES:
+def repeated(trace: TraceBuilder, positions: Sequence[TracePosition]) -> Template | None:
+    """Return the last of the cycles between `positions` if it equals the one before it; else None."""
+    if len(positions) < _CYCLES:
         return None
-    before, last = (_cycle(trace, begin, end) for begin, end in pairwise(borders[-_CYCLES:]))
+    before, last = (_cycle(trace, begin, end) for begin, end in pairwise(positions[-_CYCLES:]))
     equal = np.array_equal(before.sizes_bytes, last.sizes_bytes) and np.array_equal(before.site_of, last.site_of)
     if not (equal and _same_pattern(before, last) and _closed(last)):
         return None
@@ -119,41 +122,43 @@ def repeated(trace: TraceBuilder, borders: Sequence[Border]) -> Template | None:
 
 
 def continue_trace(trace: TraceBuilder, template: Template, cycles: int) -> None:
-    """Append what `cycles` more cycles allocate and free, as if they had run."""
-    cycle, told, first = template.cycle, template.told, len(trace.sizes_bytes)
+    """Append the events of `cycles` more cycles, as if they had run."""
+    cycle, kept, first = template.cycle, template.extrapolated, len(trace.sizes_bytes)
     times = np.arange(cycles, dtype=np.int64)[:, None]
-    happens = np.isin(cycle.numbers % template.blocks, told)
+    happens = np.isin(cycle.numbers % template.blocks, kept)
     allocates, numbers = cycle.allocates[happens], cycle.numbers[happens] + times * template.blocks
-    # What the first of these cycles free is still numbered as it was when it ran.
+    # Blocks that the first of these cycles free keep the numbers from when they were allocated.
     numbers = first + 1 + np.where(numbers < 0, numbers, template.number_extrapolated(numbers))
     trace.events.extend(np.where(allocates, numbers, -numbers).ravel().tolist())
-    sizes = cycle.sizes_bytes[told] + (times + 1) * template.growth_bytes[told]
+    sizes = cycle.sizes_bytes[kept] + (times + 1) * template.growth_bytes[kept]
     trace.sizes_bytes.extend(sizes.ravel().tolist())
-    trace.categories.extend([cycle.categories[block] for block in told] * cycles)
-    _continue_elsewhere(trace, template, cycles, first)
+    trace.categories.extend([cycle.categories[block] for block in kept] * cycles)
+    _continue_by_capability(trace, template, cycles, first)
     site_of = np.tile(cycle.site_of, (cycles, 1))
     for site, rates, blocks in template.moving_sites:
         indices = [trace.site_index(_grown(site, rates, time + 1)) for time in range(cycles)]
         site_of[:, list(blocks)] = np.array(indices, dtype=np.int64)[:, None]
-    trace.site_of.extend(site_of[:, told].ravel().tolist())
+    trace.site_of.extend(site_of[:, kept].ravel().tolist())
 
 
-def _continue_elsewhere(trace: TraceBuilder, template: Template, cycles: int, first: int) -> None:
-    """Scratch that is larger or smaller on other cards is so in every cycle; only it, and it does not grow."""
-    told = template.told
-    for place, block in enumerate(told.tolist()):
+def _continue_by_capability(trace: TraceBuilder, template: Template, cycles: int, first: int) -> None:
+    """Copy the sizes on other cards to every cycle. Only scratch has such sizes, and it does not grow."""
+    kept = template.extrapolated
+    for place, block in enumerate(kept.tolist()):
         by_capability = trace.sizes_by_capability.get(first - template.blocks + block)
         if by_capability is not None:
             trace.sizes_by_capability.update(
-                (first + time * len(told) + place, by_capability) for time in range(cycles)
+                (first + time * len(kept) + place, by_capability) for time in range(cycles)
             )
 
 
-def matches_prediction(trace: TraceBuilder, begin: Border, template: Template, told: int, *, complete: bool) -> bool:
-    """Whether what happened since `begin`, right after `told` cycles of `template`, are the template's next cycles.
+def matches_prediction(
+    trace: TraceBuilder, begin: TracePosition, template: Template, cycles_before: int, *, complete: bool
+) -> bool:
+    """Whether the events since `begin`, after `cycles_before` cycles of `template`, are the template's next cycles.
 
-    If not `complete` they may break off, and the frees after the last allocation are left out: at the end of a rollout
-    everything goes.
+    Without `complete` the last cycle may be incomplete, and frees after the last allocation are ignored: the end of a
+    rollout frees everything.
     """
     ran = _cycle(trace, begin, (len(trace.events), len(trace.sizes_bytes)))
     made, cycle = len(ran.sizes_bytes), template.cycle
@@ -164,7 +169,7 @@ def matches_prediction(trace: TraceBuilder, begin: Border, template: Template, t
     times = np.arange(cycles, dtype=np.int64)[:, None]
     numbers = (cycle.numbers + times * template.blocks).ravel()
     numbers = np.where(numbers < 0, template.number_extrapolated(numbers), numbers)
-    sizes = (cycle.sizes_bytes + (told + 1 + times) * template.growth_bytes).ravel()
+    sizes = (cycle.sizes_bytes + (cycles_before + 1 + times) * template.growth_bytes).ravel()
     return (
         np.array_equal(ran.allocates[:events], np.tile(cycle.allocates, cycles)[:events])
         and np.array_equal(ran.numbers[:events], numbers[:events])
@@ -173,7 +178,7 @@ def matches_prediction(trace: TraceBuilder, begin: Border, template: Template, t
     )
 
 
-def _cycle(trace: TraceBuilder, begin: Border, end: Border) -> _Cycle:
+def _cycle(trace: TraceBuilder, begin: TracePosition, end: TracePosition) -> _Cycle:
     events = np.array(trace.events[begin[0] : end[0]], dtype=np.int64)
     blocks = slice(begin[1], end[1])
     return _Cycle(
@@ -194,7 +199,7 @@ def _same_pattern(one: _Cycle, other: _Cycle) -> bool:
 
 
 def _closed(cycle: _Cycle) -> bool:
-    """Whether each block of a cycle is freed once, in its own cycle or one or two later: nothing piles up."""
+    """Whether each block of a cycle is freed once, in its own cycle or in one of the next two."""
     freed = cycle.numbers[~cycle.allocates]
     blocks = len(cycle.sizes_bytes)
     if len(freed) != blocks or freed.min() < -(_CYCLES - 1) * blocks:
@@ -205,7 +210,7 @@ def _closed(cycle: _Cycle) -> bool:
 def _moving_sites(
     sites: Sequence[Site], cycles: Sequence[_Cycle]
 ) -> tuple[tuple[Site, tuple[int, ...], tuple[int, ...]], ...] | None:
-    """Sites that differ between the cycles, with their growth; None if they differ in more than a growing shape."""
+    """Return the sites that differ between the cycles, with their growth; None if more than a shape differs."""
     blocks_of: dict[tuple[int, int, int], list[int]] = {}
     for block, indices in enumerate(zip(*(cycle.site_of.tolist() for cycle in cycles), strict=True)):
         if len(set(indices)) > 1:

@@ -1,4 +1,4 @@
-"""What the memory of a trainer is, by name: weights, reference, adapters, gradients and optimizer states."""
+"""Attribution of a trainer's tensors by name: weights, reference, adapters, gradients and optimizer states."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from profiler.simulation.tracing.recorder import Recorder
 
 
 class Attribution:
-    """Tells a recorder what a trainer's tensors are. `device_type`: "meta" for the simulated GPU."""
+    """Attributes a trainer's tensors in a recorder. `device_type` is "meta" for the simulated GPU."""
 
     def __init__(self, recorder: Recorder, *, device_type: str) -> None:
         self._recorder = recorder
@@ -19,7 +19,7 @@ class Attribution:
         self._parameters: dict[torch.Tensor, str] = {}
 
     def trainer_ready(self, trainer: Any) -> None:
-        """Say which memory is weights, reference and adapters, and how to recognise logits and gradients."""
+        """Attribute weights, reference and adapters, and set how logits and gradients are recognised."""
         recorder = self._recorder
         recorder.modules.know(trainer.model)
         recorder.attribute(named_tensors(trainer.model), Category.WEIGHTS)
@@ -40,7 +40,7 @@ class Attribution:
         )
 
     def trainer_done(self, trainer: Any) -> None:
-        """Say which memory is the optimizer's state."""
+        """Attribute the optimizer's state."""
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
         states = (
             (f"{kind} of {self._parameters.get(parameter, '')}", value)
@@ -57,7 +57,7 @@ class Attribution:
 
 
 def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters and buffers by name, and the quantisation states of 4-bit weights."""
+    """Yield parameters and buffers by name, and the quantisation states of 4-bit weights."""
     yield from ((plain_path(name), buffer) for name, buffer in model.named_buffers())
     for path, parameter in model.named_parameters():
         name = plain_path(path)

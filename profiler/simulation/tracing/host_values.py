@@ -1,56 +1,56 @@
-"""Values of tensors on the simulated GPU, where they are known.
+"""Host values: the values of tensors on the simulated GPU, where they are available.
 
-Ids, masks, lengths and rewards are born on the host. Their values travel beside the valueless tensor, so that what
-depends on them (which positions are scored, whether a mask is all ones) comes out as it would on a GPU.
+Ids, masks, lengths and rewards are created on the host. Their values are kept with the `meta` tensor, so that all that
+depends on them (which positions are scored, whether a mask is all ones) is the same as on a GPU.
 """
 
 from typing import Any
 
 import torch
 
-_ATTRIBUTE = "_known_value"
+_ATTRIBUTE = "_host_value"
 MOST_ELEMENTS = 1 << 20
-"""Values of larger tensors are not kept: they are masks of positions by positions, on which nothing depends."""
+"""Larger tensors have no host value: they are masks of positions by positions, on which nothing depends."""
 
-STATED_FLOAT = 1.0
-"""What an unknown floating-point number is said to be when the host asks."""
+PLACEHOLDER_FLOAT = 1.0
+"""Placeholder for a floating-point number without a host value."""
 
 
-def known(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The value of a tensor of the simulated GPU, on the CPU; None where it is not known."""
+def host_value(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the host value of a tensor of the simulated GPU; None if it has none."""
     value: torch.Tensor | None = getattr(tensor, _ATTRIBUTE, None)
     if value is not None and getattr(value.untyped_storage(), "_overwritten", False):
         return None
     return value
 
 
-def set_known(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Keep `value` as the value of `tensor`, unless it is large."""
+def set_host_value(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Keep `value` as the host value of `tensor`, unless it is large."""
     if value.numel() <= MOST_ELEMENTS:
         setattr(tensor, _ATTRIBUTE, value)
 
 
 def forget(tensor: torch.Tensor) -> None:
-    """`tensor` is overwritten with something unknown: forget its value and that of every view of it."""
+    """Drop the host value of `tensor` and of all its views: it is overwritten with unknown values."""
     value = getattr(tensor, _ATTRIBUTE, None)
     if value is not None:
         value.untyped_storage()._overwritten = True
         delattr(tensor, _ATTRIBUTE)
 
 
-def stated(dtype: torch.dtype) -> Any:
-    """What an unknown number of `dtype` is said to be when the host asks: False, 0 or `STATED_FLOAT`.
+def placeholder(dtype: torch.dtype) -> Any:
+    """Return the placeholder for a number of `dtype`: False, 0 or `PLACEHOLDER_FLOAT`.
 
-    The host asks for losses and norms, to log them and to see whether they are finite.
+    The host reads losses and norms, to log them and to check that they are finite.
     """
     if dtype is torch.bool:
         return False
-    return STATED_FLOAT if dtype.is_floating_point else 0
+    return PLACEHOLDER_FLOAT if dtype.is_floating_point else 0
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU, of the known value or of a stated one."""
-    value = known(tensor)
+    """Return a copy on the CPU: of the host value, or filled with the placeholder."""
+    value = host_value(tensor)
     if value is not None:
         return value.clone()
-    return torch.full(tensor.shape, stated(tensor.dtype), dtype=tensor.dtype, device="cpu")
+    return torch.full(tensor.shape, placeholder(tensor.dtype), dtype=tensor.dtype, device="cpu")

@@ -1,31 +1,29 @@
-"""What torch writes in place, under a dispatch mode as without one.
+"""In-place operations that torch avoids under a dispatch mode.
 
-torch treats every tensor like one of a subclass while a dispatch mode is active (`isTensorSubclassLike` in
-`aten/src/ATen/TensorSubclassLikeUtils.h`), and autograd then avoids writing in place. On a card no mode is active, so
-the simulation puts the choice back. There are three kinds:
+While a dispatch mode is active, torch treats every tensor like one of a subclass (`isTensorSubclassLike` in
+`aten/src/ATen/TensorSubclassLikeUtils.h`), and autograd avoids writing in place. On a card no mode is active, so the
+simulation restores the in-place operations. There are three kinds:
 
 - Where a tensor is used more than once, the engine adds up its gradients. It writes the sum into the first of them if
-  nobody else holds it (`accumulate` in `torch/csrc/autograd/input_buffer.cpp`); under a mode it asks for `aten.add`.
+  it holds that one alone (`accumulate` in `torch/csrc/autograd/input_buffer.cpp`); under a mode it asks for `aten.add`.
 - Formulas of derivatives (`torch/csrc/autograd/FunctionsManual.cpp`) fill a new tensor of zeros: `scatter_add_`,
-  `index_add_`, `_index_put_impl_` and others; under a mode they take the operation that makes a second tensor.
+  `index_add_`, `_index_put_impl_` and others; under a mode they use the operation that makes a second tensor.
 - Attention by products adds its mask to the scores.
 """
 
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch._prims_common import is_non_overlapping_and_dense_or_false
-from torch.autograd.graph import _engine_run_backward
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-aten = torch.ops.aten
+from profiler.domain.errors import UnsupportedTrialError
+from profiler.simulation.tracing.python_in_backward import NO_BACKWARD, current_graph_task, python_is_running, watched
 
-_PASSED_OVER = ("profiler.simulation.", "torch.utils._python_dispatch", "torch._compile")
-"""Modules whose frames stand between the dispatcher and whoever asked for an operation."""
+aten = torch.ops.aten
 
 _SELECTING = frozenset(
     {
@@ -47,7 +45,7 @@ _CLAMP = frozenset({"ClampBackward0"})
 _ADD_THEMSELVES = (
     "Atan2", "Cholesky", "Linalg", "Logcumsumexp", "Lu", "Renorm", "Special", "StdMean", "TriangularSolve", "VarMean",
 )  # fmt: skip
-"""Beginnings of nodes whose formulas add two tensors of their own, which looks like a sum of the engine's."""
+"""Prefixes of nodes whose formulas add two tensors themselves, which looks like a sum of the engine."""
 
 IN_PLACE: Mapping[Any, tuple[Any, frozenset[str]]] = {
     aten.scatter_add.default: (
@@ -66,11 +64,11 @@ IN_PLACE: Mapping[Any, tuple[Any, frozenset[str]]] = {
     aten.logical_and.default: (aten.logical_and_.default, _CLAMP),
     aten.logical_or.default: (aten.logical_or_.default, _CLAMP),
 }
-"""Operation that a formula asks for under a mode: the one without a mode, and the autograd nodes that do so.
+"""By operation that a formula uses under a mode: the operation without a mode, and the autograd nodes that use it.
 
 Found by running every differentiable operation of torch's own list of samples on the CPU with and without a mode
-(torch 2.13). Left out are formulas that compute otherwise under a mode and not only into another tensor: `prod`,
-`cumprod`, `max`, `min` and `median` of a whole tensor, `masked_fill` by a tensor with a gradient, and `linalg`.
+(torch 2.13). Formulas that compute something else under a mode are left out: `prod`, `cumprod`, `max`, `min` and
+`median` of a whole tensor, `masked_fill` by a tensor with a gradient, and `linalg`.
 """
 
 
@@ -92,11 +90,30 @@ def math_attention() -> Iterator[None]:
         _math_attention.pop()
 
 
+class BackwardMode(TorchDispatchMode):
+    """A dispatch mode whose handler can ask `without_a_mode` what torch would do if no mode were active."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watched = ExitStack()
+        holders_of_a_sum()
+
+    def __enter__(self) -> Self:
+        self._watched.enter_context(watched())
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        try:
+            super().__exit__(*exception)
+        finally:
+            self._watched.close()
+
+
 def without_a_mode(operation: Any, args: tuple[Any, ...]) -> Any:
-    """Return the operation that would be asked for in place of `operation` if no mode were active."""
+    """Return the operation that torch would run in place of `operation` if no mode were active."""
     if _math_attention and operation is aten.add.Tensor:
         return aten.add_.Tensor
-    if torch.is_grad_enabled() or torch._C._current_graph_task_id() < 0:
+    if torch.is_grad_enabled() or current_graph_task() == NO_BACKWARD:
         return operation
     if operation is aten.add.Tensor:
         return aten.add_.Tensor if _sums_in_place(*args[:2]) else operation
@@ -110,10 +127,10 @@ def without_a_mode(operation: Any, args: tuple[Any, ...]) -> Any:
 def _sums_in_place(total: Any, more: Any) -> bool:
     """Whether ``total + more`` is a sum of gradients that the engine writes into `total`.
 
-    So it is if the engine itself asks for it (no Python of an autograd function stands in between), no gradient of the
-    gradient is wanted, and `total` is dense and held by the engine alone.
+    This is so if the engine itself asks for the sum, no gradient of the gradient is wanted, and `total` is dense and
+    held by the engine alone.
     """
-    if not isinstance(more, torch.Tensor) or not _asked_by_the_engine():
+    if not isinstance(more, torch.Tensor) or python_is_running():
         return False
     node = torch._C._current_autograd_node()
     if node is not None and node.name().startswith(_ADD_THEMSELVES):
@@ -125,17 +142,8 @@ def _sums_in_place(total: Any, more: Any) -> bool:
     )
 
 
-def _asked_by_the_engine() -> bool:
-    """Whether no Python but the dispatcher's and ours stands between the engine's call and here."""
-    frame = sys._getframe(1)
-    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(_PASSED_OVER):
-        frame = frame.f_back  # type: ignore[assignment]
-    # None: a thread of the engine's own, as it has for CUDA, with nothing of Python above.
-    return frame is None or frame.f_code is _engine_run_backward.__code__
-
-
 def _held_alone(tensor: Any) -> bool:
-    """Whether a formula made `tensor` itself: the storage of what comes from elsewhere has more holders."""
+    """Whether a formula made `tensor` itself: the storage of any other tensor has more holders."""
     return bool(_holders(tensor)[1] <= holders_of_a_sum()[1])
 
 
@@ -143,17 +151,31 @@ def _held_alone(tensor: Any) -> bool:
 def holders_of_a_sum() -> tuple[int, int]:
     """Return the references to a gradient and to its storage that a mode sees when the engine alone holds it.
 
-    Found by trying; to be called for the first time where no backward runs.
+    torch documents neither count, so they are measured on a small graph. The first call must not be in a backward.
+
+    Raises:
+        UnsupportedTrialError: The counts do not tell a gradient with another holder from one without.
     """
+    alone = _holders_of_sums(lambda tensor: tensor.sin() * tensor.cos())
+    # The gradient of a sum goes to both of its terms: the other one still holds it.
+    shared = _holders_of_sums(lambda tensor: tensor + tensor.exp())
+    if len(alone) != 1 or len(shared) != 1 or shared[0][1] <= alone[0][1]:
+        raise UnsupportedTrialError(
+            f"torch.Tensor._use_count and torch._C._storage_Use_Count of torch {torch.__version__} no longer tell who "
+            f"holds a gradient: {alone} for a gradient with one holder, {shared} for one with two. The profiler "
+            "relies on them, so the trial does not run"
+        )
+    return alone[0]
+
+
+def _holders_of_sums(graph: Callable[[torch.Tensor], torch.Tensor]) -> list[tuple[int, int]]:
+    """Return who holds the first gradient of each sum that the engine makes in the backward of `graph`."""
     seen = _SeenSums()
     with _disable_current_modes(), torch.enable_grad():
-        tensor = torch.ones(2, requires_grad=True)
-        used_twice = tensor * 2
-        result = used_twice.sin() * used_twice.cos()
+        result = graph(torch.ones(2, requires_grad=True) * 2)
         with seen:
             result.sum().backward()
-    (holders,) = seen.holders
-    return holders
+    return seen.holders
 
 
 class _SeenSums(TorchDispatchMode):

@@ -1,7 +1,4 @@
-"""Which memory of the simulated GPU is KV cache: what transformers' cache layers make when they take in a step.
-
-The only file that touches the cache classes; a test tells when they move.
-"""
+"""Attribution of the KV cache: the tensors that transformers' cache layers allocate in `update`."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -9,7 +6,7 @@ from typing import Any
 from transformers import cache_utils
 
 from profiler.domain.memory import Category
-from profiler.simulation.tracing.patches import patched
+from profiler.seams.patching import patched
 from profiler.simulation.tracing.recorder import Recorder
 
 CACHE_LAYERS = (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer)

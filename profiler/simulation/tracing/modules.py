@@ -1,7 +1,8 @@
-"""Which module is at work on the simulated GPU, in forward and in backward.
+"""The module that is running on the simulated GPU, in forward and in backward.
 
-In forward a stack of modules says. Backward has no modules, but every node of the graph has a number that grows as the
-graph is built: the borders of modules, noted by these numbers in forward, say whose backward a node is.
+In forward this is the top of a stack of modules. In backward no module is called, but every node of the graph has a
+sequence number that grows as the graph is built. In forward the numbers at which a module begins and ends are noted;
+in backward they map the running node to its module.
 """
 
 from bisect import bisect_right
@@ -10,18 +11,18 @@ from typing import Any
 
 import torch
 
-from profiler.simulation.tracing.patches import patched
+from profiler.seams.patching import patched
 
 _PEFT_PREFIX = "base_model.model."
 
 
 def plain_path(path: str) -> str:
-    """A path as transformers names it, without peft's wrapper."""
+    """Return a path as transformers names it, without peft's wrapper."""
     return path.removeprefix(_PEFT_PREFIX)
 
 
 _ACCUMULATION = 1 << 62
-"""Nodes that accumulate a gradient have the highest number there is, so that they run first."""
+"""Nodes that accumulate a gradient have the highest sequence number, so that they run first."""
 
 
 class ModulePaths:
@@ -34,12 +35,12 @@ class ModulePaths:
         self._paths: list[str] = []
 
     def know(self, model: Any, *, prefix: str = "") -> None:
-        """Learn the names of a model's modules; `prefix` tells models apart."""
+        """Register the names of a model's modules; `prefix` distinguishes models."""
         for name, module in model.named_modules():
             self._names[id(module)] = prefix + plain_path(name)
 
     def current(self) -> str:
-        """The innermost module in forward, or the one whose backward runs; empty outside of all."""
+        """Return the innermost module in forward, or the module whose backward runs; empty outside of modules."""
         if self._stack:
             return self._stack[-1]
         node = torch._C._current_autograd_node()
@@ -49,7 +50,7 @@ class ModulePaths:
         return "" if number >= _ACCUMULATION else self._paths[max(0, bisect_right(self._numbers, number) - 1)]
 
     def watching(self) -> AbstractContextManager[None]:
-        """While active, calls of modules are noticed. The only place that touches `torch.nn.Module`'s own call."""
+        """While active, calls of modules are noticed."""
         call = torch.nn.Module.__call__
 
         def noticed(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -63,13 +64,13 @@ class ModulePaths:
 
     def _enter(self, path: str) -> None:
         self._stack.append(path)
-        self._border(path)
+        self._note_change(path)
 
     def _leave(self) -> None:
         self._stack.pop()
-        self._border(self._stack[-1] if self._stack else "")
+        self._note_change(self._stack[-1] if self._stack else "")
 
-    def _border(self, path: str) -> None:
+    def _note_change(self, path: str) -> None:
         if torch.is_grad_enabled():
             self._numbers.append(torch._C._autograd._get_sequence_nr())
             self._paths.append(path)

@@ -1,4 +1,4 @@
-"""Books on the memory of the simulated GPU: every storage from its making to its end, by phase and category."""
+"""Trace of the memory of a device: every storage from its allocation to its end, by phase and category."""
 
 import sys
 import weakref
@@ -22,22 +22,22 @@ _BY_PHASE = {
     Phase.BACKWARD: Category.ACTIVATIONS,
     Phase.OPTIMIZER: Category.WORKSPACE,
 }
-"""What memory is when nothing more is known of it. What load and optimizer leave behind is attributed later by name."""
+"""The default category of each phase. Persistent memory of load and optimizer is attributed later by name."""
 
 
 Launches = tuple[tuple[int, ...], ...]
 """Bytes of the blocks of each launch of a kernel."""
 
 _Kind = tuple[Category, int, str]
-"""Category of a block, number of its site, and its name; an empty name says nothing more than the site."""
+"""Category of a block, number of its site, and its name, which is empty if only the site is known."""
 
 
 class Recorder:
     """Records allocations as a trace. It is the observer of phases of a simulated trial.
 
-    A category is decided when memory is made: in backward what has the shape of a trained parameter is a gradient; else
-    the context decides (`attributed`), the data type, the width and the phase, in this order. `attribute` corrects it
-    once it is known what the memory was for.
+    The category is set at the allocation. In backward, a tensor with the shape of a trained parameter is a gradient.
+    Otherwise the context (`attributed`), the data type, the width and the phase decide, in this order. `attribute`
+    corrects the category once the purpose of the memory is known.
     """
 
     def __init__(self) -> None:
@@ -54,10 +54,10 @@ class Recorder:
         self.operation: Any = None
         """The operation that is running, as the dispatch mode sees it."""
         self.diverged: set[Chip] = set()
-        """Chips that would have chosen otherwise somewhere: the trace is not theirs."""
+        """Diverged chips, which would have chosen another kernel somewhere: the trace does not hold for them."""
 
     def enter(self, phase: Phase) -> None:
-        """`phase` begins."""
+        """Begin `phase`."""
         self._trace.enter(phase)
 
     @property
@@ -66,7 +66,7 @@ class Recorder:
         return self._trace.phase
 
     def know_model(self, *, vocab_size: int, trained: Iterable[tuple[str, torch.Size]]) -> None:
-        """Tell what to recognise by shape: logits by their width, gradients by the parameters they belong to."""
+        """Set the shapes by which logits (their width) and gradients (their parameters) are recognised."""
         self._vocabulary = vocab_size
         for name, shape in trained:
             if len(shape) > 1:
@@ -75,7 +75,7 @@ class Recorder:
         self._kinds.clear()
 
     def made(self, tensor: torch.Tensor) -> None:
-        """`tensor` has just been made on the device, with a storage of its own (or one that is already known)."""
+        """Record a tensor that was just made on the device; a storage that is already recorded is skipped."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._blocks:
@@ -91,18 +91,18 @@ class Recorder:
         self._watchers[key] = weakref.ref(storage, lambda _: self._ended(key))
 
     def temporary(self, size_bytes: int, category: Category = Category.WORKSPACE) -> None:
-        """A kernel takes `size_bytes` of scratch and gives it back."""
+        """Allocate `size_bytes` of scratch for a kernel and free it."""
         if size_bytes > 0:
             self._trace.free(self._trace.allocate(size_bytes, category, self._site()))
 
     def scratch(self, launches: Launches, kernel: str, *, by_capability: Mapping[Chip, Launches] | None = None) -> None:
-        """`kernel` takes blocks and gives them back.
+        """Allocate scratch blocks for `kernel` and free them.
 
         Args:
-            launches: Sizes in bytes of the blocks of each launch, which are held at the same time; a launch gives its
-                blocks back, the last first, before the next one begins.
-            kernel: What the report calls it.
-            by_capability: The same on other chips that the run is to answer for.
+            launches: Sizes in bytes of the blocks of each launch, which are in use at the same time; a launch frees
+                its blocks, the last first, before the next one begins.
+            kernel: Name in reports.
+            by_capability: The same on the other chips that the run covers.
         """
         others = by_capability or {}
         for number in range(max(map(len, (launches, *others.values())), default=0)):
@@ -110,23 +110,23 @@ class Recorder:
             self.give_back(self.take(_launch(launches, number), kernel, by_capability=found))
 
     def holds_for(self, steps: int) -> None:
-        """What the decoding step under way takes stays the same for so many steps after it, and then changes."""
+        """Announce that the scratch of a decoding step stays the same for `steps` more steps and then changes."""
         self._alike = min(self._alike, steps)
 
     def alike(self) -> int:
-        """Return for how many steps more than the last one nothing changes, and forget it."""
+        """Return for how many more steps the scratch stays the same, and reset it."""
         alike, self._alike = self._alike, sys.maxsize
         return alike
 
     def take(
         self, sizes_bytes: tuple[int, ...], kernel: str, *, by_capability: Mapping[Chip, tuple[int, ...]]
     ) -> Sequence[int]:
-        """`kernel` takes blocks; return them for `give_back`."""
+        """Allocate scratch blocks for `kernel`; return them for `give_back`."""
         with self.attributed(Category.WORKSPACE, kernel):
             return self._take(sizes_bytes, by_capability)
 
     def give_back(self, taken: Sequence[int]) -> None:
-        """Free what `take` took, the last first."""
+        """Free the blocks of `take`, the last first."""
         for block in reversed(taken):
             self._trace.free(block)
 
@@ -143,7 +143,7 @@ class Recorder:
         return taken
 
     def attribute(self, tensors: Iterable[tuple[str, torch.Tensor]], category: Category) -> None:
-        """The storages of the named `tensors` are of `category`, and always were."""
+        """Set the category of the storages of the named `tensors`, from their allocation on."""
         for name, tensor in tensors:
             block = self._blocks.get(tensor.untyped_storage()._cdata)
             if block is not None:
@@ -152,7 +152,7 @@ class Recorder:
 
     @contextmanager
     def attributed(self, category: Category, name: str = "") -> Iterator[None]:
-        """A context in which new memory belongs to `category`; `name` says whose doing it is, not the operation."""
+        """A context in which new memory belongs to `category`; `name` replaces the name of the operation."""
         outer = self._scope, self._scope_name
         self._scope, self._scope_name = category, name or self._scope_name
         try:
@@ -162,24 +162,24 @@ class Recorder:
 
     @property
     def trace(self) -> TraceBuilder:
-        """The trace as it grows, for those who continue it by other means than tensors."""
+        """The trace as it grows, for extrapolation and workspaces."""
         return self._trace
 
     def blocks_in_use(self) -> Mapping[int, int]:
-        """The block of each storage that is alive, by the storage's address."""
+        """Return the block of each storage in use, by the storage's address."""
         return self._blocks
 
     def renumber(self, blocks: Mapping[int, int]) -> None:
-        """Storages that are one of these blocks are from now on the block that it is mapped to."""
+        """Replace the block numbers of storages in use."""
         for key, block in self._blocks.items():
             self._blocks[key] = blocks.get(block, block)
 
     def finished(self) -> Trace:
-        """The trace so far."""
+        """Return the trace so far."""
         return self._trace.finished()
 
     def _kind(self, tensor: torch.Tensor) -> _Kind:
-        """What the running operation makes; found out only if there was none like it."""
+        """Return category, site and name of a tensor of the running operation; cached for equal ones."""
         module = self.modules.current()
         key = (
             id(self.operation), self._scope, self._scope_name, self.phase, tensor.shape, tensor.dtype, module,
@@ -193,7 +193,7 @@ class Recorder:
         return kind
 
     def _site(self, tensor: torch.Tensor | None = None) -> int:
-        """The number of the site of `tensor`, or of raw bytes, that the running operation makes."""
+        """Return the number of the site where the running operation makes `tensor`, or raw bytes."""
         return self._trace.site_index(
             Site(
                 operation=self._scope_name or _name_of(self.operation),
@@ -221,7 +221,7 @@ class Recorder:
 
 
 def _name_of(operation: Any) -> str:
-    """``aten.mm.default`` -> ``aten.mm``; an overload of another name stays."""
+    """``aten.mm.default`` -> ``aten.mm``; other overloads keep their name."""
     return str(operation or "").removesuffix(".default")
 
 

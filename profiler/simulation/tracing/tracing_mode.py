@@ -9,11 +9,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.tracing.attribution import Attribution, named_tensors
-from profiler.simulation.tracing.in_place import IN_PLACE, holders_of_a_sum, without_a_mode
+from profiler.simulation.tracing.in_place import IN_PLACE, BackwardMode, without_a_mode
 from profiler.simulation.tracing.kv_cache import attributed_cache
 from profiler.simulation.tracing.recorder import Recorder
 
@@ -79,14 +78,13 @@ class TracingMode:
             yield
 
 
-class _RecordingMode(TorchDispatchMode):
+class _RecordingMode(BackwardMode):
     """Runs every operation and records the tensors it makes."""
 
     def __init__(self, recorder: Recorder, device_type: str) -> None:
         super().__init__()
         self._recorder = recorder
         self._device_type = device_type
-        holders_of_a_sum()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

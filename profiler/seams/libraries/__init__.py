@@ -1,0 +1,1 @@
+"""The seams of each library, as data."""

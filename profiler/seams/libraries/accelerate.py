@@ -1,0 +1,39 @@
+"""Seams of accelerate."""
+
+from profiler.seams.expectations import Exists, Parameters
+from profiler.seams.seam import Seam
+
+ACCELERATE: tuple[Seam, ...] = (
+    Seam(
+        owner="accelerate.state:PartialState",
+        name="_shared_state",
+        expected=Exists(),
+        used_by=("simulation/session.py",),
+        why="holds the device of the process",
+        since="1.4",
+    ),
+    Seam(
+        owner="accelerate.state:AcceleratorState",
+        name="_shared_state",
+        expected=Exists(),
+        used_by=("simulation/session.py",),
+        why="holds the device of the process",
+        since="1.4",
+    ),
+    Seam(
+        owner="accelerate.utils.memory",
+        name="clear_device_cache",
+        expected=Parameters("garbage_collection"),
+        used_by=("simulation/cuda/emptied_cache.py",),
+        why="empties the cache of the CUDA allocator when training begins",
+        since="1.4",
+    ),
+    Seam(
+        owner="accelerate",
+        name="init_empty_weights",
+        expected=Parameters("include_buffers", more=True),
+        used_by=("training/model.py",),
+        why="makes a model without memory, which is filled layer by layer",
+        since="1.4",
+    ),
+)

@@ -1,0 +1,107 @@
+"""Seams of transformers."""
+
+from profiler.seams.expectations import Exists, Expectation, Parameters, Says, Uses
+from profiler.seams.seam import Seam
+
+_FLASH = "simulation/cuda/flash_attention.py"
+_CACHE = "simulation/tracing/kv_cache.py"
+_PHASES = "training/trainer.py"
+_DECODE_LOOP = "training/decode_loop.py"
+_MODEL = "training/model.py"
+_UTILS = "transformers.modeling_flash_attention_utils"
+_PRETRAINED = "transformers.modeling_utils:PreTrainedModel"
+_TRAINER = "transformers.trainer:Trainer"
+_GENERATION = "transformers.generation.utils:GenerationMixin"
+
+
+def _seam(owner: str, name: str, expected: Expectation, used_by: str, why: str) -> Seam:
+    return Seam(owner=owner, name=name, expected=expected, used_by=(used_by,), why=why, since="5.10")
+
+
+_IMPORT = Parameters("implementation", "attention_wrapper", "allow_all_kernels")
+
+_FLASH_ATTENTION = (
+    _seam(
+        _PRETRAINED, "_flash_attn_can_dispatch", Parameters("self", "flash_attn_version", more=True), _FLASH,
+        "refuses FlashAttention-2 where the package is not installed",
+    ),
+    _seam(_UTILS, "lazy_import_flash_attention", _IMPORT, _FLASH, "returns the functions of FlashAttention-2"),
+    _seam(
+        "transformers.modeling_utils", "lazy_import_flash_attention", _IMPORT, _FLASH,
+        "the same function, imported by name",
+    ),
+    _seam(
+        _UTILS, "_flash_attention_forward", Uses("lazy_import_flash_attention"), _FLASH,
+        "looks the functions up under that name",
+    ),
+    _seam(
+        _UTILS, "_lazy_define_process_function", Parameters("flash_function"), _FLASH,
+        "decides which arguments the functions receive",
+    ),
+    _seam(
+        _UTILS, "_pad_input", Parameters("hidden_states", "indices", "batch", "seqlen"), _FLASH,
+        "transformers' own code around the packed kernel",
+    ),
+    _seam(
+        _UTILS, "_unpad_input", Parameters("hidden_states", "attention_mask", more=True), _FLASH,
+        "transformers' own code around the packed kernel",
+    ),
+)  # fmt: skip
+
+_KV_CACHE = (
+    _seam(
+        "transformers.cache_utils:DynamicLayer", "update",
+        Parameters("self", "key_states", "value_states", more=True), _CACHE, "what it makes is KV cache",
+    ),
+    _seam(
+        "transformers.cache_utils:DynamicSlidingWindowLayer", "update",
+        Parameters("self", "key_states", "value_states", more=True), _CACHE, "what it makes is KV cache",
+    ),
+)  # fmt: skip
+
+_TRAINING = (
+    _seam(
+        _TRAINER, "_clip_grad_norm", Parameters("self", "model"), _PHASES, "overridden: the optimizer phase begins here"
+    ),
+    _seam(
+        _TRAINER, "_run_epoch", Uses("_clip_grad_norm", "optimizer.step"), _PHASES,
+        "clips gradients before the optimizer steps",
+    ),
+    _seam(
+        _TRAINER, "training_step", Uses("compute_loss", "accelerator.backward"), _PHASES, "backward follows the loss"
+    ),
+    _seam(
+        "transformers.training_args:TrainingArguments", "_setup_devices", Exists(), "simulation/session.py",
+        "a cached property that holds the device",
+    ),
+)  # fmt: skip
+
+_GENERATE = (
+    _seam(
+        _GENERATION, "prepare_inputs_for_generation",
+        Parameters("self", "input_ids", "next_sequence_length", "past_key_values", "attention_mask", more=True),
+        _DECODE_LOOP, "called once per decoding step, with the tensors that grow",
+    ),
+    _seam(
+        _GENERATION, "generate", Parameters("self", "inputs", "generation_config", more=True), _DECODE_LOOP,
+        "replaced on the model for one rollout",
+    ),
+)  # fmt: skip
+
+_MODELS = (
+    _seam(
+        _PRETRAINED, "_sdpa_can_dispatch", Says("does not support an attention implementation"), _MODEL,
+        "the words by which a missing attention kernel is recognised",
+    ),
+    _seam(
+        "transformers.integrations", "replace_with_bnb_linear",
+        Parameters("model", "modules_to_not_convert", "quantization_config", more=True), _MODEL,
+        "makes the 4-bit layers of a model with random weights",
+    ),
+    _seam(
+        "transformers.configuration_utils:PreTrainedConfig", "name_or_path", Exists(), _MODEL,
+        "property of `_name_or_path`, which is set to the model's name",
+    ),
+)  # fmt: skip
+
+TRANSFORMERS: tuple[Seam, ...] = (*_FLASH_ATTENTION, *_KV_CACHE, *_TRAINING, *_GENERATE, *_MODELS)

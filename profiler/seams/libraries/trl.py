@@ -1,0 +1,112 @@
+"""Seams of trl."""
+
+from profiler.analytical.formulas.head import TOKEN_CHUNK, VOCABULARY_CHUNK
+from profiler.config.trl_config import TRL_DEFAULTS
+from profiler.seams.expectations import Equals, Exists, Expectation, Parameters, Uses
+from profiler.seams.seam import Absence, Seam
+
+_KERNELS = "trl.kernels.chunked_logprob"
+_HEAD = f"{_KERNELS}:ChunkedLogProbFunction"
+_TRAINER = "trl.trainer.grpo_trainer:GRPOTrainer"
+_TRL_KERNELS = "simulation/cuda/trl_kernels.py"
+_CPU_CHOICES = "simulation/device/cpu_choices.py"
+_PHASES = "training/trainer.py"
+
+
+def _seam(owner: str, name: str, expected: Expectation, used_by: tuple[str, ...], why: str) -> Seam:
+    return Seam(owner=owner, name=name, expected=expected, used_by=used_by, why=why, since="1.16")
+
+
+_FUSED_HEAD = (
+    _seam(
+        _KERNELS, "_use_triton", Parameters("device"), (_TRL_KERNELS,),
+        "decides whether the fused LM head runs its Triton kernels",
+    ),
+    _seam(
+        "trl.trainer.utils", "_use_triton", Parameters("device"), (_TRL_KERNELS,),
+        "decides whether only scored positions reach the fused LM head",
+    ),
+    _seam(
+        "trl.trainer.utils", "add_fused_lm_head", Uses("_use_triton"), (_TRL_KERNELS,),
+        "asks that function under its own name",
+    ),
+    _seam(_KERNELS, "_forward_kernel", Exists(), (_TRL_KERNELS,), "a Triton kernel, which allocates nothing"),
+    _seam(_KERNELS, "_backward_kernel", Exists(), (_TRL_KERNELS,), "a Triton kernel, which allocates nothing"),
+    _seam(
+        _KERNELS, "_addmm_fp32", Parameters("acc", "a", "b"), (_TRL_KERNELS,),
+        "one cuBLAS call on CUDA, several operations elsewhere",
+    ),
+    _seam(
+        _HEAD, "forward", Parameters("ctx", "hidden", "weight", more=True), (_TRL_KERNELS, _CPU_CHOICES),
+        "its memory is attributed to the logits",
+    ),
+    _seam(
+        _HEAD, "backward", Parameters("ctx", "grad_logprobs", more=True), (_TRL_KERNELS, _CPU_CHOICES),
+        "its memory is attributed to the logits",
+    ),
+    Seam(
+        owner=_KERNELS,
+        name="triton",
+        expected=Exists(),
+        used_by=(_TRL_KERNELS,),
+        why="the head calls triton.cdiv; absent where Triton is not installed",
+        since="1.16",
+        absent_in=Absence.SOME_BUILDS,
+    ),
+)  # fmt: skip
+
+_GRPO_TRAINER = (
+    _seam(
+        _TRAINER, "_generate_single_turn",
+        Parameters("self", "prompt_ids", "images", "multimodal_fields", "num_generations", more=True), (_PHASES,),
+        "overridden: the rollout begins here, and completions get the trial's lengths",
+    ),
+    _seam(
+        _TRAINER, "_get_per_token_logps_and_entropies",
+        Parameters(
+            "self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy",
+            more=True,
+        ),
+        (_PHASES,), "overridden: scoring begins here, and `logprobs` chooses how it is done",
+    ),
+    _seam(
+        _TRAINER, "_calculate_rewards",
+        Parameters("self", "inputs", "prompts", "completions", "completion_ids_list", more=True), (_PHASES,),
+        "overridden: the reward begins here",
+    ),
+    _seam(
+        _TRAINER, "compute_loss", Parameters("self", "model", "inputs", "return_outputs", "num_items_in_batch"),
+        (_PHASES,), "overridden: forward begins here",
+    ),
+    _seam(
+        _TRAINER, "__init__", Uses("create_model_from_path"), ("training/model.py",),
+        "makes the reference model by the function below",
+    ),
+    _seam(
+        "trl.trainer.grpo_trainer", "create_model_from_path", Parameters("model_id", more=True),
+        ("training/model.py",), "replaced, so that the reference is made from the configuration without a download",
+    ),
+)  # fmt: skip
+
+_CONSTANTS = (
+    _seam(
+        _KERNELS, "TOKEN_CHUNK_SIZE", Equals(TOKEN_CHUNK), ("analytical/formulas/head.py",),
+        "rows of a tile of the fused LM head",
+    ),
+    _seam(
+        "trl.trainer.utils", "_CHUNKED_LOGPROB_CHUNK_SIZE", Equals(VOCABULARY_CHUNK), ("analytical/formulas/head.py",),
+        "columns of a tile of the fused LM head",
+    ),
+)  # fmt: skip
+
+
+def _default(key: str, value: object) -> Seam:
+    """Return the seam of a default. trl stores None for `bf16` and turns it into True unless `fp16` is set."""
+    owner = "trl.trainer.model_config:ModelConfig" if key == "dtype" else "trl.trainer.grpo_config:GRPOConfig"
+    stored = None if key == "bf16" else value
+    return _seam(owner, key, Equals(stored), ("config/trl_config.py",), "the default of a key that a YAML file lacks")
+
+
+_DEFAULTS = tuple(_default(key, value) for key, value in TRL_DEFAULTS.items())
+
+TRL: tuple[Seam, ...] = (*_FUSED_HEAD, *_GRPO_TRAINER, *_CONSTANTS, *_DEFAULTS)

@@ -1,0 +1,44 @@
+"""`python -m profiler.seams`: a table, and an exit code that says whether something has moved."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+from trl.kernels import chunked_logprob
+
+from profiler.seams.__main__ import main
+
+
+@pytest.fixture(autouse=True)
+def logging_restored() -> Iterator[None]:
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_everything_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    output = capsys.readouterr()
+    assert "1.16.0" in output.out
+    assert "never tested" not in output.out
+    assert output.err == ""
+
+
+def test_something_has_moved(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked_logprob, "TOKEN_CHUNK_SIZE", 2048)
+    assert main([]) == 3
+    assert "trl.kernels.chunked_logprob.TOKEN_CHUNK_SIZE of trl 1.16.0 is 2048" in capsys.readouterr().err
+
+
+def test_all_details(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    assert main(["all=true"]) == 0
+    output = capsys.readouterr().out
+    assert "trl.kernels.chunked_logprob._addmm_fp32" in output
+    assert "one cuBLAS call on CUDA, several operations elsewhere" in output
+
+
+def test_help_and_unknown_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "Exit code" in capsys.readouterr().out
+    assert main(["all=yes"]) == 2
+    assert "Unknown argument 'all=yes'" in capsys.readouterr().err
