@@ -11,6 +11,7 @@ from profiler.analysis.matrix import matrix
 from profiler.analysis.peaks import LargestRow, PhaseRow
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Status
+from profiler.rendering.markdown_table import Align, escaped, markdown_table
 from profiler.rendering.pages import FIGURES, SectionPage
 from profiler.rendering.wording import (
     HEADROOM_LEGEND,
@@ -56,9 +57,9 @@ def report_page(
         thresholds: How far the simulation may be from a real card, and is; none where nothing is simulated.
         spent: What the sweep took of GPUs; left out if empty.
     """
-    blocks = [f"# {_escape(grid)}"]
+    blocks = [f"# {escaped(grid)}"]
     if question:
-        blocks.append("> " + _escape(question))
+        blocks.append("> " + escaped(question))
     if not pages:
         blocks.append("No trial is stored here yet.")
     cards = by_card(page.section for page in pages)
@@ -69,7 +70,7 @@ def report_page(
     if thresholds:
         blocks += ["## How far the simulation is from a real card", _threshold_table(thresholds)]
     if spent:
-        blocks.append(_escape(spent))
+        blocks.append(escaped(spent))
     if command:
         blocks += ["## Run it again", f"```sh\n{command}\n```"]
     return "\n\n".join(blocks) + "\n"
@@ -77,7 +78,7 @@ def report_page(
 
 def _section_blocks(page: SectionPage) -> Iterable[str]:
     section = page.section
-    yield f"## {_escape(setting_title(section.setting))}"
+    yield f"## {escaped(setting_title(section.setting))}"
     yield _comparison_table(section)
     yield _bullets(legend(section, mark=_ESTIMATE, published_mark=_PUBLISHED))
     if section.unanswered:
@@ -90,9 +91,9 @@ def _section_blocks(page: SectionPage) -> Iterable[str]:
     if page.figures or page.left_out or page.broken:
         yield "### Figures"
     for figure in page.figures:
-        title, path = _escape(figure.title), f"{FIGURES}/{figure.name}"
+        title, path = escaped(figure.title), f"{FIGURES}/{figure.name}"
         yield f"**{title}** ([SVG]({path}.svg))\n\n![{title}]({path}.png)"
-    yield from (_escape(sentence) for sentence in (*page.left_out, *page.broken))
+    yield from (escaped(sentence) for sentence in (*page.left_out, *page.broken))
     if page.phases:
         yield "### Highest allocated memory of each phase"
         about = "the peak of each in bold; reserved: held by torch's allocator; device: with CUDA's context"
@@ -101,15 +102,15 @@ def _section_blocks(page: SectionPage) -> Iterable[str]:
         yield "### The largest tensors at the peak"
         yield _fold(f"The ten largest groups of each of {len(page.largest)} trials", _largest_lists(page.largest))
     if section.published:
-        yield f"How far to trust the published figures: {_escape(section.published[0].trust)}."
-    yield f"Versions: {_escape(versions_text(section.setting))}."
+        yield f"How far to trust the published figures: {escaped(section.published[0].trust)}."
+    yield f"Versions: {escaped(versions_text(section.setting))}."
 
 
 def _comparison_table(section: Section) -> str:
     table = matrix(section)
     names = column_names(table)
-    rows = [[_escape(row), *(_cell(table.cells.get((row, column))) for column in table.columns)] for row in table.rows]
-    return _table([_escape(corner(table)), *(_escape(names[column]) for column in table.columns)], rows)
+    rows = [[escaped(row), *(_cell(table.cells.get((row, column))) for column in table.columns)] for row in table.rows]
+    return markdown_table([escaped(corner(table)), *(escaped(names[column]) for column in table.columns)], rows)
 
 
 def _cell(cell: Cell | None) -> str:
@@ -118,7 +119,7 @@ def _cell(cell: Cell | None) -> str:
     published = published_text(cell)
     bold = "OOM" if cell.status is Status.OOM else result_text(cell)
     lines = [
-        f"**{_escape(bold)}**",
+        f"**{escaped(bold)}**",
         needs_text(cell),
         estimate_text(cell, _ESTIMATE),
         f"{_PUBLISHED}{published}" if published else "",
@@ -127,8 +128,8 @@ def _cell(cell: Cell | None) -> str:
 
 
 def _failure_table(cells: Iterable[Cell]) -> str:
-    rows = [[_escape(cell_name(cell)), cell.status.value, _escape(cell.message or "")] for cell in cells]
-    return _table(["trial", "status", "message"], rows, right=False)
+    rows = [[escaped(cell_name(cell)), cell.status.value, escaped(cell.message or "")] for cell in cells]
+    return markdown_table(["trial", "status", "message"], rows, align=Align.LEFT)
 
 
 def _accuracy_table(found: Iterable[Accuracy]) -> str:
@@ -138,39 +139,39 @@ def _accuracy_table(found: Iterable[Accuracy]) -> str:
             str(accuracy.trials),
             percent(accuracy.median_ratio),
             percent(accuracy.p95_ratio),
-            f"{signed_percent(accuracy.worst_error_ratio)}: {_escape(cell_name(accuracy.worst))}",
+            f"{signed_percent(accuracy.worst_error_ratio)}: {escaped(cell_name(accuracy.worst))}",
         ]
         for accuracy in found
     ]
-    return _table(["", "trials compared", "median error", "95th percentile", "worst"], rows)
+    return markdown_table(["", "trials compared", "median error", "95th percentile", "worst"], rows)
 
 
 def _card_table(table: CardTable) -> str:
     names = short_models(tuple(dict.fromkeys(model for _, model in table.places)))
     rows = [
-        [f"{_escape(label)}, {_escape(names[model])}"]
+        [f"{escaped(label)}, {escaped(names[model])}"]
         + [headroom_text(table.cells.get(((label, model), card))) for card in table.cards]
         for label, model in table.places
     ]
-    return _table(["trial", *(_escape(short_card(card)) for card in table.cards)], rows)
+    return markdown_table(["trial", *(escaped(short_card(card)) for card in table.cards)], rows)
 
 
 def _threshold_table(thresholds: Iterable[Threshold]) -> str:
     rows = [
         [
-            _escape(threshold.claim),
+            escaped(threshold.claim),
             threshold_text(threshold, threshold.allowed),
             threshold_text(threshold, threshold.found),
         ]
         for threshold in thresholds
     ]
-    return _table(["", "allowed", "found"], rows)
+    return markdown_table(["", "allowed", "found"], rows)
 
 
 def _phase_table(rows: Sequence[PhaseRow]) -> str:
     phases = [phase for phase in Phase if any(phase in row.peaks for row in rows)]
-    body = [[_escape(cell_name(row.cell)), *(_phase(row, phase) for phase in phases), *_rulers(row)] for row in rows]
-    return _table(["trial", *phases, "reserved", "device"], body)
+    body = [[escaped(cell_name(row.cell)), *(_phase(row, phase) for phase in phases), *_rulers(row)] for row in rows]
+    return markdown_table(["trial", *phases, "reserved", "device"], body)
 
 
 def _rulers(row: PhaseRow) -> list[str]:
@@ -181,7 +182,7 @@ def _rulers(row: PhaseRow) -> list[str]:
 
 
 def _largest_lists(rows: Iterable[LargestRow]) -> str:
-    return "\n\n".join(f"**{_escape(cell_name(row.cell))}**\n\n{_bullets(map(group_text, row.groups))}" for row in rows)
+    return "\n\n".join(f"**{escaped(cell_name(row.cell))}**\n\n{_bullets(map(group_text, row.groups))}" for row in rows)
 
 
 def _phase(row: PhaseRow, phase: Phase) -> str:
@@ -191,22 +192,9 @@ def _phase(row: PhaseRow, phase: Phase) -> str:
     return f"**{text}**" if phase is row.cell.peak_phase else text
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: bool = True) -> str:
-    rule = ["---", *("---:" if right else "---" for _ in header[1:])]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *rows])
-
-
 def _fold(summary: str, content: str) -> str:
-    return f"<details>\n<summary>{_escape(summary)}</summary>\n\n{content}\n\n</details>"
+    return f"<details>\n<summary>{escaped(summary)}</summary>\n\n{content}\n\n</details>"
 
 
 def _bullets(lines: Iterable[str]) -> str:
-    return "\n".join(f"- {_escape(line)}" for line in lines)
-
-
-def _escape(text: str) -> str:
-    """`text` as Markdown shows it and not as Markdown means it, on one line."""
-    safe = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    for mark in "\\`*_[]|":
-        safe = safe.replace(mark, "\\" + mark)
-    return " ".join(safe.replace("~", "\\~").split())
+    return "\n".join(f"- {escaped(line)}" for line in lines)
