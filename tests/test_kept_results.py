@@ -42,4 +42,4 @@ def test_a_sweep_that_was_not_run_here_is_said_to_be_kept(tmp_path, capsys):
     assert report([str(tmp_path / "results" / "lora_vs_full")]) == 2
     message = capsys.readouterr().err
     assert "no such folder. Run the sweep first (python -m profiler.sweep +grid=lora_vs_full)" in message
-    assert f"draw the kept one: {kept}." in message
+    assert f"draw the kept results: {kept}." in message
