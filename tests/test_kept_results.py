@@ -103,4 +103,4 @@ def test_a_missing_sweep_that_is_kept_is_named_in_the_message(tmp_path, capsys):
     assert report([str(tmp_path / "results" / "lora_vs_full")]) == 2
     message = capsys.readouterr().err
     assert "no such folder. Run the sweep first (python -m profiler.sweep +grid=lora_vs_full)" in message
-    assert str(kept) in message
+    assert f"draw the kept results: {kept}." in message

@@ -1,7 +1,7 @@
-"""`results/reference/oxen_2025/comparison.md`: its tables have the numbers of the parquet files and of the publication.
+"""The tables of `results/reference/oxen_2025/comparison.md` have the numbers of results and publication.
 
-After new results: `python tests/test_oxen_comparison.py` writes the tables anew, between the marks; the prose quotes no
-simulated number of its own, and is to be read again.
+After new results, `python tests/test_oxen_comparison.py` writes the tables again, between the marks. The prose has
+no simulated number of its own, but read it again.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ UNKNOWN = "?"
 
 
 def cells() -> pd.DataFrame:
-    """One row a cell: method, model, published as printed, what an unlimited card would need, and status; GiB."""
+    """One row per cell: method, model, published figure as printed, memory on an unlimited card in GiB, and status."""
     runs = pd.read_parquet(FOLDER / "runs.parquet").set_index(["label", "model"])
     reserved = runs.get("required_reserved_bytes", runs["peak_reserved_bytes"])
     rows = []
@@ -68,7 +68,7 @@ def table_of_cells() -> str:
 
 
 def table_of_savings() -> str:
-    """What a change of method saves, published and simulated; only where both cells are numbers."""
+    """The memory that a change of method saves, published and simulated, if both cells are numbers."""
     by_cell = cells().set_index(["method", "model"])
     steps = (("full", "full + 8-bit"), ("full + 8-bit", "full + 8-bit + checkpointing"))
     lines = ["| from | to | model | published | simulated, GiB |", "| --- | --- | --- | ---: | ---: |"]
@@ -87,7 +87,7 @@ TABLES = {"cells": table_of_cells, "savings": table_of_savings}
 
 
 def parts(name: str, page: str) -> tuple[str, str, str]:
-    """Before, between and after the marks of a table."""
+    """The text before, between and after the marks of a table."""
     before, begun, rest = page.partition(f"<!-- begin {name} -->\n")
     table, ended, after = rest.partition(f"\n<!-- end {name} -->")
     assert begun, name
@@ -96,7 +96,7 @@ def parts(name: str, page: str) -> tuple[str, str, str]:
 
 
 def rewrite() -> None:
-    """Write the tables anew."""
+    """Write the tables again."""
     page = PAGE.read_text(encoding="utf-8")
     for name, table in TABLES.items():
         before, _, after = parts(name, page)
@@ -113,10 +113,10 @@ def test_every_published_cell_is_compared() -> None:
     assert len(cells()) == 20
 
 
-def test_what_the_page_says_of_all_cells_holds() -> None:
+def test_the_statements_of_the_page_about_all_cells_hold() -> None:
     found = cells()
     ran = found[found.published != "OOM"]
-    # All that ran out there do so here and one more; all but that one are published higher than what is simulated.
+    # Every trial published as OOM runs out here, and one more. All others are published higher than they are simulated.
     refused_here = found[(found.status == "oom") & (found.published != "OOM")]
     assert list(refused_here.model + ", " + refused_here.method) == ["qwen2.5-14b, LoRA"]
     assert set(found[found.published == "OOM"].index) <= set(found[found.status == "oom"].index)
@@ -124,7 +124,7 @@ def test_what_the_page_says_of_all_cells_holds() -> None:
     assert list(ran[~above].model + ", " + ran[~above].method) == ["qwen2.5-14b, LoRA"]
 
 
-def test_the_order_of_methods_is_as_the_page_says() -> None:
+def test_the_order_of_methods_is_that_of_the_page() -> None:
     found = cells()
     same = {}
     for model, group in found[found.published != "OOM"].groupby("model"):
@@ -133,8 +133,8 @@ def test_the_order_of_methods_is_as_the_page_says() -> None:
     assert [model for model, agrees in same.items() if not agrees] == ["qwen2.5-0.5b"]
 
 
-def test_no_optimizer_saves_what_the_page_says_no_optimizer_saves() -> None:
-    """AdamW's states in float32 against one byte each: six bytes a parameter, for every parameter, is the most."""
+def test_no_optimizer_saves_as_much_as_published() -> None:
+    """States of AdamW in float32 instead of one byte: at most six bytes per parameter."""
     runs = pd.read_parquet(FOLDER / "runs.parquet").drop_duplicates("model").set_index("model")
     most = {model: 6 * runs.loc[model, "parameters"] / 1e9 for model in ("qwen2.5-0.5b", "llama-3.2-1b")}
     assert most["qwen2.5-0.5b"] < 25 - 16

@@ -1,1 +1,1 @@
-"""Stored frames to what is shown: sections, rows and cells of the comparison, and every statistic."""
+"""From stored frames to a `SweepReport`: the sections, rows and cells of the comparison, and every statistic."""

@@ -1,4 +1,4 @@
-"""Acceptance thresholds: how far the simulation may be from a real card, and how far it is."""
+"""Acceptance thresholds: the largest allowed difference of the simulation from a real card, and the one found."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,27 +9,24 @@ import pandas as pd
 from profiler.analysis.cells import Cell, cells
 from profiler.domain.memory import Origin
 from profiler.domain.outcome import Status
-from profiler.domain.trial import WORKLOAD_KEYS
-
-"""What makes two trials the same but for where they ran."""
 
 _DECIDING = ("torch", "trl", "transformers")
-"""Packages whose versions have to be equal on both sides; a local version such as ``+cpu`` does not count."""
+"""Packages whose versions have to be equal on both sides; a local version such as ``+cpu`` is ignored."""
 
 _SPARE_RATIO = 0.02
-"""Of the card's memory: what has more to spare than this is said to fit."""
+"""Of the card's memory: a trial predicted to leave more than this is predicted to fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """One trial on a real card, and the same trial on the same card simulated."""
+    """One trial measured on a card, and the same trial simulated on that card."""
 
     measured: Cell
     simulated: Cell
 
     @property
     def differing_versions(self) -> tuple[tuple[str, str, str], ...]:
-        """(package, measured version, simulated version) where they differ; empty for a pair that counts."""
+        """(package, measured version, simulated version) of packages that differ; a pair counts if there are none."""
         sides = [dict(cell.setting.versions) for cell in (self.measured, self.simulated)]
         versions = [(package, sides[0].get(package, "none"), sides[1].get(package, "none")) for package in _DECIDING]
         return tuple(found for found in versions if _public(found[1]) != _public(found[2]))
@@ -37,27 +34,27 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """One thing that has to hold of the simulation, as a ratio (0.01 is 1 %) or a number of trials."""
+    """One acceptance threshold of the simulation: a ratio (0.01 is 1 %) or a number of trials."""
 
     claim: str
-    """What is looked at, ``"allocated, median error"``."""
+    """``"allocated, median error"``."""
     allowed: float
     found: float | None
-    """None: not yet measured, because no trial ran both ways."""
+    """None if no trial was both measured and simulated."""
     counts_trials: bool = False
-    """Whether it is a number of trials and not a ratio."""
+    """Whether it is a number of trials instead of a ratio."""
 
     @property
     def holds(self) -> bool | None:
-        """Whether it does; None where it is not yet measured."""
+        """Whether the threshold holds; None if it is not yet measured."""
         return None if self.found is None else self.found <= self.allowed
 
 
 def pairs(tables: Iterable[pd.DataFrame]) -> tuple[Pair, ...]:
-    """Return the trials that have an answer from a real card and one from that card's simulation.
+    """Return the trials that have both a measured and a simulated answer for the same card.
 
-    Of several simulations of a trial the one with the versions of the measurement is taken; where there is none, the
-    pair says by what it differs. A capped card is not simulated: it runs its own kernels in a smaller card's memory.
+    Of several simulations of a trial the one whose versions are closest to the measurement's is taken. A capped card
+    has no simulation: it runs its own kernels in a smaller card's memory.
 
     Args:
         tables: `runs` tables, of one folder or of several.
@@ -65,9 +62,8 @@ def pairs(tables: Iterable[pd.DataFrame]) -> tuple[Pair, ...]:
     measured: list[tuple[tuple[object, ...], Cell]] = []
     simulated: dict[tuple[object, ...], list[Cell]] = {}
     for runs in tables:
-        keys = runs.reindex(columns=list(WORKLOAD_KEYS)).astype(str).itertuples(index=False, name=None)
-        for key, cell in zip(keys, cells(runs), strict=True):
-            place = (*key, cell.setting.card)
+        for cell in cells(runs):
+            place = (*cell.configuration, cell.setting.card)
             if cell.setting.card is None or cell.status not in (Status.OK, Status.OOM):
                 continue
             if cell.setting.origin is Origin.MEASURED:
@@ -79,7 +75,7 @@ def pairs(tables: Iterable[pd.DataFrame]) -> tuple[Pair, ...]:
 
 
 def thresholds(found: Iterable[Pair]) -> tuple[Threshold, ...]:
-    """Every threshold, judged by the pairs of equal versions; without any all are not yet measured."""
+    """Return every threshold with what the pairs of equal versions show; without such pairs none is measured."""
     both = tuple(pair for pair in found if not pair.differing_versions)
     allocated = _errors(both, lambda cell: cell.peak_allocated_bytes)
     reserved = _errors(both, lambda cell: cell.peak_reserved_bytes)
@@ -91,27 +87,27 @@ def thresholds(found: Iterable[Pair]) -> tuple[Threshold, ...]:
         Threshold(
             claim="said to fit with more than 2 % to spare, ran out of memory",
             allowed=0,
-            found=float(sum(map(_wrongly_said_to_fit, both))) if both else None,
+            found=float(sum(map(_wrongly_predicted_to_fit, both))) if both else None,
             counts_trials=True,
         ),
     )
 
 
 def _errors(found: Sequence[Pair], peak: Callable[[Cell], int | None]) -> list[float]:
-    """Absolute relative errors where both sides ran to the end."""
+    """Absolute relative errors of the pairs whose trials both fit."""
     peaks = [
         (peak(pair.simulated), peak(pair.measured))
         for pair in found
         if pair.simulated.status is pair.measured.status is Status.OK
     ]
-    return [abs(said - was) / was for said, was in peaks if said is not None and was]
+    return [abs(simulated - measured) / measured for simulated, measured in peaks if simulated is not None and measured]
 
 
 def _percentile(errors: list[float], rank: int) -> float | None:
     return float(np.percentile(errors, rank)) if errors else None
 
 
-def _wrongly_said_to_fit(pair: Pair) -> bool:
+def _wrongly_predicted_to_fit(pair: Pair) -> bool:
     device, memory = pair.simulated.peak_device_bytes, pair.simulated.setting.memory_bytes
     if pair.measured.status is not Status.OOM or pair.simulated.status is not Status.OK:
         return False

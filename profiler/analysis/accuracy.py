@@ -1,4 +1,4 @@
-"""How far estimates are from results."""
+"""Errors of the estimates."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from profiler.analysis.cells import Cell
 
 
 class Compared(StrEnum):
-    """What is compared with results."""
+    """The kinds of estimates."""
 
     ESTIMATE = "estimate"
     """The closed form."""
     RULE = "published rule of thumb"
-    """The published blog's."""
+    """The rule of the published blog."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """Absolute relative errors of one kind of estimate over trials with a result (the peak, or what it needs)."""
+    """Absolute relative errors of one kind of estimate, over the trials with a result."""
 
     of: Compared
     trials: int
@@ -33,7 +33,7 @@ class Accuracy:
 
 
 def accuracies(cells: Iterable[Cell]) -> tuple[Accuracy, ...]:
-    """The accuracy of the closed form and of the rule of thumb; without one where no trial allows a comparison."""
+    """Return the accuracy of the closed form and of the rule of thumb, each if any trial has both numbers."""
     found = tuple(cells)
     both = (
         _accuracy(Compared.ESTIMATE, found, lambda cell: cell.estimate_error_ratio),

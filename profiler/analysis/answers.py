@@ -1,28 +1,28 @@
-"""What a section says first: how much methods save, how far they reach, and what an axis costs."""
+"""What a section says first: how much methods save, how far they reach, and what a key costs."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, takewhile
+from itertools import groupby
 
-from profiler.analysis.axes import Surface, surfaces
+from profiler.analysis.axes import Curve, Surface, numeric_keys
 from profiler.analysis.cards import headroom_bytes
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
-from profiler.analysis.matrix import matrix
+from profiler.analysis.limits import Limit, limits_along, limits_over
+from profiler.analysis.matrix import Matrix
+from profiler.domain.labels import value_text
 from profiler.domain.outcome import Status
-
-_ONE_KEY = re.compile(r"(?P<method>.+?), (?P<key>\w+)=(?P<value>[^,]+)")
+from profiler.domain.trial import PLACE_KEYS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """What a method takes less than the first of the section, over the models where both are known. Ratios."""
+    """How much less memory a method needs than the first of the section, over the models where both are known."""
 
     method: str
     against: str
-    least: float
-    most: float
+    least_ratio: float
+    most_ratio: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,19 +31,19 @@ class Reach:
 
     method: str
     fits: Cell | None
-    """Of the models that fit, the largest; None if none does."""
+    """The largest model that fits; None if none does."""
     fails: Cell | None
-    """Of the models larger than that, the smallest that ran out of memory; None if none did."""
+    """The smallest model above it that ran out of memory; None if none did."""
 
     @property
     def headroom_bytes(self) -> int | None:
-        """What the card has to spare with `fits`."""
+        """Memory of the card that is left with `fits`."""
         return None if self.fits is None else headroom_bytes(self.fits)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """One method and model, and how its result changes with one key."""
+    """The least and the most memory of one method and model along one key."""
 
     method: str
     model: str
@@ -54,22 +54,35 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit:
-    """How far one key goes on the card, at some values of another."""
+class Answers:
+    """Everything that a section says first."""
 
-    method: str
-    keys: tuple[str, str]
-    values: tuple[str, ...]
-    """Of the first key, those that go as far, in order."""
-    fits: str | None
-    """The highest value of the second up to which every trial fits; None if the lowest does not."""
-    reaches_end: bool
-    """Whether that is the highest there is."""
+    savings: tuple[Saving, ...]
+    reaches: tuple[Reach, ...]
+    spans: tuple[Span, ...]
+    limits: tuple[Limit, ...]
+
+
+def answers(section: Section, *, table: Matrix, curves: Sequence[Curve], surfaces: Sequence[Surface]) -> Answers:
+    """Return the answers of a section.
+
+    Args:
+        section: The trials.
+        table: Its layout.
+        curves: Its curves.
+        surfaces: Its surfaces.
+    """
+    return Answers(
+        savings=savings(section),
+        reaches=reaches(section),
+        spans=spans(section),
+        limits=_limits(section, table, curves, surfaces),
+    )
 
 
 def savings(section: Section) -> tuple[Saving, ...]:
-    """What each method saves against the first; nothing where methods are one method with other keys."""
-    if not section.rows or _one_key_rows(section):
+    """Return what each method saves against the first; nothing if all rows are methods with a key."""
+    if not section.rows or _rows_with_key(section):
         return ()
     baseline, *others = section.rows
     found = []
@@ -80,25 +93,24 @@ def savings(section: Section) -> tuple[Saving, ...]:
             if (first := _result(section, baseline, model)) and (changed := _result(section, method, model))
         ]
         if ratios:
-            found.append(Saving(method=method, against=baseline, least=min(ratios), most=max(ratios)))
+            found.append(Saving(method=method, against=baseline, least_ratio=min(ratios), most_ratio=max(ratios)))
     return tuple(found)
 
 
 def reaches(section: Section) -> tuple[Reach, ...]:
-    """How far each method goes, where there is more than one model and memory is known."""
+    """Return how far each method goes, if there are several models and the card's memory is known."""
     if len(section.models) < 2 or section.setting.memory_bytes is None:
         return ()
     return tuple(_reach(section, method) for method in section.rows)
 
 
 def spans(section: Section) -> tuple[Span, ...]:
-    """The least and the most of every method and model along the one key in which its rows differ."""
+    """Return the least and the most of every method and model along the last key that labels name."""
     found = []
-    rows = _one_key_rows(section)
-    for (method, key), members in groupby(rows, key=lambda row: row[:2]):
-        values = [(value, label) for _, _, value, label in members]
+    for (method, key), members in groupby(_rows_with_key(section), key=lambda row: (row.method, row.key)):
+        rows = list(members)
         for model in section.models:
-            known = [(value, size) for value, label in values if (size := _result(section, label, model))]
+            known = [(row.value, size) for row in rows if (size := _result(section, row.label, model))]
             if len(known) > 1:
                 least, most = min(known, key=_size), max(known, key=_size)
                 if least[1] < most[1]:
@@ -106,42 +118,39 @@ def spans(section: Section) -> tuple[Span, ...]:
     return tuple(found)
 
 
-def limits(section: Section) -> tuple[Limit, ...]:
-    """How far methods go, where two keys stand against each other and the card's memory is known."""
-    if matrix(section).key is None or section.setting.memory_bytes is None:
+def _limits(section: Section, table: Matrix, curves: Sequence[Curve], surfaces: Sequence[Surface]) -> tuple[Limit, ...]:
+    """How far keys go: two of them if they fill the table, else the only numeric one."""
+    if section.setting.memory_bytes is None:
         return ()
-    found: list[Limit] = []
-    for surface in surfaces(section):
-        reached = [_reached(surface, value) for value in surface.values[0]]
-        for fitting, members in groupby(zip(reached, surface.values[0], strict=True), key=lambda pair: pair[0]):
-            others = surface.values[1]
-            found.append(
-                Limit(
-                    method=surface.method,
-                    keys=surface.keys,
-                    values=tuple(f"{value:g}" for _, value in members),
-                    fits=f"{others[fitting - 1]:g}" if fitting else None,
-                    reaches_end=fitting == len(others),
-                )
-            )
-    return tuple(found)
+    if table.key is not None:
+        return limits_over(surfaces)
+    return limits_along(curves) if len(numeric_keys(section)) == 1 else ()
 
 
-def _reached(surface: Surface, value: float) -> int:
-    """At one value of the first key, up to how many values of the second every trial fits."""
-    cells = [surface.cells.get((value, other)) for other in surface.values[1]]
-    return len(list(takewhile(lambda cell: cell is not None and cell.status is Status.OK, cells)))
+@dataclass(frozen=True, kw_only=True)
+class _RowWithKey:
+    method: str
+    key: str
+    value: str
+    label: str
+
+
+def _rows_with_key(section: Section) -> Sequence[_RowWithKey]:
+    """Each row as a method and the last key that its label names; nothing if a label names none."""
+    first = {cell.label: cell for cell in reversed(list(section.in_order()))}
+    found = []
+    for label in section.rows:
+        cell = first[label]
+        keys = [key for key in section.naming.keys_of(cell.keys) if key not in PLACE_KEYS]
+        if not keys:
+            return ()
+        method = section.naming.label(cell.keys, without=(*PLACE_KEYS, keys[-1]))
+        found.append(_RowWithKey(method=method, key=keys[-1], value=value_text(cell.keys[keys[-1]]), label=label))
+    return found
 
 
 def _size(point: tuple[str, int]) -> int:
     return point[1]
-
-
-def _one_key_rows(section: Section) -> Sequence[tuple[str, str, str, str]]:
-    """(method, key, value, label) of each row, if each is a method with one key; else nothing."""
-    matched = [(_ONE_KEY.fullmatch(label), label) for label in section.rows]
-    rows = [(found["method"], found["key"], found["value"], label) for found, label in matched if found]
-    return rows if len(rows) == len(matched) else ()
 
 
 def _result(section: Section, label: str, model: str) -> int | None:

@@ -1,4 +1,4 @@
-"""The same trials on several cards: which of them has room."""
+"""The headroom of several cards with the same trials."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ class CardTable:
     """Trials down, cards across."""
 
     cards: tuple[str, ...]
-    """The makers' names, from the smallest memory to the largest."""
+    """The vendors' names, in ascending order of memory."""
     places: tuple[Place, ...]
     cells: Mapping[tuple[Place, str], Cell]
-    """By place and card; not every one need be there."""
+    """By place and card; a place can be empty."""
 
 
 def by_card(sections: Iterable[Section]) -> CardTable | None:
-    """The sections of real or simulated cards side by side; None if there are not two cards.
+    """Return the trials of all measured or simulated cards in one table; None unless there are two cards.
 
-    Where a card stands in several sections (measured and simulated, other versions), the first counts.
+    If a card is in several sections (measured and simulated, several versions), the first section counts.
     """
     memory: dict[str, int] = {}
     cells: dict[tuple[Place, str], Cell] = {}
@@ -43,10 +43,10 @@ def by_card(sections: Iterable[Section]) -> CardTable | None:
 
 
 def headroom_bytes(cell: Cell) -> int | None:
-    """What the card has to spare, or, negative, lacks. None if it is not known.
+    """Return the memory of the card that is left, or, negative, that is missing; None if unknown.
 
-    Counted is the context and what torch's allocator cannot give back; of measured trials, where that is not known,
-    all that was in use.
+    Used memory is the CUDA context and what torch's allocator cannot release. Of measured trials the latter can be
+    unknown; then it is everything that was in use.
     """
     memory = cell.setting.memory_bytes
     used = [size for size in (cell.required_device_bytes, cell.peak_device_bytes) if size is not None]

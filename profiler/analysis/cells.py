@@ -1,59 +1,64 @@
-"""One trial as a cell of a comparison: its result, and what the estimates said of it."""
+"""One trial as a cell of a comparison: its keys, its result, and what estimates predicted."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
+from profiler.analysis.keys import KeyValue, is_null, trial_keys
 from profiler.analysis.published import Method, PublishedFigure, published_for
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.labels import naming
 from profiler.domain.memory import Origin, Phase
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import Status
-from profiler.domain.trial import Backend, Tuning
+from profiler.domain.trial import PLACE_KEYS, WORKLOAD_KEYS, Backend, Tuning
 
 VERSIONED = ("torch", "trl", "transformers", "peft", "bitsandbytes", "profiler")
-"""Packages whose version decides memory, in the order they are shown."""
+"""Packages whose version affects memory, in the order in which they are shown."""
 
 _ORIGINS = {Backend.CUDA: Origin.MEASURED, Backend.SIMULATED: Origin.SIMULATED, Backend.CPU: None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Where results come from. Only results of one setting stand in one table."""
+    """Where results come from. A table only has results of one setting."""
 
     origin: Origin | None
-    """Measured or simulated; None on the CPU, where no GPU figure is known."""
+    """Measured or simulated; None on the CPU, where GPU memory is unknown."""
     card: str | None
-    """The maker's name of the card; None on the CPU, or if no trial lived long enough to read it."""
+    """The vendor's name of the card; None on the CPU, or if every trial ended before it was read."""
     memory_bytes: int | None
     """The card's memory as torch reports it, or the cap."""
     versions: tuple[tuple[str, str], ...]
-    """(package, version) of what decides memory."""
+    """(package, version) of the packages in `VERSIONED`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One trial. None means "not known here"."""
+    """One trial. None means "unknown"."""
 
     trial_id: str
     setting: Setting
+    keys: Mapping[str, KeyValue]
+    """The value of every key of the trial."""
     label: str
+    """The trial's name in tables, without model and card."""
     model: str
     parameters: int | None
     status: Status
     peak_allocated_bytes: int | None
-    """In an out-of-memory cell the highest before failing."""
+    """Of a trial that ran out of memory, the highest value before the failure."""
     peak_phase: Phase | None
     required_allocated_bytes: int | None
     peak_reserved_bytes: int | None
     peak_device_bytes: int | None
     required_device_bytes: int | None
-    """What the trial needs of a card: CUDA's context and what torch's allocator cannot give back.
+    """Memory of a card that the trial needs: the CUDA context, and the segments that torch's allocator cannot release.
 
-    Where a card is full the allocator gives back its cache, which on a card of unlimited memory can be far more than
-    the trial needs.
+    On a full card the allocator releases its cache; on a card of unlimited memory the cache can be far larger than
+    what the trial needs.
     """
     estimated_bytes: int | None
     rule_bytes: int | None
@@ -62,15 +67,20 @@ class Cell:
     message: str | None
 
     @property
+    def configuration(self) -> tuple[KeyValue, ...]:
+        """Equal for trials that run the same, wherever they run."""
+        return tuple(self.keys[key] for key in WORKLOAD_KEYS)
+
+    @property
     def result_bytes(self) -> int | None:
-        """What an estimate is compared with: the peak, or what a trial that ran out of memory would have needed."""
+        """What an estimate is compared with: the peak, or what a trial that ran out of memory needs."""
         if self.status is Status.OK:
             return self.peak_allocated_bytes
         return self.required_allocated_bytes if self.status is Status.OOM else None
 
     @property
     def missing_bytes(self) -> int | None:
-        """How much more than the card's memory an out-of-memory trial needs; None if it is not known or not more."""
+        """How much more than the card's memory a trial that ran out of memory needs; None if unknown or not more."""
         memory = self.setting.memory_bytes
         required = self.required_device_bytes or self.required_allocated_bytes
         if self.status is not Status.OOM or required is None or memory is None:
@@ -80,7 +90,7 @@ class Cell:
 
     @property
     def share_of_card_ratio(self) -> float | None:
-        """The result over the card's memory."""
+        """The result divided by the card's memory."""
         if self.result_bytes is None or not self.setting.memory_bytes:
             return None
         return self.result_bytes / self.setting.memory_bytes
@@ -97,11 +107,11 @@ class Cell:
 
 
 def cells(runs: pd.DataFrame, published: Iterable[PublishedFigure] = ()) -> tuple[Cell, ...]:
-    """The rows of the `runs` table as cells, in the order of the frame."""
+    """Return the rows of the `runs` table as cells, in the order of the frame, with labels that tell them apart."""
     figures = tuple(published)
     rows = [_Row(values) for values in runs.to_dict("records")]
-    cards = _cards(rows)
-    return tuple(_cell(row, cards, figures) for row in rows)
+    cards, labels = _cards(rows), _labels(rows)
+    return tuple(_cell(row, label, cards, figures) for row, label in zip(rows, labels, strict=True))
 
 
 def _error_ratio(estimated: int | None, result: int | None) -> float | None:
@@ -111,22 +121,22 @@ def _error_ratio(estimated: int | None, result: int | None) -> float | None:
 
 
 class _Row:
-    """One row of the `runs` table, with nulls of any kind as None."""
+    """One row of the `runs` table, with every kind of null as None."""
 
     def __init__(self, values: Mapping[Hashable, object]) -> None:
-        self._values = values
+        self._values = {str(name): value for name, value in values.items()}
+        self.keys = trial_keys(self._values)
 
     def text(self, name: str) -> str | None:
         value = self._values[name]
-        # A null is None, NaN or pandas' NA, by how the frame was read.
-        return None if value is None or value is pd.NA or value != value else str(value)
+        return None if is_null(value) else str(value)
 
     def known_text(self, name: str) -> str:
         return str(self._values[name])
 
     def count(self, name: str) -> int | None:
         text = self.text(name)
-        # A frame that somebody read with NumPy's types has its counts as 12.0.
+        # A frame read with NumPy's types has 12.0 for 12.
         return None if text is None else int(text.removesuffix(".0"))
 
     @property
@@ -137,8 +147,14 @@ class _Row:
 _Cards = Mapping[tuple[Backend, str | None], tuple[str | None, int | None]]
 
 
+def _labels(rows: Sequence[_Row]) -> list[str]:
+    trials = [row.keys for row in rows]
+    named = naming(trials)
+    return [named.label(trial, without=PLACE_KEYS) for trial in trials]
+
+
 def _cards(rows: Iterable[_Row]) -> _Cards:
-    """(backend, `gpu` key) to (card, memory), so that a trial that died too early to say still finds its table."""
+    """Map (backend, `gpu` key) to (card, memory), for trials that ended before they read the card."""
     found: dict[tuple[Backend, str | None], tuple[str | None, int | None]] = {}
     for row in rows:
         card, memory = row.text("gpu_name"), row.count("gpu_memory_bytes")
@@ -170,14 +186,15 @@ def _setting(row: _Row, cards: _Cards) -> Setting:
     )
 
 
-def _cell(row: _Row, cards: _Cards, figures: tuple[PublishedFigure, ...]) -> Cell:
+def _cell(row: _Row, label: str, cards: _Cards, figures: tuple[PublishedFigure, ...]) -> Cell:
     model = row.known_text("model")
     builtin = find_builtin(model)
     phase = row.text("peak_phase")
     return Cell(
         trial_id=row.known_text("trial_id"),
         setting=_setting(row, cards),
-        label=_label(row),
+        keys=row.keys,
+        label=label,
         model=model,
         parameters=row.count("parameters") or (builtin.parameters if builtin else None),
         status=Status(row.known_text("status")),
@@ -194,11 +211,6 @@ def _cell(row: _Row, cards: _Cards, figures: tuple[PublishedFigure, ...]) -> Cel
     )
 
 
-def _label(row: _Row) -> str:
-    """The method, without the card: the setting says it."""
-    return row.known_text("label").replace(f", gpu={row.text('gpu')}", "")
-
-
 def _sum(*parts: int | None) -> int | None:
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None
@@ -210,5 +222,5 @@ def _method(row: _Row) -> Method:
         model=row.known_text("model"),
         tuning=Tuning(row.known_text("tuning")),
         optim=Optimizer(row.known_text("optim")),
-        gradient_checkpointing=row.known_text("gradient_checkpointing") == "True",
+        gradient_checkpointing=row.keys["gradient_checkpointing"] is True,
     )

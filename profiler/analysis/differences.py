@@ -1,4 +1,4 @@
-"""Two sweeps side by side: what changed, trial by trial."""
+"""What changed between two sweeps, trial by trial."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from profiler.analysis.cells import Cell, cells
+from profiler.analysis.keys import KeyValue
 from profiler.analysis.order import in_reading_order
-from profiler.domain.trial import WORKLOAD_KEYS
 
 NOISE_RATIO = 0.01
-"""Changes up to this are not told apart from noise. A simulated peak repeats to the byte; ASSUMED of measured ones."""
+"""Smaller changes count as noise. Simulated peaks are equal to the byte; for measured ones the value is ASSUMED."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,18 +22,18 @@ class Difference:
 
     @property
     def change_ratio(self) -> float | None:
-        """(after - before) / before of the results; None where one is not known."""
+        """(after - before) / before of the results; None if one is unknown."""
         was, now = self.before.result_bytes, self.after.result_bytes
         return None if not was or now is None else (now - was) / was
 
     @property
     def verdict_changed(self) -> bool:
-        """Whether the trials ended otherwise."""
+        """Whether the trials ended with different statuses."""
         return self.before.status is not self.after.status
 
     @property
     def beyond_noise(self) -> bool:
-        """Whether there is something to look at."""
+        """Whether the verdict changed, or the result by more than `NOISE_RATIO`."""
         change = self.change_ratio
         return self.verdict_changed or (change is not None and abs(change) > NOISE_RATIO)
 
@@ -43,18 +43,18 @@ class Comparison:
     """Every trial of two sweeps."""
 
     both: tuple[Difference, ...]
-    """Those that are in both, in reading order."""
+    """Trials in both, in reading order."""
     only_before: int
     only_after: int
 
 
 def compare_sweeps(before: pd.DataFrame, after: pd.DataFrame) -> Comparison:
-    """The `runs` tables of two sweeps, by what makes trials the same.
+    """Compare the `runs` tables of two sweeps; trials match if they run the same, wherever they run.
 
-    A trial that is in one sweep several times (on several cards, under several versions) is compared with the trial of
-    the same card where the other sweep has one, else with all of them.
+    A trial that is in one sweep several times (on several cards, with several versions) is compared with the trial of
+    the same card if the other sweep has one, else with all of them.
     """
-    first, second = _by_spec(before), _by_spec(after)
+    first, second = _by_configuration(before), _by_configuration(after)
     both = [
         Difference(before=one, after=other)
         for key, ones in first.items()
@@ -68,14 +68,10 @@ def compare_sweeps(before: pd.DataFrame, after: pd.DataFrame) -> Comparison:
     )
 
 
-def _by_spec(runs: pd.DataFrame) -> dict[tuple[object, ...], list[Cell]]:
-    if runs.empty:
-        return {}
-    ordered = in_reading_order(runs)
-    found: dict[tuple[object, ...], list[Cell]] = {}
-    keys = ordered[list(WORKLOAD_KEYS)].astype(str).itertuples(index=False, name=None)
-    for key, cell in zip(keys, cells(ordered), strict=True):
-        found.setdefault(tuple(key), []).append(cell)
+def _by_configuration(runs: pd.DataFrame) -> dict[tuple[KeyValue, ...], list[Cell]]:
+    found: dict[tuple[KeyValue, ...], list[Cell]] = {}
+    for cell in () if runs.empty else cells(in_reading_order(runs)):
+        found.setdefault(cell.configuration, []).append(cell)
     return found
 
 

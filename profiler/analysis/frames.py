@@ -1,4 +1,4 @@
-"""A comparison as one tidy frame, for a notebook or a spreadsheet."""
+"""A comparison as a tidy frame, for a notebook or a spreadsheet."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from profiler.analysis.comparison import Section
 
 
 def comparison_frame(sections: Iterable[Section]) -> pd.DataFrame:
-    """A row a cell: where it stands, its result, and what was estimated and published. Null: not known here."""
+    """Return one row per cell: its place, result, estimate and published figure. Null: unknown."""
     columns = {
         "origin": "string",
         "card": "string",

@@ -1,4 +1,4 @@
-"""What a sweep took of GPUs, and what it did without."""
+"""The GPU time that a sweep used, and that it saved."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from profiler.domain.outcome import Status, TrialRecord
 
 if TYPE_CHECKING:
-    # The sweep asks for its own sum at its end: it need not wait for pandas before it can refuse a typing error.
+    # The sweep imports this module before it checks its command line, which must not wait for pandas.
     import pandas as pd
 
 _HOUR_S = 3600.0
@@ -19,12 +19,12 @@ class GpuTime:
 
     used_s: float
     saved_s: float
-    """What implied trials would have taken, if each as long as the one that implies it took to run out of memory."""
+    """The time of implied trials, if each takes as long as the trial that implies it took to run out of memory."""
     implied: int
-    """How many were not run."""
+    """Number of trials that were not run."""
 
     def sentence(self, *, price_per_hour: float | None) -> str:
-        """For the end of a sweep; with a sum of money only if a price is known."""
+        """Return the sentence for the end of a sweep; it has the cost if there is a price."""
         saved = f", about {self.saved_s:.0f} s saved by not running {self.implied} trials" if self.implied else ""
         cost = ""
         if price_per_hour is not None:
@@ -33,14 +33,14 @@ class GpuTime:
 
 
 def gpu_time(records: Sequence[TrialRecord]) -> GpuTime | None:
-    """The sum over `records`; None if none of them held a GPU."""
+    """Return the GPU time of `records`; None if none of them used a GPU."""
     took = {record.trial_id: record.outcome.work.gpu_s for record in records}
     implied = [record.outcome.verdict.implied_by for record in records if record.outcome.status is Status.IMPLIED]
     return _spent(took, implied)
 
 
 def gpu_time_of(runs: "pd.DataFrame") -> GpuTime | None:
-    """The same of a `runs` table."""
+    """Return the GPU time of a `runs` table; None if no trial used a GPU."""
     known = runs[["trial_id", "gpu_s", "status", "implied_by"]].astype(object)
     rows = known.where(known.notna(), None).itertuples(index=False, name=None)
     took, implied = {}, []
@@ -52,7 +52,7 @@ def gpu_time_of(runs: "pd.DataFrame") -> GpuTime | None:
 
 
 def _spent(took: Mapping[str, float | None], implied: Sequence[str | None]) -> GpuTime | None:
-    """From what each trial took, and for each that was not run the trial that implies it."""
+    """Return the GPU time, from the seconds of each trial and the trials that imply those that were not run."""
     known = [seconds for seconds in took.values() if seconds is not None]
     if not known:
         return None

@@ -1,11 +1,13 @@
-"""How a section is laid out as a table: methods down and models across, or of one model two keys against each other."""
+"""The layout of a section as a table: methods down and models across, or, of one model, one key across."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from profiler.analysis.axes import surfaces
+from profiler.analysis.axes import Surface
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
+from profiler.domain.labels import value_text
+from profiler.domain.trial import PLACE_KEYS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,31 +15,31 @@ class Matrix:
     """Rows and columns of a table, in order."""
 
     rows: tuple[str, ...]
-    """Methods, with the keys that tell them apart and stand not across."""
+    """Labels, without the key across."""
     columns: tuple[str, ...]
     """Models, or values of `key`."""
     key: str | None
-    """The key that stands across; None where models do."""
+    """The key across; None if models are."""
     cells: Mapping[tuple[str, str], Cell]
-    """By (row, column); not every place need have one."""
+    """By (row, column); a place can be empty."""
 
 
-def matrix(section: Section) -> Matrix:
-    """The table of a section: where methods of a single model differ in two keys, both numbers, one stands across."""
-    found = surfaces(section) if len(section.models) == 1 else ()
-    keys = {surface.keys[1] for surface in found}
-    if len(keys) != 1 or sum(len(surface.cells) for surface in found) != len(section.cells):
+def matrix(section: Section, surfaces: Sequence[Surface]) -> Matrix:
+    """Return the table of a section. The second key of `surfaces` is across if they hold every trial of one model."""
+    keys = {surface.keys[1] for surface in surfaces}
+    covered = sum(len(surface.cells) for surface in surfaces) == len(section.cells)
+    if len(section.models) != 1 or len(keys) != 1 or not covered:
         return Matrix(rows=section.rows, columns=section.models, key=None, cells=section.cells)
     (key,) = keys
     cells = {
-        (f"{surface.method}, {surface.keys[0]}={one:g}", f"{other:g}"): cell
-        for surface in found
-        for (one, other), cell in surface.cells.items()
+        (section.naming.label(cell.keys, without=(*PLACE_KEYS, key)), value_text(other)): cell
+        for surface in surfaces
+        for (_, other), cell in surface.cells.items()
     }
-    values = sorted({other for surface in found for other in surface.values[1]})
+    values = sorted({other for surface in surfaces for other in surface.values[1]})
     return Matrix(
         rows=tuple(dict.fromkeys(row for row, _ in cells)),
-        columns=tuple(f"{value:g}" for value in values),
+        columns=tuple(value_text(value) for value in values),
         key=key,
         cells=cells,
     )

@@ -1,4 +1,4 @@
-"""What the peak of each trial is made of: its categories, and the highest memory of each phase."""
+"""The categories of each trial's peak, the peak of each phase, and the largest tensors."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from profiler.domain.memory import Category, Phase
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """One trial's peak, category on category."""
+    """One trial's peak by category."""
 
     cell: Cell
     shares: Mapping[Category, int]
-    """Bytes, in the order of `Category`; they sum to the cell's peak. Categories of no bytes are left out."""
+    """Bytes, in the order of `Category`; they sum to the cell's peak. Empty categories are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +25,13 @@ class PhaseRow:
 
     cell: Cell
     peaks: Mapping[Phase, int]
-    """Only the phases that ran and whose peak is known."""
+    """Of the phases whose peak is known."""
     utilisation_percent: Mapping[Phase, float]
-    """Mean share of time in which a kernel ran; only of phases that were sampled."""
+    """Mean share of time in which a kernel ran; of sampled phases."""
 
 
 def stacks(section: Section, breakdown: pd.DataFrame) -> tuple[Stack, ...]:
-    """The stacks of a section, in its order; without the trials whose breakdown is not known."""
+    """Return the stacks of a section, in its order, without trials whose breakdown is unknown."""
     shares = _by_trial(breakdown, "category", "bytes")
     return tuple(
         Stack(
@@ -48,7 +48,7 @@ def stacks(section: Section, breakdown: pd.DataFrame) -> tuple[Stack, ...]:
 
 
 def phase_rows(section: Section, phases: pd.DataFrame) -> tuple[PhaseRow, ...]:
-    """The phases of each trial of a section, in its order; without the trials whose phases are not known."""
+    """Return the phases of each trial of a section, in its order, without trials whose phases are unknown."""
     peaks = _by_trial(phases, "phase", "peak_allocated_bytes")
     busy = _by_trial(phases, "phase", "mean_utilisation_percent")
     return tuple(
@@ -76,7 +76,7 @@ def _of_phases(values: Mapping[str, float]) -> Iterable[tuple[Phase, float]]:
 
 @dataclass(frozen=True, kw_only=True)
 class LargestGroup:
-    """One of the largest tensors, or groups of tensors alike, at a trial's peak. Texts are as the table has them."""
+    """One of the largest tensors at a trial's peak, or a group of equal ones, with the texts of the table."""
 
     size_bytes: int
     tensors: int
@@ -84,7 +84,7 @@ class LargestGroup:
     shape: str
     dtype: str
     what: str
-    """Its name, or the module that made it; empty where neither is known."""
+    """Name of the tensor, or of the module that made it; empty if both are unknown."""
     operation: str
     phase: str
 
@@ -99,7 +99,7 @@ class LargestRow:
 
 
 def largest_rows(section: Section, largest: pd.DataFrame) -> tuple[LargestRow, ...]:
-    """The largest tensors of each trial of a section, in its order; without the trials where they are not known."""
+    """Return the largest tensors of each trial of a section, in its order, without trials that have none."""
     groups: dict[str, list[LargestGroup]] = {}
     for row in largest.sort_values(["trial_id", "rank"]).itertuples():
         groups.setdefault(str(row.trial_id), []).append(

@@ -1,4 +1,4 @@
-"""How far each predictor of memory is from what trials needed, and where the closed form is worst."""
+"""Errors of each predictor of memory, and the trials with the largest errors of the closed form."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from profiler.domain.memory import Phase
 
 
 class Predictor(StrEnum):
-    """Who says what a trial needs."""
+    """Predictors of the memory that a trial needs."""
 
     ESTIMATE = "closed form"
     BLOG = "blog's rule of thumb"
@@ -29,29 +29,29 @@ PREDICTORS: Mapping[Predictor, str] = {
 """The column of each predictor."""
 
 ACTUAL = "required_allocated_bytes"
-"""The column of what a trial needed on a card of unlimited memory."""
+"""The column with the memory that a trial needs on a card of unlimited memory."""
 
 REASON = "largest_difference"
-"""The column that says in which category the closed form's peak differs most."""
+"""The column with the category in which the closed form differs most at the peak."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorSummary:
-    """Relative errors of one kind, over the rows that have both numbers; 0.1 is 10 %."""
+    """Relative errors of one predictor, over the rows with both numbers; 0.1 is 10 %."""
 
     of: str
     rows: int
     median_ratio: float
-    """Of absolute errors, as is the next."""
+    """Of absolute errors, as the next."""
     p95_ratio: float
     """Linear between ranks."""
     worst_ratio: float
-    """Signed: above 0 is too much."""
+    """Signed: positive is too high."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorstRow:
-    """One of the trials that the closed form misses most."""
+    """One of the trials with the largest errors of the closed form."""
 
     error_ratio: float
     trial: Mapping[str, object]
@@ -60,13 +60,13 @@ class WorstRow:
 
 
 def error_ratios(frame: pd.DataFrame, predicted: str, actual: str) -> NDArray[np.float64]:
-    """Signed relative errors of one column against another, row by row; nan where one of the two is missing."""
-    said, needed = (frame[column].to_numpy(dtype=np.float64, na_value=np.nan) for column in (predicted, actual))
-    return np.asarray(said / needed - 1, dtype=np.float64)
+    """Return the signed relative errors of one column against another; nan if one of the two is missing."""
+    predictions, needed = (frame[column].to_numpy(dtype=np.float64, na_value=np.nan) for column in (predicted, actual))
+    return np.asarray(predictions / needed - 1, dtype=np.float64)
 
 
 def predictor_errors(frame: pd.DataFrame) -> tuple[ErrorSummary, ...]:
-    """Allocated memory by each predictor, the best median first, then reserved by the closed form."""
+    """Return the errors of allocated memory per predictor, the best median first, then those of reserved memory."""
     found = [
         summary
         for predictor, column in PREDICTORS.items()
@@ -78,7 +78,7 @@ def predictor_errors(frame: pd.DataFrame) -> tuple[ErrorSummary, ...]:
 
 
 def phase_errors(frame: pd.DataFrame) -> tuple[ErrorSummary, ...]:
-    """The closed form phase by phase, over trials that ran to their end."""
+    """Return the errors of the closed form per phase, over trials that fit."""
     found = (
         _summary(phase.value, frame, f"estimated_{phase.value}_bytes", f"simulated_{phase.value}_bytes")
         for phase in Phase
@@ -87,7 +87,7 @@ def phase_errors(frame: pd.DataFrame) -> tuple[ErrorSummary, ...]:
 
 
 def worst_rows(frame: pd.DataFrame, count: int = 10) -> tuple[WorstRow, ...]:
-    """The trials that the closed form misses most, the worst first."""
+    """Return the trials with the largest errors of the closed form, the worst first."""
     ratios = error_ratios(frame, PREDICTORS[Predictor.ESTIMATE], ACTUAL)
     order = np.argsort(-np.abs(ratios), kind="stable")[:count]
     trials = frame.iloc[order].to_dict(orient="records")

@@ -1,4 +1,4 @@
-"""Figures that others published, and which of them belongs beside which of ours."""
+"""Published figures, and the trials to which they belong."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ from profiler.domain.trial import Tuning
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedFigure:
-    """One figure somebody printed, with as much of its configuration as they state. None: not stated."""
+    """One published figure, with its configuration as far as the source states it. None: not stated."""
 
     id: str
     source: str
     """Id of the source, in `sources.csv`."""
     where: str
-    """The source itself."""
+    """Author, title and date of the source."""
     trust: str
     """How far to trust it."""
     method: str
-    """How they came by it."""
+    """How the figure was obtained."""
     model: str
-    """As they name it."""
+    """As the source names it."""
     model_assumed: str | None
-    """The model that this most likely is; an assumption of ours."""
+    """The model that is most likely meant; an assumption of this project."""
     gpu: str | None
     tuning: str | None
     optimizer: str | None
@@ -32,9 +32,9 @@ class PublishedFigure:
     printed: str
     """The figure as printed, ``"38"`` or ``"OOM"``."""
     unit: str
-    """As printed. GB may mean 10**9 or 2**30 bytes: nobody says, so it is never converted."""
-    ruler: str
-    """What was read: allocated, reserved, requested or unknown."""
+    """As printed. GB can be 10**9 or 2**30 bytes; sources do not state it, so figures are never converted."""
+    metric: str
+    """The kind of memory: allocated, reserved, requested or unknown."""
     note: str | None
 
     @property
@@ -44,23 +44,23 @@ class PublishedFigure:
 
     @property
     def is_out_of_memory(self) -> bool:
-        """Whether they print that it did not fit."""
+        """Whether the source says that the trial did not fit."""
         return self.printed.upper() == "OOM"
 
 
 GRID_SOURCES: Mapping[str, str] = {"oxen_2025": "oxen-grpo-2025"}
-"""Which source each grid repeats; only there are published figures set beside ours."""
+"""The source that a grid repeats; only trials of these grids are compared with published figures."""
 
 _OPTIMIZERS: Mapping[str, tuple[Optimizer, ...]] = {
     "adamw": (Optimizer.ADAMW_TORCH, Optimizer.ADAMW_TORCH_FUSED),
     "adamw_8bit": (Optimizer.ADAMW_8BIT,),
 }
-"""Their word for an optimizer to ours. Fused or not, AdamW keeps the same state."""
+"""The sources' name of an optimizer to the values of `optim`. Fused or not, AdamW keeps the same state."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """What of a trial decides which published figure it repeats."""
+    """The keys of a trial that decide which published figure it repeats."""
 
     grid: str
     model: str
@@ -70,7 +70,7 @@ class Method:
 
 
 def published_for(method: Method, figures: Iterable[PublishedFigure]) -> PublishedFigure | None:
-    """The figure that the trial repeats: same source, model, tuning and optimizer, and checkpointing where stated."""
+    """Return the figure of the same source, model, tuning and optimizer, and of the same checkpointing if stated."""
     source = GRID_SOURCES.get(method.grid)
     return next((figure for figure in figures if figure.source == source and _matches(method, figure)), None)
 

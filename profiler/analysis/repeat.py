@@ -1,4 +1,4 @@
-"""The command that runs one stored trial again."""
+"""The commands that run a stored sweep, or one of its trials, again."""
 
 import re
 import shlex
@@ -6,37 +6,40 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from profiler.domain.trial import SPEC_KEYS
+from profiler.analysis.keys import KeyValue, trial_keys
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
 
 
+def sweep_command(runs: pd.DataFrame, *, grid: str) -> str:
+    """Return the command of a sweep that stored none; `grid` is used if the trials are of several grids."""
+    grids = sorted({str(name) for name in runs["grid"]})
+    return f"python -m profiler.sweep +grid={grids[0] if len(grids) == 1 else grid}"
+
+
 def repeat_commands(runs: pd.DataFrame) -> Mapping[str, str]:
-    """Of each trial of the `runs` table the command that repeats it: every key is pinned, so one point is left."""
-    known = runs[["trial_id", "grid", *SPEC_KEYS]].astype(object)
-    rows = known.where(known.notna(), None).itertuples(index=False, name=None)
-    return {str(row[0]): _command(str(row[1]), dict(zip(SPEC_KEYS, row[2:], strict=True))) for row in rows}
+    """Return the command that repeats each trial of the `runs` table; it sets every key, so one point is left."""
+    rows = [{str(name): value for name, value in row.items()} for row in runs.to_dict("records")]
+    return {str(row["trial_id"]): _command(str(row["grid"]), trial_keys(row)) for row in rows}
 
 
-def _command(grid: str, values: Mapping[str, object]) -> str:
-    words = [f"{key}={_value(key, value)}" for key, value in values.items() if _matters(key, value)]
+def _command(grid: str, values: Mapping[str, KeyValue]) -> str:
+    words = [f"{key}={_value(value)}" for key, value in values.items() if _matters(key, value)]
     return shlex.join(["python", "-m", "profiler.sweep", f"+grid={grid}", *words])
 
 
-def _matters(key: str, value: object) -> bool:
+def _matters(key: str, value: KeyValue) -> bool:
     # Without an adapter its keys have no meaning.
     return not (key.startswith("lora_") and value is None)
 
 
-def _value(key: str, value: object) -> str:
-    """As the command line takes it: ``null``, ``true``, ``[q_proj,v_proj]``, or a text, in quotes if it needs them."""
+def _value(value: KeyValue) -> str:
+    """Return a value as the command line takes it: ``null``, ``true``, ``[q_proj,v_proj]``, or text."""
     if value is None:
         return "null"
-    if isinstance(value, bool) or str(value) in ("True", "False"):
+    if isinstance(value, bool):
         return str(value).lower()
-    text = str(value)
-    if key == "lora_target_modules" and "," in text:
-        return f"[{text}]"
-    if isinstance(value, float) and value.is_integer() and key != "beta":
-        return str(int(value))
+    if isinstance(value, tuple) and len(value) > 1:
+        return f"[{','.join(value)}]"
+    text = value[0] if isinstance(value, tuple) else str(value)
     return text if _PLAIN.fullmatch(text) else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,4 +1,4 @@
-"""The shapes of optimizer steps that are worth a look: every method of one model."""
+"""The shapes of optimizer steps that are shown: every method of one model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ MOST_SHAPES = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """One trial's step: its phases in order, and each category at every instant."""
+    """The optimizer step of one trial: the phase and the size of each category at every instant."""
 
     cell: Cell
     phases: tuple[Phase, ...]
     """Of each instant."""
     sizes_bytes: Mapping[Category, tuple[int, ...]]
-    """At each instant; categories that are never there are left out."""
+    """At each instant; empty categories are left out."""
 
 
 def shapes(section: Section, shape: pd.DataFrame) -> tuple[Shape, ...]:
-    """The shapes of the largest model that fits with every method (else of the smallest model), method by method."""
+    """Return one shape per method, of the largest model that fits with every method, else of the smallest model."""
     if shape.empty or not section.models:
         return ()
     chosen = _model(section)

@@ -1,6 +1,6 @@
 """One trial: a configuration of GRPO training that is run once, in a fresh process."""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -351,6 +351,9 @@ SPEC_KEYS = tuple(key.name for key in TRIAL_KEYS)
 SHOWN_KEYS = tuple(key.name for group in (Group.METHOD, Group.DATA) for key in TRIAL_KEYS if key.group is group)
 """Keys that describe a row of a table, the most important first. Place and model are columns or sections."""
 
+PLACE_KEYS = tuple(key.name for key in TRIAL_KEYS if key.group is Group.PLACE)
+"""Keys that say where a trial runs."""
+
 WORKLOAD_KEYS = tuple(key.name for key in TRIAL_KEYS if key.group is not Group.PLACE)
 """Keys of a trial apart from where it runs: equal for one workload on two cards."""
 
@@ -358,12 +361,6 @@ WORKLOAD_KEYS = tuple(key.name for key in TRIAL_KEYS if key.group is not Group.P
 def key_named(name: str) -> Key:
     """Return the key of a trial by its name."""
     return TRIAL_KEYS[SPEC_KEYS.index(name)]
-
-
-def differing_keys(specs: Iterable[TrialSpec]) -> tuple[str, ...]:
-    """Return the keys that do not have the same value in all `specs`, in the order of the specification."""
-    found = list(specs)
-    return tuple(key for key in SPEC_KEYS if len({getattr(spec, key) for spec in found}) > 1)
 
 
 def run_key(spec: TrialSpec) -> Hashable | None:

@@ -1,1 +1,1 @@
-"""Sections, rows and statistics to a terminal table, a page and figures. Computes nothing."""
+"""From a `SweepReport` to a table in the terminal, pages and figures. Computes no statistics."""

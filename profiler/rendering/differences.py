@@ -1,4 +1,4 @@
-"""Two sweeps side by side, for a terminal of 80 columns or more."""
+"""The changes between two sweeps, for a terminal of 80 columns or more."""
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -12,7 +12,7 @@ from profiler.rendering.wording import origin_word, result_text, short_card, sho
 
 
 def print_differences(comparison: Comparison, console: Console, *, names: tuple[str, str]) -> None:
-    """Print every trial that is in both sweeps, with the change; `names` say which sweep is which."""
+    """Print every trial that is in both sweeps, with the change; `names` are those of the sweeps."""
     if comparison.both:
         console.print(_table(comparison, names))
         console.print()
@@ -75,7 +75,7 @@ def _notes(comparison: Comparison, names: tuple[str, str]) -> list[str]:
 
 
 def _settings(comparison: Comparison) -> tuple[list[str], list[str]]:
-    """What each side is, a line for each of its settings."""
+    """Return one line per setting of each side."""
     before = dict.fromkeys(each.before.setting for each in comparison.both)
     after = dict.fromkeys(each.after.setting for each in comparison.both)
     return [_setting(setting) for setting in before], [_setting(setting) for setting in after]

@@ -3,15 +3,16 @@
 from collections.abc import Iterable, Sequence
 
 from profiler.analysis.acceptance import Threshold
-from profiler.analysis.accuracy import Accuracy, accuracies
-from profiler.analysis.cards import CardTable, by_card
+from profiler.analysis.accuracy import Accuracy
+from profiler.analysis.cards import CardTable
 from profiler.analysis.cells import Cell
-from profiler.analysis.comparison import Section
-from profiler.analysis.matrix import matrix
+from profiler.analysis.matrix import Matrix
 from profiler.analysis.peaks import LargestRow, PhaseRow
+from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Status
-from profiler.rendering.pages import FIGURES, SectionPage
+from profiler.rendering.markdown_table import Align, escaped, markdown_table
+from profiler.rendering.pages import FIGURES, SectionFigures
 from profiler.rendering.wording import (
     HEADROOM_LEGEND,
     cell_name,
@@ -24,11 +25,11 @@ from profiler.rendering.wording import (
     legend,
     needs_text,
     percent,
+    place_names,
     published_text,
     result_text,
     setting_title,
     short_card,
-    short_models,
     signed_percent,
     threshold_text,
     versions_text,
@@ -37,79 +38,67 @@ from profiler.rendering.wording import (
 _ESTIMATE, _PUBLISHED = "est ", "published "
 
 
-def report_page(
-    *,
-    grid: str,
-    question: str,
-    command: str,
-    pages: Sequence[SectionPage],
-    thresholds: Sequence[Threshold] = (),
-    spent: str = "",
-) -> str:
-    """The whole page.
+def report_page(report: SweepReport, figures: Sequence[SectionFigures]) -> str:
+    """Return the whole page.
 
     Args:
-        grid: Name of the grid.
-        question: What it asks; left out if empty.
-        command: The command that repeats it; left out if empty.
-        pages: The sections with their figures.
-        thresholds: How far the simulation may be from a real card, and is; none where nothing is simulated.
-        spent: What the sweep took of GPUs; left out if empty.
+        report: What is shown.
+        figures: The figures of each section of the report.
     """
-    blocks = [f"# {_escape(grid)}"]
-    if question:
-        blocks.append("> " + _escape(question))
-    if not pages:
+    blocks = [f"# {escaped(report.grid)}"]
+    if report.question:
+        blocks.append("> " + escaped(report.question))
+    if not report.sections:
         blocks.append("No trial is stored here yet.")
-    cards = by_card(page.section for page in pages)
-    if cards:
-        blocks += ["## Which card?", _card_table(cards), HEADROOM_LEGEND]
-    for page in pages:
-        blocks += _section_blocks(page)
-    if thresholds:
-        blocks += ["## How far the simulation is from a real card", _threshold_table(thresholds)]
-    if spent:
-        blocks.append(_escape(spent))
-    if command:
-        blocks += ["## Run it again", f"```sh\n{command}\n```"]
+    if report.cards:
+        blocks += ["## Which card?", _card_table(report.cards), HEADROOM_LEGEND]
+    for part, own_figures in zip(report.sections, figures, strict=True):
+        blocks += _section_blocks(part, own_figures)
+    if report.thresholds:
+        blocks += ["## How far the simulation is from a real card", _threshold_table(report.thresholds)]
+    if report.gpu_time:
+        blocks.append(escaped(report.gpu_time.sentence(price_per_hour=None)))
+    blocks += ["## Run it again", f"```sh\n{report.command}\n```"]
     return "\n\n".join(blocks) + "\n"
 
 
-def _section_blocks(page: SectionPage) -> Iterable[str]:
-    section = page.section
-    yield f"## {_escape(setting_title(section.setting))}"
-    yield _comparison_table(section)
+def _section_blocks(part: SectionReport, figures: SectionFigures) -> Iterable[str]:
+    section = part.section
+    yield f"## {escaped(setting_title(section.setting))}"
+    yield _comparison_table(part.matrix)
     yield _bullets(legend(section, mark=_ESTIMATE, published_mark=_PUBLISHED))
     if section.unanswered:
         yield "### Trials without an answer"
         yield _failure_table(section.unanswered)
-    compared = accuracies(section.cells.values())
-    if compared:
+    if part.accuracies:
         yield "### How far the estimates are from the results"
-        yield _accuracy_table(compared)
-    if page.figures or page.left_out or page.broken:
-        yield "### Figures"
-    for figure in page.figures:
-        title, path = _escape(figure.title), f"{FIGURES}/{figure.name}"
-        yield f"**{title}** ([SVG]({path}.svg))\n\n![{title}]({path}.png)"
-    yield from (_escape(sentence) for sentence in (*page.left_out, *page.broken))
-    if page.phases:
+        yield _accuracy_table(part.accuracies)
+    yield from _figure_blocks(figures)
+    if part.phases:
         yield "### Highest allocated memory of each phase"
         about = "the peak of each in bold; reserved: held by torch's allocator; device: with CUDA's context"
-        yield _fold(f"GiB, {len(page.phases)} trials; {about}", _phase_table(page.phases))
-    if page.largest:
+        yield _details(f"GiB, {len(part.phases)} trials; {about}", _phase_table(part.phases))
+    if part.largest:
         yield "### The largest tensors at the peak"
-        yield _fold(f"The ten largest groups of each of {len(page.largest)} trials", _largest_lists(page.largest))
+        yield _details(f"The ten largest groups of each of {len(part.largest)} trials", _largest_lists(part.largest))
     if section.published:
-        yield f"How far to trust the published figures: {_escape(section.published[0].trust)}."
-    yield f"Versions: {_escape(versions_text(section.setting))}."
+        yield f"How far to trust the published figures: {escaped(section.published[0].trust)}."
+    yield f"Versions: {escaped(versions_text(section.setting))}."
 
 
-def _comparison_table(section: Section) -> str:
-    table = matrix(section)
+def _figure_blocks(figures: SectionFigures) -> Iterable[str]:
+    if figures.figures or figures.left_out or figures.broken:
+        yield "### Figures"
+    for figure in figures.figures:
+        title, path = escaped(figure.title), f"{FIGURES}/{figure.name}"
+        yield f"**{title}** ([SVG]({path}.svg))\n\n![{title}]({path}.png)"
+    yield from (escaped(sentence) for sentence in (*figures.left_out, *figures.broken))
+
+
+def _comparison_table(table: Matrix) -> str:
     names = column_names(table)
-    rows = [[_escape(row), *(_cell(table.cells.get((row, column))) for column in table.columns)] for row in table.rows]
-    return _table([_escape(corner(table)), *(_escape(names[column]) for column in table.columns)], rows)
+    rows = [[escaped(row), *(_cell(table.cells.get((row, column))) for column in table.columns)] for row in table.rows]
+    return markdown_table([escaped(corner(table)), *(escaped(names[column]) for column in table.columns)], rows)
 
 
 def _cell(cell: Cell | None) -> str:
@@ -118,7 +107,7 @@ def _cell(cell: Cell | None) -> str:
     published = published_text(cell)
     bold = "OOM" if cell.status is Status.OOM else result_text(cell)
     lines = [
-        f"**{_escape(bold)}**",
+        f"**{escaped(bold)}**",
         needs_text(cell),
         estimate_text(cell, _ESTIMATE),
         f"{_PUBLISHED}{published}" if published else "",
@@ -127,8 +116,8 @@ def _cell(cell: Cell | None) -> str:
 
 
 def _failure_table(cells: Iterable[Cell]) -> str:
-    rows = [[_escape(cell_name(cell)), cell.status.value, _escape(cell.message or "")] for cell in cells]
-    return _table(["trial", "status", "message"], rows, right=False)
+    rows = [[escaped(cell_name(cell)), cell.status.value, escaped(cell.message or "")] for cell in cells]
+    return markdown_table(["trial", "status", "message"], rows, align=Align.LEFT)
 
 
 def _accuracy_table(found: Iterable[Accuracy]) -> str:
@@ -138,50 +127,49 @@ def _accuracy_table(found: Iterable[Accuracy]) -> str:
             str(accuracy.trials),
             percent(accuracy.median_ratio),
             percent(accuracy.p95_ratio),
-            f"{signed_percent(accuracy.worst_error_ratio)}: {_escape(cell_name(accuracy.worst))}",
+            f"{signed_percent(accuracy.worst_error_ratio)}: {escaped(cell_name(accuracy.worst))}",
         ]
         for accuracy in found
     ]
-    return _table(["", "trials compared", "median error", "95th percentile", "worst"], rows)
+    return markdown_table(["", "trials compared", "median error", "95th percentile", "worst"], rows)
 
 
 def _card_table(table: CardTable) -> str:
-    names = short_models(tuple(dict.fromkeys(model for _, model in table.places)))
+    names = place_names(table)
     rows = [
-        [f"{_escape(label)}, {_escape(names[model])}"]
-        + [headroom_text(table.cells.get(((label, model), card))) for card in table.cards]
-        for label, model in table.places
+        [escaped(names[place]), *(headroom_text(table.cells.get((place, card))) for card in table.cards)]
+        for place in table.places
     ]
-    return _table(["trial", *(_escape(short_card(card)) for card in table.cards)], rows)
+    return markdown_table(["trial", *(escaped(short_card(card)) for card in table.cards)], rows)
 
 
 def _threshold_table(thresholds: Iterable[Threshold]) -> str:
     rows = [
         [
-            _escape(threshold.claim),
+            escaped(threshold.claim),
             threshold_text(threshold, threshold.allowed),
             threshold_text(threshold, threshold.found),
         ]
         for threshold in thresholds
     ]
-    return _table(["", "allowed", "found"], rows)
+    return markdown_table(["", "allowed", "found"], rows)
 
 
 def _phase_table(rows: Sequence[PhaseRow]) -> str:
     phases = [phase for phase in Phase if any(phase in row.peaks for row in rows)]
-    body = [[_escape(cell_name(row.cell)), *(_phase(row, phase) for phase in phases), *_rulers(row)] for row in rows]
-    return _table(["trial", *phases, "reserved", "device"], body)
+    body = [[escaped(cell_name(row.cell)), *(_phase(row, phase) for phase in phases), *_totals(row)] for row in rows]
+    return markdown_table(["trial", *phases, "reserved", "device"], body)
 
 
-def _rulers(row: PhaseRow) -> list[str]:
-    """What torch's allocator held and what the driver saw, at most."""
+def _totals(row: PhaseRow) -> list[str]:
+    """Return the peaks of reserved memory and of the device."""
     return [
         "·" if size is None else gib_number(size) for size in (row.cell.peak_reserved_bytes, row.cell.peak_device_bytes)
     ]
 
 
 def _largest_lists(rows: Iterable[LargestRow]) -> str:
-    return "\n\n".join(f"**{_escape(cell_name(row.cell))}**\n\n{_bullets(map(group_text, row.groups))}" for row in rows)
+    return "\n\n".join(f"**{escaped(cell_name(row.cell))}**\n\n{_bullets(map(group_text, row.groups))}" for row in rows)
 
 
 def _phase(row: PhaseRow, phase: Phase) -> str:
@@ -191,22 +179,9 @@ def _phase(row: PhaseRow, phase: Phase) -> str:
     return f"**{text}**" if phase is row.cell.peak_phase else text
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: bool = True) -> str:
-    rule = ["---", *("---:" if right else "---" for _ in header[1:])]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [header, rule, *rows])
-
-
-def _fold(summary: str, content: str) -> str:
-    return f"<details>\n<summary>{_escape(summary)}</summary>\n\n{content}\n\n</details>"
+def _details(summary: str, content: str) -> str:
+    return f"<details>\n<summary>{escaped(summary)}</summary>\n\n{content}\n\n</details>"
 
 
 def _bullets(lines: Iterable[str]) -> str:
-    return "\n".join(f"- {_escape(line)}" for line in lines)
-
-
-def _escape(text: str) -> str:
-    """`text` as Markdown shows it and not as Markdown means it, on one line."""
-    safe = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    for mark in "\\`*_[]|":
-        safe = safe.replace(mark, "\\" + mark)
-    return " ".join(safe.replace("~", "\\~").split())
+    return "\n".join(f"- {escaped(line)}" for line in lines)

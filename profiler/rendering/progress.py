@@ -1,4 +1,4 @@
-"""What a running sweep shows: the trial under way, each outcome as it lands, the time left."""
+"""The progress of a running sweep: the running trials, each outcome, the time left."""
 
 from types import TracebackType
 from typing import Self
@@ -15,21 +15,21 @@ from profiler.rendering.wording import short_model
 
 _WORDS = {Backend.CUDA: "measured", Backend.SIMULATED: "simulated", Backend.CPU: "on the CPU"}
 _STYLES = {Status.OK: "green", Status.OOM: "red"}
-_ALL_DAY_S = 24 * 3600
-"""rich forgets what is older when it reckons the speed; a trial can be longer than its default of half a minute."""
+_DAY_S = 24 * 3600
+"""Period over which rich computes the speed; a trial can take longer than the default of 30 s."""
 
 
 class SweepProgress:
-    """Shows a sweep on a console; plain lines where that is no terminal. Use it as a context manager.
+    """Context manager that shows a sweep on a console: a bar, or plain lines if the console is no terminal.
 
-    Several trials may be under way at once.
+    Several trials can run at once.
     """
 
     def __init__(self, *, total: int, console: Console) -> None:
         self._console = console
         self._total = total
         self._done = 0
-        self._under_way: dict[str, str] = {}
+        self._running: dict[str, str] = {}
         self._progress = Progress(
             BarColumn(bar_width=16),
             MofNCompleteColumn(),
@@ -38,7 +38,7 @@ class SweepProgress:
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
             console=console,
             transient=True,
-            speed_estimate_period=_ALL_DAY_S,
+            speed_estimate_period=_DAY_S,
             disable=not console.is_terminal,
         )
         self._task = self._progress.add_task("starting", total=total)
@@ -53,13 +53,13 @@ class SweepProgress:
         self._progress.stop()
 
     def started(self, trial: PlannedTrial) -> None:
-        """A trial has begun."""
-        self._under_way[trial.trial_id] = _name(trial)
+        """Show that a trial has started."""
+        self._running[trial.trial_id] = _name(trial)
         self._describe()
 
     def finished(self, trial: PlannedTrial, record: TrialRecord) -> None:
-        """A trial has ended; its outcome gets a line of its own."""
-        self._under_way.pop(trial.trial_id, None)
+        """Print one line with the outcome of a trial that has ended."""
+        self._running.pop(trial.trial_id, None)
         self._done += 1
         self._progress.advance(self._task)
         self._describe()
@@ -71,13 +71,13 @@ class SweepProgress:
         line.append(_outcome_text(trial.spec.backend, outcome), style=_STYLES.get(outcome.status, "yellow"))
         took = f" ({_duration(outcome.work.wall_s)})" if outcome.work.wall_s is not None else ""
         left = self._progress.tasks[0].time_remaining
-        # On a terminal the bar says it.
-        tell = not self._console.is_terminal and left is not None and self._done < self._total
-        return line.append(took).append(f", about {_duration(left)} left" if tell and left is not None else "")
+        # On a terminal the bar has the time left.
+        show_left = not self._console.is_terminal and self._done < self._total
+        return line.append(took).append(f", about {_duration(left)} left" if show_left and left is not None else "")
 
     def _describe(self) -> None:
-        names = list(self._under_way.values())
-        # The number first: the end of the line is what a narrow terminal cuts.
+        names = list(self._running.values())
+        # The number comes first, because a narrow terminal cuts the end of the line.
         count = f"{len(names)} trials: " if len(names) > 1 else ""
         self._progress.update(self._task, description=count + ", ".join(names), refresh=True)
 

@@ -7,66 +7,66 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from profiler.analysis.acceptance import Threshold
-from profiler.analysis.accuracy import accuracies
-from profiler.analysis.cards import CardTable, by_card
+from profiler.analysis.cards import CardTable
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
-from profiler.analysis.matrix import Matrix, matrix
+from profiler.analysis.matrix import Matrix
+from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.domain.outcome import Status
 from profiler.rendering.wording import (
     HEADROOM_LEGEND,
-    accuracy_text,
     cell_name,
     column_names,
     corner,
+    errors_text,
     estimate_text,
     headroom_text,
     legend,
+    place_names,
     published_text,
     result_text,
     setting_title,
     short_card,
-    short_models,
     thresholds_text,
     versions_text,
 )
 
 _ESTIMATE, _PUBLISHED = "~", "pub "
 _LABEL_WIDTH = 14
-"""What the column of methods keeps when there are many models; longer labels wrap."""
+"""Smallest width of the column of methods; longer labels wrap."""
 _FAILURES_SHOWN = 10
 _STYLES = {Status.OK: "bold", Status.OOM: "bold red"}
 
 
-def print_comparison(sections: Iterable[Section], console: Console, *, thresholds: Sequence[Threshold] = ()) -> None:
-    """Print every section: its title, the table, what its marks mean, and how far estimates and simulation are.
+def print_comparison(report: SweepReport, console: Console) -> None:
+    """Print every section: title, table, legend, accuracy of the estimates and acceptance thresholds.
 
-    Colours are the console's affair: rich leaves them out where it is no terminal or `NO_COLOR` is set.
+    Rich leaves colours out if the console is no terminal or `NO_COLOR` is set.
     """
-    found = tuple(sections)
-    for section in found:
-        console.print()
-        console.print(Text(setting_title(section.setting), style="bold"))
-        table = matrix(section)
-        for columns in _fitting(table, console.width):
-            console.print(_table(table, columns))
-            console.print()
-        for line in _notes(section):
-            console.print(Text(line, style="dim"))
-        for line in _failures(section):
-            console.print(Text(line, style="yellow"))
-    cards = by_card(found)
-    if cards:
-        _print_cards(cards, console)
-    if thresholds:
-        console.print(Text(thresholds_text(thresholds), style="dim"))
-    if not found:
+    for part in report.sections:
+        _print_section(part, console)
+    if report.cards:
+        _print_cards(report.cards, console)
+    if report.thresholds:
+        console.print(Text(thresholds_text(report.thresholds), style="dim"))
+    if not report.sections:
         console.print("No trial is stored here yet.")
 
 
+def _print_section(part: SectionReport, console: Console) -> None:
+    console.print()
+    console.print(Text(setting_title(part.section.setting), style="bold"))
+    for columns in _fitting(part.matrix, console.width):
+        console.print(_table(part.matrix, columns))
+        console.print()
+    for line in _notes(part):
+        console.print(Text(line, style="dim"))
+    for line in _failures(part.section):
+        console.print(Text(line, style="yellow"))
+
+
 def _fitting(table: Matrix, width: int) -> Iterable[tuple[str, ...]]:
-    """The columns in as many tables as the width of the terminal makes necessary."""
+    """Yield the columns of each table; several tables if the terminal is too narrow for one."""
     free = width - _LABEL_WIDTH
     taken: list[str] = []
     left = free
@@ -118,24 +118,24 @@ def _print_cards(cards: CardTable, console: Console) -> None:
     table.add_column("which card?", overflow="fold")
     for card in cards.cards:
         table.add_column(Text(short_card(card)), justify="right")
-    names = short_models(tuple(dict.fromkeys(model for _, model in cards.places)))
-    for label, model in cards.places:
-        cells = (cards.cells.get(((label, model), card)) for card in cards.cards)
-        table.add_row(Text(f"{label}, {names[model]}"), *map(_room, cells))
+    names = place_names(cards)
+    for place in cards.places:
+        cells = (cards.cells.get((place, card)) for card in cards.cards)
+        table.add_row(Text(names[place]), *map(_headroom, cells))
     console.print()
     console.print(table)
     console.print(Text(HEADROOM_LEGEND, style="dim"))
 
 
-def _room(cell: Cell | None) -> Text:
+def _headroom(cell: Cell | None) -> Text:
     return Text(headroom_text(cell), style=_STYLES.get(cell.status, "bold yellow") if cell else "dim")
 
 
-def _notes(section: Section) -> list[str]:
-    lines = legend(section, mark=_ESTIMATE, published_mark=_PUBLISHED)
-    # Of the worst only the page tells: here every line counts.
-    lines += [accuracy_text(accuracy).split(", worst")[0] + "." for accuracy in accuracies(section.cells.values())]
-    return [*lines, versions_text(section.setting)]
+def _notes(part: SectionReport) -> list[str]:
+    lines = legend(part.section, mark=_ESTIMATE, published_mark=_PUBLISHED)
+    # Only the pages name the worst trial: in a terminal every line counts.
+    lines += [f"{errors_text(accuracy)}." for accuracy in part.accuracies]
+    return [*lines, versions_text(part.section.setting)]
 
 
 def _failures(section: Section) -> list[str]:
@@ -147,5 +147,5 @@ def _failures(section: Section) -> list[str]:
 
 def _reason(cell: Cell) -> str:
     lines = (cell.message or "").strip().splitlines()
-    # The last line of a traceback is the one that says what happened.
+    # The last line of a traceback is the error.
     return f": {lines[-1].strip()}" if lines else ""

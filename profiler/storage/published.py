@@ -1,4 +1,4 @@
-"""The published measurements that ship with the project. Facts to compare with, never to tune on."""
+"""The published measurements of the project. They are compared with results and never used for tuning."""
 
 import csv
 from importlib.resources import files
@@ -10,7 +10,7 @@ _YES_NO = {"true": True, "false": False, "": None}
 
 
 def read_published() -> tuple[PublishedFigure, ...]:
-    """Every published figure, in the order of `profiler/published/measurements.csv`."""
+    """Return every published figure, in the order of `profiler/published/measurements.csv`."""
     folder = files("profiler") / "published"
     sources = {row["source"]: row for row in _rows(folder / "sources.csv")}
     return tuple(_figure(row, sources[row["source"]]) for row in _rows(folder / "measurements.csv"))
@@ -36,6 +36,6 @@ def _figure(row: dict[str, str], source: dict[str, str]) -> PublishedFigure:
         gradient_checkpointing=_YES_NO[row["gradient_checkpointing"]],
         printed=row["published"],
         unit=row["unit"],
-        ruler=row["ruler"],
+        metric=row["metric"],
         note=row["note"] or None,
     )

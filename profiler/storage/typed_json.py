@@ -5,7 +5,7 @@ their own, and accepts missing keys of nested fields with a default. Reading 2,0
 with these compiled readers, 2.4 with pydantic, and 24 if type hints are resolved for each value.
 """
 
-from collections.abc import Hashable, Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache

@@ -1,4 +1,4 @@
-"""The simulation against a real card: pairs, errors by hand, and what is not yet measured."""
+"""The simulation against a real card: pairs, errors computed by hand, and thresholds without a measurement."""
 
 from dataclasses import replace
 
@@ -28,6 +28,7 @@ def cell(origin, *, status=Status.OK, allocated=10 * GIB, reserved=11 * GIB, dev
     return Cell(
         trial_id="t",
         setting=setting,
+        keys={},
         label="full",
         model="m",
         parameters=1,
@@ -41,14 +42,14 @@ def cell(origin, *, status=Status.OK, allocated=10 * GIB, reserved=11 * GIB, dev
     )
 
 
-def pair(was, said, **both):
+def pair(measured, simulated, **both):
     return Pair(
-        measured=cell(Origin.MEASURED, allocated=was, reserved=2 * was, **both),
-        simulated=cell(Origin.SIMULATED, allocated=said, reserved=2 * said, **both),
+        measured=cell(Origin.MEASURED, allocated=measured, reserved=2 * measured, **both),
+        simulated=cell(Origin.SIMULATED, allocated=simulated, reserved=2 * simulated, **both),
     )
 
 
-def test_nothing_measured_is_not_yet_measured(tmp_path):
+def test_thresholds_without_a_measurement_are_unknown(tmp_path):
     runs = builders.tables(tmp_path, builders.records(builders.lora_vs_full_specs())).runs
     assert pairs([runs]) == ()
     assert [(threshold.found, threshold.holds) for threshold in thresholds(())] == [(None, None)] * 5
@@ -63,7 +64,7 @@ def test_the_same_trial_on_the_same_card_is_a_pair(tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{"gpu_name": "NVIDIA H200"}, {"status": Status.CONTENDED}])
-def test_another_card_or_a_shared_one_is_none(tmp_path, changes):
+def test_another_card_or_a_shared_one_makes_no_pair(tmp_path, changes):
     spec = builders.spec()
     runs = builders.tables(tmp_path, [*builders.records([spec]), measured(spec, **changes)]).runs
     assert pairs([runs]) == ()
@@ -73,7 +74,7 @@ def of_versions(record, **versions):
     return replace(record, versions=replace(record.versions, **versions))
 
 
-def test_a_pair_may_lie_in_two_folders(tmp_path):
+def test_the_two_trials_of_a_pair_can_be_in_two_folders(tmp_path):
     spec = builders.spec()
     tables = [
         builders.tables(tmp_path / name, records).runs
@@ -84,7 +85,7 @@ def test_a_pair_may_lie_in_two_folders(tmp_path):
     assert thresholds([found])[ALLOCATED_MEDIAN].found == 0
 
 
-def test_a_pair_of_other_versions_says_so_and_does_not_count(tmp_path):
+def test_a_pair_of_different_versions_names_them_and_does_not_count(tmp_path):
     (simulated,) = builders.records([builders.spec()])
     older = of_versions(measured(builders.spec()), torch="2.11.0+cu130", transformers="5.17.0")
     (found,) = pairs([builders.tables(tmp_path, [simulated, older]).runs])
@@ -104,26 +105,26 @@ def test_of_two_simulations_the_one_of_the_same_versions_is_taken(tmp_path):
     assert found.differing_versions == ()
 
 
-def test_by_hand():
-    # errors of 1 %, 2 % and 5 %: the median is 2 %; the 95th percentile is nine tenths of the way from 2 % to 5 %
+def test_errors_by_hand():
+    # errors of 1 %, 2 % and 5 %: the median is 2 %; the 95th percentile is at nine tenths between 2 % and 5 %
     found = thresholds([pair(100, 101), pair(100, 98), pair(200, 210)])
     assert found[ALLOCATED_MEDIAN].found == pytest.approx(0.02)
     assert found[ALLOCATED_P95].found == pytest.approx(0.047)
     assert [threshold.holds for threshold in found] == [False, False, True, True, True]
 
 
-def test_what_was_said_to_fit_with_room_and_ran_out():
+def test_a_trial_wrongly_predicted_to_fit_counts_only_with_memory_to_spare():
     ran_out = cell(Origin.MEASURED, status=Status.OOM)
-    roomy = Pair(measured=ran_out, simulated=cell(Origin.SIMULATED, device=97 * GIB))
+    spacious = Pair(measured=ran_out, simulated=cell(Origin.SIMULATED, device=97 * GIB))
     tight = Pair(measured=ran_out, simulated=cell(Origin.SIMULATED, device=99 * GIB))
     foreseen = Pair(measured=ran_out, simulated=cell(Origin.SIMULATED, status=Status.OOM))
-    assert thresholds([roomy, tight, foreseen])[WRONGLY].found == 1
+    assert thresholds([spacious, tight, foreseen])[WRONGLY].found == 1
     assert thresholds([tight, foreseen])[WRONGLY].holds
-    assert thresholds([roomy])[ALLOCATED_MEDIAN].found is None
+    assert thresholds([spacious])[ALLOCATED_MEDIAN].found is None
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**12), st.integers(1, 10**12)), min_size=1, max_size=20))
-def test_a_percentile_never_lies_below_the_median(sizes):
-    found = thresholds([pair(was, said) for was, said in sizes])
+def test_the_95th_percentile_is_never_below_the_median(sizes):
+    found = thresholds([pair(measured, simulated) for measured, simulated in sizes])
     assert 0 <= found[ALLOCATED_MEDIAN].found <= found[ALLOCATED_P95].found
     assert found[RESERVED_MEDIAN].found == pytest.approx(found[ALLOCATED_MEDIAN].found)

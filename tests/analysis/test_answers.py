@@ -1,22 +1,23 @@
-"""What a section says first, by hand."""
+"""The answers of a section, computed by hand."""
 
 import builders
 import pytest
 
 from profiler.analysis.answers import reaches, savings, spans
-from profiler.analysis.comparison import compare
+from profiler.analysis.sweep_report import sweep_report
+from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import Backend
 from profiler.rendering.wording import answer_sentences
 
 
-def section_of(folder, specs):
-    (section,) = compare(builders.tables(folder, builders.records(specs)).runs)
-    return section
+def report_of(folder, specs):
+    (part,) = sweep_report(builders.tables(folder, builders.records(specs)), grid="made_up").sections
+    return part
 
 
 @pytest.fixture
 def methods(tmp_path):
-    return section_of(tmp_path, builders.lora_vs_full_specs())
+    return report_of(tmp_path, builders.lora_vs_full_specs()).section
 
 
 def test_savings_are_against_the_first_method(methods):
@@ -26,7 +27,7 @@ def test_savings_are_against_the_first_method(methods):
         1 - methods.cells["LoRA", model].result_bytes / methods.cells["full", model].result_bytes
         for model in methods.models
     ]
-    assert (found["LoRA"].least, found["LoRA"].most) == (min(ratios), max(ratios))
+    assert (found["LoRA"].least_ratio, found["LoRA"].most_ratio) == (min(ratios), max(ratios))
     assert all(saving.against == "full" for saving in found.values())
 
 
@@ -37,20 +38,31 @@ def test_how_far_each_method_goes(methods):
     assert found["LoRA"].fails is None
 
 
-def test_one_key_is_told_by_its_least_and_its_most(tmp_path):
+def test_a_key_is_described_by_its_least_and_its_most(tmp_path):
     alike = [builders.spec(num_generations=n, per_device_train_batch_size=8) for n in (4, 8)]
-    section = section_of(tmp_path / "a", alike)
-    assert spans(section) == ()  # in the made-up world the group by itself changes nothing
+    section = report_of(tmp_path / "a", alike).section
+    assert spans(section) == ()  # in the made-up outcomes the group changes nothing
     assert savings(section) == ()
-    longer = section_of(tmp_path / "b", [builders.spec(max_completion_length=n) for n in (256, 4096)])
-    (span,) = spans(longer)
+    longer = report_of(tmp_path / "b", [builders.spec(max_completion_length=n) for n in (256, 4096)])
+    (span,) = spans(longer.section)
     assert (span.method, span.key) == ("full + checkpointing", "max_completion_length")
     assert (span.least[0], span.most[0]) == ("256", "4096")
     assert span.least[1] < span.most[1]
     assert answer_sentences(longer)[0].startswith("full + checkpointing of qwen2.5-0.5b: ")
 
 
-def test_the_cpu_says_nothing_of_memory(tmp_path):
-    spec = builders.spec(backend=Backend.CPU, gpu=None)
-    (section,) = compare(builders.tables(tmp_path, [builders.record(spec, outcome=builders.on_cpu())]).runs)
-    assert answer_sentences(section) == []
+def test_without_gpu_memory_there_are_no_answers(tmp_path):
+    record = builders.record(builders.spec(backend=Backend.CPU, gpu=None), outcome=builders.on_cpu())
+    (part,) = sweep_report(builders.tables(tmp_path, [record]), grid="made_up").sections
+    assert answer_sentences(part) == []
+
+
+def test_keys_that_are_no_numbers_have_spans_too(tmp_path):
+    lengths = {"max_completion_length": 4096, "gradient_checkpointing": False}
+    (span,) = spans(
+        report_of(
+            tmp_path,
+            [builders.spec(optim=optim, **lengths) for optim in (Optimizer.SGD, Optimizer.ADAMW_TORCH_FUSED)],
+        ).section
+    )
+    assert (span.key, span.least[0], span.most[0]) == ("optim", "sgd", "adamw_torch_fused")

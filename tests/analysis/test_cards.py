@@ -1,4 +1,4 @@
-"""Which card has room: the same trials side by side."""
+"""The headroom of each card, with the same trials."""
 
 from dataclasses import replace
 
@@ -30,30 +30,30 @@ def sections(folder, cards=CARDS, *, context=GIB):
     return compare(builders.tables(folder, records).runs)
 
 
-def test_cards_stand_from_the_smallest_to_the_largest_and_labels_without_them(tmp_path):
+def test_cards_are_in_ascending_size_and_labels_leave_them_out(tmp_path):
     table = by_card(sections(tmp_path))
     assert [short_card(card) for card in table.cards] == ["rtx-4090-24gb", "h100-80gb"]
     assert table.places == (("full + checkpointing", "qwen2.5-0.5b"), ("full + checkpointing", "qwen2.5-3b"))
     assert len(table.cells) == 4
 
 
-def test_one_card_is_no_question(tmp_path):
+def test_one_card_needs_no_table(tmp_path):
     assert by_card(sections(tmp_path, CARDS[:1])) is None
     assert by_card(()) is None
 
 
-def test_a_cache_that_can_be_given_back_is_room(tmp_path):
+def test_a_cache_that_can_be_released_is_headroom(tmp_path):
     table = by_card(sections(tmp_path))
     fits = table.cells[table.places[0], table.cards[1]]
     memory = KNOWN_GPUS["h100-80gb"].memory_bytes
     full = replace(fits, peak_device_bytes=memory - 1, required_device_bytes=memory - 5 * GIB)
     assert headroom_bytes(full) == 5 * GIB
-    # It ran, whatever an unlimited card would have held on to.
+    # It fits, although an unlimited card keeps more.
     assert headroom_bytes(replace(full, required_device_bytes=memory + GIB)) == 1
     assert headroom_bytes(replace(full, required_device_bytes=None)) == 1
 
 
-def test_room_by_hand(tmp_path):
+def test_headroom_by_hand(tmp_path):
     table = by_card(sections(tmp_path))
     small, large = table.cards
     fits = table.cells[table.places[0], large]

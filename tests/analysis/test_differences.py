@@ -1,4 +1,4 @@
-"""What changed between two sweeps."""
+"""The changes between two sweeps."""
 
 import io
 from dataclasses import replace
@@ -15,7 +15,7 @@ SPECS = builders.lora_vs_full_specs(["qwen2.5-0.5b", "qwen2.5-3b"])
 
 
 def later(record, *, scale=1.0, **changes):
-    """The same trial under another trl, its peak `scale` times as high."""
+    """The same trial with another trl, its peak `scale` times as high."""
     outcome = builders.changed(builders.outcome(record.spec, scale=scale), **changes)
     versions = replace(builders.VERSIONS, trl="1.17.0")
     return builders.record(record.spec, outcome=outcome, label=record.label, versions=versions)
@@ -25,7 +25,7 @@ def compared(folder, before, after):
     return compare_sweeps(builders.tables(folder / "a", before).runs, builders.tables(folder / "b", after).runs)
 
 
-def test_the_same_trials_under_other_versions_are_compared_by_what_they_are(tmp_path):
+def test_the_same_trials_with_other_versions_are_compared(tmp_path):
     records = builders.records(SPECS)
     found = compared(tmp_path, records, [later(record) for record in records])
     assert len(found.both) == 10
@@ -42,20 +42,20 @@ def test_more_than_a_hundredth_is_beyond_noise(tmp_path, scale, beyond):
     assert each.beyond_noise is beyond
 
 
-def test_another_verdict_is_a_change_whatever_the_size(tmp_path):
+def test_another_verdict_is_a_change_of_any_size(tmp_path):
     (record,) = builders.records(SPECS[:1])
     (each,) = compared(tmp_path, [record], [later(record, status=Status.OOM)]).both
     assert each.verdict_changed
     assert each.beyond_noise
 
 
-def test_what_is_in_one_only_is_counted(tmp_path):
+def test_trials_of_one_sweep_only_are_counted(tmp_path):
     records = builders.records(SPECS)
     found = compared(tmp_path, records[:4], [later(record) for record in records[3:]])
     assert (len(found.both), found.only_before, found.only_after) == (1, 3, 6)
 
 
-def test_a_trial_meets_the_one_of_its_own_card_where_there_is_one(tmp_path):
+def test_a_trial_is_compared_with_the_one_of_its_own_card_if_there_is_one(tmp_path):
     both_cards = builders.records([builders.spec(gpu="h100-80gb"), builders.spec(gpu="a100-80gb")])
     found = compared(tmp_path / "same", both_cards, [later(record) for record in both_cards])
     assert [(each.before.setting.card, each.after.setting.card) for each in found.both] == [

@@ -1,4 +1,4 @@
-"""GPU-seconds used and saved, and what they cost."""
+"""GPU-seconds used and saved, and their cost."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ def record(seed, **outcome):
     return builders.record(builders.spec(seed=seed), outcome=builders.outcome_of(**outcome))
 
 
-def test_used_is_the_sum_and_saved_what_the_implying_trials_took():
+def test_used_time_is_the_sum_and_saved_time_that_of_the_implying_trials():
     fits = record(1, status=Status.OK, gpu_s=1000.0)
     ran_out = record(2, status=Status.OOM, gpu_s=80.0)
     implied = [record(seed, status=Status.IMPLIED, implied_by=ran_out.trial_id) for seed in (3, 4)]
@@ -23,21 +23,21 @@ def test_used_is_the_sum_and_saved_what_the_implying_trials_took():
     )
 
 
-def test_without_a_price_there_is_no_sum_and_without_a_gpu_no_sentence():
+def test_without_a_price_there_is_no_cost_and_without_a_gpu_no_sentence():
     alone = gpu_time([record(1, status=Status.OK, gpu_s=36.0)])
     assert alone.sentence(price_per_hour=None) == "GPU time of these trials: 36 s (0.01 h)."
     assert gpu_time([record(1, status=Status.OK)]) is None
     assert gpu_time([]) is None
 
 
-def test_an_implying_trial_of_another_plan_saves_an_unknown_time():
-    implied = record(2, status=Status.IMPLIED, implied_by="elsewhere")
+def test_a_trial_implied_by_another_plan_adds_no_saved_time():
+    implied = record(2, status=Status.IMPLIED, implied_by="another")
     spent = gpu_time([record(1, status=Status.OK, gpu_s=36.0), implied])
     assert replace(spent, used_s=0.0).saved_s == 0.0
     assert spent.implied == 1
 
 
-def test_the_table_says_what_the_records_say(tmp_path):
+def test_the_table_has_the_same_gpu_time_as_the_records(tmp_path):
     ran_out = record(2, status=Status.OOM, gpu_s=80.0)
     records = [record(1, status=Status.OK, gpu_s=1000.0), ran_out]
     records += [record(seed, status=Status.IMPLIED, implied_by=ran_out.trial_id) for seed in (3, 4)]

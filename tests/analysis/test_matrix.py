@@ -1,20 +1,25 @@
-"""How a section is laid out: models across, or a key."""
+"""The layout of a section: models across, or a key."""
 
 from dataclasses import replace
 
 import builders
 import pytest
 
-from profiler.analysis.answers import limits
-from profiler.analysis.comparison import Section, compare
-from profiler.analysis.matrix import matrix
+from profiler.analysis.sweep_report import SectionReport, sweep_report
 from profiler.domain.outcome import Status
 from profiler.rendering.wording import answer_sentences, column_names, corner
 
 
-def section_of(folder, specs):
-    (section,) = compare(builders.tables(folder, builders.records(specs)).runs)
-    return section
+def part_of(folder, specs, failing=()) -> SectionReport:
+    """The report of `specs`, of which those in `failing` ran out of memory and the others fit."""
+    records = [
+        replace(
+            record, outcome=builders.changed(record.outcome, status=Status.OOM if record.spec in failing else Status.OK)
+        )
+        for record in builders.records(specs)
+    ]
+    (part,) = sweep_report(builders.tables(folder, records), grid="made_up").sections
+    return part
 
 
 def grid(models=("qwen2.5-0.5b",), groups=(2, 10), lengths=(256, 1024, 4096)):
@@ -26,28 +31,18 @@ def grid(models=("qwen2.5-0.5b",), groups=(2, 10), lengths=(256, 1024, 4096)):
     ]
 
 
-@pytest.fixture
-def two_keys(tmp_path) -> Section:
-    return section_of(tmp_path, grid())
-
-
-def with_status(section: Section, statuses) -> Section:
-    cells = {place: replace(cell, status=statuses.get(place[0], Status.OK)) for place, cell in section.cells.items()}
-    return replace(section, cells=cells)
-
-
-def test_two_keys_of_one_model_stand_against_each_other(two_keys):
-    table = matrix(two_keys)
+def test_two_keys_of_one_model_are_rows_and_columns(tmp_path):
+    part = part_of(tmp_path, grid())
+    table = part.matrix
     assert table.rows == ("full + checkpointing, num_generations=2", "full + checkpointing, num_generations=10")
     assert table.columns == ("256", "1024", "4096")
     assert (table.key, corner(table)) == ("max_completion_length", "method; across: max_completion_length")
     assert column_names(table)["1024"] == "1024"
     # Every trial has its place.
-    assert sorted(cell.trial_id for cell in table.cells.values()) == sorted(
-        cell.trial_id for cell in two_keys.cells.values()
-    )
-    (label,) = (label for (label, _), cell in two_keys.cells.items() if cell is table.cells[table.rows[1], "1024"])
-    assert label == "full + checkpointing, num_generations=10, max_completion_length=1024"
+    trial_ids = sorted(cell.trial_id for cell in part.section.cells.values())
+    assert sorted(cell.trial_id for cell in table.cells.values()) == trial_ids
+    cell = table.cells[table.rows[1], "1024"]
+    assert cell.label == "full + checkpointing, num_generations=10, max_completion_length=1024"
 
 
 @pytest.mark.parametrize(
@@ -59,32 +54,47 @@ def test_two_keys_of_one_model_stand_against_each_other(two_keys):
     ],
     ids=["models", "one key", "three keys"],
 )
-def test_else_models_stand_across(tmp_path, specs):
-    section = section_of(tmp_path, specs)
-    table = matrix(section)
+def test_otherwise_models_are_columns(tmp_path, specs):
+    part = part_of(tmp_path, specs)
+    section, table = part.section, part.matrix
     assert (table.rows, table.columns, table.cells) == (section.rows, section.models, section.cells)
     assert (table.key, corner(table)) == (None, "method")
-    assert limits(section) == ()
 
 
-def test_how_far_each_row_goes(two_keys):
-    label = "full + checkpointing, num_generations={}, max_completion_length={}"
-    ran_out = {label.format(2, 4096): Status.OOM, label.format(10, 256): Status.OOM}
-    found = limits(with_status(two_keys, ran_out))
-    assert [(limit.values, limit.fits, limit.reaches_end) for limit in found] == [
-        (("2",), "1024", False),
-        (("10",), None, False),
+def test_how_far_each_row_goes(tmp_path):
+    failing = [spec for spec in grid() if (spec.num_generations, spec.max_completion_length) in ((2, 4096), (10, 256))]
+    part = part_of(tmp_path, grid(), failing)
+    assert [(limit.other_values, limit.fits, limit.reaches_end) for limit in part.answers.limits] == [
+        ((2,), 1024, False),
+        ((10,), None, False),
     ]
-    assert answer_sentences(with_status(two_keys, ran_out)) == [
+    assert answer_sentences(part) == [
         "On 79.1 GiB: full + checkpointing with num_generations=2 fits up to max_completion_length=1024; "
         "full + checkpointing with num_generations=10 fits with no max_completion_length."
     ]
 
 
-def test_values_that_go_as_far_are_told_together(two_keys):
-    (limit,) = limits(with_status(two_keys, {}))
-    assert (limit.values, limit.fits, limit.reaches_end) == (("2", "10"), "4096", True)
-    assert answer_sentences(with_status(two_keys, {})) == [
+def test_values_with_the_same_limit_are_described_together(tmp_path):
+    part = part_of(tmp_path, grid())
+    (limit,) = part.answers.limits
+    assert (limit.other_values, limit.fits, limit.reaches_end) == ((2, 10), 4096, True)
+    assert answer_sentences(part) == [
         "On 79.1 GiB: full + checkpointing with num_generations=2, 10 fits up to max_completion_length=4096 "
         "(the highest tried)."
     ]
+
+
+def test_one_key_has_a_limit_for_each_model(tmp_path):
+    models = ("qwen2.5-0.5b", "qwen2.5-3b")
+    specs = [builders.spec(model=model, beta=0.5, max_completion_length=n) for model in models for n in (256, 1024)]
+    part = part_of(
+        tmp_path, specs, [spec for spec in specs if spec.model == models[1] and spec.max_completion_length == 1024]
+    )
+    assert [(limit.model, limit.key, limit.fits, limit.reaches_end) for limit in part.answers.limits] == [
+        (models[0], "max_completion_length", 1024, True),
+        (models[1], "max_completion_length", 256, False),
+    ]
+    assert (
+        "On 79.1 GiB: full + checkpointing of qwen2.5-0.5b fits up to max_completion_length=1024 (the highest tried); "
+        "full + checkpointing of qwen2.5-3b fits up to max_completion_length=256."
+    ) in answer_sentences(part)

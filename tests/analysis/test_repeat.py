@@ -1,4 +1,4 @@
-"""The command of a stored trial gives that trial and no other, whatever the grid would have varied."""
+"""The command of a stored trial repeats only that trial, for every grid."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("spec", CASES, ids=range(len(CASES)))
-def test_the_command_gives_the_trial(spec, tmp_path, monkeypatch):
+def test_the_command_repeats_the_trial(spec, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert asked_for(command_of(tmp_path, spec)) == (spec,)
 
@@ -60,7 +60,7 @@ def test_the_command_gives_the_trial(spec, tmp_path, monkeypatch):
     lengths=st.sampled_from(Lengths),
     rollout=st.sampled_from(Rollout),
 )
-def test_any_values(tmp_path_factory, groups, length, beta, lengths, rollout):
+def test_the_command_repeats_a_trial_of_any_values(tmp_path_factory, groups, length, beta, lengths, rollout):
     spec = builders.spec(
         num_generations=2 * groups,
         per_device_train_batch_size=2 * groups,
@@ -74,7 +74,7 @@ def test_any_values(tmp_path_factory, groups, length, beta, lengths, rollout):
         assert asked_for(command_of(tmp_path_factory.mktemp("runs"), spec)) == (spec,)
 
 
-def test_many_frames_have_their_nulls_in_many_ways(tmp_path):
+def test_every_kind_of_null_gives_the_same_command(tmp_path):
     spec = builders.spec()
     runs = builders.tables(tmp_path, [builders.record(spec, outcome=builders.outcome(spec))]).runs
     as_objects = runs.astype(object).where(runs.notna(), None)

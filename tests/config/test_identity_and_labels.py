@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from profiler.config.grid import Grid, expand
 from profiler.config.identity import spec_from_mapping, spec_to_mapping, trial_id
-from profiler.config.labels import label_parts, labels
-from profiler.domain.label import Label
+from profiler.config.labels import labels
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import Versions
 from profiler.domain.recipe import Recipe
@@ -25,7 +24,6 @@ from profiler.domain.trial import (
     TrialSpec,
     Tuning,
     Weights,
-    differing_keys,
 )
 
 VERSIONS = Versions(torch="2.13.0", trl="1.16.0", transformers="5.23.0", peft=None, bitsandbytes=None, profiler="0.1")
@@ -137,21 +135,6 @@ def test_what_varies_is_said_once():
         for count in (4, 8)
     ]
     assert labels(groups) == ["full + checkpointing, num_generations=4", "full + checkpointing, num_generations=8"] * 2
-
-
-def test_labels_have_parts_that_need_no_parsing():
-    plan = [replace(SPEC, num_generations=count, lengths=lengths) for count in (4, 8) for lengths in Lengths]
-    label = label_parts(plan)[3]
-    assert label.text == labels(plan)[3] == "full + checkpointing, num_generations=8, lengths=forced"
-    assert (label.method, label.keys) == ("full + checkpointing", {"num_generations": 8, "lengths": Lengths.FORCED})
-    assert label.numbers == {"num_generations": 8}
-    assert label.without("num_generations").text == "full + checkpointing, lengths=forced"
-    assert differing_keys(plan) == ("num_generations", "lengths")
-    assert differing_keys(plan[:1]) == ()
-
-
-def test_a_flag_is_no_number():
-    assert Label(method="full", keys={"bf16": True, "beta": 0.1}).numbers == {"beta": 0.1}
 
 
 def test_an_optimizer_that_the_method_does_not_name_is_spelled_out():

@@ -1,21 +1,20 @@
-"""Figures are tested by the numbers they draw."""
+"""The numbers that figures draw."""
 
 import warnings
 from dataclasses import replace
+from functools import partial
 
 import builders
 import pytest
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 
-from profiler.analysis.accuracy import accuracies
-from profiler.analysis.comparison import compare
-from profiler.analysis.peaks import stacks
+from profiler.analysis.sweep_report import sweep_report
 from profiler.domain.memory import Category, Origin
 from profiler.domain.trial import Backend
 from profiler.domain.units import as_gib
 from profiler.rendering.figures.catalogue import drawings, too_much
-from profiler.rendering.figures.categories import BARS_A_FIGURE, categories_figure, pages
+from profiler.rendering.figures.categories import BARS_PER_FIGURE, categories_figure, pages
 from profiler.rendering.figures.comparison import comparison_figure
 from profiler.rendering.figures.files import as_png, as_svg
 from profiler.rendering.figures.parity import parity_figure
@@ -32,9 +31,8 @@ def warnings_are_errors():
 
 
 def read(folder, records):
-    tables = builders.tables(folder, records)
-    (section,) = compare(tables.runs, read_published())
-    return section, stacks(section, tables.breakdown)
+    (part,) = sweep_report(builders.tables(folder, records), read_published(), grid="made_up").sections
+    return part
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +49,9 @@ def texts(figure):
     return [text.get_text() for text in figure.axes[0].texts]
 
 
-def test_the_comparison_writes_each_result_where_it_belongs(lora):
-    section, _ = lora
-    figure = comparison_figure(section)
+def test_each_result_is_at_its_place(lora):
+    section = lora.section
+    figure = comparison_figure(section, lora.matrix)
     found = {(text.get_text(), *text.get_position()) for text in figure.axes[0].texts}
     at = {(round(x), round(y)): text for text, x, y in found if text in ("38.8", "28.0")}
     assert at == {(2, 0): "38.8", (3, 3): "28.0"}
@@ -64,8 +62,8 @@ def test_the_comparison_writes_each_result_where_it_belongs(lora):
 
 
 def test_the_fuller_the_card_the_darker_the_cell(lora):
-    section, _ = lora
-    patches = [patch for patch in comparison_figure(section).axes[0].patches if patch.get_fill()]
+    section = lora.section
+    patches = [patch for patch in comparison_figure(section, lora.matrix).axes[0].patches if patch.get_fill()]
     fullness = {
         tuple(round(part + 0.5) for part in patch.get_xy()): sum(patch.get_facecolor()[:3]) for patch in patches
     }
@@ -73,21 +71,21 @@ def test_the_fuller_the_card_the_darker_the_cell(lora):
 
 
 def test_each_bar_is_as_long_as_its_category(lora):
-    section, found = lora
+    section, found = lora.section, lora.stacks
     axes = categories_figure(section, found).axes[0]
-    sampled = {}
+    bars_at = {}
     for container in axes.containers:
         (bar,) = container.patches
-        sampled.setdefault(round(bar.get_y(), 3), []).append((container.get_label(), bar.get_x(), bar.get_width()))
-    assert len(sampled) == 25
-    for bars, stack in zip((sampled[y] for y in sorted(sampled)), found, strict=True):
+        bars_at.setdefault(round(bar.get_y(), 3), []).append((container.get_label(), bar.get_x(), bar.get_width()))
+    assert len(bars_at) == 25
+    for bars, stack in zip((bars_at[y] for y in sorted(bars_at)), found, strict=True):
         parts = [(name, width) for name, _, width in bars if name in set(Category)]
         assert parts == [(category.value, pytest.approx(as_gib(size))) for category, size in stack.shares.items()]
         assert sum(width for _, width in parts) == pytest.approx(as_gib(stack.cell.peak_allocated_bytes))
 
 
 def test_out_of_memory_is_outlined_up_to_what_it_needs(lora):
-    section, found = lora
+    section, found = lora.section, lora.stacks
     axes = categories_figure(section, found).axes[0]
     needed = sorted(
         bar.get_x() + bar.get_width()
@@ -101,14 +99,14 @@ def test_out_of_memory_is_outlined_up_to_what_it_needs(lora):
 
 
 def test_the_cards_memory_is_a_line(lora):
-    section, found = lora
+    section, found = lora.section, lora.stacks
     (line,) = [line for line in categories_figure(section, found).axes[0].lines if line.get_label() == "capacity"]
     assert list(line.get_xdata()) == pytest.approx([as_gib(builders.H100.memory_bytes)] * 2)
 
 
-def test_a_card_far_beyond_the_bars_is_said_and_not_drawn(tmp_path):
-    section, found = read(tmp_path, builders.records([builders.spec(gpu="b200-180gb")]))
-    axes = categories_figure(section, found).axes[0]
+def test_a_card_far_beyond_the_bars_is_named_without_a_line(tmp_path):
+    part = read(tmp_path, builders.records([builders.spec(gpu="b200-180gb")]))
+    axes = categories_figure(part.section, part.stacks).axes[0]
     assert axes.get_xlim()[1] < 20
     assert "the card: 178.3 GiB →" in [text.get_text() for text in axes.texts]
 
@@ -119,8 +117,8 @@ def test_every_category_has_a_colour_of_its_own():
 
 
 def test_parity_draws_estimate_over_result_and_names_the_worst(lora):
-    section, _ = lora
-    figure = parity_figure(section, accuracies(section.in_order()))
+    section = lora.section
+    figure = parity_figure(section, lora.accuracies)
     scatters = {c.get_label().split(":")[0]: c for c in figure.axes[0].collections if isinstance(c, PathCollection)}
     wanted = [(as_gib(c.result_bytes), as_gib(c.estimated_bytes)) for c in section.in_order()]
     assert scatters["estimate"].get_offsets().tolist() == [pytest.approx(pair) for pair in wanted]
@@ -129,8 +127,8 @@ def test_parity_draws_estimate_over_result_and_names_the_worst(lora):
     assert "worst: -8%\nfull, qwen2.5-0.5b" in texts(figure)
 
 
-def test_the_published_table_is_drawn_as_printed(oxen):
-    section, _ = oxen
+def test_published_figures_are_where_they_were_printed(oxen):
+    section = oxen.section
     axes = published_figure(section).axes[0]
 
     def marks(origin):
@@ -141,44 +139,42 @@ def test_the_published_table_is_drawn_as_printed(oxen):
     assert [text.get_text() for text in axes.texts].count("published: OOM") == 5
 
 
-def test_axes_say_their_unit_and_origin(lora, oxen):
-    section, found = lora
+def test_axes_name_their_unit_and_origin(lora, oxen):
+    section, found = lora.section, lora.stacks
     assert categories_figure(section, found).axes[0].get_xlabel().endswith("GiB (simulated)")
-    parity = parity_figure(section, accuracies(section.in_order())).axes[0]
+    parity = parity_figure(section, lora.accuracies).axes[0]
     assert "GiB (simulated" in parity.get_xlabel()
     assert parity.get_ylabel().endswith("GiB (estimated)")
-    assert "GiB" in published_figure(oxen[0]).axes[0].get_xlabel()
+    assert "GiB" in published_figure(oxen.section).axes[0].get_xlabel()
 
 
 def test_the_same_numbers_give_the_same_files(lora):
-    section, found = lora
-    for draw in (comparison_figure, lambda section: categories_figure(section, found)):
-        assert as_png(draw(section)) == as_png(draw(section))
-        assert as_svg(draw(section)) == as_svg(draw(section))
-    assert b"<dc:date>" not in as_svg(comparison_figure(section))
+    section, found = lora.section, lora.stacks
+    for draw in (partial(comparison_figure, section, lora.matrix), partial(categories_figure, section, found)):
+        assert as_png(draw()) == as_png(draw())
+        assert as_svg(draw()) == as_svg(draw())
+    assert b"<dc:date>" not in as_svg(comparison_figure(section, lora.matrix))
 
 
-def test_all_failed_cpu_and_partial_sections_draw_what_there_is(tmp_path):
+def test_failed_cpu_and_partial_sections_have_fewer_figures(tmp_path):
     failed = [replace(record, outcome=builders.failed()) for record in builders.records(builders.lora_vs_full_specs())]
     cpu = builders.record(builders.spec(backend=Backend.CPU, gpu=None, model="tiny"), outcome=builders.on_cpu())
     for number, records in enumerate([failed, [cpu], builders.records(builders.lora_vs_full_specs())[:7]]):
-        section, found = read(tmp_path / str(number), records)
-        sampled = drawings(section, stacks=found, found=accuracies(section.in_order()), number=2)
-        names = [drawing.name for drawing in sampled]
+        found = drawings(read(tmp_path / str(number), records), number=2)
+        names = [drawing.name for drawing in found]
         assert names == (
             ["comparison-2"] if number < 2 else ["comparison-2", "categories-2", "savings-2", "estimate-2"]
         )
-        for drawing in sampled:
+        for drawing in found:
             assert as_png(drawing.draw()).startswith(b"\x89PNG")
 
 
-def test_many_trials_are_told_on_several_figures_and_too_many_not_at_all(tmp_path):
+def test_many_trials_are_split_into_several_figures_and_too_many_are_left_out(tmp_path):
     def specs(seeds):
         return [builders.spec(model=model, seed=seed) for model in builders.QWEN for seed in range(seeds)]
 
-    section, found = read(tmp_path / "a", builders.records(specs(20)))
-    assert [len(page) for page in pages(found)] == [60, 40]
-    assert max(len(page) for page in pages(found)) <= BARS_A_FIGURE
-    assert too_much(section, stacks=found) == ()
-    section, found = read(tmp_path / "b", builders.records(specs(61)))
-    assert "61 rows" in too_much(section, stacks=found)[0]
+    part = read(tmp_path / "a", builders.records(specs(20)))
+    assert [len(page) for page in pages(part.stacks)] == [60, 40]
+    assert max(len(page) for page in pages(part.stacks)) <= BARS_PER_FIGURE
+    assert too_much(part) == ()
+    assert "61 rows" in too_much(read(tmp_path / "b", builders.records(specs(61))))[0]

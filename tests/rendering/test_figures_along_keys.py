@@ -1,4 +1,4 @@
-"""Savings, growth and frontiers: the numbers that are drawn."""
+"""The numbers that figures of savings, growth and limit lines draw."""
 
 import warnings
 from dataclasses import replace
@@ -8,12 +8,14 @@ import pytest
 
 from profiler.analysis.axes import curves, surfaces
 from profiler.analysis.comparison import compare
+from profiler.analysis.limits import card_limits
+from profiler.analysis.sweep_report import sweep_report
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Status
 from profiler.domain.units import GIB, as_gib
 from profiler.rendering.figures.catalogue import drawings
 from profiler.rendering.figures.growth import growth_figure
-from profiler.rendering.figures.heat import fitting, heat_figure
+from profiler.rendering.figures.heat import heat_figure
 from profiler.rendering.figures.slopes import slope_figure
 
 
@@ -29,30 +31,34 @@ def section_of(folder, specs):
     return section
 
 
+def names(folder, specs):
+    """The names of the figures of a section."""
+    (part,) = sweep_report(builders.tables(folder, builders.records(specs)), grid="made_up").sections
+    return [drawing.name for drawing in drawings(part, number=2)]
+
+
+LENGTHS = [
+    make(max_completion_length=n, **keys)
+    for make, keys in ((builders.spec, {"gradient_checkpointing": False}), (builders.lora, {}))
+    for n in (512, 1024, 4096)
+]
+SURFACE = [
+    builders.spec(
+        num_generations=group, per_device_train_batch_size=8, max_completion_length=length, model="qwen2.5-3b"
+    )
+    for group in (2, 4, 8)
+    for length in (256, 4096, 16384)
+]
+
+
 @pytest.fixture
 def lengths(tmp_path):
-    values = (512, 1024, 4096)
-    return section_of(
-        tmp_path,
-        [
-            *(builders.spec(max_completion_length=n, gradient_checkpointing=False) for n in values),
-            *(builders.lora(max_completion_length=n) for n in values),
-        ],
-    )
+    return section_of(tmp_path, LENGTHS)
 
 
 @pytest.fixture
 def surface_section(tmp_path):
-    batches = [{"num_generations": 2 * n, "per_device_train_batch_size": 2 * n} for n in (1, 2, 4)]
-    same = {"per_device_train_batch_size": 8}
-    return section_of(
-        tmp_path,
-        [
-            builders.spec(**(batch | same), max_completion_length=length, model="qwen2.5-3b", steps_per_generation=4)
-            for batch in batches
-            for length in (256, 4096, 16384)
-        ],
-    )
+    return section_of(tmp_path, SURFACE)
 
 
 def points(figure):
@@ -92,16 +98,17 @@ def test_the_slopes_are_the_results_of_the_methods(tmp_path):
     assert len(hollow) == 4
 
 
-def test_a_frontier_runs_between_what_fits_and_what_does_not(surface_section):
+def test_a_limit_line_is_between_fields_that_fit_and_fields_that_do_not(surface_section):
     (surface,) = surfaces(surface_section)
     assert surface.keys == ("num_generations", "max_completion_length")
     assert surface.values == ((2, 4, 8), (256, 4096, 16384))
-    figure = heat_figure(surface_section, surface)
+    limits = card_limits(surface_section, surface)
+    figure = heat_figure(surface_section, surface, limits)
     fields = {text.get_position(): text.get_text() for text in figure.axes[0].texts[:9]}
     assert fields[(0, 2)] == f"{as_gib(surface.cells[2, 16384].result_bytes):.1f}"
-    for card in ("rtx-4090-24gb", "a100-40gb", "h100-80gb"):
-        inside = fitting(surface_section, surface, KNOWN_GPUS[card])
-        borders = sum(
+    for limit in limits[1:4]:
+        card, inside = limit.gpu.name, limit.fits
+        segments = sum(
             inside[2 ** (x + 1), upwards[y]] != inside[2 ** (x + 1 + dx), upwards[y + dy]]
             for upwards in [surface.values[1]]
             for x in range(3)
@@ -109,19 +116,20 @@ def test_a_frontier_runs_between_what_fits_and_what_does_not(surface_section):
             for dx, dy in ((1, 0), (0, 1))
             if x + dx < 3 and y + dy < 3
         )
-        assert sum(line.get_label() == card for line in figure.axes[0].lines) == borders
+        assert sum(line.get_label() == card for line in figure.axes[0].lines) == segments
         side = "" if card == "h100-80gb" else ", on the safe side"
-        told = [text.get_text() for text in figure.legends[0].texts]
-        assert (f"frontier of {card}{side}" in told) == (borders > 0)
+        legend = [text.get_text() for text in figure.legends[0].texts]
+        assert (f"limit of {card}{side}" in legend) == (segments > 0)
 
 
-def test_no_word_of_the_heat_map_leaves_it(surface_section):
+def test_the_legend_of_the_heat_map_is_inside_the_figure(surface_section):
     (surface,) = surfaces(surface_section)
     needs = dict(zip(surface.cells, (15, 23, 38, 70, 100, 130, 150, 160, 170), strict=True))
     cells = {field: replace(cell, required_device_bytes=needs[field] * GIB) for field, cell in surface.cells.items()}
-    # On a card that is none of those drawn, so that all of them have the longer words.
-    setting = replace(surface_section.setting, card="another")
-    figure = heat_figure(replace(surface_section, setting=setting), replace(surface, cells=cells))
+    # On a card without a limit line, so that all lines have the longer text.
+    section = replace(surface_section, setting=replace(surface_section.setting, card="another"))
+    changed = replace(surface, cells=cells)
+    figure = heat_figure(section, changed, card_limits(section, changed))
     figure.canvas.draw()
     whole, legend = figure.bbox, figure.legends[0].get_window_extent()
     assert len(figure.legends[0].texts) == 4
@@ -129,7 +137,7 @@ def test_no_word_of_the_heat_map_leaves_it(surface_section):
     assert whole.y0 <= legend.y0 < legend.y1 <= whole.y1
 
 
-def test_of_its_own_card_the_section_knows_and_of_others_it_counts_what_cannot_be_given_back(surface_section):
+def test_the_own_card_has_the_verdicts_of_the_trials_and_others_have_what_cannot_be_released(surface_section):
     (surface,) = surfaces(surface_section)
     h100, h200 = KNOWN_GPUS["h100-80gb"], KNOWN_GPUS["h200-141gb"]
     statuses = {field: Status.OOM if field == (8, 16384) else Status.OK for field in surface.cells}
@@ -144,9 +152,10 @@ def test_of_its_own_card_the_section_knows_and_of_others_it_counts_what_cannot_b
         for field, cell in surface.cells.items()
     }
     odd = replace(surface, cells=cells)
-    # A full card gave back what an unlimited one would have kept: it fits, whatever is written beside it.
-    assert fitting(surface_section, odd, h100) == {field: cell.status is Status.OK for field, cell in cells.items()}
-    assert all(fitting(surface_section, odd, h200).values())
+    fits = {limit.gpu.name: limit.fits for limit in card_limits(surface_section, odd)}
+    # A full card released what an unlimited one keeps: the trial fits.
+    assert fits[h100.name] == {field: cell.status is Status.OK for field, cell in cells.items()}
+    assert all(fits[h200.name].values())
 
 
 def test_keys_that_are_no_numbers_have_no_curve(tmp_path):
@@ -155,15 +164,52 @@ def test_keys_that_are_no_numbers_have_no_curve(tmp_path):
     assert surfaces(section) == ()
 
 
-def names(section):
-    return [drawing.name for drawing in drawings(section, stacks=(), found=(), number=2)]
+def test_every_numeric_key_has_curves_and_every_pair_surfaces(tmp_path):
+    specs = [
+        builders.spec(steps=steps, beta=beta, max_completion_length=length)
+        for steps in (1, 3)
+        for beta in (0.0, 1e-05)
+        for length in (256, 1024, 4096)
+    ]
+    section = section_of(tmp_path, specs)
+    found = curves(section)
+    assert {curve.key for curve in found} == {"steps", "beta", "max_completion_length"}
+    by_beta = [curve for curve in found if curve.key == "beta"]
+    assert [curve.method for curve in by_beta] == [
+        f"full + checkpointing, max_completion_length={length}, steps={steps}"
+        for length in (256, 1024, 4096)
+        for steps in (1, 3)
+    ]
+    assert all([value for value, _ in curve.points] == [0.0, 1e-05] for curve in by_beta)
+    pairs = [surface.keys for surface in surfaces(section)]
+    assert set(pairs) == {("max_completion_length", "beta"), ("max_completion_length", "steps"), ("beta", "steps")}
+    assert len(pairs) == 2 + 2 + 3
 
 
-def test_what_is_drawn_of_which_section(lengths, surface_section, tmp_path):
-    assert "growth-max_completion_length-2" in names(lengths)
-    assert "heat-2-1" in names(surface_section)
-    assert "savings-2" in names(section_of(tmp_path / "methods", builders.lora_vs_full_specs()))
-    one = section_of(tmp_path / "one", [builders.spec()])
-    assert names(one) == ["comparison-2"]
-    without = replace(one, cells={place: replace(cell, peak_allocated_bytes=None) for place, cell in one.cells.items()})
-    assert curves(without) == ()
+def test_a_key_that_varies_with_another_can_be_asked_for(tmp_path):
+    specs = [builders.spec(num_generations=n, per_device_train_batch_size=n) for n in (4, 8)]
+    section = section_of(tmp_path, specs)
+    assert [curve.key for curve in curves(section)] == ["num_generations"]
+    (curve,) = curves(section, ["per_device_train_batch_size"])
+    assert (curve.method, [value for value, _ in curve.points]) == ("full + checkpointing", [4, 8])
+
+
+def test_a_key_of_adapters_has_no_point_without_an_adapter(tmp_path):
+    specs = [builders.spec(), *(replace(builders.lora(), lora_rank=rank, lora_alpha=2 * rank) for rank in (8, 16))]
+    (curve,) = curves(section_of(tmp_path, specs))
+    assert (curve.method, curve.key, [value for value, _ in curve.points]) == (
+        "LoRA + checkpointing",
+        "lora_rank",
+        [8, 16],
+    )
+
+
+def test_the_figures_of_each_kind_of_section(tmp_path):
+    assert "growth-max_completion_length-2" in names(tmp_path / "lengths", LENGTHS)
+    surface = names(tmp_path / "surface", SURFACE)
+    assert {"heat-2-1", "growth-num_generations-2", "growth-max_completion_length-2"} <= set(surface)
+    assert "savings-2" in names(tmp_path / "methods", builders.lora_vs_full_specs())
+    assert names(tmp_path / "one", [builders.spec()])[0] == "comparison-2"
+    failed = [replace(record, outcome=builders.failed()) for record in builders.records(LENGTHS)]
+    (part,) = sweep_report(builders.tables(tmp_path / "failed", failed), grid="made_up").sections
+    assert [drawing.name for drawing in drawings(part, number=2)] == ["comparison-2"]

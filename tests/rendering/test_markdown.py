@@ -1,4 +1,4 @@
-"""The page: the same table, escaped, with figures, versions and the command."""
+"""The page of Markdown: table, escaping, figures, versions and the command."""
 
 import re
 from dataclasses import replace
@@ -6,21 +6,22 @@ from dataclasses import replace
 import builders
 
 from profiler.analysis.acceptance import Threshold
-from profiler.analysis.comparison import compare
-from profiler.analysis.peaks import phase_rows
+from profiler.analysis.sweep_report import sweep_report
 from profiler.rendering.markdown import report_page
-from profiler.rendering.pages import RenderedFigure, SectionPage
+from profiler.rendering.pages import RenderedFigure, SectionFigures
 from profiler.rendering.wording import thresholds_text
 from profiler.storage.published import read_published
+from profiler.storage.tables import read_tables
 
 
-def page(folder, records, *, question="", command="", figures=()):
-    tables = builders.tables(folder, records)
-    pages = [
-        SectionPage(section=section, phases=phase_rows(section, tables.phases), figures=figures)
-        for section in compare(tables.runs, read_published())
-    ]
-    return report_page(grid="made_up", question=question, command=command, pages=pages)
+def report_of(folder, records, **about):
+    tables = read_tables(builders.write_folder(folder, records, **about))
+    return sweep_report(tables, read_published(), grid="made_up")
+
+
+def page(folder, records, *, figures=(), **about):
+    report = report_of(folder, records, **about)
+    return report_page(report, [SectionFigures(figures=figures)] * len(report.sections))
 
 
 def test_the_question_the_cells_and_the_command(tmp_path):
@@ -56,16 +57,15 @@ def test_figures_are_linked_as_png_and_svg(tmp_path):
     assert "[SVG](figures/a.svg)" in text
 
 
-def test_nothing_stored_yet(tmp_path):
+def test_a_page_without_trials(tmp_path):
     assert "No trial is stored here yet." in page(tmp_path, [])
 
 
-def test_how_far_the_simulation_is_from_a_real_card():
+def test_how_far_the_simulation_is_from_a_real_card(tmp_path):
     known = Threshold(claim="allocated, median error", allowed=0.01, found=0.004)
     counted = Threshold(claim="ran out of memory", allowed=0, found=2, counts_trials=True)
-    text = report_page(
-        grid="g", question="", command="", pages=(), thresholds=[known, counted, replace(known, found=None)]
-    )
+    report = replace(report_of(tmp_path, []), thresholds=(known, counted, replace(known, found=None)))
+    text = report_page(report, ())
     assert "| allocated, median error | 1.0 % | 0.4 % |" in text
     assert "| ran out of memory | 0 trials | 2 trials |" in text
     assert "| allocated, median error | 1.0 % | not yet measured |" in text

@@ -1,4 +1,4 @@
-"""`report.html` in a real browser: no request to the network, no error, and every control works."""
+"""`report.html` in a real browser: no request to the network, no error in the console, and every control works."""
 
 import shutil
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from profiler.report import render_folder
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: scripts/install_browser.sh installs it")
 
-# Keep requests of the browser itself out of those that the tests count.
+# Only the requests of the page itself.
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]
 EVIL = "<script>document.title = 'broken'</script></script><img src=x onerror=alert(1)> & \"quoted\""
 
@@ -30,11 +30,11 @@ def browser() -> Iterator[Browser]:
 
 @dataclass
 class Seen:
-    """An open page, with its requests and its errors."""
+    """An open page, with its requests and the messages of its console."""
 
     page: Page
     requests: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     def texts(self, selector: str) -> list[str]:
         return self.page.locator(selector).all_inner_texts()
@@ -43,19 +43,17 @@ class Seen:
 def opened(browser: Browser, path: Path, *, scheme: str = "light", width: int = 1200) -> Seen:
     seen = Seen(browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900}))
     seen.page.on("request", lambda request: seen.requests.append(request.url))
-    seen.page.on("console", lambda message: seen.errors.append(message.text))
-    seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
+    seen.page.on("console", lambda message: seen.messages.append(message.text))
+    seen.page.on("pageerror", lambda error: seen.messages.append(str(error)))
     seen.page.goto(path.as_uri())
     return seen
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """25 simulated trials, and a failed one whose message is HTML with a script."""
+    """25 simulated trials, and one whose message, dataset and question contain a script."""
     records = builders.records(builders.lora_vs_full_specs())
-    failed = builders.record(
-        builders.spec(seed=1), outcome=builders.failed(message=EVIL), label=f"full, seed=1 {EVIL[:30]}"
-    )
+    failed = builders.record(builders.spec(seed=1, dataset=EVIL), outcome=builders.failed(message=EVIL))
     place = tmp_path_factory.mktemp("results") / "made_up"
     builders.write_folder(place, [*records, failed], question=EVIL, command="run it again")
     render_folder(place, console=None)
@@ -67,17 +65,17 @@ def seen(browser: Browser, folder: Path) -> Iterator[Seen]:
     found = opened(browser, folder / "report.html")
     yield found
     assert [url for url in found.requests if not url.startswith(("data:", "file:"))] == []
-    assert found.errors == []
+    assert found.messages == []
     found.page.close()
 
 
-def test_tables_and_figures_are_there_and_texts_are_escaped(seen: Seen, folder: Path) -> None:
+def test_tables_and_figures_are_shown_and_texts_are_escaped(seen: Seen, folder: Path) -> None:
     assert seen.page.title() == "made_up: GPU memory of GRPO training"
     assert seen.texts(".question") == [EVIL]
     assert len(seen.texts("table.trials tbody tr")) == 26
     assert seen.requests[0] == (folder / "report.html").as_uri()
-    sampled = seen.page.evaluate("[...document.images].map((image) => image.complete && image.naturalWidth > 300)")
-    assert sampled == [True] * 4  # comparison, categories, savings, estimate
+    loaded = seen.page.evaluate("[...document.images].map((image) => image.complete && image.naturalWidth > 300)")
+    assert loaded == [True] * 4  # comparison, categories, savings, estimate
     assert seen.texts(".answer")[0].startswith("Against full, memory (simulated) changes by: ")
 
 
@@ -101,29 +99,34 @@ def test_filtering(seen: Seen) -> None:
     assert seen.texts("[data-count]") == ["26 trials"]
 
 
-def test_a_trial_shows_its_phases_categories_and_command(seen: Seen) -> None:
+def test_a_trial_opens_its_phases_categories_and_command(seen: Seen) -> None:
     first = seen.page.locator("button.open").first
     first.click()
-    fold = seen.page.locator(".fold-out")
-    assert fold.count() == 1
-    text = fold.inner_text()
-    for part in ("Peak of each phase", "What the peak is made of", "Rulers", "python -m profiler.sweep +grid=made_up"):
+    details = seen.page.locator(".details")
+    assert details.count() == 1
+    text = details.inner_text()
+    for part in (
+        "Peak of each phase",
+        "What the peak is made of",
+        "Total memory",
+        "python -m profiler.sweep +grid=made_up",
+    ):
         assert part in text
     assert first.get_attribute("aria-expanded") == "true"
     first.click()
-    assert seen.page.locator(".fold-out").count() == 0
+    assert seen.page.locator(".details").count() == 0
 
 
-def test_the_message_of_a_trial_does_not_run(seen: Seen) -> None:
-    seen.page.get_by_role("searchbox").fill("seed=1")
+def test_a_message_is_never_run_as_a_script(seen: Seen) -> None:
+    seen.page.get_by_role("searchbox").fill("failed")
     seen.page.locator("tr:not([hidden]) button.open").click()
-    assert EVIL in seen.page.locator(".fold-out").inner_text()
+    assert EVIL in seen.page.locator(".details").inner_text()
     assert seen.page.title() != "broken"
 
 
 @pytest.mark.parametrize(("scheme", "ground"), [("light", "rgb(253, 253, 252)"), ("dark", "rgb(23, 24, 26)")])
 @pytest.mark.parametrize("width", [390, 1200])
-def test_both_themes_and_no_sideways_scrolling(
+def test_both_themes_without_horizontal_scrolling(
     browser: Browser, folder: Path, scheme: str, ground: str, width: int
 ) -> None:
     found = opened(browser, folder / "report.html", scheme=scheme, width=width)
@@ -133,7 +136,7 @@ def test_both_themes_and_no_sideways_scrolling(
     found.page.close()
 
 
-def test_a_measured_trial_shows_utilisation_and_gpu_time(browser: Browser, tmp_path: Path) -> None:
+def test_a_measured_trial_has_its_utilisation_and_gpu_time(browser: Browser, tmp_path: Path) -> None:
     made_up = builders.outcome(builders.spec())
     phases = tuple(replace(peak, mean_utilisation_percent=12.4) for peak in made_up.peaks.phases)
     measured = builders.record(
@@ -143,18 +146,18 @@ def test_a_measured_trial_shows_utilisation_and_gpu_time(browser: Browser, tmp_p
     render_folder(tmp_path / "measured", console=None)
     found = opened(browser, tmp_path / "measured" / "report.html")
     found.page.locator("button.open").first.click()
-    text = found.page.locator(".fold-out").inner_text()
-    assert "GPU at work, mean of each phase" in text
+    text = found.page.locator(".details").inner_text()
+    assert "GPU utilisation, mean of each phase" in text
     assert text.count("12 %") == len(phases)
     assert "GPU time of these trials: 36 s (0.01 h)." in found.texts("main > p.note")
     assert "GPU time of these trials: 36 s" in (tmp_path / "measured" / "report.md").read_text()
     found.page.close()
 
 
-def test_nothing_stored_yet(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_without_trials(browser: Browser, tmp_path: Path) -> None:
     builders.write_folder(tmp_path / "empty", [])
     render_folder(tmp_path / "empty", console=None)
     found = opened(browser, tmp_path / "empty" / "report.html")
     assert found.texts("main p") == ["No trial is stored here yet."]
-    assert found.errors == []
+    assert found.messages == []
     found.page.close()

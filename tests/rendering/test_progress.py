@@ -1,4 +1,4 @@
-"""What a running sweep shows."""
+"""The progress of a running sweep."""
 
 import io
 from dataclasses import replace
@@ -26,7 +26,7 @@ def outcomes():
     return [ok, oom, failed]
 
 
-def test_plain_lines_where_there_is_no_terminal():
+def test_plain_lines_without_a_terminal():
     lines = shown(outcomes()).splitlines()
     assert len(lines) == 3
     assert lines[0].startswith("[1/3] qwen2.5-0.5b, full + checkpointing, seed=0: 5.1 GiB simulated (22 s)")
@@ -35,14 +35,14 @@ def test_plain_lines_where_there_is_no_terminal():
     assert not any("\x1b" in line for line in lines)
 
 
-def test_a_bar_with_the_trial_under_way_on_a_terminal():
+def test_a_bar_with_the_running_trials_on_a_terminal():
     text = shown(outcomes(), force_terminal=True)
     assert "━" in text
     assert "3 trials: qwen2.5-0.5b, full" in text
     assert "[3/3]" in text
 
 
-def test_the_time_left_is_told():
+def test_the_time_left_is_shown():
     assert "left" in shown(outcomes())
 
 

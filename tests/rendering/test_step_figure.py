@@ -1,4 +1,4 @@
-"""The shape of a step: which trials are shown, and the areas that are drawn."""
+"""The shape of a step: the trials that are shown, and the areas that are drawn."""
 
 from dataclasses import replace
 
@@ -64,7 +64,7 @@ def test_the_areas_are_the_sizes(stored):
     assert as_png(figure).startswith(b"\x89PNG")
 
 
-def test_without_shapes_there_is_no_table_and_no_figure(tmp_path):
+def test_without_instants_there_is_no_table_and_no_figure(tmp_path):
     tables = builders.tables(tmp_path, builders.records([builders.spec()]))
     assert tables.shape.empty
     assert not table_path(tmp_path, "shape").exists()

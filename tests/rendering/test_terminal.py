@@ -1,4 +1,4 @@
-"""The table in a terminal: fits, explains itself, has no colour where none is wanted."""
+"""The table in a terminal: width, legend and colours."""
 
 import io
 from dataclasses import replace
@@ -7,7 +7,7 @@ import builders
 import pytest
 from rich.console import Console
 
-from profiler.analysis.comparison import compare
+from profiler.analysis.sweep_report import only_trials, sweep_report
 from profiler.domain.outcome import Status
 from profiler.domain.trial import Backend
 from profiler.rendering.terminal import print_comparison
@@ -16,8 +16,8 @@ from profiler.storage.published import read_published
 
 def printed(folder, records, *, width=80, **settings):
     sink = io.StringIO()
-    sections = compare(builders.tables(folder, records).runs, read_published())
-    print_comparison(sections, Console(file=sink, width=width, **settings))
+    report = sweep_report(builders.tables(folder, records), read_published(), grid="made_up")
+    print_comparison(report, Console(file=sink, width=width, **settings))
     return sink.getvalue()
 
 
@@ -37,13 +37,13 @@ def test_a_cell_shows_result_estimate_and_error(tmp_path):
     assert "torch 2.13.0, trl 1.16.0" in text
 
 
-def test_out_of_memory_shows_what_it_needs_and_is_explained(tmp_path):
+def test_out_of_memory_shows_what_it_needs_and_has_a_legend(tmp_path):
     text = printed(tmp_path, builders.records([builders.spec(model="qwen2.5-14b", gradient_checkpointing=False)]))
     assert "OOM 170.4" in text
     assert "OOM n: out of memory; it needs n GiB (simulated with unlimited memory)." in text
 
 
-def test_marks_that_do_not_occur_are_not_explained(tmp_path):
+def test_the_legend_has_only_marks_that_occur(tmp_path):
     text = printed(tmp_path, builders.records([builders.spec()]))
     assert "OOM" not in text
     assert "pub" not in text.replace("published rule of thumb", "")
@@ -56,7 +56,7 @@ def test_published_figures_are_shown_as_printed(tmp_path):
     assert "Oxen.ai" in text
 
 
-def test_more_models_than_fit_go_into_further_tables(tmp_path):
+def test_more_models_than_fit_are_split_into_several_tables(tmp_path):
     models = [*builders.QWEN, "llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b"]
     text = printed(tmp_path, builders.records(builders.lora_vs_full_specs(models)))
     assert max(len(line) for line in text.splitlines()) <= 80
@@ -72,7 +72,7 @@ def test_a_cpu_trial_has_no_gpu_figures(tmp_path):
     assert "~" not in text
 
 
-def test_failures_say_why_and_a_missing_place_is_a_dot(tmp_path):
+def test_failures_have_their_message_and_an_empty_place_is_a_dot(tmp_path):
     records = builders.records(builders.lora_vs_full_specs())[:7]
     records[0] = replace(records[0], outcome=builders.failed(message="Traceback\n  [red]\nValueError: [bold]no"))
     records[1] = replace(records[1], outcome=builders.failed(Status.HOST_OOM, ""))
@@ -90,7 +90,7 @@ def test_all_failed_and_nothing_at_all(tmp_path):
     assert "No trial is stored here yet." in printed(tmp_path / "none", [])
 
 
-def test_colours_only_on_a_terminal_that_wants_them(tmp_path, monkeypatch):
+def test_colours_only_on_a_terminal_without_no_color(tmp_path, monkeypatch):
     records = builders.records(builders.lora_vs_full_specs())
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -106,3 +106,14 @@ def test_a_local_path_is_shown_by_its_last_part(tmp_path):
     text = printed(tmp_path, [builders.record(spec, outcome=outcome)])
     assert "my-model" in text
     assert "somebody" not in text
+
+
+def test_a_part_of_the_trials_has_the_labels_of_all(tmp_path):
+    specs = [builders.spec(gradient_checkpointing=False, seed=seed) for seed in (0, 1)]
+    records = builders.records(specs)
+    report = sweep_report(builders.tables(tmp_path, records), grid="made_up")
+    sink = io.StringIO()
+    print_comparison(only_trials(report, [records[1].trial_id]), Console(file=sink, width=80))
+    assert "full, seed=1" in " ".join(sink.getvalue().split())
+    assert "seed=0" not in sink.getvalue()
+    assert sink.getvalue().count("estimate: median error") == 1

@@ -13,7 +13,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     nbclient = pytest.importorskip("nbclient")
     import nbformat
 
-    # So that the kernel leaves nothing in the home of whoever runs the tests.
+    # The kernel writes nothing into the home folder.
     for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR", "JUPYTER_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
     folder = builders.write_folder(tmp_path / "made_up", builders.records(builders.lora_vs_full_specs()))

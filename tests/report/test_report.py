@@ -1,4 +1,4 @@
-"""`python -m profiler.report`: everything again from parquet, and one sentence when it cannot."""
+"""`python -m profiler.report`: everything from parquet, and one sentence per error."""
 
 import io
 import subprocess
@@ -33,7 +33,7 @@ def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_page_and_figures_are_drawn_and_the_last_line_says_where(folder):
+def test_page_and_figures_are_written_and_the_last_line_has_the_path(folder):
     text = rendered(folder)
     assert text.splitlines()[-1] == f"Report: {folder / 'report.html'}"
     names = [
@@ -56,7 +56,7 @@ def test_drawing_again_changes_nothing(folder):
     assert {name: (folder / name).read_bytes() for name in files(folder)} == before
 
 
-def test_the_terminal_shows_the_asked_trials_and_the_page_all(folder):
+def test_the_terminal_has_the_trials_of_the_command_and_the_page_all(folder):
     asked = builders.records(builders.lora_vs_full_specs(["qwen2.5-3b"]), grid="lora_vs_full")
     text = rendered(folder, trial_ids=[record.trial_id for record in asked])
     assert "qwen2.5-3b" in text
@@ -64,13 +64,13 @@ def test_the_terminal_shows_the_asked_trials_and_the_page_all(folder):
     assert "qwen2.5-7b" in (folder / "report.md").read_text()
 
 
-def test_no_console_is_no_output(folder, capsys):
+def test_without_a_console_nothing_is_printed(folder, capsys):
     report.render_folder(folder, console=None)
     assert capsys.readouterr().out == ""
     assert (folder / "report.md").is_file()
 
 
-def test_a_figure_that_cannot_be_drawn_costs_only_itself(folder, monkeypatch):
+def test_a_figure_that_fails_costs_only_itself(folder, monkeypatch):
     def broken():
         raise RuntimeError("made up\nsecond line")
 
@@ -107,14 +107,14 @@ def test_ten_thousand_trials_are_a_page_of_fifteen_megabytes_at_most(tmp_path):
     assert (folder / "report.html").read_text().count("data-trial=") == 10_000
 
 
-def test_published_figures_get_a_figure_of_their_own(tmp_path):
+def test_published_figures_have_their_own_figure(tmp_path):
     records = builders.records(builders.oxen_specs(), grid="oxen_2025")
     folder = builders.write_folder(tmp_path / "oxen_2025", records)
     rendered(folder)
     assert "figures/published.png" in (folder / "report.md").read_text()
 
 
-def test_an_empty_folder_of_results_gives_a_page(tmp_path):
+def test_an_empty_folder_of_results_has_a_page(tmp_path):
     folder = builders.write_folder(tmp_path / "empty", [])
     assert "No trial is stored here yet." in rendered(folder)
     assert files(folder) == sorted([*PAGES, *(f"{name}.parquet" for name in TABLES)])
@@ -135,7 +135,7 @@ def _no_tables(folder):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (_missing, "Did you mean 'lora_vs_full'?"),
         (_torn, "no parquet file, or a damaged one"),
@@ -144,12 +144,12 @@ def _no_tables(folder):
         (lambda folder: [str(folder), "--what"], "unrecognized arguments: --what"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(folder, capsys, arguments, said):
+def test_bad_input_is_one_sentence_and_exit_code_2(folder, capsys, arguments, message):
     assert report.main(arguments(folder)) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert len(captured.err.splitlines()) == 1
-    assert said in captured.err
+    assert message in captured.err
 
 
 def test_the_command_in_a_process_of_its_own_needs_no_torch(folder):
@@ -161,7 +161,7 @@ def test_the_command_in_a_process_of_its_own_needs_no_torch(folder):
     assert (child.returncode, child.stderr) == (0, b"")
 
 
-def test_a_reader_that_closes_the_pipe_costs_no_file_and_shows_no_traceback(folder):
+def test_a_closed_pipe_costs_no_file_and_shows_no_traceback(folder):
     command = f"{sys.executable} -m profiler.report {folder} | head -n 1"
     child = subprocess.run(command, shell=True, capture_output=True, check=False)
     assert child.stderr == b""

@@ -235,7 +235,7 @@ def test_published_figures_carry_their_source():
     figures = {figure.id: figure for figure in read_published()}
     assert len(figures) == 45
     laptop = figures["coursia-qlora-1.7b-96-allocated"]
-    assert (laptop.value, laptop.unit, laptop.ruler) == (2.744, "GiB", "allocated")
+    assert (laptop.value, laptop.unit, laptop.metric) == (2.744, "GiB", "allocated")
     assert "library versions" in laptop.trust
     assert "trl 1.12" in (laptop.note or "")
     assert (figures["oxen-ft-1b"].value, figures["oxen-ft-1b"].unit) == (38.0, "GB")

@@ -1,1 +1,1 @@
-"""Figures: each function takes what analysis found and returns a matplotlib figure; `files` turns it into bytes."""
+"""Figures: functions from the values of the analysis to matplotlib figures. `files` encodes them."""

@@ -1,4 +1,4 @@
-"""What the peak of each trial is made of: a stacked bar a trial, grouped by model, with the card's memory as a line."""
+"""What the peak is made of: one stacked bar per trial, grouped by model, with the card's memory as a line."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ from profiler.rendering.figures.theme import (
 )
 from profiler.rendering.wording import CATEGORY_TITLES, gib_number, origin_word, setting_title, short_models
 
-BARS_A_FIGURE = 60
-"""More are told on several figures, a group of models each."""
+BARS_PER_FIGURE = 60
+"""More bars are split into several figures, by model."""
 _BAR, _GROUP_GAP = 0.78, 1.1
-_NEEDED = "needed, had there been room"
+_NEEDED = "needed with unlimited memory"
 _FAR_RATIO = 6
-"""A card this many times larger than the longest bar would squeeze all bars into the margin."""
+"""The line of a card this many times larger than the longest bar would leave no width for the bars."""
 _CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-"""Keeps the lines behind a text from striking it through."""
+"""Hides the lines behind a text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +40,14 @@ class _Place:
 
 
 def pages(stacks: Sequence[Stack]) -> tuple[tuple[Stack, ...], ...]:
-    """The stacks in portions for one figure each; a model stays whole unless it is too many by itself."""
+    """Return the stacks of each figure; a model is split only if it has too many trials for one figure."""
     portions: list[list[Stack]] = []
     for model in dict.fromkeys(stack.cell.model for stack in stacks):
         group = [stack for stack in stacks if stack.cell.model == model]
-        while len(group) > BARS_A_FIGURE:
-            portions.append(group[:BARS_A_FIGURE])
-            group = group[BARS_A_FIGURE:]
-        if portions and len(portions[-1]) + len(group) <= BARS_A_FIGURE:
+        while len(group) > BARS_PER_FIGURE:
+            portions.append(group[:BARS_PER_FIGURE])
+            group = group[BARS_PER_FIGURE:]
+        if portions and len(portions[-1]) + len(group) <= BARS_PER_FIGURE:
             portions[-1] += group
         else:
             portions.append(group)
@@ -55,9 +55,9 @@ def pages(stacks: Sequence[Stack]) -> tuple[tuple[Stack, ...], ...]:
 
 
 def categories_figure(section: Section, stacks: Sequence[Stack]) -> Figure:
-    """Horizontal stacked bars of `stacks`, which are of `section`.
+    """Draw horizontal stacked bars of `stacks`, which belong to `section`.
 
-    Of a trial that ran out of memory the bar is the peak before failing; an outline beyond it is what it needs.
+    The bar of a trial that ran out of memory is its peak before the failure; the outline is what it needs.
     """
     with in_theme():
         models = list(dict.fromkeys(stack.cell.model for stack in stacks))
@@ -67,7 +67,7 @@ def categories_figure(section: Section, stacks: Sequence[Stack]) -> Figure:
         places = list(_places(stacks))
         for place in places:
             _draw(axes, place)
-        _dress(axes, section, places)
+        _label_axes(axes, section, places)
         _legend(figure, stacks)
         return figure
 
@@ -131,7 +131,7 @@ def _draw_needed(axes: Axes, place: _Place, reached: float) -> tuple[float, str,
     return as_gib(needed), f"OOM, needs {gib_number(needed)}", NOT_FITTING
 
 
-def _dress(axes: Axes, section: Section, places: Sequence[_Place]) -> None:
+def _label_axes(axes: Axes, section: Section, places: Sequence[_Place]) -> None:
     names = short_models(section.models)
     axes.set_yticks([place.y for place in places], [place.stack.cell.label for place in places])
     axes.tick_params(axis="y", length=0)
@@ -139,20 +139,20 @@ def _dress(axes: Axes, section: Section, places: Sequence[_Place]) -> None:
     axes.spines["left"].set_visible(False)
     axes.grid(axis="x")
     axes.set_xlabel(f"allocated memory at the peak, GiB ({origin_word(section.setting)})")
-    headed = set()
+    with_name = set()
     for place in places:
         model = place.stack.cell.model
-        if model not in headed:
-            headed.add(model)
-            _head(axes, place.y, names[model])
-    # Room for the text at the end of the longest bar.
+        if model not in with_name:
+            with_name.add(model)
+            _model_name(axes, place.y, names[model])
+    # Space for the text at the end of the longest bar.
     axes.set_xlim(0, axes.dataLim.x1 * 1.16)
     if section.setting.memory_bytes is not None:
         _capacity(axes, section.setting.memory_bytes)
     title(axes, "What the peak is made of", setting_title(section.setting))
 
 
-def _head(axes: Axes, y: float, name: str) -> None:
+def _model_name(axes: Axes, y: float, name: str) -> None:
     axes.annotate(
         name,
         (0, y - _BAR / 2),

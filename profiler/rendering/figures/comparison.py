@@ -1,4 +1,4 @@
-"""The comparison table drawn: a coloured cell for each trial, darker the fuller the card."""
+"""The comparison table as a figure: one coloured cell per trial, darker the fuller the card."""
 
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
-from profiler.analysis.matrix import Matrix, matrix
+from profiler.analysis.matrix import Matrix
 from profiler.domain.outcome import Status
 from profiler.rendering.figures.theme import INK, NO_ANSWER, SOFT_INK, in_theme, new_figure, title
 from profiler.rendering.wording import (
@@ -23,20 +23,19 @@ from profiler.rendering.wording import (
 
 _FULLNESS = LinearSegmentedColormap.from_list("fullness", ["#f2f7fb", "#0b5a92"])
 _DARK_FROM = 0.55
-"""Share of the card from which white letters are read more easily."""
+"""Share of the card from which letters are white."""
 
 
-def comparison_figure(section: Section) -> Figure:
-    """Methods down, models across; in each cell the result and the estimate, out of memory hatched."""
+def comparison_figure(section: Section, table: Matrix) -> Figure:
+    """Draw the result and the estimate of each cell of a section's table; out of memory is hatched."""
     with in_theme():
-        table = matrix(section)
         rows = len(table.rows)
         label_in = 0.075 * max(len(row) for row in table.rows)
         row_in = 0.82 if section.published else 0.66
         figure, axes = new_figure(label_in + 1.3 * max(len(table.columns), 2) + 1.1, row_in * rows + 1.5)
         for (row, column), cell in table.cells.items():
             _draw_cell(axes, table.columns.index(column), table.rows.index(row), cell)
-        _dress(axes, section, table)
+        _label_axes(axes, section, table)
         if any(cell.share_of_card_ratio is not None for cell in section.cells.values()):
             _colour_bar(figure, axes, rows)
         return figure
@@ -51,7 +50,7 @@ def _draw_cell(axes: Axes, x: int, y: int, cell: Cell) -> None:
         face, ink = ("#fbe9e4" if cell.status is Status.OOM else NO_ANSWER), INK
     axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="white", linewidth=2))
     if cell.status is Status.OOM:
-        # A second sign beside the colour.
+        # Not by colour alone.
         axes.add_patch(
             Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, fill=False, hatch="///", edgecolor="#f0c4b8", linewidth=0)
         )
@@ -74,7 +73,7 @@ def _needs(cell: Cell) -> str:
     return f"needs {gib_number(cell.result_bytes)}" if cell.status is Status.OOM and cell.result_bytes else ""
 
 
-def _dress(axes: Axes, section: Section, table: Matrix) -> None:
+def _label_axes(axes: Axes, section: Section, table: Matrix) -> None:
     names = column_names(table)
     axes.set_xlim(-0.5, len(table.columns) - 0.5)
     axes.set_ylim(len(table.rows) - 0.5, -0.5)
@@ -83,7 +82,7 @@ def _dress(axes: Axes, section: Section, table: Matrix) -> None:
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     marks = f"Across: {table.key}. " if table.key else ""
-    marks += f"GiB, {origin_word(section.setting)}" if section.setting.origin else "GPU memory is not known there"
+    marks += f"GiB, {origin_word(section.setting)}" if section.setting.origin else "GPU memory is unknown there"
     if section.has_estimates and section.setting.origin is not None:
         marks += "; est: estimated in closed form, and its error"
     if section.published:
@@ -93,7 +92,7 @@ def _dress(axes: Axes, section: Section, table: Matrix) -> None:
 
 
 def _colour_bar(figure: Figure, axes: Axes, rows: int) -> None:
-    # As long as six rows at most: along a tall table it would be a wall.
+    # At most as long as six rows.
     shrink = min(0.9, 6 / rows)
     bar = figure.colorbar(
         ScalarMappable(Normalize(0, 100), _FULLNESS), ax=axes, shrink=shrink, pad=0.02, aspect=24, anchor=(0, 1)

@@ -1,4 +1,4 @@
-"""Figures as files: the same figure gives the same bytes, on any day."""
+"""Figures as bytes of files; the same figure gives the same bytes."""
 
 import io
 
@@ -10,12 +10,12 @@ _DOTS_PER_INCH = 150
 
 
 def as_png(figure: Figure) -> bytes:
-    """The figure as PNG."""
+    """Return the figure as PNG."""
     return _saved(figure, "png", {"Software": None})
 
 
 def as_svg(figure: Figure) -> bytes:
-    """The figure as SVG, with its letters as outlines so that it looks the same everywhere."""
+    """Return the figure as SVG. Letters are outlines, so that the fonts of the viewer do not matter."""
     return _saved(figure, "svg", {"Date": None, "Creator": None})
 
 

@@ -1,4 +1,4 @@
-"""How the peak grows along one key: a line a method and model, with the card's memory across."""
+"""How the peak grows along one key: one line per method and model, with the card's memory as a line."""
 
 from collections.abc import Sequence
 
@@ -8,25 +8,26 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from profiler.analysis.axes import Curve
 from profiler.analysis.comparison import Section
+from profiler.domain.labels import value_text
 from profiler.domain.outcome import Status
 from profiler.domain.units import as_gib, gib_text
 from profiler.rendering.figures.theme import LINE_COLOURS, SOFT_INK, in_theme, new_figure, title
 from profiler.rendering.wording import origin_word, setting_title, short_model
 
 _FAR_RATIO = 3
-"""A card this many times larger than the highest point would press all lines to the ground."""
+"""The line of a card this many times larger than the highest point would leave no height for the curves."""
 
 
 def growth_figure(section: Section, curves: Sequence[Curve]) -> Figure:
-    """The curves, which share one key; a hollow point ran out of memory and stands at what it needs.
+    """Draw the curves, which share one key. Estimates are dotted.
 
-    Dotted lines are the estimates.
+    A hollow point is what a trial that ran out of memory needs.
     """
     with in_theme():
         figure, axes = new_figure(8.2, 4.6)
         for curve, colour in zip(curves, _colours(len(curves)), strict=True):
             _draw(axes, curve, colour)
-        _dress(axes, section, curves)
+        _label_axes(axes, section, curves)
         figure.legend(loc="outside lower center", ncols=2, fontsize=8.5)
         return figure
 
@@ -36,13 +37,13 @@ def _colours(count: int) -> list[str]:
 
 
 def _draw(axes: Axes, curve: Curve, colour: str) -> None:
-    values = [value for value, _ in curve.points]
-    results = [as_gib(cell.result_bytes or 0) for _, cell in curve.points]
+    values = [value for value, _ in curve.known]
+    results = [as_gib(cell.result_bytes or 0) for _, cell in curve.known]
     axes.plot(values, results, color=colour, linewidth=1.8, label=f"{curve.method}, {short_model(curve.model)}")
-    for (value, cell), result in zip(curve.points, results, strict=True):
+    for (value, cell), result in zip(curve.known, results, strict=True):
         face = "white" if cell.status is Status.OOM else colour
         axes.plot([value], [result], marker="o", markersize=6, markerfacecolor=face, markeredgecolor=colour)
-    estimates = [(value, cell.estimated_bytes) for value, cell in curve.points if cell.estimated_bytes is not None]
+    estimates = [(value, cell.estimated_bytes) for value, cell in curve.known if cell.estimated_bytes is not None]
     if estimates:
         axes.plot(
             [value for value, _ in estimates],
@@ -61,13 +62,13 @@ def _draw(axes: Axes, curve: Curve, colour: str) -> None:
     )
 
 
-def _dress(axes: Axes, section: Section, curves: Sequence[Curve]) -> None:
-    values = sorted({value for curve in curves for value, _ in curve.points})
+def _label_axes(axes: Axes, section: Section, curves: Sequence[Curve]) -> None:
+    values = sorted({value for curve in curves for value, _ in curve.known})
     if values[0] > 0:
         axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(values))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
     axes.grid(axis="y")
     axes.set_xlabel(curves[0].key)
     axes.set_ylabel(f"peak allocated memory, GiB\n({origin_word(section.setting)}; dotted: estimated)")
@@ -76,6 +77,10 @@ def _dress(axes: Axes, section: Section, curves: Sequence[Curve]) -> None:
     if section.setting.memory_bytes is not None:
         _capacity(axes, section.setting.memory_bytes, highest)
     title(axes, f"How the peak grows with {curves[0].key}", setting_title(section.setting))
+
+
+def _tick(value: float) -> str:
+    return value_text(int(value) if float(value).is_integer() else float(value))
 
 
 def _capacity(axes: Axes, memory_bytes: int, highest: float) -> None:

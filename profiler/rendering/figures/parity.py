@@ -1,9 +1,10 @@
-"""Estimate against result: on the diagonal they agree."""
+"""Estimate against result: on the diagonal they are equal."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from textwrap import fill
 
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -19,60 +20,54 @@ from profiler.rendering.wording import cell_name, origin_word, percent, setting_
 _RULE_COLOUR = "#999999"
 _DECADES = (0.0001, 0.001, 0.01, 0.1, 1, 10, 100, 1000)
 _WIDE, _NARROW = (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)
-"""Where the ticks are in each decade, over a wide and over a narrow range."""
+"""The ticks of each decade, over a wide and over a narrow range."""
 _NARROW_RATIO = 12
 _NAME_CHARACTERS = 32
-"""Of a line of the worst trial's name."""
+"""Of each line of the worst trial's name."""
 
 
 def parity_figure(section: Section, found: Sequence[Accuracy]) -> Figure:
-    """Both axes in GiB, logarithmic; hollow marks are trials that ran out of memory, at what they need.
+    """Draw estimates over results, in GiB on logarithmic axes; a hollow mark is what a trial out of memory needs.
 
     Args:
         section: The trials.
-        found: The accuracies of the section; the first is of the estimate, and its worst trial gets its name.
+        found: The accuracies of the section. The worst trial of the estimate is named.
     """
     with in_theme():
         figure, axes = new_figure(6.6, 6.2)
         cells = [cell for cell in section.in_order() if cell.result_bytes]
-        for accuracy in reversed(found):
-            is_rule = accuracy.of is Compared.RULE
-            _scatter(axes, cells, accuracy, (lambda cell: cell.rule_bytes) if is_rule else _estimated, is_rule)
-        _dress(axes, section)
+        # The rule of thumb first, so that the estimates are on top of it.
+        scattered = [_scatter(axes, cells, accuracy) for accuracy in reversed(found)]
+        _label_axes(axes, section, scattered)
         if found and found[0].of is Compared.ESTIMATE:
             _name_worst(axes, found[0])
         return figure
 
 
-def _estimated(cell: Cell) -> int | None:
-    return cell.estimated_bytes
-
-
-def _scatter(
-    axes: Axes, cells: Iterable[Cell], accuracy: Accuracy, of: Callable[[Cell], int | None], is_rule: bool
-) -> None:
+def _scatter(axes: Axes, cells: Iterable[Cell], accuracy: Accuracy) -> PathCollection:
+    is_rule = accuracy.of is Compared.RULE
     colour = _RULE_COLOUR if is_rule else ORIGIN_COLOURS[Origin.ESTIMATED]
-    points = [(cell, estimated) for cell in cells if (estimated := of(cell))]
-    text = f"{accuracy.of}: median error {percent(accuracy.median_ratio)}, p95 {percent(accuracy.p95_ratio)}"
-    axes.scatter(
+    predicted = [(cell, cell.rule_bytes if is_rule else cell.estimated_bytes) for cell in cells]
+    points = [(cell, size) for cell, size in predicted if size]
+    return axes.scatter(
         [as_gib(cell.result_bytes or 0) for cell, _ in points],
-        [as_gib(estimated) for _, estimated in points],
+        [as_gib(size) for _, size in points],
         s=26 if is_rule else 40,
         marker="s" if is_rule else "o",
         facecolors=["none" if cell.status is Status.OOM else colour for cell, _ in points],
         edgecolors=colour if is_rule else INK,
         linewidths=0.9,
-        label=text,
+        label=f"{accuracy.of}: median error {percent(accuracy.median_ratio)}, p95 {percent(accuracy.p95_ratio)}",
         zorder=2 if is_rule else 3,
     )
 
 
-def _dress(axes: Axes, section: Section) -> None:
+def _label_axes(axes: Axes, section: Section, scattered: Sequence[PathCollection]) -> None:
     low, high = min(axes.dataLim.min) * 0.7, max(axes.dataLim.max) * 1.4
     axes.set_xscale("log")
     axes.set_yscale("log")
     ends = [low, high]
-    axes.fill_between(
+    band = axes.fill_between(
         ends, [0.9 * end for end in ends], [1.1 * end for end in ends], color="#f0f0f0", label="within 10 %", zorder=0
     )
     axes.plot(ends, ends, color=SOFT_INK, linewidth=1, zorder=1)
@@ -89,9 +84,7 @@ def _dress(axes: Axes, section: Section) -> None:
         f"peak allocated memory, GiB ({origin_word(section.setting)}; hollow: out of memory, what it needs)"
     )
     axes.set_ylabel("peak allocated memory, GiB (estimated)")
-    handles, texts = axes.get_legend_handles_labels()
-    order = sorted(range(len(texts)), key=lambda i: (texts[i].startswith("within"), not texts[i].startswith("est")))
-    axes.legend([handles[i] for i in order], [texts[i] for i in order], loc="upper left", fontsize=8.5)
+    axes.legend(handles=[*reversed(scattered), band], loc="upper left", fontsize=8.5)
     title(axes, "Estimate against result", setting_title(section.setting))
 
 

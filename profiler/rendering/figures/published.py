@@ -1,4 +1,4 @@
-"""Somebody else's table beside ours, trial by trial."""
+"""A published table and ours, trial by trial."""
 
 from collections.abc import Sequence
 
@@ -18,9 +18,9 @@ _GROUP_GAP = 1.1
 
 
 def published_figure(section: Section) -> Figure:
-    """A line a trial that has a published figure: ours, the estimate, and theirs as printed.
+    """Draw one line per trial with a published figure: our result, the estimate, and the published figure as printed.
 
-    Theirs is in a unit that nobody states (GB or GiB, 7 % apart), so it is drawn as printed and no error is told.
+    The source does not state its unit (GB or GiB, 7 % apart), so no error is computed.
     """
     with in_theme():
         cells = [cell for cell in section.in_order() if cell.published is not None]
@@ -29,7 +29,7 @@ def published_figure(section: Section) -> Figure:
         places = _places(cells)
         for y, cell in zip(places, cells, strict=True):
             _draw(axes, y, cell, section)
-        _dress(axes, section, cells, places)
+        _label_axes(axes, section, cells, places)
         _legend(figure, section)
         return figure
 
@@ -56,7 +56,7 @@ def _draw(axes: Axes, y: float, cell: Cell, section: Section) -> None:
     if theirs is not None:
         _mark(axes, theirs, y, Origin.PUBLISHED, "D")
     elif cell.published is not None:
-        # At the left edge, because an out of memory without a number has no place on the axis.
+        # At the left edge: it has no number.
         axes.annotate(
             "published: OOM",
             (0, y),
@@ -84,7 +84,7 @@ def _mark(axes: Axes, x: float, y: float, origin: Origin, marker: str, *, hollow
     )
 
 
-def _dress(axes: Axes, section: Section, cells: Sequence[Cell], places: Sequence[float]) -> None:
+def _label_axes(axes: Axes, section: Section, cells: Sequence[Cell], places: Sequence[float]) -> None:
     names = short_models(section.models)
     axes.set_yticks(places, [cell.label for cell in cells])
     axes.tick_params(axis="y", length=0)
@@ -92,7 +92,7 @@ def _dress(axes: Axes, section: Section, cells: Sequence[Cell], places: Sequence
     axes.set_xlim(left=0)
     axes.spines["left"].set_visible(False)
     axes.grid(axis="x")
-    axes.set_xlabel("GiB (ours, peak allocated); published as printed, in GB or GiB: not said")
+    axes.set_xlabel("GiB (ours, peak allocated); published as printed, GB or GiB not stated")
     for number, (y, cell) in enumerate(zip(places, cells, strict=True)):
         if number == 0 or cell.model != cells[number - 1].model:
             axes.annotate(
@@ -100,7 +100,7 @@ def _dress(axes: Axes, section: Section, cells: Sequence[Cell], places: Sequence
             )
     if section.setting.memory_bytes is not None:
         axes.axvline(as_gib(section.setting.memory_bytes), color=SOFT_INK, linestyle=(0, (4, 2)), linewidth=1.2)
-    title(axes, "The published table beside ours", setting_title(section.setting))
+    title(axes, "The published table and ours", setting_title(section.setting))
 
 
 def _legend(figure: Figure, section: Section) -> None:

@@ -1,4 +1,4 @@
-"""What each method saves: from the first method to the others, a line a model."""
+"""What each method saves: from the first method to the others, one line per model."""
 
 from collections.abc import Sequence
 
@@ -14,22 +14,22 @@ from profiler.rendering.figures.theme import LINE_COLOURS, SOFT_INK, in_theme, n
 from profiler.rendering.wording import gib_number, origin_word, setting_title, short_models, signed_percent
 
 _CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-"""Keeps grid lines from striking names through."""
+"""Hides the grid behind names."""
 _TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 def slope_figure(section: Section) -> Figure:
-    """Methods across, GiB upwards (logarithmic, so that equal savings have equal slopes).
+    """Draw GiB over methods, on a logarithmic axis, so that equal savings have equal slopes.
 
-    A hollow point ran out of memory and stands at what it needs. Beside the last point is what it takes, and how much
-    less that is than the first.
+    A hollow point is what a trial that ran out of memory needs. The last point of a line has its memory and its change
+    from the first.
     """
     with in_theme():
         figure, axes = new_figure(max(6.0, 1.7 * len(section.rows) + 1.6), 5.2)
         names = short_models(section.models)
         for number, model in enumerate(section.models):
             _draw(axes, section, model, names[model], LINE_COLOURS[number % len(LINE_COLOURS)])
-        _dress(axes, section)
+        _label_axes(axes, section)
         return figure
 
 
@@ -71,13 +71,13 @@ def _end(points: Sequence[tuple[int, Cell]]) -> str:
     return f"{gib_number(last)}{change}"
 
 
-def _dress(axes: Axes, section: Section) -> None:
+def _label_axes(axes: Axes, section: Section) -> None:
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(FixedLocator(_TICKS))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_xticks(range(len(section.rows)), [row.replace(" + ", "\n+ ") for row in section.rows])
-    # Room for names on the left and for what is left on the right.
+    # Space for names on the left and for changes on the right.
     axes.set_xlim(-0.85, len(section.rows) - 1 + 0.75)
     axes.grid(axis="y")
     axes.set_ylabel(f"peak allocated memory, GiB ({origin_word(section.setting)}; hollow: out of memory)")

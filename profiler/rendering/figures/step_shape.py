@@ -1,4 +1,4 @@
-"""The shape of an optimizer step: memory by category from the rollout to the optimizer, a panel a method."""
+"""The shape of an optimizer step: memory by category from the rollout to the optimizer, one panel per method."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -16,12 +16,12 @@ from profiler.rendering.figures.theme import CATEGORY_COLOURS, GRID_LINE, SOFT_I
 from profiler.rendering.wording import CATEGORY_TITLES, gib_number, origin_word, setting_title, short_model
 
 _PANEL_IN = 1.75
-_MOST_LYING, _MOST_UPRIGHT = 11, 30
-"""Names of phases that lie side by side, and that stand; of more, only those that do not repeat are named."""
+_MOST_HORIZONTAL, _MOST_UPRIGHT = 11, 30
+"""Names of phases up to which they are horizontal, and upright; of more, repeated ones are left out."""
 
 
 def step_figure(section: Section, shapes: Sequence[Shape]) -> Figure:
-    """Stacked areas, all panels on one scale. The axis across follows the events of each phase, not a clock."""
+    """Draw stacked areas, all panels on one scale. The horizontal axis counts instants; it is not time."""
     with in_theme():
         figure = Figure(figsize=(9.2, _PANEL_IN * len(shapes) + 1.5))
         FigureCanvasAgg(figure)
@@ -31,7 +31,7 @@ def step_figure(section: Section, shapes: Sequence[Shape]) -> Figure:
             _draw(axes, shape)
         model = short_model(shapes[0].cell.model)
         figure.suptitle(
-            f"The shape of an optimizer step, {model}\n{setting_title(section.setting)}; a card without limit",
+            f"The shape of an optimizer step, {model}\n{setting_title(section.setting)}; a card of unlimited memory",
             x=0.02, ha="left", size=10.5,
         )  # fmt: skip
         figure.supylabel(f"allocated memory, GiB ({origin_word(section.setting)})", size=9)
@@ -59,14 +59,14 @@ def _draw(axes: Axes, shape: Shape) -> None:
 
 
 def _phases(axes: Axes, phases: Sequence[Phase]) -> None:
-    """A line where a phase begins, and its name below: upright where names would run into each other."""
-    stretches = [(phase, len(list(members))) for phase, members in groupby(phases)]
-    crowded = len(stretches) > _MOST_LYING
+    """Draw a line at the start of each phase, and its name below; upright if names would overlap."""
+    segments = [(phase, len(list(members))) for phase, members in groupby(phases)]
+    crowded = len(segments) > _MOST_HORIZONTAL
     start = 0
-    for number, (phase, length) in enumerate(stretches):
+    for number, (phase, length) in enumerate(segments):
         if start:
             axes.axvline(start - 0.5, color=GRID_LINE, linewidth=0.8, zorder=3)
-        if len(stretches) <= _MOST_UPRIGHT or number < 2 or phase is not stretches[number - 2][0]:
+        if len(segments) <= _MOST_UPRIGHT or number < 2 or phase is not segments[number - 2][0]:
             axes.annotate(
                 phase.value,
                 (start + (length - 1) / 2, 0), xycoords=("data", "axes fraction"), xytext=(0, -4),

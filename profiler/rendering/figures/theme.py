@@ -1,4 +1,4 @@
-"""One look for every figure: fonts, colours that colour-blind readers tell apart, and how a figure is begun."""
+"""The look of every figure: fonts, colours that colour-blind readers can distinguish, and the first axes."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -17,7 +17,7 @@ NOT_FITTING = "#c8553d"
 NO_ANSWER = "#ececec"
 
 CATEGORY_COLOURS: Mapping[Category, str] = {
-    # Paul Tol's "muted" scheme (personal.sric.nl/data/colourschemes), in an order that keeps neighbours apart.
+    # Paul Tol's "muted" scheme (personal.sric.nl/data/colourschemes), in an order that makes neighbours distinct.
     Category.WEIGHTS: "#332288",
     Category.REFERENCE: "#88CCEE",
     Category.ADAPTERS: "#AA4499",
@@ -32,7 +32,7 @@ CATEGORY_COLOURS: Mapping[Category, str] = {
 }
 
 ORIGIN_COLOURS: Mapping[Origin, str] = {
-    # Okabe and Ito's.
+    # The scheme of Okabe and Ito.
     Origin.MEASURED: "#000000",
     Origin.SIMULATED: "#0072B2",
     Origin.ESTIMATED: "#E69F00",
@@ -40,11 +40,11 @@ ORIGIN_COLOURS: Mapping[Origin, str] = {
 }
 
 LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's again, for lines."""
+"""The scheme of Okabe and Ito, for lines."""
 
 
 def in_theme() -> AbstractContextManager[None]:
-    """The theme's settings of matplotlib, for as long as the block runs."""
+    """Return a context manager that applies the theme's settings of matplotlib."""
     return rc_context(
         {
             "font.family": "DejaVu Sans",
@@ -68,7 +68,7 @@ def in_theme() -> AbstractContextManager[None]:
             "figure.facecolor": "white",
             "savefig.facecolor": "white",
             "hatch.linewidth": 0.6,
-            # Fixed, so that the same numbers give the same file.
+            # Fixed, so that equal figures are equal files.
             "svg.hashsalt": "grpo-vram-profiler",
             "svg.fonttype": "path",
         }
@@ -76,7 +76,7 @@ def in_theme() -> AbstractContextManager[None]:
 
 
 def new_figure(width_in: float, height_in: float) -> tuple[Figure, Axes]:
-    """A figure with one pair of axes, in the theme; made without pyplot, which keeps state and looks for a display."""
+    """Return a figure with one pair of axes; without pyplot, which keeps state and needs a display."""
     with in_theme():
         figure = Figure(figsize=(width_in, height_in))
         FigureCanvasAgg(figure)
@@ -85,7 +85,7 @@ def new_figure(width_in: float, height_in: float) -> tuple[Figure, Axes]:
 
 
 def title(axes: Axes, first: str, second: str) -> None:
-    """A bold line, and under it a softer one that says where the numbers come from."""
+    """Write a bold title and, below it, the origin of the numbers."""
     axes.annotate(
         first, (0, 1), xytext=(0, 22), xycoords="axes fraction", textcoords="offset points", weight="bold", size=11.5
     )

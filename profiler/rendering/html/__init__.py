@@ -1,1 +1,1 @@
-"""The page of a sweep that opens from disk: one file, no network."""
+"""The page of a sweep that opens from disk: one file, without a network."""

@@ -1,5 +1,5 @@
 "use strict";
-// Sorting, filtering and fold-outs. Everything shown is set as text, never as markup.
+// Sorting, filtering and details. All content is inserted as text, never as markup.
 (() => {
   const details = JSON.parse(document.getElementById("details").textContent);
 
@@ -23,26 +23,26 @@
     }
   }
 
-  function foldOut(detail) {
-    const box = element("div", undefined, null, "fold-out");
-    pairs("Peak of each phase, GiB allocated", detail.phases, box);
-    pairs("What the peak is made of, GiB", detail.categories, box);
-    pairs("Rulers, GiB", detail.rulers, box);
-    pairs("GPU at work, mean of each phase", detail.busy, box);
-    if (detail.largest.length) {
+  function detailsOf(trial) {
+    const box = element("div", undefined, null, "details");
+    pairs("Peak of each phase, GiB allocated", trial.phases, box);
+    pairs("What the peak is made of, GiB", trial.categories, box);
+    pairs("Total memory, GiB", trial.metrics, box);
+    pairs("GPU utilisation, mean of each phase", trial.busy, box);
+    if (trial.largest.length) {
       const part = element("div", undefined, box, "whole");
       element("h4", "The largest tensors at the peak", part);
       const list = element("ol", undefined, part);
-      for (const text of detail.largest) element("li", text, list);
+      for (const text of trial.largest) element("li", text, list);
     }
-    if (detail.message) {
+    if (trial.message) {
       const part = element("div", undefined, box, "whole");
-      element("h4", "What it said", part);
-      element("pre", detail.message, part);
+      element("h4", "Message", part);
+      element("pre", trial.message, part);
     }
     const part = element("div", undefined, box, "whole");
     element("h4", "Run this trial again", part);
-    element("pre", detail.command, part);
+    element("pre", trial.command, part);
     return box;
   }
 
@@ -54,15 +54,15 @@
       row.nextElementSibling.remove();
       return;
     }
-    const fold = element("tr", undefined, null, "fold");
-    const cell = element("td", undefined, fold);
+    const opened = element("tr", undefined, null, "opened");
+    const cell = element("td", undefined, opened);
     cell.colSpan = row.cells.length;
-    cell.append(foldOut(details[Number(row.dataset.trial)]));
-    row.after(fold);
+    cell.append(detailsOf(details[Number(row.dataset.trial)]));
+    row.after(opened);
   }
 
   function close(table) {
-    for (const fold of table.querySelectorAll("tr.fold")) fold.remove();
+    for (const opened of table.querySelectorAll("tr.opened")) opened.remove();
     for (const button of table.querySelectorAll("button.open")) button.setAttribute("aria-expanded", "false");
   }
 
@@ -72,7 +72,7 @@
   }
 
   function order(one, other) {
-    // What is not known comes last.
+    // Unknown values come last.
     if (typeof one !== typeof other) return typeof one === "number" ? -1 : 1;
     return typeof one === "number" ? one - other : one.localeCompare(other, undefined, { numeric: true });
   }

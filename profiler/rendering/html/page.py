@@ -1,4 +1,4 @@
-"""`report.html`: what the template shows, as plain texts."""
+"""`report.html`: the texts of its template."""
 
 import json
 from base64 import b64encode
@@ -10,13 +10,12 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from profiler.analysis.acceptance import Threshold
-from profiler.analysis.accuracy import accuracies
-from profiler.analysis.cards import by_card, headroom_bytes
+from profiler.analysis.cards import CardTable, headroom_bytes
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
-from profiler.analysis.matrix import matrix
+from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.domain.outcome import Status
-from profiler.rendering.pages import RenderedFigure, SectionPage
+from profiler.rendering.pages import RenderedFigure, SectionFigures
 from profiler.rendering.wording import (
     CATEGORY_TITLES,
     HEADROOM_LEGEND,
@@ -31,6 +30,7 @@ from profiler.rendering.wording import (
     legend,
     needs_text,
     origin_word,
+    place_names,
     published_text,
     result_text,
     setting_title,
@@ -42,7 +42,7 @@ from profiler.rendering.wording import (
 )
 
 MOST_WITH_ALL = 2_000
-"""Trials up to which each fold-out has the largest tensors and the command; parquet has them for all."""
+"""Number of trials up to which the details have the largest tensors and the command; parquet has them for all."""
 
 _LARGEST_SVG_BYTES = 1_000_000
 
@@ -50,38 +50,26 @@ _ESTIMATE, _PUBLISHED = "estimated ", "published "
 _KINDS = {Status.OK: "", Status.OOM: "bad"}
 
 
-def html_page(
-    *,
-    grid: str,
-    question: str,
-    command: str,
-    sections: Sequence[SectionPage],
-    thresholds: Sequence[Threshold],
-    commands: Mapping[str, str],
-    spent: str = "",
-) -> str:
-    """The whole page, with everything that it needs inside.
+def html_page(report: SweepReport, figures: Sequence[SectionFigures]) -> str:
+    """Return the whole page, which loads nothing else.
 
     Args:
-        grid: Name of the grid.
-        question: What it asks; left out if empty.
-        command: The command that repeats the sweep; left out if empty.
-        sections: The sections with their figures.
-        thresholds: How far the simulation may be from a real card, and is.
-        commands: The command that repeats a trial, by trial id.
-        spent: What the sweep took of GPUs; left out if empty.
+        report: What is shown.
+        figures: The figures of each section of the report.
     """
-    trials = sum(len(part.section.cells) for part in sections)
+    trials = sum(len(part.section.cells) for part in report.sections)
+    commands = report.trial_commands if trials <= MOST_WITH_ALL else None
     details: list[dict[str, object]] = []
-    shown = [_section(part, details, commands if trials <= MOST_WITH_ALL else None) for part in sections]
     page = {
-        "grid": grid,
-        "question": question,
-        "command": command,
-        "spent": spent,
-        "sections": shown,
-        "cards": _cards(part.section for part in sections),
-        "thresholds": [_threshold(threshold) for threshold in thresholds],
+        "grid": report.grid,
+        "question": report.question,
+        "command": report.command,
+        "gpu_time": report.gpu_time.sentence(price_per_hour=None) if report.gpu_time else "",
+        "sections": [
+            _section(part, own, details, commands) for part, own in zip(report.sections, figures, strict=True)
+        ],
+        "cards": _cards(report.cards) if report.cards else None,
+        "thresholds": [_threshold(threshold) for threshold in report.thresholds],
     }
     return _template().render(page=page, css=_asset("page.css"), script=_asset("page.js"), details=_as_script(details))
 
@@ -93,12 +81,12 @@ def _template() -> Template:
 
 
 def _asset(name: str) -> Markup:
-    """The page's own style or script: the only texts, with the details, that are not escaped."""
+    """Return the page's style or script; only these and the details are not escaped."""
     return Markup(files(__package__).joinpath(name).read_text(encoding="utf-8"))
 
 
 def _as_script(details: object) -> Markup:
-    """JSON inside a script element: no character in it can end the element or begin another."""
+    """Return JSON for a script element, without characters that could end the element or begin another."""
     text = json.dumps(details, ensure_ascii=True, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
@@ -111,42 +99,36 @@ def _threshold(threshold: Threshold) -> dict[str, str]:
     }
 
 
-def _cards(sections: Iterable[Section]) -> dict[str, object] | None:
-    table = by_card(sections)
-    if table is None:
-        return None
-    names = short_models(tuple(dict.fromkeys(model for _, model in table.places)))
+def _cards(table: CardTable) -> dict[str, object]:
+    names = place_names(table)
     rows = [
         {
-            "name": f"{label}, {names[model]}",
-            "room": [headroom_text(table.cells.get(((label, model), card))) for card in table.cards],
+            "name": names[place],
+            "headroom": [_headroom(table.cells.get((place, card))) for card in table.cards],
         }
-        for label, model in table.places
+        for place in table.places
     ]
     return {"header": [short_card(card) for card in table.cards], "rows": rows, "legend": HEADROOM_LEGEND}
 
 
+def _headroom(cell: Cell | None) -> dict[str, str]:
+    missing = cell is not None and ((headroom_bytes(cell) or 0) < 0 or cell.status is Status.OOM)
+    return {"text": headroom_text(cell), "kind": "bad" if missing else ""}
+
+
 def _section(
-    part: SectionPage, details: list[dict[str, object]], commands: Mapping[str, str] | None
+    part: SectionReport,
+    figures: SectionFigures,
+    details: list[dict[str, object]],
+    commands: Mapping[str, str] | None,
 ) -> dict[str, object]:
-    section = part.section
-    names = short_models(section.models)
-    table = matrix(section)
+    section, table, published = part.section, part.matrix, part.section.published
     across = column_names(table)
-    published = section.published
-    trials = []
-    for cell, detail in zip(section.in_order(), _details(part, commands), strict=True):
-        trials.append(
-            {
-                "number": len(details),
-                "kind": _kind(cell),
-                "fields": _values(cell, names[cell.model], published=bool(published)),
-            }
-        )
-        details.append(detail)
+    first = len(details)
+    details += _details(part, commands)
     return {
         "title": setting_title(section.setting),
-        "answers": answer_sentences(section),
+        "answers": answer_sentences(part),
         "corner": corner(table),
         "across": [across[column] for column in table.columns],
         "matrix": [
@@ -154,18 +136,26 @@ def _section(
             for row in table.rows
         ],
         "legend": legend(section, mark=_ESTIMATE, published_mark=_PUBLISHED),
-        "accuracy": [accuracy_text(accuracy) for accuracy in accuracies(section.cells.values())],
-        "figures": [{"title": figure.title, "source": _source(figure)} for figure in part.figures],
-        "left_out": [*part.left_out, *part.broken],
+        "accuracy": [accuracy_text(accuracy) for accuracy in part.accuracies],
+        "figures": [{"title": figure.title, "source": _source(figure)} for figure in figures.figures],
+        "left_out": [*figures.left_out, *figures.broken],
         "columns": _columns(section),
-        "trials": trials,
+        "trials": list(_trials(section, first)),
         "versions": versions_text(section.setting),
         "trust": published[0].trust if published else "",
     }
 
 
+def _trials(section: Section, first: int) -> Iterable[dict[str, object]]:
+    """Yield the rows of a section's trials, whose details begin at number `first`."""
+    names = short_models(section.models)
+    for number, cell in enumerate(section.in_order(), start=first):
+        fields = _values(cell, names[cell.model], published=bool(section.published))
+        yield {"number": number, "kind": _kind(cell), "fields": fields}
+
+
 def _source(figure: RenderedFigure) -> str:
-    """The SVG, which is sharp at every size, unless it is so full of points that the PNG is much smaller."""
+    """Return the SVG, which is sharp at every size, or the PNG if the SVG has so many points that it is much larger."""
     if len(figure.svg) > _LARGEST_SVG_BYTES:
         return "data:image/png;base64," + b64encode(figure.png).decode("ascii")
     return "data:image/svg+xml;base64," + b64encode(figure.svg).decode("ascii")
@@ -186,12 +176,12 @@ def _matrix_cell(cell: Cell | None) -> dict[str, object] | None:
 
 def _columns(section: Section) -> list[str]:
     origin = origin_word(section.setting)
-    known = ["method", "model", "answer", f"{origin}, GiB", "to spare, GiB", "peak in", "estimated, GiB", "error"]
+    known = ["method", "model", "answer", f"{origin}, GiB", "free, GiB", "peak in", "estimated, GiB", "error"]
     return [*known, "published"] if section.published else known
 
 
 def _values(cell: Cell, model: str, *, published: bool) -> list[dict[str, object]]:
-    """The texts of a trial's row; numbers say by what they are sorted, a size of what is not known by nothing."""
+    """Return the texts of a trial's row. Numbers have the value by which they are sorted; an unknown size has none."""
     error = cell.estimate_error_ratio
     phase = cell.peak_phase
     found = [
@@ -215,14 +205,14 @@ def _size(size_bytes: int | None) -> dict[str, object]:
     return _text("" if size_bytes is None else gib_number(size_bytes), size_bytes)
 
 
-def _details(part: SectionPage, commands: Mapping[str, str] | None) -> Iterable[dict[str, object]]:
-    """What each fold-out of a section says, trial by trial."""
+def _details(part: SectionReport, commands: Mapping[str, str] | None) -> Iterable[dict[str, object]]:
+    """Yield the details of each trial of a section."""
     phases = {row.cell.trial_id: row.peaks for row in part.phases}
     busy = {row.cell.trial_id: row.utilisation_percent for row in part.phases}
     stacks = {stack.cell.trial_id: stack.shares for stack in part.stacks}
     largest = {row.cell.trial_id: row.groups for row in part.largest} if commands is not None else {}
     for cell in part.section.in_order():
-        rulers = (
+        metrics = (
             ("allocated, tensors", cell.peak_allocated_bytes),
             ("reserved, torch's cache", cell.peak_reserved_bytes),
             ("device, with the context", cell.peak_device_bytes),
@@ -234,7 +224,7 @@ def _details(part: SectionPage, commands: Mapping[str, str] | None) -> Iterable[
                 for category, size in stacks.get(cell.trial_id, {}).items()
             ],
             "busy": [[phase.value, f"{mean:.0f} %"] for phase, mean in busy.get(cell.trial_id, {}).items()],
-            "rulers": [[name, gib_number(size)] for name, size in rulers if size is not None],
+            "metrics": [[name, gib_number(size)] for name, size in metrics if size is not None],
             "largest": [group_text(group) for group in largest.get(cell.trial_id, ())],
             "message": cell.message or "",
             "command": (commands or {}).get(cell.trial_id, f"trial_id={cell.trial_id}; its keys are in runs.parquet"),

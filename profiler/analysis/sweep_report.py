@@ -1,0 +1,169 @@
+"""Everything that is shown of a sweep, computed once: terminal, pages and figures only lay it out."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import pandas as pd
+
+from profiler.analysis.acceptance import Threshold, pairs, thresholds
+from profiler.analysis.accuracy import Accuracy, accuracies
+from profiler.analysis.answers import Answers, answers
+from profiler.analysis.axes import Curve, Surface, curves, surfaces
+from profiler.analysis.cards import CardTable, by_card
+from profiler.analysis.comparison import Section, compare, only
+from profiler.analysis.gpu_time import GpuTime, gpu_time_of
+from profiler.analysis.limits import CardLimit, card_limits
+from profiler.analysis.matrix import Matrix, matrix
+from profiler.analysis.peaks import LargestRow, PhaseRow, Stack, largest_rows, phase_rows, stacks
+from profiler.analysis.published import PublishedFigure
+from profiler.analysis.repeat import repeat_commands, sweep_command
+from profiler.analysis.shapes import Shape, shapes
+from profiler.domain.memory import Origin
+
+
+class StoredTables(Protocol):
+    """The tables of a sweep; columns as `profiler.storage.schema` documents them."""
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """One row per trial."""
+
+    @property
+    def phases(self) -> pd.DataFrame:
+        """One row per trial and phase."""
+
+    @property
+    def breakdown(self) -> pd.DataFrame:
+        """One row per trial and category."""
+
+    @property
+    def largest(self) -> pd.DataFrame:
+        """One row per trial and group of tensors."""
+
+    @property
+    def shape(self) -> pd.DataFrame:
+        """One row per trial, instant and category."""
+
+    @property
+    def question(self) -> str:
+        """What the grid asks; empty if unknown."""
+
+    @property
+    def command(self) -> str:
+        """The command that repeats the sweep; empty if unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SectionReport:
+    """Everything that is shown of one section."""
+
+    section: Section
+    matrix: Matrix
+    accuracies: tuple[Accuracy, ...]
+    """Of the closed form and of the rule of thumb; without one that no trial allows to compute."""
+    answers: Answers
+    curves: tuple[Curve, ...]
+    surfaces: tuple[Surface, ...]
+    card_limits: tuple[tuple[CardLimit, ...], ...]
+    """The limits of each surface."""
+    stacks: tuple[Stack, ...]
+    phases: tuple[PhaseRow, ...]
+    largest: tuple[LargestRow, ...]
+    shapes: tuple[Shape, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepReport:
+    """Everything that is shown of a sweep."""
+
+    grid: str
+    question: str
+    """What the grid asks; empty if unknown."""
+    command: str
+    """The command that repeats the sweep."""
+    sections: tuple[SectionReport, ...]
+    cards: CardTable | None
+    """The headroom of each card; None unless there are two cards."""
+    thresholds: tuple[Threshold, ...]
+    """How far the simulation may be from a real card, and is; empty if nothing is simulated."""
+    gpu_time: GpuTime | None
+    """None if no trial used a GPU."""
+    trial_commands: Mapping[str, str]
+    """The command that repeats a trial, by trial id."""
+
+
+def sweep_report(tables: StoredTables, published: Iterable[PublishedFigure] = (), *, grid: str) -> SweepReport:
+    """Compute everything that is shown of a sweep.
+
+    Args:
+        tables: The stored tables.
+        published: Published figures to compare with.
+        grid: Name of the results, as a rule that of the grid.
+    """
+    sections = compare(tables.runs, published)
+    simulated = any(section.setting.origin is Origin.SIMULATED for section in sections)
+    return SweepReport(
+        grid=grid,
+        question=tables.question,
+        command=tables.command or sweep_command(tables.runs, grid=grid),
+        sections=tuple(
+            _section_report(
+                section,
+                stacks=stacks(section, tables.breakdown),
+                phases=phase_rows(section, tables.phases),
+                largest=largest_rows(section, tables.largest),
+                shapes=shapes(section, tables.shape),
+            )
+            for section in sections
+        ),
+        cards=by_card(sections),
+        thresholds=thresholds(pairs([tables.runs])) if simulated else (),
+        gpu_time=gpu_time_of(tables.runs),
+        trial_commands=repeat_commands(tables.runs),
+    )
+
+
+def only_trials(report: SweepReport, trial_ids: Collection[str]) -> SweepReport:
+    """Return the report with these trials in its sections and cards; labels, thresholds and GPU time stay."""
+    wanted = frozenset(trial_ids)
+    parts = [(part, section) for part in report.sections if (section := only(part.section, wanted))]
+    return replace(
+        report,
+        sections=tuple(
+            _section_report(
+                section,
+                stacks=tuple(each for each in part.stacks if each.cell.trial_id in wanted),
+                phases=tuple(each for each in part.phases if each.cell.trial_id in wanted),
+                largest=tuple(each for each in part.largest if each.cell.trial_id in wanted),
+                shapes=tuple(each for each in part.shapes if each.cell.trial_id in wanted),
+            )
+            for part, section in parts
+        ),
+        cards=by_card(section for _, section in parts),
+    )
+
+
+def _section_report(
+    section: Section,
+    *,
+    stacks: tuple[Stack, ...],
+    phases: tuple[PhaseRow, ...],
+    largest: tuple[LargestRow, ...],
+    shapes: tuple[Shape, ...],
+) -> SectionReport:
+    along, over = curves(section), surfaces(section)
+    table = matrix(section, over)
+    return SectionReport(
+        section=section,
+        matrix=table,
+        accuracies=accuracies(section.in_order()),
+        answers=answers(section, table=table, curves=along, surfaces=over),
+        curves=along,
+        surfaces=over,
+        card_limits=tuple(card_limits(section, surface) for surface in over),
+        stacks=stacks,
+        phases=phases,
+        largest=largest,
+        shapes=shapes,
+    )
