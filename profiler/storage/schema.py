@@ -235,7 +235,7 @@ SAMPLES = (
     _column("power_watts", _REAL, "W", "power of the card", _NOT_READ),
     _column("sm_clock_mhz", _COUNT, "MHz", "clock of the card's processors", _NOT_READ),
 )
-"""`samples.parquet`: one row per sample, of measured trials only. The driver is polled, so peaks between two samples are
+"""`samples.parquet`: one row per sample, of measured trials only. Peaks between two samples of the driver are
 missed; `steps` has the exact ones."""
 
 TABLES: Mapping[str, tuple[Column, ...]] = {
