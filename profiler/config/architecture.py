@@ -1,7 +1,7 @@
-"""A model's `config.json` -> its architecture, with the defaults that transformers fills in.
+"""Reading of the architecture of a model from its `config.json`, with the defaults of transformers.
 
-A `config.json` may leave out what equals the default of its model type, so the defaults that decide memory are listed
-here. Source: transformers 5.23, `models/<type>/configuration_<type>.py`, read field by field.
+A `config.json` may leave out values that equal the default of its model type. The defaults that affect memory are
+listed here. Source: transformers 5.23, `models/<type>/configuration_<type>.py`, read field by field.
 """
 
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ _NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attenti
 _DECODER_SUFFIXES = ("ForCausalLM", "ForConditionalGeneration")
 
 _MAX_MODULES = 10_000
-"""Of layers, and of experts in one: each is a Python object in a simulated trial."""
+"""Limit of layers, and of experts per layer: each is a Python object in a simulated trial."""
 
 _EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts")
-"""What families call the number of experts."""
+"""Names of the number of experts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Family:
-    """What transformers assumes for one model type where `config.json` is silent. None: derived from other fields."""
+    """Defaults of transformers for one model type. None: derived from other fields."""
 
     max_position_embeddings: int
     vocab_size: int | None = None
@@ -63,30 +63,30 @@ _FAMILIES: Mapping[str, _Family] = {
 }
 
 _WITHOUT_SDPA = frozenset({"gemma2", "gpt_oss"})
-"""Model types whose attention caps its scores or adds sinks to them, which torch's SDPA cannot (`_supports_sdpa`)."""
+"""Model types whose attention caps scores or adds sinks, which torch's SDPA does not support (`_supports_sdpa`)."""
 
 MODEL_TYPES = tuple(_FAMILIES)
-"""The model types whose defaults are known."""
+"""The model types with known defaults."""
 
 PROJECTION_NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The linear layers of a decoder layer in every known model type except phi3, in the order of the forward pass."""
 
 FUSED_PROJECTION_NAMES = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
-"""The same in phi3."""
+"""The linear layers of a decoder layer in phi3."""
 
 OTHER_TARGETS = ("embed_tokens", "lm_head")
-"""What peft can also adapt, outside the layers."""
+"""Modules outside the layers that peft can adapt as well."""
 
 
 def read_architecture(config: Mapping[str, object], *, model: str) -> Architecture:
-    """The architecture that a `config.json` describes.
+    """Return the architecture that a `config.json` describes.
 
     Args:
-        config: The file's content. A `text_config` inside it, as multimodal models have, is what is read.
-        model: What the user called the model, for the fault.
+        config: The content of the file. Of a multimodal model, its `text_config` is read.
+        model: The user's name of the model, for the fault.
 
     Raises:
-        UsageError: It describes no decoder-only model with gated MLPs, or a field is not a number.
+        UsageError: The file does not describe a decoder-only model with gated MLPs, or a field is not a number.
     """
     inner = config.get("text_config")
     text_config = inner if isinstance(inner, Mapping) else config

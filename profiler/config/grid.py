@@ -1,4 +1,4 @@
-"""A grid of trials: axes times cases over common values, and what an override on the command line does to it."""
+"""A grid of trials: axes times cases over common values, with overrides from the command line."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,23 +18,23 @@ _REFERENCE = re.compile(r"\$\{(\w+)\}")
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """One question, as a set of points."""
+    """The points that answer one question."""
 
     name: str
     question: str
     base: Point
-    """The values that hold where neither an axis nor a case says otherwise."""
+    """Values of the keys that are neither an axis nor in a case."""
     axes: Mapping[str, tuple[object, ...]]
     """Every combination of these values is a point; the first axis turns slowest."""
     cases: tuple[Point, ...]
-    """Bundles of keys that change together, each once for every combination of the axes. Never empty."""
+    """Sets of keys that change together, each once per combination of the axes. Never empty."""
 
 
 def read_grid(name: str, values: Mapping[str, object]) -> Grid:
-    """The grid that a composed configuration describes: `question`, `axes`, `cases`, and trial keys beside them.
+    """Return the grid that a composed configuration describes by `question`, `axes`, `cases` and keys of a trial.
 
     Raises:
-        UsageError: It has not that form; carries every fault found.
+        UsageError: The configuration has another form; carries every fault found.
     """
     faults: list[Fault] = []
     axes = _read_axes(values.get("axes"), faults)
@@ -43,7 +43,7 @@ def read_grid(name: str, values: Mapping[str, object]) -> Grid:
         if key not in SPEC_KEYS:
             faults.append(unknown_key(key, f"(grid {name})", SPEC_KEYS))
         if key in axes and any(key in case for case in cases):
-            faults.append(_form_fault(f"axes.{key}", axes[key], "is an axis and in a case; a key can be one of them"))
+            faults.append(_form_fault(f"axes.{key}", axes[key], "is an axis and in a case; it can only be one"))
     if faults:
         raise UsageError(faults)
     return Grid(
@@ -84,13 +84,12 @@ def _form_fault(key: str, value: object, problem: str) -> Fault:
 
 
 def expand(grid: Grid, overrides: Mapping[str, Sequence[object]]) -> list[Point]:
-    """The points of `grid`, in order: axes outside, then overrides of other keys, then cases.
+    """Return the points of `grid` in order: axes outermost, then overrides of other keys, then cases.
 
-    An override replaces its key at every point, whether the key stood in the base, in an axis or in a case; points
-    that become equal are left in once. Points that only mean the same are told apart here: equality of meaning is
-    that of the specs (`parse_points`).
+    An override replaces its key at every point, whether the key is in the base, an axis or a case. Points that become
+    equal are returned once. Points that differ but mean the same trial are all returned; `parse_points` joins them.
 
-    A value ``${key}`` stands for the value of that key at the same point.
+    A value ``${key}`` is the value of that key at the same point.
     """
     axes: dict[str, Sequence[object]] = {**grid.axes, **overrides}
     cases = [{key: value for key, value in case.items() if key not in overrides} for case in grid.cases]
@@ -120,7 +119,7 @@ def _each_once(points: Iterable[Point]) -> list[Point]:
     kept: list[Point] = []
     seen: set[str] = set()
     for point in points:
-        # Values may be lists, which cannot be hashed; the texts of unlike values are unlike.
+        # Values may be lists, which have no hash; different values have different texts.
         text = repr(sorted(point.items()))
         if text not in seen:
             seen.add(text)

@@ -24,10 +24,10 @@ def _to_json(value: object) -> JsonValue:
 
 
 ADDED_KEYS: Mapping[str, JsonValue] = {key.name: _to_json(key.earlier) for key in TRIAL_KEYS if key.since}
-"""Keys that were added after version 0.1.0, with the value that trials from before have.
+"""Keys that were added after version 0.1.0, with the value that earlier trials have.
 
-At that value a key is not part of the trial id, so that every id stays as it was, and a record without the key is read
-with that value.
+At that value, a key is not part of the trial id, so that no id changes. A record without the key is read with that
+value.
 """
 
 SIMULATION_RESULTS_VERSION = 1

@@ -1,4 +1,4 @@
-"""What a point's keys must satisfy together: rules of trl, transformers and peft, checked before anything starts."""
+"""Rules between the keys of a trial, from trl, transformers and peft, checked before anything starts."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -17,40 +17,40 @@ _ALLOC_CONF = re.compile(r"[a-z_0-9]+:(\[[^\[\]]+\]|[^,:\[\]]+)(,[a-z_0-9]+:(\[[
 
 
 class Sound(Protocol):
-    """Whether none of some keys was found wrong already."""
+    """Protocol of `FieldReader.sound`: whether none of some keys has a fault."""
 
     def __call__(self, *keys: str) -> bool:
-        """True where a rule over `keys` can be judged."""
+        """Return whether a rule between `keys` can be checked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Rule:
-    """One rule and the keys it reads; it is passed over where one of them is wrong by itself."""
+    """One rule and the keys that it reads; it is skipped where one of them already has a fault."""
 
     keys: tuple[str, ...]
     check: Callable[[TrialSpec, Architecture | None], Iterator[Fault]]
 
 
 def broken_rules(spec: TrialSpec, architecture: Architecture | None, *, sound: Sound) -> list[Fault]:
-    """The rules that `spec` breaks. `architecture` is None where the model is not known: its rules are passed over."""
+    """Return the faults of the rules that `spec` breaks. Rules of the model need its `architecture`."""
     return [fault for rule in _RULES if sound(*rule.keys) for fault in rule.check(spec, architecture)]
 
 
 def is_alloc_conf(text: str) -> bool:
-    """Whether `text` has the form of PYTORCH_ALLOC_CONF; keys and values are the allocator's business."""
+    """Return whether `text` has the form of PYTORCH_ALLOC_CONF; torch checks its keys and values."""
     compact = "".join(text.split())
     return not compact or _ALLOC_CONF.fullmatch(compact) is not None
 
 
 def in_layer_order(names: Sequence[str]) -> tuple[str, ...]:
-    """Module names, each once, as they follow in a layer, others behind: peft takes them as a set."""
+    """Return module names, each once, in the order of a layer and then by name: for peft they are a set."""
     known = (*PROJECTION_NAMES, *FUSED_PROJECTION_NAMES, *OTHER_TARGETS)
     unique = {name.strip() for name in names}
     return tuple(sorted(unique, key=lambda name: (known.index(name) if name in known else len(known), name)))
 
 
 def _whole_groups(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
-    """The rule of trl 1.16, `GRPOConfig.__post_init__`, on one GPU."""
+    """Check the rule of `GRPOConfig.__post_init__` in trl 1.16, on one GPU."""
     if spec.generation_batch_size % spec.num_generations == 0:
         return
     step = spec.num_generations // gcd(spec.num_generations, spec.steps_per_generation)
@@ -73,7 +73,7 @@ def _within_context(spec: TrialSpec, architecture: Architecture | None) -> Itera
     tokens = spec.max_prompt_length + spec.max_completion_length
     if tokens <= context:
         return
-    room = context - spec.max_prompt_length
+    longest = context - spec.max_prompt_length
     yield Fault(
         key="max_completion_length",
         found=str(spec.max_completion_length),
@@ -81,7 +81,7 @@ def _within_context(spec: TrialSpec, architecture: Architecture | None) -> Itera
             f"with max_prompt_length={spec.max_prompt_length} a row has {tokens} tokens, but the context of "
             f"{spec.model} is {context}"
         ),
-        hint=f"Use at most max_completion_length={room}." if room > 0 else "Use a shorter max_prompt_length.",
+        hint=f"Use at most max_completion_length={longest}." if longest > 0 else "Use a shorter max_prompt_length.",
     )
 
 
@@ -116,7 +116,7 @@ def _flash_attention_runs(spec: TrialSpec, _: Architecture | None) -> Iterator[F
 
 
 def _sdpa_exists(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
-    """Transformers 5.23, `PreTrainedModel._sdpa_can_dispatch`: a stated sdpa is an error, the default is not."""
+    """Check `PreTrainedModel._sdpa_can_dispatch` of transformers 5.23: only a stated sdpa is an error."""
     if architecture is not None and not architecture.has_sdpa and spec.attn_implementation is Attention.SDPA:
         yield Fault(
             key="attn_implementation",
@@ -142,7 +142,7 @@ def _targets_exist(spec: TrialSpec, architecture: Architecture | None) -> Iterat
     if targets is None or targets == (ALL_LINEAR,) or architecture is None:
         return
     if architecture.model_type not in MODEL_TYPES or architecture.num_experts > 1:
-        # Its modules may be called anything, and experts are none; peft will say.
+        # The names of its modules are unknown, or its experts are no linear layers; peft checks them.
         return
     layers = FUSED_PROJECTION_NAMES if architecture.model_type == "phi3" else PROJECTION_NAMES
     known = (*layers, *OTHER_TARGETS)

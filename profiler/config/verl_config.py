@@ -1,4 +1,4 @@
-"""A configuration of verl as YAML -> the job that it describes. What is absent means verl's default."""
+"""Reading of a verl configuration in YAML into a job. An absent key has verl's default."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from profiler.domain.trial import ALL_LINEAR
 from profiler.domain.verl import Strategy, TrainedModel, VerlJob
 
 SECTION = "actor_rollout_ref"
-"""The section by which a configuration of verl is known."""
+"""The section that identifies a configuration of verl."""
 
 _MODEL, _ACTOR, _REF, _ROLLOUT = (f"{SECTION}.{part}" for part in ("model", "actor", "ref", "rollout"))
 
@@ -50,10 +50,10 @@ _PPO = "gae"
 
 
 def read_verl_config(values: Mapping[str, object]) -> VerlJob:
-    """The job that a configuration of verl describes.
+    """Return the job that a configuration of verl describes.
 
     Raises:
-        UsageError: Keys are unknown, values wrong, or they ask for what has no formula; carries every fault.
+        UsageError: A key is unknown, a value is wrong or has no formula; carries every fault.
     """
     flat = {key: value for key, value in _flattened(values).items() if not _is_reference(value)}
     faults = [fault for key, value in flat.items() for fault in _key_faults(key, value)]
@@ -79,7 +79,7 @@ def _flattened(values: Mapping[str, object], prefix: str = "") -> dict[str, obje
 
 
 def _is_reference(value: object) -> bool:
-    """A ``${...}`` stands for verl's own default, and ``???`` for what the command line has to give."""
+    """Return whether `value` is not stated: ``${...}`` is verl's own default, ``???`` is on its command line."""
     return isinstance(value, str) and ("${" in value or value == "???")
 
 
@@ -93,7 +93,7 @@ def _key_faults(key: str, value: object) -> list[Fault]:
     if key in MEMORY_KEYS or key in FREE_KEYS or key.startswith(FREE_PREFIXES):
         return []
     known = [*MEMORY_KEYS, *FREE_KEYS, *NEUTRAL_VALUES]
-    return [Fault(key=key, found=show(value), problem="is no key of verl that is known", hint=nearest(key, known))]
+    return [Fault(key=key, found=show(value), problem="is unknown in verl's configuration", hint=nearest(key, known))]
 
 
 def _job(reader: FieldReader) -> VerlJob:
@@ -137,7 +137,7 @@ def _engine(strategy: Strategy) -> str:
 
 
 def _trained(reader: FieldReader, worker: str, model: str, *, tokens: int, section: str) -> TrainedModel:
-    """The actor (its engine's keys under `worker`) or the critic (under `model`)."""
+    """Return the actor, whose engine has its keys under `worker`, or the critic, with keys under `model`."""
     engine = f"{model if worker == 'critic' and section == 'fsdp_config' else worker}.{section}"
     return TrainedModel(
         param_offload=_flag(reader, f"{engine}.param_offload"),
@@ -158,7 +158,7 @@ def _critic(reader: FieldReader, *, tokens: int, strategy: Strategy) -> TrainedM
 
 
 def _tokens(reader: FieldReader, prefix: str, row_tokens: int, *, budget: str) -> int:
-    """Tokens of one pass on one GPU: the budget of a dynamic batch, else rows times their greatest length."""
+    """Return the tokens of one pass on one GPU: the budget of a dynamic batch, else rows times maximum length."""
     worker, _, kind = prefix.rpartition(".")
     dynamic = f"{worker}.log_prob_use_dynamic_bsz" if kind == "log_prob" else f"{worker}.use_dynamic_bsz"
     actor_is_dynamic = reader.flag(f"{_ACTOR}.use_dynamic_bsz")

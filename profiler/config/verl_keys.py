@@ -63,7 +63,7 @@ MEMORY_KEYS = (
     "trainer.nnodes",
     "trainer.n_gpus_per_node",
 )
-"""Read. Chunked prefill works within the engine's pool, so it is read and changes no figure."""
+"""Keys that the estimate reads. Chunked prefill stays within the engine's pool, so it changes no figure."""
 
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     f"{_ACTOR}.ulysses_sequence_parallel_size": (1,),
@@ -77,7 +77,7 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "reward_model.enable": (False,),
     "critic.model.lora_rank": (0,),
 }
-"""Keys that change memory in ways that have no formula here, with the values that do not; null always is one."""
+"""Keys that change memory in a way that has no formula here, with the values that change nothing, as null does."""
 
 FREE_PREFIXES = (
     "hydra.",
@@ -117,7 +117,7 @@ FREE_PREFIXES = (
     "critic.model.override_config.",
     "critic.model.fsdp_config.wrap_policy.",
 )
-"""Sections in which no key but those above costs GPU memory."""
+"""Sections in which no other key than those above needs GPU memory."""
 
 _FREE_NAMES: Mapping[str, str] = {
     _ACTOR: """_target_ ppo_mini_batch_size clip_ratio clip_ratio_low clip_ratio_high clip_ratio_c loss_agg_mode
@@ -158,4 +158,4 @@ FREE_KEYS = frozenset(
     ["actor_rollout_ref.nccl_timeout", "actor_rollout_ref._target_", "defaults"]
     + [f"{section}.{name}" for section, names in _FREE_NAMES.items() for name in names.split()]
 )
-"""Keys that cost no GPU memory by this estimate; the critic is taken to be of the actor's model."""
+"""Keys that need no GPU memory in this estimate, which assumes that the critic has the actor's model."""

@@ -1,4 +1,4 @@
-"""The shape of a decoder-only language model: what decides its memory."""
+"""The shape of a decoder-only language model, which determines its memory."""
 
 from dataclasses import dataclass
 
@@ -24,4 +24,4 @@ class Architecture:
     has_sdpa: bool = True
     """Whether transformers runs it with torch's `scaled_dot_product_attention`."""
     num_experts: int = 1
-    """Experts of a layer's MLP, of which each token takes a few; 1 for a dense model."""
+    """Experts per layer, of which each token uses a few; 1 for a dense model."""

@@ -1,7 +1,7 @@
-"""Built-in models: the facts of their `config.json` that decide memory, so that nothing has to be downloaded.
+"""Built-in models: the fields of their `config.json` that affect memory, so that nothing has to be downloaded.
 
-Source: the `config.json` of each hub id. The parameter counts are those that the checkpoints report, and a test builds
-each model and counts.
+Source: the `config.json` of each hub id. The parameter counts are those of the checkpoints; a test builds each model
+and counts its parameters.
 """
 
 from collections.abc import Mapping

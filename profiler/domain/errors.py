@@ -1,4 +1,4 @@
-"""What can go wrong, as sentences for the user, with the exit codes of the commands (docs/exit_codes.md)."""
+"""Errors as sentences for the user, and the exit codes of the commands (docs/exit_codes.md)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ EXIT_SIGNAL_BASE = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One thing that is wrong with the input: where, what was found, what is allowed and the way out."""
+    """One fault of the input: the key, the value found, the problem and a hint."""
 
     key: str
     found: str
@@ -24,23 +24,23 @@ class Fault:
     hint: str = ""
 
     def sentence(self) -> str:
-        """The fault as one sentence, for a terminal."""
+        """Return the fault as one sentence, for a terminal."""
         tail = f" {self.hint}" if self.hint else ""
         return f"{self.key}={self.found}: {self.problem}.{tail}"
 
 
 class ProfilerError(Exception):
-    """An error with a sentence for the user; `exit_code` is what the command ends with."""
+    """An error with a sentence for the user; the command ends with its `exit_code`."""
 
     exit_code = 1
 
 
 class UnsupportedTrialError(Exception):
-    """A trial that cannot be: the combination does not exist, or the simulation does not know how. An answer."""
+    """A trial that is impossible or that the simulation does not support. This is a result, not a failure."""
 
 
 class UsageError(ProfilerError):
-    """The input is wrong. Carries every fault found, not only the first."""
+    """Wrong input, with every fault found, not only the first."""
 
     exit_code = EXIT_USAGE
 
@@ -50,7 +50,7 @@ class UsageError(ProfilerError):
 
 
 def nearest(found: str, known: Sequence[str]) -> str:
-    """``"Did you mean 'x'?"`` with the spelling in `allowed` that is closest to `found`; empty if none is close."""
+    """Return ``"Did you mean 'x'?"`` with the name in `known` that is closest to `found`; empty if none is close."""
     close = get_close_matches(found.lower(), [name.lower() for name in known], n=1, cutoff=0.5)
     if not close:
         return ""

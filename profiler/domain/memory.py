@@ -1,13 +1,13 @@
-"""The words for memory: when (phase), what (category), by which ruler, and where a number comes from (origin)."""
+"""The words for memory: when (phase), what (category), and where a number comes from (origin)."""
 
 from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """What the trainer is doing. Every instant of a trial belongs to exactly one phase."""
+    """Part of a training step. Every instant of a trial belongs to exactly one phase."""
 
     LOAD = "load"
-    """Models, adapters and the trainer are made."""
+    """Models, adapters and the trainer are created."""
     ROLLOUT = "rollout"
     """Completions are generated."""
     SCORE = "score"
@@ -22,37 +22,37 @@ class Phase(StrEnum):
 
 
 class Category(StrEnum):
-    """What the bytes are. A closed list; every byte at every instant belongs to exactly one."""
+    """Kind of content of memory. Every byte at every instant belongs to exactly one category."""
 
     WEIGHTS = "weights"
-    """Parameters and buffers of the policy, adapters apart; quantisation states of 4-bit weights included."""
+    """Parameters and buffers of the policy without adapters, with the quantisation states of 4-bit weights."""
     REFERENCE = "reference"
     """Parameters and buffers of a separate reference model."""
     ADAPTERS = "adapters"
     """LoRA matrices."""
     GRADIENTS = "gradients"
-    """What ends in `.grad`, and its accumulation buffers."""
+    """Tensors that become `.grad`, and their accumulation buffers."""
     OPTIMIZER_STATE = "optimizer_state"
     ACTIVATIONS = "activations"
-    """Everything between layers, saved for backward or passing, and the gradients of those."""
+    """Tensors between layers, saved for backward or temporary, and their gradients."""
     LOGITS = "logits"
-    """Anything as wide as the vocabulary, or a tile of it, and log-probabilities."""
+    """Tensors as wide as the vocabulary, tiles of them, and log-probabilities."""
     KV_CACHE = "kv_cache"
     INPUTS = "inputs"
     """Token ids, masks, rewards, advantages."""
     WORKSPACE = "workspace"
-    """Scratch of libraries and of the optimizer's step."""
+    """Temporary memory of libraries and of the optimizer's step."""
     OTHER = "other"
 
 
 class Origin(StrEnum):
-    """Where a number comes from. Every number shown says which it is."""
+    """Where a number comes from. Every number is shown with its origin."""
 
     MEASURED = "measured"
     """Read on a real GPU."""
     SIMULATED = "simulated"
-    """The real trainer on a GPU that is not there."""
+    """From the real trainer on a simulated GPU."""
     ESTIMATED = "estimated"
-    """A closed form."""
+    """By a closed form."""
     PUBLISHED = "published"
-    """Somebody else's measurement."""
+    """Measured and published by others."""

@@ -16,9 +16,9 @@ class Backend(StrEnum):
     CUDA = "cuda"
     """A real GPU: GPU memory is measured."""
     SIMULATED = "simulated"
-    """The same trainer on a GPU that is not there."""
+    """The same trainer on a simulated GPU."""
     CPU = "cpu"
-    """Real training on the CPU with a small model: proves that the job runs; GPU figures are null."""
+    """Real training on the CPU with a small model, as a check that the job runs; GPU figures are null."""
 
 
 class Tuning(StrEnum):
@@ -31,16 +31,16 @@ class Tuning(StrEnum):
 
 
 class Lengths(StrEnum):
-    """How long the completions of one batch are."""
+    """Lengths of the completions of one batch."""
 
     RAGGED = "ragged"
-    """The first row at the maximum, the others shorter by the pattern of `completion_lengths`."""
+    """The first row has the maximum length, the others follow the pattern of `completion_lengths`."""
     FORCED = "forced"
-    """Every row at the maximum."""
+    """Every row has the maximum length."""
 
 
 class Logprobs(StrEnum):
-    """How log-probabilities are computed in training."""
+    """How training computes log-probabilities."""
 
     FUSED = "fused"
     """trl today: a fused, chunked LM head over the scored positions."""
@@ -53,12 +53,12 @@ class Logprobs(StrEnum):
 
 
 class Rollout(StrEnum):
-    """How completions come about."""
+    """How completions are generated."""
 
     GENERATE = "generate"
     """transformers' `generate`, token by token."""
     SYNTHETIC = "synthetic"
-    """Prefill, a KV cache filled at once, and the last decoding step at full length."""
+    """Prefill, a KV cache that is filled at once, and the last decoding step at full length."""
 
 
 class Weights(StrEnum):
@@ -85,7 +85,7 @@ class Attention(StrEnum):
 
 
 ALL_LINEAR = "all-linear"
-"""peft's word for every linear layer but the LM head."""
+"""peft's word for every linear layer except the LM head."""
 
 
 _SAME, _GROWS, _ORDERED = MemoryOrder.SAME, MemoryOrder.GROWS, MemoryOrder.ORDERED
@@ -333,12 +333,12 @@ class TrialSpec:
 
     @property
     def generation_batch_size(self) -> int:
-        """Completions generated at once (trl: per device batch times `steps_per_generation`, on one GPU)."""
+        """Completions generated at once (in trl: batch per device times `steps_per_generation`, on one GPU)."""
         return self.per_device_train_batch_size * self.steps_per_generation
 
     @property
     def keeps_reference_model(self) -> bool:
-        """Whether a second model stays: trl makes one for `beta` > 0 unless an adapter can be switched off."""
+        """Whether a reference model is kept: trl creates one for `beta` > 0 unless it can switch an adapter off."""
         return self.beta != 0.0 and self.tuning is Tuning.FULL
 
 
@@ -364,11 +364,11 @@ def key_named(name: str) -> Key:
 
 
 def run_key(spec: TrialSpec) -> Hashable | None:
-    """Equal for specifications that one simulated run answers: the card's size or the allocator's settings differ.
+    """Return a key that is equal for all specifications whose results one simulated run provides.
 
-    What is allocated and freed depends on the kernels a card runs, not on how much memory it has. If a run meets a
-    choice that a card of its family would make otherwise, it does not answer for that card. None on real hardware,
-    where every trial is a run of its own.
+    They differ in the size of the card or the settings of the allocator: allocations depend on the kernels that a card
+    runs, not on its memory. A card that would choose another kernel somewhere in the run gets a run of its own. None on
+    real hardware, where every trial is a run of its own.
     """
     if spec.backend is not Backend.SIMULATED or spec.gpu is None:
         return None
@@ -397,8 +397,8 @@ class PlannedTrial:
     """A trial of a sweep before it runs."""
 
     trial_id: str
-    """Hash of all that decides what the trial finds (`profiler.config.identity`)."""
+    """Hash of everything that decides the result of the trial (`profiler.config.identity`)."""
     grid: str
     label: str
-    """The method's name in tables, computed from the spec: ``"LoRA + checkpointing"``."""
+    """The method of the trial in tables: ``"LoRA + checkpointing"``."""
     spec: TrialSpec

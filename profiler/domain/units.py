@@ -1,4 +1,4 @@
-"""Bytes and how they are shown. The only file that says 1024."""
+"""Units of memory and their texts. The only file that contains 1024."""
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -6,15 +6,15 @@ GIB = 1024 * MIB
 
 
 def as_gib(size_bytes: float) -> float:
-    """`size_bytes` in GiB (2**30 bytes), for axes and tables."""
+    """Return `size_bytes` in GiB (2**30 bytes), for axes and tables."""
     return size_bytes / GIB
 
 
 def gib_text(size_bytes: float, digits: int = 1) -> str:
-    """`size_bytes` as a text in GiB, such as ``"12.3 GiB"``."""
+    """Return `size_bytes` as a text in GiB, such as ``"12.3 GiB"``."""
     return f"{as_gib(size_bytes):.{digits}f} GiB"
 
 
 def mib_text(size_bytes: float, digits: int = 1) -> str:
-    """`size_bytes` as a text in MiB, such as ``"894.0 MiB"``."""
+    """Return `size_bytes` as a text in MiB, such as ``"894.0 MiB"``."""
     return f"{size_bytes / MIB:.{digits}f} MiB"

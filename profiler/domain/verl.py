@@ -1,4 +1,4 @@
-"""A GRPO or PPO job of verl, as far as it decides the memory of one GPU."""
+"""A GRPO or PPO job of verl: the settings that affect the memory of one GPU."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,25 +14,25 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModel:
-    """How the actor or the critic is kept."""
+    """Memory settings of the actor or the critic."""
 
     param_offload: bool = False
-    """Weights are on the host while the model is not at work."""
+    """Weights are on the host while the model is not used."""
     optimizer_offload: bool = False
-    """The optimizer's state likewise."""
+    """The state of the optimizer is on the host while the model is not used."""
     offload_policy: bool = False
     """FSDP2: weights, gradients and states are on the host even during the update."""
     weight_bytes: int = 4
-    """Of one kept weight (`model_dtype`; verl's default for what is trained is float32)."""
+    """Bytes of one weight (`model_dtype`; verl's default for a trained model is float32)."""
     gradient_checkpointing: bool = True
     activation_offload: bool = False
     max_tokens: int = 16_384
-    """Tokens of one backward on one GPU: a dynamic batch's budget, or micro-batch times length."""
+    """Tokens of one backward on one GPU: the budget of a dynamic batch, or micro-batch times length."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerlJob:
-    """One job. Spelled as verl spells it where it does."""
+    """One job, spelled as verl spells it where it has the key."""
 
     model: str
     """A built-in name, a local path or a hub id."""
@@ -48,9 +48,9 @@ class VerlJob:
     log_prob_max_tokens: int
     """Tokens of one forward without gradient on one GPU."""
     fsdp_size: int
-    """GPUs that one copy of the weights is sharded over."""
+    """GPUs per copy of the weights, over which it is sharded."""
     reshard_after_forward: bool
-    """True is ZeRO-3; false keeps the gathered weights from forward to backward, as ZeRO-2."""
+    """True is ZeRO-3; false keeps the gathered weights from forward to backward, as ZeRO-2 does."""
     tensor_model_parallel_size: int
     """Megatron's, of training; 1 for FSDP."""
     pipeline_model_parallel_size: int
@@ -65,6 +65,6 @@ class VerlJob:
     rollout_n: int
     rollout_tensor_parallel_size: int
     gpu_memory_utilization: float
-    """Part of the card that the rollout engine takes while it is awake."""
+    """Fraction of the card that the rollout engine uses while it is awake."""
     free_cache_engine: bool
-    """The engine sleeps, and gives its pool back, while the model trains."""
+    """The engine sleeps and releases its pool while the model trains."""

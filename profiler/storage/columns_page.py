@@ -1,16 +1,16 @@
-"""Every column of every table as a page in Markdown, from the schema."""
+"""The documentation of all columns in Markdown, generated from the schema."""
 
 from profiler.storage.schema import OPTIONAL_TABLES, SCHEMA_VERSION, TABLES, Column
 
-_ALWAYS, _SOMETIMES = "in every folder of results", "only where it has rows"
+_ALWAYS, _SOMETIMES = "in every results folder", "only if it has rows"
 
 
 def columns_page() -> str:
-    """`docs/columns.md`, whole."""
+    """Return the text of `docs/columns.md`."""
     blocks = [
-        "# The tables of a sweep, column by column",
+        "# The columns of the tables of a sweep",
         f"Generated from `profiler/storage/schema.py` (schema version {SCHEMA_VERSION}); the same texts are in the "
-        'metadata of the parquet files. Sizes are integers of bytes, times are seconds; null means "not known here", '
+        'metadata of the parquet files. Sizes are integers of bytes, times are seconds; null means "unknown here", '
         "never 0.",
     ]
     for tables, when in ((TABLES, _ALWAYS), (OPTIONAL_TABLES, _SOMETIMES)):

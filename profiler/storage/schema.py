@@ -1,6 +1,6 @@
-"""The columns of every table: the one place that names, types and explains them.
+"""The columns of every table: names, types and meanings. Those of a trial's keys come from `profiler.domain.trial`.
 
-Sizes are integers of bytes. Null means "not known here", never 0; `null` says why it can be so for a column.
+Sizes are integers of bytes. Null means "unknown here", never 0; `null` gives the reason for each column.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from profiler.domain.keys import Key, Kind
 from profiler.domain.trial import TRIAL_KEYS, key_named
 
 SCHEMA_VERSION = 2
-"""Written into every table; raised when a column changes its name, type or meaning. A column that can be null may be
-added without: tables from before it are read with nulls there."""
+"""Version in every table, raised when a column changes its name, type or meaning. Not raised for an added column that
+can be null or that has an `earlier` value: older tables are read with that."""
 
 _TEXT, _COUNT, _REAL, _YES_NO = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
@@ -26,7 +26,7 @@ class Column:
     kind: pa.DataType
     """pyarrow's type."""
     unit: str
-    """``"bytes"``, ``"s"``, a word for what is counted, or empty for text."""
+    """``"bytes"``, ``"s"``, a word for the things counted, or empty for text."""
     meaning: str
     null: str
     """What null means; empty where a value is never null."""
@@ -55,16 +55,15 @@ def _size(name: str, meaning: str, null: str) -> Column:
     return _column(name, _COUNT, "bytes", meaning, null)
 
 
-_NO_GPU = "backend cpu, or the trial ended before it was known"
-_NO_ESTIMATE = "the closed form does not say"
-_FULL = "tuning is full"
-_NO_ALLOCATOR = "not known with this backend"
-_NO_OOM = "status is not oom, or the framework does not say"
-_STILL_GROWING = "not measured, the peak still grew in the last step, or there was but one"
-_TOO_FEW_STEPS = "not measured, or fewer than two steps are left"
-_NOT_CUDA = "backend is not cuda, or the trial ended before it was known"
-_NOT_GIVEN = "not measured, or the driver does not give it (not_measured says why)"
-_NOT_SAMPLED = "nothing was sampled, or the driver does not give it"
+_NO_GPU = "backend is cpu, or the trial ended before the value was known"
+_NO_ESTIMATE = "there is no closed form"
+_NO_ALLOCATOR = "unknown with this backend"
+_NO_OOM = "status is not oom, or the framework does not report it"
+_STILL_GROWING = "not measured, the peak grew in the last step, or there was only one step"
+_TOO_FEW_STEPS = "not measured, or fewer than two steps remain"
+_NOT_CUDA = "backend is not cuda, or the trial ended before the value was known"
+_NOT_GIVEN = "not measured, or the driver does not report it (not_measured gives the reason)"
+_NOT_SAMPLED = "no samples, or the driver does not report it"
 
 _KINDS: Mapping[Kind, pa.DataType] = {
     Kind.CHOICE: _TEXT,
@@ -85,40 +84,42 @@ _BACKEND = _key_column(key_named("backend"))
 
 _TRIAL = (
     _text("trial_id", "content hash of the specification and the versions"),
-    _text("grid", "the grid that the trial belongs to"),
+    _text("grid", "the grid of the trial"),
     _text("label", "the method's name in tables"),
     _BACKEND,
-    _text("status", "how the trial ended; oom is an answer"),
-    _text("message", "why it did not end well", "it ended well"),
+    _text("status", "how the trial ended; oom is a result"),
+    _text("message", "why the trial failed or was refused", "it did not fail"),
 )
 
 _SPEC = tuple(_key_column(key) for key in TRIAL_KEYS if key.name != _BACKEND.name)
 
 _RESULT = (
-    _column("parameters", _COUNT, "parameters", "parameters of the model, tied ones once, adapters apart", _NO_GPU),
-    _column("trainable_parameters", _COUNT, "parameters", "parameters that get a gradient", _NO_GPU),
-    _text("gpu_name", "name of the card measured or simulated", _NO_GPU),
+    _column("parameters", _COUNT, "parameters", "parameters of the model without adapters, tied ones once", _NO_GPU),
+    _column("trainable_parameters", _COUNT, "parameters", "parameters with a gradient", _NO_GPU),
+    _text("gpu_name", "name of the measured or simulated card", _NO_GPU),
     _size("gpu_memory_bytes", "the card's memory as torch reports it; of a capped card, the cap", _NO_GPU),
-    _size("peak_allocated_bytes", "most bytes in tensors at once; in an oom row, before failing", _NO_GPU),
-    _size("peak_reserved_bytes", "most bytes held by torch's caching allocator", "not known with this backend"),
-    _size("peak_device_bytes", "most bytes in use by the driver's count", "not known with this backend"),
+    _size("peak_allocated_bytes", "most bytes in tensors at once; in an oom row, before the failure", _NO_GPU),
+    _size("peak_reserved_bytes", "most bytes held by torch's caching allocator", _NO_ALLOCATOR),
+    _size("peak_device_bytes", "most bytes in use by the driver's count", _NO_ALLOCATOR),
     _text("peak_phase", "the phase of peak_allocated_bytes", _NO_GPU),
-    _size("required_allocated_bytes", "the peak that a card of unlimited memory would have seen", "not simulated"),
+    _size("required_allocated_bytes", "the peak on a card of unlimited memory", "not simulated"),
     _size("required_reserved_bytes", "peak_reserved_bytes on a card of unlimited memory", "not simulated"),
     _size(
         "required_unreleasable_bytes",
-        "most bytes in segments with a tensor in them, on such a card: what no full card gets back",
+        "most bytes in segments that contain a tensor, on such a card: a full card cannot release them",
         "not simulated",
     ),
-    _size("context_bytes", "what CUDA itself takes on the card; assumed when simulated", "not known with this backend"),
-    _size("peak_inactive_split_bytes", "most bytes free between blocks in use", "not known with this backend"),
-    _column("alloc_retries", _COUNT, "retries", "times the allocator gave its cache back to make room", _NO_ALLOCATOR),
+    _size("context_bytes", "memory of CUDA itself on the card; assumed when simulated", _NO_ALLOCATOR),
+    _size("peak_inactive_split_bytes", "most free bytes between blocks in use", _NO_ALLOCATOR),
+    _column(
+        "alloc_retries", _COUNT, "retries", "times the allocator released its cache and tried again", _NO_ALLOCATOR
+    ),
     _text("oom_phase", "the phase that ran out of memory", "status is not oom"),
-    _column("oom_step", _COUNT, "optimizer steps", "the step that ran out, from 1; 0 while loading", _NO_OOM),
+    _column("oom_step", _COUNT, "optimizer steps", "the step that ran out of memory, from 1; 0 while loading", _NO_OOM),
     _size("oom_requested_bytes", "the allocation that did not fit", _NO_OOM),
-    _size("oom_free_bytes", "what the driver had left when it was asked for", _NO_OOM),
-    _size("oom_allocated_bytes", "what was in tensors then", _NO_OOM),
-    _size("oom_reserved_bytes", "what torch's allocator held then", _NO_OOM),
+    _size("oom_free_bytes", "free bytes by the driver at that time", _NO_OOM),
+    _size("oom_allocated_bytes", "bytes in tensors at that time", _NO_OOM),
+    _size("oom_reserved_bytes", "bytes held by torch's allocator at that time", _NO_OOM),
     _size("estimated_peak_allocated_bytes", "peak_allocated_bytes by the closed form", _NO_ESTIMATE),
     _size("estimated_peak_reserved_bytes", "peak_reserved_bytes by the closed form", _NO_ESTIMATE),
     _size("estimated_peak_rule_bytes", "the peak by the published blog's rule of thumb", _NO_ESTIMATE),
@@ -126,28 +127,34 @@ _RESULT = (
         "steps_run",
         _COUNT,
         "optimizer steps",
-        "optimizer steps that really ran to their end",
+        "optimizer steps that ran to their end",
         "the worker did not report",
     ),
-    _column(
-        "micro_batches_run", _COUNT, "micro-batches", "backward passes that really ran", "the worker did not report"
-    ),
+    _column("micro_batches_run", _COUNT, "micro-batches", "backward passes that ran", "the worker did not report"),
     _column("wall_s", _REAL, "s", "time of the trial from start to end", "the worker did not report"),
     _column("step_time_s", _REAL, "s", "mean time of an optimizer step, rollout included", "simulated, or no step"),
     _size("host_peak_rss_bytes", "most memory of the worker process on the host", "the worker did not report"),
     _text("gpu_uuid", "the GPU measured on, as the driver names it", _NOT_CUDA),
     _text("driver_version", "version of NVIDIA's driver", _NOT_GIVEN),
-    _column("startup_s", _REAL, "s", "from the worker's start to the first phase: imports, CUDA's context", _NOT_CUDA),
-    _column("load_s", _REAL, "s", "models, adapters and the trainer made", _NOT_CUDA),
+    _column(
+        "startup_s", _REAL, "s", "from the start of the worker to the first phase: imports, the CUDA context", _NOT_CUDA
+    ),
+    _column("load_s", _REAL, "s", "time to create models, adapters and the trainer", _NOT_CUDA),
     _column("rollout_s", _REAL, "s", "mean time of an optimizer step's rollouts", "not measured, or no rollout"),
     _size("sampled_max_device_bytes", "the driver's count, polled, of all programs: a lower bound", _NOT_GIVEN),
-    _column("sample_period_s", _REAL, "s", "from one sample to the next; what is shorter can be missed", _NOT_CUDA),
-    _size("missed_by_sampling_bytes", "how much of the device's peak no sample saw: it was too short", _NOT_GIVEN),
+    _column("sample_period_s", _REAL, "s", "time between two samples; shorter peaks can be missed", _NOT_CUDA),
+    _size(
+        "missed_by_sampling_bytes",
+        "part of the device's peak that no sample shows, because it was too short",
+        _NOT_GIVEN,
+    ),
     _column("settled_step", _COUNT, "optimizer steps", "the step at which the peak stopped growing", _STILL_GROWING),
-    _column("growth_bytes_per_step", _REAL, "bytes", "slope of the steps' peaks from there on", _TOO_FEW_STEPS),
-    _text("not_measured", "what the driver did not give, and why", "nothing is missing, or nothing was measured"),
-    _column("gpu_s", _REAL, "s", "how long the trial held a GPU", "it held none"),
-    _text("implied_by", "the trial that ran out of memory though it needs no more", "status is not implied"),
+    _column("growth_bytes_per_step", _REAL, "bytes", "slope of the peaks of the steps after that", _TOO_FEW_STEPS),
+    _text(
+        "not_measured", "values that the driver did not report, and why", "nothing is missing, or nothing was measured"
+    ),
+    _column("gpu_s", _REAL, "s", "how long the trial used a GPU", "it used none"),
+    _text("implied_by", "the trial that ran out of memory and needs at most as much", "status is not implied"),
 )
 
 _VERSIONS = (
@@ -160,74 +167,76 @@ _VERSIONS = (
 )
 
 RUNS = (*_TRIAL, *_SPEC, *_RESULT, *_VERSIONS)
-"""`runs.parquet`: a row a trial."""
+"""`runs.parquet`: one row per trial."""
 
 PHASES = (
     _text("trial_id", "the trial"),
-    _text("phase", "what the trainer was doing"),
+    _text("phase", "part of the training step"),
     _size("peak_allocated_bytes", "most bytes in tensors at once during the phase", _NO_GPU),
-    _size("peak_reserved_bytes", "most bytes held by torch's allocator in the phase", "not known with this backend"),
-    _column("time_s", _REAL, "s", "in all its steps together", _NOT_CUDA),
-    _column("samples", _COUNT, "samples", "samples taken in it", _NOT_CUDA),
+    _size("peak_reserved_bytes", "most bytes held by torch's allocator during the phase", _NO_ALLOCATOR),
+    _column("time_s", _REAL, "s", "in all steps together", _NOT_CUDA),
+    _column("samples", _COUNT, "samples", "samples during the phase", _NOT_CUDA),
     _size("sampled_max_device_bytes", "the driver's count, polled, of all programs: a lower bound", _NOT_SAMPLED),
     _column("mean_utilisation_percent", _REAL, "percent", "share of time in which a kernel ran", _NOT_SAMPLED),
-    _column("mean_power_watts", _REAL, "W", "what the card drew", _NOT_SAMPLED),
-    _column("mean_sm_clock_mhz", _REAL, "MHz", "clock of its processors", _NOT_SAMPLED),
+    _column("mean_power_watts", _REAL, "W", "power of the card", _NOT_SAMPLED),
+    _column("mean_sm_clock_mhz", _REAL, "MHz", "clock of the card's processors", _NOT_SAMPLED),
 )
-"""`phases.parquet`: a row a phase that ran; the largest of a trial is its peak."""
+"""`phases.parquet`: one row per phase that ran; the largest of a trial is its peak."""
 
 BREAKDOWN = (
     _text("trial_id", "the trial"),
-    _text("category", "what the bytes are"),
+    _text("category", "kind of content"),
     _size("bytes", "bytes of the category at the instant of peak_allocated_bytes; they sum to it exactly", ""),
 )
-"""`breakdown.parquet`: a row a category."""
+"""`breakdown.parquet`: one row per category."""
 
 LARGEST = (
     _text("trial_id", "the trial"),
     _column("rank", _COUNT, "place", "1 for the largest group"),
     _size("bytes", "bytes of the group at the instant of peak_allocated_bytes", ""),
-    _column("tensors", _COUNT, "tensors", "tensors in the group: alike, from the same place in every layer"),
-    _text("category", "what the bytes are"),
+    _column("tensors", _COUNT, "tensors", "tensors in the group: equal ones from the same place in each layer"),
+    _text("category", "kind of content"),
     _text("shape", "sizes joined by x; empty for a scalar or a kernel's scratch"),
-    _text("dtype", "data type by torch's name; empty for a kernel's scratch"),
-    _text("name", "what it is, where that is known; empty elsewhere"),
-    _text("module", "path of the module that made it, layers as *; empty where it has a name"),
-    _text("operation", "the operation that made it; empty for weights and states"),
-    _text("phase", "the phase in which it was made"),
+    _text("dtype", "data type, by torch's name; empty for a kernel's scratch"),
+    _text("name", "name of the tensor; empty where unknown"),
+    _text("module", "path of the module that created it, layers as *; empty where it has a name"),
+    _text("operation", "the operation that created it; empty for weights and states"),
+    _text("phase", "the phase in which it was created"),
 )
-"""`largest.parquet`: a row each for the ten largest tensors, or groups of tensors alike, at the peak."""
+"""`largest.parquet`: one row per tensor or group of equal tensors, for the ten largest at the peak."""
 
 STEPS = (
     _text("trial_id", "the trial"),
     _column("step", _COUNT, "optimizer steps", "the optimizer step, from 1; 0 while loading"),
-    _text("phase", "what the trainer was doing"),
+    _text("phase", "part of the training step"),
     _size("peak_allocated_bytes", "most bytes in tensors at once, by torch's exact counter", ""),
     _size("peak_reserved_bytes", "most bytes held by torch's allocator, by its exact counter", ""),
-    _column("time_s", _REAL, "s", "how long it lasted"),
+    _column("time_s", _REAL, "s", "duration"),
     _size(
         "context_bytes",
-        "what CUDA held beyond torch's memory where the phase ended",
-        "what others had on the GPU is not known, or paged optimizer states hide it",
+        "memory of CUDA beyond torch's at the end of the phase",
+        "the memory of other programs on the GPU is unknown, or paged optimizer states hide it",
     ),
 )
-"""`steps.parquet`: a row a phase of an optimizer step, measured trials only."""
+"""`steps.parquet`: one row per phase of an optimizer step, of measured trials only."""
 
-_NOT_READ = "not read at this sample, or the driver does not give it"
+_NOT_READ = "not read at this sample, or the driver does not report it"
 
 SAMPLES = (
     _text("trial_id", "the trial"),
-    _column("time_s", _REAL, "s", "since the sampling began, on a monotonic clock"),
-    _text("phase", "what the trainer was doing", "before the first phase"),
+    _column("time_s", _REAL, "s", "since the start of sampling, on a monotonic clock"),
+    _text("phase", "part of the training step", "before the first phase"),
     _column("step", _COUNT, "optimizer steps", "the optimizer step, from 1; 0 while loading"),
-    _size("device_used_bytes", "in use on the GPU by all programs, by the driver", _NOT_READ),
-    _size("process_used_bytes", "in use on the GPU by the trial's processes, by the driver", _NOT_READ),
-    _column("utilisation_percent", _COUNT, "percent", "share of the last moment in which a kernel ran", _NOT_READ),
-    _column("power_watts", _REAL, "W", "what the card draws", _NOT_READ),
+    _size("device_used_bytes", "in use on the GPU by all programs, as the driver reports", _NOT_READ),
+    _size("process_used_bytes", "in use on the GPU by the processes of the trial, as the driver reports", _NOT_READ),
+    _column(
+        "utilisation_percent", _COUNT, "percent", "share of the driver's last interval in which a kernel ran", _NOT_READ
+    ),
+    _column("power_watts", _REAL, "W", "power of the card", _NOT_READ),
     _column("sm_clock_mhz", _COUNT, "MHz", "clock of the card's processors", _NOT_READ),
 )
-"""`samples.parquet`: a row a sample, measured trials only. The driver's figures, polled: peaks between two samples are
-missed; the exact ones are in `steps`."""
+"""`samples.parquet`: one row per sample, of measured trials only. Peaks between two samples of the driver are
+missed; `steps` has the exact ones."""
 
 TABLES: Mapping[str, tuple[Column, ...]] = {
     "runs": RUNS,
@@ -235,23 +244,23 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
     "breakdown": BREAKDOWN,
     "largest": LARGEST,
 }
-"""By the name of the file without its ending: those that every grid has."""
+"""Tables of every grid, by file name without suffix."""
 
 SHAPE = (
     _text("trial_id", "the trial"),
     _column("instant", _COUNT, "place", "place in the step, from 1; in the order of events, not by a clock"),
     _text("phase", "what the trainer was doing"),
     _text("category", "what the bytes are"),
-    _size("bytes", "bytes of the category then", ""),
+    _size("bytes", "bytes of the category at that instant", ""),
 )
-"""`shape.parquet`: the last optimizer step of a simulated trial, ten instants of each phase; a row a category."""
+"""`shape.parquet`: the last optimizer step of a simulated trial, ten instants per phase; one row per category."""
 
 OPTIONAL_TABLES: Mapping[str, tuple[Column, ...]] = {"steps": STEPS, "samples": SAMPLES, "shape": SHAPE}
-"""Those that are there only if they have rows: steps and samples of what was measured, shape of what was simulated."""
+"""Tables that exist only if they have rows: steps and samples of measured trials, shape of simulated ones."""
 
 
 def arrow_schema(columns: tuple[Column, ...], *, about: Mapping[str, str]) -> pa.Schema:
-    """The columns as pyarrow wants them, each with its meaning, and `about` with the schema version on the table."""
+    """Return the schema of pyarrow, with the meaning of each column, and with `about` and the schema version."""
     return pa.schema(
         [
             pa.field(

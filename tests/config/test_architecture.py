@@ -1,4 +1,4 @@
-"""`config.json` -> architecture: built-ins, silent defaults, and what is no decoder."""
+"""Reading of architectures: built-in models, defaults of transformers, and models that are no decoders."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_every_builtin_model_has_an_architecture(name):
     assert architecture.qk_norm == (config["model_type"] == "qwen3")
 
 
-def test_a_hub_id_is_its_builtin_model():
+def test_a_hub_id_names_a_builtin_model():
     assert canonical_model("Qwen/Qwen2.5-7B-Instruct") == "qwen2.5-7b"
     assert canonical_model("meta-llama/Llama-2-7b-chat-hf") == "llama-2-7b"
     assert builtin_architecture("qwen/qwen3-8b") == builtin_architecture("qwen3-8b")
@@ -43,12 +43,12 @@ def test_llama_defaults():
     assert not architecture.qkv_bias
 
 
-def test_qwen3_has_a_head_dim_of_its_own_and_norms():
+def test_qwen3_has_its_own_head_dim_and_norms():
     architecture = read_architecture({**LLAMA, "model_type": "qwen3", "num_key_value_heads": 2}, model="m")
     assert (architecture.head_dim, architecture.qk_norm) == (128, True)
 
 
-def test_gemma_ties_its_embeddings_where_the_file_is_silent():
+def test_gemma_ties_its_embeddings_by_default():
     architecture = read_architecture({**LLAMA, "model_type": "gemma"}, model="m")
     assert architecture.tie_word_embeddings
     assert architecture.head_dim == 256
@@ -60,7 +60,7 @@ def test_the_text_part_of_a_multimodal_model_is_read():
     assert (architecture.vocab_size, architecture.num_attention_heads) == (262_208, 8)
 
 
-def test_an_unknown_type_is_read_if_it_says_that_it_is_causal():
+def test_an_unknown_type_is_read_if_it_is_causal():
     config = {**LLAMA, "model_type": "newllm", "architectures": ["NewllmForCausalLM"]}
     assert read_architecture(config, model="m").model_type == "newllm"
 
@@ -76,7 +76,7 @@ def test_an_unknown_type_is_read_if_it_says_that_it_is_causal():
         ({"n_routed_experts": 256, "architectures": ["NewForCausalLM"]}, 256),
     ],
 )
-def test_a_mixture_of_experts_says_how_many(fields, experts):
+def test_the_number_of_experts_is_read(fields, experts):
     assert read_architecture({**LLAMA, **fields}, model="m").num_experts == experts
 
 
@@ -92,7 +92,7 @@ def test_a_mixture_of_experts_says_how_many(fields, experts):
         ({**LLAMA, "num_attention_heads": 0}, "num_attention_heads=0"),
     ],
 )
-def test_what_is_no_decoder_is_refused(config, reason):
+def test_a_model_that_is_no_decoder_is_refused(config, reason):
     with pytest.raises(UsageError) as caught:
         read_architecture(config, model="some/model")
     (fault,) = caught.value.faults

@@ -1,4 +1,4 @@
-"""Every number that is read has an upper bound, so that nothing is stored that no table can hold."""
+"""Every number has an upper bound, so that every stored value fits into its column."""
 
 from dataclasses import fields
 
@@ -39,7 +39,7 @@ def sentence(read):
     return fault.sentence()
 
 
-def test_all_counts_are_looked_at():
+def test_all_counts_are_tested():
     assert len(COUNTS) == 10
     sizes = {field.name for field in fields(Architecture) if field.type in (int, "int")}
     assert sizes == set(CONFIG) - {"model_type"}
@@ -52,7 +52,7 @@ def test_a_count_of_a_trial_is_bounded(key, value):
     assert said == f"{key}={value}: must be a whole number of at most 2147483647."
 
 
-def test_a_seed_is_bounded_by_what_numpy_takes():
+def test_a_seed_has_the_bound_of_numpy():
     said = sentence(lambda: parse_point({**POINT, "seed": 10**20}, architecture_of=builtin_architecture))
     assert said == "seed=100000000000000000000: must be a whole number of at most 4294967295."
     assert parse_point({**POINT, "seed": MAX_SEED}, architecture_of=builtin_architecture).seed == MAX_SEED

@@ -29,27 +29,27 @@ def points(overrides=(), **values):
     return [tuple(point.values()) for point in expand(grid, dict(overrides))]
 
 
-def test_axes_turn_slowest_and_cases_fastest():
+def test_axes_change_slowest_and_cases_fastest():
     expected = [(0, model, *case.values()) for model in "xy" for case in CASES]
     assert points() == expected
 
 
-def test_an_override_of_an_axis_takes_its_place():
+def test_an_override_replaces_an_axis():
     assert [point[1] for point in points({"model": ("z",)})] == ["z"] * 3
 
 
-def test_an_override_of_a_case_key_drops_what_becomes_equal():
+def test_points_that_an_override_makes_equal_are_joined():
     grid = read_grid("g", VALUES)
     found = [(point["tuning"], point["optim"]) for point in expand(grid, {"tuning": ("qlora",), "model": ("x",)})]
     assert found == [("qlora", "a"), ("qlora", "b")]
 
 
-def test_an_override_of_the_base_multiplies():
+def test_an_override_of_the_base_is_an_axis():
     grid = read_grid("g", VALUES)
     assert [point["seed"] for point in expand(grid, {"seed": (1, 2), "model": ("x",)})] == [1] * 3 + [2] * 3
 
 
-def test_true_and_one_are_not_the_same_point():
+def test_true_and_one_are_different_points():
     grid = read_grid("g", {})
     assert len(expand(grid, {"bf16": (True, 1, True)})) == 2
 
@@ -62,7 +62,7 @@ def test_a_reference_is_the_value_at_the_same_point():
 
 
 @pytest.mark.parametrize(("value", "reason"), [("${nothing}", "no key"), ("${steps}", "itself")])
-def test_a_reference_that_leads_nowhere_is_a_fault(value, reason):
+def test_a_reference_to_no_key_is_a_fault(value, reason):
     with pytest.raises(UsageError, match=reason):
         expand(read_grid("g", {"steps": value}), {})
 
@@ -79,7 +79,7 @@ def test_a_reference_that_leads_nowhere_is_a_fault(value, reason):
         ({"axes": {"tuning": ["full"]}}, "axes.tuning=[full]: is an axis and in a case"),
     ],
 )
-def test_a_grid_of_another_form_is_a_fault(values, sentence):
+def test_a_wrong_form_of_a_grid_is_a_fault(values, sentence):
     with pytest.raises(UsageError) as caught:
         read_grid("g", {**VALUES, **values})
     assert sentence in str(caught.value)

@@ -1,4 +1,4 @@
-"""Properties over many specs: JSON and back, names of trials, labels, expansion."""
+"""Properties of specifications: JSON and back, trial ids, labels, expansion of grids."""
 
 import json
 from dataclasses import replace
@@ -86,15 +86,15 @@ def test_equal_ids_mean_equal_specs(one, other):
     assert (trial_id(one, VERSIONS) == trial_id(other, VERSIONS)) == (one == other)
 
 
-def test_an_id_is_the_same_in_every_process():
-    # Computed once; stored results are found by it, so a change of it orphans them all.
+def test_an_id_depends_on_content_and_versions():
+    # Stored results are found by their ids, so a changed id loses them.
     assert trial_id(SPEC, VERSIONS) == trial_id(replace(SPEC), VERSIONS)
     assert len(trial_id(SPEC, VERSIONS)) == 16
     assert trial_id(SPEC, VERSIONS) != trial_id(SPEC, replace(VERSIONS, torch="2.12.0"))
 
 
 @pytest.mark.parametrize("change", [{"seed": "x"}, {"optim": "x"}, {"lora_target_modules": "q_proj"}])
-def test_what_was_not_written_by_us_is_refused(change):
+def test_a_specification_with_wrong_values_is_refused(change):
     with pytest.raises(ValueError, match=next(iter(change))):
         spec_from_mapping({**spec_to_mapping(SPEC), **change})
 
@@ -109,7 +109,7 @@ def test_missing_and_unknown_keys_are_refused():
 
 @given(st.lists(specs(), max_size=8))
 @settings(max_examples=60, deadline=None)
-def test_labels_are_equal_exactly_when_specs_are_but_for_the_model(sampled):
+def test_labels_are_equal_exactly_if_specs_are_apart_from_the_model(sampled):
     pairs = [(label, replace(spec, model="any")) for label, spec in zip(labels(sampled), sampled, strict=True)]
     assert len(set(pairs)) == len({label for label, _ in pairs}) == len({spec for _, spec in pairs})
 
@@ -128,7 +128,7 @@ def test_methods():
     assert labels(plan) == [*written, "QLoRA + checkpointing"]
 
 
-def test_what_varies_is_said_once():
+def test_a_label_states_one_of_two_keys_that_vary_together():
     groups = [
         replace(SPEC, num_generations=count, per_device_train_batch_size=count, model=model)
         for model in ("tiny", "qwen2.5-0.5b")
@@ -137,12 +137,12 @@ def test_what_varies_is_said_once():
     assert labels(groups) == ["full + checkpointing, num_generations=4", "full + checkpointing, num_generations=8"] * 2
 
 
-def test_an_optimizer_that_the_method_does_not_name_is_spelled_out():
+def test_a_label_states_an_optimizer_that_the_method_does_not_name():
     plan = [replace(SPEC, optim=optim) for optim in (Optimizer.SGD, Optimizer.ADAMW_8BIT, Optimizer.ADAFACTOR)]
     assert labels(plan) == [f"full + checkpointing, optim={name}" for name in ("sgd", "adamw_8bit", "adafactor")]
 
 
-def test_a_key_of_adapters_is_not_said_of_full_fine_tuning():
+def test_the_label_of_full_fine_tuning_states_no_key_of_adapters():
     plan = [SPEC, LORA, replace(LORA, lora_rank=8, lora_alpha=16)]
     with_rank = ["LoRA + checkpointing, lora_rank=16", "LoRA + checkpointing, lora_rank=8"]
     assert labels(plan) == ["full + checkpointing", *with_rank]
@@ -166,7 +166,7 @@ def test_an_override_replaces_its_key_at_every_point_and_nothing_else(axes, over
 
 @given(st.dictionaries(keys, values))
 @settings(max_examples=40, deadline=None)
-def test_a_grid_without_repeats_is_the_whole_product(axes):
+def test_a_grid_without_repeated_values_is_the_whole_product(axes):
     unique = {key: tuple(dict.fromkeys(found)) for key, found in axes.items()}
     size = 1
     for found in unique.values():

@@ -1,13 +1,14 @@
-"""Points -> specs: normalisation, and every fault at once."""
+"""Reading of points into specifications: normalisation, and all faults at once."""
 
 from dataclasses import replace
 
 import pytest
 
+from profiler.config.key_values import DEFAULTS
 from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import DEFAULTS, attention_line, parse_point, parse_points
+from profiler.config.specification import attention_line, parse_point, parse_points
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.trial import Attention, Backend, TrialSpec, Tuning, Weights
+from profiler.domain.trial import SPEC_KEYS, Attention, Backend, TrialSpec, Tuning, Weights
 
 
 def known(model):
@@ -27,9 +28,9 @@ def faults(**values):
     return {fault.key: fault for fault in caught.value.faults}
 
 
-def test_defaults_are_those_of_the_spec():
+def test_defaults_are_those_of_the_declarations():
     assert parse() == TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="tiny")
-    assert set(DEFAULTS) | {"backend", "model"} == set(TrialSpec.__dataclass_fields__)
+    assert set(DEFAULTS) | {"backend", "model"} == set(SPEC_KEYS)
 
 
 def test_steps_per_generation_follows_accumulation():
@@ -47,7 +48,7 @@ def test_lora_defaults():
     assert parse(tuning="lora", lora_rank=8).lora_alpha == 16
 
 
-def test_targets_are_a_set_in_the_order_of_the_layer():
+def test_target_modules_have_the_order_of_the_layer():
     wanted = ("q_proj", "v_proj", "down_proj")
     names = ["down_proj", "v_proj", "q_proj", "v_proj"]
     assert parse(tuning="lora", lora_target_modules=names).lora_target_modules == wanted
@@ -70,12 +71,12 @@ def test_gpu_by_backend(backend, gpu, expected):
     assert parse(backend=backend, gpu=gpu).gpu == expected
 
 
-def test_a_simulated_card_reads_no_weights():
+def test_weights_of_a_simulated_card_are_random():
     assert parse(model="qwen2.5-0.5b", weights="pretrained").weights is Weights.RANDOM
     assert parse(model="qwen2.5-0.5b", weights="pretrained", backend="cpu").weights is Weights.PRETRAINED
 
 
-def test_pretrained_weights_keep_the_checkpoint_that_is_named():
+def test_pretrained_weights_keep_their_checkpoint():
     def model_of(model: str) -> str:
         return parse(model=model, weights="pretrained", backend="cpu").model
 
@@ -99,7 +100,7 @@ def test_hub_ids_and_empty_values_are_normalised():
         "roundup_power2_divisions:[256:1,512:2,>:4],backend:native",
     ],
 )
-def test_alloc_conf_is_taken(text):
+def test_alloc_conf_is_accepted(text):
     assert parse(alloc_conf=text).alloc_conf == text.replace(" ", "")
 
 
@@ -146,14 +147,14 @@ def test_one_wrong_value_is_one_fault(key, value, problem):
     assert problem in found[key].sentence()
 
 
-def test_trls_rule():
+def test_groups_have_to_be_whole():
     sentence = faults(num_generations=8, gradient_accumulation_steps=1)["num_generations"].sentence()
     assert "4 x 1 = 4" in sentence
     assert "per_device_train_batch_size=8" in sentence
     assert parse(num_generations=8, gradient_accumulation_steps=1, per_device_train_batch_size=8)
 
 
-def test_the_context_is_the_models():
+def test_rows_have_to_fit_into_the_context_of_the_model():
     assert parse(max_completion_length=32768 - 256)
     sentence = faults(max_completion_length=32768 - 255)["max_completion_length"].sentence()
     assert "32769" in sentence
@@ -173,7 +174,7 @@ def test_qlora_needs_a_gpu():
         ({"dtype": "float32", "bf16": False}, "16-bit"),
     ],
 )
-def test_flash_attention_has_conditions(values, reason):
+def test_flash_attention_needs_a_card_and_16_bits(values, reason):
     found = faults(attn_implementation="flash_attention_2", **values)
     assert reason in found["attn_implementation"].sentence()
 
@@ -188,19 +189,19 @@ def test_targets_are_modules_of_the_model():
     assert faults(tuning="lora", lora_target_modules=["all-linear", "q_proj"])
 
 
-def test_rules_pass_over_what_is_wrong_by_itself_and_see_the_rest():
+def test_rules_skip_keys_with_a_fault():
     found = faults(optim="x", num_generations=3, max_prompt_length=0, steps=0)
     assert set(found) == {"optim", "num_generations", "max_prompt_length", "steps"}
 
 
-def test_points_that_mean_the_same_are_one_trial_and_order_is_kept():
+def test_points_that_mean_the_same_are_one_trial_in_order():
     base = {"backend": "simulated", "model": "tiny"}
     points = [{**base, "lora_rank": 8}, {**base, "tuning": "lora"}, {**base, "lora_rank": 9}]
     specs = parse_points(points, architecture_of=known)
     assert [spec.tuning for spec in specs] == [Tuning.FULL, Tuning.LORA]
 
 
-def test_faults_of_all_points_come_at_once_and_each_once():
+def test_faults_of_all_points_are_reported_at_once():
     base = {"backend": "simulated", "model": "tiny"}
     points = [{**base, "steps": 0}, {**base, "steps": 0, "seed": -1}, {**base, "optim": "x"}]
     with pytest.raises(UsageError) as caught:
