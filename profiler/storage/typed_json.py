@@ -5,7 +5,7 @@ their own, and accepts missing keys of nested fields with a default. Reading 2,0
 with these compiled readers, 2.4 with pydantic, and 24 if type hints are resolved for each value.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -56,7 +56,7 @@ def from_json(kind: type[T], value: JSON, *, readers: Mapping[type, Reader] | No
         JsonMismatchError: `value` is not what `to_json` writes for a `kind`.
     """
     own = tuple((readers or {}).items())
-    return cast("T", _compiled(kind, own, defaults)(value))
+    return cast("T", _compiled(cast("Hashable", kind), own, defaults)(value))
 
 
 _Readers: TypeAlias = tuple[tuple[type, Reader], ...]
