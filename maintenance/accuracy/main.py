@@ -1,6 +1,6 @@
 """`python -m maintenance.accuracy [count=500] [seed=2029] ...`: sample, simulate, compare, write.
 
-The sample is written to `drawn.jsonl` first, and an existing file is kept, so that results cannot influence the sample.
+The sample is written to `sampled.jsonl` first. An existing file is kept, so that results cannot influence the sample.
 (Formulas were corrected after 29 small trials of seed 2026, and after 500 trials each of seeds 2027 and 2028; hence
 seed 2029.) Each trial writes one record; the same command continues after an interruption.
 
@@ -33,7 +33,7 @@ from profiler.storage.records import RecordStore
 from profiler.storage.versions import installed_versions
 
 GRID = "accuracy"
-SAMPLED, ROWS, PAGE, FIGURE = "drawn.jsonl", "rows.parquet", "accuracy.md", "predictors"
+SAMPLED, ROWS, PAGE, FIGURE = "sampled.jsonl", "rows.parquet", "accuracy.md", "predictors"
 
 _DEFAULTS: Mapping[str, object] = {
     "count": 500,

@@ -106,7 +106,7 @@ def test_baselines_by_hand():
 
 
 def test_the_kept_file_equals_the_sample():
-    kept = Path(__file__).parents[2] / "results" / "reference" / "accuracy" / "drawn.jsonl"
+    kept = Path(__file__).parents[2] / "results" / "reference" / "accuracy" / "sampled.jsonl"
 
     text = kept.read_text()
     if json.loads(text.partition("\n")[0])["seed"] != _SEED:
