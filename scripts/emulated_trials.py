@@ -51,7 +51,7 @@ def sample(folder: Path) -> None:
     optimizers = tuple(name for name in sampling.AXES["optim"] if not str(name).startswith("paged"))
     sampling.AXES = {**sampling.AXES, **FIXED_AXES, "optim": optimizers}
     lines = []
-    for number, spec in enumerate(sampling.draw(SAMPLED, seed=SEED)):
+    for number, spec in enumerate(sampling.sample(SAMPLED, seed=SEED)):
         rollouts = spec.steps * spec.gradient_accumulation_steps // spec.steps_per_generation
         if spec.rollout.value == "synthetic" or rollouts * spec.max_completion_length <= MOST_DECODED_TOKENS:
             lines.append(json.dumps({"name": f"f{number:03}", "spec": spec_to_mapping(spec)}))

@@ -173,7 +173,7 @@ def changed(outcome: Outcome, **values: object) -> Outcome:
 
 
 def failed(status: Status = Status.FAILED, message: str = "RuntimeError: made up | <for> a test") -> Outcome:
-    """A trial that gave no answer."""
+    """Outcome of a trial without an answer."""
     return Outcome(verdict=Verdict(status=status, message=message))
 
 

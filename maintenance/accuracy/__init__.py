@@ -1,1 +1,1 @@
-"""The command that holds the closed form to account: drawn trials, simulated, estimated, and compared with rivals."""
+"""The command that checks the closed form on sampled trials: simulated, estimated, and compared with baselines."""

@@ -1,4 +1,4 @@
-"""What others would have said of a trial."""
+"""Estimates of a trial by other tools."""
 
 from functools import cache
 
@@ -14,10 +14,10 @@ from profiler.domain.trial import TrialSpec
 
 
 def verl_report_bytes(spec: TrialSpec) -> int:
-    """The public report on verl's GRPO, on one GPU: 4 x weights, the reference, activations, 2 GB.
+    """Estimate by the public report on verl's GRPO, on one GPU: 4 x weights, the reference, activations, 2 GB.
 
-    Its rule knows no adapters and no 8-bit optimizer, so it says the same for every method; its KV cache is a constant
-    for three models and no rule, so it is left out.
+    Its rule has no adapters and no 8-bit optimizer, so it is the same for every method. Its KV cache is given for three
+    models only, so it is left out.
     """
     architecture = architecture_of(spec.model)
     models = report_models_bytes(
@@ -34,9 +34,9 @@ def verl_report_bytes(spec: TrialSpec) -> int:
 
 
 def accelerate_bytes(spec: TrialSpec) -> int:
-    """`accelerate estimate-memory`, called as a library: its "training using Adam", the largest of its components.
+    """Estimate by `accelerate estimate-memory`, called as a library: "training using Adam", its largest component.
 
-    It knows a model and a precision, and training of everything at batch size 1.
+    It depends on the model and the precision, for full training at batch size 1.
     """
     from accelerate.commands.estimate import estimate_training_usage
 
@@ -46,7 +46,7 @@ def accelerate_bytes(spec: TrialSpec) -> int:
 
 @cache
 def _float32_bytes(model: str) -> int:
-    """The size of the model as accelerate reckons it: from an empty `AutoModel`, which has no LM head of its own."""
+    """Return the size of the model as accelerate computes it: from an empty `AutoModel`, which has no LM head."""
     from accelerate import init_empty_weights
     from accelerate.utils import calculate_maximum_sizes
     from transformers import AutoConfig, AutoModel

@@ -1,9 +1,8 @@
-"""`python -m maintenance.accuracy [count=500] [seed=2029] ...`: draw, simulate what is missing, compare, write.
+"""`python -m maintenance.accuracy [count=500] [seed=2029] ...`: sample, simulate, compare, write.
 
-The trials are drawn and written to `drawn.jsonl` first; a file that is there already is kept, so a look at the results
-cannot change what is compared. (Formulas were corrected after a look at 29 small trials of seed 2026, and at the
-500 each of seeds 2027 and 2028, so the seed is 2029.) Each trial leaves one record; the same command continues where it
-was interrupted.
+The sample is written to `sampled.jsonl` first. An existing file is kept, so that results cannot influence the sample.
+(Formulas were corrected after 29 small trials of seed 2026, and after 500 trials each of seeds 2027 and 2028; hence
+seed 2029.) Each trial writes one record; the same command continues after an interruption.
 
 Exit codes: docs/exit_codes.md.
 """
@@ -15,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from maintenance.accuracy.sampling import draw, read_sampled, sampled_text
+from maintenance.accuracy.sampling import read_sampled, sample, sampled_text
 from profiler.command_line import as_command
 from profiler.config.identity import trial_id
 from profiler.config.labels import labels
@@ -35,7 +34,7 @@ from profiler.storage.records import RecordStore
 from profiler.storage.versions import installed_versions
 
 GRID = "accuracy"
-SAMPLED, ROWS, PAGE, FIGURE = "drawn.jsonl", "rows.parquet", "accuracy.md", "predictors"
+SAMPLED, ROWS, PAGE, FIGURE = "sampled.jsonl", "rows.parquet", "accuracy.md", "predictors"
 
 _DEFAULTS: Mapping[str, object] = {
     "count": 500,
@@ -50,21 +49,21 @@ _DEFAULTS: Mapping[str, object] = {
 _USAGE = f"""\
 python -m maintenance.accuracy [key=value ...]
 
-Draws trials, simulates those that are not stored yet, and compares them with
-the closed form and its rivals. Keys and defaults:
+Samples trials, simulates those that are not stored yet, and compares them with
+the closed form and its baselines. Keys and defaults:
 {chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
-limit=N looks at the first N that were drawn; simulate=false only compares.
+limit=N uses the first N of the sample; simulate=false only compares.
 """
 
 _NICENESS = 10
 
 Simulate = Callable[[Sequence[PlannedTrial], RecordStore, "Settings"], None]
-"""Leaves a record of each trial in the store."""
+"""Writes a record of each trial to the store."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the command line says."""
+    """The parsed command line."""
 
     count: int
     seed: int
@@ -77,7 +76,7 @@ class Settings:
 
 @as_command("accuracy", when_interrupted="What has finished is kept; the same command continues from there.")
 def main(argv: Sequence[str] | None = None, *, simulate: Simulate | None = None) -> int:
-    """Run the command; gives the exit code."""
+    """Run the command and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     if {"-h", "--help"} & set(words):
         sys.stdout.write(_USAGE)
@@ -112,7 +111,7 @@ def _settings(words: Sequence[str]) -> Settings:
 
 
 def _run(settings: Settings, simulate: Simulate) -> int:
-    specs = _drawn(settings)
+    specs = _sampled(settings)
     asked = specs[: settings.limit]
     plan = _plan(asked)
     store = RecordStore(settings.folder)
@@ -126,18 +125,18 @@ def _run(settings: Settings, simulate: Simulate) -> int:
     return EXIT_OK if len(answered) == len(plan) or not settings.simulate else EXIT_SOME_TRIALS_FAILED
 
 
-def _drawn(settings: Settings) -> tuple[TrialSpec, ...]:
-    """The trials of the file, which is written first where there is none.
+def _sampled(settings: Settings) -> tuple[TrialSpec, ...]:
+    """Return the sample; write its file if there is none.
 
     Raises:
-        UsageError: The file is there and was drawn otherwise.
+        UsageError: The file exists and has another sample.
     """
     path = settings.folder / SAMPLED
-    text = sampled_text(draw(settings.count, seed=settings.seed), seed=settings.seed)
+    text = sampled_text(sample(settings.count, seed=settings.seed), seed=settings.seed)
     if not path.exists():
         write_atomically(path, text.encode())
     elif path.read_text(encoding="utf-8") != text:
-        problem = f"does not draw what {path} holds, and that was written before anybody looked"
+        problem = f"does not give the sample of {path}, which was written before any result was known"
         hint = "Give the count and seed of its first line, or another results_dir."
         raise UsageError([Fault(key="seed", found=str(settings.seed), problem=problem, hint=hint)])
     return read_sampled(text)
@@ -152,13 +151,13 @@ def _plan(specs: Sequence[TrialSpec]) -> list[PlannedTrial]:
 
 
 def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, settings: Settings) -> None:
-    """Each trial in a process of its own, at low priority; those that are stored already are passed over."""
+    """Simulate each trial in a separate process at low priority; skip stored ones."""
     from rich.console import Console
 
     from profiler.execution import run_trials, stored_answer
     from profiler.rendering.progress import SweepProgress
 
-    # Workers inherit it.
+    # Workers inherit the priority.
     os.nice(_NICENESS)
     pending = [trial for trial in plan if stored_answer(trial.trial_id, store=store, options=settings.options) is None]
     if not pending:
@@ -168,7 +167,7 @@ def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, settings: Settin
 
 
 def _write_results(settings: Settings, records: Sequence[TrialRecord], *, sampled: int) -> None:
-    """Rows, page and figure of what is answered."""
+    """Write rows, page and figure of the answered trials."""
     from maintenance.accuracy.rows import prediction_frame
     from profiler.analysis.predictors import phase_errors, predictor_errors, worst_rows
     from profiler.rendering.accuracy_page import accuracy_page

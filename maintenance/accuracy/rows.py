@@ -1,4 +1,4 @@
-"""Records and predictions as one row a trial."""
+"""Records and predictions as one row per trial."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ from profiler.domain.outcome import CategoryShare, Estimate, SimulatedDetails, S
 
 
 def prediction_frame(records: Sequence[TrialRecord]) -> pd.DataFrame:
-    """One row for each trial that was answered: its keys, what it needed, and what each predictor says; bytes."""
+    """Return one row per answered trial: its keys, its required memory and each prediction, in bytes."""
     return pd.DataFrame(
         [_row(record, record.outcome.simulated) for record in records if record.outcome.simulated is not None]
     )
@@ -49,7 +49,7 @@ def _row(record: TrialRecord, simulated: SimulatedDetails) -> Mapping[str, objec
 
 
 def _phases(record: TrialRecord) -> Mapping[str, int | None]:
-    """Allocated by phase, simulated and estimated; simulated is None where the trial ended on its card."""
+    """Return allocated memory by phase, simulated and estimated; simulated is None after an out-of-memory error."""
     spec = record.spec
     estimated = phase_instants(spec, architecture_of(spec.model))
     simulated = {peak.phase: peak.peak_allocated_bytes for peak in record.outcome.peaks.phases}
@@ -63,7 +63,7 @@ def _phases(record: TrialRecord) -> Mapping[str, int | None]:
 
 
 def _largest_difference(found: Estimate, simulated: Sequence[CategoryShare]) -> str:
-    """The category in which the two peaks differ most: ``"logits -120 MB"`` where the estimate has less."""
+    """Return the category in which the peaks differ most: ``"logits -120 MB"`` if the estimate is lower."""
     ours = {share.category: share.size_bytes for share in found.breakdown}
     theirs = {share.category: share.size_bytes for share in simulated}
     differences = {key: ours.get(key, 0) - theirs.get(key, 0) for key in {*ours, *theirs}}

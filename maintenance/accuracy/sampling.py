@@ -96,8 +96,8 @@ FIXED: Mapping[str, object] = {
 seed change no size."""
 
 
-def draw(count: int, *, seed: int) -> tuple[TrialSpec, ...]:
-    """`count` trials, all different; the same for the same seed, and the first ones the same whatever the count.
+def sample(count: int, *, seed: int) -> tuple[TrialSpec, ...]:
+    """Return `count` different trials. They depend only on the seed; a larger count adds trials at the end.
 
     A point that breaks a rule between keys (a group that is not whole, a kernel that a card lacks) is sampled again.
     """
@@ -113,10 +113,10 @@ def draw(count: int, *, seed: int) -> tuple[TrialSpec, ...]:
 
 
 def architecture_of(model: str) -> Architecture:
-    """The architecture of a built-in model.
+    """Return the architecture of a built-in model.
 
     Raises:
-        UsageError: There is none of that name.
+        UsageError: There is no model of that name.
     """
     found = builtin_architecture(model)
     if found is None:
@@ -125,16 +125,16 @@ def architecture_of(model: str) -> Architecture:
 
 
 def sampled_text(specs: Sequence[TrialSpec], *, seed: int) -> str:
-    """What was drawn as lines of JSON: the seed first, then a trial each."""
+    """Return the sample as lines of JSON: the seed, then one trial per line."""
     lines = [json.dumps({"seed": seed, "count": len(specs)})]
     return "\n".join([*lines, *(json.dumps(spec_to_mapping(spec)) for spec in specs)]) + "\n"
 
 
 def read_sampled(text: str) -> tuple[TrialSpec, ...]:
-    """The trials that `drawn_text` wrote.
+    """Read the trials that `sampled_text` wrote.
 
     Raises:
-        ValueError: It is not of that form.
+        ValueError: The text does not have that form.
     """
     _, *lines = text.splitlines()
     return tuple(spec_from_mapping(json.loads(line)) for line in lines)

@@ -1,1 +1,1 @@
-"""What the campaign on a real card needs beside sweeps: facts of the card, the allocator's truth, two comparisons."""
+"""The campaign on a real card: facts of the card, recorded histories, two comparisons, in addition to sweeps."""

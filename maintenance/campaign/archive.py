@@ -1,4 +1,4 @@
-"""The campaign's folder as one archive in parts, to be carried from a machine that keeps nothing."""
+"""The campaign's folder as one archive in parts, to copy it from a machine without persistent storage."""
 
 import io
 import tarfile
@@ -10,17 +10,17 @@ from profiler.domain.units import MIB
 from profiler.storage.atomic import write_atomically
 
 PART_BYTES = 15 * MIB
-"""Below the 16 MiB that a transfer of single files may allow."""
+"""Below 16 MiB, a common limit for the transfer of single files."""
 
 _NAME = "campaign.tar.gz.part"
 _LEFT_OUT = (".lock", ".beat", ".part", ".stderr", ".png", ".svg", ".html")
-"""Endings of what belongs to a running sweep, and of what `python -m profiler.report` draws again."""
+"""Suffixes of files of a running sweep, and of files that `python -m profiler.report` writes again."""
 _SITE = "site"
 """A folder of the campaign with installed packages."""
 
 
 def pack(folder: Path, into: Path) -> tuple[Path, ...]:
-    """Write everything under `folder` into parts of at most `PART_BYTES` in `into`, in place of those before.
+    """Write everything under `folder` into parts of at most `PART_BYTES` in `into`, replacing earlier ones.
 
     Raises:
         StorageError: A part could not be written.
@@ -40,10 +40,10 @@ def pack(folder: Path, into: Path) -> tuple[Path, ...]:
 
 
 def unpack(parts_in: Path, folder: Path) -> int:
-    """Put the files of an archive into `folder`; those that are there already stay. Return how many were new.
+    """Extract an archive into `folder` without replacing files. Return the number of new files.
 
     Raises:
-        UsageError: There are no parts, or they are no archive.
+        UsageError: There are no parts, or they are not an archive.
     """
     content = b"".join(path.read_bytes() for path in sorted(parts_in.glob(f"{_NAME}*")))
     if not content:

@@ -1,4 +1,4 @@
-"""Facts of a card: what CUDA and its libraries take beside tensors, and how far three ways to read memory agree."""
+"""Facts of a card: memory of CUDA and its libraries, and a comparison of three memory counters."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,36 +10,36 @@ from profiler.measurement.nvml import GpuProbe, Nvml, NvmlError
 
 
 class CudaWork(Protocol):
-    """Something for the card to do. Nothing of it is kept."""
+    """Work for the card. It keeps no memory."""
 
     def begin(self) -> None:
-        """Make CUDA's context, and allocate nothing."""
+        """Create CUDA's context without allocating."""
 
     def product(self) -> int:
-        """One matrix product; the bytes of its three tensors, as the allocator rounds them."""
+        """Run one matrix product; return the bytes of its three tensors, as rounded by the allocator."""
 
     def training_step(self) -> None:
-        """Forward, backward and optimizer of a small model: loads the kernels that a trial loads."""
+        """Run forward, backward and optimizer of a small model, to load the kernels of a trial."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """The rulers side by side at one moment."""
+    """All counters at one instant."""
 
-    moment: str
+    instant: str
     allocated_bytes: int
     reserved_bytes: int
     mem_get_info_used_bytes: int
     nvml_device_bytes: int | None
-    """None, as all below, where the driver does not say."""
+    """This and all fields below are None if the driver does not report them."""
     nvml_process_bytes: int | None
     context_bytes: int | None
-    """By `mem_get_info`: in use, less torch's, less what others had before."""
+    """By `mem_get_info`: used memory without torch's and without memory used before the context."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CardFacts:
-    """What is worth knowing of a card before anything is measured on it."""
+    """Facts of a card, taken before measurements."""
 
     name: str
     uuid: str
@@ -48,17 +48,17 @@ class CardFacts:
     """As torch reports it."""
     driver_version: str | None
     cuda_version: str | None
-    """That torch was built with."""
+    """CUDA version of the torch build."""
     versions: Versions
     used_before_bytes: int | None
-    """On the card before CUDA was touched: the driver's own, and other programs'."""
+    """Used memory before CUDA was initialised: of the driver and of other programs."""
     cublas_workspace_bytes: int
-    """What the first product took beside its tensors."""
+    """Memory of the first product in addition to its tensors."""
     cublas_workspace_kept_bytes: int
-    """What of it was still there afterwards."""
+    """The part of it that remained allocated."""
     readings: tuple[Reading, ...]
     not_read: Mapping[str, str]
-    """Figures that the driver did not give, with the reason."""
+    """Figures that the driver did not provide, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class FactTools:
 
 
 def take_facts(uuid: str, tools: FactTools) -> CardFacts:
-    """Read the card, idle, with a context, after a product and after a training step. CUDA must not be in use yet."""
+    """Read the card with only a context, after a product and after a training step. CUDA must not be initialised."""
     probe = GpuProbe(tools.nvml, uuid, own_processes=tools.own_processes)
     cuda, before = tools.cuda, probe.used_bytes()
     tools.work.begin()
@@ -104,10 +104,10 @@ def take_facts(uuid: str, tools: FactTools) -> CardFacts:
     )
 
 
-def _reading(moment: str, cuda: CudaDevice, probe: GpuProbe, before_bytes: int | None) -> Reading:
+def _reading(instant: str, cuda: CudaDevice, probe: GpuProbe, before_bytes: int | None) -> Reading:
     used, reserved = cuda.total_bytes() - cuda.free_bytes(), cuda.reserved_bytes()
     return Reading(
-        moment=moment,
+        instant=instant,
         allocated_bytes=cuda.allocated_bytes(),
         reserved_bytes=reserved,
         mem_get_info_used_bytes=used,

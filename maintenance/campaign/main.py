@@ -1,6 +1,6 @@
-"""`python -m maintenance.campaign WHAT`: the stages of the campaign on a real card, and what they run besides sweeps.
+"""`python -m maintenance.campaign WHAT`: the stages of the campaign on a real card, and their other commands.
 
-Exit codes: docs/exit_codes.md. A stage that is not finished ends with 3; a sweep that ends the stage passes its own on.
+Exit codes: docs/exit_codes.md. An unfinished stage ends with 3; if a sweep ends the stage, its exit code is returned.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from maintenance.campaign.facts import CardFacts, FactTools, take_facts
 from maintenance.campaign.judged import threshold_lines
 from maintenance.campaign.recorded_history import recorded_history_lines, recorded_history_of
 from maintenance.campaign.running import StageEnd, run_stage
-from maintenance.campaign.side_by_side import looked, looking_lines, rollout_lines
+from maintenance.campaign.side_by_side import looking_lines, rollout_lines, sampled_times
 from maintenance.campaign.simulated import Simulate, simulate_measured
 from maintenance.campaign.stages import STAGES, Stage, stage
 from profiler.command_line import as_command, print_line
@@ -34,7 +34,7 @@ from profiler.storage.versions import installed_versions
 from profiler.worker.measured import Measured
 
 LIMIT_S = 500.0
-"""Of one stage."""
+"""Time limit of one stage."""
 
 _WHOLE_HISTORY_ENTRIES = 5_000_000
 
@@ -83,7 +83,7 @@ def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, versions: Versio
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignParts:
-    """The outside world of the command."""
+    """External dependencies of the command."""
 
     visible_gpus: Callable[[], VisibleGpus] = visible_gpus
     installed_versions: Callable[[], Versions] = installed_versions
@@ -96,7 +96,7 @@ class CampaignParts:
 
 @as_command("campaign", when_interrupted="What has finished is kept; the same command continues from there.")
 def main(argv: Sequence[str] | None = None, *, parts: CampaignParts | None = None) -> int:
-    """The command; gives its exit code."""
+    """Run the command and return the exit code."""
     parts = parts or CampaignParts()
     asked = _parser().parse_args(argv)
     if asked.what == "stage":
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None, *, parts: CampaignParts | None = Non
 
 
 def _run_stage(asked: argparse.Namespace, parts: CampaignParts) -> int:
-    """Run one stage and pack the folder, however the stage ended."""
+    """Run one stage and pack the folder, also after a failure."""
     wanted: Stage = asked.stage
     if wanted.needs_gpu:
         _the_gpu(parts)
@@ -131,7 +131,7 @@ def _lines(asked: argparse.Namespace, parts: CampaignParts) -> Sequence[str]:
     if what == "rollouts":
         return rollout_lines(RecordStore(asked.folder).read_all())
     if what == "looking":
-        return looking_lines(found for folder in asked.folders if (found := looked(folder)) is not None)
+        return looking_lines(found for folder in asked.folders if (found := sampled_times(folder)) is not None)
     if what == "simulate":
         return _simulated_lines(asked.folder, parts)
     if what == "thresholds":
@@ -156,7 +156,7 @@ def folder_name(card: str) -> str:
 
 
 def _facts(folder: Path, gpu: VisibleGpu, parts: CampaignParts) -> Sequence[str]:
-    """The facts of this card under this driver, taken where they are not kept already."""
+    """Return the facts of this card under this driver; take them if they are not stored."""
     driver = folder_name(parts.visible_gpus().driver_version or "unknown")
     path = folder / "facts" / f"{folder_name(gpu.name)}-{driver}.json"
     if not path.exists():
@@ -183,7 +183,7 @@ def _the_gpu(parts: CampaignParts) -> VisibleGpu:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Complains in one sentence, as every command here does."""
+    """A parser that reports errors in one sentence, like all commands of this project."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError([Fault(key="arguments", found=" ".join(sys.argv[1:]) or "none", problem=message, hint=_USAGE)])
@@ -211,9 +211,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--archive", type=Path, help="where the archive's parts are: read first, written at the end")
     facts = what.add_parser("facts", help="names, versions, context, workspaces, three metrics side by side")
     facts.add_argument("folder", type=Path)
-    truth = what.add_parser("allocator_truth", help="record a trial's allocations and replay them through the model")
-    truth.add_argument("tuning", type=Tuning, choices=[Tuning.FULL, Tuning.LORA])
-    truth.add_argument("folder", type=Path)
+    recorded = what.add_parser("allocator_truth", help="record the allocations of a trial and replay them")
+    recorded.add_argument("tuning", type=Tuning, choices=[Tuning.FULL, Tuning.LORA])
+    recorded.add_argument("folder", type=Path)
     rollouts = what.add_parser("rollouts", help="trials of a folder with both rollouts, side by side")
     rollouts.add_argument("folder", type=Path)
     looking = what.add_parser("looking", help="step times of folders that were sampled at different periods")

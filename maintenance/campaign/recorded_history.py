@@ -1,4 +1,4 @@
-"""The allocator's truth: a trial recorded on the card, kept, and replayed through the model of the allocator."""
+"""Recorded histories: a trial recorded on the card, stored, and replayed through the model of the allocator."""
 
 import gzip
 import json
@@ -16,10 +16,10 @@ from profiler.storage.atomic import write_atomically
 from profiler.worker.measured import Measured
 
 Record = Callable[[TrialSpec], Measured]
-"""Runs a trial on the card with its whole history of allocations."""
+"""Runs a trial on the card and records its whole history of allocations."""
 
 RECORDED_HISTORY = "allocator_truth"
-"""The folder of the histories, beside those of the grids."""
+"""Folder of the recorded histories, next to the folders of the grids."""
 
 
 class NoHistoryError(ProfilerError):
@@ -29,8 +29,8 @@ class NoHistoryError(ProfilerError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Truth:
-    """A recorded history and what came of it."""
+class ReplayedHistory:
+    """A recorded history and its replay."""
 
     path: Path
     counted_peak_reserved_bytes: int | None
@@ -39,9 +39,9 @@ class Truth:
 
 
 def recorded_trial(tuning: Tuning) -> TrialSpec:
-    """The trial that is recorded: two steps of the smallest model, with a rollout that is not decoded token by token.
+    """Return the trial to record: two steps of the smallest model, with a synthetic rollout.
 
-    Its history is some 10^5 entries; with decoding it would be ten times that.
+    Its history has about 10^5 entries; decoding token by token would give ten times as many.
     """
     lora = {"lora_rank": 16, "lora_alpha": 32, "lora_target_modules": (ALL_LINEAR,)} if tuning is Tuning.LORA else {}
     return TrialSpec(
@@ -55,8 +55,8 @@ def recorded_trial(tuning: Tuning) -> TrialSpec:
     )
 
 
-def recorded_history_of(tuning: Tuning, *, folder: Path, record: Record) -> Truth:
-    """The kept history of a tuning, recorded first where there is none, replayed.
+def recorded_history_of(tuning: Tuning, *, folder: Path, record: Record) -> ReplayedHistory:
+    """Replay the stored history of a tuning; record it first if there is none.
 
     Raises:
         NoHistoryError: The trial did not end well.
@@ -66,7 +66,7 @@ def recorded_history_of(tuning: Tuning, *, folder: Path, record: Record) -> Trut
     if not path.exists():
         _record(path, recorded_trial(tuning), record)
     history: Mapping[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
-    return Truth(
+    return ReplayedHistory(
         path=path,
         counted_peak_reserved_bytes=history["counted_peak_reserved_bytes"],
         comparison=replay_recorded(history),
@@ -82,13 +82,13 @@ def _record(path: Path, spec: TrialSpec, record: Record) -> None:
     write_atomically(path, gzip.compress(json.dumps(kept).encode(), mtime=0))
 
 
-def recorded_history_lines(truth: Truth) -> tuple[str, ...]:
-    """What came of it, for a terminal."""
-    found = truth.comparison
+def recorded_history_lines(history: ReplayedHistory) -> tuple[str, ...]:
+    """Return the result of the replay as lines for a terminal."""
+    found = history.comparison
     verdict = "equal" if found.is_equal else "NOT equal"
-    counted = truth.counted_peak_reserved_bytes
+    counted = history.counted_peak_reserved_bytes
     lines = [
-        f"{truth.path}: {verdict}, over {found.entries} entries.",
+        f"{history.path}: {verdict}, over {found.entries} entries.",
         f"  peak of reserved memory: {found.recorded_peak_reserved_bytes} bytes recorded, "
         f"{found.peak_reserved_bytes} replayed ({gib_text(found.peak_reserved_bytes, 2)}), {counted} by the counter.",
         f"  segments at the end: {len(found.recorded_segments)} recorded, {len(found.segments)} replayed, "

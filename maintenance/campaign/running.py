@@ -1,4 +1,4 @@
-"""One stage of the campaign: its steps one after the other, within a time limit, packed at the end."""
+"""Run one stage of the campaign: its steps in order, within a time limit."""
 
 import os
 import signal
@@ -16,15 +16,15 @@ GRACE_S = 30.0
 """From SIGINT, at which a sweep ends its workers and writes its tables, to SIGKILL."""
 
 _ENVIRONMENT: Mapping[str, str] = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
-"""Nothing is downloaded, and what is printed is seen at once."""
+"""Disable downloads and buffered output."""
 
 _INTERRUPTED = tuple(EXIT_SIGNAL_BASE + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 
 _ENDS_THE_STAGE = (EXIT_USAGE, EXIT_GPU_UNUSABLE, *_INTERRUPTED)
-"""Exit codes after which no later step can do better."""
+"""Exit codes after which later steps are not run."""
 
 RunStep = Callable[[Sequence[str], float], int | None]
-"""Runs Python with these words for at most so many seconds; the exit code, or None if the time was up."""
+"""Runs Python with these words for at most so many seconds; returns the exit code, or None after the time limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class StageEnd:
 
     exit_code: int
     line: str
-    """What to tell the user."""
+    """Sentence for the user."""
 
 
 def run_stage(
@@ -46,14 +46,14 @@ def run_stage(
     clock: Callable[[], float] = time.monotonic,
     say: Callable[[str], None] = print,
 ) -> StageEnd:
-    """Run the steps of a stage in order; a step that fails is kept in mind, and the next one runs.
+    """Run the steps of a stage in order. After a failed step the next one runs.
 
     Args:
         stage: What to run.
         folder: The folder of the campaign.
-        limit_s: When the time is up the running step is ended in good order, and the same stage goes on later.
+        limit_s: After this time the running step is interrupted; the same command continues the stage.
         more: Further keys for each sweep.
-        run: Runs one step; a subprocess where not given.
+        run: Runs one step; a subprocess by default.
         clock: Monotonic, in seconds.
         say: Prints a line.
     """
@@ -65,8 +65,10 @@ def run_stage(
         if code is None:
             line = f"Stage {stage.letter} is not finished after {limit_s:g} s; the same command goes on."
             return StageEnd(exit_code=EXIT_SOME_TRIALS_FAILED, line=line)
-        if code and (step.is_door or code in _ENDS_THE_STAGE):
-            why = "its first trial has no answer, so nothing else would have one" if step.is_door else "see above"
+        if code and (step.is_prerequisite or code in _ENDS_THE_STAGE):
+            why = (
+                "its first trial has no answer, so nothing else would have one" if step.is_prerequisite else "see above"
+            )
             return StageEnd(exit_code=code, line=f"Stage {stage.letter} ends with exit code {code}: {why}.")
         worst = code or worst
     done = "is done" if worst == 0 else f"is done; some steps failed, the last with exit code {worst}"
@@ -85,7 +87,7 @@ def _run(words: Sequence[str], limit_s: float) -> int | None:
         except subprocess.TimeoutExpired:
             _end(process)
             return None
-        except BaseException:  # the stage is interrupted: its step ends in good order too
+        except BaseException:  # the stage is interrupted: also interrupt its step
             _end(process)
             raise
         return code if code >= 0 else EXIT_SIGNAL_BASE - code

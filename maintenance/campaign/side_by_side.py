@@ -1,4 +1,4 @@
-"""Trials of a folder side by side: two ways to roll out, and what looking at the driver costs."""
+"""Comparison of trials in a folder: the two rollouts, and the cost of sampling the driver."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from profiler.storage.records import RecordStore
 
 
 def rollout_lines(records: Iterable[TrialRecord]) -> tuple[str, ...]:
-    """A paragraph for each trial that was run with both rollouts: peaks, and the phases in which they differ."""
+    """Return a paragraph per trial that was run with both rollouts: peaks, and phases that differ."""
     by_rollout: dict[TrialSpec, dict[Rollout, TrialRecord]] = {}
     for record in records:
         same = replace(record.spec, rollout=Rollout.GENERATE)
@@ -27,10 +27,10 @@ def rollout_lines(records: Iterable[TrialRecord]) -> tuple[str, ...]:
 
 def _pair(name: str, generated: Outcome, synthetic: Outcome) -> list[str]:
     lines = [f"{name}: generated ended as {generated.status}, synthetic as {synthetic.status}."]
-    for ruler in ("allocated", "reserved", "device"):
-        one = getattr(generated.peaks, f"{ruler}_bytes")
-        other = getattr(synthetic.peaks, f"{ruler}_bytes")
-        lines.append(f"  peak {ruler}: {_shown(one)} generated, {_shown(other)} synthetic, {_change(one, other)}")
+    for metric in ("allocated", "reserved", "device"):
+        one = getattr(generated.peaks, f"{metric}_bytes")
+        other = getattr(synthetic.peaks, f"{metric}_bytes")
+        lines.append(f"  peak {metric}: {_shown(one)} generated, {_shown(other)} synthetic, {_change(one, other)}")
     phases = {peak.phase: peak.peak_allocated_bytes for peak in synthetic.peaks.phases}
     for peak in generated.peaks.phases:
         one, other = peak.peak_allocated_bytes, phases.get(peak.phase)
@@ -47,34 +47,34 @@ def _shown(size_bytes: int | None) -> str:
 
 def _change(one: int | None, other: int | None) -> str:
     if one is None or other is None:
-        return "not to be compared"
+        return "not comparable"
     return "equal" if one == other else f"{other - one:+d} bytes ({(other - one) / max(1, one):+.3%})"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looked:
-    """Trials that were run with one period of sampling."""
+class SampledTimes:
+    """Step times of trials with the same sampling period."""
 
     sample_period_s: float | None
     step_times_s: Sequence[float]
 
 
-def looked(folder: Path) -> Looked | None:
-    """Return the trials of a grid's folder that ended well; None where none did."""
+def sampled_times(folder: Path) -> SampledTimes | None:
+    """Return the step times of a grid's folder; None if there are none."""
     outcomes = [record.outcome for record in RecordStore(folder).read_all()]
     times = tuple(outcome.work.step_time_s for outcome in outcomes if outcome.work.step_time_s is not None)
     if not times:
         return None
     measured = outcomes[0].measured
-    return Looked(sample_period_s=measured.sample_period_s if measured else None, step_times_s=times)
+    return SampledTimes(sample_period_s=measured.sample_period_s if measured else None, step_times_s=times)
 
 
-def looking_lines(found: Iterable[Looked]) -> tuple[str, ...]:
+def looking_lines(found: Iterable[SampledTimes]) -> tuple[str, ...]:
     """A line for each period."""
     return tuple(_looking_line(one) for one in found) or ("No trial here ended well.",)
 
 
-def _looking_line(one: Looked) -> str:
+def _looking_line(one: SampledTimes) -> str:
     times = one.step_times_s
     period = "no samples" if one.sample_period_s is None else f"a sample every {one.sample_period_s} s"
     spread = f"{min(times):.3f} to {max(times):.3f} s in {len(times)} trials"

@@ -1,4 +1,4 @@
-"""The last stage: the trials that were measured, simulated with this machine's versions into the same folders."""
+"""The last stage: simulate the measured trials with the installed versions, into the same folders."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,27 +18,27 @@ from profiler.storage.records import RecordStore
 from profiler.storage.tables import write_tables
 
 Simulate = Callable[[Sequence[PlannedTrial], RecordStore, Versions], None]
-"""Leaves a record of each trial in the store."""
+"""Writes a record of each trial to the store."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """What the stage did."""
+    """Result of the stage."""
 
     trials: int
     unknown_cards: tuple[str, ...]
-    """Cards that the simulation does not know."""
+    """Cards that cannot be simulated."""
     left_out: tuple[str, ...]
-    """A sentence for each record that the tables cannot take."""
+    """One sentence per record that does not fit the tables."""
 
 
 def simulate_measured(folder: Path, *, versions: Versions, simulate: Simulate) -> Simulated:
-    """Simulate every measured trial of the whole card under `folder`, and write the tables anew.
+    """Simulate every measured trial of the whole card under `folder`, and rewrite the tables.
 
     Args:
         folder: The folder of the campaign.
-        versions: Those that are installed; they go into the records.
-        simulate: Runs what is not stored yet.
+        versions: The installed versions, stored in the records.
+        simulate: Simulates trials that are not stored.
     """
     count, unknown, left_out = 0, dict[str, None](), list[str]()
     for grid in grid_folders(folder):
@@ -58,19 +58,19 @@ def simulate_measured(folder: Path, *, versions: Versions, simulate: Simulate) -
 
 
 def grid_folders(folder: Path) -> list[Path]:
-    """Every folder of a grid's results under `folder`, but for those of the cost of looking."""
+    """Return every folder of a grid's results under `folder`, except those about the cost of sampling."""
     found = sorted(path.parent for path in folder.rglob("records") if path.is_dir())
     return [grid for grid in found if LOOKING not in grid.relative_to(folder).parts]
 
 
 def _simulated_specs(records: Iterable[TrialRecord]) -> tuple[list[TrialSpec], list[str]]:
-    """The measured trials as simulated ones, each once, and cards that have no simulation."""
+    """Return the specifications to simulate, without duplicates, and the cards that cannot be simulated."""
     names: Mapping[str, str] = {gpu.title: gpu.name for gpu in KNOWN_GPUS.values()}
     specs: dict[TrialSpec, None] = {}
     unknown: list[str] = []
     for record in records:
         card = record.outcome.card.name
-        # A capped card runs its own kernels in a smaller card's memory: no card to simulate.
+        # A capped card runs its own kernels within the memory of a smaller card, which cannot be simulated.
         if record.spec.backend is not Backend.CUDA or record.spec.gpu is not None or card is None:
             continue
         if record.outcome.status not in (Status.OK, Status.OOM):

@@ -7,10 +7,10 @@ calibration rows may change an assumption; held-out rows only judge (`docs/campa
 from dataclasses import dataclass
 
 FOLDER = "{folder}"
-"""Stands for the folder of the campaign in the words of a step."""
+"""Placeholder for the folder of the campaign in the words of a step."""
 
 LOOKING = "looking"
-"""Folder of the trials that differ in seed and sampling only, which change no memory."""
+"""Folder of trials that differ only in seed and sampling, which change no memory."""
 
 _SMALL, _MIDDLE = "qwen2.5-0.5b", "qwen2.5-1.5b"
 _UNPAGED = "adamw_torch_fused,adamw_torch,adamw_8bit,adafactor,sgd"
@@ -24,8 +24,8 @@ class Step:
     name: str
     words: tuple[str, ...]
     """Arguments of Python: ``("-m", "profiler.sweep", ...)``."""
-    is_door: bool = False
-    """Whether the stage ends where this step does not end with 0."""
+    is_prerequisite: bool = False
+    """Whether the stage ends if this step does not end with 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,11 @@ class Stage:
     needs_gpu: bool = True
 
 
-def _sweep(grid: str, keys: str, *, folder: str = "", is_door: bool = False) -> Step:
+def _sweep(grid: str, keys: str, *, folder: str = "", is_prerequisite: bool = False) -> Step:
     """`keys` are separated by spaces; `folder` is within the campaign's."""
     place = f"{FOLDER}/{folder}" if folder else FOLDER
     words = ("-m", "profiler.sweep", f"+grid={grid}", "backend=cuda", f"results_dir={place}", *keys.split())
-    return Step(name=f"{grid} {keys}", words=words, is_door=is_door)
+    return Step(name=f"{grid} {keys}", words=words, is_prerequisite=is_prerequisite)
 
 
 def _own(command: str, *arguments: str) -> Step:
@@ -54,7 +54,7 @@ _RAGGED = "rollout=synthetic steps=3"
 
 _PERIODS = ("null", "0.1", "0.01")
 _LOOKED_AT = f"logprobs=fused model={_SMALL} rollout=synthetic seed=0,1,2"
-"""Three trials alike but for the seed, which changes no memory: the spread of one period's times."""
+"""Three trials that differ only in the seed, which changes no memory: they show the spread of times."""
 
 STAGES = (
     Stage(
@@ -65,10 +65,10 @@ STAGES = (
                 "logprobs",
                 "logprobs=fused model=tiny max_completion_length=32 steps=1 timeout_s=120",
                 folder="door",
-                is_door=True,
+                is_prerequisite=True,
             ),
             _own("facts", FOLDER),
-            # A process each: a history has to begin before the first allocation.
+            # One process each: recording has to start before the first allocation.
             _own("allocator_truth", "full", FOLDER),
             _own("allocator_truth", "lora", FOLDER),
             _TABLE,
@@ -144,9 +144,9 @@ STAGES = (
         needs_gpu=False,
     ),
 )
-"""In the order to run them."""
+"""Stages in the order of execution."""
 
 
 def stage(letter: str) -> Stage | None:
-    """The stage of this letter, upper or lower case; None if there is none."""
+    """Return the stage of this letter, upper or lower case; None if there is none."""
     return next((one for one in STAGES if one.letter == letter.upper()), None)

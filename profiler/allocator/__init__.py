@@ -1,4 +1,4 @@
-"""What PyTorch's caching allocator makes of a stream of allocations. Pure: no torch.
+"""Model of PyTorch's caching allocator for a stream of allocations. Pure: no torch.
 
 `replay_on_card` answers for one trace, card and configuration; `CachingAllocator` is the model behind it, and
 `parse_alloc_conf` reads its settings. `memory_snapshot` writes a replay down in PyTorch's format; `replay_recorded`

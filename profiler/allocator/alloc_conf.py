@@ -15,7 +15,7 @@ from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.units import MIB
 
 KEY = "alloc_conf"
-"""The specification's key that faults are told under."""
+"""The key of the specification that faults name."""
 
 MODELLED_KEYS = (
     "expandable_segments",
@@ -34,7 +34,7 @@ _FLAGS_WITHOUT_EFFECT = (
     "release_lock_on_cudamalloc",
     "throw_on_cudamalloc_oom",
 )
-"""They change the host's memory, CUDA graphs, locks or messages, not what a step takes of the card."""
+"""They change the host's memory, CUDA graphs, locks or messages, not the card's memory in a step."""
 _COUNTS_WITHOUT_EFFECT = (
     "pinned_max_cached_size_mb",
     "pinned_max_round_threshold_mb",
@@ -46,12 +46,12 @@ _MOST_THREADS = 128
 
 KEYS = (*MODELLED_KEYS, "backend", *_FLAGS_WITHOUT_EFFECT, *_COUNTS_WITHOUT_EFFECT, _THREADS)
 
-_ITEM_BORDER = re.compile(r",(?![^\[]*\])")
-"""A comma that is not inside of brackets."""
+_ITEM_SEPARATOR = re.compile(r",(?![^\[]*\])")
+"""A comma outside brackets."""
 
 
 def parse_alloc_conf(text: str) -> AllocatorConfig:
-    """The settings that `text` describes; PyTorch's defaults for an empty one. Of a key given twice the last counts.
+    """Parse `text` into settings; empty text gives PyTorch's defaults. If a key is repeated, the last value counts.
 
     Raises:
         UsageError: Carries every fault found.
@@ -59,10 +59,10 @@ def parse_alloc_conf(text: str) -> AllocatorConfig:
     compact = "".join(text.split())
     values: dict[str, str] = {}
     reader = _Reader(values)
-    for item in filter(None, _ITEM_BORDER.split(compact)):
+    for item in filter(None, _ITEM_SEPARATOR.split(compact)):
         key, _, value = item.partition(":")
         if key not in KEYS:
-            reader.fault(item, f"'{key}' is no key of PYTORCH_ALLOC_CONF; the keys are {', '.join(KEYS)}", key, KEYS)
+            reader.fault(item, f"'{key}' is not a key of PYTORCH_ALLOC_CONF; the keys are {', '.join(KEYS)}", key, KEYS)
         else:
             values[key] = value
     config = _config(reader)
@@ -72,7 +72,7 @@ def parse_alloc_conf(text: str) -> AllocatorConfig:
 
 
 def alloc_conf_text(config: AllocatorConfig) -> str:
-    """The text that `parse_alloc_conf` reads as `config`, without what is PyTorch's default; empty for the defaults."""
+    """Return the text that `parse_alloc_conf` parses into `config`, without PyTorch's defaults."""
     divisions = config.roundup_power2_divisions
     items = {
         "expandable_segments:True": config.expandable_segments,
@@ -93,19 +93,19 @@ def alloc_conf_text(config: AllocatorConfig) -> str:
 
 
 def _divisions_text(divisions: Sequence[int]) -> str:
-    """One number, or ``[1:4,2:0,8:2,>:1]``: the first counts below it as well, ``>`` beyond the last."""
+    """Return one number, or ``[1:4,2:0,8:2,>:1]``: the first also counts below it, ``>`` beyond the last."""
     if len(set(divisions)) == 1:
         return str(divisions[0])
     changes = [interval for interval in range(1, len(divisions)) if divisions[interval] != divisions[interval - 1]]
-    # Up to the first change and from the last one on all are alike; in between, what is not listed is 0.
+    # Up to the first change and from the last one on all are equal; in between, unlisted intervals are 0.
     listed = [changes[0] - 1, *range(changes[0], changes[-1])]
     items = [f"{1 << interval}:{divisions[interval]}" for interval in listed]
     return f"[{','.join([*items, f'>:{divisions[-1]}'])}]"
 
 
 def known_items(text: str) -> str:
-    """The items of `text` whose key is one of `KEYS`; what another version of torch understood is left out."""
-    items = _ITEM_BORDER.split("".join(text.split()))
+    """Return the items of `text` whose key is one of `KEYS`; leave out keys of other versions of torch."""
+    items = _ITEM_SEPARATOR.split("".join(text.split()))
     return ",".join(item for item in items if item.partition(":")[0] in KEYS)
 
 
@@ -135,7 +135,7 @@ def _config(reader: "_Reader") -> AllocatorConfig:
 
 
 class _Reader:
-    """Values by key, read one by one; faults are kept, and a stand-in returned."""
+    """Reader of values by key. It collects faults and returns a default for each faulty value."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
@@ -149,7 +149,7 @@ class _Reader:
         self.fault(f"{key}:{value}", f"{key} must be {problem}", value, words)
 
     def flag(self, key: str) -> bool:
-        """True or False, spelled so (`ConfigTokenizer::toBool`); False where absent."""
+        """Return a value that is spelled True or False (`ConfigTokenizer::toBool`); False if absent."""
         value = self._values.get(key, "False")
         if value not in ("True", "False"):
             self._wrong(key, "True or False", ("True", "False"))
@@ -202,7 +202,7 @@ class _Reader:
 
 
 def _divisions(value: str) -> tuple[int, ...] | None:
-    """By interval; None if `value` is not of the form."""
+    """Return the divisions by interval; None if `value` does not have the form."""
     if not value.startswith("["):
         return (int(value),) * ROUNDUP_INTERVALS if _is_power_of_two(value) else None
     if not value.endswith("]"):
@@ -214,7 +214,7 @@ def _divisions(value: str) -> tuple[int, ...] | None:
         if not (number == "0" or _is_power_of_two(number)) or not (start == ">" or _is_power_of_two(start)):
             return None
         if start == ">":
-            # Behind the last entry's interval; the source takes interval 0 for the last where there is none.
+            # After the interval of the last entry; the source uses interval 0 if there is no entry.
             rest = (last or 0) + 1
             by_interval[rest:] = [int(number)] * (ROUNDUP_INTERVALS - rest)
             continue

@@ -1,4 +1,4 @@
-"""What a user asks about a recorded history, and the answer: it as it was, and as it would have been."""
+"""A question about a recorded history, and the answer: its replay as recorded and under other conditions."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -12,63 +12,63 @@ from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import Gpu
 
 SUGGESTED = "expandable_segments:True"
-"""The setting that is tried where nothing is asked: PyTorch's own message recommends it against fragmentation."""
+"""The setting that is tried by default: PyTorch's own message recommends it against fragmentation."""
 
 
 class CapacitySource(StrEnum):
-    """How it is known what the process could have taken from the driver."""
+    """How the memory that the process could take is known."""
 
     GPU = "gpu"
-    """A named card's memory without the assumed CUDA context."""
+    """Memory of a named card without the assumed CUDA context."""
     OOM = "oom"
-    """What it held when it ran out of memory, and what the driver then had left."""
+    """Reserved memory plus the driver's free memory at an out-of-memory error."""
     FULL = "full"
-    """A request made it give memory back, so the card was full: the most that it ever held."""
+    """A request made the allocator release memory, so the card was full: the most that was ever reserved."""
     UNKNOWN = "unknown"
-    """Nothing in the history says: a card without limit."""
+    """The history does not show it: a card without limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
-    """What a process can take from the driver."""
+    """Memory that a process can take from the driver."""
 
     size_bytes: int | None
-    """What it is known to have had at least; None: without limit."""
+    """Lower bound; None: no limit."""
     source: CapacitySource
     most_bytes: int | None = None
-    """What it can have had at most, where that is not the same: `FULL` only."""
+    """Upper bound if it differs; `FULL` only."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked about a history."""
+    """The conditions to try."""
 
     alloc_conf: str | None = None
-    """PYTORCH_ALLOC_CONF's text, in place of all recorded settings; None: the recorded ones."""
+    """Text of PYTORCH_ALLOC_CONF that replaces all recorded settings; None: the recorded ones."""
     gpu: Gpu | None = None
     """None: the card of the recording."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is asked, so that `SUGGESTED` is tried."""
+        """Whether no condition is given, so that `SUGGESTED` is tried."""
         return self.alloc_conf is None and self.gpu is None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """The program under one set of conditions."""
+    """Result of the program under one set of conditions."""
 
     config: AllocatorConfig
     gpu: Gpu | None
     capacity: Capacity
     result: WhatIf
     might_fit: bool
-    """Whether it fits at least into the most that the process can have had (`Capacity.most_bytes`)."""
+    """Whether it fits into the upper bound (`Capacity.most_bytes`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """A history, its replay, and what else was tried."""
+    """A history, its replay, and the scenarios that were tried."""
 
     history: RecordedHistory
     comparison: RecordedComparison
@@ -83,7 +83,7 @@ class Answer:
 
 
 def answer(history: RecordedHistory, question: Question) -> Answer:
-    """Replay a history and try what is asked.
+    """Replay a history and try the conditions of the question.
 
     Raises:
         UsageError: `alloc_conf` is wrong, or the history has private pools, which the model does not have.
@@ -103,13 +103,13 @@ def answer(history: RecordedHistory, question: Question) -> Answer:
 
 
 def recorded_capacity(comparison: RecordedComparison) -> Capacity:
-    """What is known of the card of the recording."""
+    """Return the known capacity of the recorded card."""
     for refusal in comparison.course.refusals:
         if refusal.driver_free_bytes is not None:
             return Capacity(size_bytes=refusal.reserved_bytes + refusal.driver_free_bytes, source=CapacitySource.OOM)
     if comparison.course.num_alloc_retries:
         held, refused = comparison.recorded_peak_reserved_bytes, comparison.refused_bytes
-        # Below what was held it was refused because of what others took of the card then.
+        # A refusal below the reserved memory was caused by other programs on the card.
         most = None if refused is None or refused <= held else refused - 1
         return Capacity(size_bytes=held, source=CapacitySource.FULL, most_bytes=most)
     return Capacity(size_bytes=None, source=CapacitySource.UNKNOWN)

@@ -1,4 +1,4 @@
-"""Blocks of segments, and the free ones of a pool in the order in which they are looked for."""
+"""Blocks of segments, and the free blocks of a pool in search order."""
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ class ExpandableSegment:
 
     address: int
     size_bytes: int
-    """Of the range, a multiple of the page; most of it has no memory behind it."""
+    """Size of the range, a multiple of the page; most of it has no memory."""
     page_bytes: int
 
 
 class Block:
-    """A piece of a segment (`Block`, CUDACachingAllocator.cpp). What `allocate` returns; only read it.
+    """A piece of a segment (`Block`, CUDACachingAllocator.cpp). Returned by `allocate`; read-only for callers.
 
     Not a frozen value: blocks are split and merged in place, a hundred thousand times a trial.
     """
@@ -48,14 +48,14 @@ class Block:
         self.pool = pool
         self.expandable = expandable
         self.order = order
-        """Of its segment among all (`registration_counter`): of two free blocks of one size the older one is taken."""
+        """Age of its segment (`registration_counter`): of two free blocks of equal size the older one is taken."""
         self.requested_bytes = 0
-        """What the program asked for; meaningful while allocated."""
+        """Requested size; valid while allocated."""
         self.allocated = False
         self.mapped = True
-        """Whether memory is behind the addresses; always, outside of expandable segments."""
+        """Whether the addresses have memory; always true outside expandable segments."""
         self.before: Block | None = None
-        """The neighbour in the same segment."""
+        """The adjacent block in the same segment."""
         self.after: Block | None = None
         self.inserted_at_search = 0
         """The pool's `searches` when the block became free: its age, for garbage collection."""
@@ -89,21 +89,21 @@ class FreeBlocks:
         self.unmapped: list[Block] = []
         """Blocks of expandable segments without memory, by address (`BlockComparatorAddress`)."""
         self.searches = 0
-        """How often a block was looked for (`get_free_blocks_call_count`), while garbage is collected."""
+        """Number of searches for a block (`get_free_blocks_call_count`), counted while garbage is collected."""
 
     def add(self, block: Block) -> None:
-        """A block is free now."""
+        """Add a free block."""
         block.inserted_at_search = self.searches
         insort(self.keys, (block.size_bytes, block.order, block.address))
         self.at[block.address] = block
 
     def remove(self, block: Block) -> None:
-        """A free block is one no longer."""
+        """Remove a free block."""
         del self.keys[bisect_left(self.keys, (block.size_bytes, block.order, block.address))]
         del self.at[block.address]
 
     def first_of_at_least(self, size_bytes: int) -> int:
-        """Index in `keys` of the smallest block that is large enough; its length if there is none."""
+        """Return the index in `keys` of the smallest block that is large enough; the length if there is none."""
         return bisect_left(self.keys, (size_bytes,))
 
     def take(self, index: int) -> Block:
@@ -111,19 +111,19 @@ class FreeBlocks:
         return self.at.pop(self.keys.pop(index)[-1])
 
     def in_order(self) -> list[Block]:
-        """All free blocks with memory, smallest first."""
+        """Return all free blocks with memory, smallest first."""
         return [self.at[address] for *_, address in self.keys]
 
     def add_unmapped(self, block: Block) -> None:
-        """A block has no memory now."""
+        """Add a block without memory."""
         insort(self.unmapped, block, key=_address)
 
     def remove_unmapped(self, block: Block) -> None:
-        """A block without memory is one no longer."""
+        """Remove a block without memory."""
         del self.unmapped[bisect_left(self.unmapped, block.address, key=_address)]
 
     def merge(self, block: Block, neighbour: Block | None) -> int:
-        """Make `neighbour` part of `block` if it is free and alike mapped; its bytes, or 0.
+        """Merge `neighbour` into `block` if it is free and equally mapped; return its bytes, or 0.
 
         `block` itself is in no set at the time. Source: `DeviceCachingAllocator::try_merge_blocks`.
         """
@@ -147,7 +147,7 @@ class FreeBlocks:
 
 
 class StreamPools(dict[int, FreeBlocks]):
-    """One pool of PyTorch's, as the free blocks of each stream; those of a new stream are made when it first asks.
+    """One pool of PyTorch: the free blocks by stream, created at the first request of a stream.
 
     PyTorch keeps one set ordered by stream, then size (`BlockComparatorSize`), and a search never leaves its stream.
     """
@@ -163,11 +163,11 @@ class StreamPools(dict[int, FreeBlocks]):
         return pool
 
     def free_blocks(self) -> list[Block]:
-        """All free blocks with memory, by stream, then size."""
+        """Return all free blocks with memory, by stream, then size."""
         return [block for stream in sorted(self) for block in self[stream].in_order()]
 
     def count_search(self) -> None:
-        """Count a search for a block: ages are of the pool, whichever stream searched."""
+        """Count a search for a block. Ages are counted per pool, over all streams."""
         for pool in self.values():
             pool.searches += 1
 

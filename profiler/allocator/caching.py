@@ -33,7 +33,7 @@ class CachingAllocator:
         total_bytes: int | None = None,
         card: CardMemory | None = None,
     ) -> None:
-        """An allocator that holds nothing yet.
+        """Create an empty allocator.
 
         Args:
             capacity_bytes: What the process can take from the driver, so without its context; None: unlimited.
@@ -62,11 +62,11 @@ class CachingAllocator:
 
     @property
     def peak_reserved_bytes(self) -> int:
-        """The most since the last `reset_peaks`."""
+        """Maximum since the last `reset_peaks`."""
         return self._card.peak_taken_bytes
 
     def stats(self) -> AllocatorStats:
-        """Counters as of now."""
+        """Return the current counters."""
         return AllocatorStats(
             allocated_bytes=self.allocated_bytes,
             peak_allocated_bytes=self.peak_allocated_bytes,
@@ -79,14 +79,14 @@ class CachingAllocator:
         )
 
     def reset_peaks(self) -> None:
-        """Peaks are what is held now (`torch.cuda.reset_peak_memory_stats`)."""
+        """Set the peaks to the current values (`torch.cuda.reset_peak_memory_stats`)."""
         self.peak_allocated_bytes = self.allocated_bytes
         self._card.peak_taken_bytes = self._card.taken_bytes
         self._peak_inactive_split_bytes = self._inactive_split_bytes
         self._peak_unreleasable_bytes = self.allocated_bytes + self._inactive_split_bytes
 
     def segments(self) -> list[list[Block]]:
-        """The blocks of each segment, both in the order of addresses; only read them.
+        """Return the blocks of each segment, both in the order of addresses; read-only.
 
         Of an expandable segment each stretch that has memory is one (`DeviceCachingAllocator::snapshot`).
         """
@@ -95,7 +95,7 @@ class CachingAllocator:
         return [list(_stretch(head)) for head in sorted(heads, key=lambda head: head.address)]
 
     def allocate(self, size_bytes: int, stream: int = 0) -> Block:
-        """A block for a request of `size_bytes`, at least 1 (`malloc`; a request of 0 never reaches the allocator).
+        """Return a block for a request of `size_bytes`, at least 1 (`malloc`; requests of 0 never reach the allocator).
 
         A stream is served from its own free blocks only; what is given back under pressure is of all streams.
 
@@ -118,14 +118,14 @@ class CachingAllocator:
         self.allocated_bytes += block.size_bytes
         if self.allocated_bytes > self.peak_allocated_bytes:
             self.peak_allocated_bytes = self.allocated_bytes
-        # It grows only here: what is freed leaves it or moves from one of the two to the other.
+        # It grows only here: freed memory leaves it, or moves from one of the two to the other.
         unreleasable = self.allocated_bytes + self._inactive_split_bytes
         if unreleasable > self._peak_unreleasable_bytes:
             self._peak_unreleasable_bytes = unreleasable
         return block
 
     def free(self, block: Block) -> None:
-        """Make a block of `allocate` free again, as one with its free neighbours; its segment is kept (`free_block`).
+        """Free a block of `allocate` and merge it with free neighbours; keep its segment (`free_block`).
 
         Raises:
             KeyError: The block is not in use.
@@ -141,7 +141,7 @@ class CachingAllocator:
             self._peak_inactive_split_bytes = max(self._peak_inactive_split_bytes, self._inactive_split_bytes)
 
     def empty_cache(self) -> None:
-        """Give back what is wholly free (`emptyCache`, `release_cached_blocks`, `release_blocks`)."""
+        """Release all segments that are entirely free (`emptyCache`, `release_cached_blocks`, `release_blocks`)."""
         for block in (*self._large.free_blocks(), *self._small.free_blocks()):
             if block.expandable is not None:
                 unmap_free_pages(block, self._card)
@@ -149,7 +149,7 @@ class CachingAllocator:
                 self._release(block)
 
     def releasable(self) -> list[tuple[int, int]]:
-        """(address, bytes) of each piece that `empty_cache` would give back now, in its order."""
+        """Return (address, bytes) of each range that `empty_cache` would release now, in its order."""
         pieces = []
         for block in (*self._large.free_blocks(), *self._small.free_blocks()):
             if block.expandable is not None:
@@ -161,19 +161,19 @@ class CachingAllocator:
         return pieces
 
     def serves_from_cache(self, size_bytes: int, stream: int = 0) -> bool:
-        """Whether `allocate` would return a cached block now, without new memory."""
+        """Return whether `allocate` would use a cached block now, without new memory."""
         size = block_bytes(size_bytes, self._config)
         pool = (self._small if size <= SMALL_BYTES else self._large)[stream]
         return self._best_fit(pool, size) is not None
 
     def largest_free_bytes(self, *, is_small: bool | None = None, stream: int | None = None) -> int:
-        """The largest free block with memory, of one pool and stream if they are given; 0 if there is none."""
+        """Return the size of the largest free block with memory, of one pool and stream if given; 0 if none."""
         pools = [pools for pools in (self._small, self._large) if is_small in (None, pools.is_small)]
         found = [pool for each in pools for pool in each.values() if stream in (None, pool.stream)]
         return max((pool.keys[-1][0] for pool in found if pool.keys), default=0)
 
     def hold(self, segment: HeldSegment) -> list[Block]:
-        """Take over a segment as it is, its memory taken from the driver; returns its blocks in use, by address.
+        """Adopt a segment whose memory is already taken from the driver; return its blocks in use, by address.
 
         Peaks do not see it before the next `reset_peaks`. Its free blocks count as free since now.
         """
@@ -190,7 +190,7 @@ class CachingAllocator:
         return in_use
 
     def _best_fit(self, pool: FreeBlocks, size: int) -> int | None:
-        """The index of the smallest free block of at least `size` that may be taken (`get_free_block`)."""
+        """Return the index of the smallest usable free block of at least `size` (`get_free_block`)."""
         index = pool.first_of_at_least(size)
         if index == len(pool.keys):
             return None
@@ -206,14 +206,14 @@ class CachingAllocator:
         return index
 
     def _should_split(self, pool: FreeBlocks, size: int, rest: int) -> bool:
-        """Whether the rest of a block is worth being a block; else it is wasted, and counts as allocated."""
+        """Return whether to split off the rest of a block; otherwise the rest is wasted and counts as allocated."""
         if pool.is_small or self._config.expandable_segments:
             return rest >= MIN_BLOCK_BYTES
         limit = self._config.max_split_bytes
         return rest > SMALL_BYTES and (limit is None or size < limit)
 
     def _split(self, rest: Block, size: int) -> Block:
-        """A block of the first `size` bytes of `rest`, whose end stays free (`alloc_found_block`)."""
+        """Split the first `size` bytes off `rest`, whose end stays free (`alloc_found_block`)."""
         was_split = rest.is_split
         block = Block(
             address=rest.address, size_bytes=size, pool=rest.pool, expandable=rest.expandable, order=rest.order
@@ -228,7 +228,7 @@ class CachingAllocator:
         return block
 
     def _new_memory(self, pool: FreeBlocks, size: int, requested_bytes: int) -> Block:
-        """A block of new memory; where the card is full, cached memory is given back for it (`malloc`)."""
+        """Return a block of new memory; if the card is full, release cached memory first (`malloc`)."""
         if self._collects_garbage:
             self._collect_garbage()
         block = self._grow(pool, size)
@@ -250,7 +250,7 @@ class CachingAllocator:
         return block
 
     def _grow(self, pool: FreeBlocks, size: int) -> Block | None:
-        """A block of new memory, or None if the card has none (`alloc_block`)."""
+        """Return a block of new memory, or None if the card has none (`alloc_block`)."""
         segment = segment_bytes(size, self._config)
         if self._allowed_bytes is not None and self.reserved_bytes + segment > self._allowed_bytes:
             return None
@@ -263,7 +263,7 @@ class CachingAllocator:
         return Block(address=address, size_bytes=segment, pool=pool, order=self._card.order_of_new_segment())
 
     def _release_oversize(self, pool: FreeBlocks, size: int) -> bool:
-        """Give back unsplittable blocks of the stream (`release_available_cached_blocks`); whether they make room."""
+        """Release unsplittable blocks (`release_available_cached_blocks`); return whether they suffice."""
         limit = self._config.max_split_bytes
         if limit is None or self._config.expandable_segments:
             return False
@@ -274,20 +274,20 @@ class CachingAllocator:
         return sum(block.size_bytes for block in blocks) >= wanted
 
     def _collect_garbage(self) -> None:
-        """Give back old segments once much of what is allowed is held (`garbage_collect_cached_blocks`)."""
+        """Release old segments when reserved memory nears the limit (`garbage_collect_cached_blocks`)."""
         assert self._allowed_bytes is not None  # see `_collects_garbage`
         threshold = int(self._config.garbage_collection_threshold * self._allowed_bytes)
         for block in old_blocks(self._large, self.reserved_bytes - threshold):
             self._release(block)
 
     def _release(self, block: Block) -> None:
-        """Give a free segment back to the driver (`release_block`)."""
+        """Release a free segment to the driver (`release_block`)."""
         block.pool.remove(block)
         self._card.give_segment_back(block.address, block.size_bytes)
 
 
 def _allowed_bytes(config: AllocatorConfig, total_bytes: int | None) -> int | None:
-    """The limit that a share of the card is, or None (`setMemoryFraction`: only below 1)."""
+    """Return the limit set by a share of the card, or None (`setMemoryFraction`: only below 1)."""
     if total_bytes is None or config.per_process_memory_fraction >= 1:
         return None
     return int(config.per_process_memory_fraction * total_bytes)

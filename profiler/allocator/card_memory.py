@@ -1,9 +1,9 @@
-"""What the driver gives to one process: memory and addresses, and no when there is none left."""
+"""The driver as one process sees it: memory and addresses, refused when none is left."""
 
 from profiler.domain.units import GIB
 
 FIRST_ADDRESS = 0x7F00_0000_0000
-"""Where segments begin. Arbitrary: only the order of addresses matters, and only between free blocks of one size."""
+"""First address. Arbitrary: only the order of addresses matters, and only between free blocks of equal size."""
 
 UNLIMITED_ADDRESS_SPACE_BYTES = 16 * 1024 * GIB
 """Address space of an expandable segment on a card without a capacity: more than any trial needs."""
@@ -18,47 +18,47 @@ class CardMemory:
     """
 
     def __init__(self, *, capacity_bytes: int | None) -> None:
-        """`capacity_bytes` is what the process can take, so without its context; None: unlimited."""
+        """`capacity_bytes`: memory that the process can take, without its context; None: unlimited."""
         self.capacity_bytes = capacity_bytes
         self.taken_bytes = 0
-        """What the allocator holds: `reserved_bytes`, which its source also keeps as `total_allocated_memory`."""
+        """Memory taken: `reserved_bytes`; the source also keeps it as `total_allocated_memory`."""
         self.peak_taken_bytes = 0
-        """The most since the last reset."""
+        """Maximum since the last reset."""
         self._next_address = FIRST_ADDRESS
 
     @property
     def free_bytes(self) -> int | None:
-        """What is left, as `cudaMemGetInfo` says; None: unlimited."""
+        """Free memory, as `cudaMemGetInfo` reports it; None: unlimited."""
         return None if self.capacity_bytes is None else self.capacity_bytes - self.taken_bytes
 
     def take_segment(self, size_bytes: int) -> int | None:
-        """The address of new memory, or None: cudaMalloc."""
+        """Return the address of new memory, or None: cudaMalloc."""
         return self.reserve_addresses(size_bytes) if self._take(size_bytes) else None
 
     def order_of_new_segment(self) -> int:
-        """The place of a new segment among all, where addresses do not say it."""
+        """Return the position of a new segment in the search order, if addresses do not determine it."""
         return 0
 
     def give_segment_back(self, address: int, size_bytes: int) -> None:  # noqa: ARG002 - recorders need it
-        """A segment goes back: cudaFree."""
+        """Release a segment: cudaFree."""
         self.taken_bytes -= size_bytes
 
     def reserve_addresses(self, size_bytes: int) -> int:
-        """Addresses without memory: cuMemAddressReserve."""
+        """Reserve addresses without memory: cuMemAddressReserve."""
         address = self._next_address
         self._next_address += size_bytes
         return address
 
     def map_pages(self, address: int, size_bytes: int) -> bool:  # noqa: ARG002 - as above
-        """Memory at an address, all of it or none: cuMemCreate, cuMemMap. Whether there was enough."""
+        """Map memory at an address, all or nothing; return whether there was enough: cuMemCreate, cuMemMap."""
         return self._take(size_bytes)
 
     def unmap_pages(self, address: int, size_bytes: int) -> None:  # noqa: ARG002 - as above
-        """Memory goes back, its addresses stay: cuMemUnmap, cuMemRelease."""
+        """Release memory and keep its addresses: cuMemUnmap, cuMemRelease."""
         self.taken_bytes -= size_bytes
 
     def address_space_bytes(self) -> int:
-        """Addresses that an expandable segment reserves: 9/8 of the card (`ExpandableSegment`'s constructor)."""
+        """Return the address space of an expandable segment: 9/8 of the card (constructor of `ExpandableSegment`)."""
         if self.capacity_bytes is None:
             return UNLIMITED_ADDRESS_SPACE_BYTES
         return self.capacity_bytes + self.capacity_bytes // 8

@@ -1,4 +1,4 @@
-"""A trace on a card: what PyTorch's counters would have said, by phase and category, and what the card refuses."""
+"""Replay of a trace on a card: PyTorch's counters by phase and category, and the refused allocation."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from profiler.domain.memory import Category, Phase
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseMemory:
-    """The highest levels during a phase; what was held when it began is in them."""
+    """Peaks during a phase, including the level at its beginning."""
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int
@@ -21,29 +21,29 @@ class PhaseMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class CardReplay:
-    """A trace on a card: up to the refused allocation if there is one, else all of it. Bytes."""
+    """Result of a replay up to the refused allocation, or of the whole trace. Sizes in bytes."""
 
     peak_allocated_bytes: int
     """Sum of the sizes of the blocks in use, as `torch.cuda.max_memory_allocated` counts it."""
     peak_reserved_bytes: int
-    """As `torch.cuda.max_memory_reserved`. Depends on the capacity: a full card makes the allocator give back."""
+    """As `torch.cuda.max_memory_reserved`. Depends on the capacity: a full card makes it release."""
     peak_phase: Phase
     """The phase of the first instant of the allocated peak."""
     phases: Mapping[Phase, PhaseMemory]
-    """Of each phase that was reached, in the order in which they first were."""
+    """Peaks of each phase, in the order in which the phases first began."""
     breakdown: Mapping[Category, int]
-    """By category at the first instant of the allocated peak; sums to it. What a block wastes is of its category."""
+    """By category at the first instant of the allocated peak; sums to it. Wasted bytes are included."""
     live_bytes: Mapping[int, int]
-    """Block of the trace -> bytes of its block on the card, at that instant."""
+    """Block of the trace -> its bytes on the card at that instant."""
     peak_event: int
-    """The event of that instant; -1 if nothing was ever allocated."""
+    """The event of that instant; -1 if nothing was allocated."""
     peak_inactive_split_bytes: int
     peak_unreleasable_bytes: int
-    """The most that could not have been given back to the driver (`AllocatorStats`)."""
+    """Maximum of memory that could not be released to the driver (`AllocatorStats`)."""
     num_alloc_retries: int
-    """How often everything cached was given back because the card was full."""
+    """How often the whole cache was released because the card was full."""
     events_reached: int
-    """Events that took place: the index of the refused one, or all of them."""
+    """Number of replayed events: the index of the refused one, or all."""
     refusal: Refusal | None
 
 
@@ -73,7 +73,7 @@ def replay_on_card(
 
 
 def phase_spans(trace: Trace) -> Iterator[tuple[Phase, int, int]]:
-    """(phase, first event, end) of each stretch of a trace, in order; events before the first phase belong to it."""
+    """Yield (phase, first event, end) of each part of a trace; events before the first phase belong to it."""
     starts = list(trace.phase_starts) or [(0, Phase.LOAD)]
     firsts = [0, *(first for first, _ in starts[1:])]
     ends = [*firsts[1:], len(trace.events)]
@@ -83,14 +83,14 @@ def phase_spans(trace: Trace) -> Iterator[tuple[Phase, int, int]]:
 
 @dataclass(kw_only=True)
 class _Run:
-    """A replay on its way."""
+    """State of a running replay."""
 
     trace: Trace
     allocator: CachingAllocator
     blocks: dict[int, Block] = field(default_factory=dict)
-    """Of the blocks in use, by number."""
+    """Blocks in use, by number."""
     sizes: dict[int, int] = field(default_factory=dict)
-    """Bytes that each block takes or took: a block in use never changes its size."""
+    """Bytes of each block: a block in use never changes its size."""
     peak_bytes: int = 0
     peak_event: int = -1
     peak_phase: Phase = Phase.LOAD
@@ -101,7 +101,7 @@ class _Run:
     refused: Refusal | None = None
 
     def phase(self, phase: Phase, first: int, end: int) -> None:
-        """Replay the events from `first` to before `end`, which belong to `phase`."""
+        """Replay the events of `phase` from `first` to before `end`."""
         self.allocator.reset_peaks()
         if not self.phases:
             self.peak_phase = phase
@@ -116,7 +116,7 @@ class _Run:
         self._note_peaks(phase)
 
     def _between_emptyings(self, first: int, end: int) -> Iterator[tuple[int, int]]:
-        """Stretches of events between which the program empties the cache."""
+        """Yield ranges of events between calls of `empty_cache`."""
         for emptied in self.trace.cache_emptied:
             if first <= emptied < end:
                 yield first, emptied
@@ -125,7 +125,7 @@ class _Run:
         yield first, end
 
     def _events(self, first: int, end: int) -> None:
-        """The inner loop: a trial has a hundred thousand events and more."""
+        """Inner loop over events; a trial has 10^5 or more."""
         events, requested = self.trace.events, self.trace.sizes_bytes
         blocks, sizes, allocator = self.blocks, self.sizes, self.allocator
         for index in range(first, end):
@@ -174,7 +174,7 @@ class _Run:
         )
 
     def _live_at_the_peak(self) -> dict[int, int]:
-        """Block -> bytes after the event of the peak."""
+        """Return block -> bytes after the event of the peak."""
         live: dict[int, int] = {}
         for event in self.trace.events[: self.peak_event + 1]:
             if event < 0:

@@ -1,11 +1,11 @@
-"""What a run can set about the caching allocator, typed. `alloc_conf.py` reads it from text."""
+"""Typed settings of the caching allocator. `alloc_conf.py` parses them from text."""
 
 from dataclasses import dataclass
 
 from profiler.domain.units import MIB
 
 ROUNDUP_INTERVALS = 16
-"""Intervals of sizes with divisions of their own (`kRoundUpPowerOfTwoIntervals`, c10/core/AllocatorConfig.cpp)."""
+"""Number of size intervals with separate divisions (`kRoundUpPowerOfTwoIntervals`, c10/core/AllocatorConfig.cpp)."""
 
 DEFAULT_LARGE_SEGMENT_BYTES = 20 * MIB
 """`AcceleratorAllocatorConfig::large_segment_size_`, c10/core/AllocatorConfig.h; `kLargeBuffer` before torch 2.11."""
@@ -22,15 +22,15 @@ class AllocatorConfig:
     large_segment_bytes: int = DEFAULT_LARGE_SEGMENT_BYTES
     """Segment for requests between 1 and 10 MiB; with expandable segments the page of the large pool."""
     max_split_bytes: int | None = None
-    """Blocks of at least this size are never split, and serve no request below it. None: every block can be split."""
+    """Blocks of at least this size are never split and serve no smaller request. None: every block can be split."""
     max_non_split_rounding_bytes: int = DEFAULT_LARGE_SEGMENT_BYTES
     """By how much (exclusive) an unsplittable block may be larger than a request of at least `max_split_bytes`."""
     roundup_power2_divisions: tuple[int, ...] = (0,) * ROUNDUP_INTERVALS
     """Divisions between powers of two that requests are rounded up to, for sizes from 1 MiB (and below), 2 MiB, 4 MiB
     ... 32 GiB (and above). 0 and 1: multiples of 512 bytes."""
     garbage_collection_threshold: float = 0.0
-    """Share of the allowed memory beyond which old segments are given back before a new one is asked for. 0: never.
-    Does nothing unless `per_process_memory_fraction` is below 1."""
+    """Share of the allowed memory above which old segments are released before a new one is requested. 0: never.
+    No effect unless `per_process_memory_fraction` is below 1."""
     expandable_segments: bool = False
     per_process_memory_fraction: float = 1.0
     """Share of the card's memory that this process may take; below 1 it becomes a limit."""

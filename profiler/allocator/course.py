@@ -1,4 +1,4 @@
-"""The course of a replay: what was held after each entry, and the instants that matter."""
+"""The course of a replay: memory after each entry, and its peaks."""
 
 from array import array
 from collections.abc import Sequence
@@ -13,57 +13,57 @@ BEFORE = -1
 
 @dataclass(frozen=True, kw_only=True)
 class ReservedPeak:
-    """The first instant at which reserved memory was at its highest."""
+    """The first instant of the peak of reserved memory."""
 
     entry: int
-    """The entry that it follows; `BEFORE`: none."""
+    """The entry before it; `BEFORE`: none."""
     reserved_bytes: int
     allocated_bytes: int
     largest_free_bytes: int
     """The largest cached block of all pools and streams."""
     segments: int
-    """As a snapshot counts them: of an expandable segment each stretch with memory is one."""
+    """Counted as in a snapshot: each contiguous mapped range of an expandable segment is one."""
 
     @property
     def free_bytes(self) -> int:
-        """Reserved and not allocated: fragmentation, and what is kept for reuse."""
+        """Reserved and not allocated: fragmentation, and memory cached for reuse."""
         return self.reserved_bytes - self.allocated_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfMemory:
-    """A request that the driver refused, with the state when it was refused for good."""
+    """A request that was finally refused, with the state at that instant."""
 
     entry: int
-    """`BEFORE`: one of the blocks that the history begins with."""
+    """`BEFORE`: one of the blocks in use before the first entry."""
     requested_bytes: int
     driver_free_bytes: int | None
-    """What the driver had left; None: unknown, or a card without limit."""
+    """Free memory of the driver; None: unknown, or a card without limit."""
     allocated_bytes: int
     reserved_bytes: int
     largest_free_bytes: int
-    """The largest cached block that the request could have used: of its pool and stream."""
+    """The largest cached block of the request's pool and stream."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """A replay, up to the first request that was refused against the record, or all of it."""
+    """A replay up to the first refusal of a request that succeeded in the recording, or all of it."""
 
     allocated_bytes: Sequence[int]
-    """After each entry that took place; in front, before the first. So entry i is at i + 1."""
+    """Before the first entry, then after each replayed entry: entry i is at index i + 1."""
     reserved_bytes: Sequence[int]
     peak: ReservedPeak
     peak_allocated_bytes: int
     peak_unreleasable_bytes: int
-    """The most that could not have been given back to the driver (`AllocatorStats`): with less it cannot run."""
+    """Peak of memory that could not be released to the driver (`AllocatorStats`): the least it can run with."""
     num_alloc_retries: int
     refusals: tuple[OutOfMemory, ...]
-    """In the order of entries."""
+    """Ordered by entry."""
 
 
 @dataclass(kw_only=True)
 class CourseBuilder:
-    """Collects a course while an allocator runs."""
+    """Builder of a course while an allocator runs."""
 
     allocator: CachingAllocator
     count: SegmentCount
@@ -73,7 +73,7 @@ class CourseBuilder:
     _peak: ReservedPeak | None = None
 
     def note(self, entry: int) -> None:
-        """Entry number `entry` took place; `BEFORE` comes first."""
+        """Record the state after entry number `entry`; start with `BEFORE`."""
         allocated, reserved = self.allocator.allocated_bytes, self.allocator.reserved_bytes
         self._allocated.append(allocated)
         self._reserved.append(reserved)
@@ -87,11 +87,11 @@ class CourseBuilder:
             )
 
     def note_end(self) -> None:
-        """What was given back after the last entry belongs to it."""
+        """Add memory released after the last entry to that entry."""
         self._reserved[-1] = self.allocator.reserved_bytes
 
     def finished(self) -> Course:
-        """The course so far; `BEFORE` was noted."""
+        """Return the course so far; `BEFORE` has been noted."""
         assert self._peak is not None  # `note` sets it
         stats = self.allocator.stats()
         return Course(

@@ -1,4 +1,4 @@
-"""What a replay reads of a memory snapshot, and no more: small enough to be kept."""
+"""The parts of a memory snapshot that a replay reads; small enough to store."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ _OF_BLOCKS = ("size", "requested_size", "state")
 
 
 def essentials(snapshot: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a snapshot that `replay_recorded` reads of the first device, in the same format."""
+    """Return the parts that `replay_recorded` reads of the first device, in the format of a snapshot."""
     return {
         "device_traces": [[_chosen(entry, _OF_ENTRIES) for entry in snapshot["device_traces"][0]]],
         "segments": [

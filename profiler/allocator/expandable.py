@@ -1,4 +1,4 @@
-"""Expandable segments: one segment a pool that grows page by page, and shrinks when memory is short.
+"""Expandable segments: one segment per pool that grows page by page, and shrinks when memory is short.
 
 Source of every rule: the function of the same meaning in c10/cuda/CUDACachingAllocator.cpp, named in its docstring.
 """
@@ -8,7 +8,7 @@ from profiler.allocator.card_memory import CardMemory
 
 
 def best_fit(pool: FreeBlocks, index: int) -> int:
-    """The index of the block to take, when `index` is the smallest that is large enough.
+    """Return the index of the block to take, given the smallest block that is large enough.
 
     A block at the growing end of a segment counts with all it could grow to, so that holes are filled first.
     Source: the loop over `expandable_size` in `DeviceCachingAllocator::get_free_block`.
@@ -25,7 +25,7 @@ def _could_grow_to(pool: FreeBlocks, index: int) -> int:
 
 
 def grown_block(pool: FreeBlocks, size_bytes: int, *, page_bytes: int, card: CardMemory) -> Block | None:
-    """A free block, in no set, of at least `size_bytes`, with memory mapped for what it lacked; None if there is none.
+    """Return a free block of at least `size_bytes`, not in a set, after mapping missing memory; None on failure.
 
     What was mapped before memory ran out stays mapped. Source: `try_allocate_expandable_block`.
     """
@@ -33,7 +33,7 @@ def grown_block(pool: FreeBlocks, size_bytes: int, *, page_bytes: int, card: Car
     if not block.mapped and not _map(block, min(block.size_bytes, size_bytes), card):
         return None
     while block.size_bytes < size_bytes:
-        # A free block is always followed by one without memory here: mapping merges the two.
+        # Here a free block is always followed by one without memory; mapping merges the two.
         growth = block.after
         if growth is None or not _map(growth, min(size_bytes - block.size_bytes, growth.size_bytes), card):
             return None
@@ -43,14 +43,14 @@ def grown_block(pool: FreeBlocks, size_bytes: int, *, page_bytes: int, card: Car
 
 
 def _place_for(pool: FreeBlocks, size_bytes: int, *, page_bytes: int, card: CardMemory) -> Block:
-    """The lowest place with room for `size_bytes`, mapped or not; a new segment if there is none.
+    """Return the lowest place with space for `size_bytes`, mapped or not; a new segment if there is none.
 
     Source: `find_expandable_block`.
     """
     for block in pool.unmapped:
-        # The free block in front of it can be used as well.
+        # The preceding free block can also be used.
         place = block.before if block.before is not None and not block.before.allocated else block
-        if _has_room(place, size_bytes):
+        if _has_space(place, size_bytes):
             return place
     pages = -(-card.address_space_bytes() // page_bytes)
     segment = ExpandableSegment(
@@ -68,21 +68,21 @@ def _place_for(pool: FreeBlocks, size_bytes: int, *, page_bytes: int, card: Card
     return block
 
 
-def _has_room(block: Block | None, size_bytes: int) -> bool:
-    room = 0
-    while room < size_bytes and block is not None and not block.allocated:
-        room += block.size_bytes
+def _has_space(block: Block | None, size_bytes: int) -> bool:
+    space = 0
+    while space < size_bytes and block is not None and not block.allocated:
+        space += block.size_bytes
         block = block.after
-    return room >= size_bytes
+    return space >= size_bytes
 
 
 def _map(block: Block, size_bytes: int, card: CardMemory) -> bool:
-    """Map the first pages of an unmapped block, as many as `size_bytes` need; whether there was memory.
+    """Map the first pages of an unmapped block, as many as `size_bytes` need; return whether there was memory.
 
     The block becomes free, merged with its free neighbours. Source: `map_block`, `ExpandableSegment::map`.
     """
     segment, pool = block.expandable, block.pool
-    assert segment is not None  # only such blocks are ever unmapped
+    assert segment is not None  # only blocks of expandable segments are unmapped
     mapped_bytes = -(-size_bytes // segment.page_bytes) * segment.page_bytes
     if not card.map_pages(block.address, mapped_bytes):
         return False
@@ -107,12 +107,12 @@ def _map(block: Block, size_bytes: int, card: CardMemory) -> bool:
 
 
 def free_pages(block: Block) -> tuple[int, int]:
-    """(first address, end) of the pages that lie wholly in a free block; without one, the end is not beyond the first.
+    """Return (first address, end) of the pages that lie entirely in a free block; end <= first if there are none.
 
     Source: `ExpandableSegment::unmap`.
     """
     segment = block.expandable
-    assert segment is not None  # only called for such blocks
+    assert segment is not None  # only called for blocks of expandable segments
     page = segment.page_bytes
     first = -(-(block.address - segment.address) // page) * page + segment.address
     end = (block.address + block.size_bytes - segment.address) // page * page + segment.address
@@ -120,7 +120,7 @@ def free_pages(block: Block) -> tuple[int, int]:
 
 
 def unmap_free_pages(block: Block, card: CardMemory) -> None:
-    """Give the pages back that lie wholly in a free block; what is left of it at its ends stays free.
+    """Release the pages that lie entirely in a free block; its remaining ends stay free.
 
     A segment of which nothing is mapped any more is dropped. Source: `unmap_block`, `release_expandable_segment`.
     """

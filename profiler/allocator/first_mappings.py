@@ -1,4 +1,4 @@
-"""Expandable segments at the beginning of a history that begins in the middle.
+"""Expandable segments at the beginning of a history that does not begin with an empty allocator.
 
 Their entries tell which pages are mapped and unmapped, not where a segment's addresses begin and end, nor which pool a
 page belongs to. Both are derived here. One segment per stream and pool is assumed: a second one begins only when the
@@ -14,24 +14,24 @@ from profiler.allocator.sizes import SMALL_BYTES, SMALL_SEGMENT_BYTES, block_byt
 from profiler.domain.units import MIB
 
 UNIT_BYTES = MIB
-"""Pages of both pools are multiples of it."""
+"""Pages of both pools are multiples of this."""
 
 Stretch = tuple[int, int]
-"""First address and end of contiguous pages with memory."""
+"""First address and end of contiguous mapped pages."""
 
 
 def units(address: int, size_bytes: int) -> range:
-    """Address of each unit of a range."""
+    """Return the address of each unit of a range."""
     return range(address, address + size_bytes, UNIT_BYTES)
 
 
 def held_units(segment: HeldSegment) -> range:
-    """The units of a segment whose pieces all have memory."""
+    """Return the units of a segment whose blocks all have memory."""
     return units(segment.blocks[0].address, sum(block.size_bytes for block in segment.blocks))
 
 
 class PoolEvidence:
-    """Which pool the pages at an address belong to, from all that a history says about the addresses around it."""
+    """The pool of the pages at an address, inferred from everything that a history contains about nearby addresses."""
 
     def __init__(self, history: RecordedHistory) -> None:
         self._large_page_bytes = history.config.large_segment_bytes
@@ -48,14 +48,14 @@ class PoolEvidence:
         return bool(self._is_small) or any(entry.action is Action.SEGMENT_UNMAP for entry in history.entries)
 
     def is_small(self, stretch: Stretch) -> bool:
-        """Whether the stretch is of the small pool; without any evidence, whether its pages cannot be large ones."""
+        """Return whether the range is of the small pool; without evidence, whether its pages cannot be large ones."""
         start, end = stretch
         found = (self._is_small.get(_unit(address)) for address in units(start, end - start))
         return next((kind for kind in found if kind is not None), (end - start) % self._large_page_bytes != 0)
 
 
 def stretches(mapped: Iterable[int]) -> list[Stretch]:
-    """Contiguous units, by address."""
+    """Return contiguous units, by address."""
     found: list[Stretch] = []
     for address in sorted(mapped):
         if found and found[-1][1] == address:
@@ -66,7 +66,7 @@ def stretches(mapped: Iterable[int]) -> list[Stretch]:
 
 
 def first_address(entries: Iterable[Entry], found: Iterable[Stretch], *, stream: int, is_small: bool) -> int:
-    """Where the addresses of a segment begin: the lowest page that is ever mapped into it.
+    """Return the first address of a segment: the lowest page that is ever mapped into it.
 
     As long as it has a page: without one the segment is dropped, and the next one lies elsewhere.
     """
@@ -85,12 +85,12 @@ def first_address(entries: Iterable[Entry], found: Iterable[Stretch], *, stream:
 
 
 def end_address(base: int, page_bytes: int) -> int:
-    """Where the addresses of a segment end, for a card of unknown memory: beyond any page."""
+    """Return the end of a segment's addresses for a card of unknown memory: beyond any page."""
     return base + -(-UNLIMITED_ADDRESS_SPACE_BYTES // page_bytes) * page_bytes
 
 
 def by_pool(mapped: Mapping[int, Iterable[int]], evidence: PoolEvidence) -> dict[tuple[int, bool], list[Stretch]]:
-    """Stretches by (stream, whether of the small pool), of the units of each stream."""
+    """Return contiguous ranges by (stream, whether of the small pool), from the units of each stream."""
     found: dict[tuple[int, bool], list[Stretch]] = {}
     for stream, addresses in mapped.items():
         for stretch in stretches(addresses):

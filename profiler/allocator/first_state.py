@@ -1,4 +1,4 @@
-"""The state of an allocator before the first entry of its history, by walking back from the last.
+"""The state of an allocator before the first entry of its history, reconstructed backwards from the last.
 
 A history that was cut, or that began after the first allocation, does not say what was held at its beginning; its last
 state does, once every entry is undone. Free blocks need no trace: between blocks in use everything is free, and free
@@ -21,17 +21,17 @@ from profiler.allocator.sizes import SMALL_BYTES, SMALL_SEGMENT_BYTES, block_byt
 
 
 class ContradictionError(Exception):
-    """The entries do not lead to the last state: the sentence says which one cannot have happened."""
+    """The entries do not lead to the last state. The message names the impossible entry."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirstState:
-    """What an allocator held before an entry."""
+    """State of an allocator before an entry."""
 
     segments: tuple[HeldSegment, ...]
-    """By address; an expandable one with the gaps between its pages and the addresses behind them."""
+    """By address; an expandable segment includes the gaps between its pages and the addresses after them."""
     uncertain: frozenset[int]
-    """Addresses of the blocks that may be larger than given, by up to 1 MiB, at the cost of the free block behind."""
+    """Addresses of the blocks that may be up to 1 MiB larger than given; the following free block is then smaller."""
 
     @property
     def reserved_bytes(self) -> int:
@@ -41,7 +41,7 @@ class FirstState:
 
 
 def first_state(history: RecordedHistory, *, since: int, sizes_bytes: Mapping[int, int] | None = None) -> FirstState:
-    """The state before entry number `since`.
+    """Return the state before entry number `since`.
 
     Args:
         history: With its last state.
@@ -59,15 +59,15 @@ def first_state(history: RecordedHistory, *, since: int, sizes_bytes: Mapping[in
 
 @dataclass(kw_only=True, slots=True)
 class _Live:
-    """A block in use, on the way back."""
+    """A block in use, during the backward walk."""
 
     requested_bytes: int
     size_bytes: int | None
-    """None: not known yet."""
+    """None: not yet known."""
 
 
 class _Walk:
-    """The state on the way back."""
+    """The state during the backward walk."""
 
     def __init__(self, history: RecordedHistory) -> None:
         self._config = history.config
@@ -76,7 +76,7 @@ class _Walk:
         self._plain: dict[int, tuple[int, int]] = {}
         """(bytes, stream) of each ordinary segment, by address."""
         self._mapped: dict[int, set[int]] = {}
-        """Units with memory of the expandable segments of each stream."""
+        """Mapped units of the expandable segments, by stream."""
         for segment in history.segments:
             address = segment.blocks[0].address
             if segment.page_bytes is None:
@@ -92,7 +92,7 @@ class _Walk:
         self._segments_at = sorted(self._plain)
 
     def undo(self, index: int, entry: Entry) -> None:
-        """Go back to before an entry."""
+        """Undo an entry."""
         problem = ""
         match entry.action:
             case Action.ALLOC:
@@ -118,7 +118,7 @@ class _Walk:
         del self._live_at[place]
         before = self._live_at[place - 1] if place else None
         if before is not None and self._segment_of(before) == self._segment_of(address):
-            # A block begins where the free block began that it was taken from, so where the one in front of it ends.
+            # A block begins where the free block began that it was taken from: at the end of the preceding block.
             block = self._live[before]
             block.size_bytes = address - before if block.size_bytes is None else block.size_bytes
         return ""
@@ -152,12 +152,12 @@ class _Walk:
         return "a block is in use there before" if is_used else ""
 
     def _segment_of(self, address: int) -> int:
-        """Address of the ordinary segment around an address; -1: there is none."""
+        """Return the address of the ordinary segment that contains an address; -1: none."""
         place = bisect_right(self._segments_at, address)
         return self._segments_at[place - 1] if place else -1
 
     def state(self, entries: Sequence[Entry], sizes_bytes: Mapping[int, int]) -> FirstState:
-        """The state that was reached, which `entries` follow."""
+        """Return the state before `entries`."""
         uncertain: set[int] = set()
         found = [
             HeldSegment(
@@ -186,7 +186,7 @@ class _Walk:
         return FirstState(segments=tuple(found), uncertain=frozenset(uncertain))
 
     def _pieces(self, start: int, end: int, sizes_bytes: Mapping[int, int], uncertain: set[int]) -> list[HeldBlock]:
-        """The blocks of a range with memory, in use and free."""
+        """Return the blocks of a mapped range, in use and free."""
         pieces: list[HeldBlock] = []
         addresses = self._live_at[bisect_left(self._live_at, start) : bisect_left(self._live_at, end)]
         for address, limit in pairwise([*addresses, end]):
@@ -214,7 +214,7 @@ class _Walk:
         return [*pieces, *_free(start, end)]
 
     def _size(self, requested_bytes: int, available_bytes: int) -> tuple[int, bool]:
-        """Bytes of a large block with so much between it and the next block in use, and whether they are settled."""
+        """Return the bytes of a large block, given the space to the next block in use, and whether they are certain."""
         size = block_bytes(requested_bytes, self._config)
         limit = self._config.max_split_bytes
         if available_bytes < size:
@@ -225,7 +225,7 @@ class _Walk:
 
 
 def _check_apart(segments: Iterable[HeldSegment]) -> None:
-    """Raise ContradictionError where two pieces have memory at one address."""
+    """Raise ContradictionError if two pieces have memory at the same address."""
     held = [block for segment in segments for block in segment.blocks if block.state is not BlockState.UNMAPPED]
     held.sort(key=lambda block: block.address)
     for left, right in pairwise(held):
@@ -242,7 +242,7 @@ def _gap(start: int, end: int) -> list[HeldBlock]:
 
 
 def _piece(start: int, end: int, state: BlockState) -> list[HeldBlock]:
-    """A piece that is not in use; none if it has no bytes."""
+    """Return a piece that is not in use; nothing if it has no bytes."""
     if start == end:
         return []
     return [HeldBlock(address=start, size_bytes=end - start, requested_bytes=0, state=state)]

@@ -1,4 +1,4 @@
-"""Which segments the caching allocator gives back before it flushes its whole cache.
+"""Choice of segments that the caching allocator releases before it flushes its whole cache.
 
 Source of every rule: the function of c10/cuda/CUDACachingAllocator.cpp that a docstring names.
 """
@@ -7,9 +7,9 @@ from profiler.allocator.blocks import Block, FreeBlocks, StreamPools
 
 
 def oversize_blocks(pool: FreeBlocks, wanted_bytes: int, limit_bytes: int) -> list[Block]:
-    """The smallest unsplittable block of a stream that makes room alone, else the largest until they make it together.
+    """Return the smallest unsplittable block of a stream that suffices alone, else the largest until they suffice.
 
-    They may be fewer than that: the caller compares their sum with `wanted_bytes`.
+    They may not suffice: the caller compares their sum with `wanted_bytes`.
     Source: `release_available_cached_blocks`.
     """
     index = pool.first_of_at_least(wanted_bytes)
@@ -26,9 +26,10 @@ def oversize_blocks(pool: FreeBlocks, wanted_bytes: int, limit_bytes: int) -> li
 
 
 def old_blocks(pools: StreamPools, to_reclaim_bytes: int) -> list[Block]:
-    """The free segments, of all streams, that were free for longest, until enough is reclaimed.
+    """Return the segments of all streams that were free for longest.
 
-    Each round takes those at least as old as the mean of what is left. Source: `garbage_collect_cached_blocks`.
+    Each round takes those at least as old as the mean of the remaining ones, until enough is reclaimed.
+    Source: `garbage_collect_cached_blocks`.
     """
     ages = {
         block: block.pool.searches - block.inserted_at_search

@@ -1,11 +1,11 @@
-"""Segments as plain values: what an allocator holds at one instant, to be recorded, rebuilt or compared."""
+"""Segments as plain values: the state of an allocator at one instant, to record, rebuild or compare."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class BlockState(StrEnum):
-    """What a piece of a segment is used for."""
+    """State of one piece of a segment."""
 
     IN_USE = "in use"
     """Allocated, or freed by the program while a stream may still use it (`active_pending_free`)."""
@@ -21,17 +21,17 @@ class HeldBlock:
     address: int
     size_bytes: int
     requested_bytes: int
-    """What the program asked for; 0 unless in use."""
+    """Requested size; 0 unless in use."""
     state: BlockState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeldSegment:
-    """One segment: all its pieces, by address, without gaps."""
+    """One segment: all its pieces in the order of addresses, without gaps."""
 
     stream: int
     is_small: bool
     """Whether it belongs to the pool of requests of up to 1 MiB."""
     page_bytes: int | None
-    """Of an expandable segment; None: an ordinary one."""
+    """Page size of an expandable segment; None: an ordinary segment."""
     blocks: tuple[HeldBlock, ...]

@@ -1,4 +1,4 @@
-"""A memory history out of a snapshot: untyped mapping -> typed entries and segments, or what is wrong with it.
+"""Parse the memory history of a snapshot: untyped mapping -> typed entries and segments, or a fault.
 
 Format: `torch.cuda.memory._snapshot()` of torch 2.0 and later, read as `torch.cuda._memory_viz` reads it. Keys that a
 version of torch does not write yet are derived from what is there.
@@ -22,11 +22,11 @@ TRACES, SEGMENTS = "device_traces", "segments"
 _RECORD_FIRST = "Record with torch.cuda.memory._record_memory_history() before torch.cuda.memory._dump_snapshot(PATH)."
 _DEFAULT_POOL = (0, 0)
 _MOST_BYTES = 1024 * GIB
-"""Of one block or segment: more than any card has."""
+"""Upper bound on the size of one block or segment: more than any card has."""
 
 
 class Action(StrEnum):
-    """What an entry reports, by torch's names."""
+    """Kind of an entry, by torch's names."""
 
     ALLOC = "alloc"
     FREE_REQUESTED = "free_requested"
@@ -37,7 +37,7 @@ class Action(StrEnum):
     SEGMENT_UNMAP = "segment_unmap"
     OOM = "oom"
     OTHER = "other"
-    """Anything else, such as `snapshot`: it changes no memory."""
+    """Any other entry, such as `snapshot`; it changes no memory."""
 
 
 GAINS = frozenset({Action.SEGMENT_ALLOC, Action.SEGMENT_MAP})
@@ -51,12 +51,12 @@ class Entry:
 
     action: Action
     address: int
-    """Of the block or segment; 0 of an `oom`."""
+    """Address of the block or segment; 0 for an `oom`."""
     size_bytes: int
-    """Of a block what was requested, of a segment its size."""
+    """Requested size of a block, or size of a segment."""
     stream: int
     device_free_bytes: int | None = None
-    """Of an `oom`, what the driver had left."""
+    """Free memory of the driver at an `oom`."""
 
     def __str__(self) -> str:
         place = "" if self.action in (Action.OOM, Action.OTHER) else f" at {self.address:#x}"
@@ -65,27 +65,27 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedHistory:
-    """What a snapshot says about one device."""
+    """Content of a snapshot about one device."""
 
     device: int
     entries: Sequence[Entry]
     segments: tuple[HeldSegment, ...]
-    """At the end, by address."""
+    """Segments at the end, by address."""
     config: AllocatorConfig
     """The settings of the run."""
     private_segments: int
-    """Segments of CUDA graphs and other private pools at the end, which are in no other field."""
+    """Number of segments of CUDA graphs and other private pools at the end; not in other fields."""
 
     @property
     def streams(self) -> tuple[int, ...]:
-        """The streams that the history has, ascending."""
+        """Streams of the history, ascending."""
         return tuple(sorted({entry.stream for entry in self.entries} | {segment.stream for segment in self.segments}))
 
 
 def read_history(
     snapshot: object, *, device: int | None = None, config: AllocatorConfig | None = None
 ) -> RecordedHistory:
-    """Read one device's history out of a snapshot.
+    """Read the history of one device from a snapshot.
 
     Args:
         snapshot: `torch.cuda.memory._snapshot()`, or ours.
@@ -127,7 +127,7 @@ def read_history(
 
 
 def _device(traces: Sequence[Any], segments: Sequence[Any], device: int | None) -> int:
-    """The device that is asked for, or the one with the most entries, then segments."""
+    """Return the requested device, or the one with the most entries, then segments."""
     entries = {number: len(trace) if _is_list(trace) else 0 for number, trace in enumerate(traces)}
     held: Counter[int] = Counter(
         raw.get("device", 0) for raw in segments if isinstance(raw, Mapping) and _is_int(raw.get("device", 0))
@@ -162,7 +162,7 @@ def _entry(raw: object, device: int, index: int) -> Entry:
 
 
 def _entry_fault(raw: object, device: int, index: int) -> UsageError:
-    """What is wrong with an entry that cannot be read."""
+    """Return the fault of an entry that cannot be read."""
     place = f"{TRACES}[{device}][{index}]"
     if not isinstance(raw, Mapping):
         return _fault(place, _kind(raw), "must be a mapping")
@@ -185,7 +185,7 @@ def _segments_of(raw_segments: Sequence[Any], device: int) -> list[Mapping[str, 
 
 
 def _has_expandable(entries: Iterable[Entry], segments: Iterable[Mapping[str, Any]]) -> bool | None:
-    """Whether all segments that are seen are expandable; None if there are none, or of both kinds."""
+    """Return whether all segments are expandable; None if there are none, or both kinds."""
     kinds = {bool(raw["is_expandable"]) for raw in segments if "is_expandable" in raw}
     kinds |= {entry.action is Action.SEGMENT_MAP for entry in entries if entry.action in GAINS}
     return kinds.pop() if len(kinds) == 1 else None
@@ -238,12 +238,12 @@ def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
 
 
 def _is_int(value: object) -> TypeGuard[int]:
-    """Whether it is a number as torch writes them: of 64 bits."""
+    """Return whether a value is a 64-bit integer, as torch writes them."""
     return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 64
 
 
 def _kind(value: object) -> str:
-    """A value for a message: numbers and short texts as they are, of the rest only the type."""
+    """Format a value for a message: numbers and short texts as they are, otherwise only the type."""
     if isinstance(value, float) or _is_int(value) or value is None:
         return str(value)
     return repr(value)[:40] if isinstance(value, str) else f"value of type {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""The largest tensors among blocks in use: tensors alike, from the same place in every layer, are one group."""
+"""The largest tensors among blocks in use. Similar tensors from the same place in every layer form one group."""
 
 import re
 from bisect import bisect_right
@@ -15,7 +15,7 @@ _NUMBER_IN_PATH = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 def largest_groups(trace: Trace, live_bytes: Mapping[int, int], *, most: int = MOST_GROUPS) -> tuple[TensorGroup, ...]:
-    """The largest groups of the blocks in `live_bytes` (block -> bytes it takes), largest first.
+    """Return the largest groups of the blocks in `live_bytes` (block -> bytes it takes), largest first.
 
     Blocks are alike if they have the same category, shape, data type, phase of making and name; where they have no
     name, the same module (layers as ``*``) and operation.
@@ -30,7 +30,7 @@ def largest_groups(trace: Trace, live_bytes: Mapping[int, int], *, most: int = M
 
 
 def _made_at(trace: Trace, blocks: Mapping[int, int]) -> dict[int, int]:
-    """The event at which each block was allocated."""
+    """Return the event at which each block was allocated."""
     return {event - 1: index for index, event in enumerate(trace.events) if event > 0 and event - 1 in blocks}
 
 
@@ -40,7 +40,7 @@ def _phase_at(trace: Trace, event: int) -> Phase:
 
 
 def _likeness(trace: Trace, block: int, phase: Phase) -> TensorGroup:
-    """The group that a block belongs to, without sizes."""
+    """Return the group of a block, without sizes."""
     site = trace.sites[trace.site_of[block]] if trace.site_of else NO_SITE
     name = _NUMBER_IN_PATH.sub("*", trace.names.get(block, ""))
     return TensorGroup(
@@ -51,7 +51,7 @@ def _likeness(trace: Trace, block: int, phase: Phase) -> TensorGroup:
         dtype=site.dtype,
         name=name,
         module="" if name else _NUMBER_IN_PATH.sub("*", site.module),
-        # Of weights and states it says nothing; of a gradient, who made it: a layer's backward, or a fused head.
+        # Empty for weights and states; for a gradient, its origin: the backward of a layer, or a fused head.
         operation="" if name and trace.categories[block] is not Category.GRADIENTS else site.operation,
         phase=phase,
     )

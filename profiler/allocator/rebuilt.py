@@ -1,11 +1,11 @@
-"""Blocks made from a segment's plain values, so that an allocator can take it over as it is."""
+"""Blocks rebuilt from the plain values of a segment, so that an allocator can adopt it."""
 
 from profiler.allocator.blocks import Block, ExpandableSegment, FreeBlocks
 from profiler.allocator.held import BlockState, HeldSegment
 
 
 def rebuilt_blocks(segment: HeldSegment, pool: FreeBlocks) -> list[Block]:
-    """The blocks of a segment, linked, by address; those that are free are in `pool`, which is of its stream."""
+    """Return the linked blocks of a segment, by address; add free ones to `pool`, the pool of its stream."""
     expandable = _address_range(segment)
     blocks: list[Block] = []
     for held in segment.blocks:
@@ -23,7 +23,7 @@ def rebuilt_blocks(segment: HeldSegment, pool: FreeBlocks) -> list[Block]:
 
 
 def _address_range(segment: HeldSegment) -> ExpandableSegment | None:
-    """The addresses of an expandable segment; None for an ordinary one."""
+    """Return the addresses of an expandable segment; None for an ordinary one."""
     if segment.page_bytes is None:
         return None
     return ExpandableSegment(

@@ -1,18 +1,18 @@
-"""A recorded history of the real allocator, replayed: the same segments and the same reserved peak must come out.
+"""Replay of a recorded history of the real allocator. Segments and the reserved peak must equal the recorded ones.
 
 The history is a memory snapshot's (`torch.cuda.memory._record_memory_history`, later `_snapshot`). Its requests and
-frees are fed in; its segment events are what the driver said, and what is compared:
+frees are replayed; its segment events are the answers of the driver, and are compared:
 
-- the replay begins with the state that the history begins with (`first_state.py`), which is empty for one recorded from
-  before the first allocation on;
-- when the model asks for memory, the driver's recorded answer is the next segment event: an address, or a refusal where
-  memory was given back first;
-- what the model gives back must be what was given back;
-- every block must be where it was.
+- the replay begins with the first state of the history (`first_state.py`); it is empty if recording
+  started before the first allocation;
+- when the model asks for memory, the driver's recorded answer is the next segment event: an address, or a refusal if
+  memory was released first;
+- the model must release the same memory;
+- every block must have the same address.
 
-So capacity, context and other programs on the card need not be known. Two things are derived from the history itself:
-which losses of segments are `empty_cache()` (`RecordedRun._is_emptied`), and the sizes of blocks that the first state
-leaves open (`RecordedRun.widened`).
+Therefore capacity, context and other programs on the card need not be known. Two things are derived from the history
+itself: which releases of segments are `empty_cache()` (`RecordedRun._is_emptied`), and the sizes of blocks that the
+first state does not determine (`RecordedRun.widened`).
 """
 
 from collections.abc import Mapping
@@ -36,30 +36,30 @@ class RecordedComparison:
     """A recorded history and the model's replay of it."""
 
     entries: int
-    """Of the history."""
+    """Number of entries of the history."""
     first: FirstState
-    """What the replay began with: the state before entry `unverified_entries`."""
+    """The state before entry `unverified_entries`, with which the replay begins."""
     unverified_entries: int
-    """Entries at the beginning that are not replayed, because the history begins inside of their request."""
+    """Number of first entries that are not replayed, because the history begins within their request."""
     is_consistent: bool
-    """Whether the entries lead to the last state. If not, there is no first state, and nothing is replayed."""
+    """Whether the entries lead to the last state. If not, nothing is replayed."""
     departure: str
-    """The first thing that the model did otherwise, with its place, or the contradiction; empty if nothing."""
+    """The first difference of the model, with its place, or the contradiction; empty if none."""
     recorded_peak_reserved_bytes: int
     peak_reserved_bytes: int
     recorded_segments: tuple[SegmentBlocks, ...]
     segments: tuple[SegmentBlocks, ...]
-    """Of the model, at the end."""
+    """Segments of the model at the end."""
     emptied: frozenset[int]
-    """Entries in front of which the program called `empty_cache()`, as far as it gave something back."""
+    """Entries before which the program called `empty_cache()` and released memory."""
     refused_bytes: int | None
-    """The least that would have been held where the driver refused memory and something was given back for it."""
+    """Smallest reserved memory that the driver refused, over all requests that then released memory; None: none."""
     course: Course
-    """Of the model, with the requests that were refused in the recording."""
+    """Course of the model, with the requests that were refused in the recording."""
 
     @property
     def is_equal(self) -> bool:
-        """Whether segments, their blocks and the reserved peak are the same, all the way."""
+        """Whether segments, their blocks and the reserved peak equal the recorded ones throughout."""
         return (
             not self.departure
             and self.recorded_peak_reserved_bytes == self.peak_reserved_bytes

@@ -1,4 +1,4 @@
-"""A driver that answers as it did when a history was recorded."""
+"""A driver that repeats the recorded answers."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -12,19 +12,19 @@ from profiler.allocator.sizes import SMALL_SEGMENT_BYTES
 
 
 class DepartureError(Exception):
-    """The model does something else than was recorded."""
+    """The model differs from the recording."""
 
     def __init__(self, problem: str, *, chosen: Block | None = None) -> None:
         super().__init__(problem)
         self.chosen = chosen
-        """The block that the model took instead, if that is what it did."""
+        """The block that the model took instead, if it took one."""
 
 
 class RecordedCard(CardMemory):
-    """Memory without a limit of its own: what is refused and where a segment lies is read from the history."""
+    """Memory without a limit: refusals and addresses of segments come from the history."""
 
     def __init__(self, *, by_age: bool) -> None:
-        """`by_age`: of two free blocks of one size the one of the older segment is taken first."""
+        """`by_age`: of two free blocks of equal size the one of the older segment is taken first."""
         super().__init__(capacity_bytes=None)
         self._by_age = by_age
         self._segments = 0
@@ -35,12 +35,12 @@ class RecordedCard(CardMemory):
         self.count = SegmentCount()
 
     def serve(self, stream: int, *, is_small: bool, later: Iterable[Entry]) -> None:
-        """Prepare for a request: of which stream and pool, and what the history has after it."""
+        """Prepare for a request: its stream, its pool and the entries that follow it."""
         self._pool = (stream, is_small)
         self._later = later
 
     def take_segment(self, size_bytes: int) -> int | None:
-        """Return the address that was recorded, or None where the driver refused."""
+        """Return the recorded address, or None if the driver refused."""
         event = self._answer(Action.SEGMENT_ALLOC, size_bytes)
         if event is None:
             return None
@@ -49,12 +49,12 @@ class RecordedCard(CardMemory):
         return event.address
 
     def order_of_new_segment(self) -> int:
-        """Count segments where their age decides. Those of the first state are older than all, by address."""
+        """Count segments if their age decides. Segments of the first state are the oldest, by address."""
         self._segments += self._by_age
         return self._segments
 
     def give_segment_back(self, address: int, size_bytes: int) -> None:
-        """Compare with what was given back."""
+        """Compare with the recorded release."""
         self._expect(Action.SEGMENT_FREE, address, size_bytes)
         self.count.add_segments(-1)
         super().give_segment_back(address, size_bytes)
@@ -70,13 +70,13 @@ class RecordedCard(CardMemory):
         return self._take(size_bytes)
 
     def unmap_pages(self, address: int, size_bytes: int) -> None:
-        """Compare with what was unmapped."""
+        """Compare with the recorded unmapping."""
         self._expect(Action.SEGMENT_UNMAP, address, size_bytes)
         self.count.remove_pages(address, size_bytes)
         super().unmap_pages(address, size_bytes)
 
     def reserve_addresses(self, size_bytes: int) -> int:
-        """Return where the new expandable segment lies: the address of the first page that is mapped into it.
+        """Return the address of the new expandable segment: that of the first page mapped into it.
 
         It follows in this request, or in a later one of the same stream and pool if the driver refuses this one.
         """
@@ -87,7 +87,7 @@ class RecordedCard(CardMemory):
         return super().reserve_addresses(size_bytes)
 
     def _answer(self, action: Action, size_bytes: int) -> Entry | None:
-        """The event that grants a demand; None where it was refused, which the next event, a loss or none, says."""
+        """Return the event that grants a request; None if it was refused, which shows in the next event."""
         if not self.coming or self.coming[0].action in LOSSES:
             return None
         event = self.coming.popleft()

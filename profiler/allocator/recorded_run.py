@@ -1,4 +1,4 @@
-"""The model on its way through a recorded history."""
+"""Step-by-step replay of a recorded history."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -14,7 +14,7 @@ from profiler.allocator.sizes import MIN_BLOCK_BYTES, SMALL_BYTES, block_bytes
 
 
 class RecordedRun:
-    """A replay that compares each step with what was recorded, from entry number `since` on.
+    """A replay that compares each step with the recording, from entry number `since` on.
 
     Of two free blocks of one size torch takes the one at the lower address, and since 2.13 the one of the older segment
     (`by_age`; pytorch/pytorch#183591). The age of segments in the first state is unknown: their addresses decide.
@@ -25,10 +25,10 @@ class RecordedRun:
         self.since = since
         self.index = since
         self.is_first_request = True
-        """No request or free was replayed yet."""
+        """Start before the first request or free."""
         self.emptied: list[int] = []
         self.refused_bytes: int | None = None
-        """The least that would have been held if the driver had not refused it, of all flushes; None: none."""
+        """Smallest reserved memory that the driver refused, over all flushes; None: none."""
         self.recorded_peak_bytes = _peak_of(history.entries[since:], first.reserved_bytes)
         self._history = history
         self._card = RecordedCard(by_age=by_age)
@@ -47,7 +47,7 @@ class RecordedRun:
             self.course.note(index)
 
     def _begins_inside(self) -> bool:
-        """Whether the first entry may be the second half of what a request did, which cannot be replayed alone.
+        """Return whether the first entry may be the second half of a request, which cannot be replayed alone.
 
         So it is where memory is lost first, of which a part may be missing, or where the first block begins a free
         segment, which may have been made for it.
@@ -66,9 +66,9 @@ class RecordedRun:
                 self._card.count.add_pages(blocks[0].address, sum(block.size_bytes for block in blocks))
 
     def feed(self) -> str:
-        """The first departure, or an empty text."""
+        """Return the first departure, or an empty text."""
         entries = self._history.entries
-        # The end of the history is the end of what was given back before it.
+        # Releases before the end of the history end with it.
         end = Entry(action=Action.OTHER, address=0, size_bytes=0, stream=0)
         for index in range(self.since, len(entries) + 1):
             self.index = index
@@ -94,7 +94,7 @@ class RecordedRun:
         if entry.action in (Action.ALLOC, Action.OOM):
             block = self._request(entry)
         elif entry.action is Action.FREE_COMPLETED:
-            # Only then is a block free: the stream may still use it after `free_requested`.
+            # A block is free only now: a stream may still use it after `free_requested`.
             self._uncertain.discard(self._at[entry.address])
             self.allocator.free(self._at.pop(entry.address))
         if self._card.coming:
@@ -102,7 +102,7 @@ class RecordedRun:
         self.is_first_request = self.is_first_request and entry.action is Action.OTHER
 
     def _is_emptied(self, entry: Entry) -> bool:
-        """Whether segments that were lost before an entry went because the program called `empty_cache()`.
+        """Return whether segments released before an entry were released by `empty_cache()`.
 
         Otherwise the request itself made the allocator give them back, because the card was full. Of one that needed
         new memory both look alike. Then it counts as a call where the history holds more at another time: so much was
@@ -141,7 +141,7 @@ class RecordedRun:
         return block
 
     def _note_flush(self) -> None:
-        """A request that gives memory back before it gets new memory was refused it at first."""
+        """Note a request that released memory before it got new memory: the driver refused it first."""
         gained = sum(event.size_bytes for event in self._card.coming if event.action in GAINS)
         if gained and self._card.coming[0].action in LOSSES:
             refused = self.allocator.reserved_bytes + gained
@@ -165,7 +165,7 @@ class RecordedRun:
         return block_bytes(entry.size_bytes, self._history.config) <= SMALL_BYTES
 
     def widened(self) -> dict[int, int]:
-        """The size of an uncertain block with which the model would not have departed, by address; empty if none.
+        """Return the size, by address, of an uncertain block that avoids the departure; empty if none.
 
         The model took the free block behind it, which the real allocator passed over: it was too small.
         """
@@ -182,7 +182,7 @@ class RecordedRun:
 
 
 def _peak_of(entries: Iterable[Entry], held_bytes: int) -> int:
-    """Highest sum of the segments that a history reports, from what it begins with on."""
+    """Return the highest sum of the recorded segments, including those at the beginning."""
     peak = held_bytes
     for entry in entries:
         if entry.action in GAINS:

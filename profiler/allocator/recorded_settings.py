@@ -1,4 +1,4 @@
-"""The allocator's settings as a memory snapshot gives them.
+"""The allocator's settings in a memory snapshot.
 
 A snapshot has them twice in `allocator_settings`: the text of the environment variable, and some of what the allocator
 read from it (`THCPModule_memorySnapshot`, torch/csrc/cuda/Module.cpp). Older versions of torch write neither.
@@ -15,11 +15,11 @@ from profiler.domain.errors import Fault, UsageError
 SETTINGS = "allocator_settings"
 _TEXTS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _MOST_SPLIT_BYTES = 1 << 62
-"""Beyond it a limit is no limit: torch writes the largest `size_t`, which is -1 as a signed number."""
+"""Larger values mean no limit: torch writes the largest `size_t`, which is -1 as a signed number."""
 
 
 def recorded_config(settings: Mapping[str, Any], *, has_expandable: bool | None) -> AllocatorConfig:
-    """The settings of a recorded run. Where text and single values differ, the single values count.
+    """Return the settings of a recorded run. If text and single values differ, the single values count.
 
     Args:
         settings: The snapshot's `allocator_settings`; empty for torch's defaults.
@@ -33,7 +33,7 @@ def recorded_config(settings: Mapping[str, Any], *, has_expandable: bool | None)
     if not isinstance(text, str):
         raise _fault(_TEXTS[0], text, "must be a text")
     try:
-        # What this torch does not know any more, or not yet, is left out: the comparison shows whether it mattered.
+        # Keys unknown to this version of torch are left out; the comparison shows whether they mattered.
         config = parse_alloc_conf(known_items(text))
     except UsageError as error:
         raise UsageError([replace(fault, key=f"{SETTINGS}.{_TEXTS[0]}") for fault in error.faults]) from error
@@ -67,7 +67,7 @@ def _ratio(settings: Mapping[str, Any], key: str) -> float:
 
 
 def _divisions(value: object) -> tuple[int, ...]:
-    """By interval, of ``{"1": 0, "2": 0, "4": 4, ...}``: keys are the MiB at which an interval begins."""
+    """Return the divisions by interval of ``{"1": 0, "2": 0, "4": 4, ...}``: keys: first MiB of an interval."""
     if isinstance(value, Mapping):
         found = [(key, number) for key, number in value.items() if isinstance(key, str) and key.isdecimal()]
         numbers = [number for _, number in sorted(found, key=lambda item: int(item[0]))][:ROUNDUP_INTERVALS]

@@ -1,4 +1,4 @@
-"""An allocator that keeps its history as PyTorch writes one into a memory snapshot.
+"""An allocator that records its history in the format of PyTorch's memory snapshots.
 
 Format: `_memory_snapshot_pickled` (torch/csrc/cuda/memory_snapshot.cpp) and `THCPModule_memorySnapshot`
 (torch/csrc/cuda/Module.cpp).
@@ -32,19 +32,19 @@ class RecordingAllocator:
         total_bytes: int | None = None,
         most_entries: int | None = None,
     ) -> None:
-        """An allocator that holds nothing yet.
+        """Create an empty allocator.
 
         Args:
-            capacity_bytes: What the process can take from the driver; None: unlimited.
+            capacity_bytes: Memory that the process can take from the driver; None: unlimited.
             config: Its settings.
             total_bytes: All memory of the card, for `per_process_memory_fraction`; None: the capacity.
-            most_entries: Only the last so many entries are kept; None: all. PyTorch's `max_entries`.
+            most_entries: Number of last entries to keep, PyTorch's `max_entries`; None: all.
         """
         self.entries: deque[Entry] = deque(maxlen=most_entries)
         self.now = 0
         self.frames: Frames = []
         self.stream = 0
-        """Of the request that is being served."""
+        """Stream of the current request."""
         self._frames_of: dict[Block, Frames] = {}
         self._pending: set[Block] = set()
         self._allocator = CachingAllocator(
@@ -60,10 +60,10 @@ class RecordingAllocator:
         self.entries.append(entry | {"frames": self.frames, "time_us": self.now})
 
     def allocate(self, size_bytes: int, stream: int = 0) -> Block:
-        """A block for a request of at least 1 byte.
+        """Return a block for a request of at least 1 byte.
 
         Raises:
-            OutOfMemoryError: The card refused; the history says so.
+            OutOfMemoryError: The card refused; the refusal is recorded.
         """
         self.stream = stream
         try:
@@ -81,24 +81,24 @@ class RecordingAllocator:
         self.complete_free(block)
 
     def request_free(self, block: Block) -> None:
-        """Note that the program has freed a block; until `complete_free` a stream may still use it."""
+        """Record that the program freed a block; a stream may use it until `complete_free`."""
         self.frames = self._frames_of[block]
         self._pending.add(block)
         self.note("free_requested", block.address, block.requested_bytes, stream=block.pool.stream)
 
     def complete_free(self, block: Block) -> None:
-        """Make a block free after `request_free`."""
+        """Complete the free after `request_free`."""
         self.frames = self._frames_of.pop(block)
         self._pending.remove(block)
         self.note("free_completed", block.address, block.requested_bytes, stream=block.pool.stream)
         self._allocator.free(block)
 
     def empty_cache(self) -> None:
-        """Give back what is wholly free, as `torch.cuda.empty_cache` does."""
+        """Release entirely free segments, as `torch.cuda.empty_cache` does."""
         self._allocator.empty_cache()
 
     def segments(self) -> list[Entry]:
-        """The segments and their blocks as of now, as a snapshot lists them."""
+        """Return the current segments and their blocks in the format of a snapshot."""
         return [self._segment(blocks) for blocks in self._allocator.segments()]
 
     def _segment(self, blocks: list[Block]) -> Entry:
@@ -131,7 +131,7 @@ class RecordingAllocator:
 
 
 class _RecordingCard(CardMemory):
-    """A driver that notes what it is asked for, and on which stream."""
+    """A driver that records its requests with their streams."""
 
     def __init__(self, *, capacity_bytes: int | None, history: RecordingAllocator) -> None:
         super().__init__(capacity_bytes=capacity_bytes)

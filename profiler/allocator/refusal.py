@@ -1,4 +1,4 @@
-"""The allocation that a card refuses, and the sentence PyTorch prints about it."""
+"""An allocation that a card refuses, and the message of PyTorch about it."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from profiler.domain.units import GIB, KIB, MIB
 
 
 class OutOfMemoryError(Exception):
-    """The card has no memory for a request, whatever is given back before."""
+    """The card has no memory for a request, even after releasing the cache."""
 
     def __init__(
         self,
@@ -21,37 +21,37 @@ class OutOfMemoryError(Exception):
         retries: int,
     ) -> None:
         self.requested_bytes = requested_bytes
-        """What the program asked for."""
+        """Size of the program's request."""
         self.tried_bytes = tried_bytes
-        """What the allocator asked the driver for: PyTorch's message names this."""
+        """Size of the allocator's request to the driver; PyTorch's message contains this."""
         self.free_bytes = free_bytes
-        """What the driver had left; None: no capacity, the limit is a share that the process may take."""
+        """Free memory of the driver; None: no capacity, only a limit for the process."""
         self.allocated_bytes = allocated_bytes
         self.reserved_bytes = reserved_bytes
         self.retries = retries
-        """`num_alloc_retries` by then, this one included."""
+        """`num_alloc_retries`, this one included."""
         super().__init__(f"{requested_bytes} bytes asked for, {free_bytes} free")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """The first allocation that did not fit, and what the memory was like when it failed."""
+    """The first allocation that failed, and the memory in use at that instant."""
 
     phase: Phase
     requested_bytes: int
-    """What the program asked for."""
+    """Size of the program's request."""
     tried_bytes: int
-    """What the allocator asked the driver for: the request, rounded up to a segment."""
+    """Size of the allocator's request to the driver: rounded up to a segment."""
     free_bytes: int
-    """What the driver had left, after everything cached that could be given back was."""
+    """Free memory of the driver after releasing the cache."""
     allocated_bytes: int
-    """In use when it was asked for."""
+    """Allocated memory at the request."""
     reserved_bytes: int
 
     def message(self, gpu: Gpu) -> str:
-        """The sentence PyTorch would print on `gpu`.
+        """Return the message of PyTorch on `gpu`.
 
-        "this process has ... in use" is what the card lacks of its total: the simulated process is alone on it.
+        "this process has ... in use" is the total without the free memory: the simulated process is alone on the card.
         Source: the `TORCH_CHECK_WITH(OutOfMemoryError, ...)` of `DeviceCachingAllocator::malloc` and
         `reportProcessMemoryInfo`, c10/cuda/CUDACachingAllocator.cpp.
         """
@@ -70,7 +70,7 @@ class Refusal:
 
 
 def size_text(size_bytes: int) -> str:
-    """A size as PyTorch's messages show it: two digits, the unit that it exceeds (`format_size`, same file)."""
+    """Format a size as in PyTorch's messages: two digits, the unit that it exceeds (`format_size`, same file)."""
     if size_bytes <= KIB:
         return f"{size_bytes} bytes"
     if size_bytes <= MIB:

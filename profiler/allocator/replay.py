@@ -11,33 +11,33 @@ from profiler.allocator.trace import Trace
 from profiler.domain.memory import Category, Phase
 
 BLOCK_GRANULARITY_BYTES = 512
-"""torch's caching allocator rounds every request up to a multiple of this (`kMinBlockSize`, c10 allocator)."""
+"""Every request is rounded up to a multiple of this (`kMinBlockSize`, c10 allocator)."""
 
 Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peaks:
-    """The highest memory of a trace: up to the refused allocation if there is one, else of all of it."""
+    """Peaks of a trace up to the refused allocation, or of all of it."""
 
     peak_allocated_bytes: int
     peak_phase: Phase
     phases: Mapping[Phase, int]
-    """Peak of each phase that was reached."""
+    """Peak of each phase that began."""
     breakdown: Mapping[Category, int]
     """By category at the first instant of the peak; sums to it. Categories without bytes are left out."""
     refusal: Refusal | None
 
 
 def rounded(size_bytes: Integers) -> Integers:
-    """Bytes that a request takes: a multiple of `BLOCK_GRANULARITY_BYTES`, at least one."""
+    """Return the bytes of the block for a request: a multiple of `BLOCK_GRANULARITY_BYTES`, at least one."""
     blocks = np.maximum(1, -(-size_bytes // BLOCK_GRANULARITY_BYTES))
     result: Integers = blocks * BLOCK_GRANULARITY_BYTES
     return result
 
 
 def replay(trace: Trace, *, capacity_bytes: int | None = None) -> Peaks:
-    """Peaks by phase and category of `trace`, on a card of `capacity_bytes` (None: unlimited).
+    """Return peaks by phase and category of `trace` on a card of `capacity_bytes` (None: unlimited).
 
     Allocated memory is the sum of the rounded sizes of the blocks in use, as `torch.cuda.memory_allocated` counts it
     but for what a large block wastes because its rest is too small to split off.
@@ -103,7 +103,7 @@ def _phase_at(trace: Trace, event: int) -> Phase:
 
 
 def _phase_peaks(trace: Trace, allocated: Integers) -> dict[Phase, int]:
-    """The highest level during each phase, the level it began at included: memory that is kept is in use too."""
+    """Return the highest level during each phase, including the level at its beginning."""
     peaks: dict[Phase, int] = {}
     ends = [start for start, _ in trace.phase_starts[1:]] + [len(allocated)]
     for (start, phase), end in zip(trace.phase_starts, ends, strict=True):
@@ -115,7 +115,7 @@ def _phase_peaks(trace: Trace, allocated: Integers) -> dict[Phase, int]:
 
 
 def _breakdown(trace: Trace, events: Integers, sizes: Integers) -> dict[Category, int]:
-    """Bytes by category of the blocks allocated and not freed in `events`."""
+    """Return bytes by category of the blocks in use after `events`."""
     signed = np.zeros(len(sizes), dtype=np.int64)
     np.add.at(signed, np.abs(events) - 1, np.sign(events))
     live = np.flatnonzero(signed)

@@ -1,39 +1,39 @@
-"""How many segments an allocator holds, as a memory snapshot counts them."""
+"""Number of segments of an allocator, counted as in a memory snapshot."""
 
 from profiler.allocator.card_memory import CardMemory
 
 
 class SegmentCount:
-    """How many segments there are, kept up to date by each event of the driver."""
+    """Number of segments, updated by each event of the driver."""
 
     def __init__(self) -> None:
         self._ordinary = 0
         self._begins: set[int] = set()
-        """Of stretches of pages with memory."""
+        """Ends of contiguous mapped ranges."""
         self._ends: set[int] = set()
 
     @property
     def segments(self) -> int:
-        """Ordinary segments and stretches of expandable ones."""
+        """Number of ordinary segments and of contiguous ranges of expandable ones."""
         return self._ordinary + len(self._begins)
 
     def add_segments(self, number: int) -> None:
-        """Count ordinary segments; a negative number takes them off."""
+        """Add ordinary segments; a negative number removes them."""
         self._ordinary += number
 
     def add_pages(self, address: int, size_bytes: int) -> None:
-        """Pages have memory now: a stretch of their own, or part of those that they touch."""
+        """Add mapped pages: a new range, or part of adjacent ranges."""
         _toggle(self._begins, self._ends, address)
         _toggle(self._ends, self._begins, address + size_bytes)
 
     def remove_pages(self, address: int, size_bytes: int) -> None:
-        """Pages have no memory any more; a stretch around them falls in two."""
+        """Remove mapped pages; a range around them is split."""
         _toggle(self._ends, self._begins, address)
         _toggle(self._begins, self._ends, address + size_bytes)
 
 
 def _toggle(one: set[int], other: set[int], address: int) -> None:
-    """Where a stretch of the other side touches, both borders vanish; else there is a border."""
+    """Remove an end that touches another range; otherwise add it."""
     if address in other:
         other.remove(address)
     else:
@@ -54,7 +54,7 @@ class CountedCard(CardMemory):
         return address
 
     def give_segment_back(self, address: int, size_bytes: int) -> None:
-        """Take a segment back."""
+        """Release a segment."""
         super().give_segment_back(address, size_bytes)
         self.count.add_segments(-1)
 
@@ -66,6 +66,6 @@ class CountedCard(CardMemory):
         return is_mapped
 
     def unmap_pages(self, address: int, size_bytes: int) -> None:
-        """Take pages back."""
+        """Unmap pages."""
         super().unmap_pages(address, size_bytes)
         self.count.remove_pages(address, size_bytes)

@@ -1,4 +1,4 @@
-"""How large a block and a segment are for a request: constants and rounding of PyTorch's caching allocator.
+"""Sizes of blocks and segments for a request: constants and rounding of PyTorch's caching allocator.
 
 Constants: c10/core/AllocatorConfig.h (torch 2.13; in c10/cuda/CUDACachingAllocator.cpp before), under the names given.
 """
@@ -10,7 +10,7 @@ MIN_BLOCK_BYTES = 512
 """`kMinBlockSize`: sizes are multiples of this."""
 
 SMALL_BYTES = 1 * MIB
-"""`kSmallSize`: the largest request of the small pool, and the largest rest of a large block that is not split off."""
+"""`kSmallSize`: the largest request of the small pool; a rest of a large block up to this size is not split off."""
 
 SMALL_SEGMENT_BYTES = 2 * MIB
 """`kSmallBuffer`: a segment of the small pool, and its page with expandable segments."""
@@ -26,7 +26,7 @@ _FIRST_INTERVAL_LOG2 = 20
 
 
 def block_bytes(requested_bytes: int, config: AllocatorConfig) -> int:
-    """Bytes of the block that a request of `requested_bytes`, at least 1, needs.
+    """Return the bytes of the block for a request of `requested_bytes`, at least 1.
 
     Source: `DeviceCachingAllocator::round_size`, c10/cuda/CUDACachingAllocator.cpp.
     """
@@ -37,7 +37,7 @@ def block_bytes(requested_bytes: int, config: AllocatorConfig) -> int:
 
 
 def segment_bytes(block_size_bytes: int, config: AllocatorConfig) -> int:
-    """Bytes of the segment that is asked for when no free block fits.
+    """Return the bytes of the segment to request if no free block fits.
 
     Source: `DeviceCachingAllocator::get_allocation_size`, c10/cuda/CUDACachingAllocator.cpp.
     """
@@ -55,12 +55,12 @@ def _divisions(requested_bytes: int, by_interval: tuple[int, ...]) -> int:
 
 
 def _next_division(requested_bytes: int, divisions: int) -> int:
-    """The next of `divisions` equal steps between the powers of two around a size.
+    """Round up to the next of `divisions` equal steps between two powers of two.
 
     With 4 divisions 1200 becomes 1280, out of 1024, 1280, 1536 and 1792.
     Source: `DeviceCachingAllocator::roundup_power2_next_division`, c10/cuda/CUDACachingAllocator.cpp.
     """
-    # `divisions` is a power of two (the parser sees to it), so this is the source's shift by its logarithm; and the
+    # `divisions` is a power of two (checked by the parser), so this is the source's shift by its logarithm; and the
     # request is beyond 512 * divisions, so that a step has at least 512 bytes.
     step = (1 << requested_bytes.bit_length() - 1) // divisions
     return -(-requested_bytes // step) * step

@@ -1,4 +1,4 @@
-"""PyTorch's memory snapshot of a replay: what `torch.cuda.memory._snapshot()` would return, as plain values.
+"""PyTorch's memory snapshot of a replay: the value of `torch.cuda.memory._snapshot()` as plain values.
 
 Format: `_memory_snapshot_pickled` (torch/csrc/cuda/memory_snapshot.cpp) and `THCPModule_memorySnapshot`
 (torch/csrc/cuda/Module.cpp); read by `torch.cuda._memory_viz` and by the viewer at pytorch.org/memory_viz.
@@ -25,7 +25,7 @@ def memory_snapshot(
     until: int | None = None,
     most_entries: int | None = None,
 ) -> dict[str, Any]:
-    """The snapshot of a process that did what `trace` says, up to a refusal.
+    """Return the snapshot of a process that runs `trace`, up to a refusal.
 
     `time_us` is the number of the event in the trace: there is no clock here. A block's frames say, innermost first,
     operation, tensor, module, category and phase, so that a flame graph begins at the phase.
@@ -54,14 +54,14 @@ def memory_snapshot(
 
 
 class _History:
-    """A trace on its way through a recording allocator."""
+    """Replay of a trace through a recording allocator."""
 
     def __init__(self, trace: Trace, allocator: RecordingAllocator) -> None:
         self.allocator = allocator
         self._trace = trace
         self._blocks: dict[int, Block] = {}
         self._alike_frames: dict[tuple[int, Category, str, Phase], Frames] = {}
-        """Alike frames are one list, so that a pickle holds them once."""
+        """Equal frames share one list, so that a pickle stores them once."""
 
     def replay(self, until: int) -> None:
         emptied = frozenset(self._trace.cache_emptied)
@@ -82,7 +82,7 @@ class _History:
         self.allocator.note("snapshot", 0, 0, stream=0)
 
     def _allocate(self, block: int, phase: Phase) -> bool:
-        """Whether there was memory."""
+        """Return whether there was memory."""
         self.allocator.frames = self._frames_in(block, phase)
         try:
             self._blocks[block] = self.allocator.allocate(self._trace.sizes_bytes[block])
@@ -114,7 +114,7 @@ def _frames(site: Site, category: Category, name: str, phase: Phase) -> Frames:
 
 
 def allocator_settings(config: AllocatorConfig, alloc_conf: str) -> Entry:
-    """A snapshot's `allocator_settings`: the text of PYTORCH_CUDA_ALLOC_CONF and what it means."""
+    """Return `allocator_settings` of a snapshot: the text of PYTORCH_CUDA_ALLOC_CONF and its parsed values."""
     return {
         "PYTORCH_CUDA_ALLOC_CONF": alloc_conf,
         "max_split_size": -1 if config.max_split_bytes is None else config.max_split_bytes,

@@ -8,15 +8,15 @@ class AllocatorStats:
     """The counters of `torch.cuda.memory_stats`, in bytes. Peaks are since the last `reset_peaks`."""
 
     allocated_bytes: int
-    """Sizes of the blocks in use, with what a request leaves unused of its block."""
+    """Sizes of the blocks in use, including the unused part of each block."""
     peak_allocated_bytes: int
     reserved_bytes: int
     peak_reserved_bytes: int
     inactive_split_bytes: int
-    """Free blocks in segments that are partly in use. Expandable segments are left out, as PyTorch does."""
+    """Free blocks in segments that are partly in use. As in PyTorch, without expandable segments."""
     peak_inactive_split_bytes: int
     peak_unreleasable_bytes: int
-    """Allocated and inactive split together, at their highest: what `empty_cache` could not have given back.
+    """Peak of allocated plus inactive split memory, which `empty_cache` cannot release.
 
     Not a counter of PyTorch's; of expandable segments, which give back single pages, only what is allocated.
     """

@@ -11,7 +11,7 @@ from profiler.allocator.trace import Trace
 from profiler.domain.memory import Category, Phase
 
 INSTANTS_A_STRETCH = 10
-"""Of each stretch of one phase these many instants are kept, each the highest of its tenth."""
+"""Number of instants kept of each run of one phase: the highest of each tenth."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +20,11 @@ class ShapeInstant:
 
     phase: Phase
     sizes_bytes: Mapping[Category, int]
-    """Requested bytes, each block rounded up to 512; categories of no bytes are left out."""
+    """Requested bytes, each block rounded up to 512; without empty categories."""
 
 
 def step_shape(trace: Trace) -> tuple[ShapeInstant, ...]:
-    """The last whole optimizer step of a trace, when optimizer states are there; empty if no step was finished.
+    """Return the last complete optimizer step of a trace, with optimizer states; empty if no step was finished.
 
     Events, not time, decide which tenth an instant belongs to: a trace knows no clock.
     """
@@ -54,7 +54,7 @@ def step_shape(trace: Trace) -> tuple[ShapeInstant, ...]:
 
 
 def _last_step(trace: Trace) -> Sequence[tuple[int, int, Phase]]:
-    """The stretches (first event, end, phase) of the last step that ends with an optimizer; without empty ones."""
+    """Return (first event, end, phase) of each non-empty part of the last step that ends with an optimizer."""
     starts = [*trace.phase_starts, (len(trace.events), None)]
     stretches = [(start, stop, phase) for (start, phase), (stop, _) in pairwise(starts) if phase is not None]
     ends = [number for number, (_, _, phase) in enumerate(stretches) if phase is Phase.OPTIMIZER]
@@ -69,6 +69,6 @@ def _last_step(trace: Trace) -> Sequence[tuple[int, int, Phase]]:
 
 
 def _highest(total: "np.ndarray[tuple[int], np.dtype[np.int64]]", start: int, stop: int) -> list[int]:
-    """The highest instant of each tenth of a stretch."""
-    borders = np.linspace(start, stop, min(INSTANTS_A_STRETCH, stop - start) + 1).astype(int)
-    return [int(low + np.argmax(total[low:high])) for low, high in pairwise(borders)]
+    """Return the highest instant of each tenth of a part."""
+    bounds = np.linspace(start, stop, min(INSTANTS_A_STRETCH, stop - start) + 1).astype(int)
+    return [int(low + np.argmax(total[low:high])) for low, high in pairwise(bounds)]

@@ -1,4 +1,4 @@
-"""The stream of allocations and frees of one trial, in order, with what each block is."""
+"""The allocations and frees of one trial in their order, with the origin of each block."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,19 +9,19 @@ from profiler.domain.memory import Category, Phase
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """Where a block comes from: the operation that made it, and for what."""
+    """Origin of a block: the operation that created it, and its purpose."""
 
     operation: str
-    """ATen's name, such as ``aten.mm``; of a kernel's scratch, the kernel's."""
+    """ATen's name, such as ``aten.mm``; for scratch memory, the name of the kernel."""
     shape: tuple[int, ...]
     dtype: str
     """torch's name without ``torch.``; empty for raw bytes."""
     module: str
-    """Path of the module in whose forward, or in the backward of whose forward, it was made; empty outside of one."""
+    """Path of the module whose forward or backward created it; empty outside modules."""
 
 
 NO_SITE = Site(operation="", shape=(), dtype="", module="")
-"""A block of which nothing more is known."""
+"""Site of a block of unknown origin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,17 +38,17 @@ class Trace:
     events: Sequence[int]
     phase_starts: Sequence[tuple[int, Phase]]
     sites: Sequence[Site] = ()
-    """Distinct sites; `site_of` gives each block's index in it. Both empty where sites were not recorded."""
+    """Distinct sites; `site_of` has the index of each block's site. Both empty if sites were not recorded."""
     site_of: Sequence[int] = ()
     names: Mapping[int, str] = field(default_factory=dict)
-    """What a block is, where that is known: ``"gradient of lm_head.weight"``."""
+    """Known names by block, such as ``"gradient of lm_head.weight"``."""
     sizes_by_capability: Mapping[int, Mapping[Chip, int]] = field(default_factory=dict)
-    """Requested bytes of blocks that have another size on some cards."""
+    """Requested bytes of blocks whose size depends on the card."""
     cache_emptied: Sequence[int] = ()
     """Indices of events before which the program emptied the allocator's cache, ascending."""
 
     def on(self, chip: Chip) -> "Trace":
-        """The same trace with the sizes that blocks have on a card with `chip`."""
+        """Return the trace with the block sizes on a card with `chip`."""
         changed = {block: by[chip] for block, by in self.sizes_by_capability.items() if chip in by}
         if not changed:
             return self
@@ -60,7 +60,7 @@ class Trace:
 
 @dataclass
 class TraceBuilder:
-    """Collects a trace while a trial runs."""
+    """Builder of a trace while a trial runs."""
 
     sizes_bytes: list[int] = field(default_factory=list)
     categories: list[Category] = field(default_factory=list)
@@ -71,21 +71,21 @@ class TraceBuilder:
     sizes_by_capability: dict[int, Mapping[Chip, int]] = field(default_factory=dict)
     cache_emptied: list[int] = field(default_factory=list)
     kept: dict[str, int] = field(default_factory=dict)
-    """Blocks that are never given back, by name."""
+    """Blocks that are never freed, by name."""
     _sites: dict[Site, int] = field(default_factory=dict)
 
     @property
     def phase(self) -> Phase:
-        """The phase that the trial is in."""
+        """The current phase."""
         return self.phase_starts[-1][1] if self.phase_starts else Phase.LOAD
 
     def enter(self, phase: Phase) -> None:
-        """`phase` begins."""
+        """Begin `phase`."""
         if not self.phase_starts or self.phase_starts[-1][1] is not phase:
             self.phase_starts.append((len(self.events), phase))
 
     def allocate(self, size_bytes: int, category: Category, site: int | None = None) -> int:
-        """A block of `size_bytes` is allocated now, at the site of this number (`site_index`); the block's number."""
+        """Allocate a block of `size_bytes` at the site of this number (`site_index`); return the block's number."""
         block = len(self.sizes_bytes)
         self.sizes_bytes.append(size_bytes)
         self.categories.append(category)
@@ -96,7 +96,7 @@ class TraceBuilder:
     def keep(
         self, name: str, size_bytes: int, category: Category, by_capability: Mapping[Chip, int] | None = None
     ) -> None:
-        """A block of this name is allocated now and never given back, unless there is one already."""
+        """Allocate a block of this name that is never freed, unless it exists."""
         if name in self.kept:
             return
         self.kept[name] = block = self.allocate(size_bytes, category)
@@ -105,15 +105,15 @@ class TraceBuilder:
             self.sizes_by_capability[block] = by_capability
 
     def site_index(self, site: Site) -> int:
-        """The number by which blocks refer to `site`."""
+        """Return the number of `site`."""
         return self._sites.setdefault(site, len(self._sites))
 
     def sites(self) -> Sequence[Site]:
-        """Distinct sites so far, by their number."""
+        """Return the distinct sites so far, by number."""
         return tuple(self._sites)
 
     def forget_from(self, *, event: int, block: int) -> None:
-        """Cut off what came since there were `event` events and `block` blocks; frees of older blocks stay."""
+        """Remove everything after the first `event` events and `block` blocks; frees of older blocks stay."""
         still_true = [freed for freed in self.events[event:] if -block <= freed < 0]
         for kept, length in ((self.events, event), (self.sizes_bytes, block), (self.site_of, block)):
             del kept[length:]
@@ -127,19 +127,19 @@ class TraceBuilder:
         self.kept = {name: number for name, number in self.kept.items() if number < block}
 
     def empty_cache(self) -> None:
-        """The program empties the allocator's cache now (`torch.cuda.empty_cache`)."""
+        """Record `torch.cuda.empty_cache`."""
         self.cache_emptied.append(len(self.events))
 
     def free(self, block: int) -> None:
-        """A block is freed now."""
+        """Free a block."""
         self.events.append(-(block + 1))
 
     def attribute(self, block: int, category: Category) -> None:
-        """A block turns out to be of `category`, and always was."""
+        """Set the category of a block, for its whole lifetime."""
         self.categories[block] = category
 
     def finished(self) -> Trace:
-        """The trace so far."""
+        """Return the trace so far."""
         return Trace(
             sizes_bytes=tuple(self.sizes_bytes),
             categories=tuple(self.categories),

@@ -1,10 +1,10 @@
 """A recorded program under other conditions: other settings of the allocator, or another card.
 
-What the program did is in its history: what it requested on which stream, what it freed, and where it called
-`empty_cache()`. All of it is fed into a fresh allocator, which makes its own segments.
+The history contains the requests of the program, their streams, its frees and its calls of `empty_cache()`. They are
+replayed through a new allocator, which creates its own segments.
 
-It begins with the blocks that were in use before the first entry, requested anew by address: in what order they came
-about is not recorded, and what was only cached then is not made again.
+The replay begins with the blocks that were in use before the first entry, requested by address: their order is not
+recorded. Memory that was only cached at that instant is not recreated.
 """
 
 from dataclasses import dataclass
@@ -21,23 +21,23 @@ from profiler.allocator.segment_count import CountedCard
 from profiler.allocator.sizes import SMALL_BYTES, block_bytes
 
 _REFUSED_AT = -1
-"""Stands for the address of a block that the recording does not have, because its request was refused."""
+"""Placeholder address of a block whose request was refused in the recording."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
-    """What became of the program."""
+    """Result of the program under other conditions."""
 
     course: Course
-    """Up to `refused`, or all of it; its refusals are the requests that had been refused in the recording too."""
+    """The course up to `refused`, or all of it. Its refusals are requests that were also refused in the recording."""
     refused: OutOfMemory | None
-    """The first request that had been served in the recording and is refused here: the program ends."""
+    """The first request that succeeded in the recording and is refused here: the program ends."""
     served: tuple[int, ...]
-    """Entries of requests that were refused in the recording and are served here."""
+    """Entries of requests that were refused in the recording and succeed here."""
 
     @property
     def fits(self) -> bool:
-        """Whether every request was served, those that had been refused in the recording included."""
+        """Whether every request succeeded, including those that were refused in the recording."""
         return self.refused is None and not self.course.refusals
 
 
@@ -49,13 +49,13 @@ def what_if(
     capacity_bytes: int | None,
     total_bytes: int | None = None,
 ) -> WhatIf:
-    """Feed what a program did into a fresh allocator.
+    """Replay a program through a new allocator.
 
     Args:
         history: The recording.
-        comparison: Its replay, which knows the first state and where the cache was emptied.
+        comparison: Its replay, with the first state and the calls of `empty_cache()`.
         config: The settings of the allocator.
-        capacity_bytes: What the process can take from the driver, so without its context; None: unlimited.
+        capacity_bytes: Memory that the process can take, without its context; None: unlimited.
         total_bytes: All memory of the card, for `per_process_memory_fraction`; None: the capacity.
     """
     run = _Run(config=config, capacity_bytes=capacity_bytes, total_bytes=total_bytes)
@@ -64,7 +64,7 @@ def what_if(
 
 
 class _Run:
-    """A program on its way through another allocator."""
+    """State of a program in another allocator."""
 
     def __init__(self, *, config: AllocatorConfig, capacity_bytes: int | None, total_bytes: int | None) -> None:
         self.served: list[int] = []
@@ -75,10 +75,10 @@ class _Run:
         )
         self.course = CourseBuilder(allocator=self._allocator, count=self._card.count)
         self._at: dict[int, Block] = {}
-        """Blocks in use, by the address that they had in the recording."""
+        """Blocks in use, by their address in the recording."""
 
     def begin(self, comparison: RecordedComparison) -> OutOfMemory | None:
-        """Request what was in use before the first entry that is fed; the first refusal."""
+        """Request the blocks in use before the first replayed entry; return the first refusal."""
         refused = None
         for segment in comparison.first.segments:
             for held in segment.blocks:
@@ -90,7 +90,7 @@ class _Run:
         return refused
 
     def feed(self, history: RecordedHistory, comparison: RecordedComparison) -> OutOfMemory | None:
-        """Replay the entries; the first refusal of a request that had been served."""
+        """Replay the entries; return the first refusal of a request that succeeded in the recording."""
         for index in range(comparison.unverified_entries, len(history.entries)):
             if index in comparison.emptied:
                 self._allocator.empty_cache()
@@ -99,7 +99,7 @@ class _Run:
                 return refused
             self.course.note(index)
             if _REFUSED_AT in self._at:
-                # The program went on without this block, so that nothing frees it.
+                # The program continued without this block and never freed it.
                 self._allocator.free(self._at.pop(_REFUSED_AT))
         if len(history.entries) in comparison.emptied:
             self._allocator.empty_cache()

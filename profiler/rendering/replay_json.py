@@ -9,12 +9,12 @@ from profiler.allocator.course import Course, OutOfMemory
 
 
 def replay_json(answers: Sequence[Mapping[str, object]], unreadable: Mapping[str, str]) -> str:
-    """One object: every history as `answer_mapping` gives it, and the files that could not be read with the reason."""
+    """Return one JSON object: every history as `answer_mapping` returns it, and unreadable files with the reason."""
     return json.dumps({"snapshots": list(answers), "unreadable": dict(unreadable)}, indent=2) + "\n"
 
 
 def answer_mapping(name: str, found: Answer) -> dict[str, object]:
-    """One history as plain values."""
+    """Return one history as plain values."""
     comparison, history = found.comparison, found.history
     return {
         "file": name,

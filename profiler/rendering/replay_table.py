@@ -18,10 +18,10 @@ from profiler.rendering.replay_wording import (
     MOST_SHOWN,
     NOTHING_TRIED_NOTE,
     ORIGIN_NOTE,
-    conditions_text,
     departure_text,
     first_text,
     refusal_text,
+    scenario_text,
     settings_text,
     verdict_text,
 )
@@ -135,7 +135,7 @@ def _recorded_refusals(found: Answer) -> list[str]:
 def _scenarios(found: Answer) -> list[str]:
     lines = []
     if found.after is not None:
-        lines.append(f"What if: {conditions_text(found.question, found.after)}")
+        lines.append(f"What if: {scenario_text(found.question, found.after)}")
         lines.append(verdict_text(found.after))
     else:
         lines.append(NOTHING_TRIED_NOTE)

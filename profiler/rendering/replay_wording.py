@@ -12,7 +12,7 @@ from profiler.domain.context import cuda_context_bytes
 from profiler.domain.units import gib_text
 
 MOST_SHOWN = 3
-"""Of entries that ran out of memory."""
+"""Maximum number of out-of-memory entries in a list."""
 ORIGIN_NOTE = (
     "Segments of the recorded column are read from the snapshot, its blocks are replayed by the model. All other "
     "columns are replayed by the model, not measured."
@@ -29,12 +29,12 @@ COMPARE_NOTE = "So compare the what-if with this column."
 
 
 def settings_text(config: AllocatorConfig) -> str:
-    """Settings as PYTORCH_ALLOC_CONF would write them."""
+    """Return settings in the syntax of PYTORCH_ALLOC_CONF."""
     return alloc_conf_text(config) or "PyTorch's defaults"
 
 
 def first_text(comparison: RecordedComparison) -> str:
-    """What the history begins with."""
+    """Describe the state at the beginning of the history."""
     first = comparison.first
     if not first.segments:
         return "It begins with an empty cache."
@@ -46,7 +46,7 @@ def first_text(comparison: RecordedComparison) -> str:
 
 
 def departure_text(comparison: RecordedComparison) -> str:
-    """Whether the model did what was recorded."""
+    """Describe whether the model equals the recording."""
     if not comparison.is_consistent:
         return (
             f"It cannot be replayed, because its entries do not lead to its segments: {comparison.departure}. Was the "
@@ -62,8 +62,8 @@ def departure_text(comparison: RecordedComparison) -> str:
     return "Replayed by the model: the segments at the end are not the recorded ones."
 
 
-def conditions_text(question: Question, scenario: Scenario) -> str:
-    """What was changed for the what-if."""
+def scenario_text(question: Question, scenario: Scenario) -> str:
+    """Describe the conditions of the what-if."""
     settings = settings_text(scenario.config)
     if question.is_empty:
         changed = f"{settings}, tried because neither alloc_conf= nor gpu= was given."
@@ -75,7 +75,7 @@ def conditions_text(question: Question, scenario: Scenario) -> str:
 
 
 def capacity_text(scenario: Scenario) -> str:
-    """How much memory the process could take in a scenario, and how that is known."""
+    """Describe the memory that the process could take, and its source."""
     match scenario.capacity.source, scenario.capacity.size_bytes, scenario.gpu:
         case CapacitySource.GPU, int(size), gpu if gpu is not None:
             context = cuda_context_bytes(gpu.compute_capability)
@@ -93,7 +93,7 @@ def capacity_text(scenario: Scenario) -> str:
 
 
 def verdict_text(scenario: Scenario) -> str:
-    """Whether the program would have run to its end; empty if there is no limit that it could have met."""
+    """Describe whether the program would have finished; empty without a limit."""
     result = scenario.result
     if scenario.might_fit and not result.fits and scenario.capacity.most_bytes is not None:
         refusals = [*result.course.refusals, *([result.refused] if result.refused is not None else [])]
@@ -113,7 +113,7 @@ def verdict_text(scenario: Scenario) -> str:
 
 
 def refusal_text(refusal: OutOfMemory) -> str:
-    """Where a request was refused, and what memory was like then; the end of a sentence, and another one."""
+    """Describe a refused request and the memory at that instant: the end of a sentence, and another sentence."""
     where = "before the first entry" if refusal.entry == BEFORE else f"at entry {refusal.entry:,}"
     driver = "" if refusal.driver_free_bytes is None else f", {size_text(refusal.driver_free_bytes)} left on the card"
     cached = refusal.reserved_bytes - refusal.allocated_bytes
@@ -125,14 +125,14 @@ def refusal_text(refusal: OutOfMemory) -> str:
 
 
 def entries_text(numbers: Sequence[int]) -> str:
-    """The first of some entries, and how many more there are."""
+    """Return the first entries and the number of further ones."""
     shown = ", ".join(f"{number:,}" for number in numbers[:MOST_SHOWN])
     more = len(numbers) - MOST_SHOWN
     return f"{'entry' if len(numbers) == 1 else 'entries'} {shown}" + (f" and {more:,} more" if more > 0 else "")
 
 
 def notes_on_settings(config: AllocatorConfig) -> Iterator[str]:
-    """What settings do not do, where a reader might expect it."""
+    """Yield sentences about settings without effect."""
     if config.garbage_collection_threshold > 0:
         if config.per_process_memory_fraction >= 1:
             yield (
@@ -144,7 +144,7 @@ def notes_on_settings(config: AllocatorConfig) -> Iterator[str]:
 
 
 def short_capacity_text(capacity: Capacity, gpu_name: str | None) -> str:
-    """The limit in a figure: how much, and whose memory it is; empty if there is none."""
+    """Return the label of the limit in a figure; empty if there is none."""
     if capacity.size_bytes is None:
         return ""
     size = gib_text(capacity.size_bytes, 2)

@@ -1,1 +1,1 @@
-"""The command that replays a memory history recorded on a real card, as it was and as it would have been."""
+"""The command that replays a memory history recorded on a real card, also under other conditions."""

@@ -1,4 +1,4 @@
-"""The command line of a replay, taken apart: paths, and plain key=value."""
+"""The parsed command line of a replay: paths, and key=value."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class OutputFormat(StrEnum):
 
 @dataclass(kw_only=True)
 class Command:
-    """A command line taken apart; what is wrong with it is in `faults`."""
+    """A parsed command line; its errors are in `faults`."""
 
     paths: list[Path] = field(default_factory=list)
     """Snapshots, and folders of them."""
@@ -39,7 +39,7 @@ class Command:
 
 
 def read_command(words: Sequence[str]) -> Command:
-    """Take `words` (argv without the program) apart; a later word of the same key wins."""
+    """Parse `words` (argv without the program). If a key is repeated, the last value counts."""
     command = Command()
     for word in words:
         key, equals, text = word.partition("=")

@@ -1,7 +1,7 @@
-"""`python -m profiler.replay SNAPSHOT [key=value ...]`: a recorded memory history, as it was and as it would have been.
+"""`python -m profiler.replay SNAPSHOT [key=value ...]`: replay a recorded memory history.
 
-Exit codes: docs/exit_codes.md. That it would not have fitted is an answer. Of several
-snapshots those that cannot be read are named, and the code is 2 only if none could be.
+Exit codes: docs/exit_codes.md. "It would not have fitted" is an answer. Unreadable snapshots are reported; the exit
+code is 2 only if none could be read.
 """
 
 import os
@@ -47,7 +47,7 @@ Examples:
 
 @as_command("replay")
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print what `argv` (without the program) asks for; returns the exit code."""
+    """Run the command `argv` (without the program) and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     command = read_command(words)
     if command.wants_help:
@@ -73,7 +73,7 @@ def _replay(command: Command) -> int:
             _draw(figure, path.name, found)
         if command.output_format is OutputFormat.TABLE:
             _print(("\n" if answered else "") + replay_table(path.name, found))
-        # Of the histories themselves nothing is kept: those of a folder may be more than fit into memory.
+        # Histories are not kept: those of a folder may not fit into memory together.
         answered.append(answer_mapping(str(path), found))
     if command.output_format is OutputFormat.JSON:
         _print(replay_json(answered, unreadable))
@@ -86,16 +86,16 @@ def _answer(command: Command, path: Path) -> Answer:
 
 
 def _about(path: Path, error: UsageError) -> str:
-    """What is wrong with a file, with its name in each sentence."""
+    """Return the faults of a file, with its name in each sentence."""
     sentences = str(error).splitlines()
     return "\n".join(sentence if str(path) in sentence else f"{path}: {sentence}" for sentence in sentences)
 
 
 def _figure_paths(command: Command, files: Sequence[Path]) -> list[Path | None]:
-    """Where the figure of each file goes.
+    """Return the path of each file's figure.
 
     Raises:
-        UsageError: The ending is of no format, or several snapshots would go to one file.
+        UsageError: The suffix is not supported, or several snapshots have one figure file.
     """
     path = command.figure
     if path is None:
@@ -119,12 +119,12 @@ def _figure_paths(command: Command, files: Sequence[Path]) -> list[Path | None]:
 
 
 def _figure_name(stem: str, number: int) -> str:
-    """Of files that differ in their folder or ending only, all but the first are numbered."""
+    """Number the figures of files with equal stems, from the second on."""
     return f"{stem}.png" if number == 1 else f"{stem}-{number}.png"
 
 
 def _draw(path: Path, name: str, found: Answer) -> None:
-    # matplotlib takes longer to import than everything else together.
+    # Imported here, because importing matplotlib takes longer than everything else.
     from profiler.rendering.figures.files import as_png, as_svg
     from profiler.rendering.figures.replayed import replay_figure
 
@@ -137,11 +137,11 @@ def _print_error(error: object) -> None:
 
 
 def _print(text: str) -> int:
-    """Write `text`; a reader such as `head` may have seen enough before its end."""
+    """Write `text`. A reader such as `head` may close the pipe before its end."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes once more at its end, and would complain there.
+        # Python flushes once more at exit, which would raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_OK

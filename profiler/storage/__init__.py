@@ -1,1 +1,1 @@
-"""What is kept on disk: one record file a trial, the parquet tables of a grid, and the published figures."""
+"""Storage on disk: one record file per trial, the parquet tables of a grid, and published figures."""

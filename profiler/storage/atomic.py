@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writes: a file exists whole or not at all."""
 
 import os
 from pathlib import Path
@@ -7,16 +7,16 @@ from profiler.domain.errors import ProfilerError
 
 
 class StorageError(ProfilerError):
-    """The disk did not take or give what it should: full, unwritable, or a table that contradicts itself."""
+    """Storage failed: the disk is full or not writable, or a table contradicts itself."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Put `content` at `path`: written beside, fsynced, renamed. Makes the folder where it is missing.
+    """Put `content` at `path`: write to a temporary name, fsync, rename. Create a missing folder.
 
     Raises:
         StorageError: The file could not be written; nothing partial is left, and what was there before still is.
     """
-    # The process id keeps two writers of one path from truncating each other's file.
+    # The process id keeps two writers of one path from truncating each other's temporary file.
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,13 +34,13 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def remove_partial(folder: Path, stem: str) -> None:
-    """Remove what killed writers of `<folder>/*/<stem>.*` left next to it. The caller alone may write these files."""
+    """Remove temporary files that killed writers of `<folder>/*/<stem>.*` left. No other writer may be active."""
     for beside in folder.glob(f"*/.{stem}.*.part"):
         beside.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
-    # Without this the rename itself can be lost with the power.
+    # Without this a power failure can undo the rename.
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

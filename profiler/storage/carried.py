@@ -1,7 +1,6 @@
-"""Rows of tables that are written anew: those whose records are not in the folder are taken over from the old ones.
+"""Rows that are carried over from existing tables, because their records are not in the folder.
 
-Records need not be where tables are: git keeps the tables of results only, and a folder may have been copied without
-its records.
+A folder can have tables without records: git keeps only the tables of results, and a copy may leave out the records.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,12 +21,12 @@ from profiler.storage.table_files import read_table_file, table_path
 _ANSWERED = frozenset(status.value for status in Status if status.answered)
 
 CurrentId = Callable[[TrialSpec, Versions], str | None]
-"""The name that a simulated trial would have if it ran now; None where that is not known."""
+"""Returns the id that a simulated trial would have if it ran now; None if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTrial:
-    """A trial of a table, by what names it."""
+    """A trial of a table, with everything that its id is made of."""
 
     trial_id: str
     spec: TrialSpec
@@ -37,16 +36,16 @@ class StoredTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class Outdated:
-    """Simulated trials that are named otherwise now: the simulation or the model's `config.json` has changed since."""
+    """Simulated trials that have another id now: the simulation or the model's `config.json` has changed since."""
 
     replaced: frozenset[str] = field(default_factory=frozenset)
-    """Those that were simulated again, with an answer."""
+    """Trials that were simulated again, with an answer."""
     left: frozenset[str] = field(default_factory=frozenset)
-    """Those that were not."""
+    """The others."""
 
 
 def stored_rows(folder: Path) -> Mapping[str, pa.Table]:
-    """The tables that are in a folder, by name.
+    """Return the tables of a folder, by name.
 
     Raises:
         UsageError: Some of them cannot be used; carries every fault found.
@@ -66,13 +65,13 @@ def stored_rows(folder: Path) -> Mapping[str, pa.Table]:
 
 
 def without(table: pa.Table, trial_ids: Collection[str]) -> pa.Table:
-    """The rows of other trials."""
+    """Return the rows of all other trials."""
     listed = pa.array(sorted(trial_ids), pa.string())
     return table.filter(pc.invert(pc.is_in(table["trial_id"], value_set=listed)))
 
 
 def stored_trials(runs: pa.Table) -> list[StoredTrial]:
-    """The trials of a `runs` table. A row whose keys cannot be read has none."""
+    """Return the trials of a `runs` table; skip rows whose keys cannot be read."""
     found = []
     for row in runs.to_pylist():
         try:
@@ -92,14 +91,14 @@ def _keys(row: Mapping[str, object]) -> dict[str, object]:
 
 
 def builtin_id(spec: TrialSpec, versions: Versions) -> str | None:
-    """`CurrentId` of trials that depend on no file."""
+    """`CurrentId` for trials that depend on no file."""
     if find_builtin(spec.model) is None or spec.dataset is not None:
         return None
     return trial_id(spec, versions)
 
 
 def outdated(trials: Iterable[StoredTrial], current_id: CurrentId) -> Outdated:
-    """The simulated trials among `trials` that have another name now. Measured ones never have."""
+    """Return the simulated trials among `trials` that have another id now. The id of a measured trial never changes."""
     simulated = [trial for trial in trials if trial.spec.backend is Backend.SIMULATED]
     names = {trial.trial_id: current_id(trial.spec, trial.versions) for trial in simulated}
     old = {name for name, current in names.items() if current is not None and current != name}
@@ -109,7 +108,7 @@ def outdated(trials: Iterable[StoredTrial], current_id: CurrentId) -> Outdated:
 
 
 def joined(new: pa.Table, carried: Sequence[pa.Table]) -> pa.Table:
-    """Rows of `new` and of the tables that are carried over, trial by trial."""
+    """Return the rows of `new` and of the carried tables, sorted by trial."""
     with_rows = [table for table in carried if table.num_rows]
     if not with_rows:
         return new

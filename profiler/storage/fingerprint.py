@@ -1,4 +1,4 @@
-"""Hashes of the files that a trial names: they are part of the trial's name, so that an edited file is a new trial."""
+"""Hashes of the files that a trial refers to. They are part of the trial's id: an edited file is a new trial."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from profiler.storage.model_config import load_model_config
 def content_of(
     model: str, dataset: str | None, *, model_config: Callable[[str], Mapping[str, object]] = load_model_config
 ) -> dict[str, str]:
-    """Hashes of a model's `config.json` and of local data; empty for a built-in model and synthetic prompts.
+    """Return hashes of a model's `config.json` and of local data; empty for a built-in model and synthetic prompts.
 
     Args:
         model: A built-in name, a local path or a hub id.
@@ -33,13 +33,13 @@ def content_of(
 
 
 def is_only_a_hub_model(model: str, dataset: str | None) -> bool:
-    """Whether the only file that a trial names is the `config.json` of a hub id, which nobody here edits."""
+    """Return whether the only file that a trial refers to is the `config.json` of a hub id, never edited here."""
     is_local = Path(model).expanduser().exists() or (dataset is not None and Path(dataset).exists())
     return find_builtin(model) is None and not is_local
 
 
 def data_hash(source: str) -> str | None:
-    """A hash of a local data set: of a file, or of all files in a folder; None for a hub id.
+    """Return the hash of a local data set: a file, or all files in a folder; None for a hub id.
 
     Raises:
         UsageError: The data are here and cannot be read.
@@ -57,7 +57,7 @@ def data_hash(source: str) -> str | None:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Those of a folder, but hidden ones."""
+    """Return the files of a folder, hidden ones excluded."""
     found = (path for path in folder.rglob("*") if path.is_file())
     return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
 

@@ -1,4 +1,4 @@
-"""Whether a folder of results is one that this version of the program can add to, found out before anything starts."""
+"""Check, before anything starts, whether this version of the program can add to a results folder."""
 
 from pathlib import Path
 
@@ -7,12 +7,12 @@ from profiler.storage.records import RecordStore
 
 
 def folder_faults(folder: Path) -> list[Fault]:
-    """What stands in the way: records or tables of a newer version, or that cannot be read. Changes nothing."""
+    """Return what prevents it: records or tables of a newer version, or unreadable ones. Changes nothing."""
     if not folder.is_dir():
         return []
     faults = RecordStore(folder).faults()
     if any(folder.glob("*.parquet")):
-        from profiler.storage.carried import stored_rows  # pyarrow, which a folder without tables does without
+        from profiler.storage.carried import stored_rows  # imports pyarrow, not needed without tables
 
         try:
             stored_rows(folder)

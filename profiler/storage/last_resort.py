@@ -1,4 +1,4 @@
-"""What nobody foresaw: one sentence for the user, and a file with the full text."""
+"""Unexpected exceptions: one sentence for the user, and a file with the traceback."""
 
 import os
 import tempfile
@@ -11,7 +11,7 @@ from profiler.domain.errors import EXIT_INTERNAL, ProfilerError
 
 
 class UnforeseenError(ProfilerError):
-    """A fault of this program or of a library; the sentence says where the traceback is."""
+    """A defect of this program or of a library; the sentence says where the traceback is."""
 
     exit_code = EXIT_INTERNAL
 
@@ -38,14 +38,14 @@ def last_resort(command: str, *, folder: Path | None = None, file: Path | None =
 
 
 def _what(error: Exception) -> str:
-    """Type and first line of an exception, as a sentence."""
+    """Return the type and first line of an exception as a sentence."""
     first_line = next(iter(str(error).strip().splitlines()), "")
     said = f"Unforeseen {type(error).__name__}" + (f": {first_line}" if first_line else "")
     return said if said.endswith(".") else f"{said}."
 
 
 def _kept(text: str, command: str, folder: Path | None, file: Path | None) -> str:
-    """Write the full text, and return the sentence that says where; without a disk to write to it is the text."""
+    """Write the traceback and return the sentence that says where; return the traceback itself if writing fails."""
     try:
         if file is not None:
             with file.open("a") as stream:

@@ -9,7 +9,7 @@ from profiler.storage.atomic import write_atomically
 
 
 def write_memory_snapshot(path: Path, snapshot: Mapping[str, Any]) -> None:
-    """Put a snapshot at `path`, whole or not at all.
+    """Write a snapshot to `path`, whole or not at all.
 
     Raises:
         StorageError: The file could not be written.
@@ -18,5 +18,5 @@ def write_memory_snapshot(path: Path, snapshot: Mapping[str, Any]) -> None:
 
 
 def snapshot_path(folder: Path, trial_id: str) -> Path:
-    """Where the snapshot of a trial is, or would be, in a grid's folder."""
+    """Return the path of a trial's snapshot in a grid's folder, whether it exists or not."""
     return folder / "snapshots" / f"{trial_id}.pickle"

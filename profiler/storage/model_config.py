@@ -17,14 +17,14 @@ _HUB_TIMEOUT_S = 10
 
 
 def load_model_config(model: str, *, download: Callable[[str], Path] | None = None) -> Mapping[str, object]:
-    """The content of the `config.json` of `model`, which is no built-in model.
+    """Return the content of the `config.json` of `model`, which is not built in.
 
     Args:
         model: A local folder, the path of a `config.json`, or a hub id.
         download: Fetches the file of a hub id; Hugging Face's client where not given.
 
     Raises:
-        UsageError: There is no such file, it cannot be had, or it is no JSON object.
+        UsageError: There is no such file, it is unavailable, or it is not a JSON object.
     """
     local = _local_file(model)
     if local is not None:
@@ -35,7 +35,7 @@ def load_model_config(model: str, *, download: Callable[[str], Path] | None = No
 
 
 def _local_file(model: str) -> Path | None:
-    """The file `model` names on this disk; None if it names nothing here and may be a hub id."""
+    """Return the local file that `model` names; None if there is none, so that it may be a hub id."""
     path = Path(model).expanduser()
     if path.is_dir():
         path = path / _FILE_NAME
@@ -58,17 +58,17 @@ def _read_json(path: Path, model: str) -> Mapping[str, object]:
 
 
 def _download(hub_id: str) -> Path:
-    # Only here, because most sweeps need no network.
+    # Imported here, because most sweeps need no network.
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
 
-    # It tells of every retry; what comes of them is told once, below.
+    # It logs every retry; the result is reported once, below.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         return Path(hf_hub_download(hub_id, _FILE_NAME, etag_timeout=_HUB_TIMEOUT_S))
     except (HfHubHTTPError, EntryNotFoundError, HFValidationError, OSError) as error:
         hint = nearest(hub_id, _builtin_hub_ids()) or "A local folder needs no network."
-        reason = f"its {_FILE_NAME} cannot be had from the hub ({_first_line(error)})"
+        reason = f"its {_FILE_NAME} is unavailable from the hub ({_first_line(error)})"
         raise _fault(hub_id, reason, hint) from error
 
 

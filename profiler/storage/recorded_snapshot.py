@@ -1,6 +1,6 @@
-"""Memory snapshots of other programs, read without running anything that their files contain.
+"""Read memory snapshots of other programs without executing anything in the files.
 
-A pickle is a program: an ordinary unpickler imports and calls what the file names. A snapshot needs none of that. It
+A pickle can import and call anything. A snapshot needs neither: it
 consists of dictionaries, lists, tuples, numbers, text, True, False and None (`THCPModule_memorySnapshot`,
 torch/csrc/cuda/Module.cpp; `_memory_snapshot_pickled`, torch/csrc/cuda/memory_snapshot.cpp), so that everything else
 is refused.
@@ -20,24 +20,24 @@ from profiler.domain.errors import Fault, UsageError
 from profiler.domain.units import GIB, MIB, gib_text
 
 SUFFIXES = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz")
-"""Of the files that are taken for snapshots in a folder."""
+"""Suffixes of snapshot files in a folder."""
 
 MOST_BYTES = 4 * GIB
-"""Of a snapshot, unpacked. Ours: what is larger is refused before it is read into memory."""
+"""Largest unpacked snapshot (our choice); larger ones are refused before they are read into memory."""
 
 _READ_BYTES = 1 * MIB
 _MEMORY_PER_BYTE = 64
 _MEMORY_PER_PACKED_BYTE = 20 * _MEMORY_PER_BYTE
 _LEAST_MEMORY_BYTES = 1 * GIB
-"""Memory that reading may take, and never less than this: a number of 3 bytes becomes an object of 32, and stacks that
-repeat are packed well. A file that needs more is made to need it."""
+"""Limits on the memory for reading: a number of 3 bytes becomes an object of 32, and repeated stacks compress
+well. Only a file that was crafted for it needs more."""
 
 _KEY = "snapshot"
 _HINT = "Write one with torch.cuda.memory._dump_snapshot(PATH)."
 
 
 def snapshot_files(folder: Path) -> tuple[Path, ...]:
-    """The snapshots in a folder, by name; not those in folders within it.
+    """Return the snapshots in a folder, by name; subfolders are not searched.
 
     Raises:
         UsageError: There are none, or the folder cannot be read.
@@ -52,18 +52,18 @@ def snapshot_files(folder: Path) -> tuple[Path, ...]:
 
 
 def load_snapshot(path: Path) -> object:
-    """The content of a pickle, plain or packed by gzip, that holds containers, numbers and text only.
+    """Load a pickle, plain or gzipped, that contains only containers, numbers and text.
 
     Returns:
         Plain values; `profiler.allocator.history.read_history` checks that they are a snapshot.
 
     Raises:
-        UsageError: It is no such file. Nothing of it was run.
+        UsageError: The file is not of that form. Nothing in it was executed.
     """
     try:
         return _load(path)
     except OSError as error:
-        # gzip's own have no `strerror`.
+        # Errors of gzip have no `strerror`.
         raise _fault(path, f"cannot be read ({error.strerror or error})") from error
 
 
@@ -111,12 +111,12 @@ def _unpickled(path: Path, file: _Source, *, memory_bytes: int) -> object:
         raise _fault(path, "ends in the middle: it was not written to its end", _HINT) from error
     except MemoryError as error:
         raise _fault(path, "asks for more memory than a snapshot of its size needs", _HINT) from error
-    except Exception as error:  # a damaged pickle raises whatever its bytes happen to mean
+    except Exception as error:  # a damaged pickle can raise anything
         raise _fault(path, f"is not a pickle, or a damaged one ({_first_line(error)})", _HINT) from error
 
 
 class _NotPlainError(Exception):
-    """The pickle names something to import."""
+    """The pickle refers to something to import."""
 
 
 class _TooLargeError(UsageError):
@@ -139,7 +139,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 class _Limited(io.RawIOBase):
-    """A file of which no more than `MOST_BYTES` can be read."""
+    """A file from which at most `MOST_BYTES` can be read."""
 
     def __init__(self, file: _Source, path: Path) -> None:
         self._file = file
@@ -161,7 +161,7 @@ class _Limited(io.RawIOBase):
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Millions of containers that all stay: looking for cycles among them takes longer than reading them."""
+    """Disable the garbage collector: searching millions of containers for cycles takes longer than reading them."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -173,9 +173,9 @@ def _without_garbage_collection() -> Iterator[None]:
 
 @contextmanager
 def _limited_memory(memory_bytes: int) -> Iterator[None]:
-    """Let a pickle that asks for far more memory than it has content fail, instead of filling the machine.
+    """Limit the memory of the process, so that a pickle cannot exhaust it.
 
-    A few bytes can make the unpickler set up a table of 64 GiB (opcode LONG_BINPUT). On Linux only.
+    A few bytes can make the unpickler allocate a table of 64 GiB (opcode LONG_BINPUT). Linux only.
     """
     if sys.platform != "linux":
         yield

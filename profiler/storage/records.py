@@ -1,4 +1,4 @@
-"""Records: one JSON file per trial, written whole or not at all, believed only when its checksum says so."""
+"""Records: one JSON file per trial, written atomically and protected by a checksum."""
 
 import hashlib
 import json
@@ -20,21 +20,21 @@ from profiler.storage.outcome_fields import flat_values, outcome_from_flat
 from profiler.storage.typed_json import JSON, JsonMismatchError, Reader, from_json, to_json
 
 RECORD_SCHEMA_VERSION = 5
-"""Raised with every field that is added, and when a stored record would no longer be read as it was meant.
+"""Raise it with every field that is added, and if stored records would be read with another meaning.
 
-3 added what is measured on a real GPU, 4 what a full card cannot get back, 5 the context in each step's phases. Earlier
-records have none of it and are read as such."""
+3 added the details of a measurement, 4 the memory that a full card cannot release, 5 the context in each step's phases.
+Earlier records are read without them."""
 
 _READ_WITH_DEFAULTS = (2, 3, 4)
-"""Earlier versions whose records lack only fields that have a default."""
+"""Earlier versions; their records lack only fields with a default."""
 
 
 _NAME = re.compile("[0-9a-f]{16}")
-"""Of a trial. Files of other names are not records, unless their content says so."""
+"""Trial id. A file with another name is a record only if its content says so."""
 
 
 class NewerRecordError(UsageError):
-    """A record of a later version of this program, which this one must not touch."""
+    """A record was written by a later version of this program; it must not be changed."""
 
 
 def _to_stderr(line: str) -> None:
@@ -43,54 +43,54 @@ def _to_stderr(line: str) -> None:
 
 
 class RecordStore:
-    """The records of one grid, in `<folder>/records/`."""
+    """Records of one grid, in `<folder>/records/`."""
 
-    def __init__(self, folder: Path, *, tell: Callable[[str], None] = _to_stderr) -> None:
-        """`tell` gets a sentence for each file that is set aside."""
+    def __init__(self, folder: Path, *, notify: Callable[[str], None] = _to_stderr) -> None:
+        """`notify` receives a sentence for each file that is set aside."""
         self._records = folder / "records"
-        self._tell = tell
+        self._notify = notify
 
     def path(self, trial_id: str) -> Path:
-        """Where the record of this trial is, or would be."""
+        """Return the path of this trial's record, whether it exists or not."""
         return self._records / f"{trial_id}.json"
 
     def write(self, record: TrialRecord) -> None:
         """Store a record, replacing an earlier one of the same trial.
 
         Raises:
-            StorageError: The disk did not take it; nothing partial is left.
+            StorageError: Writing failed; nothing partial is left.
         """
         content: dict[str, JSON] = {"schema_version": RECORD_SCHEMA_VERSION, "record": _record_to_json(record)}
         stored = {"checksum": _checksum(content), **content}
         write_atomically(self.path(record.trial_id), json.dumps(stored, indent=1, allow_nan=False).encode())
 
     def remove_partial(self, trial_id: str) -> None:
-        """Remove what killed writers left of this trial's files: record, samples, snapshot. Needs the trial's lock."""
+        """Remove temporary files of this trial: record, samples, snapshot. The caller holds the trial's lock."""
         remove_partial(self._records.parent, trial_id)
 
     def find(self, trial_id: str) -> TrialRecord | None:
-        """The stored record of a trial, or None.
+        """Return the stored record of a trial, or None.
 
-        A record that is torn, edited or of a schema that is not read any more is set aside and counts as absent.
+        A record that is truncated, edited or of an unsupported schema is set aside and counts as absent.
 
         Raises:
             NewerRecordError: A later version of this program wrote it.
-            StorageError: The file is there and cannot be opened.
+            StorageError: The file exists and cannot be opened.
         """
         return self._read(self.path(trial_id), is_record=True)
 
     def read_all(self) -> tuple[TrialRecord, ...]:
-        """Every sound record, by trial id; the others are set aside. Files that are no records stay where they are.
+        """Return every valid record, by trial id; set the others aside. Files that are not records stay in place.
 
         Raises:
             NewerRecordError: A later version of this program wrote one of them.
-            StorageError: A file is there and cannot be opened.
+            StorageError: A file exists and cannot be opened.
         """
         found = (self._read(path, is_record=_NAME.fullmatch(path.stem) is not None) for path in self._files())
         return tuple(record for record in found if record is not None)
 
     def faults(self) -> list[Fault]:
-        """Why this program cannot work in the folder: records that cannot be opened, or of a later version.
+        """Return why this program cannot use the folder: records that cannot be opened, or of a later version.
 
         Changes nothing.
         """
@@ -134,17 +134,17 @@ class RecordStore:
         return None
 
     def _set_aside(self, path: Path, reason: str) -> None:
-        # Kept, because somebody may want to know what happened to it.
+        # Kept, so that the user can examine it.
         folder = self._records / "set_aside"
         try:
             folder.mkdir(exist_ok=True)
             target = next(each for n in count() if not (each := folder / f"{path.stem}.{n}.json").exists())
             path.replace(target)
-        except FileNotFoundError:  # another sweep was faster
+        except FileNotFoundError:  # another sweep has set it aside
             return
         except OSError as error:
             raise StorageError(f"{path}: could not be set aside ({error.strerror or error}).") from error
-        self._tell(
+        self._notify(
             f"Set aside as {target}: {path.name} is not a valid record ({reason}), so its trial counts as not run."
         )
 
@@ -172,7 +172,7 @@ def _newer_fault(path: Path, version: int, *, others: int = 0) -> Fault:
 
 
 def _record_to_json(record: TrialRecord) -> dict[str, JSON]:
-    # The spec goes its own way: `config` owns how it is written, because the trial's identity is made of that.
+    # `config` owns the JSON form of the specification, because the trial's id is a hash of it.
     return {
         "trial_id": record.trial_id,
         "grid": record.grid,
@@ -201,7 +201,7 @@ def _parse(content: bytes) -> TrialRecord:
         raise JsonMismatchError("not a record file")
     checksum = stored.pop("checksum")
     if checksum != _checksum(stored):
-        raise JsonMismatchError("the checksum does not hold")
+        raise JsonMismatchError("the checksum does not match")
     if newer:
         raise _NewerSchemaError(cast("int", version))
     if version not in (RECORD_SCHEMA_VERSION, *_READ_WITH_DEFAULTS):

@@ -1,4 +1,4 @@
-"""Records flattened into the rows of the tables, and the laws that every record must keep."""
+"""Rows of the tables, made from records, and the consistency checks of a record."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -18,7 +18,7 @@ _OTHER_TABLES = frozenset({"oom", "phases", "breakdown", "step_shape", "largest"
 
 
 def run_row(record: TrialRecord, estimate: Estimate | None) -> Row:
-    """The row of `runs` for one trial."""
+    """Return the row of `runs` for one trial."""
     oom, outcome = record.outcome.verdict.oom, flat_values(record.outcome)
     return {
         "trial_id": record.trial_id,
@@ -42,7 +42,7 @@ def run_row(record: TrialRecord, estimate: Estimate | None) -> Row:
 
 
 def phase_rows(record: TrialRecord) -> list[Row]:
-    """The rows of `phases` for one trial."""
+    """Return the rows of `phases` for one trial."""
     return [
         {
             "trial_id": record.trial_id,
@@ -61,7 +61,7 @@ def phase_rows(record: TrialRecord) -> list[Row]:
 
 
 def step_rows(record: TrialRecord) -> list[Row]:
-    """The rows of `steps` for one trial."""
+    """Return the rows of `steps` for one trial."""
     return [
         {"trial_id": record.trial_id, **{field.name: _plain(getattr(peak, field.name)) for field in fields(StepPeak)}}
         for peak in (record.outcome.measured.step_peaks if record.outcome.measured else ())
@@ -69,13 +69,13 @@ def step_rows(record: TrialRecord) -> list[Row]:
 
 
 def sample_rows(trial_id: str, samples: Sequence[Sample]) -> list[Row]:
-    """The rows of `samples` for one trial."""
+    """Return the rows of `samples` for one trial."""
     names = [field.name for field in fields(Sample)]
     return [{"trial_id": trial_id, **{name: _plain(getattr(one, name)) for name in names}} for one in samples]
 
 
 def breakdown_rows(record: TrialRecord) -> list[Row]:
-    """The rows of `breakdown` for one trial."""
+    """Return the rows of `breakdown` for one trial."""
     return [
         {"trial_id": record.trial_id, "category": share.category.value, "bytes": share.size_bytes}
         for share in record.outcome.breakdown.shares
@@ -83,7 +83,7 @@ def breakdown_rows(record: TrialRecord) -> list[Row]:
 
 
 def shape_rows(record: TrialRecord) -> list[Row]:
-    """The rows of `shape` for one trial."""
+    """Return the rows of `shape` for one trial."""
     return [
         {
             "trial_id": record.trial_id,
@@ -100,7 +100,7 @@ def shape_rows(record: TrialRecord) -> list[Row]:
 
 
 def largest_rows(record: TrialRecord) -> list[Row]:
-    """The rows of `largest` for one trial."""
+    """Return the rows of `largest` for one trial."""
     return [
         {
             "trial_id": record.trial_id,
@@ -119,11 +119,11 @@ def largest_rows(record: TrialRecord) -> list[Row]:
     ]
 
 
-def check_laws(record: TrialRecord) -> None:
-    """Parts sum to the whole, and the largest phase is the peak.
+def check_consistency(record: TrialRecord) -> None:
+    """Check that the categories sum to the peak, and that the largest phase has the peak.
 
     Raises:
-        StorageError: The record contradicts itself, which is a defect of this program and not of the trial.
+        StorageError: The record contradicts itself. This is a defect of this program, not of the trial.
     """
     outcome = record.outcome
     whole = outcome.peaks.allocated_bytes

@@ -1,4 +1,4 @@
-"""Time series of measured trials: a parquet file a trial, from which `samples.parquet` is put together."""
+"""Time series of measured trials: one parquet file per trial, joined into `samples.parquet`."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from profiler.storage.schema import SAMPLES, arrow_schema
 
 
 def samples_path(folder: Path, trial_id: str) -> Path:
-    """Where the samples of a trial are, or would be, in a grid's folder."""
+    """Return the path of a trial's samples in a grid's folder, whether it exists or not."""
     return folder / "samples" / f"{trial_id}.parquet"
 
 
@@ -31,7 +31,7 @@ def write_samples(folder: Path, trial_id: str, samples: Sequence[Sample]) -> Non
 
 
 def read_samples(folder: Path, trial_ids: Iterable[str]) -> pa.Table:
-    """The samples of these trials, one after the other. Missing and damaged files have none: peaks do not need them."""
+    """Return the samples of these trials in order. Missing and damaged files are skipped; no peak depends on them."""
     schema = arrow_schema(SAMPLES, about={})
     found = [schema.empty_table()]
     for trial_id in trial_ids:

@@ -1,4 +1,4 @@
-"""One table of a grid as a file: where it is, its rows, and what is wrong with it if it cannot be used."""
+"""One table of a grid as a file: its path, its rows, and the fault if it cannot be used."""
 
 import io
 import re
@@ -21,12 +21,12 @@ _UPDATE = "Update this program to read it; nothing was changed."
 
 
 def table_path(folder: Path, name: str) -> Path:
-    """Where the table of this name (a key of `TABLES` or `OPTIONAL_TABLES`) is, or would be."""
+    """Return the path of a table; `name` is a key of `TABLES` or `OPTIONAL_TABLES`."""
     return folder / f"{name}.parquet"
 
 
 def read_table_file(path: Path, columns: Sequence[Column]) -> pa.Table:
-    """The rows of a table, with exactly `columns`.
+    """Read a table with exactly `columns`.
 
     Raises:
         UsageError: The file is missing, cannot be read, is damaged, or was written by another version of the schema.
@@ -35,7 +35,7 @@ def read_table_file(path: Path, columns: Sequence[Column]) -> pa.Table:
     try:
         table = pq.read_table(io.BytesIO(content))
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _fault(path, "this is no parquet file, or a damaged one", _if_damaged(path)) from error
+        raise _fault(path, "this is not a parquet file, or it is damaged", _if_damaged(path)) from error
     found = (table.schema.metadata or {}).get(b"schema_version", b"none").decode(errors="replace")
     if re.fullmatch("[0-9]{1,9}", found) and int(found) > SCHEMA_VERSION:
         versions = f"schema version {found}; this one reads {SCHEMA_VERSION}"
@@ -80,18 +80,18 @@ def _holds(values: pa.ChunkedArray, column: Column) -> bool:
 
 
 def _if_damaged(path: Path) -> str:
-    """What to do about a damaged table: it may be deleted only where the records of all its trials are here."""
+    """Return the hint for a damaged table: it may be deleted only if the records of all its trials exist."""
     return _DELETE if _has_records(path) else _ONLY_COPY
 
 
 def _has_records(path: Path) -> bool:
-    """Whether everything in a table that cannot be read is stored elsewhere in its folder, as far as can be told."""
+    """Return whether all content of an unreadable table is also stored in other files of its folder."""
     folder = path.parent
     tables: Sequence[str] = (*TABLES, *OPTIONAL_TABLES)
     stored = _stems(folder / "records", "json")
     if path.stem == "samples":
         tables, stored = ("steps",), _stems(folder / "samples", "parquet")
-    # The other tables name its trials.
+    # Trial ids come from the other tables.
     known = {trial_id for name in tables for trial_id in _trial_ids(table_path(folder, name))}
     return bool(known) and known <= set(stored)
 

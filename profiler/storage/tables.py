@@ -1,4 +1,4 @@
-"""The tables of a grid: assembled from records, written atomically, read back as pandas frames."""
+"""Tables of a grid: assembled from records, written atomically, read as pandas frames."""
 
 import io
 from collections.abc import Collection, Mapping, Sequence
@@ -25,7 +25,7 @@ from profiler.storage.carried import (
 from profiler.storage.rows import (
     Row,
     breakdown_rows,
-    check_laws,
+    check_consistency,
     largest_rows,
     phase_rows,
     run_row,
@@ -39,7 +39,7 @@ from profiler.storage.table_files import read_table_file, table_path
 __all__ = ["Tables", "Written", "read_tables", "table_path", "write_tables"]
 
 _PANDAS = {
-    # pandas' nullable types: an integer column with a null stays one of integers.
+    # pandas' nullable types keep an integer column with nulls an integer column.
     pa.int64(): pd.Int64Dtype(),
     pa.float64(): pd.Float64Dtype(),
     pa.bool_(): pd.BooleanDtype(),
@@ -49,39 +49,39 @@ _PANDAS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """What is stored of one grid; columns as `profiler.storage.schema` documents them."""
+    """Stored tables of one grid; `profiler.storage.schema` documents the columns."""
 
     runs: pd.DataFrame
     phases: pd.DataFrame
     breakdown: pd.DataFrame
     largest: pd.DataFrame
     steps: pd.DataFrame
-    """Empty where nothing was measured."""
+    """Empty if nothing was measured."""
     samples: pd.DataFrame
-    """Empty where nothing was measured."""
+    """Empty if nothing was measured."""
     shape: pd.DataFrame
-    """Empty where nothing was simulated."""
+    """Empty if nothing was simulated."""
     question: str
-    """What the grid asks; empty if nobody said."""
+    """The question of the grid; may be empty."""
     command: str
-    """The command that repeats the sweep; empty if nobody said."""
+    """The command that repeats the sweep; may be empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What `write_tables` did with rows that are not simply those of the records."""
+    """Rows of the written tables that do not come from the records, and records without rows."""
 
     carried: int = 0
-    """Trials without a record in the folder, whose rows were taken over from the tables before."""
+    """Trials without a record in the folder, whose rows were carried over from the previous tables."""
     replaced: int = 0
-    """Simulated trials whose rows gave way to those of the same trial, simulated again after a change."""
+    """Simulated trials whose rows were replaced, because they were simulated again after a change."""
     outdated: int = 0
-    """Simulated trials in the tables that would find something else now."""
+    """Simulated trials in the tables that would have another result now."""
     left_out: tuple[str, ...] = ()
     """A sentence for each record that could not be written into the tables."""
 
     def lines(self, folder: Path) -> list[str]:
-        """What to tell of it."""
+        """Return sentences for the user."""
         found = []
         if self.carried:
             rows, their = ("row is", "its record is") if self.carried == 1 else ("rows are", "their records are")
@@ -109,23 +109,23 @@ def write_tables(
 ) -> Written:
     """Write a parquet file for each of `TABLES` into `folder`, each whole or not at all.
 
-    Those of `OPTIONAL_TABLES` are there if they have rows. The same records in any order give the same bytes.
+    A table of `OPTIONAL_TABLES` exists only if it has rows. The bytes do not depend on the order of `records`.
 
-    Rows of trials that are in the tables already and have no record are carried over; all are then labelled among each
-    other. A simulated trial that was simulated again under another name, because the simulation or its model has
-    changed, is replaced. A record that contradicts itself or does not fit the columns is left out.
+    Rows of trials that have no record are carried over from the existing tables, and all trials get new labels. A trial
+    that was simulated again under another id, because the simulation or its model has changed, is replaced. A record
+    that contradicts itself or does not fit the columns is left out.
 
     Args:
-        folder: `<results_dir>/<grid>/`; made where it is missing.
+        folder: `<results_dir>/<grid>/`; created if missing.
         records: Every record of the grid.
-        estimates: By trial id; a trial without one gets nulls.
-        question: What the grid asks, shown above the report.
+        estimates: By trial id; trials without one get nulls.
+        question: The question of the grid, shown above the report.
         command: The command that repeats the sweep.
-        current_id: The present name of a simulated trial.
+        current_id: Returns the id that a simulated trial would have now.
 
     Raises:
-        UsageError: A table that is there cannot be read; nothing was written.
-        StorageError: The disk did not take a file.
+        UsageError: An existing table cannot be read; nothing was written.
+        StorageError: Writing a file failed.
     """
     stored = stored_rows(folder)
     ordered, left_out = _writable(sorted(records, key=lambda record: record.trial_id), estimates, folder)
@@ -168,7 +168,7 @@ def _as_stored(record: TrialRecord) -> StoredTrial:
 
 
 def _rows(records: Sequence[TrialRecord], estimates: Mapping[str, Estimate]) -> Mapping[str, list[Row]]:
-    """The rows of every table but `samples`."""
+    """Return the rows of every table except `samples`."""
     return {
         "runs": [run_row(record, estimates.get(record.trial_id)) for record in records],
         "phases": [row for record in records for row in phase_rows(record)],
@@ -182,7 +182,7 @@ def _rows(records: Sequence[TrialRecord], estimates: Mapping[str, Estimate]) -> 
 def _writable(
     records: Sequence[TrialRecord], estimates: Mapping[str, Estimate], folder: Path
 ) -> tuple[list[TrialRecord], tuple[str, ...]]:
-    """The records that the tables can take, and a sentence for each other."""
+    """Return the records that fit the tables, and a sentence for each of the others."""
     found, left_out = [], []
     for record in records:
         reason = _problem(record, estimates)
@@ -192,15 +192,15 @@ def _writable(
         path = folder / "records" / f"{record.trial_id}.json"
         left_out.append(
             f"trial={record.trial_id}: {record.label} of {record.spec.model} is left out of the tables, because "
-            f"{reason}. Move {path} away to be rid of it."
+            f"{reason}. Move {path} away to remove it."
         )
     return found, tuple(left_out)
 
 
 def _problem(record: TrialRecord, estimates: Mapping[str, Estimate]) -> str:
-    """Why the tables cannot take a record; empty if they can."""
+    """Return why a record does not fit the tables; empty if it does."""
     try:
-        check_laws(record)
+        check_consistency(record)
         rows = _rows([record], estimates)
     except (StorageError, TypeError) as error:
         return str(error).rstrip(".")
@@ -214,7 +214,7 @@ def _problem(record: TrialRecord, estimates: Mapping[str, Estimate]) -> str:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether UTF-8 has the text; half a surrogate pair it has not."""
+    """Return whether the text can be encoded in UTF-8; half a surrogate pair cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -225,7 +225,7 @@ def _is_unicode(text: str) -> bool:
 def _relabelled(
     records: Sequence[TrialRecord], others: Sequence[StoredTrial], runs: pa.Table
 ) -> tuple[list[TrialRecord], pa.Table]:
-    """Records and carried rows, labelled among each other. A row whose keys cannot be read keeps its label."""
+    """Label records and carried rows together. A row whose keys cannot be read keeps its label."""
     found = labels([*(record.spec for record in records), *(trial.spec for trial in others)])
     named = dict(zip((trial.trial_id for trial in others), found[len(records) :], strict=True))
     rows = zip(runs["trial_id"].to_pylist(), runs["label"].to_pylist(), strict=True)
@@ -240,7 +240,7 @@ def _relabelled(
 def _carried_samples(
     stored: pa.Table, read: pa.Table, records: Sequence[TrialRecord], named: Collection[str]
 ) -> pa.Table:
-    """Samples of trials without a record, and of those whose own file of samples is not here any more."""
+    """Return stored samples of trials without a record, and of trials whose file of samples is gone."""
     here = set(read["trial_id"].to_pylist())
     lost = {record.trial_id for record in records if _sampled(record)} - here
     return without(stored, set(named) - lost)
@@ -258,7 +258,7 @@ def _write(folder: Path, name: str, table: pa.Table) -> None:
 
 
 def read_tables(folder: Path) -> Tables:
-    """The stored tables of a grid.
+    """Read the stored tables of a grid.
 
     Raises:
         UsageError: A table is missing, cannot be read, or was written by another version of the schema.

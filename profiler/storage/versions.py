@@ -7,7 +7,7 @@ from profiler.domain.outcome import Versions
 
 
 def installed_versions() -> Versions:
-    """The versions that a trial run now would run with; None for a package that is not installed."""
+    """Return the installed versions; None for a package that is not installed."""
     return Versions(
         torch=_version("torch"),
         trl=_version("trl"),

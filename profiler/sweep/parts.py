@@ -71,7 +71,7 @@ def _estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
 def _open_store(folder: Path) -> "RecordStore":
     from profiler.storage.records import RecordStore
 
-    return RecordStore(folder, tell=print_error)
+    return RecordStore(folder, notify=print_error)
 
 
 def _run_trials(

@@ -46,7 +46,7 @@ class _Simulating:
         return record(trial.spec, outcome=failed() if is_failing else found, versions=installed_versions())
 
 
-def test_one_command_draws_simulates_and_writes_everything(tmp_path, capsys):
+def test_one_command_samples_simulates_and_writes_everything(tmp_path, capsys):
     simulating = _Simulating()
     words = ["count=4", "seed=3", f"results_dir={tmp_path}"]
 
@@ -70,23 +70,23 @@ def test_one_command_draws_simulates_and_writes_everything(tmp_path, capsys):
     assert "4 of 4 trials are answered" in capsys.readouterr().out
 
 
-def test_a_part_can_be_looked_at_and_failures_are_told(tmp_path):
+def test_a_part_can_be_looked_at_and_failures_are_reported(tmp_path):
     words = ["count=4", "seed=3", "limit=2", f"results_dir={tmp_path}"]
 
     assert main(words, simulate=_Simulating(failing=(1,))) == EXIT_SOME_TRIALS_FAILED
     assert "1 of 4 sampled trials are simulated" in (tmp_path / "accuracy" / PAGE).read_text()
 
 
-def test_what_was_drawn_is_kept(tmp_path, capsys):
+def test_an_existing_sample_is_kept(tmp_path, capsys):
     assert main(["count=2", "seed=3", "simulate=false", f"results_dir={tmp_path}"]) == EXIT_OK
     before = (tmp_path / "accuracy" / SAMPLED).read_bytes()
 
     assert main(["count=2", "seed=4", "simulate=false", f"results_dir={tmp_path}"]) == EXIT_USAGE
-    assert "written before anybody looked" in capsys.readouterr().err
+    assert "written before any result was known" in capsys.readouterr().err
     assert (tmp_path / "accuracy" / SAMPLED).read_bytes() == before
 
 
-def test_all_faults_are_told_at_once(capsys):
+def test_all_faults_are_reported_at_once(capsys):
     assert main(["cuont=3", "jobs=0", "sed"]) == EXIT_USAGE
     assert [line.partition("=")[0] for line in capsys.readouterr().err.splitlines()] == ["cuont", "argument", "jobs"]
 

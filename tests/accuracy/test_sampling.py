@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maintenance.accuracy.baselines import accelerate_bytes, verl_report_bytes
-from maintenance.accuracy.sampling import AXES, FIXED, architecture_of, draw, read_sampled, sampled_text
+from maintenance.accuracy.sampling import AXES, FIXED, architecture_of, read_sampled, sample, sampled_text
 from profiler.analytical import estimate
 from profiler.config.architecture import PROJECTION_NAMES
 from profiler.domain.builtin_models import BUILTIN_MODELS
@@ -28,7 +28,7 @@ from profiler.domain.trial import (
 )
 
 _SEED = 2029
-_SAMPLED = draw(500, seed=_SEED)
+_SAMPLED = sample(500, seed=_SEED)
 _ENUMERATED = {
     "model": BUILTIN_MODELS,
     "gpu": KNOWN_GPUS,
@@ -45,10 +45,10 @@ _ENUMERATED = {
 _WIDEN = "Add the value to AXES in maintenance/accuracy/sampling.py, choose a new seed and sample anew."
 
 
-def test_what_is_drawn_is_different_and_the_same_every_time():
+def test_samples_differ_by_trial_and_repeat_by_seed():
     assert len(set(_SAMPLED)) == len(_SAMPLED) == 500
-    assert draw(20, seed=_SEED) == _SAMPLED[:20]
-    assert draw(20, seed=1) != _SAMPLED[:20]
+    assert sample(20, seed=_SEED) == _SAMPLED[:20]
+    assert sample(20, seed=1) != _SAMPLED[:20]
 
 
 @pytest.mark.parametrize("key", _ENUMERATED)
@@ -79,23 +79,23 @@ def test_other_keys_take_all_their_values():
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 15))
 def test_what_is_written_down_is_what_is_read(seed, count):
-    sampled = draw(count, seed=seed)
+    sampled = sample(count, seed=seed)
 
     assert read_sampled(sampled_text(sampled, seed=seed)) == sampled
 
 
-def test_every_drawn_trial_has_an_estimate():
+def test_every_sampled_trial_has_an_estimate():
     for spec in _SAMPLED:
         found = estimate(spec, architecture_of(spec.model))
         assert 0 < found.peak_allocated_bytes <= (found.peak_reserved_bytes or 0)
 
 
-def test_a_model_that_is_not_built_in_cannot_be_drawn():
+def test_a_model_that_is_not_built_in_cannot_be_sampled():
     with pytest.raises(UsageError):
         architecture_of("nobody/nothing")
 
 
-def test_rivals_by_hand():
+def test_baselines_by_hand():
     spec = TrialSpec(backend=Backend.SIMULATED, gpu="h200-141gb", model="qwen2.5-0.5b")
     # 4 x weights of 2 B, 4 rows of 1,042 tokens x 896 x 24 layers x 2 B / 4, and 2 GB
     by_report = 4 * 494_032_768 * 2 + 4 * 1_042 * 896 * 24 * 2 // 4 + 2_000_000_000
@@ -105,8 +105,8 @@ def test_rivals_by_hand():
     assert accelerate_bytes(spec) == pytest.approx(8 * 494_032_768, rel=1e-3)
 
 
-def test_the_kept_file_is_what_is_drawn():
-    kept = Path(__file__).parents[2] / "results" / "reference" / "accuracy" / "drawn.jsonl"
+def test_the_kept_file_equals_the_sample():
+    kept = Path(__file__).parents[2] / "results" / "reference" / "accuracy" / "sampled.jsonl"
 
     text = kept.read_text()
     if json.loads(text.partition("\n")[0])["seed"] != _SEED:

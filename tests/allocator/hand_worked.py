@@ -742,7 +742,7 @@ def a_block_is_freed_once(model: Any) -> None:
 
 
 @scenario
-def sizes_are_told_in_the_unit_they_exceed(model: Any) -> None:
+def sizes_are_reported_in_the_unit_they_exceed(model: Any) -> None:
     """`format_size`: two digits; `<=` 1024 of a unit stays in it."""
     sizes = (0, 1024, 1025, 1536, MIB, MIB + 6 * KIB, GIB, GIB + 6 * MIB, 79 * GIB + 112 * MIB)
     found = [model.size_text(size) for size in sizes]

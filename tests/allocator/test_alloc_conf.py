@@ -127,7 +127,7 @@ def test_settings_are_read():
     assert parse_alloc_conf("max_non_split_rounding_mb:50").max_non_split_rounding_bytes == 50 * MIB
 
 
-def test_every_fault_is_told_at_once_with_the_nearest_spelling():
+def test_every_fault_is_reported_at_once_with_the_nearest_spelling():
     with pytest.raises(UsageError) as caught:
         parse_alloc_conf(
             "expandable_segment:True,max_split_size_mb:12,backend:cudaMallocAsync,expandable_segments:true"
@@ -135,7 +135,7 @@ def test_every_fault_is_told_at_once_with_the_nearest_spelling():
     sentences = [fault.sentence() for fault in caught.value.faults]
     assert len(sentences) == 4
     assert all(sentence.startswith("alloc_conf=") for sentence in sentences)
-    assert "alloc_conf=expandable_segment:True: 'expandable_segment' is no key" in sentences[0]
+    assert "alloc_conf=expandable_segment:True: 'expandable_segment' is not a key" in sentences[0]
     assert sentences[0].endswith("Did you mean 'expandable_segments'?")
     assert "cudaMallocAsync) is not simulated" in sentences[1]
     assert "max_split_size_mb must be a whole number of at least 20" in sentences[2]

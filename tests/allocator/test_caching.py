@@ -148,7 +148,7 @@ def test_reserved_is_at_most_a_segment_a_request(steps):
 
 @given(STEPS, CONFIGS, CAPACITIES)
 def test_a_refusal_is_true(steps, config, capacity):
-    """What is refused does not fit beside the segments that are in use."""
+    """What is refused does not fit next to the segments that are in use."""
     allocator = CachingAllocator(capacity_bytes=capacity, config=config)
     for step in (step for step in steps if step > 0):
         try:

@@ -157,7 +157,7 @@ def test_parts_sum_to_the_peak_on_every_card(trace, expandable, capacity):
         assert result.refusal is None or result.peak_allocated_bytes <= whole.peak_allocated_bytes
 
 
-def test_a_growing_cache_strands_far_more_than_a_card_needs():
+def test_a_growing_cache_fragments_memory():
     # Ten caches in turn, each made anew 1 MiB larger before the old one goes, from 20 to 60 MiB: every segment of a
     # size that was outgrown lies free, and no later block fits into it.
     builder = TraceBuilder()

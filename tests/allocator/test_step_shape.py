@@ -30,9 +30,9 @@ def test_by_hand():
     # Blocks are multiples of 512: 1,000 is 1,024, and so is 700.
     forward, optimizer = step_shape(by_hand())
     assert (forward.phase, optimizer.phase) == (Phase.FORWARD, Phase.OPTIMIZER)
-    standing = {Category.WEIGHTS: 1024, Category.OPTIMIZER_STATE: 512}
-    assert forward.sizes_bytes == standing | {Category.ACTIVATIONS: 1024}
-    assert optimizer.sizes_bytes == standing
+    persistent = {Category.WEIGHTS: 1024, Category.OPTIMIZER_STATE: 512}
+    assert forward.sizes_bytes == persistent | {Category.ACTIVATIONS: 1024}
+    assert optimizer.sizes_bytes == persistent
 
 
 def test_a_run_that_finished_no_step_has_no_shape():

@@ -39,7 +39,7 @@ H100 = VisibleGpu(uuid=UUID, name="NVIDIA H100 80GB HBM3", memory_bytes=81_559 *
 
 @dataclass
 class LoadingCuda(ScriptedCuda):
-    """Kernels that are loaded take memory beside torch's."""
+    """Kernels that are loaded take memory next to torch's."""
 
     begun: bool = False
     kernels_bytes: int = 0
@@ -105,12 +105,12 @@ def test_the_context_grows_with_the_kernels_of_a_warm_step():
     assert (facts.total_bytes, facts.driver_version, facts.cuda_version) == (TOTAL_BYTES, "580.65.06", "13.0")
 
 
-def test_the_workspace_is_what_a_product_takes_beside_its_tensors():
+def test_the_workspace_is_the_memory_of_a_product_without_its_tensors():
     facts = Card().facts()
     assert (facts.cublas_workspace_bytes, facts.cublas_workspace_kept_bytes) == (WORKSPACE_BYTES, WORKSPACE_BYTES)
 
 
-def test_three_rulers_stand_side_by_side_at_each_moment():
+def test_three_metrics_stand_side_by_side_at_each_instant():
     facts = Card().facts()
     last = facts.readings[-1]
     assert last.reserved_bytes == 6 * MIB + 2 * WORKSPACE_BYTES - 6 * MIB
@@ -202,7 +202,7 @@ def test_a_torch_without_cuda_is_no_gpu(campaign):
     assert "torch 2.13.0+cpu is a build without CUDA, though NVIDIA H100 80GB HBM3 is visible" in err
 
 
-def test_an_unknown_word_is_told_in_one_sentence(campaign):
+def test_an_unknown_word_is_reported_in_one_sentence(campaign):
     code, _, err = campaign("facts")
     assert code == 2
     assert err.endswith("Write: scripts/campaign.sh list\n")
@@ -251,7 +251,7 @@ def test_a_history_is_kept_once_without_its_stacks_and_replays_equal(campaign, t
     assert kept["counted_peak_reserved_bytes"] == 20 * MIB
 
 
-def test_a_history_that_the_model_does_not_follow_is_told_with_the_place(campaign, tmp_path):
+def test_a_history_that_the_model_does_not_follow_is_reported_with_the_place(campaign, tmp_path):
     history = snapshot()
     history["device_traces"][0][0]["size"] = 22 * MIB
     code, lines, _ = campaign("allocator_truth", "full", tmp_path, record=Recording(OK, history))
@@ -298,7 +298,7 @@ def test_both_rollouts_side_by_side(campaign, tmp_path):
         "qwen2.5-0.5b, full, lengths ragged: generated ended as ok, synthetic as ok.",
         "  peak allocated: 9000 bytes generated, 9000 bytes synthetic, equal",
         "  peak reserved: 10000 bytes generated, 10000 bytes synthetic, equal",
-        "  peak device: not known generated, not known synthetic, not to be compared",
+        "  peak device: not known generated, not known synthetic, not comparable",
         "  in rollout: 1000 bytes generated, 1010 bytes synthetic, +10 bytes (+1.000%)",
     ]
 
@@ -403,7 +403,7 @@ def stage_that_writes(size_bytes):
     return run_stage
 
 
-def test_a_stage_is_packed_at_its_end_in_parts_and_unpacked_elsewhere(campaign, tmp_path, monkeypatch):
+def test_a_stage_is_packed_at_its_end_in_parts_and_unpacked_in_another_way(campaign, tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "PART_BYTES", 1000)
     here, there, parts = tmp_path / "here", tmp_path / "there", tmp_path / "parts"
     code, lines, _ = campaign("stage", "A", here, "--archive", parts, run_stage=stage_that_writes(2500))

@@ -125,8 +125,8 @@ def test_no_stage_runs_paged_optimizers():
 
 
 def test_only_the_first_step_of_the_first_stage_is_a_door():
-    assert [step.is_door for one in STAGES for step in one.steps].index(True) == 0
-    assert sum(step.is_door for one in STAGES for step in one.steps) == 1
+    assert [step.is_prerequisite for one in STAGES for step in one.steps].index(True) == 0
+    assert sum(step.is_prerequisite for one in STAGES for step in one.steps) == 1
 
 
 # ---- running one -----------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Clock:
 
 def made_up(*names, door=False):
     steps = [Step(name=name, words=("-m", "profiler.sweep", f"{FOLDER}/{name}")) for name in names]
-    first = [Step(name="door", words=("-m", "profiler.sweep", "door"), is_door=True)] if door else []
+    first = [Step(name="door", words=("-m", "profiler.sweep", "door"), is_prerequisite=True)] if door else []
     return Stage(letter="Z", title="made up", steps=(*first, *steps))
 
 

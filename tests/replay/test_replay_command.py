@@ -257,7 +257,7 @@ def test_private_pools_are_named_with_the_file(run, tmp_path):
 # ---- figures ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_figure_is_drawn_as_asked(run, path, tmp_path):
+def test_a_figure_has_the_requested_format(run, path, tmp_path):
     for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
         figure = tmp_path / "deep" / f"figure{suffix}"
         assert run(path, f"figure={figure}")[0] == EXIT_OK
@@ -297,7 +297,7 @@ def test_a_figure_of_another_format_is_refused_before_anything_is_read(run, path
         ("format=xml", "format=xml: must be one of table, json."),
         ("figure=", "figure=: must be a path that ends in .png or .svg"),
         ("alloc_conf=max_split_size_mb:1", "max_split_size_mb must be a whole number of at least 20"),
-        ("alloc_conf=expandable", "'expandable' is no key of PYTORCH_ALLOC_CONF"),
+        ("alloc_conf=expandable", "'expandable' is not a key of PYTORCH_ALLOC_CONF"),
         (
             "gpus=a100-40gb",
             "gpus=a100-40gb: unknown key; the keys are alloc_conf, device, figure, format, gpu. Did you mean 'gpu'?",

@@ -138,7 +138,7 @@ def _no_tables(folder):
     ("arguments", "message"),
     [
         (_missing, "Did you mean 'lora_vs_full'?"),
-        (_torn, "no parquet file, or a damaged one"),
+        (_torn, "not a parquet file, or it is damaged"),
         (_no_tables, "no such file"),
         (lambda folder: [], "the following arguments are required: folder"),
         (lambda folder: [str(folder), "--what"], "unrecognized arguments: --what"),

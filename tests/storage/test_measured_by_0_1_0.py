@@ -52,10 +52,10 @@ def test_a_measured_trial_keeps_its_name(name, profiler):
 @pytest.mark.parametrize("name", NAMES)
 def test_its_record_is_read(tmp_path, name):
     shutil.copytree(FOLDER, tmp_path, dirs_exist_ok=True)
-    told = []
-    record = RecordStore(tmp_path, tell=told.append).find(name)
+    lines = []
+    record = RecordStore(tmp_path, notify=lines.append).find(name)
     assert record is not None
-    assert told == []
+    assert lines == []
     assert (record.spec, record.versions) == (NAMES[name], VERSIONS)
     assert record.outcome.status in (Status.OK, Status.OOM)
     assert len(record.outcome.measured.step_peaks) == 2

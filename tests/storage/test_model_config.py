@@ -1,4 +1,4 @@
-"""A model's `config.json` from a folder, a file or the hub, and why it cannot be had."""
+"""A model's `config.json` from a folder, a file or the hub, and why it is unavailable."""
 
 import json
 
@@ -42,7 +42,7 @@ def test_a_hub_that_does_not_answer_is_a_fault(monkeypatch):
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
     said = sentence("Qwen/Qwen2.5-7B-Instuct")
-    assert "cannot be had from the hub (no route to the hub)" in said
+    assert "is unavailable from the hub (no route to the hub)" in said
     assert "Did you mean 'Qwen/Qwen2.5-7B-Instruct'?" in said
 
 

@@ -146,10 +146,10 @@ def test_what_a_killed_writer_left_is_removed_and_nothing_else(store, tmp_path):
 
 
 @pytest.fixture
-def told(tmp_path):
+def lines(tmp_path):
     """A store with a record, and what it says."""
     lines = []
-    store = RecordStore(tmp_path, tell=lines.append)
+    store = RecordStore(tmp_path, notify=lines.append)
     store.write(made())
     return store, store.path(made().trial_id), lines
 
@@ -159,14 +159,14 @@ def told(tmp_path):
     ("damage", "reason"),
     [
         (lambda text: text[:40], "Unterminated string"),
-        (lambda text: text.replace('"ok"', '"oom"'), "the checksum does not hold"),
+        (lambda text: text.replace('"ok"', '"oom"'), "the checksum does not match"),
         (lambda text: "{}", "not a record file"),
         (lambda text: "[" * 200_000, "recursion"),
     ],
     ids=["torn", "edited", "another file", "too deep"],
 )
-def test_a_line_says_what_is_set_aside_where_and_why(told, read, damage, reason):
-    store, path, lines = told
+def test_a_line_says_what_is_set_aside_where_and_why(lines, read, damage, reason):
+    store, path, lines = lines
     path.write_text(damage(path.read_text()))
     assert not read(store)
     (line,) = lines
@@ -207,8 +207,8 @@ def _with_another_envelope(path):
     ],
 )
 @pytest.mark.parametrize("read", [lambda store: store.find(made().trial_id), lambda store: store.read_all()])
-def test_a_record_of_a_newer_version_is_refused_and_not_touched(told, change, read):
-    store, path, lines = told
+def test_a_record_of_a_newer_version_is_refused_and_not_touched(lines, change, read):
+    store, path, lines = lines
     change(path)
     before = path.read_bytes()
     with pytest.raises(NewerRecordError) as caught:
@@ -222,8 +222,8 @@ def test_a_record_of_a_newer_version_is_refused_and_not_touched(told, change, re
     assert lines == []
 
 
-def test_newer_records_are_one_fault_before_anything_starts(told):
-    store, path, _ = told
+def test_newer_records_are_one_fault_before_anything_starts(lines):
+    store, path, _ = lines
     assert store.faults() == []
     store.write(made(seed=1))
     for each in sorted(path.parent.glob("*.json")):
@@ -232,8 +232,8 @@ def test_newer_records_are_one_fault_before_anything_starts(told):
     assert "it, and 1 more, was written by a newer version" in fault.sentence()
 
 
-def test_a_record_that_cannot_be_opened_is_a_fault_and_not_set_aside(told, monkeypatch):
-    store, path, lines = told
+def test_a_record_that_cannot_be_opened_is_a_fault_and_not_set_aside(lines, monkeypatch):
+    store, path, lines = lines
 
     def refuse(_):
         raise PermissionError(13, "Permission denied")
@@ -247,16 +247,16 @@ def test_a_record_that_cannot_be_opened_is_a_fault_and_not_set_aside(told, monke
     assert lines == []
 
 
-def test_an_edited_record_is_not_called_newer(told):
-    store, path, lines = told
+def test_an_edited_record_is_not_called_newer(lines):
+    store, path, lines = lines
     path.write_text(path.read_text().replace('"schema_version": 5', '"schema_version": 9'))
     assert store.faults() == []
     assert store.read_all() == ()
-    assert "the checksum does not hold" in lines[0]
+    assert "the checksum does not match" in lines[0]
 
 
-def test_files_that_are_no_records_are_left_alone(told):
-    store, path, lines = told
+def test_files_that_are_no_records_are_left_alone(lines):
+    store, path, lines = lines
     content = path.read_bytes()
     files = {
         "notes.json": b"remember the milk",
@@ -274,8 +274,8 @@ def test_files_that_are_no_records_are_left_alone(told):
     assert lines == []
 
 
-def test_what_was_set_aside_is_never_overwritten(told):
-    store, path, _ = told
+def test_what_was_set_aside_is_never_overwritten(lines):
+    store, path, _ = lines
     folder = path.parent / "set_aside"
     folder.mkdir()
     (folder / f"{path.stem}.1.json").write_text("of an earlier day")
@@ -304,7 +304,7 @@ except StorageError as error:
 """
 
 
-def test_a_full_disk_is_told_in_one_sentence_and_leaves_nothing(store, tmp_path):
+def test_a_full_disk_is_reported_in_one_sentence_and_leaves_nothing(store, tmp_path):
     before = made()
     store.write(before)
     earlier = store.path(before.trial_id).read_bytes()

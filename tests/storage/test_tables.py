@@ -142,7 +142,7 @@ def test_a_damaged_table_may_be_deleted_only_where_all_records_are(tmp_path, rec
     assert DELETE not in _message(tmp_path)
     store.write(records[-1])
     assert DELETE in _message(tmp_path)
-    assert "this is no parquet file, or a damaged one" in _message(tmp_path)
+    assert "this is not a parquet file, or it is damaged" in _message(tmp_path)
 
 
 def test_damaged_samples_may_be_deleted_only_where_their_files_are(tmp_path):

@@ -1,4 +1,4 @@
-"""A replayed history: allocated and reserved memory over its entries, recorded and under other conditions."""
+"""Figure of a replayed history: allocated and reserved memory over its entries, recorded and what-if."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ from profiler.rendering.figures.theme import INK, LINE_COLOURS, NOT_FITTING, SOF
 from profiler.rendering.replay_wording import entries_text, settings_text, short_capacity_text
 
 MOST_POINTS = 1500
-"""Places across a panel; of more entries each place shows the highest of its share."""
+"""Points per panel; with more entries each point is the maximum of its part."""
 
 _ALLOCATED, _RESERVED = LINE_COLOURS[0], "#d9d9d9"
 _PANEL_IN, _WIDTH_IN = 2.4, 9.2
 _DASHES = (0, (4, 2))
 _TITLE_CHARACTERS, _CAPTION_LINE_PT = 100, 11.5
 _HEADROOM = 1.08
-"""Height of the axis over the highest level, for the marks."""
+"""Height of the axis relative to the highest level, as space for the marks."""
 _FAR_RATIO = 3
-"""A limit this many times over the highest level would squeeze the levels: it is only named."""
+"""A limit this many times above the highest level is only named, not drawn: it would compress the levels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +40,11 @@ class _Panel:
     capacity: Capacity | None
     limit_text: str
     refused: OutOfMemory | None
-    """Where the program would have ended."""
+    """Position at which the program would have ended."""
 
 
 def replay_figure(name: str, found: Answer) -> Figure:
-    """One panel per column of the table, on one scale, over the entries of the history."""
+    """Draw one panel per column of the table, on one scale, over the entries of the history."""
     panels = list(_panels(found))
     with in_theme():
         figure = Figure(figsize=(_WIDTH_IN, _PANEL_IN * len(panels) + 1.3))
@@ -106,14 +106,14 @@ def _draw(axes: Axes, panel: _Panel, highest: float) -> None:
     for refusal in panel.course.refusals:
         _mark_refusal(axes, refusal)
     if panel.refused is not None:
-        # Nothing is known of what the program would have done then.
+        # The program ended here.
         right = axes.get_xlim()[1]
         axes.axvspan(panel.refused.entry + 1, right, facecolor="white", edgecolor=SOFT_INK, hatch="///", alpha=0.25)
         _mark_refusal(axes, panel.refused)
 
 
 def _head(axes: Axes, panel: _Panel) -> None:
-    """The title, and under it the numbers of the panel, so that no label lies on a curve or on another label."""
+    """Write the title, and the numbers below it, so that no label covers a curve or another label."""
     lines = _caption(panel)
     axes.set_title(
         shorten(panel.title, _TITLE_CHARACTERS, placeholder=" ..."), size=9.5, pad=_CAPTION_LINE_PT * len(lines) + 6
@@ -122,12 +122,12 @@ def _head(axes: Axes, panel: _Panel) -> None:
         "\n".join(lines), (0, 1), xytext=(0, 4), xycoords="axes fraction", textcoords="offset points", va="bottom",
         size=8.5, color=SOFT_INK, linespacing=1.15,
     )  # fmt: skip
-    # Else a long line would make the panels narrower.
+    # Otherwise a long line would make the panels narrower.
     text.set_in_layout(False)
 
 
 def _caption(panel: _Panel) -> list[str]:
-    """Up to two lines: how much there was, and what ran out of memory."""
+    """Return up to two lines: the limit, and the out-of-memory errors."""
     peak = panel.course.peak
     share = 100 * peak.free_bytes / peak.reserved_bytes if peak.reserved_bytes else 0
     limit = f"; limit {panel.limit_text}" if panel.limit_text else ""
@@ -140,11 +140,11 @@ def _caption(panel: _Panel) -> list[str]:
 
 
 def _reduced(levels: Sequence[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """(entry, GiB) of at most `MOST_POINTS` places, each the highest of its share; entry 0 is before the first."""
+    """Return (entry, GiB) of up to `MOST_POINTS` points, each the maximum of its part; entry 0 is before the first."""
     values = np.asarray(levels, dtype=np.int64)
     starts = np.unique(np.linspace(0, len(values), min(len(values), MOST_POINTS), endpoint=False).astype(np.int64))
     highest = np.maximum.reduceat(values, starts)
-    # The last level lasts to the end of its share.
+    # The last level lasts to the end of its part.
     return np.append(starts, len(values)), np.append(highest, values[-1]) / float(1 << 30)
 
 
