@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from profiler.analysis.keys import KeyValue, trial_keys
+from profiler.analysis.keys import TRIAL_KEYS, KeyValue, trial_keys
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
 
@@ -19,7 +19,8 @@ def sweep_command(runs: pd.DataFrame, *, grid: str) -> str:
 
 def repeat_commands(runs: pd.DataFrame) -> Mapping[str, str]:
     """Return the command that repeats each trial of the `runs` table; it sets every key, so one point is left."""
-    rows = [{str(name): value for name, value in row.items()} for row in runs.to_dict("records")]
+    columns = [name for name in ("trial_id", "grid", *TRIAL_KEYS) if name in runs]
+    rows = [{str(name): value for name, value in row.items()} for row in runs[columns].to_dict("records")]
     return {str(row["trial_id"]): _command(str(row["grid"]), trial_keys(row)) for row in rows}
 
 

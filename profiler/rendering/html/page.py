@@ -148,9 +148,9 @@ def _section(
 
 def _trials(section: Section, first: int) -> Iterable[dict[str, object]]:
     """Yield the rows of a section's trials, whose details begin at number `first`."""
-    names = short_models(section.models)
+    names, published = short_models(section.models), bool(section.published)
     for number, cell in enumerate(section.in_order(), start=first):
-        fields = _values(cell, names[cell.model], published=bool(section.published))
+        fields = _values(cell, names[cell.model], published=published)
         yield {"number": number, "kind": _kind(cell), "fields": fields}
 
 
