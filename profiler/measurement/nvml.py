@@ -85,7 +85,7 @@ XIDS_OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 
 Source: NVIDIA's k8s-device-plugin, which keeps a GPU in service after these."""
 
-_FOR_EVER = (NvmlTrouble.ABSENT, NvmlTrouble.NOT_SUPPORTED)
+_PERMANENT = (NvmlTrouble.ABSENT, NvmlTrouble.NOT_SUPPORTED)
 
 
 class GpuProbe:
@@ -146,7 +146,7 @@ class GpuProbe:
             return frozenset()
         if self._newcomer is None:
             newcomers = {process.pid for process in listed} - self._there_before
-            # More than one: who is ours is not known, now or later.
+            # More than one: it is unknown which is the trial's, now and later.
             self._there_before = None if len(newcomers) > 1 else self._there_before
             self._newcomer = newcomers.pop() if len(newcomers) == 1 else None
         return frozenset() if self._newcomer is None else frozenset({self._newcomer})
@@ -191,7 +191,7 @@ class GpuProbe:
             if error.trouble is NvmlTrouble.GPU_LOST:
                 raise GpuLostError(f"{self._uuid}: {error}") from error
             self._reasons[figure] = str(error)
-            if error.trouble in _FOR_EVER:
+            if error.trouble in _PERMANENT:
                 self._given_up.add(figure)
             return None
         self._reasons.pop(figure, None)

@@ -1,4 +1,4 @@
-"""One detail of another library: where it is, what is expected of it, and who relies on it."""
+"""One detail of another library: its place, the expectation, and the files that rely on it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

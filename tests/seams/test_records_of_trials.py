@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 from simulating import small_spec
+from trl import GRPOTrainer
 from trl.kernels import chunked_logprob
 
 from profiler.config.identity import trial_id
+from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.outcome import Status, TrialRecord, Versions
-from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution import WorkerJob
 from profiler.seams import tested
 from profiler.seams.checking import note_on_versions
@@ -39,6 +41,14 @@ def test_a_moved_seam_refuses_a_trial_and_its_siblings(tmp_path: Path, monkeypat
     for record in records(tmp_path, spec, replace(spec, gpu="h200-141gb")):
         assert record.outcome.status is Status.UNSUPPORTED
         assert "trl.kernels.chunked_logprob._addmm_fp32 of trl 1.16.0 is missing" in record.outcome.message
+
+
+def test_a_real_trial_is_refused_without_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs again as soon as the profiler supports the installed versions: its name does not change then."""
+    monkeypatch.delattr(GRPOTrainer, "_calculate_rewards")
+    with pytest.raises(UnsupportedTrialError, match=r"GRPOTrainer\._calculate_rewards of trl 1\.16\.0 is missing"):
+        records(tmp_path, TrialSpec(backend=Backend.CUDA, gpu=None, model="tiny"))
+    assert RecordStore(tmp_path).read_all() == []
 
 
 def test_a_version_that_was_never_tested_marks_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ _AUTOCAST_SEAMS = (
         "the same class under its other name",
     ),
     _seam("torch.amp", "is_autocast_available", Parameters("device_type"), _AUTOCAST, "denies it for `meta`"),
-    _seam("torch", "is_autocast_enabled", _BUILTIN, _AUTOCAST, "is asked for `cuda` where no type is given"),
+    _seam("torch", "is_autocast_enabled", _BUILTIN, _AUTOCAST, "returns the state of `cuda` where no type is given"),
     _seam("torch", "get_autocast_dtype", _BUILTIN, _AUTOCAST, "does not know `meta`"),
     _seam(
         "torch._C", "_dispatch_has_kernel_for_dispatch_key", _BUILTIN, _CPU_CHOICES,
@@ -155,8 +155,8 @@ _CUDA = (
         "records the history of a memory snapshot",
     ),
     _seam("torch.cuda.memory", "_snapshot", Parameters("device", more=True), _TORCH_CUDA, "returns a memory snapshot"),
-    _seam("torch.cuda", "_lazy_init", Parameters(), _UNTOUCHED, "initialises CUDA"),
-    _seam("torch.cuda", "get_device_capability", Parameters("device"), _UNTOUCHED, "initialises CUDA when asked"),
+    _seam("torch.cuda", "_lazy_init", Parameters(), _UNTOUCHED, "initialises CUDA at the first use"),
+    _seam("torch.cuda", "get_device_capability", Parameters("device"), _UNTOUCHED, "initialises CUDA"),
     _seam("torch.cuda", "_is_in_bad_fork", _BUILTIN, _UNTOUCHED, "whether a forked process can use CUDA"),
     _seam(
         "torch.cuda._utils", "_get_device_index", Parameters("device", "optional", more=True), _UNTOUCHED,

@@ -28,7 +28,7 @@ _FUSED_HEAD = (
     ),
     _seam(
         "trl.trainer.utils", "add_fused_lm_head", Uses("_use_triton"), (_TRL_KERNELS,),
-        "asks that function under its own name",
+        "calls that function by its own name",
     ),
     _seam(_KERNELS, "_forward_kernel", Exists(), (_TRL_KERNELS,), "a Triton kernel, which allocates nothing"),
     _seam(_KERNELS, "_backward_kernel", Exists(), (_TRL_KERNELS,), "a Triton kernel, which allocates nothing"),

@@ -5,7 +5,7 @@ While a dispatch mode is active, torch treats every tensor like one of a subclas
 simulation restores the in-place operations. There are three kinds:
 
 - Where a tensor is used more than once, the engine adds up its gradients. It writes the sum into the first of them if
-  it holds that one alone (`accumulate` in `torch/csrc/autograd/input_buffer.cpp`); under a mode it asks for `aten.add`.
+  it holds that one alone (`accumulate` in `torch/csrc/autograd/input_buffer.cpp`); under a mode it runs `aten.add`.
 - Formulas of derivatives (`torch/csrc/autograd/FunctionsManual.cpp`) fill a new tensor of zeros: `scatter_add_`,
   `index_add_`, `_index_put_impl_` and others; under a mode they use the operation that makes a second tensor.
 - Attention by products adds its mask to the scores.
@@ -127,7 +127,7 @@ def without_a_mode(operation: Any, args: tuple[Any, ...]) -> Any:
 def _sums_in_place(total: Any, more: Any) -> bool:
     """Whether ``total + more`` is a sum of gradients that the engine writes into `total`.
 
-    This is so if the engine itself asks for the sum, no gradient of the gradient is wanted, and `total` is dense and
+    This holds if the engine itself makes the sum, no gradient of the gradient is wanted, and `total` is dense and
     held by the engine alone.
     """
     if not isinstance(more, torch.Tensor) or python_is_running():
@@ -154,15 +154,15 @@ def holders_of_a_sum() -> tuple[int, int]:
     torch documents neither count, so they are measured on a small graph. The first call must not be in a backward.
 
     Raises:
-        UnsupportedTrialError: The counts do not tell a gradient with another holder from one without.
+        UnsupportedTrialError: The counts do not show whether a gradient has a second holder.
     """
     alone = _holders_of_sums(lambda tensor: tensor.sin() * tensor.cos())
     # The gradient of a sum goes to both of its terms: the other one still holds it.
     shared = _holders_of_sums(lambda tensor: tensor + tensor.exp())
     if len(alone) != 1 or len(shared) != 1 or shared[0][1] <= alone[0][1]:
         raise UnsupportedTrialError(
-            f"torch.Tensor._use_count and torch._C._storage_Use_Count of torch {torch.__version__} no longer tell who "
-            f"holds a gradient: {alone} for a gradient with one holder, {shared} for one with two. The profiler "
+            f"torch.Tensor._use_count and torch._C._storage_Use_Count of torch {torch.__version__} no longer show "
+            f"who holds a gradient: {alone} for a gradient with one holder, {shared} for one with two. The profiler "
             "relies on them, so the trial does not run"
         )
     return alone[0]

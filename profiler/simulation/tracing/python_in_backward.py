@@ -1,4 +1,4 @@
-"""Whether Python code, and not the autograd engine itself, asks for an operation in backward.
+"""Whether Python code, and not the autograd engine itself, runs an operation in backward.
 
 The engine runs Python in three places: the backward of an autograd function, the hooks of a tensor, and the functions
 that unpack saved tensors (checkpointing recomputes there). Each is wrapped, so that it is known in which run of the
