@@ -4,14 +4,15 @@ Trials to which the same formulas apply (same tuning, log-probs, attention, chec
 and are computed together. Within a group, numbers are arrays.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from profiler.analytical.columns import TrialTable
+from profiler.analytical.baselines.rule import rule_of_thumb
+from profiler.analytical.columns import TrialTable, table_of
 from profiler.analytical.estimate import refuse_experts, trial_instants
 from profiler.analytical.formulas.quantities import Coded, Count, Flag, larger
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
@@ -20,7 +21,7 @@ from profiler.analytical.timeline.reserved import peak_reserved_bytes
 from profiler.domain.architecture import Architecture
 from profiler.domain.memory import Phase
 from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import Attention, Dtype, Lengths, Logprobs, Rollout, Tuning
+from profiler.domain.trial import Attention, Dtype, Lengths, Logprobs, Rollout, TrialSpec, Tuning
 
 _ONE_VALUE = ("tuning", "logprobs", "attn_implementation", "gradient_checkpointing", "lora_target_modules")
 _CODED = ("gpu", "optim", "dtype", "lengths", "rollout", "alloc_conf")
@@ -44,8 +45,13 @@ class EstimateTable:
 
     peak_allocated_bytes: NDArray[Any]
     peak_reserved_bytes: NDArray[Any]
+    peak_rule_bytes: NDArray[Any]
     phases: Mapping[Phase, NDArray[Any]]
     """Allocated memory at the largest instant of each phase; 0 if a trial has no such phase."""
+
+    def peak_phase(self, row: int) -> Phase:
+        """Return the phase of the peak of allocated memory of one trial."""
+        return max(self.phases, key=lambda phase: int(self.phases[phase][row]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +104,19 @@ class _Shapes:
     num_experts: Count
 
 
+def estimate_specs(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> EstimateTable:
+    """Return the estimate of each trial of `specs`, in order.
+
+    Args:
+        specs: The trials.
+        architectures: The architecture of each model that they name.
+
+    Raises:
+        UsageError: If a model is a mixture of experts, for which there is no closed form.
+    """
+    return estimate_table(table_of(specs, architectures))
+
+
 def estimate_table(table: TrialTable) -> EstimateTable:
     """Return the estimate of each trial of `table`, equal to that of `estimate`.
 
@@ -106,7 +125,7 @@ def estimate_table(table: TrialTable) -> EstimateTable:
     """
     for architecture in table.architectures.values():
         refuse_experts(architecture)
-    allocated, reserved = _zeros(table), _zeros(table)
+    allocated, reserved, by_rule = _zeros(table), _zeros(table), _zeros(table)
     phases = {phase: _zeros(table) for phase in Phase}
     for rows, trials, shapes in _groups(table):
         instants = trial_instants(trials, shapes)
@@ -114,7 +133,10 @@ def estimate_table(table: TrialTable) -> EstimateTable:
             phases[phase][rows] = peak
             allocated[rows] = np.maximum(allocated[rows], peak)
         reserved[rows] = peak_reserved_bytes(trials, shapes, instants)
-    return EstimateTable(peak_allocated_bytes=allocated, peak_reserved_bytes=reserved, phases=phases)
+        by_rule[rows] = rule_of_thumb(trials, shapes)
+    return EstimateTable(
+        peak_allocated_bytes=allocated, peak_reserved_bytes=reserved, peak_rule_bytes=by_rule, phases=phases
+    )
 
 
 def _zeros(table: TrialTable) -> NDArray[Any]:
