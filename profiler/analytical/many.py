@@ -4,7 +4,7 @@ Trials to which the same formulas apply (same tuning, log-probs, attention, chec
 and are computed together. Within a group, numbers are arrays.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +12,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from profiler.analytical.columns import TrialTable
+from profiler.analytical.baselines.rule import rule_of_thumb
+from profiler.analytical.columns import TrialTable, table_of
 from profiler.analytical.estimate import refuse_experts, trial_instants
 from profiler.analytical.formulas.quantities import Coded, Count, Flag, larger
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
@@ -21,7 +22,7 @@ from profiler.analytical.timeline.reserved import peak_reserved_bytes
 from profiler.domain.architecture import Architecture
 from profiler.domain.keys import Key, Kind
 from profiler.domain.memory import Phase
-from profiler.domain.trial import SPEC_KEYS, TRIAL_KEYS
+from profiler.domain.trial import SPEC_KEYS, TRIAL_KEYS, TrialSpec
 
 
 def _is_number(key: Key) -> bool:
@@ -40,8 +41,13 @@ class EstimateTable:
 
     peak_allocated_bytes: NDArray[Any]
     peak_reserved_bytes: NDArray[Any]
+    peak_rule_bytes: NDArray[Any]
     phases: Mapping[Phase, NDArray[Any]]
     """Allocated memory at the largest instant of each phase; 0 if a trial has no such phase."""
+
+    def peak_phase(self, row: int) -> Phase:
+        """Return the phase of the peak of allocated memory of one trial."""
+        return max(self.phases, key=lambda phase: int(self.phases[phase][row]))
 
 
 class _Trials(SimpleNamespace):
@@ -73,6 +79,19 @@ class _Shapes:
     num_experts: Count
 
 
+def estimate_specs(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> EstimateTable:
+    """Return the estimate of each trial of `specs`, in order.
+
+    Args:
+        specs: The trials.
+        architectures: The architecture of each model that they name.
+
+    Raises:
+        UsageError: If a model is a mixture of experts, for which there is no closed form.
+    """
+    return estimate_table(table_of(specs, architectures))
+
+
 def estimate_table(table: TrialTable) -> EstimateTable:
     """Return the estimate of each trial of `table`, equal to that of `estimate`.
 
@@ -81,7 +100,7 @@ def estimate_table(table: TrialTable) -> EstimateTable:
     """
     for architecture in table.architectures.values():
         refuse_experts(architecture)
-    allocated, reserved = _zeros(table), _zeros(table)
+    allocated, reserved, by_rule = _zeros(table), _zeros(table), _zeros(table)
     phases = {phase: _zeros(table) for phase in Phase}
     for rows, trials, shapes in _groups(table):
         instants = trial_instants(trials, shapes)
@@ -89,7 +108,10 @@ def estimate_table(table: TrialTable) -> EstimateTable:
             phases[phase][rows] = peak
             allocated[rows] = np.maximum(allocated[rows], peak)
         reserved[rows] = peak_reserved_bytes(trials, shapes, instants)
-    return EstimateTable(peak_allocated_bytes=allocated, peak_reserved_bytes=reserved, phases=phases)
+        by_rule[rows] = rule_of_thumb(trials, shapes)
+    return EstimateTable(
+        peak_allocated_bytes=allocated, peak_reserved_bytes=reserved, peak_rule_bytes=by_rule, phases=phases
+    )
 
 
 def _zeros(table: TrialTable) -> NDArray[Any]:

@@ -1,1 +1,1 @@
-"""The command that says what a trial needs of a GPU, without running it."""
+"""The command that estimates the memory of a trial without running it."""

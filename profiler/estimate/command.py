@@ -1,4 +1,4 @@
-"""The command line of an estimate, taken apart: plain key=value, values as YAML writes them."""
+"""Parse the command line of an estimate: plain `key=value`, values as YAML writes them, lists of values with commas."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,9 @@ CONFIG, FORMAT = "config", "format"
 OWN_KEYS = (CONFIG, FORMAT)
 
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
-"""A number to everybody but YAML 1.1, which wants a point in it."""
+"""A number that YAML 1.1 reads as text, because it has no point."""
+
+_OPENING, _CLOSING, _QUOTES = "[{(", "]})", "\"'"
 
 
 class OutputFormat(StrEnum):
@@ -30,20 +32,22 @@ class OutputFormat(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command line taken apart; what is wrong with it is in `faults`."""
+    """A parsed command line; `faults` has what is wrong with it."""
 
     keys: Mapping[str, object]
-    """Keys of the trial, untyped."""
+    """Keys of the trial with one value, untyped."""
+    axes: Mapping[str, tuple[object, ...]]
+    """Keys of the trial with several values, untyped, in the order of the command line."""
     config: str | None
-    """Path of a trl or verl configuration that holds where no key is given."""
+    """Path of a trl or verl configuration, for keys that the command line does not give."""
     output_format: OutputFormat
     wants_help: bool
     faults: tuple[Fault, ...]
 
 
 def read_command(words: Sequence[str]) -> Command:
-    """Take `words` (argv without the program) apart; a later word of the same key wins."""
-    keys: dict[str, object] = {}
+    """Parse `words` (argv without the program); a later word of the same key wins."""
+    values: dict[str, tuple[object, ...]] = {}
     faults: list[Fault] = []
     config, output_format, wants_help = None, OutputFormat.TABLE, False
     for word in words:
@@ -60,26 +64,53 @@ def read_command(words: Sequence[str]) -> Command:
             else:
                 faults.append(_format_fault(text))
         elif key in SPEC_KEYS:
-            _read_value(key, text, keys, faults)
+            _read_values(key, text, values, faults)
         else:
             faults.append(_unknown(key, text))
-    return Command(keys=keys, config=config, output_format=output_format, wants_help=wants_help, faults=tuple(faults))
+    return Command(
+        keys={key: found[0] for key, found in values.items() if len(found) == 1},
+        axes={key: found for key, found in values.items() if len(found) > 1},
+        config=config,
+        output_format=output_format,
+        wants_help=wants_help,
+        faults=tuple(faults),
+    )
 
 
-def _read_value(key: str, text: str, keys: dict[str, object], faults: list[Fault]) -> None:
+def _read_values(key: str, text: str, values: dict[str, tuple[object, ...]], faults: list[Fault]) -> None:
+    values.pop(key, None)  # so that the order is that of the last words
     try:
-        keys[key] = read_value(text)
+        values[key] = tuple(read_value(part) for part in split_values(text))
     except yaml.YAMLError:
         hint = f"Quote what has special characters: '{key}=\"...\"'."
         faults.append(Fault(key=key, found=text, problem="cannot be read as a value", hint=hint))
 
 
+def split_values(text: str) -> list[str]:
+    """Split `text` at commas outside of brackets and quotes, as a sweep does: ``"4,8"`` is two values."""
+    parts, depth, quote, start = [], 0, "", 0
+    for position, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in _QUOTES:
+            quote = character
+        elif character in _OPENING:
+            depth += 1
+        elif character in _CLOSING:
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(text[start:position])
+            start = position + 1
+    return [*parts, text[start:]]
+
+
 def read_value(text: str) -> object:
-    """``"true"``, ``"4"``, ``"1e-3"``, ``"[q_proj,v_proj]"`` or a plain text, as what it means.
+    """Return the value of ``"true"``, ``"4"``, ``"1e-3"``, ``"[q_proj,v_proj]"`` or of a plain text.
 
     Raises:
-        yaml.YAMLError: It has brackets or quotes that do not close.
+        yaml.YAMLError: If brackets or quotes are not closed.
     """
+    text = text.strip()
     if _EXPONENT.fullmatch(text):
         return float(text)
     return yaml.safe_load(text) if text else ""
@@ -92,5 +123,5 @@ def _format_fault(text: str) -> Fault:
 
 def _unknown(key: str, text: str) -> Fault:
     if key in RUN_KEYS:
-        return Fault(key=key, found=text, problem="says how a sweep is run, and an estimate runs nothing")
+        return Fault(key=key, found=text, problem="is an option of a sweep; an estimate runs nothing")
     return unknown_key(key, show(text), (*SPEC_KEYS, *OWN_KEYS))

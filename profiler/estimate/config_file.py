@@ -1,4 +1,4 @@
-"""A configuration file of trl or verl, from disk."""
+"""Read a configuration file of trl or verl."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,19 +10,19 @@ from profiler.estimate.command import CONFIG
 
 
 def load_config(path: str) -> Mapping[str, object]:
-    """The mapping that the YAML file `path` holds.
+    """Return the mapping in the YAML file `path`.
 
     Raises:
-        UsageError: There is no such file, or it holds no mapping.
+        UsageError: If there is no such file, or if it contains no mapping.
     """
     try:
         values = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
     except OSError as error:
         raise _fault(path, f"cannot be read ({error.strerror or type(error).__name__})") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise _fault(path, f"is no YAML ({' '.join(str(error).split())})") from error
+        raise _fault(path, f"is not valid YAML ({' '.join(str(error).split())})") from error
     if not isinstance(values, Mapping):
-        raise _fault(path, "holds no keys and values")
+        raise _fault(path, "contains no keys with values")
     return values
 
 

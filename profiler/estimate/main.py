@@ -1,6 +1,6 @@
-"""`python -m profiler.estimate model=NAME [key=value ...]`: what a trial needs of a GPU, in closed form, at once.
+"""`python -m profiler.estimate model=NAME [key=value ...]`: the memory of a trial, or of a grid, in closed form.
 
-Exit codes: docs/exit_codes.md. That it does not fit is an answer.
+Exit codes: docs/exit_codes.md. An estimate that does not fit ends with 0.
 """
 
 import os
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from profiler.analytical.explanation.explained import explain
+from profiler.analytical.explanation.grid import estimate_grid
 from profiler.command_line import as_command
 from profiler.config.architecture import read_architecture
 from profiler.config.model_lookup import builtin_architecture
@@ -15,11 +16,13 @@ from profiler.config.specification import attention_line, parse_point
 from profiler.config.trl_config import read_trl_config
 from profiler.config.verl_config import SECTION
 from profiler.domain.architecture import Architecture
-from profiler.domain.errors import EXIT_OK, UsageError
+from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.trial import Backend
 from profiler.estimate.command import Command, OutputFormat, read_command
 from profiler.estimate.config_file import load_config
+from profiler.estimate.points import grid_specs
 from profiler.estimate.verl import verl_answer
+from profiler.rendering.estimate_grid import grid_json, grid_table
 from profiler.rendering.estimate_json import estimate_json
 from profiler.rendering.estimate_table import estimate_table
 from profiler.storage.model_config import load_model_config
@@ -28,6 +31,7 @@ ModelConfigLoader = Callable[[str], Mapping[str, object]]
 
 _USAGE = """\
 python -m profiler.estimate model=NAME [key=value ...] [format=table|json]
+python -m profiler.estimate model=NAME,NAME key=value,value [key=value ...]
 python -m profiler.estimate config=FILE.yaml [key=value ...]
 
 What GRPO training needs of a GPU, by phase and category, in closed form.
@@ -35,41 +39,64 @@ NAME is a built-in model, a hub id, or a local folder or config.json. FILE is a
 GRPOConfig of trl, or a configuration of verl. Keys are those of a sweep
 (python -m profiler.sweep --help) and win over the file.
 
+Several values of a key, separated by commas, give one table of the estimates of
+all combinations (at most 100,000). Quote a value that contains a comma.
+
 Examples:
-  python -m profiler.estimate model=qwen2.5-7b tuning=lora gpu=h100-80gb
-  python -m profiler.estimate model=llama-3.1-8b optim=adamw_8bit beta=0.04
-  python -m profiler.estimate config=my_grpo.yaml gpu=a100-80gb format=json
+  python -m profiler.estimate model=qwen2.5-7b tuning=lora gpu=a100-40gb
+  python -m profiler.estimate model=qwen2.5-0.5b,qwen2.5-7b num_generations=4,8,16
+  python -m profiler.estimate config=grpo.yaml format=json
 """
 
 
 @as_command("estimate")
 def main(argv: Sequence[str] | None = None, *, load_model: ModelConfigLoader = load_model_config) -> int:
-    """Print the estimate that `argv` (without the program) asks for; gives the exit code."""
+    """Print the estimate for `argv` (without the program) and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    return _say(answer(words, load_model=load_model))
+    return _print(answer(words, load_model=load_model))
 
 
 def answer(words: Sequence[str], *, load_model: ModelConfigLoader = load_model_config) -> str:
-    """What `words` ask for, as text.
+    """Return the output for `words`.
 
     Raises:
-        UsageError: Carries every fault that was found.
+        UsageError: With all faults that were found.
     """
     command = read_command(words)
     if command.wants_help:
         return _USAGE
-
-    def architecture_of(model: str) -> Architecture:
-        return builtin_architecture(model) or read_architecture(load_model(model), model=model)
-
+    architecture_of = _remembered(
+        lambda model: builtin_architecture(model) or read_architecture(load_model(model), model=model)
+    )
     values = _file_values(command)
     if values is not None and SECTION in values:
         return verl_answer(command, values, architecture_of)
-    return _trial_answer(command, values, architecture_of)
+    common, faults = _common_keys(command, values)
+    if command.axes:
+        return _grid_answer(command, common, faults, architecture_of)
+    return _trial_answer(command, common, faults, architecture_of)
+
+
+def _remembered(architecture_of: Callable[[str], Architecture]) -> Callable[[str], Architecture]:
+    """Return `architecture_of` with each model read once, also if it cannot be read."""
+    found: dict[str, Architecture | UsageError] = {}
+
+    def remembered(model: str) -> Architecture:
+        if model not in found:
+            try:
+                found[model] = architecture_of(model)
+            except UsageError as error:
+                found[model] = error
+        result = found[model]
+        if isinstance(result, UsageError):
+            raise UsageError(result.faults)
+        return result
+
+    return remembered
 
 
 def _file_values(command: Command) -> Mapping[str, object] | None:
-    """What the file holds; None where none is named."""
+    """Return the content of the configuration file; None if none is named."""
     if command.config is None:
         return None
     try:
@@ -78,20 +105,29 @@ def _file_values(command: Command) -> Mapping[str, object] | None:
         raise UsageError((*command.faults, *error.faults)) from error
 
 
-def _trial_answer(
-    command: Command, values: Mapping[str, object] | None, architecture_of: Callable[[str], Architecture]
-) -> str:
+def _common_keys(command: Command, values: Mapping[str, object] | None) -> tuple[dict[str, object], tuple[Fault, ...]]:
+    """Return the keys that all trials share, untyped, and the faults found so far."""
     faults = list(command.faults)
-    point: dict[str, object] = {"backend": Backend.SIMULATED.value}
+    common: dict[str, object] = {"backend": Backend.SIMULATED.value}
     if values is not None:
         reading = read_trl_config(values)
-        point.update(reading.point)
+        common.update(reading.point)
         faults.extend(reading.faults)
-    point.update(command.keys)
-    if point["backend"] == "auto":
-        point["backend"] = Backend.SIMULATED.value
+    common.update(command.keys)
+    if common["backend"] == "auto":
+        common["backend"] = Backend.SIMULATED.value
+    return common, tuple(faults)
+
+
+def _trial_answer(
+    command: Command,
+    common: Mapping[str, object],
+    found_faults: Sequence[Fault],
+    architecture_of: Callable[[str], Architecture],
+) -> str:
+    faults = list(found_faults)
     try:
-        spec = parse_point(point, architecture_of=architecture_of)
+        spec = parse_point(common, architecture_of=architecture_of)
     except UsageError as error:
         faults.extend(error.faults)
     if faults:
@@ -104,12 +140,33 @@ def _trial_answer(
     return (f"{line}\n" if line else "") + estimate_table(explained)
 
 
-def _say(text: str) -> int:
-    """Write `text`; a reader such as `head` may have seen enough before its end."""
+def _grid_answer(
+    command: Command,
+    common: Mapping[str, object],
+    found_faults: Sequence[Fault],
+    architecture_of: Callable[[str], Architecture],
+) -> str:
+    faults = list(found_faults)
+    try:
+        specs = grid_specs(common, command.axes, architecture_of=architecture_of)
+    except UsageError as error:
+        faults.extend(error.faults)
+    if faults:
+        raise UsageError(tuple(dict.fromkeys(faults)))
+    architectures = {model: architecture_of(model) for model in dict.fromkeys(spec.model for spec in specs)}
+    grid = estimate_grid(specs, tuple(command.axes), architectures)
+    if command.output_format is OutputFormat.JSON:
+        return grid_json(grid)
+    lines = dict.fromkeys(attention_line(spec, architectures[spec.model]) for spec in specs)
+    return "".join(f"{line}\n" for line in lines if line) + grid_table(grid)
+
+
+def _print(text: str) -> int:
+    """Write `text`; a reader such as `head` may close the pipe before its end."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes once more at its end, and would complain there.
+        # Python flushes again at exit, and would print an error there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_OK

@@ -1,6 +1,6 @@
-"""The answer to a configuration of verl: memory of one GPU of several."""
+"""The estimate for a configuration of verl: memory of one GPU of several."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from profiler.analytical.baselines.verl_baseline import baseline_view
 from profiler.analytical.estimate import refuse_experts
@@ -18,12 +18,12 @@ _CARD = "gpu"
 
 
 def verl_answer(command: Command, values: Mapping[str, object], architecture_of: Callable[[str], Architecture]) -> str:
-    """Memory per GPU of the job that `values` describe, on the card that the command names.
+    """Return the memory per GPU of the job in `values`, on the card of the command.
 
     Raises:
-        UsageError: Carries every fault that was found.
+        UsageError: With all faults that were found.
     """
-    faults = [*command.faults, *_key_faults(command.keys)]
+    faults = [*command.faults, *_key_faults(command.keys), *_list_faults(command.axes)]
     try:
         job = read_verl_config(values)
         architecture = architecture_of(job.model)
@@ -37,9 +37,14 @@ def verl_answer(command: Command, values: Mapping[str, object], architecture_of:
     return verl_json(found, baseline) if command.output_format is OutputFormat.JSON else verl_table(found, baseline)
 
 
+def _list_faults(axes: Mapping[str, Sequence[object]]) -> list[Fault]:
+    problem = "has several values, and a verl job is estimated for one card at a time"
+    return [Fault(key=key, found=",".join(map(show, values)), problem=problem) for key, values in axes.items()]
+
+
 def _key_faults(keys: Mapping[str, object]) -> list[Fault]:
     faults = [
-        Fault(key=key, found=show(value), problem="is a trial's key, and a verl job is described by its file alone")
+        Fault(key=key, found=show(value), problem="is a key of a trial; a verl job is described by its file alone")
         for key, value in keys.items()
         if key != _CARD
     ]

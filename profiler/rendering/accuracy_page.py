@@ -31,7 +31,7 @@ def accuracy_page(
     figure: str,
     command: str,
 ) -> str:
-    """The tables and the figure; `drawn` trials were written down before any was simulated."""
+    """Return the tables and the figure; the `sampled` trials were stored before any was simulated."""
     rows = max((summary.rows for summary in predictors), default=0)
     lines = [
         "# How far the estimate is from the simulation",

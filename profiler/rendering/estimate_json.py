@@ -8,7 +8,7 @@ from profiler.domain.memory import Origin
 
 
 def estimate_json(explained: ExplainedEstimate) -> str:
-    """One object: the trial, its peaks, every phase with its categories, every card."""
+    """Return one object: the trial, its peaks, the phases with their categories, the verdict for each card."""
     found = explained.estimate
     content = {
         "origin": Origin.ESTIMATED.value,

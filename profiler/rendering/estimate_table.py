@@ -1,4 +1,4 @@
-"""An explained estimate as a table of 80 columns; plain text, for a terminal, a pipe and a page."""
+"""An explained estimate as a table of 80 columns, in plain text."""
 
 from collections.abc import Sequence
 from textwrap import wrap
@@ -14,12 +14,12 @@ WIDTH = 80
 _NAME_WIDTH = 18
 _NUMBER_WIDTH = 9
 
-RESERVED_NOTE = "Reserved: by a model of segments left behind, within 4 % of the simulation in every second trial."
+RESERVED_NOTE = "Reserved: by a model of segments left behind, within 4 % of the simulation in half of the trials."
 CONTEXT_NOTE = "The CUDA context is assumed, by compute capability."
 
 
 def estimate_table(explained: ExplainedEstimate) -> str:
-    """Phases with their categories, the verdict for the card that is asked about, and all known cards."""
+    """Return the phases with their categories, the verdict for the card of the trial, and all known cards."""
     lines = [*_title(explained.spec), ""]
     for phase in explained.phases:
         lines += _phase_lines(phase, is_peak=phase.phase is explained.estimate.peak_phase)
@@ -57,7 +57,7 @@ def _peaks(explained: ExplainedEstimate) -> list[str]:
     found = explained.estimate
     allocated = f"Peak allocated {gib_text(found.peak_allocated_bytes)}, in {found.peak_phase}"
     reserved = f"; reserved {gib_text(found.peak_reserved_bytes)}" if found.peak_reserved_bytes is not None else ""
-    return _wrapped(f"{allocated}{reserved}; the blog's rule of thumb says {gib_text(found.peak_rule_bytes)}.")
+    return _wrapped(f"{allocated}{reserved}; by the blog's rule of thumb {gib_text(found.peak_rule_bytes)}.")
 
 
 def _verdict(card: CardVerdict) -> list[str]:
@@ -65,14 +65,14 @@ def _verdict(card: CardVerdict) -> list[str]:
     needed = f"{gib_text(card.needed_bytes)} with cache and context"
     match card.fit:
         case Fit.FITS:
-            said = f"Fits: {needed}, {gib_text(card.left_bytes)} of the {whole} are left."
+            sentence = f"Fits: {needed}, {gib_text(card.left_bytes)} of the {whole} are left."
         case Fit.TIGHT:
-            said = f"Tight: {needed} are more than the {whole}; without cached memory it fits."
+            sentence = f"Tight: {needed} are more than the {whole}; without cached memory it fits."
         case Fit.TOO_LARGE:
-            said = f"Does not fit: {needed}, {gib_text(-card.left_bytes)} more than the {whole}."
+            sentence = f"Does not fit: {needed}, {gib_text(-card.left_bytes)} more than the {whole}."
         case Fit.NO_KERNEL:
-            said = f"The attention kernel does not run on {card.gpu.name}."
-    return _wrapped(said)
+            sentence = f"The attention kernel does not run on {card.gpu.name}."
+    return _wrapped(sentence)
 
 
 def _all_cards(cards: Sequence[CardVerdict]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A sharded job's memory per GPU, by component and phase, beside the public report's accounting; 80 columns."""
+"""Memory per GPU of a sharded job, by component and phase, compared with a public report; 80 columns."""
 
 import json
 from textwrap import wrap
@@ -20,8 +20,8 @@ _GB = 1_000_000_000
 
 
 def verl_table(found: VerlEstimate, baseline: BaselineView) -> str:
-    """Components down, phases across; what of it is the pool; the report's rule and each difference."""
-    lines = [*_wrapped(f"{_title(found.job)}. GiB (2^30 bytes) a GPU, {TAG}:"), ""]
+    """Return components as rows and phases as columns, the rollout pool, and each difference to the report's rule."""
+    lines = [*_wrapped(f"{_title(found.job)}. GiB (2^30 bytes) per GPU, {TAG}:"), ""]
     lines.append(" " * _NAME_WIDTH + "".join(phase.value.rjust(_NUMBER_WIDTH) for phase in found.phases))
     for component in Component:
         numbers = [parts.get(component, 0) for parts in found.phases.values()]
@@ -35,7 +35,7 @@ def verl_table(found: VerlEstimate, baseline: BaselineView) -> str:
 
 
 def verl_json(found: VerlEstimate, baseline: BaselineView) -> str:
-    """The same for scripts; sizes are integers of bytes."""
+    """Return the same as JSON; sizes are integers of bytes."""
     content = {
         "origin": Origin.ESTIMATED.value,
         "tag": TAG,
@@ -64,7 +64,7 @@ def _title(job: VerlJob) -> str:
     else:
         how = f"sharded over {job.fsdp_size}, {'ZeRO-3' if job.reshard_after_forward else 'ZeRO-2'}"
     kept = f", LoRA rank {job.lora_rank}" if job.lora_rank else ""
-    tokens = f"{job.actor.max_tokens} tokens a backward"
+    tokens = f"{job.actor.max_tokens} tokens per backward"
     return f"{job.model}, verl {algorithm}{kept} on {job.n_gpus} GPUs, {job.strategy.value} {how}, {tokens}"
 
 
@@ -77,7 +77,7 @@ def _verdict(found: VerlEstimate) -> list[str]:
     )
     pool = (
         f"The pool holds {gib_text(found.engine_weights_bytes)} of weights; a KV cache for all sequences at once would "
-        f"take {gib_text(found.kv_demand_bytes)}, and the engine serves as many as there is room for."
+        f"need {gib_text(found.kv_demand_bytes)}, and the engine serves as many as fit."
     )
     return [*_wrapped(peak), *_wrapped(pool)]
 
@@ -95,11 +95,11 @@ def _report() -> list[str]:
     lines = [f"The report's own table: 7B PPO {ppo / _GB:.0f} GB, GRPO {grpo / _GB:.0f} GB, {saving:.0%} saved."]
     for row in REPORT_ROWS:
         lines.append(
-            f"  {row.model} in all {row.printed_total_gb:g} GB; sharded, a GPU: {row.printed_sharded_gb:g} printed, "
+            f"  {row.model} in all {row.printed_total_gb:g} GB; sharded, per GPU: {row.printed_sharded_gb:g} printed, "
             f"{report_sharded_gb(row):g} by its own parts"
         )
     claims = ", ".join(f"{name} {size}" for name, size in CLAIMED_GB.items())
-    return [*lines, f"  its claims for 7B on 8 GPUs, a GPU: {claims} GB"]
+    return [*lines, f"  its claims for 7B on 8 GPUs, per GPU: {claims} GB"]
 
 
 def _gb(size_bytes: int, *, signed: bool = False) -> str:

@@ -16,7 +16,7 @@ def half_billion() -> Architecture:
 
 @pytest.fixture(scope="session")
 def toy() -> Architecture:
-    """Numbers small enough for a hand: 2 query heads and 1 key head of 4."""
+    """A model small enough to compute by hand: 2 query heads and 1 key head of 4."""
     return Architecture(
         model_type="qwen2",
         vocab_size=100,

@@ -42,17 +42,17 @@ def test_the_breakdown_sums_to_the_peak_which_is_the_largest_instant(spec):
     specs(),
     st.sampled_from(["max_prompt_length", "max_completion_length", "per_device_train_batch_size", "steps"]),
 )
-def test_more_work_never_takes_less(spec, key):
+def test_more_work_never_needs_less_memory(spec, key):
     assert _peak(replace(spec, **{key: 2 * getattr(spec, key)})) >= _peak(spec)
 
 
 @settings(max_examples=100, deadline=None)
 @given(specs())
-def test_what_saves_memory_never_costs_any(spec):
+def test_settings_that_save_memory_never_need_more(spec):
     assert _peak(replace(spec, beta=0.0)) <= _peak(spec)
     assert _peak(replace(spec, optim=Optimizer.SGD)) <= _peak(spec)
     assert _peak(replace(spec, optim=Optimizer.PAGED_ADAMW_8BIT)) <= _peak(replace(spec, optim=Optimizer.ADAMW_8BIT))
-    # Of backward: sliced scores row by row, and all its rows go forward before there is any gradient.
+    # In backward: sliced scores row by row, and forward of all rows comes before any gradient.
     assert _backward(replace(spec, logprobs=Logprobs.MINIBATCH)) <= _backward(replace(spec, logprobs=Logprobs.SLICED))
 
 
@@ -85,20 +85,20 @@ def test_the_rule_by_hand(half_billion):
     assert rule_of_thumb(lora, half_billion) == 494_032_768 * 2 + 8_798_208 * 10
 
 
-def test_a_mixture_of_experts_is_not_estimated():
+def test_a_mixture_of_experts_is_refused():
     mixture = replace(architecture("qwen2.5-0.5b"), num_experts=8)
     with pytest.raises(UsageError, match="a mixture of 8 experts has no closed-form estimate"):
         estimate(_BASE, mixture)
 
 
-def test_a_tied_gradient_is_there_twice_at_the_end_of_backward_and_no_third_time(half_billion):
+def test_a_tied_gradient_exists_twice_at_the_end_of_backward(half_billion):
     last = [instant for instant in trial_instants(_BASE, half_billion) if instant.name is InstantName.BACKWARD_END][-1]
     embedding = 151_936 * 896 * 2
 
     assert last.sizes[Category.GRADIENTS] == 988_065_536 + 2 * embedding
 
 
-def test_with_full_log_probabilities_the_sum_of_a_tied_gradient_is_a_third(half_billion):
+def test_with_full_log_probabilities_the_sum_of_a_tied_gradient_is_a_third_tensor(half_billion):
     full = replace(_BASE, logprobs=Logprobs.FULL)
     embedding = 151_936 * 896
 
@@ -108,11 +108,11 @@ def test_with_full_log_probabilities_the_sum_of_a_tied_gradient_is_a_third(half_
         ]
 
     assert gradients(full) == 988_065_536 + 3 * embedding * 2
-    # a cast stands between the product and the sum
+    # there is a cast between the product and the sum
     assert gradients(replace(full, dtype=Dtype.FLOAT32, bf16=True)) == 2 * 988_065_536 + 2 * embedding * 4
 
 
-def test_a_reference_is_scored_with_copies_of_its_weights_and_a_frozen_base_without(half_billion):
+def test_autocast_copies_the_weights_of_a_reference_but_not_of_a_frozen_base(half_billion):
     wide = replace(_BASE, dtype=Dtype.FLOAT32, bf16=True, beta=0.04)
     lora = replace(wide, tuning=Tuning.LORA, lora_rank=16, lora_alpha=32, lora_target_modules=("q_proj",))
 
@@ -122,12 +122,12 @@ def test_a_reference_is_scored_with_copies_of_its_weights_and_a_frozen_base_with
 
     narrow = replace(wide, dtype=Dtype.BFLOAT16)
     linear = 24 * (2 * 896 * 896 + 2 * 896 * 128 + 3 * 896 * 4_864)
-    # beside the copies hidden states, twice as wide
+    # the copies, and hidden states of twice the width
     assert held(wide) == 2 * held(narrow) + linear * 2
     assert held(lora) == 2 * held(replace(lora, dtype=Dtype.BFLOAT16))
 
 
-def test_adapters_over_four_bits_are_made_in_float32(half_billion):
+def test_adapters_over_four_bit_weights_are_created_in_float32(half_billion):
     qlora = replace(
         _BASE,
         tuning=Tuning.QLORA,
@@ -146,8 +146,8 @@ def test_adapters_over_four_bits_are_made_in_float32(half_billion):
     assert loaded[Category.WORKSPACE] == max(adapters, 272_269_312 - adapters)
 
 
-def test_a_longest_row_alone_makes_scores_where_a_padded_one_does_not(half_billion):
-    # Float32 with shared keys has a kernel only if there is a mask.
+def test_a_single_longest_row_makes_scores_but_a_padded_row_does_not(half_billion):
+    # Float32 with shared keys has a kernel only with a mask.
     wide = replace(_BASE, dtype=Dtype.FLOAT32, bf16=False, gradient_checkpointing=False)
     scores = 24 * 14 * 1_042 * 1_042 * 4
 
@@ -155,7 +155,7 @@ def test_a_longest_row_alone_makes_scores_where_a_padded_one_does_not(half_billi
         spec = replace(wide, logprobs=logprobs, lengths=lengths, per_device_train_batch_size=rows)
         return int(phase_instants(spec, half_billion)[Phase.FORWARD].total_bytes)
 
-    # `minibatch` meets a longest row at some time; `sliced` has one among its rows, here of four; so has a batch of one
+    # `minibatch` processes a longest row at some time; one of the four rows of `sliced` is longest; so is a single row
     one = forward(Logprobs.MINIBATCH, Lengths.FORCED)
     assert forward(Logprobs.MINIBATCH, Lengths.RAGGED) == one > scores
     assert scores < forward(Logprobs.SLICED, Lengths.RAGGED) < forward(Logprobs.SLICED, Lengths.FORCED) - 2 * scores
@@ -163,7 +163,7 @@ def test_a_longest_row_alone_makes_scores_where_a_padded_one_does_not(half_billi
     assert forward(Logprobs.FUSED, Lengths.RAGGED, rows=1) <= forward(Logprobs.FUSED, Lengths.FORCED, rows=1)
 
 
-def test_rows_that_are_sliced_go_forward_before_any_gradient_waits(half_billion):
+def test_sliced_rows_have_no_gradients_in_forward(half_billion):
     spec = replace(_BASE, logprobs=Logprobs.SLICED, gradient_accumulation_steps=1, steps_per_generation=1)
     forward = [instant for instant in trial_instants(spec, half_billion) if instant.phase is Phase.FORWARD]
 

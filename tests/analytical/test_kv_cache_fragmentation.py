@@ -1,4 +1,4 @@
-"""Segments that a growing cache leaves behind: by hand, and against the model of the allocator itself."""
+"""Segments that a growing cache leaves behind: by hand, and against the model of the allocator."""
 
 import pytest
 from hypothesis import example, given
@@ -11,9 +11,9 @@ from profiler.domain.units import MIB
 
 
 def test_by_hand():
-    # no segment of 10 MiB holds 12: four new ones each of 12, 14 and 16 MiB beside the arena
+    # no segment of 10 MiB holds 12: the arena, and four new segments each of 12, 14 and 16 MiB
     grown = Growth(tensors=4, first=10 * MIB, last=15 * MIB, arena=40 * MIB, largest=10 * MIB)
-    # segments of 32 MiB hold two of 12 to 16 MiB: two of them hold all four
+    # a segment of 32 MiB holds two tensors of 12 to 16 MiB: two segments hold all four
     hosted = Growth(tensors=4, first=10 * MIB, last=15 * MIB, arena=64 * MIB, largest=32 * MIB)
 
     shared = Growth(tensors=46, first=6 * MIB, last=9 * MIB, arena=0, largest=1)
@@ -26,7 +26,7 @@ def test_by_hand():
 
 
 def _replayed(tensors, row_bytes, prompt, tokens):
-    """Reserved after `tensors` caches have grown by concatenation, token by token, on a card without limit."""
+    """Return reserved memory after `tensors` caches have grown by concatenation, token by token, without a limit."""
     sizes, events = [], []
 
     def allocate(size):
@@ -58,7 +58,7 @@ def _replayed(tensors, row_bytes, prompt, tokens):
         (16, 128 * 1024, 40, 200),
     ],
 )
-def test_the_allocator_strands_what_the_formula_says(tensors, row_bytes, prompt, tokens):
+def test_the_formula_predicts_the_segments_of_the_allocator(tensors, row_bytes, prompt, tokens):
     first, last = row_bytes * prompt, row_bytes * (prompt + tokens - 1)
     growth = Growth(tensors=tensors, first=first, last=last, arena=tensors * first, largest=first)
 
@@ -73,11 +73,9 @@ def test_the_allocator_strands_what_the_formula_says(tensors, row_bytes, prompt,
     arena=st.integers(0, 4_000 * MIB),
     largest=st.integers(1, 400 * MIB),
 )
-def test_growing_further_never_strands_less_and_a_larger_arena_never_more_than_itself(
-    tensors, first, growth, arena, largest
-):
-    def found(last, room):
-        return growth_segments_bytes(Growth(tensors=tensors, first=first, last=last, arena=room, largest=largest))
+def test_more_growth_and_a_larger_arena_never_need_fewer_segments(tensors, first, growth, arena, largest):
+    def found(last, arena):
+        return growth_segments_bytes(Growth(tensors=tensors, first=first, last=last, arena=arena, largest=largest))
 
     assert found(first + growth, arena) <= found(first + 2 * growth, arena)
     assert arena <= found(first + growth, arena)

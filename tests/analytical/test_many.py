@@ -1,4 +1,4 @@
-"""A table of trials is estimated as each of them alone."""
+"""Estimates of a table of trials equal those of single trials."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from maintenance.many_trials import hundred_thousand_trials
 from profiler.analytical import estimate
 from profiler.analytical.columns import product_table, table_of
 from profiler.analytical.estimate import phase_instants
-from profiler.analytical.many import estimate_table
+from profiler.analytical.many import estimate_specs, estimate_table
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Phase
@@ -28,6 +28,8 @@ def _assert_as_alone(table, many):
         alone = estimate(spec, architecture(spec.model))
         assert found.peak_allocated_bytes[row] == alone.peak_allocated_bytes, spec
         assert found.peak_reserved_bytes[row] == alone.peak_reserved_bytes, spec
+        assert found.peak_rule_bytes[row] == alone.peak_rule_bytes, spec
+        assert found.phases[found.peak_phase(row)][row] == alone.peak_allocated_bytes, spec
         by_phase = phase_instants(spec, architecture(spec.model))
         for phase in Phase:
             expected = by_phase[phase].total_bytes if phase in by_phase else 0
@@ -36,14 +38,14 @@ def _assert_as_alone(table, many):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(specs(), min_size=1, max_size=12))
-def test_a_table_says_what_each_trial_says(many):
+def test_a_table_equals_the_estimates_of_its_trials(many):
     _assert_as_alone(table_of(many, _ARCHITECTURES), many)
 
 
 @settings(max_examples=25, deadline=None)
 @given(specs())
-def test_trials_of_one_group_do_not_disturb_each_other(spec):
-    """The same formulas over arrays that differ in every number."""
+def test_trials_of_one_group_are_independent(spec):
+    """The same formulas with arrays that differ in every number."""
     many = [
         replace(
             spec,
@@ -69,7 +71,7 @@ def test_trials_of_one_group_do_not_disturb_each_other(spec):
     _assert_as_alone(table_of(many, _ARCHITECTURES), many)
 
 
-def test_a_product_is_every_combination_and_the_first_axis_turns_slowest():
+def test_a_product_has_all_combinations_and_the_first_axis_varies_slowest():
     axes = {
         "tuning": (Tuning.FULL, Tuning.LORA),
         "max_completion_length": (100, 1000),
@@ -86,7 +88,7 @@ def test_a_product_is_every_combination_and_the_first_axis_turns_slowest():
     _assert_as_alone(product_table(base, axes, _ARCHITECTURES), many)
 
 
-def test_the_table_that_speed_is_measured_on_has_a_hundred_thousand_trials():
+def test_the_table_of_the_benchmark_has_a_hundred_thousand_trials():
     models = ("qwen2.5-0.5b", "qwen2.5-7b", "llama-3.1-8b", "qwen3-8b", "llama-3.2-1b")
     table = hundred_thousand_trials({name: _ARCHITECTURES[name] for name in models})
 
@@ -94,8 +96,17 @@ def test_the_table_that_speed_is_measured_on_has_a_hundred_thousand_trials():
     assert estimate_table(table).peak_allocated_bytes.min() > 0
 
 
-def test_a_mixture_of_experts_has_no_place_in_a_table():
+def test_a_table_with_a_mixture_of_experts_is_refused():
     mixture = replace(architecture("qwen2.5-0.5b"), num_experts=8)
 
     with pytest.raises(UsageError):
         estimate_table(table_of([_BASE], {"qwen2.5-0.5b": mixture}))
+
+
+def test_specifications_are_estimated_in_order():
+    many = [replace(_BASE, max_completion_length=length) for length in (786, 64, 1024)]
+    found = estimate_specs(many, _ARCHITECTURES)
+
+    assert found.peak_allocated_bytes.tolist() == [
+        estimate(spec, architecture(spec.model)).peak_allocated_bytes for spec in many
+    ]

@@ -1,4 +1,4 @@
-"""Weights, gradients and optimizers: hand-worked numbers and properties."""
+"""Weights, gradients and optimizers: numbers by hand, and properties."""
 
 from dataclasses import replace
 
@@ -97,7 +97,7 @@ def test_models_by_hand(half_billion):
     assert adapter_bytes(_QLORA, half_billion) == 8_798_208 * 2
 
 
-def test_four_bit_weights_take_little_more_than_half_a_byte(half_billion):
+def test_four_bit_weights_need_little_more_than_half_a_byte(half_billion):
     embedding = 151_936 * 896 * 2
     linear = 494_032_768 - 151_936 * 896
 
@@ -137,7 +137,7 @@ def test_nf4_grows_with_its_matrix(elements):
     assert nf4_bytes(elements) >= elements / 2
 
 
-def test_weights_in_float32_take_twice_the_room(half_billion):
+def test_weights_in_float32_need_twice_the_memory(half_billion):
     wide = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="toy", dtype=Dtype.FLOAT32)
     buffers = 2 * 32 * 4
 
@@ -152,7 +152,7 @@ def test_autocast_copies_by_hand(half_billion):
     assert autocast_cache_bytes(_FULL, half_billion) == 0
 
 
-def test_a_frozen_weight_is_cast_for_a_moment_only_under_checkpointing(half_billion):
+def test_under_checkpointing_the_copy_of_a_frozen_weight_is_transient(half_billion):
     wide = replace(_LORA, dtype=Dtype.FLOAT32)
     without = replace(wide, gradient_checkpointing=False)
 
@@ -178,7 +178,7 @@ def test_workspaces_by_card():
     assert workspace_bytes("a100-80gb") == 2 * 8_519_680
 
 
-def test_a_head_is_made_before_it_is_tied(half_billion):
+def test_a_head_is_allocated_before_it_is_tied(half_billion):
     assert untied_head_bytes(_FULL, half_billion) == 272_269_312
     assert untied_head_bytes(_FULL, replace(half_billion, tie_word_embeddings=False)) == 0
 
@@ -196,7 +196,9 @@ def test_a_head_is_made_before_it_is_tied(half_billion):
         (1, 2, 3, False, False),
     ],
 )
-def test_what_a_rollout_finds(half_billion, steps, accumulation, generation, has_state, has_gradients):
+def test_optimizer_state_and_gradients_during_a_rollout(
+    half_billion, steps, accumulation, generation, has_state, has_gradients
+):
     spec = replace(_FULL, steps=steps, gradient_accumulation_steps=accumulation, steps_per_generation=generation)
     found = persistent_at_rollout(spec, persistent_memory(spec, half_billion))
 

@@ -1,4 +1,4 @@
-"""Reserved memory, the verdict of cards, and the short forms."""
+"""Reserved memory, the verdicts for cards, and the short forms."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def test_reserved_by_hand(toy):
 
     assert peak_reserved_bytes(_SPEC, toy, instants) == 9
     assert peak_reserved_bytes(expandable, toy, instants) == 7
-    # what load needs is gone before training begins
+    # memory of the load phase is freed before training
     assert peak_reserved_bytes(_SPEC, toy, [*instants, _instant(Phase.LOAD, 0, 8, 0)]) == 9
 
 
@@ -56,7 +56,7 @@ def test_reserved_is_never_less_than_allocated_and_equal_where_segments_expand(s
     assert expanding.peak_reserved_bytes == expanding.peak_allocated_bytes == found.peak_allocated_bytes
 
 
-def test_training_finds_no_room_in_what_a_long_rollout_left():
+def test_training_cannot_use_the_segments_of_a_long_rollout():
     """LoRA on 7B, 8 completions of 4,096 tokens: 33.9 GiB of tensors simulated, 45.4 reserved."""
     spec = replace(
         _SPEC,
@@ -82,7 +82,7 @@ def test_training_finds_no_room_in_what_a_long_rollout_left():
     assert short.peak_reserved_bytes < short.peak_allocated_bytes + 2 * GIB
 
 
-def test_a_long_rollout_of_many_rows_leaves_far_more_behind_than_it_holds():
+def test_a_long_rollout_of_many_rows_reserves_far_more_than_it_allocates():
     """Qwen3-0.6B, 16 rows from 1,024 to 3,071 tokens: 5.2 GiB of cache, and the simulation reserves 57 GiB."""
     spec = replace(
         _SPEC,
@@ -99,12 +99,12 @@ def test_a_long_rollout_of_many_rows_leaves_far_more_behind_than_it_holds():
 
     assert found.peak_allocated_bytes < 7 * GIB
     assert 45 * GIB < found.peak_reserved_bytes < 60 * GIB
-    # blocks that are larger come and go between two tokens, and the cache finds its room in them
+    # larger blocks are freed between two tokens, and the cache fits into them
     eager = estimate(replace(spec, attn_implementation=Attention.EAGER), architecture("qwen3-0.6b"))
     assert eager.peak_reserved_bytes < 2 * eager.peak_allocated_bytes
 
 
-def test_a_card_fits_with_its_cache_or_without_it_or_not_at_all(half_billion):
+def test_a_trial_fits_with_cached_memory_or_without_or_not_at_all(half_billion):
     small = KNOWN_GPUS["t4-16gb"]
     spec = replace(_SPEC, gradient_checkpointing=False, max_completion_length=1024)
     found = card_verdict(spec, half_billion, small)
@@ -125,7 +125,7 @@ def test_a_card_fits_with_its_cache_or_without_it_or_not_at_all(half_billion):
 
 @settings(max_examples=30, deadline=None)
 @given(specs())
-def test_a_larger_card_of_the_same_kind_never_says_less(spec):
+def test_a_larger_card_of_the_same_kind_never_fits_less(spec):
     verdicts = {found.gpu.name: found for found in all_cards(spec, architecture(spec.model))}
     order = [Fit.FITS, Fit.TIGHT, Fit.TOO_LARGE, Fit.NO_KERNEL]
 

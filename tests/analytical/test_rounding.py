@@ -1,4 +1,4 @@
-"""Rounding by `roundup_power2_divisions`: hand-worked numbers, and the allocator's own rounding."""
+"""Rounding by `roundup_power2_divisions`: numbers by hand, and the rounding of the allocator."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_blocks_are_those_of_the_allocator(text, size):
 
 
 @given(texts=st.lists(_TEXTS, min_size=2, max_size=5), size=st.integers(0, 1 << 42))
-def test_columns_are_rounded_as_each_row_is(texts, size):
+def test_columns_are_rounded_row_by_row(texts, size):
     values = tuple(dict.fromkeys(texts))
     codes = np.array([values.index(text) for text in texts])
     trials = replace(_SPEC, alloc_conf=Coded(values=values, codes=codes))
@@ -68,7 +68,7 @@ def test_columns_are_rounded_as_each_row_is(texts, size):
     assert np.asarray(block_of(trials)(many)).tolist() == [_block(text)(size) for text in texts]
 
 
-def test_each_tensor_is_rounded_by_itself(half_billion):
+def test_each_tensor_is_rounded_separately(half_billion):
     rounded = replace(_SPEC, alloc_conf=_EIGHT)
     # embedding; q and o; k and v; gate, up and down; the norms and biases of 1,792 and 256 B stay below 4,096 B
     layer = 2 * 1_703_936 + 2 * 229_376 + 3 * 9_437_184 + 2 * 1_792 + 1_792 + 2 * 256

@@ -1,4 +1,4 @@
-"""Several GPUs: hand-worked numbers, properties, and the public report's own accounting."""
+"""Several GPUs: numbers by hand, properties, and the rule of the public report."""
 
 from dataclasses import replace
 
@@ -76,7 +76,7 @@ def test_shards_by_hand():
     assert optimizer_bytes(_MEGATRON, 7 * _BILLION, 4) == 10_500_000_000
 
 
-def test_what_passes_by_hand(half_billion):
+def test_transient_memory_by_hand(half_billion):
     assert layer_parameters(half_billion) == 14_912_384
     assert outside_parameters(half_billion) == 136_135_552
     assert gathered_bytes(_JOB, half_billion, training=True) == 331_920_640
@@ -96,7 +96,7 @@ def test_the_rollout_by_hand():
     assert kv_demand_bytes(_JOB, _7B) == 90_194_313_216
 
 
-def test_a_critic_has_one_value_for_a_vocabulary(toy):
+def test_a_critic_has_one_value_instead_of_a_vocabulary(toy):
     untied = replace(toy, tie_word_embeddings=False)
 
     assert critic_count(toy) == parameter_count(toy) + 8
@@ -133,7 +133,7 @@ def test_more_gpus_and_more_offloading_never_need_more(gpus, lora_rank, strategy
     assert (VerlPhase.UPDATE_CRITIC in found.phases) == has_critic
 
 
-def test_offloading_frees_the_other_phases_and_not_the_models_own_update():
+def test_offloading_saves_memory_in_other_phases_but_not_in_the_update():
     offloaded = replace(_JOB, actor=replace(_JOB.actor, param_offload=True, optimizer_offload=True))
     before, after = (verl_estimate(job, _7B, _CARD).phases for job in (_JOB, offloaded))
 
@@ -179,7 +179,7 @@ def test_the_reports_activations_by_hand():
         replace(_JOB, actor=replace(_JOB.actor, offload_policy=True, activation_offload=True)),
     ],
 )
-def test_the_report_and_every_difference_make_ours(job):
+def test_the_report_and_all_differences_sum_to_our_estimate(job):
     found = verl_estimate(job, _7B, _CARD)
     view = baseline_view(found, _7B)
 

@@ -1,4 +1,4 @@
-"""Activations, the head and the rollout: hand-worked numbers and properties."""
+"""Activations, the head and the rollout: numbers by hand, and properties."""
 
 from dataclasses import replace
 
@@ -89,7 +89,7 @@ def test_norms_of_heads_by_hand(toy):
     assert head_norms_saved_bytes(replace(cast, bf16=False), normed, 10) == 10 * (12 * 4 + 3 * 4 + 12 * 4)
 
 
-def test_lora_keeps_an_own_copy_for_each_adapted_layer(toy):
+def test_lora_keeps_a_copy_per_adapted_layer(toy):
     # q, k, v, gate, up and o take 8 features each, down takes 16; A's output is 2 wide in all seven
     assert linear_inputs_saved_bytes(_LORA, toy, 10) == 10 * (6 * 8 + 16 + 7 * 2) * 2
 
@@ -107,7 +107,7 @@ def test_eager_attention_keeps_its_scores_twice(toy):
 
 
 @given(rows=st.integers(1, 16), tokens=st.integers(6, 3000), has_mask=st.booleans())
-def test_a_layer_saves_as_much_a_row_as_there_are_rows(toy, rows, tokens, has_mask):
+def test_a_layer_saves_the_same_per_row(toy, rows, tokens, has_mask):
     one = layer_saved_bytes(_FULL, toy, _batch(1, tokens, has_mask))
 
     assert layer_saved_bytes(_FULL, toy, _batch(rows, tokens, has_mask)) == rows * one
@@ -148,7 +148,7 @@ def test_the_cache_doubles_with_its_sequences(half_billion, sequences, tokens):
     assert kv_cache_bytes(half_billion, sequences=2 * sequences, tokens=tokens, element=2) == 2 * once
 
 
-def test_ragged_rows_bring_a_mask_and_fewer_scored_tokens():
+def test_ragged_rows_have_a_mask_and_fewer_scored_tokens():
     ragged, forced = micro_batch(_FULL), micro_batch(replace(_FULL, lengths=Lengths.FORCED))
 
     assert ragged.has_mask
@@ -237,7 +237,7 @@ def test_the_whole_head_is_copied_for_full_log_probabilities(toy):
     few = replace(batch, completion_tokens=2)
     assert score_scratch(wide, toy, batch).logits == (11 + 10) * 100 * 4
     assert score_scratch(wide, toy, few).logits == 3 * 100 * 2 + 1_600
-    # a trained head's copy is in autocast's cache, which is counted elsewhere
+    # the copy of a trained head is in autocast's cache, which is counted separately
     trained = replace(_FULL, dtype=Dtype.FLOAT32, bf16=True, logprobs=Logprobs.FULL)
     assert score_scratch(trained, toy, few).logits == (3 + 2) * 100 * 4
 
@@ -262,7 +262,7 @@ def completion_lengths_of(rows, longest):
     return completion_lengths(lengths=Lengths.RAGGED, rows=whole, max_completion_length=longest)
 
 
-def test_what_stands_beside_scores_by_hand(toy):
+def test_memory_in_addition_to_scores_by_hand(toy):
     eager = replace(_FULL, attn_implementation=Attention.EAGER)
     wide = replace(_FULL, dtype=Dtype.FLOAT32, bf16=False)
     cast = replace(eager, dtype=Dtype.FLOAT32, bf16=True)
@@ -292,7 +292,7 @@ def test_a_layer_holds_its_scores_through_its_mlp(toy):
     assert layer_without_gradient_bytes(eager, wider, few, adapted=False, autocast=True) == 6 * (32 + 96) * 2 + 144
 
 
-def test_autocast_is_around_generation_only_of_a_fully_trained_model():
+def test_autocast_wraps_generation_only_in_full_fine_tuning():
     wide = replace(_LORA, dtype=Dtype.FLOAT32, bf16=True)
 
     assert computed_bytes(wide, autocast=True) == 2
@@ -300,18 +300,18 @@ def test_autocast_is_around_generation_only_of_a_fully_trained_model():
     assert computed_bytes(replace(_FULL, dtype=Dtype.FLOAT32, bf16=True), autocast=False) == 2
 
 
-def test_four_bit_layers_give_their_adapters_result_their_own_type_first(toy):
+def test_four_bit_layers_cast_the_result_of_their_adapter(toy):
     wide = replace(_LORA, tuning=Tuning.QLORA, dtype=Dtype.FLOAT32, bf16=True)
     batch = _batch(rows=1, tokens=6)
 
-    # outside of autocast the activated gate, up's result, the adapter's in the same type, and their sum: 4 x 4 B
+    # without autocast the activated gate, the result of up, that of the adapter, and their sum, in one type: 4 x 4 B
     assert layer_without_gradient_bytes(wide, toy, batch, adapted=True, autocast=False) == 6 * (4 * 8 * 4 + 16 * 16)
-    # under autocast the adapter's stays in bfloat16: 4 + 4 + 2 + 4 B
+    # under autocast the result of the adapter stays in bfloat16: 4 + 4 + 2 + 4 B
     assert layer_without_gradient_bytes(wide, toy, batch, adapted=True, autocast=True) == 6 * (4 * 8 * 4 + 14 * 16)
 
 
 @given(rows=st.integers(1, 64), micro_batches=st.integers(1, 8))
-def test_the_longest_rows_of_a_batch_are_no_more_than_it_has(rows, micro_batches):
+def test_a_batch_has_at_most_its_own_longest_rows(rows, micro_batches):
     spec = replace(_FULL, per_device_train_batch_size=rows, steps_per_generation=micro_batches)
     generated = spec.generation_batch_size
     lengths = completion_lengths(lengths=Lengths.RAGGED, rows=generated, max_completion_length=800)
@@ -322,7 +322,7 @@ def test_the_longest_rows_of_a_batch_are_no_more_than_it_has(rows, micro_batches
     assert longest_rows(replace(spec, lengths=Lengths.FORCED), rows) == rows
 
 
-def test_a_row_that_is_alone_is_padded_or_the_longest():
+def test_a_single_row_is_padded_or_the_longest():
     padded = one_row(micro_batch(_FULL))
 
     assert (padded.rows, padded.has_mask) == (1, True)
@@ -372,17 +372,18 @@ def test_a_card_without_flash_attention_has_no_kernel_for_bfloat16(toy):
     assert not makes_scores(half, toy, _batch(has_mask=True), autocast=False)
 
 
-def test_attention_by_products_goes_back_when_the_mlp_is_gone(toy):
+def test_backward_of_attention_by_products_follows_that_of_the_mlp(toy):
     old, batch = replace(_FULL, gpu="t4-16gb"), _batch()
-    # three more tensors of 128 scores and the stream's gradient; gone are the MLP, its norm, o's input and the MLP's
-    gone = 8 * 16 * 3 * 2 + 8 * (8 * 4 + 4 + 8 * 2) + 8 * (8 + 16) * 2 + 8 * 8 * 2
+    # three more tensors of 128 scores and the gradient of the residual stream; the tensors of the MLP, of its norm, and
+    # the inputs of o and of the MLP are freed
+    freed = 8 * 16 * 3 * 2 + 8 * (8 * 4 + 4 + 8 * 2) + 8 * (8 + 16) * 2 + 8 * 8 * 2
 
-    assert attention_backward_bytes(old, toy, batch) == 3 * 128 * 4 + 8 * 8 * 2 - gone
+    assert attention_backward_bytes(old, toy, batch) == 3 * 128 * 4 + 8 * 8 * 2 - freed
     assert attention_backward_bytes(_FULL, toy, batch) == 0
 
 
 @given(rows=st.integers(1, 16), tokens=st.integers(6, 3000), has_mask=st.booleans(), autocast=st.booleans())
-def test_products_never_take_less_than_a_kernel(toy, rows, tokens, has_mask, autocast):
+def test_products_never_need_less_than_a_kernel(toy, rows, tokens, has_mask, autocast):
     old, batch = replace(_FULL, gpu="t4-16gb"), _batch(rows, tokens, has_mask)
 
     def without_mask(spec):
@@ -439,7 +440,7 @@ def test_float16_under_autocast_by_hand(toy, half_billion):
     # the hidden states' gradient is float32, the head's is made in float32 and returned in float16
     assert head_backward_scratch(_HALF, toy, scored).activations == 10 * 8 * 4
     assert head_backward_scratch(_HALF, toy, scored).gradients == 100 * 8 * 6
-    # when they are returned one of the two chunks is left; adapters have no such moment
+    # when they are returned one of the two chunks is left; with adapters nothing is returned
     tile = 10 * 32_768 * 2
     assert head_backward_scratch(_HALF, toy, scored).logits == tile + (100 + 10) * 8 * 2
     assert head_backward_scratch(lora, toy, scored).logits == tile + (2 * 100 + 10) * 8 * 2

@@ -1,4 +1,4 @@
-"""Any trial, for properties that hold of every one."""
+"""Strategies of trials, for properties that hold for all of them."""
 
 from hypothesis import strategies as st
 

@@ -13,7 +13,7 @@ from profiler.estimate.main import answer, main
 _7B = ["model=qwen2.5-7b", "tuning=lora", "gpu=h100-80gb"]
 
 
-def test_the_table_fits_a_terminal_and_says_what_matters():
+def test_the_table_fits_a_terminal_and_has_the_main_facts():
     text = answer(_7B)
 
     assert max(map(len, text.splitlines())) <= 80
@@ -69,7 +69,7 @@ def test_values_are_read_as_a_sweep_reads_them():
     assert read_value("") == ""
 
 
-def test_all_faults_are_told_at_once_in_a_sentence_each(capsys):
+def test_all_faults_are_printed_with_one_sentence_each(capsys):
     words = ["modle=qwen2.5-7b", "model=qwen2.5-7b", "tuning=lorra", "num_generations=1", "jobs=3", "format=yaml", "gc"]
 
     assert main(words) == EXIT_USAGE
@@ -93,9 +93,9 @@ def test_a_value_that_cannot_be_read_and_a_missing_model(capsys):
     assert "model=null: must be a built-in name" in said
 
 
-def test_help_and_a_later_word_wins(capsys):
+def test_help_and_a_repeated_key(capsys):
     assert main(["--help"]) == EXIT_OK
-    assert "python -m profiler.estimate" in capsys.readouterr().out
+    assert "Several values of a key" in capsys.readouterr().out
     assert read_command(["beta=1", "beta=0"]).keys == {"beta": 0}
 
 
@@ -114,21 +114,21 @@ def test_a_model_by_its_config_json(tmp_path):
     assert "210e3 parameters x 2 B" in answer([f"model={tmp_path}"])
 
 
-def test_expandable_segments_strand_nothing():
+def test_expandable_segments_leave_no_segments_behind():
     words = [*_7B, "format=json"]
-    stranding = json.loads(answer(words))
+    found = json.loads(answer(words))
     expandable = json.loads(answer([*words, "alloc_conf=expandable_segments:True"]))
 
-    assert stranding["peak_reserved_bytes"] > expandable["peak_reserved_bytes"] == expandable["peak_allocated_bytes"]
+    assert found["peak_reserved_bytes"] > expandable["peak_reserved_bytes"] == expandable["peak_allocated_bytes"]
 
 
-def test_a_card_without_the_kernel_is_named_apart():
+def test_a_card_without_the_kernel_has_a_verdict_of_its_own():
     found = json.loads(answer([*_7B, "attn_implementation=flash_attention_2", "format=json"]))
 
     assert {gpu["gpu"] for gpu in found["gpus"] if gpu["verdict"] == "no kernel"} == {"t4-16gb"}
 
 
-def test_it_starts_without_torch_and_ends_quietly_when_its_reader_does():
+def test_it_imports_no_torch_and_prints_no_error_if_the_pipe_is_closed():
     script = (
         "import sys; from profiler.estimate.main import main; code = main(sys.argv[1:]); "
         "sys.exit(code or ('torch' in sys.modules) * 9 or ('hydra' in sys.modules) * 8)"
@@ -138,7 +138,7 @@ def test_it_starts_without_torch_and_ends_quietly_when_its_reader_does():
         [sys.executable, "-m", "profiler.estimate", *_7B], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as cut:
         cut.stdout.close()
-        complaint = cut.stderr.read()
+        errors = cut.stderr.read()
 
     assert (whole.returncode, whole.stderr) == (0, "")
-    assert complaint == b""
+    assert errors == b""

@@ -1,4 +1,4 @@
-"""The figure of phases draws the numbers of the estimate."""
+"""The figure of phases has the numbers of the estimate."""
 
 import pytest
 

@@ -20,7 +20,7 @@ def _trial(*words):
     return json.loads(answer([*words, "format=json"]))["trial"]
 
 
-def test_a_config_of_trl_is_the_trial_that_it_describes(tmp_path):
+def test_a_config_of_trl_becomes_the_trial_that_it_describes(tmp_path):
     word = _write(
         tmp_path,
         model_name_or_path="Qwen/Qwen2.5-7B-Instruct",
@@ -47,7 +47,7 @@ def test_a_config_of_trl_is_the_trial_that_it_describes(tmp_path):
     assert trial["max_completion_length"] == 1024
 
 
-def test_what_is_absent_is_trls_default_and_a_key_on_the_line_wins(tmp_path):
+def test_absent_keys_have_the_defaults_of_trl_and_the_command_line_wins(tmp_path):
     trial = _trial(_write(tmp_path, model_name_or_path="Qwen/Qwen2.5-0.5B"), "beta=0.1")
 
     assert trial["per_device_train_batch_size"] == 8
@@ -55,7 +55,7 @@ def test_what_is_absent_is_trls_default_and_a_key_on_the_line_wins(tmp_path):
     assert trial["beta"] == 0.1
 
 
-def test_unknown_keys_and_what_has_no_formula_are_named_together(tmp_path, capsys):
+def test_unknown_keys_and_unsupported_values_are_reported_together(tmp_path, capsys):
     word = _write(
         tmp_path,
         model_name_or_path="Qwen/Qwen2.5-0.5B",
@@ -74,12 +74,12 @@ def test_unknown_keys_and_what_has_no_formula_are_named_together(tmp_path, capsy
 @pytest.mark.parametrize(
     "values", [{"generation_batch_size": 12}, {"generation_batch_size": 16, "steps_per_generation": 2}]
 )
-def test_a_generation_batch_that_cannot_be(values):
+def test_an_impossible_generation_batch_is_a_fault(values):
     assert [fault.key for fault in read_trl_config(values).faults] == ["generation_batch_size"]
 
 
-@pytest.mark.parametrize(("content", "said"), [("- 1", "holds no keys"), ("a: [", "is no YAML")])
-def test_a_file_that_is_no_configuration(tmp_path, capsys, content, said):
+@pytest.mark.parametrize(("content", "said"), [("- 1", "contains no keys"), ("a: [", "is not valid YAML")])
+def test_a_file_without_a_configuration(tmp_path, capsys, content, said):
     path = tmp_path / "wrong.yaml"
     path.write_text(content)
 
@@ -88,7 +88,7 @@ def test_a_file_that_is_no_configuration(tmp_path, capsys, content, said):
     assert main([f"config={tmp_path / 'nowhere.yaml'}"]) == EXIT_USAGE
 
 
-def test_every_key_of_the_installed_trl_is_known_and_its_defaults_are_ours():
+def test_all_keys_of_the_installed_trl_are_known_with_their_defaults():
     from trl import GRPOConfig, ModelConfig, ScriptArguments
 
     keys = {

@@ -33,7 +33,7 @@ def _write(tmp_path, **dotted):
     [("basic", 32.4, "rollout"), ("optimised", 24.9, "rollout"), ("extreme", 9.7, "rollout")],
 )
 def test_the_examples(name, training_gb, peak_phase):
-    """What the report claims for them is 35, 16 and 8 GB."""
+    """The report claims 35, 16 and 8 GB for them."""
     words = [f"config={_EXAMPLES / name}.yaml"]
     found = json.loads(answer([*words, "format=json"]))
     text = answer(words)
@@ -50,7 +50,7 @@ def test_the_examples(name, training_gb, peak_phase):
     assert "7B PPO 126 GB, GRPO 70 GB, 44% saved" in text
 
 
-def test_what_is_absent_is_verls_default():
+def test_absent_keys_have_the_defaults_of_verl():
     job = read_verl_config({"actor_rollout_ref": {"model": {"path": "Qwen/Qwen2.5-7B"}}})
 
     assert (job.n_gpus, job.fsdp_size, job.strategy) == (8, 8, Strategy.FSDP)
@@ -85,11 +85,11 @@ def test_keys_that_decide_memory_are_read():
     assert job.critic is not None and job.critic.optimizer_offload and job.critic.max_tokens == 7000
     assert job.has_reference and not job.free_cache_engine
     assert (job.lora_rank, job.lora_target_modules, job.rollout_n) == (32, ("q_proj",), 5)
-    # the larger of the rollout's budget and the reference's, which is the actor's where it is not said
+    # the larger of the budgets of rollout and reference; that of the reference defaults to the budget of the actor
     assert (job.log_prob_max_tokens, job.gpu_memory_utilization) == (9000, 0.7)
 
 
-def test_unknown_keys_and_wrong_values_are_named_together(tmp_path, capsys):
+def test_unknown_keys_and_wrong_values_are_reported_together(tmp_path, capsys):
     word = _write(
         tmp_path,
         data__max_promt_length=512,
@@ -123,7 +123,7 @@ def test_unknown_keys_and_wrong_values_are_named_together(tmp_path, capsys):
         ("actor", "strategy", "fsdp3", "actor_rollout_ref.actor.strategy"),
     ],
 )
-def test_values_that_cannot_be(section, key, value, named):
+def test_impossible_values_are_faults(section, key, value, named):
     values = {"actor_rollout_ref": {"model": {"path": "Qwen/Qwen2.5-7B"}, section: {key: value}}}
 
     with pytest.raises(UsageError) as error:
@@ -131,7 +131,7 @@ def test_values_that_cannot_be(section, key, value, named):
     assert [fault.key for fault in error.value.faults] == [named]
 
 
-def test_references_of_verls_own_files_mean_its_defaults(tmp_path):
+def test_references_in_the_files_of_verl_mean_its_defaults(tmp_path):
     word = _write(
         tmp_path,
         actor_rollout_ref__rollout__name="???",

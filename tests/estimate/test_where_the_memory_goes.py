@@ -1,4 +1,4 @@
-"""The notebook that derives two trials runs, with its own assertions, and defines nothing."""
+"""The notebook that derives two estimates runs, with its own assertions, and defines nothing."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def test_the_derivation_runs(tmp_path, monkeypatch):
     nbclient = pytest.importorskip("nbclient")
     import nbformat
 
-    # So that the kernel leaves nothing in the home of whoever runs the tests.
+    # So that the kernel writes no files to the home folder of the user.
     for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR", "JUPYTER_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
     notebook = nbformat.read(NOTEBOOK, as_version=4)

@@ -28,7 +28,7 @@ def captions(axes) -> str:
     return " | ".join([axes.get_title(loc="left"), *(text.get_text() for text in axes.texts)])
 
 
-def test_the_levels_of_both_courses_are_drawn():
+def test_the_figure_has_the_levels_of_both_courses():
     answered = found(recorded([(ALLOC, 5 * GIB, 0), (FREE, 0, 0), (ALLOC, 7 * GIB, 0)]))
     figure = replay_figure("run.pickle", answered)
     for axes, course in zip(figure.axes, (answered.comparison.course, answered.after.result.course), strict=True):

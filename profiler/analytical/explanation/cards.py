@@ -52,23 +52,23 @@ def card_verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu) -> CardV
     """
     found = estimate(replace(spec, gpu=gpu.name), architecture)
     reserved = found.peak_reserved_bytes or found.peak_allocated_bytes
-    context = cuda_context_bytes(gpu.compute_capability)
-    flash = spec.attn_implementation is Attention.FLASH_ATTENTION_2
-    if flash and not gpu.chip.has_flash_attention:
-        fit = Fit.NO_KERNEL
-    elif reserved + context <= gpu.memory_bytes:
-        fit = Fit.FITS
-    elif found.peak_allocated_bytes + context <= gpu.memory_bytes:
-        fit = Fit.TIGHT
-    else:
-        fit = Fit.TOO_LARGE
     return CardVerdict(
         gpu=gpu,
-        fit=fit,
+        fit=fit_of(spec.attn_implementation, gpu, allocated_bytes=found.peak_allocated_bytes, reserved_bytes=reserved),
         peak_allocated_bytes=found.peak_allocated_bytes,
         peak_reserved_bytes=reserved,
-        context_bytes=context,
+        context_bytes=cuda_context_bytes(gpu.compute_capability),
     )
+
+
+def fit_of(attention: Attention, gpu: Gpu, *, allocated_bytes: int, reserved_bytes: int) -> Fit:
+    """Return whether a trial with these peaks fits `gpu`."""
+    available = gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
+    if attention is Attention.FLASH_ATTENTION_2 and not gpu.chip.has_flash_attention:
+        return Fit.NO_KERNEL
+    if reserved_bytes <= available:
+        return Fit.FITS
+    return Fit.TIGHT if allocated_bytes <= available else Fit.TOO_LARGE
 
 
 def all_cards(

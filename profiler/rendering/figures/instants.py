@@ -1,4 +1,4 @@
-"""The largest instant of each phase, as a stacked bar: what the closed form says of one trial."""
+"""The estimate of one trial: the largest instant of each phase as a stacked bar."""
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -13,7 +13,7 @@ _BAR = 0.72
 
 
 def instants_figure(explained: ExplainedEstimate) -> Figure:
-    """Horizontal bars, load on top, GiB; the peak is the longest bar and never the sum of any two."""
+    """Return a figure of horizontal bars in GiB, load on top; the longest bar is the peak."""
     with in_theme():
         figure, axes = new_figure(7.4, 3.6)
         names = [phase.phase.value for phase in explained.phases]

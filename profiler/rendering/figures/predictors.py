@@ -1,4 +1,4 @@
-"""Predictors against the simulation: on the diagonal they agree."""
+"""Predicted against simulated peaks; on the diagonal they agree."""
 
 from collections.abc import Mapping
 
@@ -20,13 +20,15 @@ _COLOURS: Mapping[Predictor, str] = {
 
 
 def predictors_figure(frame: pd.DataFrame) -> Figure:
-    """Both axes in GiB, logarithmic; one mark a trial and predictor, the closed form on top."""
+    """Return a figure with both axes in GiB, logarithmic, and one mark per trial and predictor."""
     with in_theme():
         figure, axes = new_figure(6.6, 6.2)
         actual = as_gib(1) * frame["required_allocated_bytes"].to_numpy(dtype=float)
         for predictor in reversed(Predictor):
-            said = as_gib(1) * frame[PREDICTORS[predictor]].to_numpy(dtype=float)
-            axes.scatter(actual, said, s=9, color=_COLOURS[predictor], label=predictor.value, linewidths=0, alpha=0.8)
+            predicted = as_gib(1) * frame[PREDICTORS[predictor]].to_numpy(dtype=float)
+            axes.scatter(
+                actual, predicted, s=9, color=_COLOURS[predictor], label=predictor.value, linewidths=0, alpha=0.8
+            )
         ends = np.array([actual.min(initial=1.0) / 2, actual.max(initial=1.0) * 2])
         axes.plot(ends, ends, color=SOFT_INK, linewidth=0.8, zorder=0)
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
@@ -34,5 +36,5 @@ def predictors_figure(frame: pd.DataFrame) -> Figure:
         axes.set_ylabel("predicted, GiB")
         handles, labels = axes.get_legend_handles_labels()
         axes.legend(handles[::-1], labels[::-1], frameon=False)
-        title(axes, "Predicted against simulated", f"{len(frame)} drawn trials, peak of allocated memory")
+        title(axes, "Predicted against simulated", f"{len(frame)} sampled trials, peak of allocated memory")
     return figure

@@ -1,0 +1,67 @@
+"""Estimates of the trials of a grid, each with the verdict for its card."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from profiler.analytical.explanation.cards import Fit, fit_of
+from profiler.analytical.many import estimate_specs
+from profiler.domain.architecture import Architecture
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.memory import Phase
+from profiler.domain.trial import TrialSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimatedPoint:
+    """The estimate of one trial of a grid."""
+
+    spec: TrialSpec
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    peak_rule_bytes: int
+    peak_phase: Phase
+    fit: Fit | None
+    """The verdict for the card of the trial; None if it names none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimatedGrid:
+    """The estimates of a grid."""
+
+    keys: tuple[str, ...]
+    """The keys that the grid varies."""
+    points: tuple[EstimatedPoint, ...]
+
+
+def estimate_grid(
+    specs: Sequence[TrialSpec], keys: Sequence[str], architectures: Mapping[str, Architecture]
+) -> EstimatedGrid:
+    """Return the estimates of `specs`, in order.
+
+    Args:
+        specs: The trials.
+        keys: The keys that vary.
+        architectures: The architecture of each model.
+
+    Raises:
+        UsageError: As in `estimate`.
+    """
+    table = estimate_specs(specs, architectures)
+    points = []
+    for row, spec in enumerate(specs):
+        allocated, reserved = int(table.peak_allocated_bytes[row]), int(table.peak_reserved_bytes[row])
+        gpu = KNOWN_GPUS.get(spec.gpu or "")
+        fit = None
+        if gpu is not None:
+            fit = fit_of(spec.attn_implementation, gpu, allocated_bytes=allocated, reserved_bytes=reserved)
+        points.append(
+            EstimatedPoint(
+                spec=spec,
+                peak_allocated_bytes=allocated,
+                peak_reserved_bytes=reserved,
+                peak_rule_bytes=int(table.peak_rule_bytes[row]),
+                peak_phase=table.peak_phase(row),
+                fit=fit,
+            )
+        )
+    return EstimatedGrid(keys=tuple(keys), points=tuple(points))

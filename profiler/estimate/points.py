@@ -1,0 +1,99 @@
+"""The trials of a grid: all combinations of the values that the command line lists."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from math import prod
+from typing import Any
+
+from profiler.config.reading import show
+from profiler.config.rules import broken_rules
+from profiler.config.specification import parse_point
+from profiler.domain.architecture import Architecture
+from profiler.domain.errors import Fault, UsageError
+from profiler.domain.trial import TrialSpec
+
+MAX_POINTS = 100_000
+
+MAX_FAULTS = 20
+"""Most faults that are reported; reading stops there."""
+
+INDEPENDENT_KEYS = (
+    "num_generations",
+    "max_prompt_length",
+    "max_completion_length",
+    "per_device_train_batch_size",
+    "steps",
+    "seed",
+)
+"""Keys whose typed value depends on no other key."""
+
+Axes = Mapping[str, Sequence[object]]
+
+
+def grid_specs(
+    common: Mapping[str, object], axes: Axes, *, architecture_of: Callable[[str], Architecture]
+) -> tuple[TrialSpec, ...]:
+    """Return the specifications of all combinations of `axes`, each once; the first axis varies slowest.
+
+    They equal those of `parse_points`, but values of `INDEPENDENT_KEYS` are parsed only once.
+
+    Args:
+        common: Untyped keys that all trials share.
+        axes: Untyped values of the other keys.
+        architecture_of: The architecture of a model by its name.
+
+    Raises:
+        UsageError: If there are too many combinations, or if values are wrong; with each fault once.
+    """
+    count = prod(len(values) for values in axes.values())
+    if count > MAX_POINTS:
+        lists = " x ".join(f"{len(values)} {key}" for key, values in axes.items())
+        problem = f"are more points than the {MAX_POINTS:,} of one table"
+        raise UsageError([Fault(key="points", found=f"{count:,}", problem=f"{lists} {problem}")])
+    parser = _Parser(common, tuple(axes), architecture_of)
+    specs: dict[TrialSpec, None] = {}
+    faults: dict[Fault, None] = {}
+    for values in product(*axes.values()):
+        try:
+            specs[parser.parse(values)] = None
+        except UsageError as error:
+            faults.update(dict.fromkeys(error.faults))
+            if len(faults) >= MAX_FAULTS:
+                break
+    if faults:
+        raise UsageError(tuple(faults)[:MAX_FAULTS])
+    return tuple(specs)
+
+
+class _Parser:
+    """Parses points that differ in a few keys, and remembers the typed values of independent keys."""
+
+    def __init__(
+        self, common: Mapping[str, object], keys: Sequence[str], architecture_of: Callable[[str], Architecture]
+    ) -> None:
+        self._common, self._keys, self._architecture_of = common, keys, architecture_of
+        self._typed: dict[tuple[str, str], Any] = {}
+        self._specs: dict[tuple[str, ...], TrialSpec] = {}
+
+    def parse(self, values: Sequence[object]) -> TrialSpec:
+        """Return the specification of the point with `values`, one per key.
+
+        Raises:
+            UsageError: If the point is wrong.
+        """
+        texts = [show(value) for value in values]
+        independent = [pair for pair in zip(self._keys, texts, strict=True) if pair[0] in INDEPENDENT_KEYS]
+        others = tuple(text for key, text in zip(self._keys, texts, strict=True) if key not in INDEPENDENT_KEYS)
+        known = self._specs.get(others)
+        if known is not None and all(pair in self._typed for pair in independent):
+            spec = replace(known, **{key: self._typed[key, text] for key, text in independent})
+            faults = broken_rules(spec, self._architecture_of(spec.model), sound=lambda *_: True)
+            if faults:
+                raise UsageError(faults)
+            return spec
+        point = {**self._common, **dict(zip(self._keys, values, strict=True))}
+        spec = parse_point(point, architecture_of=self._architecture_of)
+        self._specs[others] = spec
+        self._typed.update({(key, text): getattr(spec, key) for key, text in independent})
+        return spec
