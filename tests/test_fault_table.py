@@ -7,12 +7,12 @@
 | 3 | the worker is killed | `killed` | execution/test_run_trials.py::test_the_end_of_a_worker_decides_the_record |
 | 4 | the host's OOM killer | `host_oom`, by the kernel's counters | execution/test_progress_and_host.py::test_a_killed_worker_is_the_host_out_of_memory_if_the_kernel_counted_a_kill |
 | 4 | | the worker is killed before the sweep | execution/test_progress_and_host.py::test_the_kernel_would_kill_a_worker_before_the_sweep |
-| 5 | CUDA out of memory | `oom`, an answer, with the memory at that time | worker/test_measured.py::test_out_of_memory_says_what_stood_at_that_moment |
+| 5 | CUDA out of memory | `oom`, an answer, with the memory at that time | worker/test_measured.py::test_out_of_memory_has_the_memory_in_use_at_the_error |
 | 5 | | a crash afterwards does not lose it | execution/test_run_trials.py::test_the_end_of_a_worker_decides_the_record |
 | 5 | | never run again | execution/test_run_trials.py::test_a_trial_with_an_answer_does_not_run_again_and_a_failed_one_does |
 | 6 | the GPU is not empty | waited for | execution/test_gpus.py::test_a_gpu_that_is_not_empty_is_waited_for |
 | 6 | | otherwise retired, with the name of the program | execution/test_trials_on_gpus.py::test_a_sweep_whose_only_gpu_is_full_ends_with_33_and_the_reason |
-| 6 | memory taken during a trial | `contended` | worker/test_measured.py::test_memory_taken_by_another_program_during_the_trial_is_no_answer |
+| 6 | memory taken during a trial | `contended` | worker/test_measured.py::test_memory_taken_by_another_program_during_the_trial_is_contention |
 | 7 | a hang that ignores SIGTERM, grandchildren | `timeout`; the whole group is killed | execution/test_run_trials.py::test_a_hanging_worker_is_ended_with_its_children_though_it_ignores_sigterm |
 | 8 | alive without progress | `stalled`, by the heartbeat of the training | execution/test_progress_and_host.py::test_a_worker_without_progress_is_ended_as_stalled |
 | 9 | a process that cannot be killed | bounded wait, that GPU retired | execution/test_trials_on_gpus.py::test_a_worker_that_cannot_be_killed_costs_its_gpu_and_not_the_sweep |
@@ -27,21 +27,21 @@
 | 11 | the records are gone | rows of the tables stay | sweep/test_nothing_lost.py::test_a_sweep_in_a_fresh_clone_keeps_the_rows_of_the_kept_tables |
 | 11 | a record that no table holds | left out, exit code 3 | sweep/test_nothing_lost.py::test_one_record_that_no_table_can_hold_is_left_out |
 | 11 | | a flipped byte is noticed | storage/test_records.py::test_any_flipped_byte_is_noticed_or_changes_nothing |
-| 12 | the disk is full | an error, nothing partial | storage/test_records.py::test_a_full_disk_is_told_in_one_sentence_and_leaves_nothing |
+| 12 | the disk is full | an error, nothing partial | storage/test_records.py::test_a_full_disk_is_reported_in_one_sentence_and_leaves_nothing |
 | 12 | | continues afterwards | execution/test_ends_of_the_sweep.py::test_a_full_disk_is_an_error_and_afterwards_the_same_command_continues |
 | 13 | two sweeps, one folder | each trial once | execution/test_ends_of_the_sweep.py::test_two_sweeps_in_one_folder_run_each_trial_once |
 | 14 | two sweeps, one GPU | the second waits | execution/test_trials_on_gpus.py::test_a_second_sweep_waits_for_the_gpu_until_its_holder_is_killed |
 | 15 | ECC, Xid, GPU lost | `device_fault` overrides the record; GPU retired; runs on another | execution/test_trials_on_gpus.py::test_errors_of_the_gpu_override_the_record_and_the_trial_runs_on_another |
 | 15 | | no other GPU: exit code 33 | execution/test_trials_on_gpus.py::test_without_another_gpu_the_fault_is_stored_and_the_sweep_ends_with_33 |
 | 15 | | Xid errors of programs do not count | execution/test_gpus.py::test_only_xid_errors_of_the_gpu_are_a_fault |
-| 16 | no NVML | columns null, with the reason | worker/test_measured.py::test_without_a_driver_the_counters_still_count_and_the_row_says_what_is_missing |
+| 16 | no NVML | columns null, with the reason | worker/test_measured.py::test_without_a_driver_the_counters_still_count_and_the_row_lists_what_is_missing |
 | 16 | not supported | one figure less | measurement/test_nvml.py::test_a_missing_value_is_none_with_its_reason |
 | 16 | a container's process list | judged by memory | worker/test_measured.py::test_in_a_container_only_the_processes_are_missing |
 | 17 | everything fails | stops after 5 in a row with the reason, exit code 34 | execution/test_run_trials.py::test_too_many_failures_in_a_row_stop_the_sweep_with_the_reason |
 | 18 | another card or driver | another trial | sweep/test_sweep_on_gpus.py::test_another_card_or_driver_is_another_trial |
 | 18 | other versions | another trial | sweep/test_sweep_on_gpus.py::test_other_versions_are_other_trials |
 | 19 | `| head`, a closed terminal | continues without output, loses nothing | sweep/test_closed_output.py::test_the_sweep_continues_without_output_and_loses_nothing |
-| 20 | a figure fails to draw | records untouched, can be drawn again | report/test_report.py::test_a_figure_that_cannot_be_drawn_costs_only_itself |
+| 20 | a figure fails to draw | records untouched, can be drawn again | report/test_report.py::test_a_figure_that_fails_costs_only_itself |
 | 21 | the warmed process is killed | restarted; its workers finish | execution/test_warm_process.py::test_when_it_is_killed_running_workers_finish_and_the_others_run |
 | 21 | | without pidfds they run again, none is `failed` | execution/test_warm_process.py::test_without_pidfds_interrupted_trials_run_again |
 | 21 | it is stopped | replaced | execution/test_warm_process.py::test_when_it_is_stopped_it_is_replaced |

@@ -44,7 +44,7 @@ all combinations (at most 100,000). Quote a value that contains a comma.
 
 Examples:
   python -m profiler.estimate model=qwen2.5-7b tuning=lora gpu=a100-40gb
-  python -m profiler.estimate model=qwen2.5-0.5b,qwen2.5-7b num_generations=4,8,16
+  python -m profiler.estimate model=qwen2.5-3b,qwen2.5-7b num_generations=4,8
   python -m profiler.estimate config=grpo.yaml format=json
 """
 

@@ -11,7 +11,7 @@ from profiler.config.identity import spec_to_mapping
 from profiler.config.reading import show
 from profiler.domain.memory import Origin
 from profiler.rendering.estimate_table import CONTEXT_NOTE, RESERVED_NOTE, WIDTH
-from profiler.rendering.wording import gib_number
+from profiler.rendering.memory_words import gib_number
 
 _TITLE = "Estimated peaks, GiB (2^30 bytes)."
 _NUMBERS = ("allocated", "reserved", "rule")

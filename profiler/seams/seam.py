@@ -35,7 +35,7 @@ _PART_OF_PATH = (
     ("simulation/device/cpu_choices.py", Part.COMPARISON),
     ("simulation/tracing/", Part.TRACING),
     ("simulation/", Part.SIMULATION),
-    ("training/decode_loop.py", Part.SIMULATION),
+    ("training/rollouts/decode_loop.py", Part.SIMULATION),
     ("training/", Part.TRAINING),
     ("measurement/", Part.MEASUREMENT),
     ("analytical/", Part.ESTIMATE),

@@ -48,7 +48,7 @@ def test_a_real_trial_is_refused_without_an_answer(tmp_path: Path, monkeypatch: 
     monkeypatch.delattr(GRPOTrainer, "_calculate_rewards")
     with pytest.raises(UnsupportedTrialError, match=r"GRPOTrainer\._calculate_rewards of trl 1\.16\.0 is missing"):
         records(tmp_path, TrialSpec(backend=Backend.CUDA, gpu=None, model="tiny"))
-    assert RecordStore(tmp_path).read_all() == []
+    assert RecordStore(tmp_path).read_all() == ()
 
 
 def test_a_version_that_was_never_tested_marks_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,9 +59,9 @@ def test_a_version_that_was_never_tested_marks_the_record(tmp_path: Path, monkey
     finally:
         note_on_versions.cache_clear()
     assert record.outcome.status is Status.OK
-    assert record.outcome.not_measured.startswith("whether figures hold with trl 1.17.0, which was never tested")
+    assert record.outcome.verdict.unavailable.startswith("whether figures hold with trl 1.17.0, which was never tested")
 
 
 def test_tested_versions_leave_no_mark(tmp_path: Path) -> None:
     (record,) = records(tmp_path, small_spec())
-    assert record.outcome.not_measured == ""
+    assert record.outcome.verdict.unavailable == ""

@@ -8,7 +8,7 @@ PEFT: tuple[Seam, ...] = (
         owner="peft.peft_model:PeftModel",
         name="get_base_model",
         expected=Parameters("self"),
-        used_by=("training/trainer.py",),
+        used_by=("training/recipes/grpo/trainer.py",),
         why="returns the transformers model, whose `generate` is replaced",
         since="0.18",
     ),

@@ -5,8 +5,8 @@ from profiler.seams.seam import Seam
 
 _FLASH = "simulation/cuda/flash_attention.py"
 _CACHE = "simulation/tracing/kv_cache.py"
-_PHASES = "training/trainer.py"
-_DECODE_LOOP = "training/decode_loop.py"
+_PHASES = "training/announced_steps.py"
+_DECODE_LOOP = "training/rollouts/decode_loop.py"
 _MODEL = "training/model.py"
 _UTILS = "transformers.modeling_flash_attention_utils"
 _PRETRAINED = "transformers.modeling_utils:PreTrainedModel"

@@ -10,7 +10,7 @@ _HEAD = f"{_KERNELS}:ChunkedLogProbFunction"
 _TRAINER = "trl.trainer.grpo_trainer:GRPOTrainer"
 _TRL_KERNELS = "simulation/cuda/trl_kernels.py"
 _CPU_CHOICES = "simulation/device/cpu_choices.py"
-_PHASES = "training/trainer.py"
+_PHASES = "training/recipes/grpo/trainer.py"
 
 
 def _seam(owner: str, name: str, expected: Expectation, used_by: tuple[str, ...], why: str) -> Seam:
