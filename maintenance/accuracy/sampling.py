@@ -4,7 +4,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 
-from profiler.config.identity import spec_from_mapping, spec_to_mapping
+from profiler.config.identity import spec_from_mapping, stable_mapping
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import parse_point
 from profiler.domain.architecture import Architecture
@@ -127,7 +127,7 @@ def architecture_of(model: str) -> Architecture:
 def sampled_text(specs: Sequence[TrialSpec], *, seed: int) -> str:
     """Return the sample as lines of JSON: the seed, then one trial per line."""
     lines = [json.dumps({"seed": seed, "count": len(specs)})]
-    return "\n".join([*lines, *(json.dumps(spec_to_mapping(spec)) for spec in specs)]) + "\n"
+    return "\n".join([*lines, *(json.dumps(stable_mapping(spec)) for spec in specs)]) + "\n"
 
 
 def read_sampled(text: str) -> tuple[TrialSpec, ...]:

@@ -51,8 +51,15 @@ def spec_to_mapping(spec: TrialSpec) -> dict[str, JsonValue]:
     return {key: _to_json(getattr(spec, key)) for key in SPEC_KEYS}
 
 
+def stable_mapping(spec: TrialSpec) -> dict[str, JsonValue]:
+    """Return `spec_to_mapping` without added keys that have the value of earlier trials: new keys do not change it."""
+    return {
+        key: value for key, value in spec_to_mapping(spec).items() if key not in ADDED_KEYS or value != ADDED_KEYS[key]
+    }
+
+
 def spec_from_mapping(values: Mapping[str, object]) -> TrialSpec:
-    """Return the specification that `spec_to_mapping` wrote.
+    """Return the specification that `spec_to_mapping` or `stable_mapping` wrote.
 
     Values are neither normalised nor checked against bounds and rules: that was done before they were written.
 
@@ -84,11 +91,10 @@ def trial_id(
         hardware: The card and the driver of a measured trial; empty for other trials.
         content: Hashes of the files that `spec` names: ``model`` of a `config.json`, ``dataset`` of local data.
     """
-    keys = {key: value for key, value in spec_to_mapping(spec).items() if not _is_as_before(key, value)}
     named = {name: getattr(versions, name) for name in _NAMED_VERSIONS}
     if spec.backend is Backend.CUDA:
         named["profiler"] = _MEASURED_PROFILER_VERSION
-    hashed: dict[str, object] = {"spec": keys, "versions": named}
+    hashed: dict[str, object] = {"spec": stable_mapping(spec), "versions": named}
     if hardware:
         hashed["hardware"] = hardware
     if content:
@@ -96,10 +102,6 @@ def trial_id(
     if spec.backend is Backend.SIMULATED:
         hashed["simulation"] = SIMULATION_RESULTS_VERSION
     return _digest(hashed)
-
-
-def _is_as_before(key: str, value: JsonValue) -> bool:
-    return key in ADDED_KEYS and value == ADDED_KEYS[key]
 
 
 def config_hash(config: Mapping[str, object]) -> str:
