@@ -60,9 +60,9 @@ def test_the_version(capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "command=none: must be one of estimate, sweep, report, replay. See grpo-vram --help."),
-        (["sweeep", "x=1"], "command=sweeep: must be one of estimate, sweep, report, replay. Did you mean 'sweep'?"),
-        (["--hlp"], "command=--hlp: must be one of estimate, sweep, report, replay. See grpo-vram --help."),
+        ([], "command=none: must be one of estimate, sweep, report, replay, seams. See grpo-vram --help."),
+        (["sweeep"], "command=sweeep: must be one of estimate, sweep, report, replay, seams. Did you mean 'sweep'?"),
+        (["--hlp"], "command=--hlp: must be one of estimate, sweep, report, replay, seams. See grpo-vram --help."),
     ],
 )
 def test_a_missing_or_unknown_command_is_one_sentence(capsys, words, sentence):
@@ -90,7 +90,7 @@ def test_help_of_each_command_has_examples_that_are_valid(capsys, name):
     assert all(len(line) <= 78 for line in found)
     for line in found:
         words = shlex.split(line)[3:]
-        assert words
+        assert words or name == "seams"
         if name in READERS:
             assert not READERS[name](words).faults
 

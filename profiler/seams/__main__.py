@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from profiler.command_line import as_command, print_error, print_line, readable
-from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
+from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError, nearest
 from profiler.seams.checking import MovedSeam, find_moved
 from profiler.seams.registry import SEAMS
 from profiler.seams.tested import TESTED, installed, untested
@@ -21,20 +21,22 @@ versions, and print what has moved.
 
   all=true   list every detail, with the reason why the profiler relies on it
 
-Example: python -m profiler.seams all=true
+Exit code: 0 if everything holds, 3 if something has moved.
 
-Exit code: 0 if everything holds, 3 if something has moved."""
+Examples:
+  python -m profiler.seams
+  python -m profiler.seams all=true"""
 
 
 @as_command("seams")
-def main(arguments: Sequence[str]) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
     if set(arguments) & {"-h", "--help"}:
         print_line(USAGE)
         return EXIT_OK
-    if wrong := [argument for argument in arguments if argument not in ("all=true", "all=false")]:
-        print_error(f"Unknown argument '{wrong[0]}'. Allowed: all=true, all=false, --help.")
-        return EXIT_USAGE
+    if faults := [_unknown(word) for word in arguments if word not in ("all=true", "all=false")]:
+        raise UsageError(faults)
     # At its import bitsandbytes warns about a kernel for the CPU that the profiler does not use.
     logging.disable(logging.WARNING)
     moved = find_moved(SEAMS)
@@ -46,6 +48,13 @@ def main(arguments: Sequence[str]) -> int:
     for each in moved:
         print_error(str(each))
     return EXIT_SOME_TRIALS_FAILED if moved else EXIT_OK
+
+
+def _unknown(word: str) -> Fault:
+    key, _, value = word.partition("=")
+    if key == "all":
+        return Fault(key=key, found=value or "nothing", problem="must be true or false")
+    return Fault(key=key, found=value or "given", problem="is unknown; the only key is all", hint=nearest(key, ["all"]))
 
 
 def _versions(moved: Sequence[MovedSeam]) -> Table:
@@ -82,4 +91,4 @@ def _details(moved: Sequence[MovedSeam]) -> Table:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
