@@ -36,9 +36,9 @@ EQUIVALENT = {
     "blocks: self.searches = 0 | 0 -> 1": "only differences count",
     "expandable: return block.size_bytes + (after.size_bytes if after is not None and not after.mapped else 0) "
     "| 0 -> 1": _IN_512,
-    "expandable: room = 0 | 0 -> 1": _IN_512,
-    "expandable: while room < size_bytes and block is not None and not block.allocated: | room < size_bytes -> "
-    "room <= size_bytes": "counts one block more than needed",
+    "expandable: space = 0 | 0 -> 1": _IN_512,
+    "expandable: while space < size_bytes and block is not None and not block.allocated: | space < size_bytes -> "
+    "space <= size_bytes": "counts one block more than needed",
     "caching: if self._collects_garbage: | if self._collects_garbage: -> if True:": _ONLY_SPEED,
     "caching: if self._config.expandable_segments: | if self._config.expandable_segments: -> if True:": (
         "no other block can grow, so the first stays"
