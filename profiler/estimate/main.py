@@ -30,7 +30,7 @@ _USAGE = """\
 python -m profiler.estimate model=NAME [key=value ...] [format=table|json]
 python -m profiler.estimate config=FILE.yaml [key=value ...]
 
-What GRPO training needs of a GPU, by phase and category, in closed form.
+What training needs of a GPU, by phase and category, in closed form.
 NAME is a built-in model, a hub id, or a local folder or config.json. FILE is a
 GRPOConfig of trl, or a configuration of verl. Keys are those of a sweep
 (python -m profiler.sweep --help) and win over the file.
@@ -38,6 +38,7 @@ GRPOConfig of trl, or a configuration of verl. Keys are those of a sweep
 Examples:
   python -m profiler.estimate model=qwen2.5-7b tuning=lora gpu=h100-80gb
   python -m profiler.estimate model=llama-3.1-8b optim=adamw_8bit beta=0.04
+  python -m profiler.estimate recipe=sft model=qwen2.5-7b max_length=2048
   python -m profiler.estimate config=my_grpo.yaml gpu=a100-80gb format=json
 """
 

@@ -5,7 +5,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.analytical.formulas.batch import Batch, longest_rows, micro_batch, one_row, ragged_tokens, unpadded
+from profiler.analytical.formulas.batch import (
+    Batch,
+    generated_micro_batch,
+    longest_rows,
+    one_row,
+    ragged_tokens,
+    unpadded,
+)
 from profiler.analytical.formulas.decoder_layer import (
     attention_backward_bytes,
     attention_inputs_saved_bytes,
@@ -149,7 +156,7 @@ def test_the_cache_doubles_with_its_sequences(half_billion, sequences, tokens):
 
 
 def test_ragged_rows_bring_a_mask_and_fewer_scored_tokens():
-    ragged, forced = micro_batch(_FULL), micro_batch(replace(_FULL, lengths=Lengths.FORCED))
+    ragged, forced = generated_micro_batch(_FULL), generated_micro_batch(replace(_FULL, lengths=Lengths.FORCED))
 
     assert ragged.has_mask
     assert not forced.has_mask
@@ -253,7 +260,7 @@ def test_ragged_tokens_are_the_sum_of_the_rows(rows, longest):
 
     assert ragged_tokens(rows, longest) == sum(lengths)
     assert ragged_tokens(6, 80) == 410
-    batch = micro_batch(replace(_FULL, per_device_train_batch_size=rows, max_completion_length=longest))
+    batch = generated_micro_batch(replace(_FULL, per_device_train_batch_size=rows, max_completion_length=longest))
     assert batch.has_mask == (len(set(completion_lengths_of(rows, longest))) > 1)
 
 
@@ -310,9 +317,9 @@ def test_four_bit_layers_give_their_adapters_result_their_own_type_first(toy):
     assert layer_without_gradient_bytes(wide, toy, batch, adapted=True, autocast=True) == 6 * (4 * 8 * 4 + 14 * 16)
 
 
-@given(rows=st.integers(1, 64), micro_batches=st.integers(1, 8))
-def test_the_longest_rows_of_a_batch_are_no_more_than_it_has(rows, micro_batches):
-    spec = replace(_FULL, per_device_train_batch_size=rows, steps_per_generation=micro_batches)
+@given(rows=st.integers(1, 64), generated_micro_batches=st.integers(1, 8))
+def test_the_longest_rows_of_a_batch_are_no_more_than_it_has(rows, generated_micro_batches):
+    spec = replace(_FULL, per_device_train_batch_size=rows, steps_per_generation=generated_micro_batches)
     generated = spec.generation_batch_size
     lengths = completion_lengths(lengths=Lengths.RAGGED, rows=generated, max_completion_length=800)
 
@@ -323,7 +330,7 @@ def test_the_longest_rows_of_a_batch_are_no_more_than_it_has(rows, micro_batches
 
 
 def test_a_row_that_is_alone_is_padded_or_the_longest():
-    padded = one_row(micro_batch(_FULL))
+    padded = one_row(generated_micro_batch(_FULL))
 
     assert (padded.rows, padded.has_mask) == (1, True)
     assert unpadded(padded) == replace(padded, has_mask=False)
