@@ -119,7 +119,7 @@ def test_a_table_has_the_estimate_of_each_trial(many: list[TrialSpec], with_grpo
 SIMULATED: tuple[dict[str, Any], ...] = (
     {"max_length": 512, "per_device_train_batch_size": 2, "optim": Optimizer.ADAMW_8BIT},
     {"max_length": 1024, "tuning": Tuning.LORA, "gradient_checkpointing": False, "lengths": Lengths.FORCED},
-    {"max_length": 256, "tuning": Tuning.QLORA, "gradient_checkpointing": False, "gradient_accumulation_steps": 1},
+    {"max_length": 256, "tuning": Tuning.QLORA, "per_device_train_batch_size": 1},
 )
 
 
