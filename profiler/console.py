@@ -44,7 +44,7 @@ def usage() -> str:
     listed = "\n".join(f"  {name:<10}{command.summary}" for name, command in COMMANDS.items())
     return (
         f"{NAME} COMMAND [argument ...]\n\n"
-        "How much GPU memory GRPO training needs: measured, simulated or estimated.\n\n"
+        "How much GPU memory training needs: measured, simulated or estimated.\n\n"
         f"{listed}\n\n"
         f"{NAME} COMMAND --help shows the arguments of a command, with examples.\n"
         f"{NAME} COMMAND and python -m profiler.COMMAND are the same.\n"

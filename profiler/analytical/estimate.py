@@ -1,37 +1,14 @@
 """The estimate of one trial: the largest of its instants."""
 
 from profiler.analytical.baselines.rule import rule_of_thumb
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.timeline.instants import Instant
-from profiler.analytical.timeline.persistent import persistent_at_rollout, persistent_memory
+from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.reserved import peak_reserved_bytes
-from profiler.analytical.timeline.step_instants import (
-    load_instants,
-    optimizer_instant,
-    reward_instant,
-    rollout_instants,
-    score_instants,
-)
-from profiler.analytical.timeline.training_pass import training_instants
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import CategoryShare, Estimate
 from profiler.domain.trial import TrialSpec
-
-
-def trial_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
-    """Return the instants of a trial, in the order of a step."""
-    persistent = persistent_memory(spec, architecture)
-    at_rollout = persistent_at_rollout(spec, persistent)
-    return (
-        *load_instants(spec, architecture),
-        *rollout_instants(spec, architecture, at_rollout),
-        *score_instants(spec, architecture, at_rollout),
-        reward_instant(spec, architecture, at_rollout),
-        *training_instants(spec, architecture, persistent),
-        optimizer_instant(spec, architecture, persistent),
-    )
 
 
 def phase_instants(spec: TrialSpec, architecture: Architecture) -> dict[Phase, Instant]:

@@ -1,7 +1,7 @@
 """Estimates of a table of trials: the same formulas, computed with arrays.
 
-Trials to which the same formulas apply (same tuning, log-probs, attention, checkpointing and LoRA modules) form a group
-and are computed together. Within a group, numbers are arrays.
+Trials to which the same formulas apply (same recipe, tuning, log-probs, attention, checkpointing and LoRA modules) form
+a group and are computed together. Within a group, numbers are arrays.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from profiler.analytical.baselines.rule import rule_of_thumb
 from profiler.analytical.columns import TrialTable, table_of
-from profiler.analytical.estimate import refuse_experts, trial_instants
+from profiler.analytical.estimate import refuse_experts
 from profiler.analytical.formulas.quantities import Coded, Count, Flag, larger
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.timeline.instants import Instant
+from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.reserved import peak_reserved_bytes
 from profiler.domain.architecture import Architecture
 from profiler.domain.keys import Key, Kind

@@ -104,6 +104,8 @@ def _events(spec: TrialSpec) -> frozenset[str]:
 
     Source: trl's `GRPOTrainer._prepare_inputs` and `_generate_and_score_completions`, for one iteration per generation.
     """
+    if not spec.recipe.generates:
+        return frozenset()
     accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
     micro_batches = spec.steps * accumulation
     first_after_a_step = generation * -(-accumulation // generation)
@@ -119,15 +121,20 @@ def _events(spec: TrialSpec) -> frozenset[str]:
 
 
 def _has_the_same_padding(smaller: TrialSpec, larger: TrialSpec) -> bool:
-    """Compare the padding of ragged completions: a larger batch can have a smaller part of long rows.
+    """Compare the padding of ragged rows: a larger batch can have a smaller part of long rows.
 
     trl shuffles the rows of a generation. The mix of lengths is the same in any number of whole patterns.
     """
     if smaller.lengths is not Lengths.RAGGED:
         return True
-    one, other = smaller.generation_batch_size, larger.generation_batch_size
+    one, other = _rows_of_a_mix(smaller), _rows_of_a_mix(larger)
     same_mix = one == other or (one % RAGGED_ROWS == 0 and other % RAGGED_ROWS == 0)
     return same_mix and _masks(smaller) == _masks(larger)
+
+
+def _rows_of_a_mix(spec: TrialSpec) -> int:
+    """Return the rows over which the pattern of ragged lengths runs: those padded to one length."""
+    return spec.generation_batch_size if spec.recipe.generates else spec.per_device_train_batch_size
 
 
 def _masks(spec: TrialSpec) -> tuple[bool, bool]:
@@ -138,8 +145,8 @@ def _masks(spec: TrialSpec) -> tuple[bool, bool]:
     """
     lengths = completion_lengths(
         lengths=spec.lengths,
-        rows=min(spec.generation_batch_size, RAGGED_ROWS),
-        max_completion_length=spec.max_completion_length,
+        rows=min(_rows_of_a_mix(spec), RAGGED_ROWS),
+        max_completion_length=spec.longest,
     )
     is_padded = min(lengths) < max(lengths)
     in_bfloat16 = spec.bf16 or spec.dtype is Dtype.BFLOAT16

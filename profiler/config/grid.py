@@ -1,14 +1,15 @@
 """A grid of trials: axes times cases over common values, with overrides from the command line."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 from profiler.config.reading import show
 from profiler.config.specification import unknown_key
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.trial import SPEC_KEYS
+from profiler.domain.recipe import Recipe
+from profiler.domain.trial import SPEC_KEYS, TRIAL_KEYS
 
 Point = Mapping[str, object]
 """Untyped keys and values of one trial."""
@@ -89,7 +90,8 @@ def expand(grid: Grid, overrides: Mapping[str, Sequence[object]]) -> list[Point]
     An override replaces its key at every point, whether the key is in the base, an axis or a case. Points that become
     equal are returned once. Points that differ but mean the same trial are all returned; `parse_points` joins them.
 
-    A value ``${key}`` is the value of that key at the same point.
+    A value ``${key}`` is the value of that key at the same point. A key that the recipe of a point does not have is
+    left out of it, unless the user gave it.
     """
     axes: dict[str, Sequence[object]] = {**grid.axes, **overrides}
     cases = [{key: value for key, value in case.items() if key not in overrides} for case in grid.cases]
@@ -97,7 +99,14 @@ def expand(grid: Grid, overrides: Mapping[str, Sequence[object]]) -> list[Point]
     for combination in product(*axes.values()):
         chosen = dict(zip(axes, combination, strict=True))
         points.extend(_dereferenced({**grid.base, **chosen, **case}) for case in cases)
-    return _each_once(points)
+    return _each_once(_of_its_recipe(point, given=overrides) for point in points)
+
+
+def _of_its_recipe(point: Point, *, given: Collection[str]) -> Point:
+    if point.get("recipe") not in list(Recipe):
+        return point
+    other = [key.name for key in TRIAL_KEYS if point["recipe"] not in key.recipes and key.name not in given]
+    return {key: value for key, value in point.items() if key not in other}
 
 
 def _dereferenced(point: Point) -> Point:

@@ -17,10 +17,10 @@ DEFAULTS: Mapping[str, object] = {
 
 
 def read_given(reader: FieldReader, key: Key) -> Any:  # noqa: ANN401  of any key
-    """Return the value of `key` that a user wrote; None where the user wrote null and may do so."""
+    """Return the value of `key` that a user wrote; for null, where that is allowed, what null always means or None."""
     name = key.name
     if reader.value(name) is None and key.null_given:
-        return None
+        return key.given_default
     match key.kind:
         case Kind.CHOICE if key.choices is not None:
             return reader.choice(name, key.choices)

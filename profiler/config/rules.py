@@ -11,7 +11,7 @@ from profiler.domain.architecture import Architecture
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.trial import ALL_LINEAR, Attention, Backend, Dtype, TrialSpec, Tuning, Weights
+from profiler.domain.trial import ALL_LINEAR, Attention, Backend, Dtype, TrialSpec, Tuning, Weights, key_named
 
 _ALLOC_CONF = re.compile(r"[a-z_0-9]+:(\[[^\[\]]+\]|[^,:\[\]]+)(,[a-z_0-9]+:(\[[^\[\]]+\]|[^,:\[\]]+))*")
 
@@ -25,7 +25,10 @@ class Sound(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class _Rule:
-    """One rule and the keys that it reads; it is skipped where one of them already has a fault."""
+    """One rule and the keys that it reads.
+
+    It is skipped where one of them already has a fault, or has no meaning in the recipe of the trial.
+    """
 
     keys: tuple[str, ...]
     check: Callable[[TrialSpec, Architecture | None], Iterator[Fault]]
@@ -33,7 +36,12 @@ class _Rule:
 
 def broken_rules(spec: TrialSpec, architecture: Architecture | None, *, sound: Sound) -> list[Fault]:
     """Return the faults of the rules that `spec` breaks. Rules of the model need its `architecture`."""
-    return [fault for rule in _RULES if sound(*rule.keys) for fault in rule.check(spec, architecture)]
+    rules = [rule for rule in _RULES if sound("recipe", *rule.keys) and _applies(rule, spec)]
+    return [fault for rule in rules for fault in rule.check(spec, architecture)]
+
+
+def _applies(rule: _Rule, spec: TrialSpec) -> bool:
+    return all(spec.recipe in key_named(key).recipes for key in rule.keys)
 
 
 def is_alloc_conf(text: str) -> bool:
@@ -82,6 +90,17 @@ def _within_context(spec: TrialSpec, architecture: Architecture | None) -> Itera
             f"{spec.model} is {context}"
         ),
         hint=f"Use at most max_completion_length={longest}." if longest > 0 else "Use a shorter max_prompt_length.",
+    )
+
+
+def _rows_within_context(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
+    if architecture is None or spec.max_length is None or spec.max_length <= architecture.max_position_embeddings:
+        return
+    yield Fault(
+        key="max_length",
+        found=str(spec.max_length),
+        problem=f"is more than the context of {spec.model}, which has {architecture.max_position_embeddings} tokens",
+        hint=f"Use at most max_length={architecture.max_position_embeddings}.",
     )
 
 
@@ -167,6 +186,7 @@ _RULES = (
         check=_whole_groups,
     ),
     _Rule(keys=("model", "max_prompt_length", "max_completion_length"), check=_within_context),
+    _Rule(keys=("model", "max_length"), check=_rows_within_context),
     _Rule(keys=("tuning", "backend"), check=_qlora_needs_a_gpu),
     _Rule(keys=("attn_implementation", "backend", "gpu", "dtype", "bf16"), check=_flash_attention_runs),
     _Rule(keys=("attn_implementation", "model"), check=_sdpa_exists),

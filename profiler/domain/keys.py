@@ -65,6 +65,8 @@ class Declaration:
     """What null means in a specification; empty where it is never null."""
     null_given: str
     """What a user's null, or a key that the user leaves out, means; empty where null is refused."""
+    given_default: object
+    """The value that a user's null means where that is one value; None where it depends on other keys."""
     values: tuple[str, ...]
     """The allowed words of a text; empty where any text is allowed or the type lists them."""
     minimum: int
@@ -88,6 +90,7 @@ def declared(
     unit: str = "",
     null: str = "",
     null_given: str = "",
+    given_default: object = None,
     values: tuple[str, ...] = (),
     minimum: int = 1,
     maximum: int = MAX_COUNT,
@@ -106,6 +109,7 @@ def declared(
             unit=unit,
             null=null,
             null_given=null_given,
+            given_default=given_default,
             values=values,
             minimum=minimum,
             maximum=maximum,

@@ -8,6 +8,15 @@ class Recipe(StrEnum):
 
     GRPO = "grpo"
     """trl's `GRPOTrainer`."""
+    SFT = "sft"
+    """trl's `SFTTrainer`."""
+
+    @property
+    def generates(self) -> bool:
+        """Whether training generates its own completions, in addition to reading a data set."""
+        return self is Recipe.GRPO
 
 
 ALL_RECIPES = frozenset(Recipe)
+
+GENERATING = frozenset(recipe for recipe in Recipe if recipe.generates)

@@ -1,4 +1,4 @@
-"""One trial: a configuration of GRPO training that is run once, in a fresh process."""
+"""One trial: a configuration of training that is run once, in a fresh process."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
@@ -7,7 +7,7 @@ from enum import StrEnum
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.keys import Group, Key, MemoryOrder, declared, keys_of
 from profiler.domain.optimizers import Optimizer
-from profiler.domain.recipe import Recipe
+from profiler.domain.recipe import GENERATING, Recipe
 
 
 class Backend(StrEnum):
@@ -91,6 +91,8 @@ ALL_LINEAR = "all-linear"
 _SAME, _GROWS, _ORDERED = MemoryOrder.SAME, MemoryOrder.GROWS, MemoryOrder.ORDERED
 
 _FULL = "tuning is full"
+
+_GRPO, _SFT = frozenset({Recipe.GRPO}), frozenset({Recipe.SFT})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +200,7 @@ class TrialSpec:
             minimum=2,
             why_minimum="GRPO compares the completions of one prompt",
             trl_names=("num_generations",),
+            recipes=GENERATING,
         ),
     )
     max_prompt_length: int = field(
@@ -208,6 +211,7 @@ class TrialSpec:
             memory=_GROWS,
             unit="tokens",
             trl_names=("max_prompt_length",),
+            recipes=GENERATING,
         ),
     )
     max_completion_length: int = field(
@@ -218,19 +222,37 @@ class TrialSpec:
             memory=_GROWS,
             unit="tokens",
             trl_names=("max_completion_length",),
+            recipes=GENERATING,
+        ),
+    )
+    max_length: int | None = field(
+        default=None,
+        metadata=declared(
+            "length of the longest training row",
+            group=Group.METHOD,
+            memory=_GROWS,
+            unit="tokens",
+            null="recipe is not sft",
+            null_given="1024, which is trl's default",
+            given_default=1024,
+            recipes=_SFT,
+            since="0.2.0",
+            earlier=None,
         ),
     )
     lengths: Lengths = field(
         default=Lengths.RAGGED,
-        metadata=declared("ragged or forced: lengths of the other completions", group=Group.METHOD, memory=_SAME),
+        metadata=declared(
+            "ragged or forced: lengths of the other completions or rows", group=Group.METHOD, memory=_SAME
+        ),
     )
     per_device_train_batch_size: int = field(
         default=4,
         metadata=declared(
-            "completions per backward pass",
+            "rows per backward pass: completions, or with recipe=sft rows of the data",
             group=Group.METHOD,
             memory=_GROWS,
-            unit="completions",
+            unit="rows",
             trl_names=("per_device_train_batch_size",),
         ),
     )
@@ -253,6 +275,7 @@ class TrialSpec:
             unit="micro-batches",
             null_given="gradient_accumulation_steps, which is trl's default",
             trl_names=("steps_per_generation",),
+            recipes=GENERATING,
         ),
     )
     gradient_checkpointing: bool = field(
@@ -272,6 +295,7 @@ class TrialSpec:
             memory=_ORDERED,
             unit="weight",
             trl_names=("beta",),
+            recipes=_GRPO,
         ),
     )
     attn_implementation: Attention = field(
@@ -299,11 +323,11 @@ class TrialSpec:
     )
     logprobs: Logprobs = field(
         default=Logprobs.FUSED,
-        metadata=declared("how training computes log-probabilities", group=Group.METHOD, memory=_SAME),
+        metadata=declared("how training computes log-probabilities", group=Group.METHOD, memory=_SAME, recipes=_GRPO),
     )
     rollout: Rollout = field(
         default=Rollout.GENERATE,
-        metadata=declared("how completions are generated", group=Group.METHOD, memory=_SAME),
+        metadata=declared("how completions are generated", group=Group.METHOD, memory=_SAME, recipes=GENERATING),
     )
     steps: int = field(
         default=3,
@@ -335,6 +359,11 @@ class TrialSpec:
     def generation_batch_size(self) -> int:
         """Completions generated at once (in trl: batch per device times `steps_per_generation`, on one GPU)."""
         return self.per_device_train_batch_size * self.steps_per_generation
+
+    @property
+    def longest(self) -> int:
+        """The length that `lengths` varies: tokens of the longest completion, or of the longest row of the data."""
+        return self.max_completion_length if self.max_length is None else self.max_length
 
     @property
     def keeps_reference_model(self) -> bool:

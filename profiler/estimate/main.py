@@ -34,7 +34,7 @@ python -m profiler.estimate model=NAME [key=value ...] [format=table|json]
 python -m profiler.estimate model=NAME,NAME key=value,value [key=value ...]
 python -m profiler.estimate config=FILE.yaml [key=value ...]
 
-What GRPO training needs of a GPU, by phase and category, in closed form.
+What training needs of a GPU, by phase and category, in closed form.
 NAME is a built-in model, a hub id, or a local folder or config.json. FILE is a
 GRPOConfig of trl, or a configuration of verl. Keys are those of a sweep
 (python -m profiler.sweep --help) and win over the file.
@@ -45,6 +45,7 @@ all combinations (at most 100,000). Quote a value that contains a comma.
 Examples:
   python -m profiler.estimate model=qwen2.5-7b tuning=lora gpu=a100-40gb
   python -m profiler.estimate model=qwen2.5-3b,qwen2.5-7b num_generations=4,8
+  python -m profiler.estimate recipe=sft model=qwen2.5-7b max_length=2048
   python -m profiler.estimate config=grpo.yaml format=json
 """
 

@@ -35,11 +35,14 @@ def _title(spec: TrialSpec) -> list[str]:
         how.insert(1, f"rank {spec.lora_rank}")
     if spec.gradient_checkpointing:
         how.append("checkpointing")
-    rows = (
-        f"{spec.per_device_train_batch_size} x {spec.gradient_accumulation_steps} completions of "
-        f"{spec.max_prompt_length} + {spec.max_completion_length} tokens"
-    )
-    return _wrapped(f"{spec.model}, {', '.join(how)}, {rows}. Estimated, GiB (2^30 bytes) of allocated memory:")
+    return _wrapped(f"{spec.model}, {', '.join(how)}, {_rows(spec)}. Estimated, GiB (2^30 bytes) of allocated memory:")
+
+
+def _rows(spec: TrialSpec) -> str:
+    count = f"{spec.per_device_train_batch_size} x {spec.gradient_accumulation_steps}"
+    if spec.recipe.generates:
+        return f"{count} completions of {spec.max_prompt_length} + {spec.max_completion_length} tokens"
+    return f"{count} rows of {spec.longest} tokens"
 
 
 def _phase_lines(phase: ExplainedPhase, *, is_peak: bool) -> list[str]:

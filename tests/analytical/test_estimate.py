@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from trial_strategies import ADAPTED, architecture, specs
 
 from profiler.analytical import estimate, rule_of_thumb
-from profiler.analytical.estimate import phase_instants, trial_instants
+from profiler.analytical.estimate import phase_instants
 from profiler.analytical.timeline.instants import InstantName
+from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.optimizers import Optimizer

@@ -27,6 +27,7 @@ from profiler.analytical.optimizers.optimizer_state import (
     two_states_bytes,
 )
 from profiler.analytical.timeline.persistent import (
+    input_bytes,
     persistent_at_rollout,
     persistent_memory,
     unfinished_gradient_bytes,
@@ -200,7 +201,7 @@ def test_optimizer_state_and_gradients_during_a_rollout(
     half_billion, steps, accumulation, generation, has_state, has_gradients
 ):
     spec = replace(_FULL, steps=steps, gradient_accumulation_steps=accumulation, steps_per_generation=generation)
-    found = persistent_at_rollout(spec, persistent_memory(spec, half_billion))
+    found = persistent_at_rollout(spec, persistent_memory(spec, half_billion, inputs=input_bytes(spec)))
 
     assert bool(found[Category.OPTIMIZER_STATE]) == has_state
     assert bool(unfinished_gradient_bytes(spec, half_billion)) == has_gradients

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from trial_strategies import architecture, specs
 
 from profiler.analytical import estimate
-from profiler.analytical.estimate import trial_instants
 from profiler.analytical.explanation.cards import Fit, all_cards, card_verdict
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.short_forms import LONGEST, short_forms
 from profiler.analytical.formulas.batch import Batch
 from profiler.analytical.formulas.head import full_logits_classes_bytes
 from profiler.analytical.timeline.instants import Instant, InstantName
+from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.reserved import peak_reserved_bytes
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import KNOWN_GPUS

@@ -5,7 +5,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.analytical.formulas.batch import Batch, longest_rows, micro_batch, one_row, ragged_tokens, unpadded
+from profiler.analytical.formulas.batch import (
+    Batch,
+    generated_micro_batch,
+    longest_rows,
+    one_row,
+    ragged_tokens,
+    unpadded,
+)
 from profiler.analytical.formulas.decoder_layer import (
     attention_backward_bytes,
     attention_inputs_saved_bytes,
@@ -149,7 +156,7 @@ def test_the_cache_doubles_with_its_sequences(half_billion, sequences, tokens):
 
 
 def test_ragged_rows_have_a_mask_and_fewer_scored_tokens():
-    ragged, forced = micro_batch(_FULL), micro_batch(replace(_FULL, lengths=Lengths.FORCED))
+    ragged, forced = generated_micro_batch(_FULL), generated_micro_batch(replace(_FULL, lengths=Lengths.FORCED))
 
     assert ragged.has_mask
     assert not forced.has_mask
@@ -253,7 +260,7 @@ def test_ragged_tokens_are_the_sum_of_the_rows(rows, longest):
 
     assert ragged_tokens(rows, longest) == sum(lengths)
     assert ragged_tokens(6, 80) == 410
-    batch = micro_batch(replace(_FULL, per_device_train_batch_size=rows, max_completion_length=longest))
+    batch = generated_micro_batch(replace(_FULL, per_device_train_batch_size=rows, max_completion_length=longest))
     assert batch.has_mask == (len(set(completion_lengths_of(rows, longest))) > 1)
 
 
@@ -323,7 +330,7 @@ def test_a_batch_has_at_most_its_own_longest_rows(rows, micro_batches):
 
 
 def test_a_single_row_is_padded_or_the_longest():
-    padded = one_row(micro_batch(_FULL))
+    padded = one_row(generated_micro_batch(_FULL))
 
     assert (padded.rows, padded.has_mask) == (1, True)
     assert unpadded(padded) == replace(padded, has_mask=False)

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from profiler.config.key_values import without_other_recipes
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.keys import Key, Kind, MemoryOrder
+from profiler.domain.recipe import Recipe
 from profiler.domain.trial import ALL_LINEAR, TRIAL_KEYS, TrialSpec, Tuning
 
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -16,6 +18,7 @@ _VALUES: Mapping[str, Sequence[object]] = {
     "lora_rank": (1, 4, 16, 64, 256),
     "lora_target_modules": ((ALL_LINEAR,), ("q_proj", "v_proj"), ("embed_tokens", "v_proj")),
     "max_prompt_length": (1, 8, 100, 1000),
+    "max_length": (1, 2, 7, 8, 100, 1000, 4096),
     "max_completion_length": (1, 2, 7, 8, 100, 1000, 4096),
     "alloc_conf": ("", "roundup_power2_divisions:8"),
 }
@@ -35,9 +38,10 @@ def values_of(key: Key) -> Sequence[object]:
 
 
 def normalised(values: Mapping[str, object]) -> TrialSpec:
-    """The specification of `values`, without adapters where there are none."""
+    """The specification of `values`, without adapters where there are none, and of other recipes no key."""
     adapters = [name for name in values if name.startswith("lora_")]
-    return TrialSpec(**{**values, **(dict.fromkeys(adapters) if values["tuning"] is Tuning.FULL else {})})
+    found = {**values, **(dict.fromkeys(adapters) if values["tuning"] is Tuning.FULL else {})}
+    return TrialSpec(**without_other_recipes(found, Recipe(str(values["recipe"]))))
 
 
 @st.composite
@@ -62,11 +66,11 @@ def _other_values(key: Key, first: TrialSpec) -> Sequence[object]:
 @st.composite
 def rising_pairs(draw: st.DrawFn, keys: Sequence[Key] = ORDERED_KEYS, most: int = 3) -> tuple[TrialSpec, TrialSpec]:
     """Two trials that differ in up to `most` of `keys`; of a key that grows, the second has the larger value."""
-    first = draw(trials())
+    first = draw(trials().filter(lambda trial: any(trial.recipe in key.recipes for key in keys)))
     changed: dict[str, object] = {}
     second: dict[str, object] = {}
     for key in draw(st.lists(st.sampled_from(keys), min_size=1, max_size=most, unique_by=lambda key: key.name)):
-        if getattr(first, key.name) is None and key.name.startswith("lora_"):
+        if first.recipe not in key.recipes or (getattr(first, key.name) is None and key.name.startswith("lora_")):
             continue
         values = [getattr(first, key.name), draw(st.sampled_from(_other_values(key, first)))]
         if key.memory is MemoryOrder.GROWS:

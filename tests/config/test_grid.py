@@ -54,6 +54,14 @@ def test_true_and_one_are_different_points():
     assert len(expand(grid, {"bf16": (True, 1, True)})) == 2
 
 
+def test_a_value_of_a_grid_is_left_out_where_the_recipe_has_no_such_key():
+    values = {"axes": {"num_generations": [4, 8]}, "beta": 0.04, "per_device_train_batch_size": "${num_generations}"}
+    grid = read_grid("g", {**values, "recipe": "grpo", "max_length": None})
+    batches = [{"recipe": "sft", "max_length": None, "per_device_train_batch_size": rows} for rows in (4, 8)]
+    assert expand(grid, {"recipe": ("sft",)}) == batches
+    assert expand(grid, {"recipe": ("sft",), "beta": (0.5,)}) == [{**batch, "beta": 0.5} for batch in batches]
+
+
 def test_a_reference_is_the_value_at_the_same_point():
     values = {"axes": {"num_generations": [4, 8]}, "per_device_train_batch_size": "${num_generations}"}
     grid = read_grid("g", values)

@@ -38,6 +38,30 @@ def test_steps_per_generation_follows_accumulation():
     assert parse(gradient_accumulation_steps=8, steps_per_generation=2).steps_per_generation == 2
 
 
+def test_rows_of_sft_have_a_length_and_trials_of_grpo_have_none():
+    assert parse(recipe="sft").max_length == 1024
+    assert parse(recipe="sft", max_length=64).max_length == 64
+    assert parse().max_length is None
+    assert parse(recipe="sft", gradient_accumulation_steps=8) == parse(
+        recipe="sft", gradient_accumulation_steps=8, steps_per_generation=None, beta=0.0
+    )
+
+
+def test_rules_of_another_recipe_are_not_checked():
+    keys = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 1}
+    assert "num_generations" in faults(**keys)
+    assert parse(recipe="sft", **keys).per_device_train_batch_size == 3
+    assert "num_generations" in faults(recipe="sft", num_generations=8)
+    assert "max_length" in faults(max_length=64)
+
+
+def test_a_row_is_no_longer_than_the_context():
+    context = known("tiny").max_position_embeddings
+    assert parse(recipe="sft", max_length=context).max_length == context
+    fault = faults(recipe="sft", max_length=context + 1)["max_length"]
+    assert fault.hint == f"Use at most max_length={context}."
+
+
 def test_lora_keys_have_no_meaning_with_full_fine_tuning():
     assert parse(lora_rank=8, lora_alpha=3, lora_target_modules=["q_proj"]) == parse()
 

@@ -80,7 +80,8 @@ def test_a_value_of_a_key_is_allowed_by_its_own_declaration() -> None:
     for key in TRIAL_KEYS:
         if key.default is not None and key.kind is Kind.COUNT:
             assert key.minimum <= int(str(key.default)) <= key.maximum
-        assert bool(key.since) == (key.earlier is not None), key.name
+        assert key.earlier is None or key.since, key.name
+        assert not key.since or key.earlier is not None or key.null, key.name
         assert set(key.recipes) <= set(Recipe)
 
 

@@ -28,6 +28,7 @@ SIZES = {
     "logprobs": 4,
     "gradient_checkpointing": 10,
     "full": 180,
+    "sft": 30,
 }
 
 IDS = {
@@ -40,8 +41,9 @@ IDS = {
     "logprobs": ("0ed933738e2f980e", "3b93ba13a4ab33ca"),
     "gradient_checkpointing": ("dd29aacdc94120ce", "40e7ddc12fdb1357"),
     "full": ("1a3dd5995c0980ee", "a4186b6be2307a0e"),
+    "sft": ("3eff39d5f890a14c", "796cd6088c01d54d"),
 }
-"""Hashes of the trial ids of each grid in order, on a simulated and on a real GPU, as version 0.1.0 had them."""
+"""Hashes of the trial ids of each grid in order, on a simulated and on a real GPU, as the version that added it had."""
 
 QWEN = [f"qwen2.5-{size}" for size in ("0.5b", "1.5b", "3b", "7b", "14b")]
 

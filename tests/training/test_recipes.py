@@ -18,7 +18,7 @@ from profiler.training.session import PlainSession
 GRPO = TrialSpec(
     backend=Backend.CPU, gpu=None, model="tiny", max_prompt_length=6, max_completion_length=8, steps=1, beta=0.04
 )
-SPECS = {"grpo": GRPO, "sft": sft_spec()}
+SPECS = {spec.recipe: spec for spec in (GRPO, sft_spec())}
 
 
 class Notes:

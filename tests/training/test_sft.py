@@ -62,8 +62,9 @@ def test_every_micro_batch_has_a_row_of_the_full_length_first(lengths: Lengths, 
     assert list(rows["labels"]) == list(rows["input_ids"])
 
 
-def test_without_max_length_a_row_has_the_tokens_of_a_prompt_and_its_completion() -> None:
-    assert sequence_length(sft_spec(max_length=None, max_prompt_length=5, max_completion_length=6)) == 11
+def test_a_specification_without_max_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_length"):
+        sequence_length(sft_spec(max_length=None))
 
 
 def test_prompts_of_a_data_set_have_no_labels_and_rows_without_labels_are_left_out(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from profiler.analytical.formulas.batch import micro_batch
 from profiler.analytical.formulas.parameters import key_width, lora_parameter_count, parameter_count
 from profiler.analytical.formulas.rollout import kv_element_bytes
 from profiler.analytical.formulas.trained import (
@@ -13,6 +12,7 @@ from profiler.analytical.formulas.trained import (
     trains_everything,
 )
 from profiler.analytical.timeline.instants import Instant, InstantName
+from profiler.analytical.timeline.recipes.registry import micro_batch
 from profiler.domain.architecture import Architecture
 from profiler.domain.memory import Category
 from profiler.domain.trial import Logprobs, TrialSpec, Tuning
@@ -141,7 +141,10 @@ def _kv_cache(spec: TrialSpec, architecture: Architecture, name: InstantName) ->
 
 
 def _inputs(spec: TrialSpec) -> str:
-    return f"ids and masks of {spec.generation_batch_size} rows, as int64"
+    if spec.recipe.generates:
+        return f"ids and masks of {spec.generation_batch_size} rows, as int64"
+    rows = spec.per_device_train_batch_size * spec.gradient_accumulation_steps
+    return f"ids, masks and labels of {rows} rows, as int64"
 
 
 def _workspace(spec: TrialSpec, name: InstantName) -> str:

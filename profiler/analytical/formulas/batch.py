@@ -20,6 +20,9 @@ class Batch:
     completion_tokens: Count
     scored_tokens: Count
     """Completion tokens of all rows that are not padding."""
+    loss_tensors: int = 12
+    """Float32 tensors [rows, completion_tokens] that the loss keeps until backward. Of GRPO, where their number is an
+    estimate: ratios, clipped ratios, masks, entropy."""
     has_mask: Flag
     """Whether attention gets an explicit mask. transformers drops a mask that masks nothing."""
 
@@ -34,8 +37,8 @@ class Batch:
         return self.rows * self.width
 
 
-def micro_batch(spec: TrialKeys) -> Batch:
-    """Return the batch of one forward and backward pass.
+def generated_micro_batch(spec: TrialKeys) -> Batch:
+    """Return the batch of one forward and backward pass over prompts and their completions.
 
     trl shuffles a generation batch before it splits it into micro-batches, so the rows of a micro-batch are random. The
     scored tokens are those of one longest row and otherwise of average rows, rounded up. Each micro-batch is as wide as
@@ -43,20 +46,30 @@ def micro_batch(spec: TrialKeys) -> Batch:
     """
     rows, generated = spec.per_device_train_batch_size, spec.generation_batch_size
     longest = spec.max_completion_length
-    is_ragged = holds(spec.lengths, lambda lengths: lengths is Lengths.RAGGED)
-    tokens = where(is_ragged, ragged_tokens(generated, longest), generated * longest)
-    shortest_cut = (smaller(generated, _RAGGED_ROWS) - 1) * longest // _RAGGED_PARTS
+    tokens = tokens_of(spec, rows=generated, longest=longest)
     return Batch(
         rows=rows,
         prompt_tokens=spec.max_prompt_length,
         completion_tokens=longest,
         scored_tokens=longest + whole_units(tokens * (rows - 1), generated),
-        has_mask=both(both(is_ragged, shortest_cut > 0), spec.logprobs is not Logprobs.FULL),
+        has_mask=both(is_padded(spec, rows=generated, longest=longest), spec.logprobs is not Logprobs.FULL),
     )
 
 
+def is_padded(spec: TrialKeys, *, rows: Count, longest: Count) -> Flag:
+    """Return whether one of `rows` rows, the longest of which has `longest` tokens, is shorter than the longest."""
+    is_ragged = holds(spec.lengths, lambda lengths: lengths is Lengths.RAGGED)
+    return both(is_ragged, (smaller(rows, _RAGGED_ROWS) - 1) * longest // _RAGGED_PARTS > 0)
+
+
+def tokens_of(spec: TrialKeys, *, rows: Count, longest: Count) -> Count:
+    """Return the tokens of `rows` rows, the longest of which has `longest` tokens, without padding."""
+    is_ragged = holds(spec.lengths, lambda lengths: lengths is Lengths.RAGGED)
+    return where(is_ragged, ragged_tokens(rows, longest), rows * longest)
+
+
 def ragged_tokens(rows: Count, longest: Count) -> Count:
-    """Return the completion tokens of a ragged generation batch.
+    """Return the tokens of ragged completions or rows.
 
     Row i has `longest` tokens minus (i mod 4) eighths of that, at least one (`completion_lengths`). By hand, 6 rows of
     at most 80: 80 + 70 + 60 + 50 + 80 + 70 = 410.

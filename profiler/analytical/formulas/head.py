@@ -22,8 +22,6 @@ VOCABULARY_CHUNK = 32_768
 
 _FORWARD_STATISTICS = 7
 _SAVED_STATISTICS = 2
-_LOSS_TENSORS = 12
-"""[rows, C] float32 tensors of the loss that are kept until backward: ratios, clipped ratios, masks, entropy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +61,8 @@ def cast_chunk_bytes(
 
 
 def loss_bytes(batch: Batch, block: Block = exact) -> Count:
-    """Return the bytes of the float32 [rows, C] tensors of the loss (`GRPOTrainer._compute_loss`).
-
-    Their number is an estimate.
-    """
-    return _LOSS_TENSORS * block(batch.rows * batch.completion_tokens * FLOAT32_BYTES)
+    """Return the bytes of the float32 [rows, C] tensors of the loss."""
+    return batch.loss_tensors * block(batch.rows * batch.completion_tokens * FLOAT32_BYTES)
 
 
 def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:

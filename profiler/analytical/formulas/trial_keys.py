@@ -1,8 +1,8 @@
 """Protocols of the trial and of the model that the formulas read, for one trial or for arrays of them.
 
 `TrialSpec` and `Architecture` match them. `profiler.analytical.many` builds objects of the same form whose numbers are
-arrays. The keys that decide which formula applies (tuning, log-probs, attention, checkpointing, LoRA modules) are
-single values in both.
+arrays. The keys that decide which formula applies (recipe, tuning, log-probs, attention, checkpointing, LoRA modules)
+are single values in both.
 """
 
 from typing import Any, Protocol
@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 
 from profiler.analytical.formulas.quantities import Coded, Count, Flag
 from profiler.domain.optimizers import Optimizer
+from profiler.domain.recipe import Recipe
 from profiler.domain.trial import Attention, Dtype, Lengths, Logprobs, Rollout, Tuning
 
 
 class TrialKeys(Protocol):
     """The keys of a trial that decide memory; see `TrialSpec`."""
 
+    @property
+    def recipe(self) -> Recipe: ...  # noqa: D102
     @property
     def tuning(self) -> Tuning: ...  # noqa: D102
     @property
@@ -49,6 +52,8 @@ class TrialKeys(Protocol):
     def max_prompt_length(self) -> Count: ...  # noqa: D102
     @property
     def max_completion_length(self) -> Count: ...  # noqa: D102
+    @property
+    def max_length(self) -> Count | None: ...  # noqa: D102
     @property
     def per_device_train_batch_size(self) -> Count: ...  # noqa: D102
     @property

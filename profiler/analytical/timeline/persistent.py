@@ -76,15 +76,20 @@ def state_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     return optimizer_state_bytes(spec.optim, tensors, trained_element_bytes(spec), block_of(spec))
 
 
-def persistent_memory(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
+def persistent_memory(spec: TrialKeys, architecture: DecoderShape, *, inputs: Count) -> Bytes:
     """Return the memory that is present at every instant after the first optimizer step.
 
     A trial of one step ends before its optimizer state is used again, so it has none here.
+
+    Args:
+        spec: The trial.
+        architecture: Its model.
+        inputs: The bytes of the inputs of a step, which the recipe decides.
     """
     return {
         **models(spec, architecture),
         Category.OPTIMIZER_STATE: where(spec.steps > 1, state_bytes(spec, architecture), 0),
-        Category.INPUTS: input_bytes(spec),
+        Category.INPUTS: inputs,
         Category.WORKSPACE: workspace_bytes(spec.gpu, block_of(spec)),
     }
 

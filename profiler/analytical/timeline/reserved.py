@@ -27,7 +27,7 @@ smaller tensors of training).
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.batch import micro_batch
+from profiler.analytical.formulas.batch import generated_micro_batch
 from profiler.analytical.formulas.decoder_layer import layer_input_bytes
 from profiler.analytical.formulas.eager_attention import repeated_cache_bytes
 from profiler.analytical.formulas.head import full_logits_classes_bytes
@@ -66,7 +66,7 @@ def peak_reserved_bytes(spec: TrialKeys, architecture: DecoderShape, instants: S
         for category, size in instant.sizes.items():
             kept[category] = larger(kept.get(category, 0), where(instant.happens, size, 0))
     if spec.logprobs is Logprobs.FULL:
-        classes = full_logits_classes_bytes(spec, architecture, micro_batch(spec))
+        classes = full_logits_classes_bytes(spec, architecture, generated_micro_batch(spec))
         kept[Category.LOGITS] = larger(kept[Category.LOGITS], classes)
     kept[Category.OPTIMIZER_STATE] = where(spec.steps > 1, kept[Category.OPTIMIZER_STATE], 0)
     growth = _cache_growth(spec, architecture, instants)
@@ -74,7 +74,7 @@ def peak_reserved_bytes(spec: TrialKeys, architecture: DecoderShape, instants: S
     if growth is not None:
         fragments = _fragments(spec, architecture)
         own = where(fragments, own_segments_bytes(growth), 0)
-        is_too_small = layer_input_bytes(spec, architecture, micro_batch(spec)) > growth.last
+        is_too_small = layer_input_bytes(spec, architecture, generated_micro_batch(spec)) > growth.last
         kept[Category.KV_CACHE] = larger(kept[Category.KV_CACHE], where(is_too_small, own, 0))
         grown = where(fragments, _outside_the_cache(instants) + growth_segments_bytes(growth), 0)
     envelope: Count = 0

@@ -1,6 +1,6 @@
 """Instants outside forward and backward: load, rollout, score, reward, and the optimizer's step."""
 
-from profiler.analytical.formulas.batch import Batch, micro_batch, one_row, unpadded
+from profiler.analytical.formulas.batch import Batch, generated_micro_batch, one_row, unpadded
 from profiler.analytical.formulas.decoder_layer import layer_without_gradient_bytes
 from profiler.analytical.formulas.eager_attention import repeated_cache_bytes
 from profiler.analytical.formulas.head import score_scratch
@@ -127,7 +127,7 @@ def score_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Byte
     happens = either(spec.beta != 0.0, old_policy)
     if happens is False:
         return ()
-    batch = micro_batch(spec)
+    batch = generated_micro_batch(spec)
     alone = batch.rows == 1
     if spec.logprobs is Logprobs.SLICED:
         batch, alone = one_row(batch), True

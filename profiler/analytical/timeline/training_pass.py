@@ -1,6 +1,6 @@
 """Instants of forward and backward of one micro-batch."""
 
-from profiler.analytical.formulas.batch import Batch, longest_rows, micro_batch, one_row, unpadded
+from profiler.analytical.formulas.batch import Batch, longest_rows, one_row, unpadded
 from profiler.analytical.formulas.decoder_layer import (
     attention_backward_bytes,
     down_forward_bytes,
@@ -27,7 +27,9 @@ _PHASES = {InstantName.FORWARD_LAYER: Phase.FORWARD, InstantName.FORWARD_HEAD: P
 """Every other instant of this module is in backward."""
 
 
-def training_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> tuple[Instant, ...]:
+def training_instants(
+    spec: TrialKeys, architecture: DecoderShape, persistent: Bytes, whole: Batch
+) -> tuple[Instant, ...]:
     """Return the instants of training: the end of forward; backward of head, final norm, layers and embedding.
 
     `minibatch` processes one row at a time. A single row, there or in a micro-batch of one, is padded at one time, and
@@ -37,8 +39,8 @@ def training_instants(spec: TrialKeys, architecture: DecoderShape, persistent: B
         spec: The trial.
         architecture: Its model.
         persistent: The memory that is present throughout training.
+        whole: A micro-batch.
     """
-    whole = micro_batch(spec)
     accumulated = _accumulated(spec, architecture)
     if spec.logprobs is Logprobs.SLICED:
         return _row_by_row(spec, architecture, whole, persistent=persistent, accumulated=accumulated)

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 
+from profiler.domain.recipe import Recipe as Name
 from profiler.domain.trial import TrialSpec
 from profiler.training.recipes.grpo.recipe import Grpo
 from profiler.training.recipes.recipe import Recipe
 from profiler.training.recipes.sft.recipe import Sft
 
-RECIPES: Mapping[str, Recipe] = {"grpo": Grpo(), "sft": Sft()}
+RECIPES: Mapping[Name, Recipe] = {Name.GRPO: Grpo(), Name.SFT: Sft()}
 
 
 def recipe_of(spec: TrialSpec) -> Recipe:
     """Return the trial's recipe."""
-    return RECIPES[str(getattr(spec, "recipe", "grpo"))]
+    return RECIPES[spec.recipe]

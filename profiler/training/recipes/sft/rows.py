@@ -17,9 +17,10 @@ _NO_LABEL = -100
 
 
 def sequence_length(spec: TrialSpec) -> int:
-    """Return the tokens of the longest row: `max_length`, or else those of a prompt and its completion."""
-    tokens: int | None = getattr(spec, "max_length", None)
-    return tokens if tokens is not None else spec.max_prompt_length + spec.max_completion_length
+    """Return the tokens of the longest row, `max_length`."""
+    if spec.max_length is None:
+        raise ValueError("a trial of the recipe sft has max_length")
+    return spec.max_length
 
 
 def build_rows(spec: TrialSpec, tokenizer: Any) -> Dataset:

@@ -1,0 +1,35 @@
+"""Micro-batches and instants of a trial by the value of the key `recipe`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from profiler.analytical.formulas.batch import Batch, generated_micro_batch
+from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.timeline.instants import Instant
+from profiler.analytical.timeline.recipes.grpo import grpo_instants
+from profiler.analytical.timeline.recipes.sft import labelled_rows, sft_instants
+from profiler.domain.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """One step of a recipe."""
+
+    micro_batch: Callable[[TrialKeys], Batch]
+    instants: Callable[[TrialKeys, DecoderShape], tuple[Instant, ...]]
+
+
+_STEPS: Mapping[Recipe, _Step] = {
+    Recipe.GRPO: _Step(micro_batch=generated_micro_batch, instants=grpo_instants),
+    Recipe.SFT: _Step(micro_batch=labelled_rows, instants=sft_instants),
+}
+
+
+def micro_batch(spec: TrialKeys) -> Batch:
+    """Return the batch of one forward and backward pass."""
+    return _STEPS[spec.recipe].micro_batch(spec)
+
+
+def trial_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
+    """Return the instants of a trial, in the order of a step."""
+    return _STEPS[spec.recipe].instants(spec, architecture)

@@ -1,0 +1,55 @@
+"""Instants of supervised fine-tuning: no rollout, no score, no reward, and no reference model."""
+
+from profiler.analytical.formulas.batch import Batch, is_padded, tokens_of
+from profiler.analytical.formulas.quantities import Count, larger
+from profiler.analytical.formulas.rounding import block_of
+from profiler.analytical.formulas.trained import INT64_BYTES
+from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.timeline.instants import Instant
+from profiler.analytical.timeline.persistent import persistent_memory
+from profiler.analytical.timeline.step_instants import load_instants, optimizer_instant
+from profiler.analytical.timeline.training_pass import training_instants
+
+_INPUTS = 3
+"""Ids, attention mask and labels."""
+
+
+def sft_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
+    """Return the instants of a trial of supervised fine-tuning, in the order of a step."""
+    batch = labelled_rows(spec)
+    persistent = persistent_memory(spec, architecture, inputs=row_bytes(spec))
+    return (
+        *load_instants(spec, architecture),
+        *training_instants(spec, architecture, persistent, batch),
+        optimizer_instant(spec, architecture, persistent),
+    )
+
+
+def labelled_rows(spec: TrialKeys) -> Batch:
+    """Return a micro-batch of rows whose tokens all have a label.
+
+    Nothing predicts the first token of a row, so it counts as a prompt. The loss is a sum over positions, which keeps
+    no tensor.
+
+    By hand, 4 ragged rows of at most 80: 80 + 70 + 60 + 50 = 260 tokens, of which 256 are scored.
+    """
+    rows, longest = spec.per_device_train_batch_size, larger(0 if spec.max_length is None else spec.max_length, 1)
+    return Batch(
+        rows=rows,
+        prompt_tokens=1,
+        completion_tokens=longest - 1,
+        scored_tokens=tokens_of(spec, rows=rows, longest=longest) - rows,
+        loss_tensors=0,
+        has_mask=is_padded(spec, rows=rows, longest=longest),
+    )
+
+
+def row_bytes(spec: TrialKeys) -> Count:
+    """Return the bytes of the rows of one optimizer step, as int64.
+
+    transformers loads all micro-batches of a step before the first forward (`Trainer.get_batch_samples`).
+
+    By hand, 4 micro-batches of 4 rows of 1,024: 4 x 3 x 4 x 1,024 x 8 = 393,216 B.
+    """
+    one = block_of(spec)(labelled_rows(spec).positions * INT64_BYTES)
+    return spec.gradient_accumulation_steps * _INPUTS * one

@@ -1,0 +1,138 @@
+"""The closed form of supervised fine-tuning."""
+
+import statistics
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trial_strategies import ADAPTED, architecture
+
+from profiler.allocator import AllocatorConfig, replay_on_card
+from profiler.analytical import estimate
+from profiler.analytical.columns import table_of
+from profiler.analytical.estimate import phase_instants
+from profiler.analytical.many import estimate_table
+from profiler.analytical.timeline.recipes.registry import micro_batch, trial_instants
+from profiler.analytical.timeline.recipes.sft import row_bytes
+from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.memory import Category, Phase
+from profiler.domain.optimizers import Optimizer
+from profiler.domain.recipe import Recipe
+from profiler.domain.trial import Attention, Backend, Dtype, Lengths, TrialSpec, Tuning
+from profiler.simulation.session import Extrapolation, Simulation
+from profiler.training.run import run_training
+
+PHASES = [Phase.LOAD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
+
+
+def sft(**keys: Any) -> TrialSpec:
+    given_keys = {"model": "qwen2.5-0.5b", "max_length": 1024, **keys}
+    adapters = {} if keys.get("tuning", Tuning.FULL) is Tuning.FULL else ADAPTED
+    return TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", recipe=Recipe.SFT, **{**adapters, **given_keys})
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> TrialSpec:
+    return sft(
+        model=draw(st.sampled_from(sorted(BUILTIN_MODELS))),
+        tuning=draw(st.sampled_from(Tuning)),
+        optim=draw(st.sampled_from(Optimizer)),
+        max_length=draw(st.integers(1, 4096)),
+        lengths=draw(st.sampled_from(Lengths)),
+        per_device_train_batch_size=draw(st.sampled_from([1, 2, 3, 4, 16])),
+        gradient_accumulation_steps=draw(st.sampled_from([1, 2, 4])),
+        gradient_checkpointing=draw(st.booleans()),
+        attn_implementation=draw(st.sampled_from(Attention)),
+        dtype=draw(st.sampled_from(Dtype)),
+        bf16=draw(st.booleans()),
+        steps=draw(st.sampled_from([1, 3])),
+        alloc_conf=draw(st.sampled_from(["", "roundup_power2_divisions:8"])),
+    )
+
+
+def test_a_micro_batch_by_hand() -> None:
+    """80 + 70 + 60 + 50 tokens, each but the first of a row scored."""
+    batch = micro_batch(sft(max_length=80))
+    assert (batch.rows, batch.width, batch.positions) == (4, 80, 320)
+    assert batch.scored_tokens == 260 - 4
+    assert batch.has_mask is True
+    whole = micro_batch(sft(max_length=80, lengths=Lengths.FORCED))
+    assert (whole.scored_tokens, whole.has_mask) == (4 * 79, False)
+    assert micro_batch(sft(max_length=80, per_device_train_batch_size=1)).has_mask is False
+
+
+def test_the_rows_of_a_step_by_hand() -> None:
+    assert row_bytes(sft()) == 4 * 3 * 4 * 1024 * 8 == 393_216
+
+
+def test_backward_of_the_head_by_hand() -> None:
+    """Full fine-tuning in bfloat16 of one row of 1,025 tokens, so N = 1,024; H = 896, V = 151,936, tied head."""
+    spec = sft(max_length=1025, per_device_train_batch_size=1, gradient_accumulation_steps=1)
+    (found,) = [
+        instant for instant in trial_instants(spec, architecture(spec.model)) if "head's backward" in instant.name
+    ][:1]
+    kept = 1024 * (2 * 4 + 8)
+    tile = 1024 * 32_768 * 2
+    assert found.sizes[Category.LOGITS] == kept + tile
+    head = 151_936 * 896
+    assert found.sizes[Category.GRADIENTS] == head * (4 + 2)
+
+
+@settings(max_examples=100, deadline=None)
+@given(specs())
+def test_the_peak_is_the_largest_phase_and_there_is_no_rollout(spec: TrialSpec) -> None:
+    found = estimate(spec, architecture(spec.model))
+    phases = phase_instants(spec, architecture(spec.model))
+    assert list(phases) == PHASES
+    assert found.peak_allocated_bytes == max(int(instant.total_bytes) for instant in phases.values())
+    assert (found.peak_reserved_bytes or 0) >= found.peak_allocated_bytes
+    present = {category for instant in phases.values() for category, size in instant.sizes.items() if size}
+    assert not present & {Category.KV_CACHE, Category.REFERENCE}
+
+
+@settings(max_examples=100, deadline=None)
+@given(specs(), st.sampled_from(["max_length", "steps", "gradient_accumulation_steps"]))
+def test_more_work_never_needs_less(spec: TrialSpec, key: str) -> None:
+    larger = replace(spec, **{key: 2 * getattr(spec, key)})
+    phases = phase_instants(larger, architecture(spec.model))
+    for phase, instant in phase_instants(spec, architecture(spec.model)).items():
+        assert instant.total_bytes <= phases[phase].total_bytes, phase
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(specs(), min_size=1, max_size=8), st.booleans())
+def test_a_table_has_the_estimate_of_each_trial(many: list[TrialSpec], with_grpo: bool) -> None:
+    trials = [*many, TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="tiny")] if with_grpo else many
+    table = estimate_table(table_of(trials, {name: architecture(name) for name in BUILTIN_MODELS}))
+    for row, spec in enumerate(trials):
+        alone = estimate(spec, architecture(spec.model))
+        assert table.peak_allocated_bytes[row] == alone.peak_allocated_bytes
+        assert table.peak_reserved_bytes[row] == alone.peak_reserved_bytes
+        by_phase = phase_instants(spec, architecture(spec.model))
+        for phase in Phase:
+            assert table.phases[phase][row] == (by_phase[phase].total_bytes if phase in by_phase else 0)
+
+
+SIMULATED: tuple[dict[str, Any], ...] = (
+    {"max_length": 512, "per_device_train_batch_size": 2, "optim": Optimizer.ADAMW_8BIT},
+    {"max_length": 1024, "tuning": Tuning.LORA, "gradient_checkpointing": False, "lengths": Lengths.FORCED},
+    {"max_length": 256, "tuning": Tuning.QLORA, "per_device_train_batch_size": 1},
+)
+
+
+@pytest.mark.slow
+def test_the_estimate_is_near_the_simulation() -> None:
+    """Allocated memory. The estimate leaves out rounding to 512 bytes, by which it is a little lower."""
+    errors = []
+    for keys in SIMULATED:
+        spec = sft(**keys)
+        simulation = Simulation(KNOWN_GPUS["h100-80gb"], extrapolation=Extrapolation(steps=True))
+        run_training(spec, BUILTIN_MODELS[spec.model].config, simulation)
+        replayed = replay_on_card(simulation.recorder.finished(), capacity_bytes=None, config=AllocatorConfig())
+        expected = estimate(spec, architecture(spec.model)).peak_allocated_bytes
+        errors.append(abs(expected / replayed.peak_allocated_bytes - 1))
+    assert max(errors) <= 0.03
+    assert statistics.median(errors) <= 0.01
