@@ -120,12 +120,18 @@ SIMULATED: tuple[dict[str, Any], ...] = (
     {"max_length": 512, "per_device_train_batch_size": 2, "optim": Optimizer.ADAMW_8BIT},
     {"max_length": 1024, "tuning": Tuning.LORA, "gradient_checkpointing": False, "lengths": Lengths.FORCED},
     {"max_length": 256, "tuning": Tuning.QLORA, "per_device_train_batch_size": 1},
+    {"max_length": 256, "tuning": Tuning.QLORA, "gradient_checkpointing": False, "gradient_accumulation_steps": 1},
 )
 
 
 @pytest.mark.slow
 def test_the_estimate_is_near_the_simulation() -> None:
-    """Allocated memory. The estimate leaves out rounding to 512 bytes, by which it is a little lower."""
+    """Allocated memory. The estimate is a little lower, because it counts the sizes of tensors and not of blocks.
+
+    A block is larger than its tensor by the rounding to 512 bytes and, above 1 MiB, by a remainder of at most 1 MiB that
+    the allocator does not split off (`should_split`). In the last trial the tensors of the MLP have 9.5 MiB, two of them
+    share a segment of 20 MiB, and one of each two blocks has 10.5 MiB: 2 % of all memory.
+    """
     errors = []
     for keys in SIMULATED:
         spec = sft(**keys)
@@ -134,5 +140,6 @@ def test_the_estimate_is_near_the_simulation() -> None:
         replayed = replay_on_card(simulation.recorder.finished(), capacity_bytes=None, config=AllocatorConfig())
         expected = estimate(spec, architecture(spec.model)).peak_allocated_bytes
         errors.append(abs(expected / replayed.peak_allocated_bytes - 1))
-    assert max(errors) <= 0.03
+    assert max(errors[:-1]) <= 0.02
+    assert errors[-1] <= 0.04
     assert statistics.median(errors) <= 0.01
