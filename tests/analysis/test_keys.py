@@ -5,8 +5,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from profiler.analysis.keys import CONFIGURATION_KEYS, TRIAL_KEYS, is_numeric, trial_keys, type_of
-from profiler.domain.trial import Tuning
+from profiler.analysis.keys import is_numeric, trial_keys
+from profiler.domain.trial import PLACE_KEYS, SPEC_KEYS, WORKLOAD_KEYS
 
 
 def rows_of(frame):
@@ -16,17 +16,15 @@ def rows_of(frame):
 @pytest.mark.parametrize("spec", [builders.spec(beta=1e-05, alloc_conf="a:1,b:2"), builders.lora(dataset="x,y")])
 def test_the_values_of_a_row_are_those_of_the_specification(tmp_path, spec):
     runs = builders.tables(tmp_path, [builders.record(spec, outcome=builders.outcome(spec))]).runs
-    expected = {key: getattr(spec, key) for key in TRIAL_KEYS}
+    expected = {key: getattr(spec, key) for key in SPEC_KEYS}
     with_numpy = runs.astype({"lora_rank": "float64", "steps": "float64", "bf16": object})
     for frame in (runs, with_numpy, runs.astype(object).where(runs.notna(), None)):
         (row,) = rows_of(frame)
         assert trial_keys(row) == expected
 
 
-def test_the_type_of_a_key_leaves_out_none():
-    assert (type_of("lora_rank"), type_of("beta"), type_of("tuning")) == (int, float, Tuning)
-    assert type_of("lora_target_modules") is tuple
-    numeric = {key for key in TRIAL_KEYS if is_numeric(key)}
+def test_counts_and_numbers_are_numeric_and_flags_are_not():
+    numeric = {key for key in SPEC_KEYS if is_numeric(key)}
     assert {"lora_rank", "beta", "max_prompt_length", "steps"} <= numeric
     assert not numeric & {"bf16", "gradient_checkpointing", "model", "optim", "alloc_conf"}
 
@@ -37,4 +35,4 @@ def test_nulls_and_missing_columns_are_none(null):
 
 
 def test_a_configuration_leaves_out_where_a_trial_runs():
-    assert set(TRIAL_KEYS) - set(CONFIGURATION_KEYS) == {"backend", "gpu"}
+    assert set(SPEC_KEYS) - set(WORKLOAD_KEYS) == set(PLACE_KEYS) == {"backend", "gpu"}

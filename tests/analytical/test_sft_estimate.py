@@ -128,9 +128,9 @@ SIMULATED: tuple[dict[str, Any], ...] = (
 def test_the_estimate_is_near_the_simulation() -> None:
     """Allocated memory. The estimate is a little lower, because it counts the sizes of tensors and not of blocks.
 
-    A block is larger than its tensor by the rounding to 512 bytes and, above 1 MiB, by a remainder of at most 1 MiB that
-    the allocator does not split off (`should_split`). In the last trial the tensors of the MLP have 9.5 MiB, two of them
-    share a segment of 20 MiB, and one of each two blocks has 10.5 MiB: 2 % of all memory.
+    A block is larger than its tensor by the rounding to 512 bytes and, above 1 MiB, by a remainder of at most 1 MiB
+    that the allocator does not split off (`should_split`). In the last trial the tensors of the MLP have 9.5 MiB, two
+    of them share a segment of 20 MiB, and one of each two blocks has 10.5 MiB: 2 % of all memory.
     """
     errors = []
     for keys in SIMULATED:

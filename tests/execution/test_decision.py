@@ -7,20 +7,23 @@ from witness import VERSIONS, on_cuda, planned
 
 from profiler.config.run_options import RunOptions
 from profiler.domain.memory import Category
-from profiler.domain.outcome import NO_BREAKDOWN, CategoryShare, Outcome, Status, TrialRecord
+from profiler.domain.outcome import Breakdown, CategoryShare, Outcome, Status, TrialRecord, Verdict
 from profiler.domain.trial import Backend, PlannedTrial
 from profiler.execution.decision import must_run, stored_answer
 from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
 
 MEASURED, ON_CPU = on_cuda("a"), planned("b")
 SIMULATED = replace(ON_CPU, spec=replace(ON_CPU.spec, backend=Backend.SIMULATED, gpu="h100-80gb"))
-WITH_BREAKDOWN = Outcome(status=Status.OK, breakdown=(CategoryShare(category=Category.WEIGHTS, size_bytes=1),))
-WITHOUT_BREAKDOWN = Outcome(status=Status.OK, not_measured=f"{NO_BREAKDOWN}its own run ended")
+WITH_BREAKDOWN = Outcome(
+    verdict=Verdict(status=Status.OK),
+    breakdown=Breakdown(shares=(CategoryShare(category=Category.WEIGHTS, size_bytes=1),)),
+)
+WITHOUT_BREAKDOWN = Outcome(verdict=Verdict(status=Status.OK), breakdown=Breakdown(problem="its own run ended"))
 
 
 def record(trial: PlannedTrial, outcome: Status | Outcome) -> TrialRecord:
     if isinstance(outcome, Status):
-        outcome = Outcome(status=outcome)
+        outcome = Outcome(verdict=Verdict(status=outcome))
     return TrialRecord(
         trial_id=trial.trial_id, grid=trial.grid, label=trial.label, spec=trial.spec, versions=VERSIONS, outcome=outcome
     )
