@@ -76,8 +76,7 @@ _KINDS: Mapping[Kind, pa.DataType] = {
 
 
 def _key_column(key: Key) -> Column:
-    column = _column(key.name, _KINDS[key.kind], key.unit, key.meaning, key.null)
-    return replace(column, earlier=str(key.earlier)) if key.since else column
+    return replace(_column(key.name, _KINDS[key.kind], key.unit, key.meaning, key.null), earlier=key.earlier)
 
 
 _BACKEND = _key_column(key_named("backend"))

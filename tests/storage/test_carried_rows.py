@@ -13,6 +13,7 @@ from profiler.config.identity import trial_id
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import CategoryShare, StepInstant, TensorGroup
+from profiler.domain.trial import TRIAL_KEYS
 from profiler.storage.samples import samples_path, write_samples
 from profiler.storage.schema import OPTIONAL_TABLES, TABLES
 from profiler.storage.tables import read_tables, table_path, write_tables
@@ -127,6 +128,17 @@ def test_a_table_from_before_a_column_is_carried_with_nulls(tmp_path):
     pq.write_table(pq.read_table(path).drop_columns(["oom_step"]), path)
     builders.write_folder(tmp_path, [full_record(seed=1)])
     assert read_tables(tmp_path).runs["oom_step"].isna().all()
+
+
+def test_a_table_from_before_a_key_is_read_with_the_value_that_trials_had(tmp_path):
+    builders.write_folder(tmp_path, [full_record()])
+    path = table_path(tmp_path, "runs")
+    added = {key.name: key.earlier for key in TRIAL_KEYS if key.since}
+    pq.write_table(pq.read_table(path).drop_columns(list(added)), path)
+    runs = read_tables(tmp_path).runs
+    assert {name: runs[name].astype(object).where(runs[name].notna(), None).tolist() for name in added} == {
+        name: [value] for name, value in added.items()
+    }
 
 
 def test_nothing_is_written_over_a_table_that_cannot_be_read(tmp_path):
