@@ -8,7 +8,7 @@ from profiler.config.identity import trial_id
 from profiler.config.labels import labels
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.memory import Category, Phase
+from profiler.domain.memory import NOT_EMULATED, Category, Phase
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import (
     Breakdown,
@@ -22,6 +22,7 @@ from profiler.domain.outcome import (
     PhasePeak,
     SimulatedDetails,
     Status,
+    StepPeak,
     TrialRecord,
     Verdict,
     Versions,
@@ -35,6 +36,8 @@ from profiler.storage.tables import Tables, read_tables, write_tables
 VERSIONS = Versions(
     torch="2.13.0", trl="1.16.0", transformers="5.10.1", peft="0.18.2", bitsandbytes="0.49.0", profiler="0.1.0"
 )
+
+EMULATED_VERSIONS = replace(VERSIONS, torch="2.13.0+cu130", cuda="13.0", emulation="1")
 
 H100 = KNOWN_GPUS["h100-80gb"]
 
@@ -191,6 +194,27 @@ def record(
     )
 
 
+def emulated(spec: TrialSpec, *, label: str = "full", grid: str = "made_up", **changes: object) -> TrialRecord:
+    """A finished emulation of `spec`, with the peaks that its simulation has, and `changes` to its outcome."""
+    ran = replace(spec, backend=Backend.EMULATED)
+    peaks = outcome(spec)
+    step = StepPeak(
+        step=1,
+        phase=Phase.BACKWARD,
+        peak_allocated_bytes=int(peaks.peaks.allocated_bytes or 0),
+        peak_reserved_bytes=int(peaks.peaks.allocated_bytes or 0),
+        time_s=None,
+    )
+    counted = replace(
+        peaks,
+        verdict=replace(peaks.verdict, unavailable=NOT_EMULATED),
+        simulated=None,
+        measured=MeasuredDetails(step_peaks=(step,)),
+        breakdown=Breakdown(),
+    )
+    return record(ran, outcome=changed(counted, **changes), label=label, grid=grid, versions=EMULATED_VERSIONS)
+
+
 def records(specs: Sequence[TrialSpec], *, grid: str = "made_up") -> list[TrialRecord]:
     """A finished simulation of each spec, labelled as a sweep labels them."""
     return [
@@ -206,7 +230,8 @@ def planned(record: TrialRecord) -> PlannedTrial:
 
 def estimate(record: TrialRecord, *, ratio: float = 0.97, rule_ratio: float = 1.4) -> Estimate:
     """An estimate that is `ratio` of what the record needs, and a rule of thumb that is `rule_ratio` of it."""
-    result = record.outcome.simulated.required_allocated_bytes if record.outcome.simulated else 0
+    simulated, peak = record.outcome.simulated, record.outcome.peaks.allocated_bytes
+    result = simulated.required_allocated_bytes if simulated else peak or 0
     return Estimate(
         peak_allocated_bytes=int(result * ratio),
         peak_reserved_bytes=None,

@@ -15,10 +15,8 @@ from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import Status
 from profiler.domain.trial import PLACE_KEYS, WORKLOAD_KEYS, Backend, Tuning
 
-VERSIONED = ("torch", "trl", "transformers", "peft", "bitsandbytes", "profiler")
-"""Packages whose version affects memory, in the order in which they are shown."""
-
-_ORIGINS = {Backend.CUDA: Origin.MEASURED, Backend.SIMULATED: Origin.SIMULATED, Backend.CPU: None}
+VERSIONED = ("torch", "trl", "transformers", "peft", "bitsandbytes", "profiler", "cuda", "emulation")
+"""What has a version that affects memory, in the order in which it is shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +24,7 @@ class Setting:
     """Where results come from. A table only has results of one setting."""
 
     origin: Origin | None
-    """Measured or simulated; None on the CPU, where GPU memory is unknown."""
+    """Measured, emulated or simulated; None on the CPU, where GPU memory is unknown."""
     card: str | None
     """The vendor's name of the card; None on the CPU, or if every trial ended before it was read."""
     memory_bytes: int | None
@@ -168,7 +166,7 @@ def _card(row: _Row, cards: _Cards) -> tuple[str | None, int | None]:
         return None, None
     name, memory = row.text("gpu_name"), row.count("gpu_memory_bytes")
     if name is None or memory is None:
-        asked = KNOWN_GPUS.get(row.text("gpu") or "") if row.backend is Backend.SIMULATED else None
+        asked = KNOWN_GPUS.get(row.text("gpu") or "") if row.backend.names_its_card else None
         planned = (asked.title, asked.memory_bytes) if asked else (None, None)
         name, memory = cards.get((row.backend, row.text("gpu")), planned)
     known = KNOWN_GPUS.get(name or "")
@@ -179,7 +177,7 @@ def _setting(row: _Row, cards: _Cards) -> Setting:
     card, memory = _card(row, cards)
     versions = ((package, row.text(f"{package}_version")) for package in VERSIONED)
     return Setting(
-        origin=_ORIGINS[row.backend],
+        origin=row.backend.origin,
         card=card,
         memory_bytes=memory,
         versions=tuple((package, version) for package, version in versions if version is not None),

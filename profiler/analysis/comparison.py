@@ -13,7 +13,7 @@ from profiler.domain.labels import Naming, naming
 from profiler.domain.memory import Origin
 from profiler.domain.outcome import Status
 
-_ORIGINS = (Origin.MEASURED, Origin.SIMULATED, None)
+_ORIGINS = (*Origin, None)
 """In the order of the sections; None is the CPU."""
 
 
@@ -53,7 +53,7 @@ class Section:
 
 
 def compare(runs: pd.DataFrame, published: Iterable[PublishedFigure] = ()) -> tuple[Section, ...]:
-    """Return the `runs` table as sections: the measured, then the simulated, then those of the CPU."""
+    """Return the `runs` table as sections: the measured, the emulated, the simulated, then those of the CPU."""
     if runs.empty:
         return ()
     found = cells(in_reading_order(runs), published)

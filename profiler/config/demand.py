@@ -74,7 +74,8 @@ def _has_no_more_kl(smaller: TrialSpec, larger: TrialSpec) -> bool:
 def _has_no_smaller_card(smaller: TrialSpec, larger: TrialSpec) -> bool:
     """Compare what a real card is capped to; the whole card is more than any cap.
 
-    Trials on simulated cards are compared only on the same card, because the card decides which kernels run.
+    Trials on emulated and simulated cards are compared only on the same card, because the card decides which kernels
+    run.
     """
     if smaller.backend is not Backend.CUDA:
         return smaller.gpu == larger.gpu

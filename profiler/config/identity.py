@@ -81,9 +81,9 @@ def trial_id(
 ) -> str:
     """Return the id of a trial: 16 hexadecimal digits of a SHA-256 over everything that decides its result.
 
-    This is the specification, the versions of the packages, the content of the files that the specification names, and
-    for a simulated trial `SIMULATION_RESULTS_VERSION`. A measured trial keeps its id under every version of this
-    program.
+    This is the specification, the versions of the packages, the content of the files that the specification names, for
+    a simulated trial `SIMULATION_RESULTS_VERSION`, and for an emulated one the versions of CUDA and of the emulation. A
+    measured trial keeps its id under every version of this program.
 
     Args:
         spec: The trial.
@@ -101,6 +101,8 @@ def trial_id(
         hashed["content"] = dict(content)
     if spec.backend is Backend.SIMULATED:
         hashed["simulation"] = SIMULATION_RESULTS_VERSION
+    if spec.backend is Backend.EMULATED:
+        hashed["emulation"] = {"cuda": versions.cuda, "version": versions.emulation}
     return _digest(hashed)
 
 

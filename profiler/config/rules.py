@@ -109,7 +109,7 @@ def _qlora_needs_a_gpu(spec: TrialSpec, _: Architecture | None) -> Iterator[Faul
         yield Fault(
             key="tuning",
             found=spec.tuning,
-            problem="needs backend=cuda or backend=simulated, because bitsandbytes' 4-bit layers are made on a GPU",
+            problem="needs backend=cuda, emulated or simulated, because bitsandbytes' 4-bit layers are made on a GPU",
             hint="Use tuning=lora on the CPU.",
         )
 
@@ -120,8 +120,8 @@ def _flash_attention_runs(spec: TrialSpec, _: Architecture | None) -> Iterator[F
     gpu = KNOWN_GPUS[spec.gpu] if spec.gpu is not None else None
     reason = ""
     if spec.backend is Backend.CPU:
-        reason = "needs backend=cuda or backend=simulated, because its kernels are CUDA only"
-    elif spec.backend is Backend.SIMULATED and gpu is not None and not gpu.chip.has_flash_attention:
+        reason = "needs backend=cuda, emulated or simulated, because its kernels are CUDA only"
+    elif spec.backend.names_its_card and gpu is not None and not gpu.chip.has_flash_attention:
         reason = f"needs an Ampere card or newer, which {spec.gpu} is not"
     elif spec.dtype is Dtype.FLOAT32 and not spec.bf16:
         reason = "needs 16-bit values, so dtype=bfloat16, dtype=float16 or bf16=true"

@@ -57,20 +57,34 @@ class RunOptions:
     results_dir: PurePath = _option(  # noqa: RUF009, because a path cannot change
         PurePath("results"), Declaration(meaning="folder of results, which are in `<results_dir>/<grid>/`")
     )
+    python: PurePath | None = _option(  # noqa: RUF009, because a path cannot change
+        None,
+        Declaration(
+            meaning="Python program with torch's CUDA build, for backend=emulated",
+            null="the environment that `python -m profiler.emulation install` made, or else this one",
+        ),
+    )
+    strict: bool = _flag(
+        True,
+        "with backend=emulated, refuse a torch or an entry point of the driver that was never emulated before; false: "
+        "go on, and mark the record",
+    )
     dry_run: bool = _flag(False, "list the trials with their estimates and run none")
     resume: bool = _flag(True, "skip trials that are answered already")
     snapshot: bool = _flag(False, "write a memory snapshot of each trial, for torch's memory viewer")
     breakdown: bool = _flag(
-        False, "run each measured trial once more in tracing mode, for its breakdown; simulated trials always have one"
+        False,
+        "run each measured or emulated trial once more in tracing mode, for its breakdown; simulated trials always "
+        "have one",
     )
     timeout_s: float = _seconds(1800.0, "time limit of one trial")
-    stall_s: float = _seconds(900.0, "end a measured trial that begins no new phase for this long")
+    stall_s: float = _seconds(900.0, "end a measured or emulated trial that begins no new phase for this long")
     warm_up_s: float = _seconds(300.0, "time limit of the imports in the process that workers are forked from")
     jobs: int | None = _option(
         None,
         Declaration(
             meaning="trials that run at the same time",
-            null="one per CPU core if all are simulated, one per GPU if all are measured, otherwise one",
+            null="one per CPU core if all are emulated or simulated, one per GPU if all are measured, otherwise one",
             minimum=1,
             maximum=MAX_COUNT,
         ),
@@ -99,13 +113,13 @@ def read_run_options(values: Mapping[str, object]) -> RunOptions:
         UsageError: Carries every fault found.
     """
     reader = FieldReader(values)
-    options = {option.name: _read(reader, option.name, _kind(option.type)) for option in fields(RunOptions)}
+    options = {option.name: _read(reader, option.name, kind_of(option.type)) for option in fields(RunOptions)}
     if reader.faults:
         raise UsageError(reader.faults)
     return RunOptions(**options)  # type: ignore[arg-type]
 
 
-def _kind(annotation: object) -> object:
+def kind_of(annotation: object) -> object:
     """Return the type of an option that is not null."""
     return next(kind for kind in get_args(annotation) or (annotation,) if kind is not NoneType)
 
@@ -115,7 +129,7 @@ def _read(reader: FieldReader, name: str, kind: object) -> object:
     if declaration.null and reader.value(name) is None:
         return None
     if kind is PurePath:
-        return PurePath(reader.text(name, "a folder"))
+        return PurePath(reader.text(name, "a path"))
     if kind is bool:
         return reader.flag(name)
     if kind is int:

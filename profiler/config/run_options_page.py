@@ -4,7 +4,7 @@ from dataclasses import fields
 from pathlib import PurePath
 
 from profiler.config.reading import show
-from profiler.config.run_options import DECLARATIONS, Declaration, RunOptions
+from profiler.config.run_options import DECLARATIONS, Declaration, RunOptions, kind_of
 
 _HEAD = """\
 # Run options
@@ -22,7 +22,7 @@ def run_options_page() -> str:
     """Return the whole page."""
     rows = (
         f"| `{option.name}` | `{_default(option.default)}` | {DECLARATIONS[option.name].unit} "
-        f"| {_allowed(option.default, DECLARATIONS[option.name])} | {_meaning(DECLARATIONS[option.name])} |"
+        f"| {_allowed(kind_of(option.type), DECLARATIONS[option.name])} | {_meaning(DECLARATIONS[option.name])} |"
         for option in fields(RunOptions)
     )
     return _HEAD + "\n".join(rows) + "\n"
@@ -32,12 +32,12 @@ def _default(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else show(value)
 
 
-def _allowed(default: object, declaration: Declaration) -> str:
+def _allowed(kind: object, declaration: Declaration) -> str:
     null = ", or null" if declaration.null else ""
-    if isinstance(default, bool):
+    if kind is bool:
         return "true, false"
-    if isinstance(default, PurePath):
-        return "a path"
+    if kind is PurePath:
+        return f"a path{null}"
     low = f"{declaration.minimum} to" if declaration.is_minimum_allowed else f"above {declaration.minimum}, at most"
     return f"{low} {declaration.maximum:,}{null}"
 

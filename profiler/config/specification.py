@@ -8,8 +8,8 @@ Two points that mean the same trial become equal specifications:
   `lora_target_modules` null is peft's word all-linear; module names follow the order of the layer, each once;
 - the hub id of a built-in model becomes the built-in name. For pretrained weights the checkpoint matters, so there a
   built-in name becomes the hub id of its base model;
-- `gpu` is None on the CPU; null is h100-80gb on a simulated backend, and the whole card on a real GPU;
-- `weights` is random on a simulated backend, because memory does not depend on values;
+- `gpu` is None on the CPU; null is h100-80gb on an emulated or simulated backend, and the whole card on a real GPU;
+- `weights` is random on an emulated or simulated backend, because memory does not depend on values;
 - a key that the recipe does not have is None, or its default where it cannot be None.
 """
 
@@ -35,7 +35,8 @@ from profiler.domain.trial import (
     Weights,
 )
 
-DEFAULT_SIMULATED_GPU = "h100-80gb"
+DEFAULT_GPU = "h100-80gb"
+"""The card of an emulated or simulated trial that names none."""
 
 DEFAULT_LORA_RANK = 16
 
@@ -130,7 +131,7 @@ def _read(reader: FieldReader) -> TrialSpec:
 def _resolved(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys whose value depends on other keys."""
     backend = given["backend"]
-    weights = Weights.RANDOM if backend is Backend.SIMULATED else given["weights"]
+    weights = Weights.RANDOM if backend.names_its_card else given["weights"]
     model_name = checkpoint if weights is Weights.PRETRAINED else canonical_model
     return {
         "gpu": _gpu(given["gpu"], backend),
@@ -144,7 +145,7 @@ def _resolved(given: Mapping[str, Any]) -> dict[str, Any]:
 def _gpu(gpu: str | None, backend: Backend) -> str | None:
     if backend is Backend.CPU:
         return None
-    return DEFAULT_SIMULATED_GPU if gpu is None and backend is Backend.SIMULATED else gpu
+    return DEFAULT_GPU if gpu is None and backend.names_its_card else gpu
 
 
 def _lora(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,13 +46,19 @@ class Category(StrEnum):
 
 
 class Origin(StrEnum):
-    """Where a number comes from. Every number is shown with its origin."""
+    """Where a number comes from, the strongest first. Every number is shown with its origin."""
 
     MEASURED = "measured"
     """Read on a real GPU."""
+    EMULATED = "emulated"
+    """Read from torch's counters in torch's CUDA build, on an emulated driver that computes nothing."""
     SIMULATED = "simulated"
     """From the real trainer on a simulated GPU."""
     ESTIMATED = "estimated"
     """By a closed form."""
     PUBLISHED = "published"
     """Measured and published by others."""
+
+
+NOT_EMULATED = "cuDNN's workspace, the CUDA context (assumed), NCCL's buffers and time, which an emulated driver lacks"
+"""What figures of an emulated trial do not contain. Completes "Not measured: "."""

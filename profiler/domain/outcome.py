@@ -45,7 +45,7 @@ class PhasePeak:
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
     time_s: float | None = None
-    """Total over all steps; None if simulated."""
+    """Total over all steps; None unless measured."""
     samples: int | None = None
     """Number of samples taken in it. This and all fields below are None if nothing was sampled."""
     sampled_max_device_bytes: int | None = None
@@ -64,7 +64,8 @@ class StepPeak:
     phase: Phase
     peak_allocated_bytes: int
     peak_reserved_bytes: int
-    time_s: float
+    time_s: float | None
+    """None if emulated."""
     context_bytes: int | None = None
     """Memory of CUDA beyond torch's at the end of the phase; grows as libraries load kernels and plans."""
 
@@ -147,6 +148,10 @@ class Versions:
     peft: str | None
     bitsandbytes: str | None
     profiler: str
+    cuda: str | None = None
+    """The CUDA release that torch was built for; None unless emulated. On a real GPU the driver decides."""
+    emulation: str | None = None
+    """Version of `profiler.emulation`; None unless emulated."""
 
 
 class BreakdownStatus(StrEnum):
@@ -183,8 +188,9 @@ class Work:
     steps_run: int | None = None
     micro_batches_run: int | None = None
     step_time_s: float | None = None
-    """Mean time of an optimizer step, rollout included; None if simulated."""
+    """Mean time of an optimizer step, rollout included; None if emulated or simulated."""
     wall_s: float | None = None
+    """Duration of the worker on this host, whatever the backend."""
     host_peak_rss_bytes: int | None = None
     gpu_s: float | None = None
     """How long the trial occupied a GPU; None if it occupied none."""
@@ -192,13 +198,13 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class CardFacts:
-    """The card that was measured or simulated."""
+    """The card that was measured, emulated or simulated."""
 
     name: str | None = None
     memory_bytes: int | None = None
     """Its memory as torch reports it; for a capped card, the cap."""
     context_bytes: int | None = None
-    """Memory that CUDA itself takes on the card; assumed if simulated."""
+    """Memory that CUDA itself takes on the card; assumed if emulated or simulated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +265,7 @@ class SimulatedDetails:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredDetails:
-    """What only a measurement knows."""
+    """What torch's counters and the driver know; of an emulated trial only what comes from torch's counters."""
 
     gpu_uuid: str | None = None
     driver_version: str | None = None
@@ -293,7 +299,7 @@ class Outcome:
     simulated: SimulatedDetails | None = None
     """None unless simulated."""
     measured: MeasuredDetails | None = None
-    """None unless measured on a GPU."""
+    """None unless measured or emulated."""
 
     @property
     def status(self) -> Status:

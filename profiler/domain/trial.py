@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.keys import Group, Key, MemoryOrder, declared, keys_of
+from profiler.domain.memory import Origin
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.recipe import GENERATING, Recipe
 
@@ -15,10 +16,35 @@ class Backend(StrEnum):
 
     CUDA = "cuda"
     """A real GPU: GPU memory is measured."""
+    EMULATED = "emulated"
+    """The same trainer in torch's CUDA build, on an emulated driver that computes nothing."""
     SIMULATED = "simulated"
     """The same trainer on a simulated GPU."""
     CPU = "cpu"
     """Real training on the CPU with a small model, as a check that the job runs; GPU figures are null."""
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where GPU figures of its trials come from; None if they have none."""
+        return _ORIGINS[self]
+
+    @property
+    def names_its_card(self) -> bool:
+        """Whether `gpu` names the card that the trial runs on, because there is no real one."""
+        return self in (Backend.EMULATED, Backend.SIMULATED)
+
+    @property
+    def reads_counters(self) -> bool:
+        """Whether memory is read from torch's counters, in torch's CUDA build."""
+        return self in (Backend.CUDA, Backend.EMULATED)
+
+
+_ORIGINS = {
+    Backend.CUDA: Origin.MEASURED,
+    Backend.EMULATED: Origin.EMULATED,
+    Backend.SIMULATED: Origin.SIMULATED,
+    Backend.CPU: None,
+}
 
 
 class Tuning(StrEnum):
@@ -108,17 +134,19 @@ class TrialSpec:
 
     backend: Backend = field(
         metadata=declared(
-            "cuda: measured; simulated: on a simulated GPU; cpu: no GPU figures", group=Group.PLACE, memory=_SAME
+            "cuda: measured; emulated: on an emulated driver; simulated: on a simulated GPU; cpu: no GPU figures",
+            group=Group.PLACE,
+            memory=_SAME,
         )
     )
     gpu: str | None = field(
         metadata=declared(
-            "the simulated card, or the card that a larger real one was capped to",
+            "the emulated or simulated card, or the card that a larger real one was capped to",
             group=Group.PLACE,
             memory=_ORDERED,
             values=tuple(KNOWN_GPUS),
             null="cpu, or the whole real card",
-            null_given="h100-80gb when simulated, else the whole real card",
+            null_given="h100-80gb when emulated or simulated, else the whole real card",
         )
     )
     model: str = field(
@@ -396,8 +424,8 @@ def run_key(spec: TrialSpec) -> Hashable | None:
     """Return a key that is equal for all specifications whose results one simulated run provides.
 
     They differ in the size of the card or the settings of the allocator: allocations depend on the kernels that a card
-    runs, not on its memory. A card that would choose another kernel somewhere in the run gets a run of its own. None on
-    real hardware, where every trial is a run of its own.
+    runs, not on its memory. A card that would choose another kernel somewhere in the run gets a run of its own. None
+    with any other backend, where every trial is a run of its own.
     """
     if spec.backend is not Backend.SIMULATED or spec.gpu is None:
         return None

@@ -6,7 +6,7 @@ from profiler.analytical.baselines.verl_baseline import baseline_view
 from profiler.analytical.estimate import refuse_experts
 from profiler.analytical.sharded.verl_phases import verl_estimate
 from profiler.config.reading import show
-from profiler.config.specification import DEFAULT_SIMULATED_GPU
+from profiler.config.specification import DEFAULT_GPU
 from profiler.config.verl_config import read_verl_config
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, nearest
@@ -32,7 +32,7 @@ def verl_answer(command: Command, values: Mapping[str, object], architecture_of:
         faults.extend(error.faults)
     if faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
-    found = verl_estimate(job, architecture, KNOWN_GPUS[str(command.keys.get(_CARD, DEFAULT_SIMULATED_GPU))])
+    found = verl_estimate(job, architecture, KNOWN_GPUS[str(command.keys.get(_CARD, DEFAULT_GPU))])
     baseline = baseline_view(found, architecture)
     return verl_json(found, baseline) if command.output_format is OutputFormat.JSON else verl_table(found, baseline)
 
@@ -48,7 +48,7 @@ def _key_faults(keys: Mapping[str, object]) -> list[Fault]:
         for key, value in keys.items()
         if key != _CARD
     ]
-    card = keys.get(_CARD, DEFAULT_SIMULATED_GPU)
+    card = keys.get(_CARD, DEFAULT_GPU)
     if card not in KNOWN_GPUS:
         names = tuple(KNOWN_GPUS)
         hint = nearest(show(card), names)

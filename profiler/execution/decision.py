@@ -32,8 +32,8 @@ def stored_answer(trial_id: str, *, store: RecordStore, options: RunOptions) -> 
 
 
 def _lacks_breakdown(record: TrialRecord) -> bool:
-    """Return whether a measured trial has not been asked for its breakdown yet."""
-    if record.spec.backend is not Backend.CUDA or record.outcome.status is not Status.OK:
+    """Return whether a measured or emulated trial has not been asked for its breakdown yet."""
+    if not record.spec.backend.reads_counters or record.outcome.status is not Status.OK:
         return False
     # A breakdown that failed would fail again.
     return record.outcome.breakdown.status is BreakdownStatus.ABSENT

@@ -2,17 +2,21 @@
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from profiler.config.run_options import RunOptions
 from profiler.domain.outcome import Versions
-from profiler.domain.trial import Backend, PlannedTrial
+from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution.gpus import GpuPool
+from profiler.execution.interpreter import Interpreter
 from profiler.execution.job import TRIAL_WORKER, SweepObserver, WorkerProgram
 from profiler.execution.pruning import Pruning
 from profiler.execution.running import RunningSweep
-from profiler.execution.warm import WarmProcess
+from profiler.execution.warm import WarmProcess, end_warm_process
 from profiler.storage.records import RecordStore
+
+InterpreterOf = Callable[[TrialSpec], Interpreter | None]
+"""Returns the Python that a trial runs in; None for that of the sweep."""
 
 
 def run_trials(
@@ -25,10 +29,12 @@ def run_trials(
     gpus: GpuPool | None = None,
     pruning: Pruning | None = None,
     program: WorkerProgram = TRIAL_WORKER,
+    interpreter_of: InterpreterOf = lambda _: None,
 ) -> tuple[str, ...]:
     """Run every trial of `plan` in its own process. Afterwards each has a record in `store`.
 
-    A trial that is answered by its turn does not run; so two sweeps in one folder share the work.
+    A trial that is answered by its turn does not run; so two sweeps in one folder share the work. Trials that need
+    different interpreters run one interpreter after the other.
 
     Args:
         plan: The trials, in the order to run them.
@@ -39,6 +45,7 @@ def run_trials(
         gpus: GPUs for the trials on CUDA, one GPU per trial; None to assign no GPU.
         pruning: Finds trials on CUDA that need not run; None to run all.
         program: The code of the workers.
+        interpreter_of: The Python that a trial runs in; None for this one.
 
     Returns:
         One sentence per GPU that was retired, and per restart of the process that workers are forked from.
@@ -50,37 +57,58 @@ def run_trials(
         WarmProcessError: The process that workers are forked from ended or hung too often.
         KeyboardInterrupt: Ctrl-C. As with any exception, workers are ended and finished records stay.
     """
-    if not plan:
-        return ()
-    jobs = min(jobs_for(plan, options.jobs, gpus=len(gpus) if gpus is not None else 0), len(plan))
-    warm = WarmProcess(program, jobs=jobs, warm_up_s=options.warm_up_s)
-    sweep = RunningSweep(
-        pending=deque(plan),
-        options=options,
-        store=store,
-        versions=versions,
-        observer=observer,
-        gpus=gpus,
-        pruning=pruning,
-        warm=warm,
-    )
-    warm.start()
-    with sweep:
-        sweep.run()
-    return (*(gpus.retired if gpus is not None else ()), *warm.problems)
+    notes: list[str] = []
+    for interpreter, trials in _by_interpreter(plan, interpreter_of):
+        jobs = min(jobs_for(trials, options.jobs, gpus=len(gpus) if gpus is not None else 0), len(trials))
+        warm = WarmProcess(program, jobs=jobs, warm_up_s=options.warm_up_s, interpreter=interpreter)
+        sweep = RunningSweep(
+            pending=deque(trials),
+            options=options,
+            store=store,
+            versions=versions,
+            observer=observer,
+            gpus=gpus,
+            pruning=pruning,
+            warm=warm,
+        )
+        try:
+            warm.start()
+            with sweep:
+                sweep.run()
+        finally:
+            if interpreter is not None:
+                end_warm_process()
+        notes.extend(warm.problems)
+    return (*(gpus.retired if gpus is not None else ()), *notes)
+
+
+def _by_interpreter(
+    plan: Sequence[PlannedTrial], interpreter_of: InterpreterOf
+) -> list[tuple[Interpreter | None, list[PlannedTrial]]]:
+    """Return the interpreters that `plan` needs, in order, each with its trials."""
+    found: list[tuple[Interpreter | None, list[PlannedTrial]]] = []
+    for trial in plan:
+        interpreter = interpreter_of(trial.spec)
+        group = next((trials for other, trials in found if other == interpreter), None)
+        if group is None:
+            found.append((interpreter, [trial]))
+        else:
+            group.append(trial)
+    return found
 
 
 def jobs_for(plan: Sequence[PlannedTrial], jobs: int | None, *, gpus: int = 0) -> int:
     """Return how many trials run at the same time: `jobs` if it is given, otherwise by the backends of `plan`.
 
-    One per CPU core if all trials are simulated, one per GPU if all are measured, and one in any other case.
+    One per CPU core if no trial needs a GPU or really computes, one per GPU if all are measured, and one in any other
+    case.
     """
     if jobs is not None:
         return jobs
     backends = {trial.spec.backend for trial in plan}
     if backends == {Backend.CUDA}:
         return max(1, gpus)
-    if backends != {Backend.SIMULATED}:
+    if not all(backend.names_its_card for backend in backends):
         return 1
     # The cores that this process may use: a container may have fewer than the machine.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

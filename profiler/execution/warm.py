@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from threading import TIMEOUT_MAX, Event, Timer
 from types import ModuleType
 
@@ -18,6 +18,7 @@ from profiler.domain.errors import EXIT_INTERNAL, ProfilerError
 from profiler.execution import preload
 from profiler.execution.child import run_child
 from profiler.execution.forked import ForkedProcess
+from profiler.execution.interpreter import Interpreter, starting_with
 from profiler.execution.job import WorkerJob, WorkerProgram
 from profiler.measurement.visible import capability_environment, visible_gpus
 
@@ -40,16 +41,20 @@ class WarmProcessError(ProfilerError):
 class WarmProcess:
     """The warmed process of this Python process: multiprocessing's fork server, under observation."""
 
-    def __init__(self, program: WorkerProgram, *, jobs: int, warm_up_s: float) -> None:
+    def __init__(
+        self, program: WorkerProgram, *, jobs: int, warm_up_s: float, interpreter: Interpreter | None = None
+    ) -> None:
         """Nothing starts yet.
 
         Args:
             program: The code of the workers.
             jobs: How many workers run at the same time.
             warm_up_s: Time limit of the imports.
+            interpreter: The Python of the workers; None for this one.
         """
         self.jobs = jobs
         self._program = program
+        self._interpreter = interpreter
         self._warm_up_s = warm_up_s
         self._pid: int | None = None
         self._is_warm = False
@@ -71,7 +76,15 @@ class WarmProcess:
         """
         forkserver.set_forkserver_preload([preload.__name__])
         modules = {preload.VARIABLE: ",".join(self._program.preload)}
-        with _environment({**_warm_environment(self.jobs), **modules}), _main_module_hidden():
+        # Its own process keeps track of semaphores, whatever Python the workers run in.
+        resource_tracker.ensure_running()
+        if self._interpreter is not None and self._pid is None:
+            end_warm_process()
+        with (
+            starting_with(self._interpreter),
+            _environment({**self._warm_environment(), **modules}),
+            _main_module_hidden(),
+        ):
             forkserver.ensure_running()
         pid = _server_pid()
         self._is_warm = self._is_warm and pid == self._pid
@@ -102,6 +115,14 @@ class WarmProcess:
         """Return whether the warmed process with this id still runs. Waits, because its pipes close before it ends."""
         return pid == self._pid and _status(pid, within_s=_END_S) is None
 
+    def _warm_environment(self) -> Mapping[str, str]:
+        """Return the variables of the warmed process: those of a worker, and answers to what its imports ask CUDA for.
+
+        Another Python has those answers among its own variables.
+        """
+        answers = capability_environment(visible_gpus().gpus) if self._interpreter is None else {}
+        return {**_worker_environment(self.jobs), **answers}
+
     def _restart_if_ended(self) -> None:
         if self._pid is not None and (status := _status(self._pid)) is not None:
             self._lost(_ending(status))
@@ -126,6 +147,7 @@ class WarmProcess:
         )
         try:
             with (
+                starting_with(self._interpreter),
                 _environment(_worker_environment(self.jobs)),
                 _main_module_hidden(),
                 _killed_after(limit_s, pid) as late,
@@ -144,6 +166,16 @@ class WarmProcess:
     def _lost(self, problem: str) -> None:
         self._problems.append(problem)
         self._pid, self._is_warm = None, False
+
+
+def end_warm_process() -> None:
+    """SIGKILL the warmed process of this Python process, if there is one: the next may need another Python."""
+    pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    if pid is None:
+        return
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    _status(pid, within_s=_END_S)
 
 
 def _server_pid() -> int:
@@ -194,11 +226,6 @@ def _killed_after(limit_s: float, pid: int) -> Iterator[Event]:
         yield late
     finally:
         timer.cancel()
-
-
-def _warm_environment(jobs: int) -> Mapping[str, str]:
-    """Return the variables of the warmed process: those of a worker, and answers to what its imports ask CUDA for."""
-    return {**_worker_environment(jobs), **capability_environment(visible_gpus().gpus)}
 
 
 def _worker_environment(jobs: int) -> Mapping[str, str]:

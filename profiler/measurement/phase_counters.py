@@ -136,7 +136,7 @@ def by_phase(steps: tuple[StepPeak, ...]) -> tuple[PhasePeak, ...]:
             phase=phase,
             peak_allocated_bytes=max(one.peak_allocated_bytes for one in same),
             peak_reserved_bytes=max(one.peak_reserved_bytes for one in same),
-            time_s=sum(one.time_s for one in same),
+            time_s=sum(one.time_s or 0.0 for one in same),
         )
         for phase in dict.fromkeys(one.phase for one in steps)
         if (same := [one for one in steps if one.phase is phase])

@@ -14,13 +14,14 @@ from profiler.domain.outcome import Status
 from profiler.rendering.markdown_table import Align, escaped, markdown_table
 from profiler.rendering.pages import FIGURES, SectionFigures
 from profiler.rendering.wording import (
-    HEADROOM_LEGEND,
+    card_names,
     cell_name,
     column_names,
     corner,
     estimate_text,
     gib_number,
     group_text,
+    headroom_legend,
     headroom_text,
     legend,
     needs_text,
@@ -29,7 +30,6 @@ from profiler.rendering.wording import (
     published_text,
     result_text,
     setting_title,
-    short_card,
     signed_percent,
     threshold_text,
     versions_text,
@@ -51,7 +51,7 @@ def report_page(report: SweepReport, figures: Sequence[SectionFigures]) -> str:
     if not report.sections:
         blocks.append("No trial is stored here yet.")
     if report.cards:
-        blocks += ["## Which card?", _card_table(report.cards), HEADROOM_LEGEND]
+        blocks += ["## Which card?", _card_table(report.cards), headroom_legend(report.cards)]
     for part, own_figures in zip(report.sections, figures, strict=True):
         blocks += _section_blocks(part, own_figures)
     if report.thresholds:
@@ -137,10 +137,10 @@ def _accuracy_table(found: Iterable[Accuracy]) -> str:
 def _card_table(table: CardTable) -> str:
     names = place_names(table)
     rows = [
-        [escaped(names[place]), *(headroom_text(table.cells.get((place, card))) for card in table.cards)]
+        [escaped(names[place]), *(headroom_text(table.cells.get((place, column))) for column in table.columns)]
         for place in table.places
     ]
-    return markdown_table(["trial", *(escaped(short_card(card)) for card in table.cards)], rows)
+    return markdown_table(["trial", *map(escaped, card_names(table))], rows)
 
 
 def _threshold_table(thresholds: Iterable[Threshold]) -> str:

@@ -13,7 +13,6 @@ from profiler.domain.trial import Backend, PlannedTrial
 from profiler.domain.units import gib_text
 from profiler.rendering.wording import short_model
 
-_WORDS = {Backend.CUDA: "measured", Backend.SIMULATED: "simulated", Backend.CPU: "on the CPU"}
 _STYLES = {Status.OK: "green", Status.OOM: "red"}
 _DAY_S = 24 * 3600
 """Period over which rich computes the speed; a trial can take longer than the default of 30 s."""
@@ -87,12 +86,13 @@ def _name(trial: PlannedTrial) -> str:
 
 
 def _outcome_text(backend: Backend, outcome: Outcome) -> str:
+    word = backend.origin or "on the CPU"
     peak, needed = outcome.peaks.allocated_bytes, outcome.simulated and outcome.simulated.required_allocated_bytes
     if outcome.status is Status.OK:
-        return f"{gib_text(peak)} {_WORDS[backend]}" if peak is not None else f"ok {_WORDS[backend]}"
+        return f"{gib_text(peak)} {word}" if peak is not None else f"ok {word}"
     if outcome.status is Status.OOM:
         during = f" in {outcome.verdict.oom.phase}" if outcome.verdict.oom else ""
-        return f"out of memory{during}" + (f", needs {gib_text(needed)} {_WORDS[backend]}" if needed else "")
+        return f"out of memory{during}" + (f", needs {gib_text(needed)} {word}" if needed else "")
     if outcome.status is Status.IMPLIED:
         return "out of memory, implied by a smaller trial"
     lines = outcome.message.strip().splitlines()

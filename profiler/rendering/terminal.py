@@ -14,19 +14,19 @@ from profiler.analysis.matrix import Matrix
 from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.domain.outcome import Status
 from profiler.rendering.wording import (
-    HEADROOM_LEGEND,
+    card_names,
     cell_name,
     column_names,
     corner,
     errors_text,
     estimate_text,
+    headroom_legend,
     headroom_text,
     legend,
     place_names,
     published_text,
     result_text,
     setting_title,
-    short_card,
     thresholds_text,
     versions_text,
 )
@@ -116,15 +116,15 @@ def _lines(cell: Cell) -> list[str]:
 def _print_cards(cards: CardTable, console: Console) -> None:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="")
     table.add_column("which card?", overflow="fold")
-    for card in cards.cards:
-        table.add_column(Text(short_card(card)), justify="right")
+    for name in card_names(cards):
+        table.add_column(Text(name), justify="right")
     names = place_names(cards)
     for place in cards.places:
-        cells = (cards.cells.get((place, card)) for card in cards.cards)
+        cells = (cards.cells.get((place, column)) for column in cards.columns)
         table.add_row(Text(names[place]), *map(_headroom, cells))
     console.print()
     console.print(table)
-    console.print(Text(HEADROOM_LEGEND, style="dim"))
+    console.print(Text(headroom_legend(cards), style="dim"))
 
 
 def _headroom(cell: Cell | None) -> Text:

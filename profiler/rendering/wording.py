@@ -14,13 +14,11 @@ from profiler.analysis.peaks import LargestGroup
 from profiler.analysis.sweep_report import SectionReport
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.labels import value_text
-from profiler.domain.memory import Origin
+from profiler.domain.memory import NOT_EMULATED, Origin
 from profiler.domain.outcome import Status
 from profiler.domain.units import as_gib, gib_text
 from profiler.rendering.memory_words import CATEGORY_TITLES as CATEGORY_TITLES
 from profiler.rendering.memory_words import gib_number as gib_number
-
-_ORIGIN_VERBS = {Origin.MEASURED: "Measured on", Origin.SIMULATED: "Simulated on"}
 
 _MODEL_CHARACTERS = 24
 
@@ -30,11 +28,11 @@ def setting_title(setting: Setting) -> str:
     if setting.origin is None:
         return "Run on the CPU (no GPU figures)"
     memory = f" ({gib_text(setting.memory_bytes)})" if setting.memory_bytes is not None else ""
-    return f"{_ORIGIN_VERBS[setting.origin]} {setting.card or 'an unknown card'}{memory}"
+    return f"{setting.origin.capitalize()} on {setting.card or 'an unknown card'}{memory}"
 
 
 def origin_word(setting: Setting) -> str:
-    """Return ``"simulated"``, ``"measured"``, or ``"run on the CPU"``."""
+    """Return ``"measured"``, ``"emulated"``, ``"simulated"``, or ``"run on the CPU"``."""
     return setting.origin.value if setting.origin else "run on the CPU"
 
 
@@ -142,6 +140,18 @@ def short_card(card: str) -> str:
     return next((gpu.name for gpu in KNOWN_GPUS.values() if gpu.title == card), card)
 
 
+def card_names(table: CardTable) -> list[str]:
+    """Return the header of each column of a table of cards; with the origin where a table has several."""
+    origins = {column.origin for column in table.columns}
+    return [short_card(column.card) + (f", {column.origin}" if len(origins) > 1 else "") for column in table.columns]
+
+
+def headroom_legend(table: CardTable) -> str:
+    """Return the legend of a table of cards, with the origin of its figures."""
+    origins = " and ".join(dict.fromkeys(column.origin for column in table.columns))
+    return f"GiB free (+) or missing (-), {origins}, after the CUDA context and what torch's allocator cannot release."
+
+
 def headroom_text(cell: Cell | None) -> str:
     """Return the free memory of the card in GiB, ``"+14.5"``, or the missing, ``"-3.2"``; a word if it is unknown."""
     if cell is None:
@@ -150,10 +160,6 @@ def headroom_text(cell: Cell | None) -> str:
     if headroom is not None:
         return f"{as_gib(headroom):+.1f}"
     return {Status.OK: "fits", Status.OOM: "OOM"}.get(cell.status, cell.status.value)
-
-
-HEADROOM_LEGEND = "GiB free (+) or missing (-), after the CUDA context and what torch's allocator cannot release."
-"""The legend of a table of cards."""
 
 
 def threshold_text(threshold: Threshold, value: float | None) -> str:
@@ -251,6 +257,8 @@ def legend(section: Section, *, mark: str, published_mark: str) -> list[str]:
         return ["ok (CPU): the job ran on the CPU to its end; GPU memory is unknown there."]
     origin = origin_word(section.setting)
     lines = [f"GiB (2^30 bytes) of peak allocated memory, {origin}."]
+    if section.setting.origin is Origin.EMULATED:
+        lines.append(f"emulated: read from torch's counters on an emulated driver. Not included: {NOT_EMULATED}.")
     ran_out = [cell for cell in section.cells.values() if cell.status is Status.OOM]
     if any(cell.result_bytes is not None for cell in ran_out):
         lines.append(f"OOM n: out of memory; it needs n GiB ({origin} with unlimited memory).")

@@ -13,6 +13,7 @@ from profiler.seams.tested import TESTED, installed, is_older, untested
 
 _PARTS_OF: Mapping[Backend, frozenset[Part]] = {
     Backend.SIMULATED: frozenset({Part.TRAINING, Part.SIMULATION, Part.TRACING}),
+    Backend.EMULATED: frozenset({Part.TRAINING, Part.MEASUREMENT}),
     Backend.CUDA: frozenset({Part.TRAINING, Part.MEASUREMENT}),
     Backend.CPU: frozenset({Part.TRAINING}),
 }

@@ -14,14 +14,14 @@ from profiler.config.identity import ADDED_KEYS, spec_from_mapping, trial_id
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.outcome import Status, Versions
-from profiler.domain.trial import SPEC_KEYS, Backend, TrialSpec
+from profiler.domain.trial import SPEC_KEYS, TrialSpec
 from profiler.storage.schema import OPTIONAL_TABLES, TABLES
 from profiler.storage.table_files import read_table_file, table_path
 
 _ANSWERED = frozenset(status.value for status in Status if status.answered)
 
 CurrentId = Callable[[TrialSpec, Versions], str | None]
-"""Returns the id that a simulated trial would have if it ran now; None if unknown."""
+"""Returns the id that an emulated or simulated trial would have if it ran now; None if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +36,10 @@ class StoredTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class Outdated:
-    """Simulated trials that have another id now: the simulation or the model's `config.json` has changed since."""
+    """Emulated and simulated trials that have another id now: this program or the model's `config.json` has changed."""
 
     replaced: frozenset[str] = field(default_factory=frozenset)
-    """Trials that were simulated again, with an answer."""
+    """Trials that ran again, with an answer."""
     left: frozenset[str] = field(default_factory=frozenset)
     """The others."""
 
@@ -98,11 +98,11 @@ def builtin_id(spec: TrialSpec, versions: Versions) -> str | None:
 
 
 def outdated(trials: Iterable[StoredTrial], current_id: CurrentId) -> Outdated:
-    """Return the simulated trials among `trials` that have another id now. The id of a measured trial never changes."""
-    simulated = [trial for trial in trials if trial.spec.backend is Backend.SIMULATED]
-    names = {trial.trial_id: current_id(trial.spec, trial.versions) for trial in simulated}
+    """Return the emulated and simulated trials that have another id now. That of a measured trial never changes."""
+    repeatable = [trial for trial in trials if trial.spec.backend.names_its_card]
+    names = {trial.trial_id: current_id(trial.spec, trial.versions) for trial in repeatable}
     old = {name for name, current in names.items() if current is not None and current != name}
-    answered = {trial.trial_id for trial in simulated if trial.answered}
+    answered = {trial.trial_id for trial in repeatable if trial.answered}
     replaced = frozenset(name for name in old if names[name] in answered)
     return Outdated(replaced=replaced, left=frozenset(old) - replaced)
 

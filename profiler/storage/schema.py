@@ -59,8 +59,9 @@ _NO_GPU = "backend is cpu, or the trial ended before the value was known"
 _NO_ESTIMATE = "there is no closed form"
 _NO_ALLOCATOR = "unknown with this backend"
 _NO_OOM = "status is not oom, or the framework does not report it"
-_STILL_GROWING = "not measured, the peak grew in the last step, or there was only one step"
-_TOO_FEW_STEPS = "not measured, or fewer than two steps remain"
+_STILL_GROWING = "simulated, the peak grew in the last step, or there was only one step"
+_TOO_FEW_STEPS = "simulated, or fewer than two steps remain"
+_NO_TIME = "emulated or simulated: nothing was computed"
 _NOT_CUDA = "backend is not cuda, or the trial ended before the value was known"
 _NOT_GIVEN = "not measured, or the driver does not report it (not_measured gives the reason)"
 _NOT_SAMPLED = "no samples, or the driver does not report it"
@@ -95,11 +96,15 @@ _SPEC = tuple(_key_column(key) for key in TRIAL_KEYS if key.name != _BACKEND.nam
 _RESULT = (
     _column("parameters", _COUNT, "parameters", "parameters of the model without adapters, tied ones once", _NO_GPU),
     _column("trainable_parameters", _COUNT, "parameters", "parameters with a gradient", _NO_GPU),
-    _text("gpu_name", "name of the measured or simulated card", _NO_GPU),
+    _text("gpu_name", "name of the measured, emulated or simulated card", _NO_GPU),
     _size("gpu_memory_bytes", "the card's memory as torch reports it; of a capped card, the cap", _NO_GPU),
     _size("peak_allocated_bytes", "most bytes in tensors at once; in an oom row, before the failure", _NO_GPU),
     _size("peak_reserved_bytes", "most bytes held by torch's caching allocator", _NO_ALLOCATOR),
-    _size("peak_device_bytes", "most bytes in use by the driver's count", _NO_ALLOCATOR),
+    _size(
+        "peak_device_bytes",
+        "most bytes in use by the driver's count; reserved bytes and the assumed context when emulated or simulated",
+        _NO_ALLOCATOR,
+    ),
     _text("peak_phase", "the phase of peak_allocated_bytes", _NO_GPU),
     _size("required_allocated_bytes", "the peak on a card of unlimited memory", "not simulated"),
     _size("required_reserved_bytes", "peak_reserved_bytes on a card of unlimited memory", "not simulated"),
@@ -108,7 +113,7 @@ _RESULT = (
         "most bytes in segments that contain a tensor, on such a card: a full card cannot release them",
         "not simulated",
     ),
-    _size("context_bytes", "memory of CUDA itself on the card; assumed when simulated", _NO_ALLOCATOR),
+    _size("context_bytes", "memory of CUDA itself on the card; assumed when emulated or simulated", _NO_ALLOCATOR),
     _size("peak_inactive_split_bytes", "most free bytes between blocks in use", _NO_ALLOCATOR),
     _column(
         "alloc_retries", _COUNT, "retries", "times the allocator released its cache and tried again", _NO_ALLOCATOR
@@ -130,8 +135,14 @@ _RESULT = (
         "the worker did not report",
     ),
     _column("micro_batches_run", _COUNT, "micro-batches", "backward passes that ran", "the worker did not report"),
-    _column("wall_s", _REAL, "s", "time of the trial from start to end", "the worker did not report"),
-    _column("step_time_s", _REAL, "s", "mean time of an optimizer step, rollout included", "simulated, or no step"),
+    _column(
+        "wall_s",
+        _REAL,
+        "s",
+        "how long the worker ran on this machine, whatever the backend: not the time of the training on a GPU",
+        "the worker did not report",
+    ),
+    _column("step_time_s", _REAL, "s", "mean time of an optimizer step, rollout included", _NO_TIME + ", or no step"),
     _size("host_peak_rss_bytes", "most memory of the worker process on the host", "the worker did not report"),
     _text("gpu_uuid", "the GPU measured on, as the driver names it", _NOT_CUDA),
     _text("driver_version", "version of NVIDIA's driver", _NOT_GIVEN),
@@ -150,7 +161,9 @@ _RESULT = (
     _column("settled_step", _COUNT, "optimizer steps", "the step at which the peak stopped growing", _STILL_GROWING),
     _column("growth_bytes_per_step", _REAL, "bytes", "slope of the peaks of the steps after that", _TOO_FEW_STEPS),
     _text(
-        "not_measured", "values that the driver did not report, and why", "nothing is missing, or nothing was measured"
+        "not_measured",
+        "figures that are missing or uncertain, and why; what an emulated trial cannot contain",
+        "nothing is missing",
     ),
     _column("gpu_s", _REAL, "s", "how long the trial used a GPU", "it used none"),
     _text("implied_by", "the trial that ran out of memory and needs at most as much", "status is not implied"),
@@ -163,6 +176,8 @@ _VERSIONS = (
     _text("peft_version", "version of peft", "not installed"),
     _text("bitsandbytes_version", "version of bitsandbytes", "not installed"),
     _text("profiler_version", "version of this project"),
+    _text("cuda_version", "the CUDA release that torch was built for", "not emulated"),
+    _text("emulation_version", "version of the emulated driver", "not emulated"),
 )
 
 RUNS = (*_TRIAL, *_SPEC, *_RESULT, *_VERSIONS)
@@ -210,14 +225,14 @@ STEPS = (
     _text("phase", "part of the training step"),
     _size("peak_allocated_bytes", "most bytes in tensors at once, by torch's exact counter", ""),
     _size("peak_reserved_bytes", "most bytes held by torch's allocator, by its exact counter", ""),
-    _column("time_s", _REAL, "s", "duration"),
+    _column("time_s", _REAL, "s", "duration", "emulated: nothing was computed"),
     _size(
         "context_bytes",
         "memory of CUDA beyond torch's at the end of the phase",
-        "the memory of other programs on the GPU is unknown, or paged optimizer states hide it",
+        "emulated, the memory of other programs on the GPU is unknown, or paged optimizer states hide it",
     ),
 )
-"""`steps.parquet`: one row per phase of an optimizer step, of measured trials only."""
+"""`steps.parquet`: one row per phase of an optimizer step, of measured and emulated trials only."""
 
 _NOT_READ = "not read at this sample, or the driver does not report it"
 
@@ -255,7 +270,8 @@ SHAPE = (
 """`shape.parquet`: the last optimizer step of a simulated trial, ten instants per phase; one row per category."""
 
 OPTIONAL_TABLES: Mapping[str, tuple[Column, ...]] = {"steps": STEPS, "samples": SAMPLES, "shape": SHAPE}
-"""Tables that exist only if they have rows: steps and samples of measured trials, shape of simulated ones."""
+"""Tables that exist only if they have rows: steps of measured and emulated trials, samples of measured ones, shape of
+simulated ones."""
 
 
 def arrow_schema(columns: tuple[Column, ...], *, about: Mapping[str, str]) -> pa.Schema:

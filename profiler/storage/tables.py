@@ -74,9 +74,9 @@ class Written:
     carried: int = 0
     """Trials without a record in the folder, whose rows were carried over from the previous tables."""
     replaced: int = 0
-    """Simulated trials whose rows were replaced, because they were simulated again after a change."""
+    """Emulated or simulated trials whose rows were replaced, because they ran again after a change."""
     outdated: int = 0
-    """Simulated trials in the tables that would have another result now."""
+    """Emulated or simulated trials in the tables that would have another result now."""
     left_out: tuple[str, ...] = ()
     """A sentence for each record that could not be written into the tables."""
 
@@ -87,13 +87,13 @@ class Written:
             rows, their = ("row is", "its record is") if self.carried == 1 else ("rows are", "their records are")
             found.append(f"{self.carried} {rows} carried over from the tables in {folder}: {their} not here.")
         if self.replaced:
-            rows = "simulated row is" if self.replaced == 1 else "simulated rows are"
-            found.append(f"{self.replaced} {rows} replaced by the same trials, simulated again after a change.")
+            rows = "row is" if self.replaced == 1 else "rows are"
+            found.append(f"{self.replaced} {rows} replaced by the same trials, which ran again after a change.")
         if self.outdated:
-            rows = "simulated row is" if self.outdated == 1 else "simulated rows are"
+            rows = "row is" if self.outdated == 1 else "rows are"
             found.append(
-                f"{self.outdated} {rows} from before a change of the simulation or of a config.json; the sweep that "
-                "made them simulates them again."
+                f"{self.outdated} {rows} from before a change of this program or of a config.json; the sweep that made "
+                "them runs them again."
             )
         return found
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from profiler.config.run_options import RunOptions
 from profiler.config.specification import AUTO
 from profiler.domain.errors import Fault
 from profiler.domain.gpu import KNOWN_GPUS
@@ -61,6 +62,26 @@ def real_gpu_faults(
         for cap in caps
         if KNOWN_GPUS[cap].memory_bytes > smallest.memory_bytes
         and not KNOWN_GPUS[cap].is_called(smallest.name, smallest.memory_bytes)
+    ]
+
+
+def emulation_faults(points: Iterable[Mapping[str, object]], options: RunOptions | None) -> list[Fault]:
+    """Return the faults of the options of an emulation: another backend beside it, or a Python without one."""
+    backends = list(dict.fromkeys(str(point.get("backend")) for point in points))
+    if Backend.EMULATED not in backends:
+        if options is None or options.python is None:
+            return []
+        problem = "is only for backend=emulated; the other backends run in the Python of this program"
+        return [Fault(key="python", found=str(options.python), problem=problem, hint="Leave python out.")]
+    if len(backends) == 1:
+        return []
+    return [
+        Fault(
+            key="backend",
+            found=",".join(backends),
+            problem="emulated cannot run with another backend in one sweep, because it runs in another Python",
+            hint="Run one sweep per backend: with the same results_dir one table shows both.",
+        )
     ]
 
 

@@ -89,6 +89,7 @@ def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs
             observer=observer,
             gpu_uuids=sweep.gpu_uuids,
             pruning=pruning,
+            interpreter_of=sweep.interpreter_of,
         )
     for sentence in notes:
         print_error(sentence)

@@ -16,10 +16,11 @@ from profiler.storage.model_config import load_model_config
 from profiler.storage.versions import installed_versions
 
 if TYPE_CHECKING:
-    from profiler.execution import Pruning, SweepObserver
+    from profiler.execution import InterpreterOf, Pruning, SweepObserver
     from profiler.storage.carried import CurrentId
     from profiler.storage.records import RecordStore
     from profiler.storage.tables import Written
+    from profiler.sweep.emulated import EmulatedWorkers
 
 
 class RunTrials(Protocol):
@@ -35,6 +36,7 @@ class RunTrials(Protocol):
         observer: "SweepObserver",
         gpu_uuids: Sequence[str],
         pruning: "Pruning | None",
+        interpreter_of: "InterpreterOf",
     ) -> Sequence[str]:
         """Leave a record of each trial of `plan` in `store`; return sentences about GPUs and restarts."""
 
@@ -83,6 +85,7 @@ def _run_trials(
     observer: "SweepObserver",
     gpu_uuids: Sequence[str],
     pruning: "Pruning | None",
+    interpreter_of: "InterpreterOf",
 ) -> Sequence[str]:
     from profiler.execution import GpuPool, run_trials
     from profiler.measurement.pynvml_driver import PynvmlDriver
@@ -95,7 +98,14 @@ def _run_trials(
         observer=observer,
         gpus=GpuPool(gpu_uuids, nvml=PynvmlDriver()) if gpu_uuids else None,
         pruning=pruning,
+        interpreter_of=interpreter_of,
     )
+
+
+def _emulated_workers(options: RunOptions) -> "EmulatedWorkers":
+    from profiler.sweep.emulated import emulated_workers
+
+    return emulated_workers(options)
 
 
 def _write_tables(
@@ -134,6 +144,8 @@ class SweepParts:
 
     visible_gpus: Callable[[], VisibleGpus] = visible_gpus
     installed_versions: Callable[[], Versions] = installed_versions
+    emulated_workers: Callable[[RunOptions], "EmulatedWorkers"] = _emulated_workers
+    """Returns what emulated trials run in."""
     load_model_config: Callable[[str], Mapping[str, object]] = load_model_config
     estimate: Callable[[TrialSpec, Architecture], Estimate] = _estimate
     open_store: Callable[[Path], "RecordStore"] = _open_store

@@ -15,9 +15,10 @@ from profiler.config.specification import ArchitectureLookup, attention_line, pa
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import Backend, TrialSpec
+from profiler.execution.runner import InterpreterOf
 from profiler.storage.fingerprint import content_of
 from profiler.storage.folder_faults import folder_faults
-from profiler.sweep.backend import gpus_alike, hardware_of, real_gpu_faults, resolve_auto
+from profiler.sweep.backend import emulation_faults, gpus_alike, hardware_of, real_gpu_faults, resolve_auto
 from profiler.sweep.command import Command
 from profiler.sweep.composition import compose
 from profiler.sweep.folder import writable_faults
@@ -45,6 +46,8 @@ class Sweep:
     """Card and driver of measured trials; empty without a GPU."""
     files_of: FilesOf
     """Hashes of the files that a trial names."""
+    interpreter_of: InterpreterOf
+    """The Python that a trial runs in."""
     lines: tuple[str, ...]
     """Lines to print first: which backend `auto` became and why, and which GPUs are left out."""
 
@@ -90,6 +93,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     points = faults.collect(lambda: expand(grid, command.axes)) if grid else None
     points, backend_line = resolve_auto(points or [], visible, torch_version=versions.torch)
     specs = faults.collect(lambda: parse_points(points, architecture_of=architecture_of)) or ()
+    faults.found.extend(emulation_faults(points, options))
     faults.found.extend(real_gpu_faults(points, visible, torch_version=versions.torch))
     for settings in dict.fromkeys(spec.alloc_conf for spec in specs if spec.backend is Backend.SIMULATED):
         # Only what the model of the allocator supports; a real allocator reports its own faults.
@@ -98,6 +102,9 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     files_of = _files_lookup(config_of)
     for model, dataset in dict.fromkeys((spec.model, spec.dataset) for spec in specs):
         faults.collect(partial(files_of, model, dataset))
+    workers = None
+    if options is not None and any(spec.backend is Backend.EMULATED for spec in specs):
+        workers = faults.collect(partial(parts.emulated_workers, options))
     if faults.found or options is None or grid is None:
         raise UsageError(tuple(dict.fromkeys(faults.found)))
     gpus, gpu_line = gpus_alike(visible)
@@ -108,10 +115,11 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         options=options,
         folder=Path(options.results_dir) / name,
         specs=specs,
-        versions=versions,
+        versions=workers.versions if workers else versions,
         gpu_uuids=tuple(gpu.uuid for gpu in gpus) if measured else (),
         hardware=hardware_of(visible),
         files_of=lambda spec: files_of(spec.model, spec.dataset),
+        interpreter_of=workers.interpreter_of if workers else lambda _: None,
         lines=tuple(line for line in (backend_line, gpu_line if measured else "", *attention) if line),
     )
 

@@ -297,7 +297,7 @@ class _MeasuredTrial:
             driver_version=self._driver_version(),
             startup_s=self._counters.first_phase_at_s - self._task.started_s,
             load_s=next((peak.time_s for peak in phases if peak.phase is Phase.LOAD), None),
-            rollout_s=_mean_by_step([one.time_s for one in steps if one.phase is Phase.ROLLOUT]),
+            rollout_s=_mean_by_step([one.time_s or 0.0 for one in steps if one.phase is Phase.ROLLOUT]),
             sampled_max_device_bytes=seen,
             missed_by_sampling_bytes=missed_by_sampling_bytes(
                 peak_device_bytes=None if peak_device_bytes is None else peak_device_bytes + (self._before_bytes or 0),

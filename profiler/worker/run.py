@@ -8,8 +8,9 @@ from pathlib import Path
 
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import UnsupportedTrialError
+from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict
-from profiler.domain.trial import Backend, PlannedTrial
+from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.domain.units import KIB
 from profiler.execution import EndOfSweepError, WorkerJob, beat
 from profiler.measurement.untouched_cuda import fork_problem
@@ -17,6 +18,7 @@ from profiler.seams.checking import check_seams, note_on_versions
 from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.model_config import load_model_config
 from profiler.storage.records import RecordStore
+from profiler.worker.emulated import as_emulated, driver_marks
 
 
 def run_job(job: WorkerJob) -> None:
@@ -36,12 +38,16 @@ def run_job(job: WorkerJob) -> None:
     if spec.backend is Backend.SIMULATED:
         _run_simulated(job, model_config)
         return
-    if spec.backend is Backend.CUDA and (problem := fork_problem()):
+    if spec.backend.reads_counters and (problem := fork_problem()):
         raise EndOfSweepError(problem)
-    from profiler.storage.samples import write_samples  # imports pyarrow, which simulated trials do not need
+    _run_real(job, model_config)
+
+
+def _run_real(job: WorkerJob, model_config: Mapping[str, object]) -> None:
+    """Run the trainer on a real or emulated GPU, or on the CPU, and store the record, the samples and the snapshot."""
     from profiler.worker.real import run_real
 
-    started = time.monotonic()
+    spec, started = job.trial.spec, time.monotonic()
     path = job.heartbeat_path
     beat_of_trial = (lambda: beat(Path(path))) if path is not None else (lambda: None)
     measured = run_real(
@@ -49,27 +55,35 @@ def run_job(job: WorkerJob) -> None:
         model_config,
         gpu_uuid=job.gpu_uuid,
         snapshot=job.options.snapshot,
-        sample_period_s=job.options.sample_period_s,
+        sample_period_s=job.options.sample_period_s if spec.backend is Backend.CUDA else None,
         beat=beat_of_trial,
     )
-    outcome = measured.outcome
-    if spec.backend is Backend.CUDA:
-        outcome = replace(outcome, work=replace(outcome.work, gpu_s=time.monotonic() - started))
+    outcome = _of_backend(measured.outcome, spec, started)
     # The record comes after the samples, because it marks the trial as done. It comes before the snapshot, which is
     # large and slow to write, and whose absence is noticed by itself.
     folder = Path(job.store_folder)
     if measured.samples:
+        from profiler.storage.samples import write_samples  # imports pyarrow, which only measured trials need
+
         write_samples(folder, job.trial.trial_id, measured.samples)
     _store(job, job.trial, outcome, started)
     if measured.snapshot is not None:
         write_memory_snapshot(snapshot_path(folder, job.trial.trial_id), measured.snapshot)
-    if job.options.breakdown and spec.backend is Backend.CUDA and outcome.status is Status.OK:
+    if job.options.breakdown and spec.backend.reads_counters and outcome.status is Status.OK:
         from profiler.worker.attributed import breakdown_of
 
         # Last, and added to a stored record: if it fails, the measurement is not lost.
         with_breakdown = breakdown_of(outcome, spec, model_config, beat=beat_of_trial)
-        work = replace(with_breakdown.work, gpu_s=time.monotonic() - started)
-        _store(job, job.trial, replace(with_breakdown, work=work), started)
+        _store(job, job.trial, _of_backend(with_breakdown, spec, started), started)
+
+
+def _of_backend(outcome: Outcome, spec: TrialSpec, started: float) -> Outcome:
+    """Return the outcome with the time on the GPU, or without what an emulated one cannot know."""
+    if spec.backend is Backend.EMULATED:
+        return as_emulated(outcome, KNOWN_GPUS[str(spec.gpu)], marks=driver_marks())
+    if spec.backend is Backend.CUDA:
+        return replace(outcome, work=replace(outcome.work, gpu_s=time.monotonic() - started))
+    return outcome
 
 
 def _run_simulated(job: WorkerJob, model_config: Mapping[str, object]) -> None:

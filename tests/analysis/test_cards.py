@@ -9,7 +9,7 @@ from profiler.analysis.comparison import compare
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Status
 from profiler.domain.units import GIB
-from profiler.rendering.wording import headroom_text, short_card
+from profiler.rendering.wording import card_names, headroom_text
 
 CARDS = ("h100-80gb", "rtx-4090-24gb")
 
@@ -32,7 +32,7 @@ def sections(folder, cards=CARDS, *, context=GIB):
 
 def test_cards_are_in_ascending_size_and_labels_leave_them_out(tmp_path):
     table = by_card(sections(tmp_path))
-    assert [short_card(card) for card in table.cards] == ["rtx-4090-24gb", "h100-80gb"]
+    assert card_names(table) == ["rtx-4090-24gb", "h100-80gb"]
     assert table.places == (("full + checkpointing", "qwen2.5-0.5b"), ("full + checkpointing", "qwen2.5-3b"))
     assert len(table.cells) == 4
 
@@ -44,7 +44,7 @@ def test_one_card_needs_no_table(tmp_path):
 
 def test_a_cache_that_can_be_released_is_headroom(tmp_path):
     table = by_card(sections(tmp_path))
-    fits = table.cells[table.places[0], table.cards[1]]
+    fits = table.cells[table.places[0], table.columns[1]]
     memory = KNOWN_GPUS["h100-80gb"].memory_bytes
     full = replace(fits, peak_device_bytes=memory - 1, required_device_bytes=memory - 5 * GIB)
     assert headroom_bytes(full) == 5 * GIB
@@ -55,7 +55,7 @@ def test_a_cache_that_can_be_released_is_headroom(tmp_path):
 
 def test_headroom_by_hand(tmp_path):
     table = by_card(sections(tmp_path))
-    small, large = table.cards
+    small, large = table.columns
     fits = table.cells[table.places[0], large]
     # The card's memory less the tensors and a context of 1 GiB.
     assert headroom_bytes(fits) == KNOWN_GPUS["h100-80gb"].memory_bytes - fits.peak_allocated_bytes - GIB

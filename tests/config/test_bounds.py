@@ -17,7 +17,7 @@ POINT = {"backend": "cpu", "model": "tiny", "tuning": "lora"}
 COUNTS = [key.name for key in TRIAL_KEYS if key.kind is Kind.COUNT]
 MAX_SEED = key_named("seed").maximum
 RUN = {**dict.fromkeys(RUN_KEYS), "results_dir": "r", "dry_run": False, "resume": True, "snapshot": False}
-RUN |= {"breakdown": False, "prune": True, "timeout_s": 1.0, "stall_s": 1.0, "warm_up_s": 1.0}
+RUN |= {"strict": True, "breakdown": False, "prune": True, "timeout_s": 1.0, "stall_s": 1.0, "warm_up_s": 1.0}
 CONFIG = {
     "model_type": "llama",
     "vocab_size": 512,

@@ -93,6 +93,16 @@ def test_an_id_depends_on_content_and_versions():
     assert trial_id(SPEC, VERSIONS) != trial_id(SPEC, replace(VERSIONS, torch="2.12.0"))
 
 
+def test_only_the_id_of_an_emulated_trial_depends_on_cuda_and_the_emulation():
+    emulated = replace(SPEC, backend=Backend.EMULATED)
+    of_a_build = replace(VERSIONS, cuda="13.0", emulation="1")
+    others = (replace(of_a_build, cuda="12.8"), replace(of_a_build, emulation="2"), VERSIONS)
+    assert len({trial_id(emulated, versions) for versions in (of_a_build, *others)}) == 4
+    assert len({trial_id(SPEC, versions) for versions in (of_a_build, *others)}) == 1
+    assert trial_id(emulated, of_a_build) != trial_id(replace(emulated, gpu="t4-16gb"), of_a_build)
+    assert trial_id(emulated, VERSIONS) != trial_id(SPEC, VERSIONS)
+
+
 @pytest.mark.parametrize("change", [{"seed": "x"}, {"optim": "x"}, {"lora_target_modules": "q_proj"}])
 def test_a_specification_with_wrong_values_is_refused(change):
     with pytest.raises(ValueError, match=next(iter(change))):

@@ -33,6 +33,13 @@ def test_defaults_are_those_of_the_declarations():
     assert set(DEFAULTS) | {"backend", "model"} == set(SPEC_KEYS)
 
 
+def test_an_emulated_trial_has_a_card_and_random_weights():
+    emulated = parse(backend="emulated", weights="pretrained")
+    assert (emulated.gpu, emulated.weights) == ("h100-80gb", Weights.RANDOM)
+    assert parse(backend="emulated", gpu="t4-16gb").gpu == "t4-16gb"
+    assert "attn_implementation" in faults(backend="emulated", gpu="t4-16gb", attn_implementation="flash_attention_2")
+
+
 def test_steps_per_generation_follows_accumulation():
     assert parse(gradient_accumulation_steps=8).steps_per_generation == 8
     assert parse(gradient_accumulation_steps=8, steps_per_generation=2).steps_per_generation == 2
@@ -131,7 +138,7 @@ def test_alloc_conf_is_accepted(text):
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
-        ("backend", "gpu", "auto, cuda, simulated, cpu"),
+        ("backend", "gpu", "auto, cuda, emulated, simulated, cpu"),
         ("gpu", "h100", "Did you mean 'h100-80gb'?"),
         ("model", "", "a built-in name"),
         ("model", 3, "a built-in name"),

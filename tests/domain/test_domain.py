@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.keys import Kind
+from profiler.domain.memory import Origin
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import (
@@ -54,6 +55,18 @@ def test_the_first_row_has_the_maximum_length_and_no_row_more(lengths: Lengths, 
     assert len(found) == rows
     assert found[0] == maximum
     assert all(1 <= length <= maximum for length in found)
+
+
+def test_only_figures_of_a_real_gpu_are_measured() -> None:
+    origins = {backend: backend.origin for backend in Backend}
+    assert origins == {
+        Backend.CUDA: Origin.MEASURED,
+        Backend.EMULATED: Origin.EMULATED,
+        Backend.SIMULATED: Origin.SIMULATED,
+        Backend.CPU: None,
+    }
+    assert [backend for backend in Backend if backend.names_its_card] == [Backend.EMULATED, Backend.SIMULATED]
+    assert [backend for backend in Backend if backend.reads_counters] == [Backend.CUDA, Backend.EMULATED]
 
 
 @pytest.mark.parametrize("name", KNOWN_GPUS)

@@ -164,8 +164,8 @@ def test_a_simulated_trial_that_was_simulated_anew_is_in_the_tables_once(tmp_pat
     assert set(read_tables(tmp_path).runs["trial_id"]) == {new.trial_id, kept.trial_id}
     assert (written.carried, written.replaced, written.outdated) == (0, 1, 1)
     replaced, outdated = written.lines(tmp_path)
-    assert replaced == "1 simulated row is replaced by the same trials, simulated again after a change."
-    assert outdated.startswith("1 simulated row is from before a change of the simulation")
+    assert replaced == "1 row is replaced by the same trials, which ran again after a change."
+    assert outdated.startswith("1 row is from before a change of this program")
     assert write_tables(tmp_path, [old, new, kept], {}).replaced == 0
 
 

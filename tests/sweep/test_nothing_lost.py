@@ -172,7 +172,7 @@ def test_simulated_trials_run_again_after_a_change_of_the_simulation(sweep, worl
     monkeypatch.setattr(identity, "SIMULATION_RESULTS_VERSION", identity.SIMULATION_RESULTS_VERSION + 1)
     code, out, _ = sweep(GRID, "model=qwen2.5-3b", "backend=simulated", "tuning=full")
     assert code == 0
-    assert "4 simulated rows are from before a change of the simulation or of a config.json" in out
+    assert "4 rows are from before a change of this program or of a config.json" in out
     assert len(ids(folder)) == before + 4
     _, out, _ = sweep(*words)
     assert {str(trial.spec.backend) for trial in world.runs[-1][0]} == {"simulated"}

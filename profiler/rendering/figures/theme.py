@@ -34,6 +34,7 @@ CATEGORY_COLOURS: Mapping[Category, str] = {
 ORIGIN_COLOURS: Mapping[Origin, str] = {
     # The scheme of Okabe and Ito.
     Origin.MEASURED: "#000000",
+    Origin.EMULATED: "#D55E00",
     Origin.SIMULATED: "#0072B2",
     Origin.ESTIMATED: "#E69F00",
     Origin.PUBLISHED: "#009E73",

@@ -18,14 +18,15 @@ from profiler.domain.outcome import Status
 from profiler.rendering.pages import RenderedFigure, SectionFigures
 from profiler.rendering.wording import (
     CATEGORY_TITLES,
-    HEADROOM_LEGEND,
     accuracy_text,
     answer_sentences,
+    card_names,
     column_names,
     corner,
     estimate_text,
     gib_number,
     group_text,
+    headroom_legend,
     headroom_text,
     legend,
     needs_text,
@@ -34,7 +35,6 @@ from profiler.rendering.wording import (
     published_text,
     result_text,
     setting_title,
-    short_card,
     short_models,
     signed_percent,
     threshold_text,
@@ -104,11 +104,11 @@ def _cards(table: CardTable) -> dict[str, object]:
     rows = [
         {
             "name": names[place],
-            "headroom": [_headroom(table.cells.get((place, card))) for card in table.cards],
+            "headroom": [_headroom(table.cells.get((place, column))) for column in table.columns],
         }
         for place in table.places
     ]
-    return {"header": [short_card(card) for card in table.cards], "rows": rows, "legend": HEADROOM_LEGEND}
+    return {"header": card_names(table), "rows": rows, "legend": headroom_legend(table)}
 
 
 def _headroom(cell: Cell | None) -> dict[str, str]:

@@ -1,0 +1,96 @@
+"""The outcome of a trial on an emulated card: torch's counters, without what an emulated driver cannot know."""
+
+import ctypes
+from dataclasses import replace
+
+from profiler.domain.context import cuda_context_bytes
+from profiler.domain.gpu import Gpu
+from profiler.domain.memory import NOT_EMULATED
+from profiler.domain.outcome import CardFacts, MeasuredDetails, Outcome, Peaks, Status, Work
+
+_MARKS = {
+    "assumption": "assumed: {}",
+    "entry point": "what {} does, which the emulated driver does not answer",
+    "not computed": "the value of {}",
+    "value": "a value that the host read, {}",
+}
+"""Kinds of marks of the emulated driver, each as part of "Not measured: ". Fractions that the host reads, such as a
+loss, are marked too; they steer nothing."""
+
+
+def driver_marks() -> str:
+    """Return what the emulated driver has noted about this process, one line per mark; empty without one."""
+    try:
+        read = ctypes.CDLL(None).em_marks
+    except AttributeError:
+        return ""
+    text = ctypes.create_string_buffer(read(None, 0) + 1)
+    read(text, len(text))
+    return text.value.decode(errors="replace")
+
+
+def as_emulated(outcome: Outcome, gpu: Gpu, *, marks: str = "") -> Outcome:
+    """Return the outcome of the measured path as that of an emulated trial on `gpu`.
+
+    Peaks of torch's counters stay. Times, samples and the driver's figures go: nothing was computed, and the driver is
+    not a real one. Memory of the device is reserved memory and the context that the simulation assumes as well.
+
+    Args:
+        outcome: As the measured path returns it.
+        gpu: The card.
+        marks: What the driver has noted (`driver_marks`).
+    """
+    context = cuda_context_bytes(gpu.compute_capability)
+    return replace(
+        outcome,
+        verdict=replace(outcome.verdict, unavailable=_unavailable(marks), message=_marked(outcome)),
+        work=_without_time(outcome.work),
+        card=CardFacts(name=gpu.title, memory_bytes=gpu.memory_bytes, context_bytes=context),
+        peaks=_counted(outcome.peaks, context),
+        measured=_of_counters(outcome.measured) if outcome.measured else None,
+    )
+
+
+def _unavailable(marks: str) -> str:
+    """Return what the figures lack: what no emulation has, and what the driver has noted about this trial."""
+    found = [line.split("\t") for line in marks.splitlines()]
+    noted = [_MARKS[kind].format(name) for kind, name, *_ in found if kind in _MARKS]
+    return "; ".join([NOT_EMULATED, *noted])
+
+
+def _marked(outcome: Outcome) -> str:
+    """Return the message of the outcome; torch's own about memory says where it comes from."""
+    if outcome.status is not Status.OOM or outcome.verdict.oom is None:
+        return outcome.message
+    return f"{outcome.message} (Emulated, in {outcome.verdict.oom.phase}.)"
+
+
+def _without_time(work: Work) -> Work:
+    return replace(work, step_time_s=None, gpu_s=None)
+
+
+def _counted(peaks: Peaks, context_bytes: int) -> Peaks:
+    return replace(
+        peaks,
+        device_bytes=None if peaks.reserved_bytes is None else peaks.reserved_bytes + context_bytes,
+        phases=tuple(
+            replace(
+                peak,
+                time_s=None,
+                samples=None,
+                sampled_max_device_bytes=None,
+                mean_utilisation_percent=None,
+                mean_power_watts=None,
+                mean_sm_clock_mhz=None,
+            )
+            for peak in peaks.phases
+        ),
+    )
+
+
+def _of_counters(measured: MeasuredDetails) -> MeasuredDetails:
+    return MeasuredDetails(
+        settled_step=measured.settled_step,
+        growth_bytes_per_step=measured.growth_bytes_per_step,
+        step_peaks=tuple(replace(peak, time_s=None, context_bytes=None) for peak in measured.step_peaks),
+    )
