@@ -10,6 +10,10 @@ CAPABILITIES = "GRPO_VRAM_COMPUTE_CAPABILITIES"
 """Environment variable: the compute capability of each visible GPU in the order of CUDA's indices, ``"9.0,8.6"``."""
 
 
+_EMULATED = "emulated"
+"""Part of the driver's version where `profiler.emulation` answers in its place."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class VisibleGpu:
     """One GPU as the driver names it."""
@@ -32,6 +36,11 @@ class VisibleGpus:
     """Why there is none, as part of a sentence; empty if there is one."""
     driver_version: str = ""
     """Empty without a driver, or if it does not report it."""
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether the driver is an emulated one, on which nothing can be measured."""
+        return _EMULATED in self.driver_version
 
 
 def visible_gpus(*, environment: Mapping[str, str] | None = None, nvml: ModuleType | None = None) -> VisibleGpus:

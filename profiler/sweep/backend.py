@@ -31,6 +31,8 @@ def _choose(visible: VisibleGpus, torch_version: str | None) -> tuple[Backend, s
     if not visible.gpus:
         return Backend.SIMULATED, visible.note
     name = visible.gpus[0].name
+    if visible.is_emulated:
+        return Backend.SIMULATED, f"the driver of {name} is an emulated one"
     if torch_version is not None and torch_version.endswith(_CPU_BUILD):
         return Backend.SIMULATED, f"torch {torch_version} is a build without CUDA, though {name} is visible"
     return Backend.CUDA, f"{name} is visible"
@@ -45,7 +47,7 @@ def real_gpu_faults(
         return []
     backend, reason = _choose(visible, torch_version)
     if backend is not Backend.CUDA:
-        hint = "backend=simulated runs the same trainer without a GPU."
+        hint = "backend=simulated runs the same trainer without a GPU, and so does backend=emulated."
         return [Fault(key="backend", found="cuda", problem=f"needs a GPU, but {reason}", hint=hint)]
     smallest = min(visible.gpus, key=lambda gpu: gpu.memory_bytes)
     caps = dict.fromkeys(gpu for point in on_gpu if isinstance(gpu := point.get("gpu"), str) and gpu in KNOWN_GPUS)

@@ -165,6 +165,14 @@ def notes_gpu(job: WorkerJob) -> None:
     _note(job, f"ended-on-{os.environ.get('CUDA_VISIBLE_DEVICES')}")
 
 
+def notes_its_python(job: WorkerJob) -> None:
+    packages = next((Path(each).name for each in sys.path if "packages-" in Path(each).name), "none")
+    words = (job.trial.trial_id, Path(sys.executable).name, os.environ.get("WHICH", "none"), packages)
+    with (Path(job.store_folder) / "pythons.txt").open("a") as file:
+        file.write(f"{' '.join(words)}\n")
+    _write(job)
+
+
 def runs_out(job: WorkerJob) -> None:
     _note(job, "ran")
     _write(job, Status.OOM)

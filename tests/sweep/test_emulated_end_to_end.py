@@ -1,0 +1,127 @@
+"""`backend=emulated` for real: torch's CUDA build on emulated cards. Skipped without an environment that has it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from profiler.domain.memory import NOT_EMULATED
+from profiler.domain.outcome import Status
+from profiler.emulation.version import EMULATION_VERSION
+from profiler.storage.records import RecordStore
+from profiler.storage.tables import read_tables
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not os.environ.get("EMULATION_PYTHON"),
+        reason="EMULATION_PYTHON names no Python with torch's CUDA build (python -m profiler.emulation install)",
+    ),
+]
+
+SMALL = ("model=tiny", "steps=2", "max_prompt_length=16", "max_completion_length=24")
+METHOD = ("tuning=lora", "optim=adamw_torch_fused", "gradient_checkpointing=true")
+FULL = ("model=qwen2.5-0.5b", "tuning=full", "optim=adamw_8bit", "gradient_checkpointing=true", "rollout=synthetic")
+CARD_BYTES = 84_944_093_184
+
+
+def sweep(folder, *words):
+    """Run a sweep in a process of its own, and return its exit code and output."""
+    command = (sys.executable, "-m", "profiler.sweep", "+grid=lora_vs_full", "backend=emulated", *words)
+    done = subprocess.run([*command, f"results_dir={folder}"], capture_output=True, text=True, timeout=600, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def records(folder):
+    return RecordStore(folder / "lora_vs_full").read_all()
+
+
+def limits(*sizes_bytes):
+    """Return an axis over the most memory that torch's allocator may reserve."""
+    values = ",".join(f'"per_process_memory_fraction:{size / CARD_BYTES:.5f}"' for size in sizes_bytes)
+    return f"alloc_conf={values}"
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Return the folder of one trial with generated rollouts, on two cards, with the output of its sweep."""
+    folder = tmp_path_factory.mktemp("emulated")
+    return folder, *sweep(folder, *SMALL, *METHOD, "gpu=l40s-48gb,h100-80gb", "rollout=generate", "beta=0.04")
+
+
+def test_trials_on_two_cards_have_all_phases_and_no_time(ran):
+    folder, code, out, err = ran
+    assert (code, err) == (0, "")
+    assert "Emulated on NVIDIA L40S" in out
+    assert "Emulated on NVIDIA H100 80GB HBM3" in out
+    assert "Simulated" not in out
+    tables = read_tables(folder / "lora_vs_full")
+    runs = tables.runs
+    assert set(runs["gpu_name"]) == {"NVIDIA L40S", "NVIDIA H100 80GB HBM3"}
+    assert list(runs["status"]) == ["ok", "ok"]
+    assert set(runs["backend"]) == {"emulated"}
+    assert set(runs["emulation_version"]) == {EMULATION_VERSION}
+    assert all("+cu" in version for version in runs["torch_version"])
+    assert all(text.startswith(NOT_EMULATED) for text in runs["not_measured"])
+    assert list(runs["steps_run"]) == [2, 2]
+    times = ["step_time_s", "startup_s", "load_s", "rollout_s", "gpu_s", "sampled_max_device_bytes", "driver_version"]
+    assert runs[times].isna().all(axis=None)
+    assert tables.steps["time_s"].isna().all()
+    phases = tables.phases.groupby("trial_id")["phase"].apply(list)
+    expected = ["load", "rollout", "score", "reward", "forward", "backward", "optimizer"]
+    assert all(found == expected for found in phases)
+    peaks = tables.phases.groupby("trial_id")["peak_allocated_bytes"].max()
+    assert peaks.equals(runs.set_index("trial_id")["peak_allocated_bytes"].sort_index())
+    assert (runs["peak_device_bytes"] == runs["peak_reserved_bytes"] + runs["context_bytes"]).all()
+
+
+def test_the_same_command_runs_nothing_and_a_breakdown_is_added_on_request(ran):
+    folder, *_ = ran
+    words = (*SMALL, *METHOD, "gpu=l40s-48gb", "rollout=generate", "beta=0.04")
+    code, out, _ = sweep(folder, *words)
+    assert code == 0
+    assert "1 of 1 trials are stored already" in out
+    before = {record.trial_id: record.outcome.peaks.allocated_bytes for record in records(folder)}
+    code, out, _ = sweep(folder, *words, "breakdown=true", "snapshot=true")
+    assert code == 0
+    assert "are stored already" not in out
+    (on_l40s,) = [record for record in records(folder) if record.spec.gpu == "l40s-48gb"]
+    shares = on_l40s.outcome.breakdown.shares
+    assert sum(share.size_bytes for share in shares) == on_l40s.outcome.peaks.allocated_bytes
+    assert on_l40s.outcome.breakdown.largest
+    assert {record.trial_id: record.outcome.peaks.allocated_bytes for record in records(folder)} == before
+    assert (folder / "lora_vs_full" / "snapshots" / f"{on_l40s.trial_id}.pickle").exists()
+
+
+def test_a_trial_runs_out_of_memory_in_the_phase_that_needs_more(tmp_path):
+    code, out, err = sweep(tmp_path, *FULL, "steps=1", limits(1.5e9, 2.4e9, 4.2e9, 5.0e9, 6e9))
+    assert (code, err) == (0, "")
+    ends = {}
+    for record in records(tmp_path):
+        oom = record.outcome.verdict.oom
+        ends[record.spec.alloc_conf] = oom.phase.value if oom else record.outcome.status.value
+        assert oom is None or record.outcome.message.endswith(f"(Emulated, in {oom.phase}.)")
+        assert oom is None or oom.reserved_bytes <= float(record.spec.alloc_conf.partition(":")[2]) * CARD_BYTES
+    assert [ends[name] for name in sorted(ends)] == ["load", "forward", "backward", "optimizer", "ok"]
+    assert "out of memory in optimizer" in out
+
+
+def test_rollout_and_score_run_out_of_memory_too(tmp_path):
+    # 64 completions are generated at once, and scored with all logits.
+    many = ("steps_per_generation=16", "gradient_accumulation_steps=16", "beta=0.04", "logprobs=full", "steps=1")
+    code, _, _ = sweep(tmp_path, *FULL, *many, limits(2.6e9, 4e9))
+    assert code == 0
+    assert {record.outcome.verdict.oom.phase.value for record in records(tmp_path)} == {"rollout", "score"}
+
+
+def test_a_trial_that_takes_too_long_is_ended_and_runs_again(tmp_path):
+    words = (*SMALL, *METHOD)
+    code, _, err = sweep(tmp_path, *words, "timeout_s=0.5")
+    assert code == 3
+    assert "1 of 1 trials have no answer" in err
+    (record,) = records(tmp_path)
+    assert record.outcome.status is Status.TIMEOUT
+    assert sweep(tmp_path, *words)[0] == 0
+    (record,) = records(tmp_path)
+    assert record.outcome.status is Status.OK
