@@ -1,6 +1,7 @@
-"""Environments with torch's CUDA build: finding and making them."""
+"""Environments that `python -m profiler.emulation install` made, and the one that a user names instead."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from profiler.domain.errors import Fault, UsageError
@@ -9,17 +10,21 @@ from profiler.emulation.cache import environments_folder
 VARIABLE = "EMULATION_PYTHON"
 """Environment variable: the interpreter of an environment with a CUDA build of torch."""
 
+COMPLETE = "emulation-complete"
+"""File of an environment, written when its installation has finished."""
 
-def installed_environment() -> Path:
+
+def installed_environment(environment: Mapping[str, str] | None = None) -> Path:
     """Return the interpreter that `VARIABLE` names, or that of the environment that was installed last.
 
     Raises:
         UsageError: There is none.
     """
-    if given := os.environ.get(VARIABLE):
-        return Path(given)
-    found = sorted(environments_folder().glob("*/bin/python"), key=lambda path: path.lstat().st_mtime)
-    if not found:
+    found = os.environ if environment is None else environment
+    if given := found.get(VARIABLE):
+        return Path(given).expanduser()
+    complete = sorted(environments_folder(found).glob(f"*/{COMPLETE}"), key=lambda path: path.stat().st_mtime)
+    if not complete:
         raise UsageError(
             [
                 Fault(
@@ -30,4 +35,9 @@ def installed_environment() -> Path:
                 )
             ]
         )
-    return found[-1]
+    return interpreter_in(complete[-1].parent)
+
+
+def interpreter_in(folder: Path) -> Path:
+    """Return the interpreter of an environment."""
+    return folder / "bin" / "python"

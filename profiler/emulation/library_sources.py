@@ -10,12 +10,12 @@ DRIVER_FOLDER = Path(__file__).parent / "driver"
 CORE_LIBRARY = "libemulatedcard.so"
 """The card, its memory and its streams; every emulated library is linked with it."""
 
-CORE_SOURCES = ("card.c", "memory.c", "values.c", "processes.c", "streams.c", "marks.c")
+CORE_SOURCES = ("card.c", "memory.c", "known_bytes.c", "processes.c", "streams.c", "marks.c")
 
 VALUES_LIBRARY = "libemulatedvalues.so"
 """Values of small tensors; compiled with torch's headers."""
 
-VALUES_SOURCES = ("values.cpp",)
+VALUES_SOURCES = ("values/tensors.cpp", "values/operators.cpp")
 
 ANSWERS: Mapping[str, tuple[str, ...]] = {
     "cudart": ("runtime_devices.c", "runtime_memory.c", "runtime_streams.c", "runtime_kernels.c"),

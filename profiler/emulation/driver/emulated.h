@@ -74,13 +74,14 @@ void em_set(void *to, int value, size_t bytes);
 void em_zero(void *to, size_t bytes);  /* any size; returns whole pages to the host */
 void em_inject(uint64_t value);        /* the next 4 or 8 bytes that a card copies to the host are this number */
 
-/* ---- values.c: which bytes of the cards hold what a real card would hold ------------------------------------------------- */
+/* ---- known_bytes.c: which bytes of the cards hold what a real card would hold ------------------------------------------------- */
 
 void em_values_right(const void *address, size_t bytes);
 void em_values_unknown(const void *address, size_t bytes, const char *producer); /* `producer` is kept, not copied */
 void em_values_forget(const void *address, size_t bytes);                        /* as after an allocation */
 const char *em_values_producer(const void *address, size_t bytes); /* NULL: all right; else who made what is not */
 void em_reading(const char *type, int steers); /* of this thread, until it is called again; type NULL: bytes */
+void em_copy_all(int all); /* of this thread: copies of any size to a card are made */
 
 /* ---- processes.c: what the living processes of this machine hold, for NVML ------------------------------------------- */
 

@@ -1,5 +1,5 @@
 /* Which bytes of the cards hold what a real card would hold: they were copied from the host, set, or computed on the CPU
- * from such bytes (values/). Everything else is unknown; who made it is kept, to be named if the host reads it. */
+ * from such bytes (values/operators.cpp). Everything else is unknown; who made it is kept, to be named if the host reads it. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
