@@ -44,7 +44,7 @@ def usage() -> str:
     listed = "\n".join(f"  {name:<10}{command.summary}" for name, command in COMMANDS.items())
     return (
         f"{NAME} COMMAND [argument ...]\n\n"
-        "How much GPU memory training needs: measured, simulated or estimated.\n\n"
+        "How much GPU memory training needs: measured, emulated, simulated or estimated.\n\n"
         f"{listed}\n\n"
         f"{NAME} COMMAND --help shows the arguments of a command, with examples.\n"
         f"{NAME} COMMAND and python -m profiler.COMMAND are the same.\n"
@@ -119,7 +119,7 @@ def _emulation(words: Sequence[str]) -> int:
 
 COMMANDS: Mapping[str, Command] = {
     "estimate": Command(summary="estimate one trial in closed form, within a second", run=_estimate),
-    "sweep": Command(summary="run a grid of trials: measured on a GPU, or simulated", run=_sweep),
+    "sweep": Command(summary="run a grid of trials: measured on a GPU, emulated or simulated", run=_sweep),
     "report": Command(summary="draw stored results again, or compare two sweeps", run=_report),
     "replay": Command(summary="replay a memory snapshot with other settings or cards", run=_replay),
     "seams": Command(summary="check what the profiler relies on in other libraries", run=_seams),

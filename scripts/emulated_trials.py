@@ -61,8 +61,9 @@ def sample(folder: Path) -> None:
 
 def emulate(folder: Path) -> None:
     """Run the trials of the visible card as measured trials."""
-    from profiler.measurement.visible import capability_environment, visible_gpus
+    from profiler.measurement.visible import TEST_ON_EMULATED_DRIVER, capability_environment, visible_gpus
 
+    os.environ[TEST_ON_EMULATED_DRIVER] = "1"
     visible = visible_gpus().gpus
     os.environ |= {**capability_environment(visible), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
     import profiler.worker_imports  # noqa: F401 - before the fork, without initialising CUDA

@@ -13,6 +13,9 @@ CAPABILITIES = "GRPO_VRAM_COMPUTE_CAPABILITIES"
 _EMULATED = "emulated"
 """Part of the driver's version where `profiler.emulation` answers in its place."""
 
+TEST_ON_EMULATED_DRIVER = "GRPO_VRAM_TEST_ON_EMULATED_DRIVER"
+"""Environment variable of tests: the measured path takes emulated GPUs for real ones. Its figures are no measurement."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class VisibleGpu:
@@ -37,14 +40,9 @@ class VisibleGpus:
     driver_version: str = ""
     """Empty without a driver, or if it does not report it."""
 
-    @property
-    def is_emulated(self) -> bool:
-        """Whether the driver is an emulated one, on which nothing can be measured."""
-        return _EMULATED in self.driver_version
-
 
 def visible_gpus(*, environment: Mapping[str, str] | None = None, nvml: ModuleType | None = None) -> VisibleGpus:
-    """Return the GPUs that are visible to a CUDA program.
+    """Return the GPUs that are visible to a CUDA program, and none of an emulated driver.
 
     Args:
         environment: Where CUDA_VISIBLE_DEVICES is looked up; by default the process's own.
@@ -63,9 +61,12 @@ def visible_gpus(*, environment: Mapping[str, str] | None = None, nvml: ModuleTy
         return VisibleGpus(gpus=(), note=f"the NVIDIA driver does not list its GPUs ({error})")
     finally:
         nvml.nvmlShutdown()
+    variables = os.environ if environment is None else environment
+    if _EMULATED in driver_version and not variables.get(TEST_ON_EMULATED_DRIVER):
+        return VisibleGpus(gpus=(), note="the driver is an emulated one, on which nothing can be measured")
     if not present:
         return VisibleGpus(gpus=(), note="the NVIDIA driver lists no GPU")
-    wanted = (os.environ if environment is None else environment).get("CUDA_VISIBLE_DEVICES")
+    wanted = variables.get("CUDA_VISIBLE_DEVICES")
     gpus = present if wanted is None else _selected(present, wanted)
     note = "" if gpus else f"CUDA_VISIBLE_DEVICES='{wanted}' hides every GPU"
     return VisibleGpus(gpus=tuple(gpus), note=note, driver_version=driver_version)

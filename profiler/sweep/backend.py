@@ -31,8 +31,6 @@ def _choose(visible: VisibleGpus, torch_version: str | None) -> tuple[Backend, s
     if not visible.gpus:
         return Backend.SIMULATED, visible.note
     name = visible.gpus[0].name
-    if visible.is_emulated:
-        return Backend.SIMULATED, f"the driver of {name} is an emulated one"
     if torch_version is not None and torch_version.endswith(_CPU_BUILD):
         return Backend.SIMULATED, f"torch {torch_version} is a build without CUDA, though {name} is visible"
     return Backend.CUDA, f"{name} is visible"

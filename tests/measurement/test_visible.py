@@ -4,14 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from profiler.measurement.visible import visible_gpus
+from profiler.measurement.visible import TEST_ON_EMULATED_DRIVER, visible_gpus
 
 
 class ScriptedError(Exception):
     pass
 
 
-def driver(*uuids, broken=False, capability=(9, 0)):
+def driver(*uuids, broken=False, capability=(9, 0), version=b"580.65.06"):
     def init():
         if broken:
             raise ScriptedError("driver not loaded")
@@ -25,7 +25,7 @@ def driver(*uuids, broken=False, capability=(9, 0)):
         NVMLError=ScriptedError,
         nvmlInit=init,
         nvmlShutdown=lambda: None,
-        nvmlSystemGetDriverVersion=lambda: b"580.65.06",
+        nvmlSystemGetDriverVersion=lambda: version,
         nvmlDeviceGetCount=lambda: len(uuids),
         nvmlDeviceGetHandleByIndex=lambda index: uuids[index],
         nvmlDeviceGetUUID=lambda handle: handle.encode(),
@@ -67,6 +67,13 @@ def test_what_a_gpu_is():
 def test_a_driver_that_does_not_name_the_capability():
     (gpu,) = visible_gpus(environment={}, nvml=driver("GPU-a", capability=None)).gpus
     assert gpu.compute_capability is None
+
+
+def test_gpus_of_an_emulated_driver_are_no_gpus_except_in_tests():
+    emulated = driver("GPU-a", version=b"580.0.emulated")
+    visible = visible_gpus(environment={}, nvml=emulated)
+    assert (visible.gpus, visible.note) == ((), "the driver is an emulated one, on which nothing can be measured")
+    assert visible_gpus(environment={TEST_ON_EMULATED_DRIVER: "1"}, nvml=emulated).gpus
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.emulation.launch import EmulatedPython
 from profiler.emulation.version import EMULATION_VERSION
-from profiler.measurement.visible import CAPABILITIES, VisibleGpu, VisibleGpus
+from profiler.measurement.visible import CAPABILITIES
 from profiler.sweep import emulated, main
-from profiler.sweep.backend import real_gpu_faults
 from profiler.sweep.emulated import EmulatedWorkers, emulated_workers
 
 GRID = "+grid=lora_vs_full"
@@ -146,12 +145,3 @@ def test_bad_input_ends_before_anything_starts(emulate, world, words, sentence):
     assert code == 2
     assert sentence in err
     assert world.runs == []
-
-
-def test_nothing_is_measured_on_an_emulated_driver():
-    gpu = VisibleGpu(uuid="GPU-1", name="NVIDIA H100 80GB HBM3", memory_bytes=KNOWN_GPUS["h100-80gb"].memory_bytes)
-    visible = VisibleGpus(gpus=(gpu,), note="", driver_version="580.0.emulated")
-    (fault,) = real_gpu_faults([{"backend": "cuda"}], visible, torch_version="2.13.0+cu130")
-    assert "needs a GPU, but the driver of NVIDIA H100 80GB HBM3 is an emulated one" in fault.sentence()
-    real = replace(visible, driver_version="580.65.06")
-    assert real_gpu_faults([{"backend": "cuda"}], real, torch_version="2.13.0+cu130") == []
