@@ -14,6 +14,7 @@ from profiler.domain.outcome import (
     Breakdown,
     CardFacts,
     CategoryShare,
+    EmulatedDetails,
     Estimate,
     MeasuredDetails,
     Outcome,
@@ -155,7 +156,11 @@ def outcome(spec: TrialSpec, *, scale: float = 1.0) -> Outcome:
     )
 
 
-_EMPTY_PARTS = {"simulated": SimulatedDetails(required_allocated_bytes=0), "measured": MeasuredDetails()}
+_EMPTY_PARTS = {
+    "simulated": SimulatedDetails(required_allocated_bytes=0),
+    "measured": MeasuredDetails(),
+    "emulated": EmulatedDetails(values=""),
+}
 
 
 def outcome_of(status: Status = Status.OK, **values: object) -> Outcome:
@@ -210,6 +215,7 @@ def emulated(spec: TrialSpec, *, label: str = "full", grid: str = "made_up", **c
         verdict=replace(peaks.verdict, unavailable=NOT_EMULATED),
         simulated=None,
         measured=MeasuredDetails(step_peaks=(step,)),
+        emulated=EmulatedDetails(values="complete"),
         breakdown=Breakdown(),
     )
     return record(ran, outcome=changed(counted, **changes), label=label, grid=grid, versions=EMULATED_VERSIONS)

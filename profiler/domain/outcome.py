@@ -288,6 +288,14 @@ class MeasuredDetails:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EmulatedDetails:
+    """What only an emulation knows."""
+
+    values: str
+    """``"complete"`` if every integer and boolean that the host read was computed; otherwise those that were not."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """The result of a trial. None means "not known here", never 0. Sizes are integers of bytes, times in seconds."""
 
@@ -300,6 +308,8 @@ class Outcome:
     """None unless simulated."""
     measured: MeasuredDetails | None = None
     """None unless measured or emulated."""
+    emulated: EmulatedDetails | None = None
+    """None unless emulated."""
 
     @property
     def status(self) -> Status:

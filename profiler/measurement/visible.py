@@ -14,7 +14,7 @@ _EMULATED = "emulated"
 """Part of the driver's version where `profiler.emulation` answers in its place."""
 
 TEST_ON_EMULATED_DRIVER = "GRPO_VRAM_TEST_ON_EMULATED_DRIVER"
-"""Environment variable of tests: the measured path takes emulated GPUs for real ones. Its figures are no measurement."""
+"""Environment variable of tests: take emulated GPUs for real ones. What is read on them is no measurement."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Any
 from profiler.domain.outcome import (
     Breakdown,
     CardFacts,
+    EmulatedDetails,
     MeasuredDetails,
     Outcome,
     Peaks,
@@ -28,6 +29,7 @@ _PARTS = {
     "breakdown": Breakdown,
     "simulated": SimulatedDetails,
     "measured": MeasuredDetails,
+    "emulated": EmulatedDetails,
 }
 
 OUTCOME_FIELDS: Mapping[str, tuple[str, str]] = {
@@ -68,6 +70,7 @@ OUTCOME_FIELDS: Mapping[str, tuple[str, str]] = {
     "growth_bytes_per_step": ("measured", "growth_bytes_per_step"),
     "step_peaks": ("measured", "step_peaks"),
     "not_measured": ("verdict", "unavailable"),
+    "emulated_values": ("emulated", "values"),
     "gpu_s": ("work", "gpu_s"),
     "implied_by": ("verdict", "implied_by"),
     "message": ("verdict", "message"),
@@ -78,7 +81,7 @@ _NO_BREAKDOWN = "breakdown: "
 """Within the stored `not_measured`: precedes the reason for a missing breakdown, which comes last."""
 _SEPARATOR = "; "
 
-_OPTIONAL_PARTS = ("simulated", "measured")
+_OPTIONAL_PARTS = ("simulated", "measured", "emulated")
 
 _REQUIRED = frozenset({"status"})
 """Keys that records of every version have."""

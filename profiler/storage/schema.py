@@ -165,6 +165,11 @@ _RESULT = (
         "figures that are missing or uncertain, and why; what an emulated trial cannot contain",
         "nothing is missing",
     ),
+    _text(
+        "emulated_values",
+        "complete, or the integers and booleans that the host read without their being computed",
+        "not emulated, or the trial ended before the value was known",
+    ),
     _column("gpu_s", _REAL, "s", "how long the trial used a GPU", "it used none"),
     _text("implied_by", "the trial that ran out of memory and needs at most as much", "status is not implied"),
 )

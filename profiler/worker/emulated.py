@@ -1,35 +1,15 @@
 """The outcome of a trial on an emulated card: torch's counters, without what an emulated driver cannot know."""
 
-import ctypes
 from dataclasses import replace
 
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import Gpu
 from profiler.domain.memory import NOT_EMULATED
-from profiler.domain.outcome import CardFacts, MeasuredDetails, Outcome, Peaks, Status, Work
-
-_MARKS = {
-    "assumption": "assumed: {}",
-    "entry point": "what {} does, which the emulated driver does not answer",
-    "not computed": "the value of {}",
-    "value": "a value that the host read, {}",
-}
-"""Kinds of marks of the emulated driver, each as part of "Not measured: ". Fractions that the host reads, such as a
-loss, are marked too; they steer nothing."""
+from profiler.domain.outcome import CardFacts, EmulatedDetails, MeasuredDetails, Outcome, Peaks, Status, Work
+from profiler.emulation.marks import Marks
 
 
-def driver_marks() -> str:
-    """Return what the emulated driver has noted about this process, one line per mark; empty without one."""
-    try:
-        read = ctypes.CDLL(None).em_marks
-    except AttributeError:
-        return ""
-    text = ctypes.create_string_buffer(read(None, 0) + 1)
-    read(text, len(text))
-    return text.value.decode(errors="replace")
-
-
-def as_emulated(outcome: Outcome, gpu: Gpu, *, marks: str = "") -> Outcome:
+def as_emulated(outcome: Outcome, gpu: Gpu, *, marks: Marks) -> Outcome:
     """Return the outcome of the measured path as that of an emulated trial on `gpu`.
 
     Peaks of torch's counters stay. Times, samples and the driver's figures go: nothing was computed, and the driver is
@@ -38,7 +18,7 @@ def as_emulated(outcome: Outcome, gpu: Gpu, *, marks: str = "") -> Outcome:
     Args:
         outcome: As the measured path returns it.
         gpu: The card.
-        marks: What the driver has noted (`driver_marks`).
+        marks: What the emulated driver has noted about the process.
     """
     context = cuda_context_bytes(gpu.compute_capability)
     return replace(
@@ -48,14 +28,16 @@ def as_emulated(outcome: Outcome, gpu: Gpu, *, marks: str = "") -> Outcome:
         card=CardFacts(name=gpu.title, memory_bytes=gpu.memory_bytes, context_bytes=context),
         peaks=_counted(outcome.peaks, context),
         measured=_of_counters(outcome.measured) if outcome.measured else None,
+        emulated=EmulatedDetails(values=marks.values),
     )
 
 
-def _unavailable(marks: str) -> str:
+def _unavailable(marks: Marks) -> str:
     """Return what the figures lack: what no emulation has, and what the driver has noted about this trial."""
-    found = [line.split("\t") for line in marks.splitlines()]
-    noted = [_MARKS[kind].format(name) for kind, name, *_ in found if kind in _MARKS]
-    return "; ".join([NOT_EMULATED, *noted])
+    values = [f"a value that the host read: {name}" for name in marks.values_read]
+    assumed = [f"assumed: {assumption}" for assumption in marks.assumptions]
+    unseen = [f"what {name} does, which the emulated driver does not answer" for name in marks.unseen_entry_points]
+    return "; ".join((NOT_EMULATED, *values, *assumed, *unseen))
 
 
 def _marked(outcome: Outcome) -> str:

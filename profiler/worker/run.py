@@ -12,13 +12,14 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.domain.units import KIB
+from profiler.emulation.marks import Marks, forget_marks, marks_of_this_process
 from profiler.execution import EndOfSweepError, WorkerJob, beat
 from profiler.measurement.untouched_cuda import fork_problem
 from profiler.seams.checking import check_seams, note_on_versions
 from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.model_config import load_model_config
 from profiler.storage.records import RecordStore
-from profiler.worker.emulated import as_emulated, driver_marks
+from profiler.worker.emulated import as_emulated
 
 
 def run_job(job: WorkerJob) -> None:
@@ -38,6 +39,8 @@ def run_job(job: WorkerJob) -> None:
     if spec.backend is Backend.SIMULATED:
         _run_simulated(job, model_config)
         return
+    if spec.backend is Backend.EMULATED and marks_of_this_process() is None:
+        raise EndOfSweepError("The workers of backend=emulated have not loaded the emulated driver, so none can run.")
     if spec.backend.reads_counters and (problem := fork_problem()):
         raise EndOfSweepError(problem)
     _run_real(job, model_config)
@@ -47,6 +50,7 @@ def _run_real(job: WorkerJob, model_config: Mapping[str, object]) -> None:
     """Run the trainer on a real or emulated GPU, or on the CPU, and store the record, the samples and the snapshot."""
     from profiler.worker.real import run_real
 
+    forget_marks()  # those of the imports
     spec, started = job.trial.spec, time.monotonic()
     path = job.heartbeat_path
     beat_of_trial = (lambda: beat(Path(path))) if path is not None else (lambda: None)
@@ -80,7 +84,7 @@ def _run_real(job: WorkerJob, model_config: Mapping[str, object]) -> None:
 def _of_backend(outcome: Outcome, spec: TrialSpec, started: float) -> Outcome:
     """Return the outcome with the time on the GPU, or without what an emulated one cannot know."""
     if spec.backend is Backend.EMULATED:
-        return as_emulated(outcome, KNOWN_GPUS[str(spec.gpu)], marks=driver_marks())
+        return as_emulated(outcome, KNOWN_GPUS[str(spec.gpu)], marks=marks_of_this_process() or Marks())
     if spec.backend is Backend.CUDA:
         return replace(outcome, work=replace(outcome.work, gpu_s=time.monotonic() - started))
     return outcome

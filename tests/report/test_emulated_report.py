@@ -75,7 +75,8 @@ def test_its_rows_have_its_versions_and_no_time(folder):
     runs = tables.runs.set_index("backend")
     assert list(runs.loc["emulated", "emulation_version"]) == ["1", "1"]
     assert list(runs.loc["emulated", "cuda_version"]) == ["13.0", "13.0"]
-    assert runs.loc["simulated", "emulation_version"].isna().all()
+    assert list(runs.loc["emulated", "emulated_values"]) == ["complete", "complete"]
+    assert runs.loc["simulated", ["emulation_version", "emulated_values"]].isna().all(axis=None)
     assert len(tables.steps) == 2
     assert tables.steps["time_s"].isna().all()
     assert tables.samples.empty

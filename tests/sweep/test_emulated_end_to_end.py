@@ -64,6 +64,7 @@ def test_trials_on_two_cards_have_all_phases_and_no_time(ran):
     assert set(runs["emulation_version"]) == {EMULATION_VERSION}
     assert all("+cu" in version for version in runs["torch_version"])
     assert all(text.startswith(NOT_EMULATED) for text in runs["not_measured"])
+    assert list(runs["emulated_values"]) == ["complete", "complete"]
     assert list(runs["steps_run"]) == [2, 2]
     times = ["step_time_s", "startup_s", "load_s", "rollout_s", "gpu_s", "sampled_max_device_bytes", "driver_version"]
     assert runs[times].isna().all(axis=None)

@@ -7,6 +7,7 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import NOT_EMULATED, Phase
 from profiler.domain.outcome import (
     CardFacts,
+    EmulatedDetails,
     MeasuredDetails,
     Outcome,
     OutOfMemory,
@@ -17,9 +18,11 @@ from profiler.domain.outcome import (
     Verdict,
     Work,
 )
-from profiler.worker.emulated import as_emulated, driver_marks
+from profiler.emulation.marks import Marks
+from profiler.worker.emulated import as_emulated
 
 T4 = KNOWN_GPUS["t4-16gb"]
+NO_MARKS = Marks()
 CONTEXT = cuda_context_bytes((7, 5))
 
 
@@ -61,7 +64,7 @@ def measured(status: Status = Status.OK, oom: OutOfMemory | None = None, message
 
 
 def test_no_time_no_sample_and_no_figure_of_the_driver_stays() -> None:
-    found = as_emulated(measured(), T4)
+    found = as_emulated(measured(), T4, marks=NO_MARKS)
 
     (phase,), kept = found.peaks.phases, found.measured
     assert kept is not None
@@ -77,7 +80,7 @@ def test_no_time_no_sample_and_no_figure_of_the_driver_stays() -> None:
 
 
 def test_peaks_of_the_counters_stay() -> None:
-    found = as_emulated(measured(), T4)
+    found = as_emulated(measured(), T4, marks=NO_MARKS)
 
     assert (found.peaks.allocated_bytes, found.peaks.reserved_bytes, found.peaks.phase) == (70, 80, Phase.BACKWARD)
     assert [(one.peak_allocated_bytes, one.peak_reserved_bytes) for one in found.peaks.phases] == [(70, 80)]
@@ -88,29 +91,31 @@ def test_peaks_of_the_counters_stay() -> None:
 
 
 def test_the_context_is_the_assumed_one() -> None:
-    found = as_emulated(measured(), T4)
+    found = as_emulated(measured(), T4, marks=NO_MARKS)
 
     assert (found.card.name, found.card.memory_bytes, found.card.context_bytes) == (T4.title, T4.memory_bytes, CONTEXT)
     assert found.peaks.device_bytes == 80 + CONTEXT
 
 
 def test_it_says_what_it_cannot_contain_and_what_the_driver_noted() -> None:
-    marks = "entry point\tcudart:cudaNew\t3\nfloat\tloss\t9\nassumption\tany token is drawn\t1\nunknown kind\tx\t1\n"
+    marks = Marks(
+        values_read=("int64 of new::kernel", "bool of other"),
+        assumptions=("tokens are drawn",),
+        unseen_entry_points=("cudart:cudaNew",),
+    )
 
-    assert as_emulated(measured(), T4).verdict.unavailable == NOT_EMULATED
-    assert as_emulated(measured(), T4, marks=marks).verdict.unavailable == (
-        f"{NOT_EMULATED}; what cudart:cudaNew does, which the emulated driver does not answer; "
-        "assumed: any token is drawn"
+    found, plain = as_emulated(measured(), T4, marks=marks), as_emulated(measured(), T4, marks=NO_MARKS)
+    assert (plain.verdict.unavailable, plain.emulated) == (NOT_EMULATED, EmulatedDetails(values="complete"))
+    assert found.emulated == EmulatedDetails(values="int64 of new::kernel, bool of other")
+    assert found.verdict.unavailable == (
+        f"{NOT_EMULATED}; a value that the host read: int64 of new::kernel; a value that the host read: bool of other; "
+        "assumed: tokens are drawn; what cudart:cudaNew does, which the emulated driver does not answer"
     )
 
 
 def test_torchs_out_of_memory_message_is_marked() -> None:
     oom = OutOfMemory(phase=Phase.FORWARD, requested_bytes=1)
 
-    ran_out = as_emulated(measured(Status.OOM, oom, "CUDA out of memory."), T4)
+    ran_out = as_emulated(measured(Status.OOM, oom, "CUDA out of memory."), T4, marks=NO_MARKS)
     assert ran_out.message == "CUDA out of memory. (Emulated, in forward.)"
-    assert as_emulated(measured(), T4).message == ""
-
-
-def test_without_an_emulated_driver_nothing_was_noted() -> None:
-    assert driver_marks() == ""
+    assert as_emulated(measured(), T4, marks=NO_MARKS).message == ""

@@ -13,7 +13,7 @@ from profiler.config.run_options import RunOptions
 from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import CategoryShare, Outcome, Sample, Status, StepPeak, TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
-from profiler.execution import WorkerJob
+from profiler.execution import EndOfSweepError, WorkerJob
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.records import RecordStore
 from profiler.storage.tables import read_tables, write_tables
@@ -59,6 +59,14 @@ def test_without_the_option_no_snapshot_is_written(tmp_path: Path) -> None:
     run_job(WorkerJob(trial=own, versions=VERSIONS, store_folder=str(tmp_path), stderr_path=str(tmp_path / "stderr")))
     assert RecordStore(tmp_path).find(own.trial_id) is not None
     assert not (tmp_path / "snapshots").exists()
+
+
+def test_an_emulated_trial_needs_the_emulated_driver(tmp_path: Path) -> None:
+    own = planned(replace(small_spec(), backend=Backend.EMULATED))
+    job = WorkerJob(trial=own, versions=VERSIONS, store_folder=str(tmp_path), stderr_path=str(tmp_path / "stderr"))
+    with pytest.raises(EndOfSweepError, match="have not loaded the emulated driver"):
+        run_job(job)
+    assert RecordStore(tmp_path).find(own.trial_id) is None
 
 
 def test_a_trial_on_the_cpu_gives_signs_of_life_and_uses_no_gpu(tmp_path: Path) -> None:
