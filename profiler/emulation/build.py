@@ -70,7 +70,7 @@ def cache_key(interpreter: Interpreter, files: Iterable[Path]) -> str:
     """Return the name of the folder: the version of torch, and a hash of the sources and of what they are built for."""
     digest = hashlib.sha256()
     for source in every_source():
-        digest.update(f"{source.relative_to(DRIVER_FOLDER)}\n".encode() + source.read_bytes())
+        digest.update(f"{source.relative_to(DRIVER_FOLDER.parent)}\n".encode() + source.read_bytes())
     digest.update(f"{interpreter.torch} {interpreter.commit} {interpreter.cuda}\n".encode())
     for path in files:
         # The compiled files have up to 1 GB: with the commit of torch, name and size say which ones they are.
@@ -99,7 +99,13 @@ def _build(interpreter: Interpreter, files: Iterable[Path], folder: Path) -> Non
     builder.values(interpreter.torch_folder)
     # libcuda and NVML are opened by name while a program runs; the others are what torch's files are linked with.
     loaded = [library.file for name, library in sorted(expected.items()) if name not in ("cuda", "nvidia-ml")]
-    described = {"torch": interpreter.torch, "cuda": interpreter.cuda, "load": loaded, "values": VALUES_LIBRARY}
+    described = {
+        "torch": interpreter.torch,
+        "cuda": interpreter.cuda,
+        "card": CORE_LIBRARY,
+        "load": loaded,
+        "values": VALUES_LIBRARY,
+    }
     (folder / DESCRIPTION).write_text(json.dumps(described, indent=1) + "\n")
 
 

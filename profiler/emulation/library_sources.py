@@ -33,8 +33,9 @@ _SEEN = "answered_with_success.txt"
 
 
 def every_source() -> list[Path]:
-    """Return each file that decides what is built, in a fixed order."""
-    return sorted(path for path in DRIVER_FOLDER.rglob("*") if path.suffix in (".c", ".cpp", ".h", ".txt"))
+    """Return each file that decides what is built, in a fixed order: also this module and the one that builds."""
+    builders = [DRIVER_FOLDER.parent / name for name in ("build.py", "library_sources.py", "entry_points.py")]
+    return sorted(path for path in DRIVER_FOLDER.rglob("*") if path.suffix in (".c", ".cpp", ".h", ".txt")) + builders
 
 
 def generated_answers(library: str, expected: Iterable[str], seen: Collection[str]) -> str:

@@ -11,8 +11,8 @@ FILE_VARIABLE = "EMULATED_MARKS"
 """Environment variable of an emulated process: a file to which each of its marks is appended when it is first made."""
 
 _VALUE, _ASSUMPTION, _ENTRY_POINT = "value", "assumption", "entry point"
-"""Kinds of marks, as the driver writes them. Others are in the file only: operators that the CPU refused, and floats that
-the host read, which are printed or logged, and steer nothing that decides memory."""
+"""Kinds of marks, as the driver writes them. Others are left out: operators that the CPU refused, and floats that the
+host read, which are printed or logged, and steer nothing that decides memory."""
 
 
 @dataclass(frozen=True, kw_only=True)

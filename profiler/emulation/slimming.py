@@ -1,4 +1,4 @@
-"""What an emulated process never uses of an environment, taken out of it: kernels that are not run.
+"""What an emulated process never uses of an environment, taken out of it: kernels, symbols for debuggers, profilers.
 
 Only environments that `install` made are touched.
 """
@@ -26,9 +26,18 @@ def slim(site_packages: Path, cuda_major: str) -> None:
     for library in (site_packages / "bitsandbytes").glob("libbitsandbytes_*.so"):
         if not re.search(rf"_(cpu|cuda{cuda_major}\d)\.so$", library.name):
             library.unlink()
-    for part in ("triton/backends/amd/lib", "triton/instrumentation"):
-        for library in (site_packages / part).glob("*.so*"):
-            library.unlink()
+    _slim_triton(site_packages / "triton")
+
+
+def _slim_triton(triton: Path) -> None:
+    """Remove the symbols of its compiler that only a debugger reads, and the profilers of the cards' vendors."""
+    for library in (triton / "_C").glob("libtriton*.so"):
+        if library.stat().st_nlink == 1:
+            subprocess.run(["strip", "--strip-unneeded", str(library)], capture_output=True, check=False)
+    for folder in ("backends/nvidia/lib/cupti", "backends/amd/lib", "instrumentation"):
+        for library in (triton / folder).glob("*"):
+            if library.is_file():
+                library.unlink()
 
 
 def sections(listing: str) -> dict[str, tuple[int, int]]:

@@ -66,6 +66,7 @@ static void join(uintptr_t start, uintptr_t end) {
     }
 }
 
+/* The producer's name outlives its spans: callers pass literals, names of operators, and buffers that are never freed. */
 static void locked_write(const void *address, size_t bytes, const char *producer, int makes) {
     uintptr_t from = (uintptr_t)address, to = from + bytes;
     if (!bytes) return;

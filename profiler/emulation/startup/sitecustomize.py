@@ -43,9 +43,19 @@ def run_other_sitecustomize() -> None:
             return
 
 
-if os.environ.get("EMULATED_LIBRARIES"):
-    sys.meta_path.insert(0, ThisProfiler(Path(os.environ["EMULATED_PROFILER"])))
-    from profiler.emulation.inside.prepare import prepare
+def prepare_process() -> None:
+    """Prepare the process. If that fails it ends: Python would go on, and its figures would be wrong."""
+    try:
+        sys.meta_path.insert(0, ThisProfiler(Path(os.environ["EMULATED_PROFILER"])))
+        from profiler.emulation.inside.prepare import prepare
 
-    prepare(os.environ)
+        prepare(os.environ)
+    except Exception as error:
+        sys.stderr.write(f"The process could not be prepared for the emulated card: {type(error).__name__}: {error}\n")
+        sys.stderr.flush()
+        os._exit(2)
+
+
+if os.environ.get("EMULATED_LIBRARIES"):
+    prepare_process()
 run_other_sitecustomize()
