@@ -13,6 +13,7 @@ RUN = {
     "dry_run": False,
     "resume": True,
     "snapshot": False,
+    "python": None,
     "strict": True,
     "breakdown": False,
     "timeout_s": 10,

@@ -7,6 +7,7 @@ import builders
 from rich.console import Console
 
 from profiler.domain.outcome import Status
+from profiler.domain.trial import Backend
 from profiler.rendering.progress import SweepProgress
 
 
@@ -47,7 +48,7 @@ def test_the_time_left_is_shown():
 
 
 def test_a_trial_on_the_cpu_says_so():
-    record = builders.record(builders.spec(backend="cpu", gpu=None, model="tiny"), outcome=builders.on_cpu())
+    record = builders.record(builders.spec(backend=Backend.CPU, gpu=None, model="tiny"), outcome=builders.on_cpu())
     assert shown([record]).strip() == "[1/1] tiny, full: ok on the CPU (4 s)"
 
 

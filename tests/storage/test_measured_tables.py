@@ -161,8 +161,10 @@ def _as_of_version(path, version, without):
     stored = json.loads(path.read_text())
     del stored["checksum"]
     stored["schema_version"] = version
-    for name in without:
+    for name in (*without, *NEW_IN_6):
         del stored["record"]["outcome"][name]
+    for name in ("cuda", "emulation"):
+        del stored["record"]["versions"][name]
     stored = {"checksum": records_module._checksum(stored), **stored}
     path.write_text(json.dumps(stored))
 
@@ -173,7 +175,10 @@ NEW_IN_3 = ("gpu_uuid", "driver_version", "step_peaks", "not_measured", "implied
 NEW_IN_4 = ("required_unreleasable_bytes",)
 
 
-@pytest.mark.parametrize(("version", "without"), [(2, NEW_IN_3 + NEW_IN_4), (3, NEW_IN_4)])
+NEW_IN_6 = ("emulated_values",)
+
+
+@pytest.mark.parametrize(("version", "without"), [(2, NEW_IN_3 + NEW_IN_4), (3, NEW_IN_4), (5, ())])
 def test_an_earlier_record_is_read_with_what_it_does_not_know_left_open(tmp_path, version, without):
     store, record = RecordStore(tmp_path), builders.records([builders.spec()])[0]
     store.write(record)
@@ -181,7 +186,7 @@ def test_an_earlier_record_is_read_with_what_it_does_not_know_left_open(tmp_path
     assert store.find(record.trial_id) == record
 
 
-@pytest.mark.parametrize(("version", "without"), [(1, ()), (5, NEW_IN_4), (2, ("status",))])
+@pytest.mark.parametrize(("version", "without"), [(1, ()), (6, NEW_IN_4), (2, ("status",))])
 def test_any_other_record_is_set_aside(tmp_path, version, without):
     store, record = RecordStore(tmp_path), builders.records([builders.spec()])[0]
     store.write(record)

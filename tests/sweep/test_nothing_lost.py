@@ -195,7 +195,7 @@ def test_a_record_that_is_set_aside_is_reported_and_its_trial_runs_again(sweep, 
 def newer_record(folder):
     path = sorted((folder / "records").glob("*.json"))[0]
     stored = json.loads(path.read_text())
-    content = {"schema_version": 6, "record": stored["record"]}
+    content = {"schema_version": 7, "record": stored["record"]}
     path.write_text(json.dumps({"checksum": records_module._checksum(content), **content}))
     return "record", path
 

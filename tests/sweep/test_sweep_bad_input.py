@@ -50,7 +50,7 @@ def check(result, world, *sentences, count=1):
         ([GRID, "-cd", "/nowhere"], ["--config-dir=/nowhere: must be a folder that exists"]),
         ([GRID, "backend=cuda"], ["backend=cuda: needs a GPU, but there is none in this test"]),
         ([GRID, "backend=cpu", "tuning=qlora"], ["tuning=qlora: needs backend=cuda"]),
-        ([GRID, "backend=gpu"], ["backend=gpu: must be one of auto, cuda, simulated, cpu"]),
+        ([GRID, "backend=gpu"], ["backend=gpu: must be one of auto, cuda, emulated, simulated, cpu"]),
     ],
 )
 def test_one_fault_is_one_sentence(sweep, world, words, sentences):
