@@ -3,13 +3,12 @@
 Exit codes: docs/exit_codes.md. An estimate that does not fit ends with 0.
 """
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.grid import estimate_grid
-from profiler.command_line import as_command
+from profiler.command_line import as_command, print_text
 from profiler.config.architecture import read_architecture
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import attention_line, parse_point
@@ -54,7 +53,8 @@ Examples:
 def main(argv: Sequence[str] | None = None, *, load_model: ModelConfigLoader = load_model_config) -> int:
     """Print the estimate for `argv` (without the program) and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    return _print(answer(words, load_model=load_model))
+    print_text(answer(words, load_model=load_model))
+    return EXIT_OK
 
 
 def answer(words: Sequence[str], *, load_model: ModelConfigLoader = load_model_config) -> str:
@@ -160,14 +160,3 @@ def _grid_answer(
         return grid_json(grid)
     lines = dict.fromkeys(attention_line(spec, architectures[spec.model]) for spec in specs)
     return "".join(f"{line}\n" for line in lines if line) + grid_table(grid)
-
-
-def _print(text: str) -> int:
-    """Write `text`; a reader such as `head` may close the pipe before its end."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes again at exit, and would print an error there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return EXIT_OK
