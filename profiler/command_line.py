@@ -9,10 +9,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
+from pathlib import Path
 from types import FrameType
 from typing import ParamSpec, TextIO
 
-from profiler.domain.errors import EXIT_OK, EXIT_SIGNAL_BASE, ProfilerError
+from profiler.domain.errors import EXIT_OK, EXIT_SIGNAL_BASE, Fault, ProfilerError, UsageError
 from profiler.storage.last_resort import last_resort
 
 Parameters = ParamSpec("Parameters")
@@ -44,6 +45,7 @@ def as_command(
         def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> int:
             try:
                 with _outputs() as outputs, interruptible(), last_resort(name):
+                    _check_working_folder()
                     return outputs.exit_code(main(*args, **kwargs))
             except ProfilerError as error:
                 print_error(str(error))
@@ -57,6 +59,20 @@ def as_command(
         return run
 
     return decorate
+
+
+def _check_working_folder() -> None:
+    """Check that the working folder still exists: libraries crash without one.
+
+    Raises:
+        UsageError: It does not.
+    """
+    try:
+        Path.cwd()
+    except OSError as error:
+        problem = f"the folder in which this command was started is gone ({error.strerror})"
+        fault = Fault(key="working folder", found="(gone)", problem=problem, hint="Change to a folder that exists.")
+        raise UsageError([fault]) from error
 
 
 @contextmanager

@@ -27,14 +27,14 @@ class Fault:
         """Return the fault as one line for a terminal: values shortened, control characters escaped."""
         tail = f" {self.hint}" if self.hint else ""
         found = f"{_shortened(self.key, 100)}={_shortened(self.found, 500)}"
-        return _printable(f"{found}: {_shortened(self.problem, 2000)}.{tail}")
+        return printable(f"{found}: {_shortened(self.problem, 2000)}.{tail}")
 
 
 def _shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Return `text` with line breaks, escape sequences and other characters that are not shown spelled out."""
     if text.isprintable():
         return text

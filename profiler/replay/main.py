@@ -11,7 +11,7 @@ from pathlib import Path
 from profiler.allocator.answer import Answer, Question, answer
 from profiler.allocator.history import read_history
 from profiler.command_line import as_command, print_error, print_text
-from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError, printable
 from profiler.rendering.replay_json import answer_mapping, replay_json
 from profiler.rendering.replay_table import replay_table
 from profiler.replay.command import FIGURE_SUFFIXES, Command, OutputFormat, read_command
@@ -96,8 +96,10 @@ def _answer(command: Command, path: Path) -> Answer:
 
 def _about(path: Path, error: UsageError) -> str:
     """Return the faults of a file, with its name in each sentence."""
-    sentences = str(error).splitlines()
-    return "\n".join(sentence if str(path) in sentence else f"{path}: {sentence}" for sentence in sentences)
+    return "\n".join(
+        fault.sentence() if fault.found == str(path) else f"{printable(str(path))}: {fault.sentence()}"
+        for fault in error.faults
+    )
 
 
 def _figure_paths(command: Command, files: Sequence[Path]) -> list[Path | None]:

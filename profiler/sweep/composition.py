@@ -5,7 +5,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
+from profiler.command_line import print_text
 from profiler.config.foreign_text import MOST_YAML_BYTES, ForeignTextError, parse_yaml
 from profiler.config.reading import show
 from profiler.config.run_options import RUN_KEYS
@@ -35,19 +36,10 @@ _CONFIG_NAME = "config"
 def sweep_folders() -> list[Path]:
     """Return the folders of grids, the first wins: ./sweeps, the checkout's, the copy in an installed package."""
     package = Path(__file__).resolve().parent.parent
-    candidates = [Path("sweeps").absolute(), package / "sweeps"] if _has_working_folder() else [package / "sweeps"]
+    candidates = [Path.cwd() / "sweeps", package / "sweeps"]
     if (package.parent / "pyproject.toml").is_file():
-        candidates.insert(len(candidates) - 1, package.parent / "sweeps")
+        candidates.insert(1, package.parent / "sweeps")
     return [folder for folder in dict.fromkeys(candidates) if folder.is_dir()]
-
-
-def _has_working_folder() -> bool:
-    """Return whether the working folder still exists: it can be deleted while a shell is in it."""
-    try:
-        Path.cwd()
-    except OSError:
-        return False
-    return True
 
 
 class LimitedFileSource(FileConfigSource):  # type: ignore[misc]
@@ -116,15 +108,16 @@ def show_instead(command: Command) -> int:
     )(_never_called)
     # Hydra installs shell completion for the first word, by which the shell knows a program.
     saved, sys.argv = sys.argv, ["grpo-vram", *command.show_flags, *grids, *axes, *command.settings]
-    said = StringIO()
+    shown, said = StringIO(), StringIO()
     try:
-        with redirect_stderr(said):
+        with redirect_stdout(shown), redirect_stderr(said):
             answer()
     except SystemExit as end:
         if end.code not in (None, EXIT_OK):
             raise _refused(command, said.getvalue()) from end
     finally:
         sys.argv = saved
+    print_text(shown.getvalue())
     return EXIT_OK
 
 
