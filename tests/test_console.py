@@ -17,6 +17,7 @@ from profiler.sweep.command import read_command as read_sweep
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 COMMANDS = tuple(console.COMMANDS)
+NAMES = "estimate, sweep, report, replay, seams, emulation"
 READERS = {"estimate": read_estimate, "replay": read_replay, "sweep": read_sweep}
 
 
@@ -60,9 +61,9 @@ def test_the_version(capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "command=none: must be one of estimate, sweep, report, replay, seams. See grpo-vram --help."),
-        (["sweeep"], "command=sweeep: must be one of estimate, sweep, report, replay, seams. Did you mean 'sweep'?"),
-        (["--hlp"], "command=--hlp: must be one of estimate, sweep, report, replay, seams. See grpo-vram --help."),
+        ([], f"command=none: must be one of {NAMES}. See grpo-vram --help."),
+        (["sweeep"], f"command=sweeep: must be one of {NAMES}. Did you mean 'sweep'?"),
+        (["--hlp"], f"command=--hlp: must be one of {NAMES}. See grpo-vram --help."),
     ],
 )
 def test_a_missing_or_unknown_command_is_one_sentence(capsys, words, sentence):

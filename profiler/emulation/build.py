@@ -91,7 +91,7 @@ def _build_aside(interpreter: Interpreter, files: Iterable[Path], target: Path) 
 
 def _build(interpreter: Interpreter, files: Iterable[Path], folder: Path) -> None:
     expected = expected_libraries(files)
-    builder = _Builder(folder=folder, defines=defines(interpreter))
+    builder = LibraryBuilder(folder=folder, defines=defines(interpreter))
     builder.core()
     for library in expected.values():
         builder.vendor(library)
@@ -131,7 +131,7 @@ def _required_version(pattern: re.Pattern[str], requires: Iterable[str]) -> tupl
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Builder:
+class LibraryBuilder:
     """Compiles libraries into one folder."""
 
     folder: Path

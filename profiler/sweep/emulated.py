@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from profiler.config.run_options import RunOptions
 from profiler.config.specification import DEFAULT_GPU
@@ -18,6 +17,7 @@ from profiler.emulation.launch import EmulatedPython, emulated_python, process_e
 from profiler.emulation.version import EMULATION_VERSION
 from profiler.execution.interpreter import Interpreter
 from profiler.measurement.visible import VisibleGpu, capability_environment
+from profiler.storage.foreign_files import expanded
 
 _QUESTION = """
 import json, sys
@@ -68,7 +68,7 @@ def emulated_workers(options: RunOptions) -> EmulatedWorkers:
         UsageError: There is no such Python, or it lacks something.
         ProfilerError: The emulated libraries cannot be built.
     """
-    executable = None if options.python is None else Path(options.python)
+    executable = None if options.python is None else expanded(str(options.python))
     python = emulated_python(executable, strict=options.strict)
     answer = _ask(python)
     _check(python, answer)

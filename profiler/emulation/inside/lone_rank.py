@@ -4,6 +4,7 @@ import importlib
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from types import ModuleType
@@ -81,6 +82,8 @@ _STORES: list[Any] = []
 _WAIT_S = 30
 """How long a key that no rank sets is waited for; another thread of this process may set it."""
 
+_LOOK_AGAIN_S = 0.01
+
 
 class Answers:
     """Keys and values of all ranks. Only rank 0 puts any; the others would have put the same."""
@@ -88,17 +91,16 @@ class Answers:
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
         self.kept: dict[str, bytes] = {}
-        self._changed = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
 
     def put(self, key: str, value: bytes) -> None:
         """Keep a value of rank 0."""
-        with self._changed:
+        with self._lock:
             self.kept[key] = value
-            self._changed.notify_all()
 
     def own(self, key: str) -> bytes | None:
         """Return what rank 0 put under this key, or under its own key of the same kind."""
-        with self._changed:
+        with self._lock:
             return next((self.kept[each] for each in (key, *own_keys(key)) if each in self.kept), None)
 
     def value(self, key: str) -> bytes:
@@ -113,19 +115,21 @@ class Answers:
 
     def wait_for(self, key: str, timeout: timedelta) -> bool:
         """Wait until a rank has set the key; False if none does."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self.has(key), timeout.total_seconds())
+        end = time.monotonic() + timeout.total_seconds()
+        while not (found := self.has(key)) and time.monotonic() < end:
+            time.sleep(_LOOK_AGAIN_S)
+        return found
 
     def add(self, key: str, amount: int) -> int:
         """Add what all ranks add: each of them the same."""
-        with self._changed:
+        with self._lock:
             total = int(self.kept.get(key, b"0")) + amount * self.world_size
             self.put(key, str(total).encode())
             return total
 
     def remove(self, key: str) -> bool:
         """Remove a key."""
-        with self._changed:
+        with self._lock:
             return self.kept.pop(key, None) is not None
 
 

@@ -1,0 +1,185 @@
+"""Programs on torch's CUDA build. They run where an environment with one is at hand, and are skipped elsewhere."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from profiler.domain.context import cuda_context_bytes
+from profiler.domain.errors import UsageError
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.emulation.checking import check
+from profiler.emulation.launch import EmulatedPython, emulated_python, process_environment
+
+T4 = KNOWN_GPUS["t4-16gb"]
+MIB = 2**20
+START = "import json, torch\nfrom profiler.emulation.marks import marks_of_this_process\n"
+
+
+@pytest.fixture(scope="module")
+def python() -> EmulatedPython:
+    """The environment that EMULATION_PYTHON names, or the installed one."""
+    if shutil.which("g++") is None:
+        pytest.skip("g++ not found")
+    try:
+        return emulated_python()
+    except UsageError as error:
+        pytest.skip(f"no environment with a CUDA build of torch: {error}")
+
+
+def run(python: EmulatedPython, program: str, **options) -> object:
+    """Run a program and return what it printed last, as JSON."""
+    environment = process_environment(python, options.pop("gpu", T4), base=os.environ, **options)
+    command = [str(python.executable), "-c", START + program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_small_program_of_the_command_runs(python):
+    found = check(python, T4)
+    assert (found.card, found.values) == (T4.title, "complete")
+    assert found.memory_bytes == T4.memory_bytes
+    assert 0 < found.allocated_bytes <= found.reserved_bytes
+
+
+def test_values_that_steer_the_host_are_right(python):
+    found = run(
+        python,
+        """
+x = torch.tensor([[1, 2, 0], [0, 5, 6]], device="cuda")
+lengths = torch.tensor([[3], [5]], device="cuda")
+mask = torch.arange(6, device="cuda")[None] < lengths
+big = torch.arange(2_000_000, device="cuda")
+part = torch.zeros(4, 6, dtype=torch.long, device="cuda"); part[:, 2:4] = 7
+print(json.dumps({
+    "nonzero": x.nonzero().tolist(), "all": (x > 0).all().item(), "sums": mask.long().sum(-1).tolist(),
+    "mean": round(mask.float().mean().item(), 4), "unique": torch.unique(x).tolist(), "picked": x[x > 1].tolist(),
+    "big": [int((big % 3 == 0).sum()), int(big[big > 1_999_990].sum())], "part": part.sum().item(),
+    "drawn": bool((torch.randint(0, 10, (50,), device="cuda") < 10).all()),
+    "counts": torch.bincount(x.flatten()).tolist(),
+    "product": (torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")).tolist(),
+    "values": marks_of_this_process().values,
+}))""",
+    )
+    assert found == {
+        "nonzero": [[0, 0], [0, 1], [1, 1], [1, 2]],
+        "all": False,
+        "sums": [3, 5],
+        "mean": 0.6667,
+        "unique": [0, 1, 2, 5, 6],
+        "picked": [2, 5, 6],
+        "big": [666_667, 17_999_955],
+        "part": 56,
+        "drawn": True,
+        "counts": [2, 1, 1, 0, 0, 1, 1],
+        "product": [[2.0, 2.0], [2.0, 2.0]],
+        "values": "complete",
+    }
+
+
+def test_what_follows_from_a_networks_output_is_named_if_the_host_reads_it(python):
+    found = run(
+        python,
+        """
+logits = torch.nn.Linear(256, 512, device="cuda")(torch.ones(64, 256, device="cuda"))
+token = torch.multinomial(logits.softmax(-1), 1); drawn = int(token.max()) < 512
+finite = torch.isfinite(logits).all().item(), torch.isnan(logits.sum()).item()
+_, experts = torch.topk(logits[:, :8].contiguous(), 2, dim=-1)
+loads = torch.bincount(experts.flatten(), minlength=8).tolist()
+before = marks_of_this_process()
+count = int((logits > 0).sum())
+after = marks_of_this_process()
+print(json.dumps([drawn, finite, loads, before.values, before.assumptions, count, after.values_read]))
+""",
+    )
+    drawn, finite, loads, before, assumptions, count, after = found
+    assert (drawn, finite, loads, before, count) == (True, [True, False], [16] * 8, "complete", 0)
+    assert [text.split(" ", 1)[0] for text in assumptions if "draws" in text or "chooses" in text][-1] == "aten::topk"
+    assert "floats that are not computed are finite" in assumptions
+    assert after == ["Long of aten::gt"]
+
+
+def test_a_kernel_of_triton_that_was_not_looked_at_is_named(python, tmp_path):
+    module = tmp_path / "kernels_of_test.py"
+    module.write_text("""
+import triton, triton.language as tl
+@triton.jit
+def count_kernel(out, n):
+    tl.store(out, n)
+""")
+    found = run(
+        python,
+        f"""
+import sys; sys.path.insert(0, {str(tmp_path)!r})
+import kernels_of_test
+out = torch.zeros(1, dtype=torch.long, device="cuda"); kernels_of_test.count_kernel[(1,)](out, 5)
+print(json.dumps([out.item(), marks_of_this_process().values_read]))
+""",
+        gpu=KNOWN_GPUS["h100-80gb"],
+    )
+    assert found == [0, ["Long of Triton kernel count_kernel"]]
+
+
+def test_memory_ends_as_on_the_card_with_torchs_own_error(python):
+    found = run(
+        python,
+        """
+kept = []
+try:
+    while True: kept.append(torch.empty(2**28, dtype=torch.uint8, device="cuda"))
+except torch.OutOfMemoryError as error:
+    text = str(error)
+print(json.dumps([len(kept), torch.cuda.memory_allocated(), text.split(". ")[0]]))
+""",
+    )
+    blocks, allocated, text = found
+    free = T4.memory_bytes - cuda_context_bytes(T4.compute_capability)
+    assert blocks == free // (256 * MIB)
+    assert allocated == blocks * 256 * MIB
+    assert text == "CUDA out of memory"
+
+
+def test_expandable_segments_map_what_they_need(python):
+    found = run(
+        python,
+        """
+import os
+torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+kept = [torch.empty(30 * 2**20, dtype=torch.uint8, device="cuda") for _ in range(3)]
+first = torch.cuda.memory_reserved(); del kept; torch.cuda.empty_cache()
+print(json.dumps([first, torch.cuda.memory_reserved(), torch.cuda.mem_get_info()[0]]))
+""",
+    )
+    assert found[:2] == [100 * MIB, 0]  # in pieces of 20 MiB
+    assert found[2] == T4.memory_bytes - cuda_context_bytes(T4.compute_capability)
+
+
+def test_rank_0_of_8_runs_by_itself(python):
+    found = run(
+        python,
+        """
+import torch.distributed as dist
+dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
+count = torch.full((1,), 5, device="cuda"); dist.all_reduce(count)
+gathered = [None] * 8; dist.all_gather_object(gathered, {"length": 3})
+dist.barrier(); dist.destroy_process_group()
+print(json.dumps([torch.cuda.device_count(), count.item(), gathered]))
+""",
+        num_processes=8,
+    )
+    assert found == [8, 40, [{"length": 3}] * 8]
+
+
+def test_the_real_environment_of_the_caller_does_not_matter(python, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert run(python, "print(json.dumps(torch.cuda.device_count()))", cards=2) == 2
+
+
+def test_a_second_build_is_not_needed(python):
+    again = emulated_python(python.executable)
+    assert again == python
+    assert Path(again.libraries, "libemulatedvalues.so").exists()

@@ -1,0 +1,121 @@
+"""Environments with a CUDA build: their packages, and what is taken out of them."""
+
+import os
+import shutil
+import subprocess
+from importlib import metadata
+
+import pytest
+
+from profiler.emulation import installing
+from profiler.emulation.environments import COMPLETE
+from profiler.emulation.installing import InstallationError, install
+from profiler.emulation.pins import constrained_versions, default_torch, needed_packages, pinned_packages
+from profiler.emulation.slimming import _release_kernels, sections
+
+
+def test_constraints_are_read_by_normalised_name():
+    text = "# all\nJinja2==3.1.6\npydantic_core==2.50.4  # needed\n\n"
+    assert constrained_versions(text) == {"jinja2": "3.1.6", "pydantic-core": "2.50.4"}
+
+
+def test_packages_are_those_that_the_profiler_needs_without_torch_and_the_vendors(monkeypatch):
+    requires = {
+        "mine": ["a>=1", "b[extra]; python_version > '3'", "windows-only; sys_platform == 'win32'", "torch"],
+        "a": ["c", "optional; extra == 'other'"],
+        "b": ["d; extra == 'extra'"],
+        "torch": ["nvidia-cudnn-cu13==9; sys_platform == 'linux'", "sympy"],
+    }
+    monkeypatch.setattr(metadata, "requires", lambda name: requires.get(name))
+    monkeypatch.setattr(metadata, "version", lambda name: "1")
+    assert needed_packages("mine") == {"a", "b", "c", "d", "torch", "nvidia-cudnn-cu13", "sympy"}
+
+
+def test_pins_of_the_project_are_complete():
+    pins = dict(line.split("==") for line in pinned_packages())
+    assert {"trl", "transformers", "peft", "accelerate", "bitsandbytes", "nvidia-ml-py", "sympy"} <= set(pins)
+    assert not [name for name in pins if name in ("torch", "triton") or name.startswith("nvidia-cu")]
+    constraints = constrained_versions((installing.Path(__file__).parents[2] / "constraints.txt").read_text())
+    assert all(constraints.get(name, version) == version for name, version in pins.items())
+    assert default_torch() == constraints["torch"]
+
+
+@pytest.fixture
+def pip(monkeypatch, tmp_path):
+    """Replaces the commands of an installation; keeps them."""
+    commands = []
+
+    def run(command, what):
+        commands.append(list(command))
+        if "venv" in command:
+            installing.Path(command[-1]).mkdir(parents=True)
+
+    monkeypatch.setenv("GRPO_VRAM_CACHE", str(tmp_path))
+    monkeypatch.setattr(installing, "_run", run)
+    monkeypatch.setattr(installing, "_required_triton", lambda folder: "3.7.1")
+    monkeypatch.setattr(installing, "slim", lambda site, major: commands.append(["slim", major]))
+    monkeypatch.setattr(installing, "require_compilers", lambda: None)
+
+    class Installed:
+        torch, cuda, site_packages = "2.13.0+cu130", "13.0", None
+
+    monkeypatch.setattr(installing, "probe", lambda path: Installed)
+    return commands
+
+
+def test_an_environment_gets_the_cuda_build_its_triton_and_the_pins(pip, tmp_path):
+    said = []
+    python = install("2.13.0", base=None, announce=said.append)
+    assert python == tmp_path / "emulated_environments" / "torch-2.13.0" / "bin" / "python"
+    assert [command[-1] for command in pip[1:3]] == ["torch===2.13.0", "triton==3.7.1"]
+    assert all("--no-deps" in command for command in pip[1:4])
+    assert pip[4] == ["slim", "13"]
+    assert "about 2 GB" in said[0]
+    assert str(python.parents[1]) in said[0]
+    before = len(pip)
+    install("2.13.0", base=None, announce=said.append)
+    assert len(pip) == before
+    assert said[-1] == "It is there already."
+
+
+def test_an_interrupted_installation_starts_again(pip, tmp_path):
+    folder = tmp_path / "emulated_environments" / "torch-2.13.0"
+    (folder / "half").mkdir(parents=True)
+    install("2.13.0", base=None, announce=lambda line: None)
+    assert not (folder / "half").exists()
+    assert (folder / COMPLETE).exists()
+
+
+def test_what_pip_says_becomes_one_sentence():
+    with pytest.raises(InstallationError, match=r"^Could not install torch 9: ERROR: No matching distribution"):
+        installing._run(
+            ["sh", "-c", "printf 'a\\nERROR: No matching distribution\\n\\nhint\\n' >&2; exit 1"], "torch 9"
+        )
+    with pytest.raises(InstallationError, match="could not be started"):
+        installing._run(["no-such-python"], "the environment")
+
+
+def test_sections_of_a_compiled_file_are_read():
+    listing = "  [28] .nv_fatbin        PROGBITS        0000000005d6a2c0 5d6a2c0 118a5b30 00   A  0   0 16\n"
+    assert sections(listing) == {".nv_fatbin": (0x5D6A2C0, 0x118A5B30)}
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None or shutil.which("readelf") is None, reason="gcc or readelf not found")
+def test_kernels_are_released_and_the_rest_of_the_file_stays(tmp_path):
+    source, library = tmp_path / "x.c", tmp_path / "x.so"
+    source.write_text(
+        '__attribute__((section(".nv_fatbin"))) char kernels[1 << 20] = {1}; char other[9] = "the rest";\n'
+    )
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    linked = tmp_path / "linked.so"
+    os.link(library, linked)
+    before = library.stat()
+    _release_kernels(library)
+    assert library.stat().st_blocks == before.st_blocks  # of a store as well
+    linked.unlink()
+    _release_kernels(library)
+    assert library.stat().st_size == before.st_size
+    if library.stat().st_blocks == before.st_blocks:
+        pytest.skip("this file system has no holes")
+    assert library.stat().st_blocks * 512 < 2**19
+    assert b"the rest" in library.read_bytes()

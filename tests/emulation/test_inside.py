@@ -1,0 +1,133 @@
+"""What runs inside the emulated process, as far as it needs no card."""
+
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from profiler.emulation.inside.import_hooks import around_import
+from profiler.emulation.inside.lone_rank import Answers, own_keys
+from profiler.emulation.inside.triton_kernels import LOOKED_AT, KernelNotes, is_result
+from profiler.emulation.launch import STARTUP_FOLDER
+from profiler.emulation.marks import Marks, marks_of_file, marks_of_this_process
+
+
+def test_other_ranks_put_what_this_one_puts():
+    answers = Answers(8)
+    answers.put("worker_0/address", b"here")
+    assert answers.value("worker_3/address") == b"here"
+    assert answers.has("worker_7/address")
+    assert not answers.has("worker_3/port")
+    assert own_keys("a1/b22") == ["a0/b22", "a1/b0"]
+
+
+def test_every_rank_adds_the_same():
+    answers = Answers(8)
+    assert [answers.add("joined", 1), answers.add("joined", 0), answers.add("joined", 2)] == [8, 8, 24]
+
+
+def test_a_key_that_no_rank_sets_is_waited_for_and_then_an_error():
+    answers = Answers(2)
+    assert not answers.wait_for("never", timedelta(seconds=0.01))
+    thread = threading.Thread(target=lambda: (time.sleep(0.05), answers.put("soon", b"1")))
+    thread.start()
+    assert answers.value("soon") == b"1"
+    thread.join()
+    assert answers.remove("soon")
+    assert not answers.remove("soon")
+
+
+def test_actions_run_around_the_first_import(tmp_path, monkeypatch):
+    (tmp_path / "imported_once.py").write_text("order.append('module')\nvalue = 1\n")
+    (tmp_path / "order_of_import.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    order: list[object] = []
+    monkeypatch.setattr("builtins.order", order, raising=False)
+    around_import(
+        "imported_once", before=lambda: order.append("before"), after=lambda module: order.append(module.value)
+    )
+    hooks = len(sys.meta_path)
+    __import__("imported_once")
+    __import__("imported_once")
+    assert order == ["before", "module", 1]
+    assert len(sys.meta_path) == hooks - 1
+
+
+def tensor(*, is_cuda: bool = True, floats: bool = True, contiguous: bool = True, elements: int = 4):
+    return SimpleNamespace(
+        is_cuda=is_cuda,
+        numel=lambda: elements,
+        is_contiguous=lambda: contiguous,
+        is_floating_point=lambda: floats,
+        data_ptr=lambda: 4096,
+        element_size=lambda: 8,
+    )
+
+
+def test_results_of_a_kernel_are_its_tensors_or_its_floats_if_it_was_looked_at():
+    assert is_result(tensor(floats=False), floats_only=False)
+    assert not is_result(tensor(floats=False), floats_only=True)
+    assert is_result(tensor(), floats_only=True)
+    assert not is_result(tensor(is_cuda=False), floats_only=False)
+    assert not is_result(tensor(elements=0), floats_only=False)
+    assert not is_result(7, floats_only=False)
+
+
+def test_a_launch_notes_its_results_under_the_name_of_the_kernel():
+    noted = []
+
+    class Card:
+        def em_values_unknown(self, address, size, name):
+            noted.append((address, size, name.value))
+
+    Card.em_values_unknown.argtypes = None
+    notes = KernelNotes.__new__(KernelNotes)
+    notes._card, notes._names = Card(), {}
+    notes.launched("elsewhere", "_count_kernel", iter([tensor(floats=False), 3]))
+    module, names = next(iter(LOOKED_AT.items()))
+    notes.launched(module, min(names), iter([tensor(floats=False)]))
+    assert noted == [(4096, 32, b"Triton kernel _count_kernel")]
+
+
+def test_kernels_that_were_looked_at_are_those_of_trl():
+    trl = pytest.importorskip("trl.kernels.chunked_logprob")
+    names = LOOKED_AT["trl.kernels.chunked_logprob"]
+    assert all(hasattr(trl, name) for name in names)
+
+
+def test_marks_are_read_from_the_file_of_a_job(tmp_path):
+    path = tmp_path / "marks"
+    assert marks_of_file(path) == Marks()
+    path.write_text(
+        "7\tvalue\tLong of a kernel\n8\tvalue\tLong of a kernel\n7\tfloat\tFloat of aten::mean\n"
+        "7\tassumption\tbalanced\n7\tentry point\tlibcuda:cuX\n"
+    )
+    found = marks_of_file(path)
+    assert found == Marks(
+        values_read=("Long of a kernel",), assumptions=("balanced",), unseen_entry_points=("libcuda:cuX",)
+    )
+    assert (found.values, Marks().values) == ("Long of a kernel", "complete")
+    assert marks_of_this_process() is None
+
+
+def run_python(tmp_path, program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "sitecustomize.py").write_text("print('theirs')\n")
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{STARTUP_FOLDER}:{tmp_path}", **variables}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_sitecustomize_of_the_environment_still_runs(tmp_path):
+    assert run_python(tmp_path, "print('program')").stdout == "theirs\nprogram\n"
+
+
+def test_a_process_that_cannot_be_prepared_ends_before_its_program(tmp_path):
+    folder = str(STARTUP_FOLDER.parents[1])
+    done = run_python(tmp_path, "print('program')", EMULATED_LIBRARIES="/none", EMULATED_PROFILER=folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("The process could not be prepared for the emulated card: FileNotFoundError")
+    assert done.stderr.count("\n") == 1
