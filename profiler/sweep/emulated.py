@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from profiler.config.run_options import RunOptions
 from profiler.config.specification import DEFAULT_GPU
@@ -17,7 +18,7 @@ from profiler.emulation.launch import EmulatedPython, emulated_python, process_e
 from profiler.emulation.version import EMULATION_VERSION
 from profiler.execution.interpreter import Interpreter
 from profiler.measurement.visible import VisibleGpu, capability_environment
-from profiler.storage.foreign_files import expanded
+from profiler.storage.foreign_files import expanded, reason
 
 _QUESTION = """
 import json, sys
@@ -68,12 +69,21 @@ def emulated_workers(options: RunOptions) -> EmulatedWorkers:
         UsageError: There is no such Python, or it lacks something.
         ProfilerError: The emulated libraries cannot be built.
     """
-    executable = None if options.python is None else expanded(str(options.python))
-    python = emulated_python(executable, strict=options.strict)
+    python = emulated_python(_executable(options), strict=options.strict)
     answer = _ask(python)
     _check(python, answer)
     versions = replace(answer.versions, torch=python.torch, cuda=python.cuda, emulation=EMULATION_VERSION)
     return EmulatedWorkers(python=python, versions=versions, search_path=answer.search_path, strict=options.strict)
+
+
+def _executable(options: RunOptions) -> Path | None:
+    if options.python is None:
+        return None
+    try:
+        return expanded(str(options.python))
+    except OSError as error:
+        problem = f"cannot be found ({reason(error)})"
+        raise UsageError([Fault(key="python", found=str(options.python), problem=problem)]) from error
 
 
 def _environment(python: EmulatedPython, gpu: Gpu, *, strict: bool) -> Mapping[str, str]:
