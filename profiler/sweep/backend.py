@@ -66,7 +66,7 @@ def real_gpu_faults(
 
 
 def emulation_faults(points: Iterable[Mapping[str, object]], options: RunOptions | None) -> list[Fault]:
-    """Return the faults of the options of an emulation: another backend beside it, or a Python without one."""
+    """Return the faults of the options of an emulation: another backend in the same sweep, or a Python without it."""
     backends = list(dict.fromkeys(str(point.get("backend")) for point in points))
     if Backend.EMULATED not in backends:
         if options is None or options.python is None:
