@@ -6,9 +6,13 @@ import sys
 
 import pytest
 
+from profiler.domain.context import cuda_context_bytes
+from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import NOT_EMULATED
 from profiler.domain.outcome import Status
+from profiler.emulation.launch import emulated_python, process_environment
 from profiler.emulation.version import EMULATION_VERSION
+from profiler.measurement.visible import TEST_ON_EMULATED_DRIVER
 from profiler.storage.records import RecordStore
 from profiler.storage.tables import read_tables
 
@@ -126,3 +130,37 @@ def test_a_trial_that_takes_too_long_is_ended_and_runs_again(tmp_path):
     assert sweep(tmp_path, *words)[0] == 0
     (record,) = records(tmp_path)
     assert record.outcome.status is Status.OK
+
+
+def measured_sweep(folder, *words, **variables):
+    """Run a sweep of `backend=cuda` in the environment with torch's CUDA build, on the emulated driver."""
+    python = emulated_python()
+    base = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
+    environment = process_environment(python, KNOWN_GPUS["h100-80gb"], base=base)
+    command = (str(python.executable), "-m", "profiler.sweep", "+grid=lora_vs_full", "backend=cuda", *words)
+    done = subprocess.run(
+        [*command, f"results_dir={folder}"], env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    if "No module named 'hydra'" in done.stderr:
+        pytest.skip("this program's own packages are not installed along with torch's CUDA build")
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_nothing_is_measured_on_an_emulated_driver(tmp_path):
+    code, _, err = measured_sweep(tmp_path, *SMALL, *METHOD)
+    assert code == 2
+    assert "needs a GPU, but the driver is an emulated one, on which nothing can be measured" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_measured_path_caps_and_samples_the_emulated_card_in_tests(tmp_path):
+    variables = {TEST_ON_EMULATED_DRIVER: "1"}
+    code, _, _ = measured_sweep(tmp_path, *SMALL, *METHOD, "gpu=rtx-4090-24gb", **variables)
+    assert code == 0
+    tables = read_tables(tmp_path / "lora_vs_full")
+    (run,) = tables.runs.to_dict("records")
+    assert (run["status"], run["gpu_name"]) == ("ok", "NVIDIA H100 80GB HBM3 capped to 24 GiB")
+    assert run["context_bytes"] == cuda_context_bytes((9, 0))
+    assert run["sampled_max_device_bytes"] <= run["peak_device_bytes"]
+    assert "emulated" in run["driver_version"]
+    assert len(tables.samples) > 0
