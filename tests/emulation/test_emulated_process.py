@@ -86,18 +86,18 @@ def test_what_follows_from_a_networks_output_is_named_if_the_host_reads_it(pytho
         python,
         """
 logits = torch.nn.Linear(256, 512, device="cuda")(torch.ones(64, 256, device="cuda"))
-token = torch.multinomial(logits.softmax(-1), 1); drawn = int(token.max()) < 512
+token = torch.multinomial(logits.softmax(-1), 1); sampled = int(token.max()) < 512
 finite = torch.isfinite(logits).all().item(), torch.isnan(logits.sum()).item()
 _, experts = torch.topk(logits[:, :8].contiguous(), 2, dim=-1)
 loads = torch.bincount(experts.flatten(), minlength=8).tolist()
 before = marks_of_this_process()
 count = int((logits > 0).sum())
 after = marks_of_this_process()
-print(json.dumps([drawn, finite, loads, before.values, before.assumptions, count, after.values_read]))
+print(json.dumps([sampled, finite, loads, before.values, before.assumptions, count, after.values_read]))
 """,
     )
-    drawn, finite, loads, before, assumptions, count, after = found
-    assert (drawn, finite, loads, before, count) == (True, [True, False], [16] * 8, "complete", 0)
+    sampled, finite, loads, before, assumptions, count, after = found
+    assert (sampled, finite, loads, before, count) == (True, [True, False], [16] * 8, "complete", 0)
     assert [text.split(" ", 1)[0] for text in assumptions if "draws" in text or "chooses" in text][-1] == "aten::topk"
     assert "floats that are not computed are finite" in assumptions
     assert after == ["Long of aten::gt"]
