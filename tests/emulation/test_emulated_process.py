@@ -158,6 +158,32 @@ print(json.dumps([first, torch.cuda.memory_reserved(), torch.cuda.mem_get_info()
     assert found[2] == T4.memory_bytes - cuda_context_bytes(T4.compute_capability)
 
 
+@pytest.mark.parametrize(("family", "config"), [("Qwen3Moe", {"num_experts": 8}), ("GptOss", {"num_local_experts": 8})])
+def test_a_mixture_runs_with_balanced_experts(python, family, config):
+    config |= {"hidden_size": 64, "moe_intermediate_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    config |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "num_experts_per_tok": 2}
+    found = run(
+        python,
+        f"""
+import transformers
+config = transformers.{family}Config(vocab_size=500, **{config!r})
+with torch.device("cuda"): model = transformers.{family}ForCausalLM(config)
+counted = []
+def keep(layer, inputs, output):
+    if isinstance(output, tuple) and output[-1].dtype == torch.long: counted.append(output[-1])
+for layer in model.modules():
+    if type(layer).__name__.endswith("TopKRouter"): layer.register_forward_hook(keep)
+tokens = torch.arange(400, device="cuda").view(4, 100)
+model(input_ids=tokens, labels=tokens).loss.backward()
+marks = marks_of_this_process()
+print(json.dumps([torch.bincount(counted[0].flatten()).tolist(), marks.values, marks.assumptions]))
+""",
+        gpu=KNOWN_GPUS["h100-80gb"],
+    )
+    assert found[:2] == [[100] * 8, "complete"]
+    assert "aten::topk chooses each expert equally often" in found[2]
+
+
 def test_rank_0_of_8_runs_by_itself(python):
     found = run(
         python,
