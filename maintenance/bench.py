@@ -15,6 +15,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table
 
+from maintenance.emulated_operators import operator_seconds
 from maintenance.many_trials import hundred_thousand_trials
 from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical import estimate
@@ -90,6 +91,7 @@ def _print_table() -> None:
     _add_allocator(table, small, small_s)
     _add_estimates(table)
     _add_sampler(table)
+    _add_emulated_operators(table)
     console.print(table)
 
 
@@ -123,6 +125,17 @@ def _add_sampler(table: Table) -> None:
     sampler = Sampler(probe, clock=time.monotonic, where=lambda: (None, 0))
     sample_s = _seconds(lambda: [sampler.take() for _ in range(_SAMPLES)]) / _SAMPLES
     table.add_row("one sample of the driver", f"{1e6 * sample_s:.0f} µs", "its period", f"{sample_s / PERIOD_S:.3f}")
+
+
+def _add_emulated_operators(table: Table) -> None:
+    """What values cost on the emulated card: one operator with them, compared with the same without."""
+    found = operator_seconds(_CARD)
+    if isinstance(found, str):
+        table.add_row("one operator, emulated", "no environment here", "", "")
+        return
+    for what, (with_values_s, without_s) in found.items():
+        ratio = f"{with_values_s / without_s:.1f}"
+        table.add_row(f"one operator, emulated: {what}", f"{1e6 * with_values_s:.0f} µs", "without values", ratio)
 
 
 def _start_up() -> None:

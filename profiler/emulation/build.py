@@ -147,8 +147,7 @@ class LibraryBuilder:
         work = self.folder / "generated"
         work.mkdir(exist_ok=True)
         generated = work / f"{library.name}.c"
-        seen = seen_entry_points().get(library.name, frozenset())
-        generated.write_text(generated_answers(library.name, library.entry_points, seen))
+        generated.write_text(generated_answers(library.name, library.entry_points, seen_entry_points()))
         options = [*self._options(library.file), f"-l:{CORE_LIBRARY}", "-ldl", "-lpthread"]
         if script := version_script(library.entry_points.values()):
             path = work / f"{library.name}.map"

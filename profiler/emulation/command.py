@@ -30,14 +30,13 @@ class Command:
 def read_command(words: Sequence[str]) -> Command:
     """Parse `words` (argv without the program). If a key is repeated, the last value counts."""
     command = Command(wants_help=any(word in ("-h", "--help") for word in words))
-    if not words or command.wants_help:
-        command.wants_help = True
+    if command.wants_help:
         return command
-    command.action = words[0]
+    command.action = words[0] if words else ""
     if command.action not in _KEYS:
-        hint = nearest(command.action, list(_KEYS))
+        hint = nearest(command.action, list(_KEYS)) or "See python -m profiler.emulation --help."
         problem = f"must be one of {', '.join(_KEYS)}"
-        command.faults.append(Fault(key="command", found=command.action, problem=problem, hint=hint))
+        command.faults.append(Fault(key="command", found=command.action or "none", problem=problem, hint=hint))
         # Each fault is found, not only the first.
     keys = _KEYS.get(command.action) or tuple(dict.fromkeys(key for keys in _KEYS.values() for key in keys))
     for word in words[1:]:
@@ -62,10 +61,10 @@ def _read_value(command: Command, key: str, value: str) -> None:
         command.torch = value
     elif key == "torch":
         command.faults.append(Fault(key=key, found=value, problem="must be a version such as 2.13.0"))
-    elif key == "python" and Path(value).is_file():
+    elif key == "python" and _is_file(value):
         command.python = Path(value)
     elif key == "python":
-        problem = "is no file" if not Path(value).is_dir() else "is a folder"
+        problem = "must be a file that can be run"
         hint = "Give the interpreter, such as /path/to/environment/bin/python."
         command.faults.append(Fault(key=key, found=value, problem=problem, hint=hint))
     elif key == "gpu" and value in KNOWN_GPUS:
@@ -77,3 +76,11 @@ def _read_value(command: Command, key: str, value: str) -> None:
         command.strict = value == "true"
     else:
         command.faults.append(Fault(key=key, found=value, problem="must be true or false"))
+
+
+def _is_file(path: str) -> bool:
+    """Whether a path names a file; false for a path that no file can have."""
+    try:
+        return bool(path) and Path(path).is_file()
+    except (OSError, ValueError):
+        return False

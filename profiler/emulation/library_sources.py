@@ -25,11 +25,16 @@ ANSWERS: Mapping[str, tuple[str, ...]] = {
     "cublas": ("cublas.c",),
     "cublasLt": ("cublaslt.c",),
     "cudnn": ("cudnn.c",),
+    "cupti": ("cupti.c",),
+    "nvrtc": ("nvrtc.c",),
 }
 """Files of answers that are written by hand, by library of the vendor."""
 
 _SEEN = "answered_with_success.txt"
-"""Names of `DRIVER_FOLDER` that were looked at: success without a result is an answer for each of them."""
+"""File of `DRIVER_FOLDER`: names that were looked at, with success or a handle as an answer for each of them."""
+
+_HANDLES = ": handles"
+"""Ends the heading of names that make an object."""
 
 
 def every_source() -> list[Path]:
@@ -38,16 +43,26 @@ def every_source() -> list[Path]:
     return sorted(path for path in DRIVER_FOLDER.rglob("*") if path.suffix in (".c", ".cpp", ".h", ".txt")) + builders
 
 
-def generated_answers(library: str, expected: Iterable[str], seen: Collection[str]) -> str:
-    """Return C for every name that torch expects: success where the name was looked at, a refusal otherwise.
+def generated_answers(library: str, expected: Iterable[str], seen: Mapping[str, Collection[str]]) -> str:
+    """Return C for every name that torch expects: success or a handle where it was looked at, a refusal otherwise.
 
     Each is weak, so that an answer that is written by hand replaces it.
+
+    Args:
+        library: Name of the vendor's library.
+        expected: Names that torch leaves undefined.
+        seen: Names that were looked at, by heading of the file.
     """
-    names = sorted({*expected, *seen})
+    succeed, handles = seen.get(library, ()), seen.get(f"{library}{_HANDLES}", ())
     lines = ["int em_unseen(const char *library, const char *name);"]
-    for name in names:
-        answer = "0" if name in seen else f'em_unseen("lib{library}", "{name}")'
-        lines.append(f"__attribute__((weak)) int {name}(void) {{ return {answer}; }}")
+    for name in sorted({*expected, *succeed, *handles}):
+        if name in handles:
+            body = f"{name}(void **handle) {{ *handle = (void *)64; return 0; }}"
+        elif name in succeed:
+            body = f"{name}(void) {{ return 0; }}"
+        else:
+            body = f'{name}(void) {{ return em_unseen("lib{library}", "{name}"); }}'
+        lines.append(f"__attribute__((weak)) int {body}")
     return "\n".join(lines) + "\n"
 
 
@@ -59,7 +74,7 @@ def version_script(versions: Iterable[str]) -> str:
 
 @cache
 def seen_entry_points() -> Mapping[str, frozenset[str]]:
-    """Return the names that were looked at, by library."""
+    """Return the names that were looked at, by heading of the file."""
     return read_seen((DRIVER_FOLDER / _SEEN).read_text())
 
 

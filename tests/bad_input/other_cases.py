@@ -41,6 +41,26 @@ SEAMS = (
     bad("all=true", "x", says="x= … is unknown; the only key is all"),
 )
 
+EMULATION = (
+    bad(says="command= … must be one of install, check"),
+    bad("", says="command= … must be one of install, check"),
+    bad("chek", says="command= … must be one of install, check … Did you mean 'check'?"),
+    bad("x", "-x", sentences=2, says="command= … must be one of … argument= … options are written as key=value"),
+    bad("check", "", says="argument= … options are written as key=value"),
+    bad("check", "torch=2.13.0", says="torch= … unknown key; the keys are python, gpu, strict"),
+    bad("check", "gpu=", says="gpu= … must be one of h100-80gb,"),
+    bad("check", "strict=1", says="strict= … must be true or false"),
+    bad("check", "python=", says="python= … must be a file that can be run"),
+    bad("check", "python=a\x00b", says="python= … must be a file that can be run"),
+    bad("check", f"python={LONG}", says="python= … must be a file that can be run"),
+    bad("check", "python=pipe", files={"pipe": Special.FIFO}, says="python= … must be a file that can be run"),
+    bad("check", "python=loop", files={"loop": Special.LOOP}, says="python= … must be a file that can be run"),
+    bad("check", "python=file", files={"file": ""}, says="python= … does not run (Permission denied)"),
+    bad("install", "torch=2", says="torch= … must be a version such as 2.13.0"),
+    bad("install", "torch=../x", says="torch= … must be a version such as 2.13.0"),
+    bad("install", "gpu=h100-80gb", says="gpu= … unknown key; the keys are torch, python"),
+)
+
 CONSOLE = (
     bad(says="command= … must be one of estimate, sweep, report, replay, seams"),
     bad("", says="command= … must be one of estimate, sweep, report, replay, seams"),

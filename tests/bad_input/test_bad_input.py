@@ -14,6 +14,7 @@ from sweep_fakes import FakeWorld
 from maintenance.accuracy.main import main as accuracy
 from maintenance.campaign.main import main as campaign
 from profiler.console import main as console
+from profiler.emulation.__main__ import main as emulation
 from profiler.estimate.main import main as estimate
 from profiler.replay.main import main as replay
 from profiler.report import main as report
@@ -40,6 +41,7 @@ CORPUS: tuple[tuple[Main, Sequence[Case]], ...] = (
     (replay, replay_cases.CASES),
     (report, other_cases.REPORT),
     (seams, other_cases.SEAMS),
+    (emulation, other_cases.EMULATION),
     (console, other_cases.CONSOLE),
     (campaign, other_cases.CAMPAIGN),
     (accuracy, other_cases.ACCURACY),

@@ -86,18 +86,18 @@ def test_what_follows_from_a_networks_output_is_named_if_the_host_reads_it(pytho
         python,
         """
 logits = torch.nn.Linear(256, 512, device="cuda")(torch.ones(64, 256, device="cuda"))
-token = torch.multinomial(logits.softmax(-1), 1); drawn = int(token.max()) < 512
+token = torch.multinomial(logits.softmax(-1), 1); sampled = int(token.max()) < 512
 finite = torch.isfinite(logits).all().item(), torch.isnan(logits.sum()).item()
 _, experts = torch.topk(logits[:, :8].contiguous(), 2, dim=-1)
 loads = torch.bincount(experts.flatten(), minlength=8).tolist()
 before = marks_of_this_process()
 count = int((logits > 0).sum())
 after = marks_of_this_process()
-print(json.dumps([drawn, finite, loads, before.values, before.assumptions, count, after.values_read]))
+print(json.dumps([sampled, finite, loads, before.values, before.assumptions, count, after.values_read]))
 """,
     )
-    drawn, finite, loads, before, assumptions, count, after = found
-    assert (drawn, finite, loads, before, count) == (True, [True, False], [16] * 8, "complete", 0)
+    sampled, finite, loads, before, assumptions, count, after = found
+    assert (sampled, finite, loads, before, count) == (True, [True, False], [16] * 8, "complete", 0)
     assert [text.split(" ", 1)[0] for text in assumptions if "draws" in text or "chooses" in text][-1] == "aten::topk"
     assert "floats that are not computed are finite" in assumptions
     assert after == ["Long of aten::gt"]
@@ -156,6 +156,32 @@ print(json.dumps([first, torch.cuda.memory_reserved(), torch.cuda.mem_get_info()
     )
     assert found[:2] == [100 * MIB, 0]  # in pieces of 20 MiB
     assert found[2] == T4.memory_bytes - cuda_context_bytes(T4.compute_capability)
+
+
+@pytest.mark.parametrize(("family", "config"), [("Qwen3Moe", {"num_experts": 8}), ("GptOss", {"num_local_experts": 8})])
+def test_a_mixture_runs_with_balanced_experts(python, family, config):
+    config |= {"hidden_size": 64, "moe_intermediate_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    config |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "num_experts_per_tok": 2}
+    found = run(
+        python,
+        f"""
+import transformers
+config = transformers.{family}Config(vocab_size=500, **{config!r})
+with torch.device("cuda"): model = transformers.{family}ForCausalLM(config)
+counted = []
+def keep(layer, inputs, output):
+    if isinstance(output, tuple) and output[-1].dtype == torch.long: counted.append(output[-1])
+for layer in model.modules():
+    if type(layer).__name__.endswith("TopKRouter"): layer.register_forward_hook(keep)
+tokens = torch.arange(400, device="cuda").view(4, 100)
+model(input_ids=tokens, labels=tokens).loss.backward()
+marks = marks_of_this_process()
+print(json.dumps([torch.bincount(counted[0].flatten()).tolist(), marks.values, marks.assumptions]))
+""",
+        gpu=KNOWN_GPUS["h100-80gb"],
+    )
+    assert found[:2] == [[100] * 8, "complete"]
+    assert "aten::topk chooses each expert equally often" in found[2]
 
 
 def test_rank_0_of_8_runs_by_itself(python):

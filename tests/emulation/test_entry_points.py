@@ -81,7 +81,9 @@ def test_libraries_are_read_from_compiled_files_of_one_version_of_cuda(tmp_path)
 
 
 def test_a_name_that_was_looked_at_succeeds_and_a_new_one_says_so():
-    text = generated_answers("cublas", ["cublasSgemm_v2", "cublasNew"], {"cublasSgemm_v2"})
+    seen = {"cublas": {"cublasSgemm_v2"}, "cublas: handles": {"cublasMake"}}
+    text = generated_answers("cublas", ["cublasSgemm_v2", "cublasMake", "cublasNew"], seen)
+    assert "int cublasMake(void **handle) { *handle = (void *)64; return 0; }" in text
     assert "int cublasSgemm_v2(void) { return 0; }" in text
     assert 'int cublasNew(void) { return em_unseen("libcublas", "cublasNew"); }' in text
 

@@ -6,6 +6,17 @@ int cudnnCreate(void **handle) {
     *handle = (void *)64;
     return 0;
 }
+
+static __thread void *stream;
+int cudnnSetStream(void *handle, void *wanted) {
+    stream = wanted;
+    return 0;
+}
+int cudnnGetStream(void *handle, void **found) {
+    *found = stream;
+    return 0;
+}
+
 unsigned long cudnnGetVersion(void) { return CUDNN_VERSION; }
 unsigned long cudnnGetCudartVersion(void) { return CUDA_VERSION; }
 int cudnnGetProperty(int property, int *value) {
@@ -42,4 +53,24 @@ int cudnnBackendGetAttribute(void *descriptor, int name, int type, long wanted, 
     if (count) *count = 1;
     if (values && wanted > 0 && type != 15) memset(values, 0, width(type));
     return 0;
+}
+
+/* ---- batch normalisation: no workspace, as for plans ------------------------------------------------------------------------- */
+
+static int no_bytes(size_t *bytes) {
+    *bytes = 0;
+    return 0;
+}
+
+int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void *handle, int mode, int operations, void *x, void *z,
+                                                             void *y, void *scale, void *activation, size_t *bytes) {
+    return no_bytes(bytes);
+}
+int cudnnGetBatchNormalizationBackwardExWorkspaceSize(void *handle, int mode, int operations, void *x, void *y, void *dy,
+                                                      void *dz, void *dx, void *scale, void *activation, size_t *bytes) {
+    return no_bytes(bytes);
+}
+int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *handle, int mode, int operations, void *activation,
+                                                         void *x, size_t *bytes) {
+    return no_bytes(bytes);
 }

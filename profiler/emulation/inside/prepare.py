@@ -15,11 +15,9 @@ def prepare(environment: Mapping[str, str]) -> None:
     libraries = Path(environment["EMULATED_LIBRARIES"])
     built = json.loads((libraries / "built.json").read_text())
     card = ctypes.CDLL(str(libraries / built["card"]), mode=ctypes.RTLD_GLOBAL)
-    around_import(
-        "torch",
-        before=lambda: _load(libraries, built["load"]),
-        after=lambda _torch: _install_values(libraries / built["values"]),
-    )
+    around_import("torch", before=lambda: _load(libraries, built["load"]))
+    if environment.get("EMULATED_VALUES") != "0":
+        around_import("torch", after=lambda _torch: _install_values(libraries / built["values"]))
     around_import("triton.runtime.jit", after=note_launches(card))
     around_import("torch._inductor.runtime.triton_heuristics", after=note_compiled_launches(card))
     if int(environment.get("WORLD_SIZE") or 1) > 1:
