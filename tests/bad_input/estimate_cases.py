@@ -102,6 +102,7 @@ VALUES = (
     bad(MODEL, "seed=- a", says="seed= … must be a whole number of at least 0"),
     bad(MODEL, "seed=!!set {a}", says="seed= … must be a whole number of at least 0"),
     bad(MODEL, "seed=!!timestamp x", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=!!int", says="seed= … cannot be read as a value, because it is not valid"),
     bad(MODEL, "seed=!!int x", says="seed= … cannot be read as a value, because it is not valid"),
     bad(MODEL, "seed=!!float x", says="seed= … cannot be read as a value, because it is not valid"),
     bad(MODEL, "seed=!!bool x", says="seed= … cannot be read as a value, because it is not valid"),
