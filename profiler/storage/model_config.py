@@ -35,6 +35,14 @@ def load_model_config(model: str, *, download: Callable[[str], Path] | None = No
     return _read_json((download or _download)(model), model)
 
 
+def is_local(source: str) -> bool:
+    """Return whether `source` names a folder or a file on this machine."""
+    try:
+        return kind_of(expanded(source)) is not Kind.MISSING
+    except OSError:
+        return False
+
+
 def _local_file(model: str) -> Path | None:
     """Return the local file that `model` names; None if there is none, so that it may be a hub id."""
     try:
