@@ -31,7 +31,6 @@ def hub_file(hub_id: str, name: str) -> Path:
         # Imported here, because most commands need no network. Its settings are read from the environment.
         from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
         from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
-        from huggingface_hub.utils import validate_repo_id
     except ValueError as error:
         raise HubError(f"a variable HF_* of the environment cannot be read: {_first_line(error)}") from error
     # It logs every retry; the result is reported once, by the caller.
@@ -41,7 +40,6 @@ def hub_file(hub_id: str, name: str) -> Path:
         raise HubError(problem)
     problem = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _silence(constants.ENDPOINT)
     try:
-        validate_repo_id(hub_id)
         if not problem:
             return Path(hf_hub_download(hub_id, name, etag_timeout=_DOWNLOAD_S))
         cached = try_to_load_from_cache(hub_id, name)  # hf_hub_download would ask the network for its own purposes
