@@ -1,13 +1,13 @@
 """What a command line and its configuration file describe: untyped keys, and what had to be assumed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from profiler.config.architecture import read_architecture
 from profiler.config.model_lookup import builtin_architecture, builtin_of_folder
 from profiler.config.trl_config import Note, note_lines, read_trl_config
 from profiler.domain.architecture import Architecture
-from profiler.domain.errors import Fault, UsageError
+from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.domain.trial import Backend
 from profiler.estimate.command import Command
 from profiler.estimate.config_file import load_config
@@ -18,6 +18,9 @@ ModelConfigLoader = Callable[[str], Mapping[str, object]]
 
 ArchitectureLookup = Callable[[str], Architecture]
 
+_LONGEST_LIST = 2000
+"""Most characters of a list of keys."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
@@ -27,8 +30,8 @@ class Inputs:
     """Untyped keys of a trial."""
     notes: tuple[str, ...]
     """What was assumed, and what is not counted."""
-    unknown: tuple[str, ...]
-    """Keys of the file that trl does not have."""
+    ignored: str
+    """A line that lists the keys of the file that trl does not have; empty if there are none."""
     faults: tuple[Fault, ...]
 
 
@@ -42,13 +45,18 @@ def read_inputs(command: Command, values: Mapping[str, object] | None) -> Inputs
         reading = read_trl_config(values, strict=command.strict)
         keys.update(reading.point)
         faults.extend(reading.faults)
-        notes, unknown = [*_folder_taken_by_name(keys), *reading.notes], reading.unknown
+        notes, unknown = [*_folder_taken_by_name(keys), *reading.notes], () if command.strict else reading.unknown
     keys.update(command.keys)
     given = {*command.keys, *command.axes}
     lines = note_lines([note for note in notes if note.key not in given])
     if keys["backend"] == "auto":
         keys["backend"] = Backend.SIMULATED.value
-    return Inputs(keys=keys, notes=lines, unknown=unknown, faults=tuple(faults))
+    return Inputs(keys=keys, notes=lines, ignored=_ignored_line(unknown), faults=tuple(faults))
+
+
+def _ignored_line(unknown: Sequence[str]) -> str:
+    names = shortened(", ".join(unknown), _LONGEST_LIST)
+    return printable(f"Ignored, because trl has no such keys: {names}.") if unknown else ""
 
 
 def _folder_taken_by_name(keys: dict[str, object]) -> list[Note]:

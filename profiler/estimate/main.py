@@ -81,8 +81,8 @@ def answer(
     if values is not None and SECTION in values:
         return verl_answer(command, values, architecture_of)
     common = read_inputs(command, values)
-    if common.unknown and not command.strict:
-        say(f"Ignored, because trl has no such keys: {', '.join(common.unknown)}.")
+    if common.ignored:
+        say(common.ignored)
     if command.axes:
         return _grid_answer(command, common, architecture_of)
     return _trial_answer(command, common, architecture_of)

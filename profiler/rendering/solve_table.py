@@ -1,4 +1,4 @@
-"""The border between what fits a card and what does not, as lines of text and as JSON."""
+"""The boundary between what fits a card and what does not, as lines of text and as JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from profiler.rendering.estimate_table import CONTEXT_NOTE, WIDTH, method_text
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedSide:
-    """What the simulation says of one side of a border."""
+    """What the simulation says of one side of a boundary."""
 
     value: int
     status: Status
@@ -32,10 +32,10 @@ class KeyAnswer:
 
     key: str
     specs: Mapping[int, TrialSpec]
-    """The trials on both sides of the border, by their value of the key."""
+    """The trials on both sides of the boundary, by their value of the key."""
     axes: tuple[str, ...]
     """Keys that differ between several answers."""
-    border: Boundary[CardVerdict]
+    boundary: Boundary[CardVerdict]
     margin: float
     """Part of the card that has to stay free."""
     sides: tuple[SimulatedSide, ...] = ()
@@ -43,7 +43,7 @@ class KeyAnswer:
 
     @property
     def spec(self) -> TrialSpec:
-        """The trial on one side of the border."""
+        """The trial on one side of the boundary."""
         return next(iter(self.specs.values()))
 
 
@@ -59,10 +59,10 @@ class CardAnswer:
     @property
     def smallest(self) -> CardVerdict | None:
         """The smallest card that is large enough; None if none is."""
-        return next((card for card in self.cards if has_room(card, self.margin)), None)
+        return next((card for card in self.cards if leaves_free(card, self.margin)), None)
 
 
-def has_room(card: CardVerdict, margin: float) -> bool:
+def leaves_free(card: CardVerdict, margin: float) -> bool:
     """Return whether a trial fits and leaves `margin` of the card free."""
     return card.fit is Fit.FITS and card.left_bytes >= margin * card.gpu.memory_bytes
 
@@ -96,20 +96,20 @@ def solve_json(answers: Sequence[KeyAnswer | CardAnswer], notes: Sequence[str]) 
 
 
 def _headline(answer: KeyAnswer) -> str:
-    border, card = answer.border, str(answer.spec.gpu)
+    boundary, card = answer.boundary, str(answer.spec.gpu)
     of = "".join(f", {axis}={getattr(answer.spec, axis)}" for axis in answer.axes)
     where = f"{answer.spec.model}, {method_text(answer.spec)}{of}, on {card}{_with_margin(answer.margin)}"
-    if border.largest is None:
+    if boundary.largest is None:
         return f"{answer.key}: none fits. {where}"
-    if border.beyond is None:
-        return f"{answer.key}: every allowed value fits, up to {border.largest:,}. {where}"
-    return f"{answer.key}: at most {border.largest:,}. {where}"
+    if boundary.beyond is None:
+        return f"{answer.key}: every allowed value fits, up to {boundary.largest:,}. {where}"
+    return f"{answer.key}: at most {boundary.largest:,}. {where}"
 
 
 def _sides(answer: KeyAnswer) -> list[str]:
-    border = answer.border
+    boundary = answer.boundary
     lines = []
-    for value, verdict in ((border.largest, border.at_largest), (border.beyond, border.at_beyond)):
+    for value, verdict in ((boundary.largest, boundary.at_largest), (boundary.beyond, boundary.at_beyond)):
         if value is None or verdict is None:
             continue
         said = "".join(f"; {_simulated(side)}" for side in answer.sides if side.value == value)
@@ -145,16 +145,16 @@ def _filled(lines: Sequence[str]) -> str:
 
 
 def _key_object(answer: KeyAnswer) -> dict[str, object]:
-    border = answer.border
+    boundary = answer.boundary
     return {
         "key": answer.key,
         "gpu": answer.spec.gpu,
         "trial": spec_to_mapping(answer.spec),
         "margin": answer.margin,
-        "largest": border.largest,
-        "largest_needed_bytes": border.at_largest.needed_bytes if border.at_largest is not None else None,
-        "beyond": border.beyond,
-        "beyond_needed_bytes": border.at_beyond.needed_bytes if border.at_beyond is not None else None,
+        "largest": boundary.largest,
+        "largest_needed_bytes": boundary.at_largest.needed_bytes if boundary.at_largest is not None else None,
+        "beyond": boundary.beyond,
+        "beyond_needed_bytes": boundary.at_beyond.needed_bytes if boundary.at_beyond is not None else None,
         "simulated": [
             {"value": side.value, "status": side.status.value, "needed_bytes": side.needed_bytes}
             for side in answer.sides

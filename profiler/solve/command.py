@@ -34,7 +34,7 @@ class Command:
     margin: float
     """Part of the card that has to stay free."""
     confirm: bool
-    """Whether the border is simulated, on both sides."""
+    """Whether the boundary is simulated, on both sides."""
     rest: EstimateCommand
     """Everything else, read as for an estimate."""
     faults: tuple[Fault, ...]

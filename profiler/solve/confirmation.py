@@ -1,4 +1,4 @@
-"""Simulations on both sides of a border, in processes of their own, without a stored result."""
+"""Simulations on both sides of a boundary, in processes of their own, without a stored result."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

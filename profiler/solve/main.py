@@ -31,8 +31,8 @@ from profiler.rendering.solve_table import (
     KeyAnswer,
     SimulatedSide,
     card_text,
-    has_room,
     key_text,
+    leaves_free,
     solve_json,
 )
 from profiler.solve.command import CARD, Command, read_command
@@ -45,7 +45,7 @@ python -m profiler.solve KEY config=FILE.yaml gpu=CARD [key=value ...]
 python -m profiler.solve gpu config=FILE.yaml
 
 The largest value of KEY with which training fits CARD, and what the next value
-would need. KEY gpu finds the smallest card. The closed form finds the border;
+would need. KEY gpu finds the smallest card. The closed form finds the boundary;
 one simulation on each side confirms it.
 
   margin=5%      part of the card that has to stay free (default 0)
@@ -56,9 +56,9 @@ The other keys and FILE are those of python -m profiler.estimate. Several values
 of a key, separated by commas, give one line each.
 
 Examples:
-  python -m profiler.solve max_completion_length model=qwen2.5-7b tuning=lora gpu=rtx-4090-24gb
-  python -m profiler.solve per_device_train_batch_size config=grpo.yaml gpu=h100-80gb margin=5%
-  python -m profiler.solve max_completion_length model=qwen2.5-3b num_generations=4,8,16 confirm=false
+  python -m profiler.solve max_completion_length model=qwen2.5-7b tuning=lora
+  python -m profiler.solve per_device_train_batch_size config=grpo.yaml
+  python -m profiler.solve max_completion_length model=qwen2.5-3b beta=0,0.04
   python -m profiler.solve gpu config=grpo.yaml
 """
 
@@ -84,8 +84,8 @@ def main(
         return EXIT_OK
     architecture_of = architecture_lookup(load_model)
     inputs = _inputs(command)
-    if inputs.unknown and not command.rest.strict:
-        print_error(f"Ignored, because trl has no such keys: {', '.join(inputs.unknown)}.")
+    if inputs.ignored:
+        print_error(inputs.ignored)
     if command.key == CARD:
         print_text(_cards(command, inputs, architecture_of))
     else:
@@ -124,48 +124,48 @@ def _cards(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup
 def _values(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup, simulate: Simulate) -> str:
     axes = command.rest.axes
     points = [{**inputs.keys, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
-    answers = [_Border(command, point, architecture_of).answer() for point in points]
+    answers = [_Boundary(command, point, architecture_of).answer() for point in points]
     if command.confirm:
-        print_error("Simulating both sides of each border; confirm=false does without.")
+        print_error("Simulating both sides of each boundary; confirm=false does without.")
         answers = [replace(answer, sides=tuple(simulate(answer.specs))) for answer in answers]
     if command.rest.output_format is OutputFormat.JSON:
         return solve_json(answers, inputs.notes)
     return key_text(answers, inputs.notes)
 
 
-class _Border:
-    """The border of one key at one point."""
+class _Boundary:
+    """The boundary of one key at one point."""
 
     def __init__(self, command: Command, point: Mapping[str, object], architecture_of: ArchitectureLookup) -> None:
         self._command, self._point, self._architecture_of = command, point, architecture_of
         self._key = key_named(command.key)
 
     def answer(self) -> KeyAnswer:
-        """Return the border.
+        """Return the boundary.
 
         Raises:
             UsageError: No value of the key is allowed.
         """
         first = self._first_allowed()
         refuse_experts(self._architecture_of(first.model))
-        border = largest_that_fits(
-            self._verdict, self._has_room, minimum=getattr(first, self._key.name), maximum=_MAXIMUM
+        boundary = largest_that_fits(
+            self._verdict, self._fits, minimum=getattr(first, self._key.name), maximum=_MAXIMUM
         )
-        values = [value for value in (border.largest, border.beyond) if value is not None]
+        values = [value for value in (boundary.largest, boundary.beyond) if value is not None]
         return KeyAnswer(
             key=self._key.name,
             specs={value: self._parsed(value) for value in values},
             axes=tuple(self._command.rest.axes),
-            border=border,
+            boundary=boundary,
             margin=self._command.margin,
         )
 
     def _first_allowed(self) -> TrialSpec:
         """Return the trial with the smallest allowed value; its faults are those of the input, not of the value."""
-        border = largest_that_fits(
+        boundary = largest_that_fits(
             self._allowed, lambda _: False, minimum=self._key.minimum, maximum=min(_MAXIMUM, self._key.maximum)
         )
-        return border.at_beyond or self._parsed(self._key.minimum)
+        return boundary.at_beyond or self._parsed(self._key.minimum)
 
     def _parsed(self, value: int) -> TrialSpec:
         return parse_point({**self._point, self._key.name: value}, architecture_of=self._architecture_of)
@@ -182,5 +182,5 @@ class _Border:
             return None
         return card_verdict(spec, self._architecture_of(spec.model), KNOWN_GPUS[str(spec.gpu)])
 
-    def _has_room(self, card: CardVerdict) -> bool:
-        return has_room(card, self._command.margin)
+    def _fits(self, card: CardVerdict) -> bool:
+        return leaves_free(card, self._command.margin)

@@ -12,7 +12,7 @@ _GAP = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Boundary(Generic[Answer]):
-    """The border between values that fit and values that do not."""
+    """The boundary between values that fit and values that do not."""
 
     largest: int | None
     """The largest value that fits; None if none does."""
@@ -25,7 +25,7 @@ class Boundary(Generic[Answer]):
 def largest_that_fits(
     answer: Callable[[int], Answer | None], fits: Callable[[Answer], bool], *, minimum: int, maximum: int
 ) -> Boundary[Answer]:
-    """Return the border, for memory that never falls with the value.
+    """Return the boundary, for memory that never falls with the value.
 
     By hand, values from 1 of which rules allow multiples of 4, and which fit below 10: 8 fits, 12 does not.
 
