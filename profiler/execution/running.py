@@ -62,6 +62,8 @@ class RunningSweep:
     unplaced: list[PlannedTrial] = field(default_factory=list, init=False)
     """Trials for which no GPU is left."""
     waits_for_gpu: bool = field(default=False, init=False)
+    _announced: set[str] = field(default_factory=set, init=False)
+    """Reasons to wait that the observer has heard."""
 
     @property
     def _records(self) -> WorkerRecords:
@@ -131,6 +133,10 @@ class RunningSweep:
                 self.pending.append(trial)
         if self.pending and not self.running:
             trial = self.pending.popleft()
+            if not self.waits_for_gpu:
+                self._announce(
+                    f"Waiting for {trial.label} of {trial.spec.model}: another sweep runs it in this folder."
+                )
             if not self._try_to_start(trial, wait_for_lock=not self.waits_for_gpu):
                 self.pending.appendleft(trial)
                 time.sleep(POLL_S)
@@ -153,9 +159,16 @@ class RunningSweep:
                 self.unplaced.append(trial)
                 return True
             self.waits_for_gpu = True
+            for reason in gpus.waits:
+                self._announce(reason)
             return False
         self._start(trial, lock, slot)
         return True
+
+    def _announce(self, reason: str) -> None:
+        if reason not in self._announced:
+            self._announced.add(reason)
+            self.observer.waiting(reason)
 
     def _settle(self, trial: PlannedTrial) -> bool:
         """Settle a trial without a run if a stored record or the outcome of another trial answers it."""
@@ -215,14 +228,21 @@ class RunningSweep:
         )
 
     def _claim_siblings(self, trial: PlannedTrial) -> list[Claim]:
-        """Take the trials that the same run answers out of the queue, except those of other sweeps."""
+        """Take the trials that the same run answers out of the queue, except those of other sweeps.
+
+        A sibling that is answered meanwhile, by another sweep in the folder, is settled.
+        """
         key = run_key(trial.spec)
         found: list[Claim] = []
         for other in [other for other in self.pending if key is not None and run_key(other.spec) == key]:
             path = self.store.path(other.trial_id)
             lock = take_lock(path.with_suffix(".lock"), wait=False)
-            if lock is not None:
-                self.pending.remove(other)
+            if lock is None:
+                continue
+            self.pending.remove(other)
+            if self._settle(other):
+                lock.release()
+            else:
                 found.append(claim_of(other, lock, path))
         return found
 
