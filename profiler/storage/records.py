@@ -29,6 +29,9 @@ _READ_WITH_DEFAULTS = (2, 3, 4)
 """Earlier versions; their records lack only fields with a default."""
 
 
+RECORDS = "records"
+"""Folder of the records, in the folder of a grid."""
+
 _NAME = re.compile("[0-9a-f]{16}")
 """Trial id. A file with another name is a record only if its content says so."""
 
@@ -47,7 +50,7 @@ class RecordStore:
 
     def __init__(self, folder: Path, *, notify: Callable[[str], None] = _to_stderr) -> None:
         """`notify` receives a sentence for each file that is set aside."""
-        self._records = folder / "records"
+        self._records = folder / RECORDS
         self._notify = notify
 
     def path(self, trial_id: str) -> Path:
