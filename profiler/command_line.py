@@ -11,6 +11,7 @@ from types import FrameType
 from typing import ParamSpec, TextIO
 
 from profiler.domain.errors import EXIT_SIGNAL_BASE, ProfilerError
+from profiler.domain.plain_text import plain
 from profiler.storage.last_resort import last_resort
 
 Parameters = ParamSpec("Parameters")
@@ -97,14 +98,14 @@ def _ignore(_number: int, _frame: FrameType | None) -> None:
 def print_line(line: str) -> None:
     """Print one line for the user."""
     with readable():
-        sys.stdout.write(f"{line}\n")
+        sys.stdout.write(f"{plain(line)}\n")
         sys.stdout.flush()
 
 
 def print_error(line: str) -> None:
     """Print one line on standard error."""
     try:
-        sys.stderr.write(f"{line}\n")
+        sys.stderr.write(f"{plain(line)}\n")
         sys.stderr.flush()
     except OSError:
         _silence(sys.stderr)

@@ -17,6 +17,7 @@ from profiler.config.trl_config import read_trl_config
 from profiler.config.verl_config import SECTION
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
+from profiler.domain.plain_text import plain
 from profiler.domain.trial import Backend
 from profiler.estimate.command import Command, OutputFormat, read_command
 from profiler.estimate.config_file import load_config
@@ -165,7 +166,7 @@ def _grid_answer(
 def _print(text: str) -> int:
     """Write `text`; a reader such as `head` may close the pipe before its end."""
     try:
-        sys.stdout.write(text)
+        sys.stdout.write(plain(text))
         sys.stdout.flush()
     except BrokenPipeError:
         # Python flushes again at exit, and would print an error there.

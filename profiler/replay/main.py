@@ -13,6 +13,7 @@ from profiler.allocator.answer import Answer, Question, answer
 from profiler.allocator.history import read_history
 from profiler.command_line import as_command
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError
+from profiler.domain.plain_text import plain
 from profiler.rendering.replay_json import answer_mapping, replay_json
 from profiler.rendering.replay_table import replay_table
 from profiler.replay.command import FIGURE_SUFFIXES, Command, OutputFormat, read_command
@@ -133,13 +134,13 @@ def _draw(path: Path, name: str, found: Answer) -> None:
 
 
 def _print_error(error: object) -> None:
-    sys.stderr.write(f"{error}\n")
+    sys.stderr.write(f"{plain(str(error))}\n")
 
 
 def _print(text: str) -> int:
     """Write `text`. A reader such as `head` may close the pipe before its end."""
     try:
-        sys.stdout.write(text)
+        sys.stdout.write(plain(text))
         sys.stdout.flush()
     except BrokenPipeError:
         # Python flushes once more at exit, which would raise again.

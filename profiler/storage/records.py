@@ -14,6 +14,7 @@ from typing import cast
 from profiler.config.identity import spec_from_mapping, spec_to_mapping
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.outcome import Outcome, TrialRecord
+from profiler.domain.plain_text import plain
 from profiler.domain.trial import TrialSpec
 from profiler.storage.atomic import StorageError, remove_partial, write_atomically
 from profiler.storage.outcome_fields import flat_values, outcome_from_flat
@@ -42,7 +43,7 @@ class NewerRecordError(UsageError):
 
 def _to_stderr(line: str) -> None:
     with suppress(OSError):
-        sys.stderr.write(f"{line}\n")
+        sys.stderr.write(f"{plain(line)}\n")
 
 
 class RecordStore:

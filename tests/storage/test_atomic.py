@@ -125,8 +125,11 @@ def test_only_files_of_ended_writers_are_removed(writer, tmp_path):
     with writer(tmp_path / "runs.parquet", "slow", "waits") as slow:
         assert slow.stdout is not None
         slow.stdout.readline()
-        elsewhere, old = tmp_path / ".runs.parquet.pod-1.1.00ab.part", tmp_path / ".runs.parquet.pod-2.1.00ab.part"
-        for path in (elsewhere, old):
+        of_another_host, old = (
+            tmp_path / ".runs.parquet.pod-1.1.00ab.part",
+            tmp_path / ".runs.parquet.pod-2.1.00ab.part",
+        )
+        for path in (of_another_host, old):
             path.touch()
         hours_ago = time.time() - 2 * atomic.ABANDONED_AFTER_S
         os.utime(old, (hours_ago, hours_ago))
@@ -136,6 +139,6 @@ def test_only_files_of_ended_writers_are_removed(writer, tmp_path):
         left = set(tmp_path.rglob("*.part"))
         slow.communicate("\n")
     assert slow.returncode == 0
-    assert elsewhere in left
-    assert {path.name.split(".")[1] for path in left - {elsewhere}} == {"runs"}
+    assert of_another_host in left
+    assert {path.name.split(".")[1] for path in left - {of_another_host}} == {"runs"}
     assert len(left) == 2
