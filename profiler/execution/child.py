@@ -40,6 +40,7 @@ def run_child(job: WorkerJob, target: str) -> None:
             that the parent does not import what the worker needs, and a failing import is reported like any failure.
     """
     os.setsid()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the warmed process blocks it
     _end_with_parent()
     _redirect_output(job.stderr_path)
     faulthandler.enable()

@@ -8,9 +8,10 @@ import os
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from threading import TIMEOUT_MAX, Event, Timer
 from types import ModuleType
 
@@ -29,6 +30,10 @@ RESTARTS = 2
 
 _END_S = 5.0
 """Time to wait for the end of the warmed process after a connection to it broke, or after SIGKILL."""
+
+
+# The tracker looks after shared memory and semaphores, which this program does not use. If it is killed, a new one starts.
+warnings.filterwarnings("ignore", message="resource_tracker: process died unexpectedly", category=UserWarning)
 
 
 class WarmProcessError(ProfilerError):
@@ -71,7 +76,7 @@ class WarmProcess:
         """
         forkserver.set_forkserver_preload([preload.__name__])
         modules = {preload.VARIABLE: ",".join(self._program.preload)}
-        with _environment({**_warm_environment(self.jobs), **modules}), _main_module_hidden():
+        with _environment({**_warm_environment(self.jobs), **modules}), _main_module_hidden(), _sigint_blocked():
             forkserver.ensure_running()
         pid = _server_pid()
         self._is_warm = self._is_warm and pid == self._pid
@@ -223,6 +228,21 @@ def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name in added:
             os.environ.pop(name, None)
+
+
+@contextmanager
+def _sigint_blocked() -> Iterator[None]:
+    """Block SIGINT in processes that the block starts.
+
+    Ctrl-C goes to every process of the terminal. Otherwise it would interrupt the imports of the warmed process, which
+    would print a traceback; multiprocessing ignores it only afterwards. Workers take it again.
+    """
+    resource_tracker.ensure_running()  # otherwise it would start in the block, and unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

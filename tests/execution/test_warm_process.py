@@ -149,6 +149,21 @@ def test_an_import_that_raises_is_reported_by_the_workers(store, tmp_path, monke
     assert capfd.readouterr().err == ""
 
 
+def test_ctrl_c_during_its_imports_prints_no_traceback_and_does_not_end_it(store, tmp_path, monkeypatch, capfd):
+    """Ctrl-C goes to every process of the terminal; the sweep ends this one itself."""
+    witness = warm_run(store, tmp_path, monkeypatch, "1 interrupt", warm_up_s=LIMIT_S)
+
+    assert len(list(tmp_path.glob("failed.*"))) == 1
+    assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
+    assert witness.given_up == ()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_worker_takes_sigint(run, tmp_path):
+    witness = run([planned("a", "interrupts_itself")])
+    assert witness.records["a"].outcome.message.splitlines()[-1] == "KeyboardInterrupt"
+
+
 @pytest.mark.parametrize(
     ("failures", "warm_up_s", "sentence"),
     [("9 kill", LIMIT_S, "was ended by SIGKILL again"), ("9 hang", 3.0, "within 3 s again")],
