@@ -40,11 +40,12 @@ def run_child(job: WorkerJob, target: str) -> None:
             that the parent does not import what the worker needs, and a failing import is reported like any failure.
     """
     os.setsid()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the warmed process blocks it
     _end_with_parent()
     _redirect_output(job.stderr_path)
     faulthandler.enable()
     _offer_to_the_oom_killer()
+    # The warmed process blocks it. From here on, a traceback goes to the worker's own file.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if job.gpu_uuid is not None:
         # CUDA reads this at its first call, and the warmed process has not called CUDA.
         os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu_uuid

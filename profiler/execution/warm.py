@@ -32,7 +32,7 @@ _END_S = 5.0
 """Time to wait for the end of the warmed process after a connection to it broke, or after SIGKILL."""
 
 
-# The tracker looks after shared memory and semaphores, which this program does not use. If it is killed, a new one starts.
+# The tracker looks after shared memory and semaphores, which are not used here. If it is killed, a new one starts.
 warnings.filterwarnings("ignore", message="resource_tracker: process died unexpectedly", category=UserWarning)
 
 
