@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from witness import BY_LABEL, LIMIT_S, VERSIONS, Witness, planned, wait_until
+from witness import BY_LABEL, LIMIT_S, VERSIONS, Witness, is_gone, planned, wait_until
 
 from profiler.config.run_options import RunOptions
 from profiler.domain.errors import EXIT_INTERNAL
@@ -17,7 +17,7 @@ from profiler.domain.outcome import Status
 from profiler.execution import forked as forked_module
 from profiler.execution import run_trials
 from profiler.execution import warm as warm_module
-from profiler.execution.warm import WarmProcessError
+from profiler.execution.warm import WarmProcess, WarmProcessError
 
 
 @pytest.fixture(autouse=True)
@@ -156,6 +156,17 @@ def test_ctrl_c_during_its_imports_prints_no_traceback_and_does_not_end_it(store
     assert len(list(tmp_path.glob("failed.*"))) == 1
     assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
     assert witness.given_up == ()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_sweep_that_ends_while_it_starts_a_worker_prints_no_traceback(tmp_path, capfd):
+    warm = WarmProcess(BY_LABEL, jobs=1, warm_up_s=LIMIT_S)
+    warm.start()
+    pid_of_worker, job = forkserver.connect_to_new_process([])
+    os.close(job)  # the sweep ends
+    worker = forkserver.read_signed(pid_of_worker)
+    assert is_gone(worker)
+    os.close(pid_of_worker)
     assert capfd.readouterr().err == ""
 
 

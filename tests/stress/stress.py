@@ -95,7 +95,7 @@ _KEYS = ("tuning=full", "optim=adamw_torch", "gradient_checkpointing=false", "ba
 KINDS = {
     "cheap": Kind(
         words=(*_KEYS, "model=qwen2.5-0.5b", "jobs=2"),
-        trials=60,
+        trials=120,
         parts=_cheap_parts,
         pause_s=0.08,
         weights={PARENT: 2, WARMED: 2, WORKER: 5, TRACKER: 2},
