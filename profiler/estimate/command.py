@@ -13,9 +13,9 @@ from profiler.config.specification import unknown_key
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.trial import SPEC_KEYS
 
-CONFIG, FORMAT = "config", "format"
+CONFIG, FORMAT, STRICT = "config", "format", "strict"
 
-OWN_KEYS = (CONFIG, FORMAT)
+OWN_KEYS = (CONFIG, FORMAT, STRICT)
 
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 """A number that YAML 1.1 reads as text, because it has no point."""
@@ -40,6 +40,8 @@ class Command:
     """Keys of the trial with several values, untyped, in the order of the command line."""
     config: str | None
     """Path of a trl or verl configuration, for keys that the command line does not give."""
+    strict: bool
+    """Whether a key that trl does not have is a fault."""
     output_format: OutputFormat
     wants_help: bool
     faults: tuple[Fault, ...]
@@ -49,7 +51,7 @@ def read_command(words: Sequence[str]) -> Command:
     """Parse `words` (argv without the program); a later word of the same key wins."""
     values: dict[str, tuple[object, ...]] = {}
     faults: list[Fault] = []
-    config, output_format, wants_help = None, OutputFormat.TABLE, False
+    config, output_format, wants_help, strict = None, OutputFormat.TABLE, False, False
     for word in words:
         key, equals, text = word.partition("=")
         if word in ("-h", "--help"):
@@ -63,6 +65,10 @@ def read_command(words: Sequence[str]) -> Command:
                 output_format = OutputFormat(text)
             else:
                 faults.append(_format_fault(text))
+        elif key == STRICT:
+            strict = text == "true"
+            if text not in ("true", "false"):
+                faults.append(Fault(key=key, found=text, problem="must be true or false"))
         elif key in SPEC_KEYS:
             _read_values(key, text, values, faults)
         else:
@@ -71,6 +77,7 @@ def read_command(words: Sequence[str]) -> Command:
         keys={key: found[0] for key, found in values.items() if len(found) == 1},
         axes={key: found for key, found in values.items() if len(found) > 1},
         config=config,
+        strict=strict,
         output_format=output_format,
         wants_help=wants_help,
         faults=tuple(faults),

@@ -6,14 +6,16 @@ Exit codes: docs/exit_codes.md. An estimate that does not fit ends with 0.
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import fill
 
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.grid import estimate_grid
 from profiler.command_line import as_command
 from profiler.config.architecture import read_architecture
-from profiler.config.model_lookup import builtin_architecture
+from profiler.config.model_lookup import builtin_architecture, builtin_of_folder
 from profiler.config.specification import attention_line, parse_point
-from profiler.config.trl_config import read_trl_config
+from profiler.config.trl_config import Note, note_lines, read_trl_config
 from profiler.config.verl_config import SECTION
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
@@ -25,8 +27,8 @@ from profiler.estimate.points import grid_specs
 from profiler.estimate.verl import verl_answer
 from profiler.rendering.estimate_grid import grid_json, grid_table
 from profiler.rendering.estimate_json import estimate_json
-from profiler.rendering.estimate_table import estimate_table
-from profiler.storage.model_config import load_model_config
+from profiler.rendering.estimate_table import WIDTH, estimate_table
+from profiler.storage.model_config import is_local, load_model_config
 
 ModelConfigLoader = Callable[[str], Mapping[str, object]]
 
@@ -37,8 +39,9 @@ python -m profiler.estimate config=FILE.yaml [key=value ...]
 
 What training needs of a GPU, by phase and category, in closed form.
 NAME is a built-in model, a hub id, or a local folder or config.json. FILE is a
-GRPOConfig of trl, or a configuration of verl. Keys are those of a sweep
-(python -m profiler.sweep --help) and win over the file.
+configuration of trl (GRPO or SFT) or of verl. Keys are those of a sweep
+(python -m profiler.sweep --help) and win over the file. Keys of FILE that trl
+does not have are listed and ignored; strict=true refuses them.
 
 Several values of a key, separated by commas, give one table of the estimates of
 all combinations (at most 100,000). Quote a value that contains a comma.
@@ -55,11 +58,29 @@ Examples:
 def main(argv: Sequence[str] | None = None, *, load_model: ModelConfigLoader = load_model_config) -> int:
     """Print the estimate for `argv` (without the program) and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    return _print(answer(words, load_model=load_model))
+    return _print(answer(words, load_model=load_model, say=_say))
 
 
-def answer(words: Sequence[str], *, load_model: ModelConfigLoader = load_model_config) -> str:
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def _keep_silent(line: str) -> None:
+    """Drop `line`."""
+
+
+def answer(
+    words: Sequence[str],
+    *,
+    load_model: ModelConfigLoader = load_model_config,
+    say: Callable[[str], None] = _keep_silent,
+) -> str:
     """Return the output for `words`.
+
+    Args:
+        words: The command line without the program.
+        load_model: The content of the `config.json` of a model that is not built in.
+        say: Called with each line that is not part of the answer.
 
     Raises:
         UsageError: With all faults that were found.
@@ -73,10 +94,12 @@ def answer(words: Sequence[str], *, load_model: ModelConfigLoader = load_model_c
     values = _file_values(command)
     if values is not None and SECTION in values:
         return verl_answer(command, values, architecture_of)
-    common, faults = _common_keys(command, values)
+    common = _common_keys(command, values)
+    if common.unknown and not command.strict:
+        say(f"Ignored, because trl has no such keys: {', '.join(common.unknown)}.")
     if command.axes:
-        return _grid_answer(command, common, faults, architecture_of)
-    return _trial_answer(command, common, faults, architecture_of)
+        return _grid_answer(command, common, architecture_of)
+    return _trial_answer(command, common, architecture_of)
 
 
 def _remembered(architecture_of: Callable[[str], Architecture]) -> Callable[[str], Architecture]:
@@ -107,29 +130,53 @@ def _file_values(command: Command) -> Mapping[str, object] | None:
         raise UsageError((*command.faults, *error.faults)) from error
 
 
-def _common_keys(command: Command, values: Mapping[str, object] | None) -> tuple[dict[str, object], tuple[Fault, ...]]:
-    """Return the keys that all trials share, untyped, and the faults found so far."""
+@dataclass(frozen=True, kw_only=True)
+class _Common:
+    """What all trials of a command share."""
+
+    keys: Mapping[str, object]
+    """Untyped keys of a trial."""
+    notes: tuple[str, ...]
+    """What was assumed, and what is not counted."""
+    unknown: tuple[str, ...]
+    """Keys of the file that trl does not have."""
+    faults: tuple[Fault, ...]
+
+
+def _common_keys(command: Command, values: Mapping[str, object] | None) -> _Common:
+    keys: dict[str, object] = {"backend": Backend.SIMULATED.value}
     faults = list(command.faults)
-    common: dict[str, object] = {"backend": Backend.SIMULATED.value}
+    notes: list[Note] = []
+    unknown: tuple[str, ...] = ()
     if values is not None:
-        reading = read_trl_config(values)
-        common.update(reading.point)
+        reading = read_trl_config(values, strict=command.strict)
+        keys.update(reading.point)
         faults.extend(reading.faults)
-    common.update(command.keys)
-    if common["backend"] == "auto":
-        common["backend"] = Backend.SIMULATED.value
-    return common, tuple(faults)
+        notes, unknown = [*_folder_taken_by_name(keys), *reading.notes], reading.unknown
+    keys.update(command.keys)
+    given = {*command.keys, *command.axes}
+    lines = note_lines([note for note in notes if note.key not in given])
+    if keys["backend"] == "auto":
+        keys["backend"] = Backend.SIMULATED.value
+    return _Common(keys=keys, notes=lines, unknown=unknown, faults=tuple(faults))
 
 
-def _trial_answer(
-    command: Command,
-    common: Mapping[str, object],
-    found_faults: Sequence[Fault],
-    architecture_of: Callable[[str], Architecture],
-) -> str:
-    faults = list(found_faults)
+def _folder_taken_by_name(keys: dict[str, object]) -> list[Note]:
+    """Replace a folder of another machine by the built-in model of its name, and return the note that says so."""
+    model = keys.get("model")
+    if not isinstance(model, str) or not model.startswith(("/", ".", "~")) or is_local(model):
+        return []
+    builtin = builtin_of_folder(model)
+    if builtin is None:
+        return []
+    keys["model"] = builtin
+    return [Note(key="model", text=f"model={builtin} (by its name, because there is no {model} here)")]
+
+
+def _trial_answer(command: Command, common: _Common, architecture_of: Callable[[str], Architecture]) -> str:
+    faults = list(common.faults)
     try:
-        spec = parse_point(common, architecture_of=architecture_of)
+        spec = parse_point(common.keys, architecture_of=architecture_of)
     except UsageError as error:
         faults.extend(error.faults)
     if faults:
@@ -137,20 +184,14 @@ def _trial_answer(
     architecture = architecture_of(spec.model)
     explained = explain(spec, architecture)
     if command.output_format is OutputFormat.JSON:
-        return estimate_json(explained)
-    line = attention_line(spec, architecture)
-    return (f"{line}\n" if line else "") + estimate_table(explained)
+        return estimate_json(explained, notes=common.notes)
+    return _lines(common.notes, (attention_line(spec, architecture),)) + estimate_table(explained)
 
 
-def _grid_answer(
-    command: Command,
-    common: Mapping[str, object],
-    found_faults: Sequence[Fault],
-    architecture_of: Callable[[str], Architecture],
-) -> str:
-    faults = list(found_faults)
+def _grid_answer(command: Command, common: _Common, architecture_of: Callable[[str], Architecture]) -> str:
+    faults = list(common.faults)
     try:
-        specs = grid_specs(common, command.axes, architecture_of=architecture_of)
+        specs = grid_specs(common.keys, command.axes, architecture_of=architecture_of)
     except UsageError as error:
         faults.extend(error.faults)
     if faults:
@@ -160,7 +201,11 @@ def _grid_answer(
     if command.output_format is OutputFormat.JSON:
         return grid_json(grid)
     lines = dict.fromkeys(attention_line(spec, architectures[spec.model]) for spec in specs)
-    return "".join(f"{line}\n" for line in lines if line) + grid_table(grid)
+    return _lines(common.notes, tuple(lines)) + grid_table(grid)
+
+
+def _lines(*parts: Sequence[str]) -> str:
+    return "".join(f"{fill(line, WIDTH, break_on_hyphens=False)}\n" for lines in parts for line in lines if line)
 
 
 def _print(text: str) -> int:

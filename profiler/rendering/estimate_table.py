@@ -26,7 +26,14 @@ def estimate_table(explained: ExplainedEstimate) -> str:
     lines += ["", *_peaks(explained), ""]
     lines += [line for card in explained.cards if card.gpu.name == explained.spec.gpu for line in _verdict(card)]
     lines += _all_cards(explained.cards)
-    return "\n".join([*lines, *_wrapped(f"{RESERVED_NOTE} {CONTEXT_NOTE}")]) + "\n"
+    notes = [RESERVED_NOTE, CONTEXT_NOTE, *_uncompared(explained.spec)]
+    return "\n".join([*lines, *_wrapped(" ".join(notes))]) + "\n"
+
+
+def _uncompared(spec: TrialSpec) -> list[str]:
+    """Return which parts no simulation and no card has confirmed yet."""
+    parts = ["vLLM"] * spec.use_vllm + ["DDP"] * (spec.num_processes > 1)
+    return [f"The part of {' and '.join(parts)} has not been compared with a simulation or a card."] if parts else []
 
 
 def _title(spec: TrialSpec) -> list[str]:
@@ -40,6 +47,8 @@ def _title(spec: TrialSpec) -> list[str]:
 
 def _rows(spec: TrialSpec) -> str:
     count = f"{spec.per_device_train_batch_size} x {spec.gradient_accumulation_steps}"
+    if spec.num_processes > 1:
+        count = f"on each of {spec.num_processes} GPUs {count}"
     if spec.recipe.generates:
         return f"{count} completions of {spec.max_prompt_length} + {spec.max_completion_length} tokens"
     return f"{count} rows of {spec.longest} tokens"

@@ -34,6 +34,14 @@ def load_model_config(model: str, *, download: Callable[[str], Path] | None = No
     return _read_json((download or _download)(model), model)
 
 
+def is_local(model: str) -> bool:
+    """Return whether `model` names a folder or a file on this machine."""
+    try:
+        return Path(model).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
 def _local_file(model: str) -> Path | None:
     """Return the local file that `model` names; None if there is none, so that it may be a hub id."""
     path = Path(model).expanduser()

@@ -10,6 +10,7 @@ from profiler.allocator import parse_alloc_conf
 from profiler.config.architecture import read_architecture
 from profiler.config.grid import Grid, expand, read_grid
 from profiler.config.model_lookup import builtin_architecture
+from profiler.config.rules import only_estimated
 from profiler.config.run_options import RunOptions, read_run_options
 from profiler.config.specification import ArchitectureLookup, attention_line, parse_points
 from profiler.domain.errors import Fault, UsageError
@@ -90,6 +91,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     points = faults.collect(lambda: expand(grid, command.axes)) if grid else None
     points, backend_line = resolve_auto(points or [], visible, torch_version=versions.torch)
     specs = faults.collect(lambda: parse_points(points, architecture_of=architecture_of)) or ()
+    faults.found.extend(only_estimated(specs))
     faults.found.extend(real_gpu_faults(points, visible, torch_version=versions.torch))
     for settings in dict.fromkeys(spec.alloc_conf for spec in specs if spec.backend is Backend.SIMULATED):
         # Only what the model of the allocator supports; a real allocator reports its own faults.
