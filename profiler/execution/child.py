@@ -57,6 +57,10 @@ def run_child(job: WorkerJob, target: str) -> None:
         sys.exit(error.exit_code)
 
 
+def run_nothing() -> None:
+    """End at once. The first fork waits for the imports of the warmed process, and can be given up without harm."""
+
+
 def _run_target(job: WorkerJob, target: str) -> None:
     try:
         _resolve(target)(job)

@@ -4,6 +4,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import NoReturn, Self
@@ -20,6 +21,7 @@ from profiler.execution.heartbeat import Heartbeat
 from profiler.execution.host_memory import oom_kills
 from profiler.execution.job import SweepObserver, WorkerJob
 from profiler.execution.lock import Lock, take_lock
+from profiler.execution.postponed import postponed_signals
 from profiler.execution.pruning import Pruning
 from profiler.execution.verdict import last_lines
 from profiler.execution.warm import WarmProcess
@@ -192,27 +194,33 @@ class RunningSweep:
         self.store.remove_partial(trial.trial_id)
         claim = claim_of(trial, lock, self.store.path(trial.trial_id))
         siblings = self._claim_siblings(trial)
-        heartbeat = Heartbeat(claim.heartbeat_path, now_s=time.monotonic())
-        try:
-            kills_before = oom_kills()
-            process = self.warm.fork(self._job(claim, siblings, slot))
-        except BaseException:
+        job = self._job(claim, siblings, slot)
+        with ExitStack() as undo:
             for held in (claim, *siblings):
-                held.lock.release()
+                undo.callback(held.lock.release)
             if slot is not None and self.gpus is not None:
-                self.gpus.give_back(slot)
-            raise
-        self.running.append(
-            WorkerProcess(
-                process,
-                claim=claim,
-                siblings=siblings,
-                options=self.options,
-                heartbeat=heartbeat,
-                slot=slot,
-                oom_kills_before=kills_before,
-            )
-        )
+                undo.callback(self.gpus.give_back, slot)
+            process = None
+            while process is None:
+                self.warm.prepare()
+                heartbeat = Heartbeat(claim.heartbeat_path, now_s=time.monotonic())
+                kills_before = oom_kills()
+                # A signal in between would release the locks, and the trial would run elsewhere at the same time.
+                with postponed_signals():
+                    process = self.warm.fork(job)
+                    if process is not None:
+                        self.running.append(
+                            WorkerProcess(
+                                process,
+                                claim=claim,
+                                siblings=siblings,
+                                options=self.options,
+                                heartbeat=heartbeat,
+                                slot=slot,
+                                oom_kills_before=kills_before,
+                            )
+                        )
+                        undo.pop_all()
         self.observer.started(trial)
 
     def _job(self, claim: Claim, siblings: Sequence[Claim], slot: GpuSlot | None) -> WorkerJob:

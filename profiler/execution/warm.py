@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from threading import TIMEOUT_MAX, Event, Timer
@@ -17,7 +17,7 @@ from types import ModuleType
 
 from profiler.domain.errors import EXIT_INTERNAL, ProfilerError
 from profiler.execution import preload
-from profiler.execution.child import run_child
+from profiler.execution.child import run_child, run_nothing
 from profiler.execution.forked import ForkedProcess
 from profiler.execution.job import WorkerJob, WorkerProgram
 from profiler.measurement.visible import capability_environment, visible_gpus
@@ -82,20 +82,26 @@ class WarmProcess:
         self._is_warm = self._is_warm and pid == self._pid
         self._pid = pid
 
-    def fork(self, job: WorkerJob) -> ForkedProcess:
-        """Fork a worker for `job`, after the imports.
+    def prepare(self) -> None:
+        """Wait until the imports are done. If the process has ended, restart it.
 
         Raises:
             WarmProcessError: The warmed process has ended or hung too often.
         """
         while True:
             self._restart_if_ended()
-            process = self._try_to_fork(job)
-            if process is not None:
-                return process
+            if self._is_warm:
+                return
+            first = self._try_to_start(run_nothing, name="warm-up")
+            if first is not None:
+                first.close()
+
+    def fork(self, job: WorkerJob) -> ForkedProcess | None:
+        """Fork a worker for `job`, after `prepare`; return None if the warmed process has ended since."""
+        return self._try_to_start(run_child, job, self._program.target, name=f"trial-{job.trial.trial_id}")
 
     def end(self, problem: str) -> None:
-        """SIGKILL the warmed process because of `problem`; the next `fork` starts a new one."""
+        """SIGKILL the warmed process because of `problem`; the next `prepare` starts a new one."""
         if self._pid is None:
             return
         with suppress(ProcessLookupError):
@@ -122,13 +128,11 @@ class WarmProcess:
             self._restarts += 1
         self.start()
 
-    def _try_to_fork(self, job: WorkerJob) -> ForkedProcess | None:
-        """Fork; return None if the warmed process ended meanwhile."""
+    def _try_to_start(self, target: Callable[..., None], *args: object, name: str) -> ForkedProcess | None:
+        """Fork a process that calls `target`; return None if the warmed process ended meanwhile."""
         assert self._pid is not None
         pid, limit_s = self._pid, min(self._warm_up_s, FORK_S) if self._is_warm else self._warm_up_s
-        process = multiprocessing.get_context("forkserver").Process(
-            target=run_child, args=(job, self._program.target), name=f"trial-{job.trial.trial_id}"
-        )
+        process = multiprocessing.get_context("forkserver").Process(target=target, args=args, name=name)
         try:
             with (
                 _environment(_worker_environment(self.jobs)),
