@@ -32,6 +32,7 @@
 | 12 | the disk is full | an error, nothing partial | storage/test_records.py::test_a_full_disk_is_reported_in_one_sentence_and_leaves_nothing |
 | 12 | | continues afterwards | execution/test_ends_of_the_sweep.py::test_a_full_disk_is_an_error_and_afterwards_the_same_command_continues |
 | 13 | two sweeps, one folder | each trial once | execution/test_ends_of_the_sweep.py::test_two_sweeps_in_one_folder_run_each_trial_once |
+| 13 | a signal while a trial starts | its lock is kept until its worker has ended | execution/test_ends_of_the_sweep.py::test_a_signal_right_after_the_fork_does_not_release_the_lock_of_a_running_trial |
 | 13 | | a sibling that was answered meanwhile does not run | execution/test_siblings.py::test_a_sibling_that_another_sweep_answered_meanwhile_does_not_run_again |
 | 13 | | a sweep that waits says for what | execution/test_waiting.py::test_a_trial_of_another_sweep_is_waited_for_with_a_word |
 | 14 | | and says so | execution/test_waiting.py::test_a_gpu_of_another_sweep_is_waited_for_with_a_word |
