@@ -6,7 +6,7 @@ Times depend on the machine; the ratios are made in one run and can be compared.
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -19,8 +19,10 @@ from maintenance.many_trials import hundred_thousand_trials
 from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical import estimate
 from profiler.analytical.many import estimate_table
+from profiler.command_line import as_command, print_text, readable
 from profiler.config.architecture import read_architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import Backend, Lengths, TrialSpec
@@ -42,8 +44,33 @@ _ESTIMATES = 100
 _FIVE_MODELS = ("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen2.5-14b")
 
 
-def main() -> int:
-    """Measure and print."""
+_USAGE = """\
+python -m maintenance.bench
+
+Measures how long simulated trials and estimates take on this machine, in about
+three minutes, and prints one table. It has no keys.
+
+Examples:
+  python -m maintenance.bench
+  make bench
+"""
+
+
+@as_command("bench")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; return the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if set(words) & {"-h", "--help"}:
+        print_text(_USAGE)
+        return EXIT_OK
+    if words:
+        raise UsageError([Fault(key="argument", found=word, problem="the benchmark has no keys") for word in words])
+    with readable():
+        _print_table()
+    return EXIT_OK
+
+
+def _print_table() -> None:
     console = Console()
     table = Table("what", "time", "compared with", "ratio", title="Simulated trials", title_justify="left")
     startup_s = _seconds(_start_up)
@@ -64,7 +91,6 @@ def main() -> int:
     _add_estimates(table)
     _add_sampler(table)
     console.print(table)
-    return 0
 
 
 def _add_allocator(table: Table, run: SimulatedRun, small_s: float) -> None:

@@ -111,12 +111,19 @@ def _seams(words: Sequence[str]) -> int:
     return run(words)
 
 
+def _emulation(words: Sequence[str]) -> int:
+    from profiler.emulation.__main__ import main as run
+
+    return run(words)
+
+
 COMMANDS: Mapping[str, Command] = {
     "estimate": Command(summary="estimate one trial in closed form, within a second", run=_estimate),
     "sweep": Command(summary="run a grid of trials: measured on a GPU, or simulated", run=_sweep),
     "report": Command(summary="draw stored results again, or compare two sweeps", run=_report),
     "replay": Command(summary="replay a memory snapshot with other settings or cards", run=_replay),
     "seams": Command(summary="check what the profiler relies on in other libraries", run=_seams),
+    "emulation": Command(summary="run torch's CUDA build on an emulated card", run=_emulation),
 }
 """By name, in the order of the help text."""
 

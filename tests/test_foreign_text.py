@@ -33,7 +33,7 @@ def has_only_styles(text: str) -> bool:
     [
         ("two\nlines\tand a tab, naïve 模型 ~", "two\nlines\tand a tab, naïve 模型 ~"),
         (HOSTILE, SHOWN),
-        ("100 %\rfake", r"100 %\x0dfake"),
+        ("100 %\rfake", r"100 %\rfake"),
         ("\udc80", r"\udc80"),
         ("\x7f\x00", r"\x7f\x00"),
     ],

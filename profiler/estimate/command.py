@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-import yaml
-
+from profiler.config.foreign_text import ForeignTextError, parse_yaml
+from profiler.config.grid import MAX_POINTS
 from profiler.config.reading import show
 from profiler.config.run_options import RUN_KEYS
 from profiler.config.specification import unknown_key
@@ -86,11 +86,16 @@ def read_command(words: Sequence[str]) -> Command:
 
 def _read_values(key: str, text: str, values: dict[str, tuple[object, ...]], faults: list[Fault]) -> None:
     values.pop(key, None)  # so that the order is that of the last words
+    parts = split_values(text)
+    if len(parts) > MAX_POINTS:
+        problem = f"has {len(parts):,} values, and at most {MAX_POINTS:,} are allowed"
+        faults.append(Fault(key=key, found=text, problem=problem))
+        return
     try:
-        values[key] = tuple(read_value(part) for part in split_values(text))
-    except yaml.YAMLError:
+        values[key] = tuple(read_value(part) for part in parts)
+    except ForeignTextError as error:
         hint = f"Quote what has special characters: '{key}=\"...\"'."
-        faults.append(Fault(key=key, found=text, problem="cannot be read as a value", hint=hint))
+        faults.append(Fault(key=key, found=text, problem=f"cannot be read as a value, because it {error}", hint=hint))
 
 
 def split_values(text: str) -> list[str]:
@@ -115,12 +120,12 @@ def read_value(text: str) -> object:
     """Return the value of ``"true"``, ``"4"``, ``"1e-3"``, ``"[q_proj,v_proj]"`` or of a plain text.
 
     Raises:
-        yaml.YAMLError: If brackets or quotes are not closed.
+        ForeignTextError: If brackets or quotes are not closed, for example.
     """
     text = text.strip()
     if _EXPONENT.fullmatch(text):
         return float(text)
-    return yaml.safe_load(text) if text else ""
+    return parse_yaml(text) if text else ""
 
 
 def _format_fault(text: str) -> Fault:

@@ -3,7 +3,6 @@
 Exit codes: docs/exit_codes.md. An estimate that does not fit ends with 0.
 """
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from textwrap import fill
 
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.grid import estimate_grid
-from profiler.command_line import as_command
+from profiler.command_line import as_command, print_error, print_text
 from profiler.config.architecture import read_architecture
 from profiler.config.model_lookup import builtin_architecture, builtin_of_folder
 from profiler.config.specification import attention_line, parse_point
@@ -19,7 +18,6 @@ from profiler.config.trl_config import Note, note_lines, read_trl_config
 from profiler.config.verl_config import SECTION
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
-from profiler.domain.plain_text import plain
 from profiler.domain.trial import Backend
 from profiler.estimate.command import Command, OutputFormat, read_command
 from profiler.estimate.config_file import load_config
@@ -58,11 +56,8 @@ Examples:
 def main(argv: Sequence[str] | None = None, *, load_model: ModelConfigLoader = load_model_config) -> int:
     """Print the estimate for `argv` (without the program) and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    return _print(answer(words, load_model=load_model, say=_say))
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+    print_text(answer(words, load_model=load_model, say=print_error))
+    return EXIT_OK
 
 
 def _keep_silent(line: str) -> None:
@@ -206,14 +201,3 @@ def _grid_answer(command: Command, common: _Common, architecture_of: Callable[[s
 
 def _lines(*parts: Sequence[str]) -> str:
     return "".join(f"{fill(line, WIDTH, break_on_hyphens=False)}\n" for lines in parts for line in lines if line)
-
-
-def _print(text: str) -> int:
-    """Write `text`; a reader such as `head` may close the pipe before its end."""
-    try:
-        sys.stdout.write(plain(text))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes again at exit, and would print an error there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return EXIT_OK

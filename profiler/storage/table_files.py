@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from profiler.domain.errors import Fault, UsageError
+from profiler.domain.units import GIB
+from profiler.storage.foreign_files import read_bytes
 from profiler.storage.schema import OPTIONAL_TABLES, SCHEMA_VERSION, TABLES, Column
 
 _DELETE = "Delete it and run the same sweep again: it is assembled anew from the stored records."
@@ -17,6 +19,7 @@ _ONLY_COPY = (
     "Its trials may have no records here, so it may be the only copy: restore it from a backup or with git, or move it "
     "away."
 )
+_MOST_BYTES = 8 * GIB
 _UPDATE = "Update this program to read it; nothing was changed."
 
 
@@ -47,7 +50,7 @@ def read_table_file(path: Path, columns: Sequence[Column]) -> pa.Table:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path, most_bytes=_MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _fault(path, "no such file", "Run the grid first: python -m profiler.sweep +grid=<name>.") from error
     except OSError as error:
@@ -105,7 +108,7 @@ def _stems(folder: Path, suffix: str) -> list[str]:
 
 def _trial_ids(path: Path) -> list[str]:
     try:
-        column = pq.read_table(io.BytesIO(path.read_bytes()), columns=["trial_id"])["trial_id"]
+        column = pq.read_table(io.BytesIO(read_bytes(path, most_bytes=_MOST_BYTES)), columns=["trial_id"])["trial_id"]
     except (pa.ArrowException, OSError, ValueError, KeyError):
         return []
     return [str(trial_id) for trial_id in pc.unique(column).to_pylist()]

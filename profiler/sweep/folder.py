@@ -6,6 +6,7 @@ from pathlib import Path
 from profiler.domain.errors import Fault, UsageError
 from profiler.execution.lock import LockError, take_lock
 from profiler.storage.atomic import StorageError, remove_abandoned, sync_folder, write_atomically
+from profiler.storage.foreign_files import Kind, kind_of, reason
 from profiler.storage.records import RECORDS
 
 _KEY = "results_dir"
@@ -18,9 +19,12 @@ def writable_faults(folder: Path) -> list[Fault]:
     """Return the faults of `folder` that can be found without creating it."""
     for each in (folder, folder / RECORDS):
         ancestor = each
-        while not ancestor.exists() and ancestor != ancestor.parent:
-            ancestor = ancestor.parent
-        if not ancestor.is_dir():
+        try:
+            while (kind := kind_of(ancestor)) is Kind.MISSING and ancestor != ancestor.parent:
+                ancestor = ancestor.parent
+        except OSError as error:
+            return [_fault(folder, reason(error))]
+        if kind is not Kind.FOLDER:
             return [_fault(folder, f"{ancestor} is not a folder")]
         if not os.access(ancestor, os.W_OK | os.X_OK):
             return [_fault(folder, f"{ancestor} is not writable")]
@@ -69,9 +73,9 @@ def _write_into(each: Path, folder: Path) -> None:
         write_atomically(each / _CHECK, b"checked")
         (each / _CHECK).unlink(missing_ok=True)
     except StorageError as error:
-        reason = getattr(error.__cause__, "strerror", None) or str(error)
-        raise UsageError([_fault(folder, reason if each == folder else f"{each}: {reason}")]) from error
+        why = getattr(error.__cause__, "strerror", None) or str(error)
+        raise UsageError([_fault(folder, why if each == folder else f"{each}: {why}")]) from error
 
 
-def _fault(folder: Path, reason: str) -> Fault:
-    return Fault(key=_KEY, found=str(folder.parent), problem=f"results cannot be written there ({reason})", hint=_HINT)
+def _fault(folder: Path, why: str) -> Fault:
+    return Fault(key=_KEY, found=str(folder.parent), problem=f"results cannot be written there ({why})", hint=_HINT)

@@ -18,6 +18,7 @@ from profiler.domain.outcome import Versions
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.storage.fingerprint import content_of
 from profiler.storage.folder_faults import folder_faults
+from profiler.storage.foreign_files import expanded, reason
 from profiler.sweep.backend import gpus_alike, hardware_of, real_gpu_faults, resolve_auto
 from profiler.sweep.command import Command
 from profiler.sweep.composition import compose
@@ -108,7 +109,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     return Sweep(
         grid=grid,
         options=options,
-        folder=Path(options.results_dir) / name,
+        folder=expanded(str(options.results_dir)) / name,
         specs=specs,
         versions=versions,
         gpu_uuids=tuple(gpu.uuid for gpu in gpus) if measured else (),
@@ -138,8 +139,11 @@ def _folder_faults(name: str, values: Mapping[str, object]) -> list[Fault]:
     results_dir = values.get("results_dir")
     if not isinstance(results_dir, str) or values.get("dry_run") is True:
         return []
-    folder = Path(results_dir) / name
-    return [*writable_faults(folder), *folder_faults(folder)]
+    try:
+        folder = expanded(results_dir) / name
+    except OSError as error:
+        return [Fault(key="results_dir", found=results_dir, problem=f"cannot be used, because {reason(error)}")]
+    return writable_faults(folder) or folder_faults(folder)
 
 
 def _files_lookup(config_of: ConfigLookup) -> Callable[[str, str | None], Mapping[str, str]]:

@@ -25,4 +25,4 @@ def test_numbers_stay_numbers():
 
 
 def test_control_characters_are_shown():
-    assert written(model=pd.Series(["a\x1b[2J\rb"], dtype="string")) == [["model"], ["a\\x1b[2J\\x0db"]]
+    assert written(model=pd.Series(["a\x1b[2J\rb"], dtype="string")) == [["model"], ["a\\x1b[2J\\rb"]]

@@ -140,8 +140,8 @@ def _no_tables(folder):
         (_missing, "Did you mean 'lora_vs_full'?"),
         (_torn, "not a parquet file, or it is damaged"),
         (_no_tables, "no such file"),
-        (lambda folder: [], "the following arguments are required: folder"),
-        (lambda folder: [str(folder), "--what"], "unrecognized arguments: --what"),
+        (lambda folder: [], "name one folder or two"),
+        (lambda folder: [str(folder), "--what"], "argument=--what: is not a folder"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(folder, capsys, arguments, message):
