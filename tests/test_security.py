@@ -6,8 +6,10 @@ import pickle
 from pathlib import Path
 
 import pytest
+import yaml
 
 from maintenance.campaign.recorded_history import recorded_history_of
+from profiler.config.foreign_text import ForeignTextError, parse_yaml
 from profiler.domain.errors import UsageError
 from profiler.domain.trial import Tuning
 
@@ -20,8 +22,9 @@ UNPICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "
 ALLOWED = {
     "profiler/storage/recorded_snapshot.py": {"pickle.Unpickler"},
     "profiler/storage/memory_snapshot.py": {"pickle.dumps"},
+    "profiler/config/foreign_text.py": {"yaml.load"},
 }
-"""The restricted reader, which replaces what an unpickler imports, and the writer of our own snapshots."""
+"""The restricted reader, which replaces what an unpickler imports; the writer of our snapshots; a safe YAML loader."""
 
 DANGEROUS_ATTRIBUTES = {
     "torch.load",
@@ -114,4 +117,14 @@ def test_a_pickle_in_place_of_a_recorded_history_is_refused_and_not_run(tmp_path
     assert len(str(refused.value).splitlines()) == 1
     assert not witness.exists()
     pickle.loads(content)
+    assert witness.exists()
+
+
+def test_yaml_that_would_call_something_is_refused_and_not_run(tmp_path):
+    witness = tmp_path / "was run"
+    text = f"!!python/object/apply:os.mkdir [{str(witness)!r}]"
+    with pytest.raises(ForeignTextError):
+        parse_yaml(text)
+    assert not witness.exists()
+    yaml.unsafe_load(text)
     assert witness.exists()

@@ -3,7 +3,7 @@
 `python tests/stress/stress.py [signals=1000] [worker=cheap|real] [trials=N] [seed=N]` ends with 0 if all is well.
 
 Two sweeps share a folder. Each starts again, as a user would start it, until all trials have an answer; then both go to
-a new folder.
+a new folder. A trial that runs twice is seen by the notes of the cheap worker; with the real one, as a replaced record.
 
 This process never starts a thread, because it forks: imports take longer than a sweep of the cheap worker.
 """
