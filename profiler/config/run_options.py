@@ -28,6 +28,8 @@ class Declaration:
 
     meaning: str
     unit: str = ""
+    kind: str = ""
+    """What a path leads to: ``"a folder"``."""
     null: str = ""
     """Meaning of null; empty where null is not allowed."""
     minimum: int = 0
@@ -55,12 +57,14 @@ class RunOptions:
     """How trials are run: made once by a command, and carried whole to its workers."""
 
     results_dir: PurePath = _option(  # noqa: RUF009, because a path cannot change
-        PurePath("results"), Declaration(meaning="folder of results, which are in `<results_dir>/<grid>/`")
+        PurePath("results"),
+        Declaration(meaning="folder of results, which are in `<results_dir>/<grid>/`", kind="a folder"),
     )
     python: PurePath | None = _option(  # noqa: RUF009, because a path cannot change
         None,
         Declaration(
             meaning="Python program with torch's CUDA build, for backend=emulated",
+            kind="the path of a program",
             null="the environment that `python -m profiler.emulation install` made, or else this one",
         ),
     )
@@ -129,7 +133,7 @@ def _read(reader: FieldReader, name: str, kind: object) -> object:
     if declaration.null and reader.value(name) is None:
         return None
     if kind is PurePath:
-        return PurePath(reader.text(name, "a path"))
+        return PurePath(reader.text(name, declaration.kind))
     if kind is bool:
         return reader.flag(name)
     if kind is int:

@@ -158,7 +158,7 @@ VALUES = (
     ),
     bad(MODEL, "recipe=ppo", says="recipe= … must be one of grpo, sft"),
     bad(MODEL, "recipe=sft", "num_generations=8", says="num_generations= … has no meaning with recipe=sft"),
-    bad(MODEL, "backend=gpu", says="backend= … must be one of auto, cuda, simulated, cpu"),
+    bad(MODEL, "backend=gpu", says="backend= … must be one of auto, cuda, emulated, simulated, cpu"),
     bad(
         MODEL, "attn_implementation=flash", says="attn_implementation= … must be one of sdpa, flash_attention_2, eager"
     ),
