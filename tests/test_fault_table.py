@@ -41,6 +41,7 @@
 | 18 | another card or driver | another trial | sweep/test_sweep_on_gpus.py::test_another_card_or_driver_is_another_trial |
 | 18 | other versions | another trial | sweep/test_sweep_on_gpus.py::test_other_versions_are_other_trials |
 | 19 | `| head`, a closed terminal | continues without output, loses nothing | sweep/test_closed_output.py::test_the_sweep_continues_without_output_and_loses_nothing |
+| 19 | standard output on a full disk | continues, exit code 1 | sweep/test_closed_output.py::test_a_full_disk_for_the_output_is_reported_once_and_loses_no_result |
 | 20 | a figure fails to draw | records untouched, can be drawn again | report/test_report.py::test_a_figure_that_fails_costs_only_itself |
 | 21 | the warmed process is killed | restarted; its workers finish | execution/test_warm_process.py::test_when_it_is_killed_running_workers_finish_and_the_others_run |
 | 21 | | without pidfds they run again, none is `failed` | execution/test_warm_process.py::test_without_pidfds_interrupted_trials_run_again |
@@ -49,6 +50,11 @@
 | 21 | repeatedly | one sentence, exit code 70 | execution/test_warm_process.py::test_after_two_restarts_it_is_given_up_with_one_sentence |
 | 22 | an unforeseen error | one sentence, a file, exit code 70 | test_last_resort.py::test_an_unforeseen_error_is_one_sentence_with_a_file_and_70 |
 | 22 | in a sweep | tables and page of finished trials | sweep/test_sweep_is_interrupted.py::test_an_unforeseen_error_is_one_sentence_with_a_file_and_keeps_the_tables |
+| 23 | wrong keys, values, files, paths | exit code 2, one sentence per fault | bad_input/test_bad_input.py::test_a_bad_input_is_one_sentence_per_fault |
+| 23 | | the same of real commands | bad_input/test_real_commands.py::test_a_command_ends_with_one_sentence |
+| 23 | random input | exit codes 0 and 2 only | bad_input/test_fuzz.py::test_words_of_a_sweep |
+| 24 | a long `TMPDIR` | sockets in a short folder | execution/test_warm_process.py::test_sockets_are_made_where_their_paths_are_short_enough |
+| 25 | no network | a hub id is answered within 3 s | bad_input/test_real_commands.py::test_a_hub_that_is_silent_is_given_up_within_three_seconds |
 """  # noqa: E501
 
 import ast
@@ -71,4 +77,4 @@ def test_the_test_exists(place: str) -> None:
 
 
 def test_every_fault_has_a_test() -> None:
-    assert {int(row[0]) for row in ROWS} == set(range(1, 23))
+    assert {int(row[0]) for row in ROWS} == set(range(1, 26))
