@@ -36,13 +36,19 @@ def _uncompared(spec: TrialSpec) -> list[str]:
     return [f"The part of {' and '.join(parts)} has not been compared with a simulation or a card."] if parts else []
 
 
-def _title(spec: TrialSpec) -> list[str]:
+def method_text(spec: TrialSpec) -> str:
+    """Return how the model is trained: ``"lora, rank 16, adamw_torch_fused, checkpointing"``."""
     how = [spec.tuning.value, spec.optim.value]
     if spec.tuning is not Tuning.FULL:
         how.insert(1, f"rank {spec.lora_rank}")
     if spec.gradient_checkpointing:
         how.append("checkpointing")
-    return _wrapped(f"{spec.model}, {', '.join(how)}, {_rows(spec)}. Estimated, GiB (2^30 bytes) of allocated memory:")
+    return ", ".join(how)
+
+
+def _title(spec: TrialSpec) -> list[str]:
+    how = f"{spec.model}, {method_text(spec)}, {_rows(spec)}"
+    return _wrapped(f"{how}. Estimated, GiB (2^30 bytes) of allocated memory:")
 
 
 def _rows(spec: TrialSpec) -> str:
