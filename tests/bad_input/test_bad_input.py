@@ -16,10 +16,12 @@ from sweep_fakes import FakeWorld
 from maintenance.accuracy.main import main as accuracy
 from maintenance.campaign.main import main as campaign
 from profiler.console import main as console
+from profiler.emulation.__main__ import main as emulation
 from profiler.estimate.main import main as estimate
 from profiler.replay.main import main as replay
 from profiler.report import main as report
 from profiler.seams.__main__ import main as seams
+from profiler.solve.main import main as solve
 from profiler.sweep import main as run_sweep
 
 LIMIT_S = 10
@@ -42,6 +44,8 @@ CORPUS: tuple[tuple[Main, Sequence[Case]], ...] = (
     (replay, replay_cases.CASES),
     (report, other_cases.REPORT),
     (seams, other_cases.SEAMS),
+    (solve, other_cases.SOLVE),
+    (emulation, other_cases.EMULATION),
     (console, other_cases.CONSOLE),
     (campaign, other_cases.CAMPAIGN),
     (accuracy, other_cases.ACCURACY),

@@ -17,8 +17,8 @@ from profiler.storage.hub import ANSWER_S
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "reference" / "logprobs"
 
-ALONE = {"HF_HOME": "/nowhere/at/all"}
-"""No cached file of the hub."""
+ALONE = {"HF_HOME": "empty"}
+"""No cached file of the hub: a folder in the working folder."""
 
 FULL = "Standard output cannot be written (No space left on device); the command goes on without it."
 GONE = "working folder=(gone): … Change to a folder that exists."
