@@ -12,7 +12,7 @@ from profiler.domain.memory import Origin
 from profiler.domain.outcome import Status
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import gib_text
-from profiler.rendering.estimate_table import CONTEXT_NOTE, WIDTH, method_text
+from profiler.rendering.estimate_table import CONTEXT_NOTE, FRAGMENTS_NOTE, WIDTH, method_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def key_text(answers: Sequence[KeyAnswer], notes: Sequence[str]) -> str:
     lines = [*notes]
     for answer in answers:
         lines += [_headline(answer), *_sides(answer)]
-    return _filled([*lines, f"Estimated. {CONTEXT_NOTE}"])
+    return _filled([*lines, f"Estimated. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"])
 
 
 def card_text(answer: CardAnswer, notes: Sequence[str]) -> str:
@@ -86,7 +86,7 @@ def card_text(answer: CardAnswer, notes: Sequence[str]) -> str:
             break
     if smallest is None:
         lines.append("No card is large enough.")
-    return _filled([*lines, f"Estimated{_with_margin(answer.margin)}. {CONTEXT_NOTE}"])
+    return _filled([*lines, f"Estimated{_with_margin(answer.margin)}. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"])
 
 
 def solve_json(answers: Sequence[KeyAnswer | CardAnswer], notes: Sequence[str]) -> str:
@@ -120,9 +120,11 @@ def _sides(answer: KeyAnswer) -> list[str]:
 def _needs(card: CardVerdict) -> str:
     if card.fit is Fit.NO_KERNEL:
         return "the attention kernel does not run there"
-    left = card.left_bytes
-    rest = f"{gib_text(left)} left" if left >= 0 else f"{gib_text(-left)} too much"
-    return f"needs {gib_text(card.needed_bytes)} of {gib_text(card.gpu.memory_bytes)}, {rest}"
+    whole, left = gib_text(card.gpu.memory_bytes), card.left_bytes
+    if card.fit is Fit.TOO_LARGE:
+        return f"needs at least {gib_text(card.least_bytes)} of {whole}"
+    rest = f"{gib_text(left)} left" if left >= 0 else "depending on fragments"
+    return f"needs {gib_text(card.least_bytes)} to {gib_text(card.needed_bytes)} of {whole}, {rest}"
 
 
 def _simulated(side: SimulatedSide) -> str:

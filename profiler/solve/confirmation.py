@@ -21,6 +21,9 @@ class _Silent:
     def started(self, trial: PlannedTrial) -> None:
         """Show nothing."""
 
+    def waiting(self, reason: str) -> None:
+        """Show nothing."""
+
     def finished(self, trial: PlannedTrial, record: TrialRecord) -> None:
         """Show nothing."""
 

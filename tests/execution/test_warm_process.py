@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from witness import BY_LABEL, LIMIT_S, VERSIONS, Witness, planned, wait_until
+from witness import BY_LABEL, LIMIT_S, VERSIONS, Witness, is_gone, planned, wait_until
 
 from profiler.config.run_options import RunOptions
 from profiler.domain.errors import EXIT_INTERNAL, UsageError
@@ -149,6 +149,32 @@ def test_an_import_that_raises_is_reported_by_the_workers(store, tmp_path, monke
     assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
     assert witness.given_up == ()
     assert capfd.readouterr().err == ""
+
+
+def test_ctrl_c_during_its_imports_prints_no_traceback_and_does_not_end_it(store, tmp_path, monkeypatch, capfd):
+    """Ctrl-C goes to every process of the terminal; the sweep ends this one itself."""
+    witness = warm_run(store, tmp_path, monkeypatch, "1 interrupt", warm_up_s=LIMIT_S)
+
+    assert len(list(tmp_path.glob("failed.*"))) == 1
+    assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
+    assert witness.given_up == ()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_sweep_that_ends_while_it_starts_a_worker_prints_no_traceback(tmp_path, capfd):
+    warm = WarmProcess(BY_LABEL, jobs=1, warm_up_s=LIMIT_S)
+    warm.start()
+    pid_of_worker, job = forkserver.connect_to_new_process([])
+    os.close(job)  # the sweep ends
+    worker = forkserver.read_signed(pid_of_worker)
+    assert is_gone(worker)
+    os.close(pid_of_worker)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_worker_takes_sigint(run, tmp_path):
+    witness = run([planned("a", "interrupts_itself")])
+    assert witness.records["a"].outcome.message.splitlines()[-1] == "KeyboardInterrupt"
 
 
 @pytest.mark.parametrize(
