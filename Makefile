@@ -27,8 +27,11 @@ check: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m maintenance.bench
 
-# Kill a sweep 50 times at random: no finished trial is lost, no process is left. `make test` does it 4 times.
+# Random signals to all processes of running sweeps: nothing finished is lost, nothing runs twice, nothing is left. `make test`
+# sends a few. First with a worker that needs no torch, then with the real one; at last a sweep is killed 50 times.
 stress: $(INSTALLED)
+	$(BIN)/python tests/stress/stress.py signals=1000
+	$(BIN)/python tests/stress/stress.py signals=30 worker=real
 	STRESS_KILLS=50 $(BIN)/python -m pytest -s tests/execution/test_stress.py
 
 install: $(INSTALLED)

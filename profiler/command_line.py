@@ -14,6 +14,7 @@ from types import FrameType
 from typing import ParamSpec, TextIO
 
 from profiler.domain.errors import EXIT_OK, EXIT_SIGNAL_BASE, Fault, ProfilerError, UsageError
+from profiler.domain.plain_text import plain
 from profiler.storage.last_resort import last_resort
 
 Parameters = ParamSpec("Parameters")
@@ -172,14 +173,14 @@ def print_line(line: str) -> None:
 def print_text(text: str) -> None:
     """Print text for the user."""
     with readable():
-        sys.stdout.write(text)
+        sys.stdout.write(plain(text))
         sys.stdout.flush()
 
 
 def print_error(line: str) -> None:
     """Print one line on standard error."""
     try:
-        sys.stderr.write(f"{line}\n")
+        sys.stderr.write(f"{plain(line)}\n")
         sys.stderr.flush()
     except OSError:
         _silence(sys.stderr)

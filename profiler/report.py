@@ -11,6 +11,7 @@ from profiler.analysis.frames import comparison_frame
 from profiler.analysis.sweep_report import SectionReport, only_trials, sweep_report
 from profiler.command_line import as_command, print_text, readable
 from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError, nearest
+from profiler.rendering.csv_table import as_csv
 from profiler.rendering.differences import print_differences
 from profiler.rendering.figures.catalogue import Drawing, drawings, too_much
 from profiler.rendering.figures.files import as_png, as_svg
@@ -18,7 +19,8 @@ from profiler.rendering.html.page import html_page
 from profiler.rendering.markdown import report_page
 from profiler.rendering.pages import FIGURES, RenderedFigure, SectionFigures
 from profiler.rendering.terminal import print_comparison
-from profiler.storage.atomic import write_atomically
+from profiler.rendering.terminal_console import TerminalConsole
+from profiler.storage.atomic import remove_abandoned, write_atomically
 from profiler.storage.foreign_files import Kind, kind_of, reason
 from profiler.storage.published import read_published
 from profiler.storage.tables import read_tables
@@ -46,12 +48,13 @@ def render_folder(folder: Path, *, console: Console | None, trial_ids: Collectio
         StorageError: The page or a figure could not be written.
         ProfilerError: A figure could not be drawn; everything else was written.
     """
+    remove_abandoned(folder)
     report = sweep_report(read_tables(folder), read_published(), grid=folder.resolve().name)
     figures = [_draw_section(folder, part, number) for number, part in enumerate(report.sections, start=1)]
     table = comparison_frame(part.section for part in report.sections)
     write_atomically(folder / MARKDOWN, report_page(report, figures).encode())
     write_atomically(folder / PAGE, html_page(report, figures).encode())
-    write_atomically(folder / TABLE, table.to_csv(index=False, lineterminator="\n").encode())
+    write_atomically(folder / TABLE, as_csv(table).encode())
     # The terminal comes last: a reader such as `head` can close it, and the files have to be complete all the same.
     if console is not None:
         print_comparison(report if trial_ids is None else only_trials(report, trial_ids), console)
@@ -74,9 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder, other = _folders(words)
     with readable():
         if other is None:
-            render_folder(folder, console=Console())
+            render_folder(folder, console=TerminalConsole())
         else:
-            compare_folders(folder, other, console=Console())
+            compare_folders(folder, other, console=TerminalConsole())
     return EXIT_OK
 
 

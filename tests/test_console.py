@@ -13,12 +13,13 @@ from profiler import __version__, console
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.estimate.command import read_command as read_estimate
 from profiler.replay.command import read_command as read_replay
+from profiler.solve.command import read_command as read_solve
 from profiler.sweep.command import read_command as read_sweep
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 COMMANDS = tuple(console.COMMANDS)
-NAMES = "estimate, sweep, report, replay, seams, emulation"
-READERS = {"estimate": read_estimate, "replay": read_replay, "sweep": read_sweep}
+NAMES = ", ".join(COMMANDS)
+READERS = {"estimate": read_estimate, "solve": read_solve, "replay": read_replay, "sweep": read_sweep}
 
 
 def modules_after(code: str) -> set[str]:
@@ -105,7 +106,7 @@ def test_an_estimate_imports_neither_torch_nor_pyarrow_nor_hydra():
 
 def test_help_imports_no_command():
     loaded = modules_after("from profiler.console import main; main(['--help'])")
-    assert not loaded & {"profiler.estimate", "profiler.sweep", "profiler.report", "profiler.replay"}
+    assert not loaded & {"profiler.estimate", "profiler.sweep", "profiler.report", "profiler.replay", "profiler.solve"}
 
 
 def test_bash_completion_is_installed_for_the_console_command(capsys):

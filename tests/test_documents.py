@@ -16,7 +16,7 @@ from profiler.sweep.command import read_command as read_sweep
 ROOT = Path(__file__).parents[1]
 DECISIONS = ROOT / "docs" / "decisions"
 DOCUMENTS = [
-    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")),
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 PATH = re.compile(r"`((?:profiler|maintenance|tests|sweeps|scripts|docs|examples|notebooks)/[a-z0-9_./]*)(?:::\w+)?`")

@@ -20,8 +20,10 @@
 | 10 | | the same command continues | execution/test_ends_of_the_sweep.py::test_after_a_killed_sweep_the_same_command_continues |
 | 10 | Ctrl-C | workers and sweep end | execution/test_ends_of_the_sweep.py::test_ctrl_c_ends_the_workers_and_the_sweep |
 | 10 | repeatedly, at any time | the tables of an undisturbed run | execution/test_stress.py::test_killed_at_random_times_no_record_is_lost_and_no_process_is_left |
+| 10 | signals to any process of two sweeps | nothing lost, run twice or left | stress/test_signals.py::test_signals_to_any_process_lose_nothing_run_nothing_twice_and_leave_nothing |
 | 10 | Ctrl-C, SIGTERM, SIGHUP | tables and page of finished trials, exit code 128 + n | sweep/test_sweep_is_interrupted.py::test_a_signal_leaves_tables_and_page_of_finished_trials |
 | 10 | Ctrl-C for a sweep that was started with `&` | the same | sweep/test_sweep_is_interrupted.py::test_sigint_ends_a_sweep_that_a_script_started_in_the_background |
+| 10 | Ctrl-C during the imports of the warmed process | no traceback | execution/test_warm_process.py::test_ctrl_c_during_its_imports_prints_no_traceback_and_does_not_end_it |
 | 11 | a torn or edited record | set aside, runs again | storage/test_records.py::test_a_torn_record_is_set_aside_and_counts_as_absent |
 | 11 | a record is set aside | a line with place and reason | sweep/test_nothing_lost.py::test_a_record_that_is_set_aside_is_reported_and_its_trial_runs_again |
 | 11 | the records are gone | rows of the tables stay | sweep/test_nothing_lost.py::test_a_sweep_in_a_fresh_clone_keeps_the_rows_of_the_kept_tables |
@@ -30,6 +32,11 @@
 | 12 | the disk is full | an error, nothing partial | storage/test_records.py::test_a_full_disk_is_reported_in_one_sentence_and_leaves_nothing |
 | 12 | | continues afterwards | execution/test_ends_of_the_sweep.py::test_a_full_disk_is_an_error_and_afterwards_the_same_command_continues |
 | 13 | two sweeps, one folder | each trial once | execution/test_ends_of_the_sweep.py::test_two_sweeps_in_one_folder_run_each_trial_once |
+| 13 | a signal while a trial starts | its lock is kept until its worker has ended | execution/test_ends_of_the_sweep.py::test_a_signal_right_after_the_fork_does_not_release_the_lock_of_a_running_trial |
+| 13 | | a sibling that was answered meanwhile does not run | execution/test_siblings.py::test_a_sibling_that_another_sweep_answered_meanwhile_does_not_run_again |
+| 13 | | a sweep that waits says for what | execution/test_waiting.py::test_a_trial_of_another_sweep_is_waited_for_with_a_word |
+| 14 | | and says so | execution/test_waiting.py::test_a_gpu_of_another_sweep_is_waited_for_with_a_word |
+| 14 | a link in place of the GPU's lock | costs that GPU only | execution/test_gpus.py::test_something_else_in_place_of_the_lock_costs_that_gpu_only |
 | 14 | two sweeps, one GPU | the second waits | execution/test_trials_on_gpus.py::test_a_second_sweep_waits_for_the_gpu_until_its_holder_is_killed |
 | 15 | ECC, Xid, GPU lost | `device_fault` overrides the record; GPU retired; runs on another | execution/test_trials_on_gpus.py::test_errors_of_the_gpu_override_the_record_and_the_trial_runs_on_another |
 | 15 | | no other GPU: exit code 33 | execution/test_trials_on_gpus.py::test_without_another_gpu_the_fault_is_stored_and_the_sweep_ends_with_33 |
@@ -49,6 +56,12 @@
 | 21 | repeatedly | one sentence, exit code 70 | execution/test_warm_process.py::test_after_two_restarts_it_is_given_up_with_one_sentence |
 | 22 | an unforeseen error | one sentence, a file, exit code 70 | test_last_resort.py::test_an_unforeseen_error_is_one_sentence_with_a_file_and_70 |
 | 22 | in a sweep | tables and page of finished trials | sweep/test_sweep_is_interrupted.py::test_an_unforeseen_error_is_one_sentence_with_a_file_and_keeps_the_tables |
+| 23 | a file system without locks | one sentence before the first trial, exit code 2 | sweep/test_network_volumes.py::test_no_locks |
+| 23 | folders that cannot be synchronised | named, and the sweep continues | sweep/test_network_volumes.py::test_folders_that_cannot_be_synchronised |
+| 23 | read-only `records/` | one sentence before the first trial, exit code 2 | sweep/test_network_volumes.py::test_records_that_are_read_only |
+| 23 | temporary files of killed sweeps | removed by the next one | storage/test_atomic.py::test_only_files_of_ended_writers_are_removed |
+| 24 | escape sequences in foreign text | shown as text | test_foreign_text.py::test_the_table_of_a_report |
+| 24 | a pickle in a folder of results | not read | test_security.py::test_a_pickle_in_place_of_a_recorded_history_is_refused_and_not_run |
 """  # noqa: E501
 
 import ast
@@ -71,4 +84,4 @@ def test_the_test_exists(place: str) -> None:
 
 
 def test_every_fault_has_a_test() -> None:
-    assert {int(row[0]) for row in ROWS} == set(range(1, 23))
+    assert {int(row[0]) for row in ROWS} == set(range(1, 25))

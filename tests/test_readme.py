@@ -83,7 +83,7 @@ def test_the_estimate_in_the_readme_is_the_one_that_is_printed() -> None:
     printed = answer(command.split("profiler.estimate ")[1].split())
     tensors, card = re.findall(r"([\d.]+) GiB", text.split("here the peak is")[1])[:2]
     assert f"Peak allocated {tensors} GiB" in printed
-    assert f"Fits: {card} GiB with cache and context" in printed
+    assert f"Fits: {card} GiB with fragments and context" in printed
 
 
 def test_the_readme_shows_one_picture() -> None:

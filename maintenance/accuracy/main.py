@@ -179,17 +179,16 @@ def _plan(specs: Sequence[TrialSpec]) -> list[PlannedTrial]:
 
 def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, settings: Settings) -> None:
     """Simulate each trial in a separate process at low priority; skip stored ones."""
-    from rich.console import Console
-
     from profiler.execution import run_trials, stored_answer
     from profiler.rendering.progress import SweepProgress
+    from profiler.rendering.terminal_console import TerminalConsole
 
     # Workers inherit the priority.
     os.nice(_NICENESS)
     pending = [trial for trial in plan if stored_answer(trial.trial_id, store=store, options=settings.options) is None]
     if not pending:
         return
-    with SweepProgress(total=len(pending), console=Console()) as observer:
+    with SweepProgress(total=len(pending), console=TerminalConsole()) as observer:
         run_trials(pending, options=settings.options, store=store, versions=installed_versions(), observer=observer)
 
 

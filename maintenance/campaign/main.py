@@ -64,14 +64,13 @@ def _record(spec: TrialSpec, uuid: str) -> Measured:
 
 
 def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, versions: Versions) -> None:
-    from rich.console import Console
-
     from profiler.execution import run_trials
     from profiler.rendering.progress import SweepProgress
+    from profiler.rendering.terminal_console import TerminalConsole
 
     if not plan:
         return
-    with SweepProgress(total=len(plan), console=Console()) as observer:
+    with SweepProgress(total=len(plan), console=TerminalConsole()) as observer:
         jobs = min(len(os.sched_getaffinity(0)), len(plan))
         options = RunOptions(jobs=jobs, timeout_s=LIMIT_S)
         run_trials(plan, options=options, store=store, versions=versions, observer=observer)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, cast
 
 from profiler.allocator import RecordedComparison, replay_recorded
 from profiler.allocator.essentials import essentials
-from profiler.domain.errors import EXIT_SOME_TRIALS_FAILED, ProfilerError
+from profiler.domain.errors import EXIT_SOME_TRIALS_FAILED, Fault, ProfilerError, UsageError
 from profiler.domain.trial import ALL_LINEAR, Backend, Rollout, TrialSpec, Tuning
 from profiler.domain.units import gib_text
 from profiler.storage.atomic import write_atomically
@@ -61,16 +62,32 @@ def recorded_history_of(tuning: Tuning, *, folder: Path, record: Record) -> Repl
     Raises:
         NoHistoryError: The trial did not end well.
         StorageError: The history could not be written.
+        UsageError: The stored file is not a history.
     """
     path = folder / RECORDED_HISTORY / f"{tuning}.json.gz"
     if not path.exists():
         _record(path, recorded_trial(tuning), record)
-    history: Mapping[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    history = _stored(path)
     return ReplayedHistory(
         path=path,
         counted_peak_reserved_bytes=history["counted_peak_reserved_bytes"],
         comparison=replay_recorded(history),
     )
+
+
+def _stored(path: Path) -> Mapping[str, Any]:
+    try:
+        history = json.loads(gzip.decompress(path.read_bytes()))
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+        raise _not_a_history(path, str(error)) from error
+    if not isinstance(history, dict) or "counted_peak_reserved_bytes" not in history:
+        raise _not_a_history(path, "no counted_peak_reserved_bytes")
+    return history
+
+
+def _not_a_history(path: Path, reason: str) -> UsageError:
+    problem = f"is not a recorded history as gzipped JSON ({reason})"
+    return UsageError([Fault(key="history", found=str(path), problem=problem, hint="Delete it to record it again.")])
 
 
 def _record(path: Path, spec: TrialSpec, record: Record) -> None:

@@ -41,7 +41,7 @@ def parse_yaml(text: str) -> object:
         return yaml.load(text, Loader=_Loader)
     except RecursionError as error:
         raise ForeignTextError(_TOO_DEEP) from error
-    except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise _not_yaml(error) from error
 
 

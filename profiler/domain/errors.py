@@ -26,11 +26,12 @@ class Fault:
     def sentence(self) -> str:
         """Return the fault as one line for a terminal: values shortened, control characters escaped."""
         tail = f" {self.hint}" if self.hint else ""
-        found = f"{_shortened(self.key, 100)}={_shortened(self.found, 500)}"
-        return printable(f"{found}: {_shortened(self.problem, 2000)}.{tail}")
+        found = f"{shortened(self.key, 100)}={shortened(self.found, 500)}"
+        return printable(f"{found}: {shortened(self.problem, 2000)}.{tail}")
 
 
-def _shortened(text: str, most: int) -> str:
+def shortened(text: str, most: int) -> str:
+    """Return `text`, or its first `most` characters with the number of all."""
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
 
 

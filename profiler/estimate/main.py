@@ -4,31 +4,24 @@ Exit codes: docs/exit_codes.md. An estimate that does not fit ends with 0.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from textwrap import fill
 
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.grid import estimate_grid
 from profiler.command_line import as_command, print_error, print_text
-from profiler.config.architecture import read_architecture
-from profiler.config.model_lookup import builtin_architecture, builtin_of_folder
 from profiler.config.specification import attention_line, parse_point
-from profiler.config.trl_config import Note, note_lines, read_trl_config
 from profiler.config.verl_config import SECTION
 from profiler.domain.architecture import Architecture
-from profiler.domain.errors import EXIT_OK, Fault, UsageError
-from profiler.domain.trial import Backend
+from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.estimate.command import Command, OutputFormat, read_command
-from profiler.estimate.config_file import load_config
+from profiler.estimate.inputs import Inputs, ModelConfigLoader, architecture_lookup, file_values, read_inputs
 from profiler.estimate.points import grid_specs
 from profiler.estimate.verl import verl_answer
 from profiler.rendering.estimate_grid import grid_json, grid_table
 from profiler.rendering.estimate_json import estimate_json
 from profiler.rendering.estimate_table import WIDTH, estimate_table
-from profiler.storage.model_config import is_local, load_model_config
-
-ModelConfigLoader = Callable[[str], Mapping[str, object]]
+from profiler.storage.model_config import load_model_config
 
 _USAGE = """\
 python -m profiler.estimate model=NAME [key=value ...] [format=table|json]
@@ -83,92 +76,19 @@ def answer(
     command = read_command(words)
     if command.wants_help:
         return _USAGE
-    architecture_of = _remembered(
-        lambda model: builtin_architecture(model) or read_architecture(load_model(model), model=model)
-    )
-    values = _file_values(command)
+    architecture_of = architecture_lookup(load_model)
+    values = file_values(command)
     if values is not None and SECTION in values:
         return verl_answer(command, values, architecture_of)
-    common = _common_keys(command, values)
-    if common.unknown and not command.strict:
-        say(f"Ignored, because trl has no such keys: {', '.join(common.unknown)}.")
+    common = read_inputs(command, values)
+    if common.ignored:
+        say(common.ignored)
     if command.axes:
         return _grid_answer(command, common, architecture_of)
     return _trial_answer(command, common, architecture_of)
 
 
-def _remembered(architecture_of: Callable[[str], Architecture]) -> Callable[[str], Architecture]:
-    """Return `architecture_of` with each model read once, also if it cannot be read."""
-    found: dict[str, Architecture | UsageError] = {}
-
-    def remembered(model: str) -> Architecture:
-        if model not in found:
-            try:
-                found[model] = architecture_of(model)
-            except UsageError as error:
-                found[model] = error
-        result = found[model]
-        if isinstance(result, UsageError):
-            raise UsageError(result.faults)
-        return result
-
-    return remembered
-
-
-def _file_values(command: Command) -> Mapping[str, object] | None:
-    """Return the content of the configuration file; None if none is named."""
-    if command.config is None:
-        return None
-    try:
-        return load_config(command.config)
-    except UsageError as error:
-        raise UsageError((*command.faults, *error.faults)) from error
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Common:
-    """What all trials of a command share."""
-
-    keys: Mapping[str, object]
-    """Untyped keys of a trial."""
-    notes: tuple[str, ...]
-    """What was assumed, and what is not counted."""
-    unknown: tuple[str, ...]
-    """Keys of the file that trl does not have."""
-    faults: tuple[Fault, ...]
-
-
-def _common_keys(command: Command, values: Mapping[str, object] | None) -> _Common:
-    keys: dict[str, object] = {"backend": Backend.SIMULATED.value}
-    faults = list(command.faults)
-    notes: list[Note] = []
-    unknown: tuple[str, ...] = ()
-    if values is not None:
-        reading = read_trl_config(values, strict=command.strict)
-        keys.update(reading.point)
-        faults.extend(reading.faults)
-        notes, unknown = [*_folder_taken_by_name(keys), *reading.notes], reading.unknown
-    keys.update(command.keys)
-    given = {*command.keys, *command.axes}
-    lines = note_lines([note for note in notes if note.key not in given])
-    if keys["backend"] == "auto":
-        keys["backend"] = Backend.SIMULATED.value
-    return _Common(keys=keys, notes=lines, unknown=unknown, faults=tuple(faults))
-
-
-def _folder_taken_by_name(keys: dict[str, object]) -> list[Note]:
-    """Replace a folder of another machine by the built-in model of its name, and return the note that says so."""
-    model = keys.get("model")
-    if not isinstance(model, str) or not model.startswith(("/", ".", "~")) or is_local(model):
-        return []
-    builtin = builtin_of_folder(model)
-    if builtin is None:
-        return []
-    keys["model"] = builtin
-    return [Note(key="model", text=f"model={builtin} (by its name, because there is no {model} here)")]
-
-
-def _trial_answer(command: Command, common: _Common, architecture_of: Callable[[str], Architecture]) -> str:
+def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> str:
     faults = list(common.faults)
     try:
         spec = parse_point(common.keys, architecture_of=architecture_of)
@@ -183,7 +103,7 @@ def _trial_answer(command: Command, common: _Common, architecture_of: Callable[[
     return _lines(common.notes, (attention_line(spec, architecture),)) + estimate_table(explained)
 
 
-def _grid_answer(command: Command, common: _Common, architecture_of: Callable[[str], Architecture]) -> str:
+def _grid_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> str:
     faults = list(common.faults)
     try:
         specs = grid_specs(common.keys, command.axes, architecture_of=architecture_of)

@@ -44,6 +44,8 @@ def run_child(job: WorkerJob, target: str) -> None:
     _redirect_output(job.stderr_path)
     faulthandler.enable()
     _offer_to_the_oom_killer()
+    # The warmed process blocks it. From here on, a traceback goes to the worker's own file.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if job.gpu_uuid is not None:
         # CUDA reads this at its first call, and the warmed process has not called CUDA.
         os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu_uuid
@@ -53,6 +55,10 @@ def run_child(job: WorkerJob, target: str) -> None:
     except ProfilerError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)
+
+
+def run_nothing() -> None:
+    """End at once. The first fork waits for the imports of the warmed process, and can be given up without harm."""
 
 
 def _run_target(job: WorkerJob, target: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from profiler.domain.errors import EXIT_GPU_UNUSABLE, ProfilerError
 from profiler.domain.units import gib_text
-from profiler.execution.lock import Lock, take_lock
+from profiler.execution.lock import Lock, LockError, take_lock
 from profiler.measurement.contention import EMPTY_BYTES
 from profiler.measurement.nvml import GpuLostError, GpuProbe, GpuProcess, Nvml
 from profiler.measurement.process_tree import process_tree
@@ -66,6 +66,7 @@ class GpuPool:
         self._retired: dict[str, str] = {}
         self._locks_of_retired: list[Lock] = []
         self._occupied_since_s: dict[str, float] = {}
+        self._waits: dict[str, str] = {}
 
     def __len__(self) -> int:
         """Return the number of GPUs, including retired ones."""
@@ -81,12 +82,18 @@ class GpuPool:
         """One sentence per retired GPU."""
         return tuple(f"GPU {uuid} is not used any more: {reason}." for uuid, reason in self._retired.items())
 
+    @property
+    def waits(self) -> tuple[str, ...]:
+        """One sentence per GPU that others use."""
+        return tuple(f"Waiting for GPU {uuid}: {reason}." for uuid, reason in self._waits.items())
+
     def take(self) -> GpuSlot | None:
         """Return a GPU that is free, empty, sound and not used by another sweep; None if there is none now."""
         for uuid in self._probes:
             if uuid not in self._in_use and uuid not in self._retired:
                 slot = self._try(uuid)
                 if slot is not None:
+                    self._waits.pop(uuid, None)
                     self._in_use[uuid] = slot
                     return slot
         return None
@@ -117,9 +124,15 @@ class GpuPool:
         return f"it had {errors - slot.errors_before} memory errors that could not be corrected"
 
     def _try(self, uuid: str) -> GpuSlot | None:
-        lock = take_lock(self._lock_folder / f"grpo-vram-profiler.{uuid}.lock", wait=False)
+        path = self._lock_folder / f"grpo-vram-profiler.{uuid}.lock"
+        try:
+            lock = take_lock(path, wait=False)
+        except LockError as error:
+            self._retired[uuid] = str(error).rstrip(".")
+            return None
         if lock is None:  # held by another sweep, which will end some time
             self._occupied_since_s.pop(uuid, None)
+            self._waits[uuid] = f"another sweep measures on it and holds {path}"
             return None
         try:
             used = self._probes[uuid].used_bytes()
@@ -132,8 +145,11 @@ class GpuPool:
         if used is None or used <= EMPTY_BYTES:
             self._occupied_since_s.pop(uuid, None)
             return GpuSlot(uuid=uuid, lock=lock, errors_before=errors)
-        since = self._occupied_since_s.setdefault(uuid, self._clock())
-        if self._clock() - since >= self._wait_for_empty_s:
+        if uuid not in self._occupied_since_s:
+            self._occupied_since_s[uuid] = self._clock()
+            by = _named(self._probes[uuid].others())
+            self._waits[uuid] = f"other programs hold its memory{by}; it is left out after {self._wait_for_empty_s:g} s"
+        if self._clock() - self._occupied_since_s[uuid] >= self._wait_for_empty_s:
             by = _named(self._probes[uuid].others())
             self._retired[uuid] = (
                 f"other programs hold {gib_text(used, 2)} of its memory{by}, and did for "

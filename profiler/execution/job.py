@@ -47,6 +47,9 @@ class SweepObserver(Protocol):
     def started(self, trial: PlannedTrial) -> None:
         """A worker for `trial` has started."""
 
+    def waiting(self, reason: str) -> None:
+        """Trials wait for something outside of this sweep; `reason` is a sentence. Once per reason."""
+
     def finished(self, trial: PlannedTrial, record: TrialRecord) -> None:
         """`trial` has its record.
 

@@ -4,6 +4,8 @@ A lock is held in the kernel (`flock`, through the package filelock), so it ends
 ends. A lock file that is left behind locks nothing.
 """
 
+import errno
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +18,26 @@ _MODE = 0o666
 """Every user of the machine may take the lock of a GPU, whatever the umask of the user who made the file."""
 
 
+_NO_LOCKS = "Its file system has no locks: choose a folder on a local disk."
+_NOT_OURS = "Remove it, or ask its owner to."
+_HINTS: Mapping[int | None, str] = {
+    errno.ENOLCK: _NO_LOCKS,
+    errno.ENOTSUP: _NO_LOCKS,
+    errno.ENOSYS: _NO_LOCKS,
+    errno.ELOOP: "It is a symbolic link, and locks are not taken through one: remove it.",
+    errno.EISDIR: _NOT_OURS,
+    errno.EACCES: _NOT_OURS,
+    errno.EPERM: _NOT_OURS,
+}
+
+
 class LockError(ProfilerError):
     """A lock file that cannot be opened or locked."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        self.reason = error.strerror or str(error)
+        hint = _HINTS.get(error.errno, "")
+        super().__init__(f"{path}: could not be locked ({self.reason}). {hint}".rstrip())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +62,14 @@ def take_lock(path: Path, *, wait: bool) -> Lock | None:
     Raises:
         LockError: The file cannot be opened, or its file system has no locks.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     # Without flock (some network volumes) filelock would use files instead, which stay locked when their holder is
-    # killed: it has to fail.
+    # killed: it has to fail. It opens no symbolic link.
     lock = UnixFileLock(path, mode=_MODE, thread_local=False, fallback_to_soft=False)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(blocking=wait)
     except Timeout:
         return None
     except OSError as error:
-        raise LockError(f"{path}: could not be locked ({error.strerror or error}).") from error
+        raise LockError(path, error) from error
     return Lock(path=path, held=lock)

@@ -4,6 +4,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import NoReturn, Self
@@ -20,6 +21,7 @@ from profiler.execution.heartbeat import Heartbeat
 from profiler.execution.host_memory import oom_kills
 from profiler.execution.job import SweepObserver, WorkerJob
 from profiler.execution.lock import Lock, take_lock
+from profiler.execution.postponed import postponed_signals
 from profiler.execution.pruning import Pruning
 from profiler.execution.verdict import last_lines
 from profiler.execution.warm import WarmProcess
@@ -62,6 +64,8 @@ class RunningSweep:
     unplaced: list[PlannedTrial] = field(default_factory=list, init=False)
     """Trials for which no GPU is left."""
     waits_for_gpu: bool = field(default=False, init=False)
+    _announced: set[str] = field(default_factory=set, init=False)
+    """Reasons to wait that the observer has heard."""
 
     @property
     def _records(self) -> WorkerRecords:
@@ -131,6 +135,10 @@ class RunningSweep:
                 self.pending.append(trial)
         if self.pending and not self.running:
             trial = self.pending.popleft()
+            if not self.waits_for_gpu:
+                self._announce(
+                    f"Waiting for {trial.label} of {trial.spec.model}: another sweep runs it in this folder."
+                )
             if not self._try_to_start(trial, wait_for_lock=not self.waits_for_gpu):
                 self.pending.appendleft(trial)
                 time.sleep(POLL_S)
@@ -153,9 +161,16 @@ class RunningSweep:
                 self.unplaced.append(trial)
                 return True
             self.waits_for_gpu = True
+            for reason in gpus.waits:
+                self._announce(reason)
             return False
         self._start(trial, lock, slot)
         return True
+
+    def _announce(self, reason: str) -> None:
+        if reason not in self._announced:
+            self._announced.add(reason)
+            self.observer.waiting(reason)
 
     def _settle(self, trial: PlannedTrial) -> bool:
         """Settle a trial without a run if a stored record or the outcome of another trial answers it."""
@@ -179,27 +194,33 @@ class RunningSweep:
         self.store.remove_partial(trial.trial_id)
         claim = claim_of(trial, lock, self.store.path(trial.trial_id))
         siblings = self._claim_siblings(trial)
-        heartbeat = Heartbeat(claim.heartbeat_path, now_s=time.monotonic())
-        try:
-            kills_before = oom_kills()
-            process = self.warm.fork(self._job(claim, siblings, slot))
-        except BaseException:
+        job = self._job(claim, siblings, slot)
+        with ExitStack() as undo:
             for held in (claim, *siblings):
-                held.lock.release()
+                undo.callback(held.lock.release)
             if slot is not None and self.gpus is not None:
-                self.gpus.give_back(slot)
-            raise
-        self.running.append(
-            WorkerProcess(
-                process,
-                claim=claim,
-                siblings=siblings,
-                options=self.options,
-                heartbeat=heartbeat,
-                slot=slot,
-                oom_kills_before=kills_before,
-            )
-        )
+                undo.callback(self.gpus.give_back, slot)
+            process = None
+            while process is None:
+                self.warm.prepare()
+                heartbeat = Heartbeat(claim.heartbeat_path, now_s=time.monotonic())
+                kills_before = oom_kills()
+                # A signal in between would release the locks, and the trial would run elsewhere at the same time.
+                with postponed_signals():
+                    process = self.warm.fork(job)
+                    if process is not None:
+                        self.running.append(
+                            WorkerProcess(
+                                process,
+                                claim=claim,
+                                siblings=siblings,
+                                options=self.options,
+                                heartbeat=heartbeat,
+                                slot=slot,
+                                oom_kills_before=kills_before,
+                            )
+                        )
+                        undo.pop_all()
         self.observer.started(trial)
 
     def _job(self, claim: Claim, siblings: Sequence[Claim], slot: GpuSlot | None) -> WorkerJob:
@@ -215,14 +236,21 @@ class RunningSweep:
         )
 
     def _claim_siblings(self, trial: PlannedTrial) -> list[Claim]:
-        """Take the trials that the same run answers out of the queue, except those of other sweeps."""
+        """Take the trials that the same run answers out of the queue, except those of other sweeps.
+
+        A sibling that is answered meanwhile, by another sweep in the folder, is settled.
+        """
         key = run_key(trial.spec)
         found: list[Claim] = []
         for other in [other for other in self.pending if key is not None and run_key(other.spec) == key]:
             path = self.store.path(other.trial_id)
             lock = take_lock(path.with_suffix(".lock"), wait=False)
-            if lock is not None:
-                self.pending.remove(other)
+            if lock is None:
+                continue
+            self.pending.remove(other)
+            if self._settle(other):
+                lock.release()
+            else:
                 found.append(claim_of(other, lock, path))
         return found
 

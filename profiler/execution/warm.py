@@ -9,16 +9,17 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver, util
+from multiprocessing import forkserver, resource_tracker, util
 from pathlib import Path
 from threading import TIMEOUT_MAX, Event, Timer
 from types import ModuleType
 
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError, UsageError
 from profiler.execution import preload
-from profiler.execution.child import run_child
+from profiler.execution.child import run_child, run_nothing
 from profiler.execution.forked import ForkedProcess
 from profiler.execution.job import WorkerJob, WorkerProgram
 from profiler.measurement.visible import capability_environment, visible_gpus
@@ -36,6 +37,10 @@ _SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 
 _END_S = 5.0
 """Time to wait for the end of the warmed process after a connection to it broke, or after SIGKILL."""
+
+
+# The tracker looks after shared memory and semaphores, which are not used here. If it is killed, a new one starts.
+warnings.filterwarnings("ignore", message="resource_tracker: process died unexpectedly", category=UserWarning)
 
 
 class WarmProcessError(ProfilerError):
@@ -79,26 +84,32 @@ class WarmProcess:
         _use_short_socket_paths()
         forkserver.set_forkserver_preload([preload.__name__])
         modules = {preload.VARIABLE: ",".join(self._program.preload)}
-        with _environment({**_warm_environment(self.jobs), **modules}), _main_module_hidden():
+        with _environment({**_warm_environment(self.jobs), **modules}), _main_module_hidden(), _sigint_blocked():
             forkserver.ensure_running()
         pid = _server_pid()
         self._is_warm = self._is_warm and pid == self._pid
         self._pid = pid
 
-    def fork(self, job: WorkerJob) -> ForkedProcess:
-        """Fork a worker for `job`, after the imports.
+    def prepare(self) -> None:
+        """Wait until the imports are done. If the process has ended, restart it.
 
         Raises:
             WarmProcessError: The warmed process has ended or hung too often.
         """
         while True:
             self._restart_if_ended()
-            process = self._try_to_fork(job)
-            if process is not None:
-                return process
+            if self._is_warm:
+                return
+            first = self._try_to_start(run_nothing, name="warm-up")
+            if first is not None:
+                first.close()
+
+    def fork(self, job: WorkerJob) -> ForkedProcess | None:
+        """Fork a worker for `job`, after `prepare`; return None if the warmed process has ended since."""
+        return self._try_to_start(run_child, job, self._program.target, name=f"trial-{job.trial.trial_id}")
 
     def end(self, problem: str) -> None:
-        """SIGKILL the warmed process because of `problem`; the next `fork` starts a new one."""
+        """SIGKILL the warmed process because of `problem`; the next `prepare` starts a new one."""
         if self._pid is None:
             return
         with suppress(ProcessLookupError):
@@ -125,13 +136,11 @@ class WarmProcess:
             self._restarts += 1
         self.start()
 
-    def _try_to_fork(self, job: WorkerJob) -> ForkedProcess | None:
-        """Fork; return None if the warmed process ended meanwhile."""
+    def _try_to_start(self, target: Callable[..., None], *args: object, name: str) -> ForkedProcess | None:
+        """Fork a process that calls `target`; return None if the warmed process ended meanwhile."""
         assert self._pid is not None
         pid, limit_s = self._pid, min(self._warm_up_s, FORK_S) if self._is_warm else self._warm_up_s
-        process = multiprocessing.get_context("forkserver").Process(
-            target=run_child, args=(job, self._program.target), name=f"trial-{job.trial.trial_id}"
-        )
+        process = multiprocessing.get_context("forkserver").Process(target=target, args=args, name=name)
         try:
             with (
                 _environment(_worker_environment(self.jobs)),
@@ -256,6 +265,21 @@ def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name in added:
             os.environ.pop(name, None)
+
+
+@contextmanager
+def _sigint_blocked() -> Iterator[None]:
+    """Block SIGINT in processes that the block starts.
+
+    Ctrl-C goes to every process of the terminal. Otherwise it would interrupt the imports of the warmed process, which
+    would print a traceback; multiprocessing ignores it only afterwards. Workers take it again.
+    """
+    resource_tracker.ensure_running()  # otherwise it would start in the block, and unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -44,6 +44,8 @@ def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = ()) ->
                 "peak_allocated_bytes": card.peak_allocated_bytes,
                 "peak_reserved_bytes": card.peak_reserved_bytes,
                 "assumed_context_bytes": card.context_bytes,
+                "least_bytes": card.least_bytes,
+                "needed_bytes": card.needed_bytes,
                 "left_bytes": card.left_bytes,
             }
             for card in explained.cards

@@ -11,7 +11,7 @@ from profiler.analysis.peaks import LargestRow, PhaseRow
 from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Status
-from profiler.rendering.markdown_table import Align, escaped, markdown_table
+from profiler.rendering.markdown_table import Align, code_block, escaped, markdown_table
 from profiler.rendering.pages import FIGURES, SectionFigures
 from profiler.rendering.wording import (
     HEADROOM_LEGEND,
@@ -58,7 +58,7 @@ def report_page(report: SweepReport, figures: Sequence[SectionFigures]) -> str:
         blocks += ["## How far the simulation is from a real card", _threshold_table(report.thresholds)]
     if report.gpu_time:
         blocks.append(escaped(report.gpu_time.sentence(price_per_hour=None)))
-    blocks += ["## Run it again", f"```sh\n{report.command}\n```"]
+    blocks += ["## Run it again", code_block(report.command, language="sh")]
     return "\n\n".join(blocks) + "\n"
 
 

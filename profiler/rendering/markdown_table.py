@@ -1,7 +1,10 @@
 """Tables of Markdown, as GitHub shows them."""
 
+import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+
+from profiler.domain.plain_text import plain
 
 
 class Align(StrEnum):
@@ -13,10 +16,17 @@ class Align(StrEnum):
 
 def escaped(text: str) -> str:
     """Return `text` on one line, with every character that Markdown would interpret escaped."""
-    safe = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    safe = plain(" ".join(text.split())).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     for mark in "\\`*_[]|":
         safe = safe.replace(mark, "\\" + mark)
-    return " ".join(safe.replace("~", "\\~").split())
+    return safe.replace("~", "\\~")
+
+
+def code_block(text: str, *, language: str) -> str:
+    """Return `text` as a block of code, whatever backticks it contains."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{plain(text)}\n{fence}"
 
 
 def markdown_table(

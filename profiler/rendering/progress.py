@@ -57,6 +57,10 @@ class SweepProgress:
         self._running[trial.trial_id] = _name(trial)
         self._describe()
 
+    def waiting(self, reason: str) -> None:
+        """Print why trials wait."""
+        self._console.print(Text(reason, style="yellow"), soft_wrap=True)
+
     def finished(self, trial: PlannedTrial, record: TrialRecord) -> None:
         """Print one line with the outcome of a trial that has ended."""
         self._running.pop(trial.trial_id, None)

@@ -1,9 +1,22 @@
 """Atomic writes: a file exists whole or not at all."""
 
+import errno
 import os
+import re
+import secrets
+import socket
+import time
 from pathlib import Path
 
 from profiler.domain.errors import ProfilerError
+
+ABANDONED_AFTER_S = 3600.0
+"""Age from which the temporary file of another machine counts as abandoned: it is written in one go."""
+
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+"""How file systems answer that cannot synchronise folders, such as some network volumes."""
+
+_PARTIAL = re.compile(r"\..*\.(?P<place>[\w-]+)\.(?P<pid>[0-9]{1,9})\.[0-9a-f]+\.part", re.DOTALL)
 
 
 class StorageError(ProfilerError):
@@ -16,19 +29,18 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         StorageError: The file could not be written; nothing partial is left, and what was there before still is.
     """
-    # The process id keeps two writers of one path from truncating each other's temporary file.
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside = _partial(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with beside.open("wb") as file:
+            with beside.open("xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
         finally:
             beside.unlink(missing_ok=True)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise StorageError(f"{path}: could not be written ({error.strerror or error}).") from error
 
@@ -39,10 +51,63 @@ def remove_partial(folder: Path, stem: str) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
-    # Without this a power failure can undo the rename.
+def remove_abandoned(folder: Path) -> None:
+    """Remove temporary files under `folder` that killed writers left: those of this machine, and old ones of others."""
+    for beside in folder.rglob(".*.part"):
+        try:
+            if _is_abandoned(beside):
+                beside.unlink(missing_ok=True)
+        except OSError:
+            continue
+
+
+def sync_folder(folder: Path) -> bool:
+    """Synchronise a folder, because a power failure can undo a rename otherwise.
+
+    Returns:
+        Whether the file system can do that.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+        return False
     finally:
         os.close(descriptor)
+    return True
+
+
+def _partial(path: Path) -> Path:
+    """Return the name of a new temporary file next to `path`.
+
+    It names its writer, for `remove_abandoned`. The rest is random, so that no two writers share a file.
+    """
+    return path.with_name(f".{path.name}.{_place()}.{os.getpid()}.{secrets.token_hex(4)}.part")
+
+
+def _place() -> str:
+    """Return where a process id is meant: host and container. Two containers can have equal ids on one volume."""
+    try:
+        container = Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        container = 0
+    return f"{re.sub('[^A-Za-z0-9]', '-', socket.gethostname())[:64]}-{container}"
+
+
+def _is_abandoned(beside: Path) -> bool:
+    if time.time() - beside.lstat().st_mtime > ABANDONED_AFTER_S:
+        return True
+    name = _PARTIAL.fullmatch(beside.name)
+    return name is not None and name["place"] == _place() and not _runs(int(name["pid"]))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True

@@ -8,8 +8,8 @@ from pathlib import Path
 from profiler.config.identity import config_hash
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import Fault, UsageError
-from profiler.storage.foreign_files import Kind, expanded, kind_of, open_regular
-from profiler.storage.model_config import load_model_config
+from profiler.storage.foreign_files import Kind, kind_of, open_regular
+from profiler.storage.model_config import is_local, load_model_config
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -38,14 +38,7 @@ def content_of(
 
 def is_only_a_hub_model(model: str, dataset: str | None) -> bool:
     """Return whether the only file that a trial refers to is the `config.json` of a hub id, never edited here."""
-    return find_builtin(model) is None and not _is_here(model) and (dataset is None or not _is_here(dataset))
-
-
-def _is_here(source: str) -> bool:
-    try:
-        return kind_of(expanded(source)) is not Kind.MISSING
-    except OSError:
-        return False
+    return find_builtin(model) is None and not is_local(model) and (dataset is None or not is_local(dataset))
 
 
 def data_hash(source: str) -> str | None:

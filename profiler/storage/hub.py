@@ -29,7 +29,7 @@ def hub_file(hub_id: str, name: str) -> Path:
     """
     try:
         # Imported here, because most commands need no network. Its settings are read from the environment.
-        from huggingface_hub import constants, hf_hub_download
+        from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
         from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
     except ValueError as error:
         raise HubError(f"a variable HF_* of the environment cannot be read: {_first_line(error)}") from error
@@ -40,13 +40,14 @@ def hub_file(hub_id: str, name: str) -> Path:
         raise HubError(problem)
     problem = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _silence(constants.ENDPOINT)
     try:
-        if problem:
-            return Path(hf_hub_download(hub_id, name, local_files_only=True))
-        return Path(hf_hub_download(hub_id, name, etag_timeout=_DOWNLOAD_S))
+        if not problem:
+            return Path(hf_hub_download(hub_id, name, etag_timeout=_DOWNLOAD_S))
+        cached = try_to_load_from_cache(hub_id, name)  # hf_hub_download would ask the network for its own purposes
     except (HfHubHTTPError, EntryNotFoundError, HFValidationError, OSError, ValueError) as error:
-        if problem and not isinstance(error, HFValidationError):
-            raise HubError(f"{problem}, and the local cache has no copy") from error
         raise HubError(_first_line(error)) from error
+    if not isinstance(cached, str):
+        raise HubError(f"{problem}, and the local cache has no copy")
+    return Path(cached)
 
 
 def _setting_problem(endpoint: str) -> str:

@@ -35,11 +35,11 @@ def load_model_config(model: str, *, download: Callable[[str], Path] | None = No
     return _read_json((download or _download)(model), model)
 
 
-def is_local(model: str) -> bool:
-    """Return whether `model` names a folder or a file on this machine."""
+def is_local(source: str) -> bool:
+    """Return whether `source` names a folder or a file on this machine."""
     try:
-        return Path(model).expanduser().exists()
-    except (OSError, RuntimeError, ValueError):
+        return kind_of(expanded(source)) is not Kind.MISSING
+    except OSError:
         return False
 
 

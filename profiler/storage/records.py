@@ -15,6 +15,7 @@ from profiler.config.foreign_text import parse_json
 from profiler.config.identity import spec_from_mapping, spec_to_mapping
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.outcome import Outcome, TrialRecord
+from profiler.domain.plain_text import plain
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import GIB
 from profiler.storage.atomic import StorageError, remove_partial, write_atomically
@@ -32,6 +33,9 @@ _READ_WITH_DEFAULTS = (2, 3, 4)
 """Earlier versions; their records lack only fields with a default."""
 
 
+RECORDS = "records"
+"""Folder of the records, in the folder of a grid."""
+
 _MOST_BYTES = 1 * GIB
 """Largest record: that of 500,000 steps. Larger files are no records."""
 
@@ -45,7 +49,7 @@ class NewerRecordError(UsageError):
 
 def _to_stderr(line: str) -> None:
     with suppress(OSError):
-        sys.stderr.write(f"{line}\n")
+        sys.stderr.write(f"{plain(line)}\n")
 
 
 class RecordStore:
@@ -53,7 +57,7 @@ class RecordStore:
 
     def __init__(self, folder: Path, *, notify: Callable[[str], None] = _to_stderr) -> None:
         """`notify` receives a sentence for each file that is set aside."""
-        self._records = folder / "records"
+        self._records = folder / RECORDS
         self._notify = notify
 
     def path(self, trial_id: str) -> Path:

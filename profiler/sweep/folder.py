@@ -1,48 +1,81 @@
-"""Check before anything starts that results can be written to the chosen folder."""
+"""Check before anything starts that results can be written to the chosen folder, and trials locked in it."""
 
 import os
-import tempfile
 from pathlib import Path
 
 from profiler.domain.errors import Fault, UsageError
+from profiler.execution.lock import LockError, take_lock
+from profiler.storage.atomic import StorageError, remove_abandoned, sync_folder, write_atomically
 from profiler.storage.foreign_files import Kind, kind_of, reason
+from profiler.storage.records import RECORDS
 
 _KEY = "results_dir"
+_HINT = f"Choose another folder with {_KEY}=PATH, for example on a local disk."
+_CHECK = ".check"
+"""File that is written, locked and removed again."""
 
 
 def writable_faults(folder: Path) -> list[Fault]:
     """Return the faults of `folder` that can be found without creating it."""
-    ancestor = folder
-    try:
-        while (kind := kind_of(ancestor)) is Kind.MISSING and ancestor != ancestor.parent:
-            ancestor = ancestor.parent
-    except OSError as error:
-        return [_fault(folder, reason(error))]
-    if kind is not Kind.FOLDER:
-        return [_fault(folder, f"{ancestor} is not a folder")]
-    if not os.access(ancestor, os.W_OK | os.X_OK):
-        return [_fault(folder, f"{ancestor} is not writable")]
+    for each in (folder, folder / RECORDS):
+        ancestor = each
+        try:
+            while (kind := kind_of(ancestor)) is Kind.MISSING and ancestor != ancestor.parent:
+                ancestor = ancestor.parent
+        except OSError as error:
+            return [_fault(folder, reason(error))]
+        if kind is not Kind.FOLDER:
+            return [_fault(folder, f"{ancestor} is not a folder")]
+        if not os.access(ancestor, os.W_OK | os.X_OK):
+            return [_fault(folder, f"{ancestor} is not writable")]
     return []
 
 
-def make_writable(folder: Path) -> None:
-    """Create `folder` and write a temporary file into it.
+def make_writable(folder: Path) -> str:
+    """Create `folder` and its `records/`, and do in both what a sweep will do: write, rename, synchronise and lock.
+
+    Temporary files of earlier sweeps that were killed are removed.
+
+    Returns:
+        A sentence about what its file system lacks, although a sweep can run there; empty if it lacks nothing.
 
     Raises:
-        UsageError: The folder cannot be created or written to.
+        UsageError: The file system cannot do what a sweep needs.
     """
+    records = folder / RECORDS
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder):
-            pass
+        remove_abandoned(folder)
+        _write_into(folder, folder)
+        _write_into(records, folder)
+        lock = take_lock(records / f"{_CHECK}.lock", wait=False)
+        if lock is not None:  # otherwise another sweep checks the same folder, so locks work
+            lock.release()
+        synchronised = sync_folder(records)
+    except LockError as error:
+        problem = f"trials cannot be locked in {records} ({error.reason})"
+        raise UsageError([Fault(key=_KEY, found=str(folder.parent), problem=problem, hint=_HINT)]) from error
     except OSError as error:
         raise UsageError([_fault(folder, error.strerror or str(error))]) from error
-
-
-def _fault(folder: Path, why: str) -> Fault:
+    if synchronised:
+        return ""
+    lacks = "its file system cannot synchronise folders, so a power failure can undo the last finished trials"
     return Fault(
         key=_KEY,
         found=str(folder.parent),
-        problem=f"results cannot be written there ({why})",
-        hint=f"Choose another folder with {_KEY}=PATH.",
-    )
+        problem=lacks,
+        hint=f"To avoid that, choose another folder with {_KEY}=PATH.",
+    ).sentence()
+
+
+def _write_into(each: Path, folder: Path) -> None:
+    """Write a file into `each`, which is `folder` or below it, and remove it."""
+    try:
+        write_atomically(each / _CHECK, b"checked")
+        (each / _CHECK).unlink(missing_ok=True)
+    except StorageError as error:
+        why = getattr(error.__cause__, "strerror", None) or str(error)
+        raise UsageError([_fault(folder, why if each == folder else f"{each}: {why}")]) from error
+
+
+def _fault(folder: Path, why: str) -> Fault:
+    return Fault(key=_KEY, found=str(folder.parent), problem=f"results cannot be written there ({why})", hint=_HINT)

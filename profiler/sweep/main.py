@@ -56,7 +56,9 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
     if sweep.options.dry_run:
         print_line(listing(plan, estimates_by_trial({trial.trial_id: trial.spec for trial in plan}, estimate)))
         return EXIT_OK
-    make_writable(sweep.folder)
+    lacking = make_writable(sweep.folder)
+    if lacking:
+        print_error(lacking)
     plan = under_earlier_names(sweep, plan, parts)
     write = partial(assemble, sweep, parts, estimate=estimate, command_line=shlex.join(words))
     has_run = False

@@ -35,6 +35,10 @@ class WhileReadable:
         """Pass the event on."""
         self._pass_on(lambda observer: observer.started(trial))
 
+    def waiting(self, reason: str) -> None:
+        """Pass the event on."""
+        self._pass_on(lambda observer: observer.waiting(reason))
+
     def finished(self, trial: PlannedTrial, record: TrialRecord) -> None:
         """Pass the event on."""
         self._pass_on(lambda observer: observer.finished(trial, record))

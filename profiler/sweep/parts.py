@@ -113,19 +113,17 @@ def _write_tables(
 
 
 def _render_folder(folder: Path, *, to_terminal: bool, trial_ids: Collection[str]) -> None:
-    from rich.console import Console
-
+    from profiler.rendering.terminal_console import TerminalConsole
     from profiler.report import render_folder
 
-    render_folder(folder, console=Console() if to_terminal else None, trial_ids=trial_ids)
+    render_folder(folder, console=TerminalConsole() if to_terminal else None, trial_ids=trial_ids)
 
 
 def _watch(total: int) -> AbstractContextManager["SweepObserver"]:
-    from rich.console import Console
-
     from profiler.rendering.progress import SweepProgress
+    from profiler.rendering.terminal_console import TerminalConsole
 
-    return SweepProgress(total=total, console=Console())
+    return SweepProgress(total=total, console=TerminalConsole())
 
 
 @dataclass(frozen=True, kw_only=True)

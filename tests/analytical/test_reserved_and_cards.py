@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from trial_strategies import architecture, specs
 
 from profiler.analytical import estimate
-from profiler.analytical.explanation.cards import Fit, all_cards, card_verdict
+from profiler.analytical.explanation.cards import Fit, all_cards, card_verdict, unreleasable_bytes
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.short_forms import LONGEST, short_forms
 from profiler.analytical.formulas.batch import Batch
@@ -104,13 +104,20 @@ def test_a_long_rollout_of_many_rows_reserves_far_more_than_it_allocates():
     assert eager.peak_reserved_bytes < 2 * eager.peak_allocated_bytes
 
 
-def test_a_trial_fits_with_cached_memory_or_without_or_not_at_all(half_billion):
+def test_what_a_full_card_cannot_return_decides():
+    assert unreleasable_bytes(100, 130) == 116
+    assert unreleasable_bytes(100, 105) == 105
+
+
+@pytest.mark.parametrize("gradient_checkpointing", [True, False])
+def test_a_trial_fits_with_fragments_or_perhaps_or_not_at_all(half_billion, gradient_checkpointing):
     small = KNOWN_GPUS["t4-16gb"]
-    spec = replace(_SPEC, gradient_checkpointing=False, max_completion_length=1024)
+    spec = replace(_SPEC, gradient_checkpointing=gradient_checkpointing, max_completion_length=1024)
     found = card_verdict(spec, half_billion, small)
     context = cuda_context_bytes(small.compute_capability)
-    barely = replace(small, memory_bytes=found.peak_reserved_bytes + context)
-    tight = replace(small, memory_bytes=found.peak_reserved_bytes + context - 1)
+    most = unreleasable_bytes(found.peak_allocated_bytes, found.peak_reserved_bytes)
+    barely = replace(small, memory_bytes=most + context)
+    tight = replace(small, memory_bytes=most + context - 1)
     none = replace(small, memory_bytes=found.peak_allocated_bytes + context - 1)
 
     assert [card_verdict(spec, half_billion, card).fit for card in (barely, tight, none)] == [

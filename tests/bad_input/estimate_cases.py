@@ -102,6 +102,7 @@ VALUES = (
     bad(MODEL, "seed=- a", says="seed= … must be a whole number of at least 0"),
     bad(MODEL, "seed=!!set {a}", says="seed= … must be a whole number of at least 0"),
     bad(MODEL, "seed=!!timestamp x", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=!!int", says="seed= … cannot be read as a value, because it is not valid"),
     bad(MODEL, "seed=!!int x", says="seed= … cannot be read as a value, because it is not valid"),
     bad(MODEL, "seed=!!float x", says="seed= … cannot be read as a value, because it is not valid"),
     bad(MODEL, "seed=!!bool x", says="seed= … cannot be read as a value, because it is not valid"),
@@ -280,12 +281,12 @@ CONFIGS = (
     config(
         "1: 2",
         sentences=2,
-        says="1= … is unknown in trl's GRPOConfig … model= … must be a built-in name, a local path or a hub id",
+        says="Ignored, because trl has no such keys: 1. … model= … must be a built-in name",
     ),
     config(
         "null: null",
         sentences=2,
-        says="None= … is unknown in trl's GRPOConfig … model= … must be a built-in name, a local path or a hub id",
+        says="Ignored, because trl has no such keys: None. … model= … must be a built-in name",
     ),
     config("? {a: 1}\n: 2", says="config= … is not valid"),
     config("seed: 1\nseed: 2", says="config= … has the key 'seed' twice, again in line 2"),
@@ -296,7 +297,13 @@ CONFIGS = (
     config("seed: " + "9" * 5000, says="config= … is not valid YAML"),
     config("seed: 1" + ":1" * 100_000, says="config= … is not valid YAML"),
     config("model_name_or_path: {a: b}", says="model= … must be a built-in name, a local path or a hub id"),
-    config("model_name_or_path: tiny\nlearning_rat: 1", says="learning_rat= … is unknown in trl's GRPOConfig"),
+    bad(
+        "config=f.yaml",
+        "strict=true",
+        files={"f.yaml": "model_name_or_path: tiny\nlearning_rat: 1"},
+        says="learning_rat= … is unknown in trl's arguments, which strict=true refuses",
+    ),
+    bad(MODEL, "strict=perhaps", says="strict="),
     config("model_name_or_path: tiny\nfsdp: {[a]: 1}", says="config= … is not valid"),
     config(
         "model_name_or_path: tiny\nfsdp: !!set {a}",

@@ -13,4 +13,4 @@ if _failed < int(_times):
         raise OSError("libmade_up.so: cannot open shared object file")
     if _what == "hang":
         time.sleep(600)
-    os.kill(os.getpid(), signal.SIGKILL if _what == "kill" else signal.SIGSTOP)
+    os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "interrupt": signal.SIGINT}[_what])

@@ -92,6 +92,39 @@ def test_ctrl_c_ends_the_workers_and_the_sweep(store, tmp_path):
     assert all(is_gone(pid) for pid in pids)
 
 
+_INTERRUPTED_AFTER_THE_FORK = """
+import os, signal
+from witness import is_gone, noted_pids, wait_until
+from profiler.execution.lock import Lock
+from profiler.execution.warm import WarmProcess
+
+folder = Path(FOLDER)
+fork, release = WarmProcess.fork, Lock.release
+
+def fork_and_interrupt(self, job):
+    process = fork(self, job)
+    wait_until(lambda: noted_pids(folder))
+    os.kill(os.getpid(), signal.SIGINT)
+    return process
+
+def say_and_release(self):
+    print("released when all are gone:", all(is_gone(pid, within_s=1) for pid in noted_pids(folder)), flush=True)
+    release(self)
+
+WarmProcess.fork, Lock.release = fork_and_interrupt, say_and_release
+"""
+
+
+def test_a_signal_right_after_the_fork_does_not_release_the_lock_of_a_running_trial(tmp_path):
+    """Otherwise another sweep would run the trial at the same time."""
+    before = _INTERRUPTED_AFTER_THE_FORK.replace("FOLDER", repr(str(tmp_path)))
+    sweep = _sweep(tmp_path, [("a", "hangs_with_grandchildren")], before=before)
+    printed, errors = sweep.communicate(timeout=60)
+
+    assert errors.splitlines()[-1] == "KeyboardInterrupt"
+    assert printed.splitlines() == ["released when all are gone: True"]
+
+
 def test_two_sweeps_in_one_folder_run_each_trial_once(store, tmp_path):
     plan = [(name, "slow_ok") for name in "abcd"]
     sweeps = [_sweep(tmp_path, plan), _sweep(tmp_path, plan)]

@@ -50,8 +50,11 @@ def test_a_gpu_of_another_sweep_is_not_used_until_it_is_free(pool, clock):
     clock.now_s += 10_000
     assert theirs.take() is None
     assert theirs.usable
+    assert len(theirs.waits) == 1
+    assert theirs.waits[0].startswith("Waiting for GPU GPU-a: another sweep measures on it and holds ")
     ours.give_back(slot)
     assert theirs.take().uuid == "GPU-a"
+    assert theirs.waits == ()
 
 
 def test_a_gpu_that_is_not_empty_is_waited_for(pool, clock):
@@ -61,6 +64,7 @@ def test_a_gpu_that_is_not_empty_is_waited_for(pool, clock):
     clock.now_s += 59
     assert gpus.take() is None
     assert gpus.usable
+    assert gpus.waits == ("Waiting for GPU GPU-a: other programs hold its memory; it is left out after 60 s.",)
     nvml.used_bytes = EMPTY_BYTES
     assert gpus.take().uuid == "GPU-a"
 
@@ -154,3 +158,23 @@ def test_a_retired_gpu_stays_locked_for_others(pool):
     ours, theirs = pool(ScriptedNvml(), "GPU-a"), pool(ScriptedNvml(), "GPU-a")
     ours.retire(ours.take(), "a worker that cannot be killed still holds it")
     assert theirs.take() is None
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda path, target: path.symlink_to(target), "It is a symbolic link, and locks are not taken through one"),
+        (lambda path, target: path.mkdir(), "Remove it, or ask its owner to"),
+    ],
+    ids=["link", "folder"],
+)
+def test_something_else_in_place_of_the_lock_costs_that_gpu_only(pool, tmp_path, make, reason):
+    """The folder of the locks belongs to all users of the machine."""
+    target, path = tmp_path / "target", tmp_path / "grpo-vram-profiler.GPU-a.lock"
+    make(path, target)
+    gpus = pool(ScriptedNvml())
+    assert gpus.take().uuid == "GPU-b"
+    (sentence,) = gpus.retired
+    assert sentence.startswith(f"GPU GPU-a is not used any more: {path}: could not be locked (")
+    assert sentence.removesuffix(": remove it.").removesuffix(".").endswith(reason)
+    assert not target.exists()

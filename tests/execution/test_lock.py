@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import multiprocessing
 import os
@@ -89,10 +90,28 @@ def test_every_user_may_take_a_lock_whatever_the_umask(tmp_path):
     assert (tmp_path / "a.lock").stat().st_mode & 0o777 == 0o666
 
 
-def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch, number):
     def unavailable(descriptor, operation):
-        raise OSError(38, "Function not implemented")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", unavailable)
-    with pytest.raises(LockError, match=r"a\.lock: could not be locked \(Function not implemented\)\."):
+    with pytest.raises(LockError) as refused:
         take_lock(tmp_path / "a.lock", wait=False)
+    assert str(refused.value) == (
+        f"{tmp_path}/a.lock: could not be locked ({os.strerror(number)}). Its file system has no locks: choose a "
+        "folder on a local disk."
+    )
+
+
+def test_a_lock_is_not_taken_through_a_link(tmp_path):
+    (tmp_path / "a.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LockError, match="remove it"):
+        take_lock(tmp_path / "a.lock", wait=False)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(LockError, match="could not be locked"):
+        take_lock(tmp_path / "file" / "a.lock", wait=False)

@@ -32,6 +32,16 @@ def test_a_sibling_without_a_record_runs_by_itself(run, tmp_path):
     assert len(witness.records) == 2
 
 
+def test_a_sibling_that_another_sweep_answered_meanwhile_does_not_run_again(run, store, tmp_path):
+    plan = [on("h100-80gb"), on("h200-141gb"), on("a100-80gb")]
+
+    first = run([plan[1]]).records[plan[1].trial_id]  # another sweep, after the plan was made
+    witness = run(plan)
+    assert witness.records[plan[1].trial_id] == first
+    assert store.find(plan[1].trial_id) == first
+    assert ran(tmp_path) == ["h200-141gb-0", "h100-80gb-0", "a100-80gb-0"]
+
+
 def test_another_seed_or_real_hardware_is_another_run():
     trial = on("h100-80gb").spec
     assert run_key(trial) == run_key(replace(trial, gpu="h200-141gb", alloc_conf="expandable_segments:True"))

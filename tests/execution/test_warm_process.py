@@ -1,23 +1,25 @@
 """The process that workers are forked from is killed, is stopped or hangs: no trial fails for that reason."""
 
+import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
 from threading import Thread
 
 import pytest
-from witness import BY_LABEL, LIMIT_S, VERSIONS, Witness, planned, wait_until
+from witness import BY_LABEL, LIMIT_S, VERSIONS, Witness, is_gone, planned, wait_until
 
 from profiler.config.run_options import RunOptions
-from profiler.domain.errors import EXIT_INTERNAL
+from profiler.domain.errors import EXIT_INTERNAL, UsageError
 from profiler.domain.outcome import Status
 from profiler.execution import forked as forked_module
 from profiler.execution import run_trials
 from profiler.execution import warm as warm_module
-from profiler.execution.warm import WarmProcessError
+from profiler.execution.warm import WarmProcess, WarmProcessError
 
 
 @pytest.fixture(autouse=True)
@@ -149,6 +151,32 @@ def test_an_import_that_raises_is_reported_by_the_workers(store, tmp_path, monke
     assert capfd.readouterr().err == ""
 
 
+def test_ctrl_c_during_its_imports_prints_no_traceback_and_does_not_end_it(store, tmp_path, monkeypatch, capfd):
+    """Ctrl-C goes to every process of the terminal; the sweep ends this one itself."""
+    witness = warm_run(store, tmp_path, monkeypatch, "1 interrupt", warm_up_s=LIMIT_S)
+
+    assert len(list(tmp_path.glob("failed.*"))) == 1
+    assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
+    assert witness.given_up == ()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_sweep_that_ends_while_it_starts_a_worker_prints_no_traceback(tmp_path, capfd):
+    warm = WarmProcess(BY_LABEL, jobs=1, warm_up_s=LIMIT_S)
+    warm.start()
+    pid_of_worker, job = forkserver.connect_to_new_process([])
+    os.close(job)  # the sweep ends
+    worker = forkserver.read_signed(pid_of_worker)
+    assert is_gone(worker)
+    os.close(pid_of_worker)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_worker_takes_sigint(run, tmp_path):
+    witness = run([planned("a", "interrupts_itself")])
+    assert witness.records["a"].outcome.message.splitlines()[-1] == "KeyboardInterrupt"
+
+
 @pytest.mark.parametrize(
     ("failures", "warm_up_s", "sentence"),
     [("9 kill", LIMIT_S, "was ended by SIGKILL again"), ("9 hang", 3.0, "within 3 s again")],
@@ -163,3 +191,27 @@ def test_after_two_restarts_it_is_given_up_with_one_sentence(
     assert len(list(tmp_path.glob("failed.*"))) == 3
     assert store.read_all() == ()
     assert not list(tmp_path.rglob("*.lock"))
+
+
+@pytest.fixture
+def long_tmpdir(tmp_path, monkeypatch):
+    """A folder for temporary files, as Slurm makes them: too long for the path of a socket."""
+    folder = tmp_path / "scratch" / ("job" * 30)
+    folder.mkdir(parents=True)
+    config = multiprocessing.current_process()._config
+    before = config.pop("tempdir", None)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    config["tempdir"] = before
+
+
+def test_sockets_are_made_where_their_paths_are_short_enough(long_tmpdir):
+    WarmProcess(replace(BY_LABEL, preload=()), jobs=1, warm_up_s=LIMIT_S).start()
+    assert Path(forkserver._forkserver._forkserver_address).exists()
+    assert tempfile.gettempdir() == str(long_tmpdir)
+
+
+def test_without_a_short_folder_the_variable_is_named(long_tmpdir, monkeypatch):
+    monkeypatch.setattr(warm_module, "_SHORT_FOLDERS", ("/nowhere/at/all",))
+    with pytest.raises(UsageError, match=r"TMPDIR=.*: is too long for the path of a socket"):
+        WarmProcess(replace(BY_LABEL, preload=()), jobs=1, warm_up_s=LIMIT_S).start()

@@ -45,11 +45,16 @@ class Witness:
 
     calls: list[tuple[str, str]] = field(default_factory=list)
     records: dict[str, TrialRecord] = field(default_factory=dict)
+    waits: list[str] = field(default_factory=list)
+    """Sentences about what the sweep waited for."""
     given_up: tuple[str, ...] = ()
     """Sentences about GPUs and restarts at the end of the sweep."""
 
     def started(self, trial: PlannedTrial) -> None:
         self.calls.append(("started", trial.trial_id))
+
+    def waiting(self, reason: str) -> None:
+        self.waits.append(reason)
 
     def finished(self, trial: PlannedTrial, record: TrialRecord) -> None:
         self.calls.append(("finished", trial.trial_id))

@@ -134,6 +134,11 @@ def killed(job: WorkerJob) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def interrupts_itself(job: WorkerJob) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(600)
+
+
 def host_out_of_memory(job: WorkerJob) -> None:
     raise MemoryError
 

@@ -75,3 +75,8 @@ def test_how_far_the_simulation_is_from_a_real_card(tmp_path):
         == "Simulation against a real card: does not hold: ran out of memory 2 trials."
     )
     assert thresholds_text([replace(known, found=None)]) == "Simulation against a real card: not yet measured."
+
+
+def test_backticks_in_the_command_do_not_end_its_block(tmp_path):
+    command = "python -m profiler.sweep 'dataset=\n```\n# not a heading'"
+    assert f"````sh\n{command}\n````\n" in page(tmp_path, builders.records([builders.spec()]), command=command)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiler.rendering.markdown_table import Align, escaped, markdown_table
+from profiler.rendering.markdown_table import Align, code_block, escaped, markdown_table
 
 
 def test_numbers_are_on_the_right_of_the_first_column():
@@ -22,3 +22,12 @@ def test_a_row_of_another_length_is_refused(rows, align):
 
 def test_escaped_text_has_no_markup_and_no_line_break():
     assert escaped("a | b\n<i> *c* ~d") == "a \\| b &lt;i&gt; \\*c\\* \\~d"
+
+
+def test_escaped_text_has_no_control_characters():
+    assert escaped("a\x1b[2Jb") == "a\\\\x1b\\[2Jb"
+
+
+@pytest.mark.parametrize(("text", "fence"), [("run it", "```"), ("a='`x`'", "```"), ("a='\n```\n# b'", "````")])
+def test_backticks_do_not_end_a_block_of_code(text, fence):
+    assert code_block(text, language="sh") == f"{fence}sh\n{text}\n{fence}"

@@ -57,3 +57,10 @@ def test_an_implied_trial_is_one_short_line():
     line = shown([record]).strip()
     assert "out of memory, implied by a smaller trial" in line
     assert len(line) < 80
+
+
+def test_what_a_sweep_waits_for_is_one_line():
+    sink = io.StringIO()
+    with SweepProgress(total=1, console=Console(file=sink, width=40)) as progress:
+        progress.waiting("Waiting for GPU [bold]: another sweep measures on it and holds /tmp/lock.")
+    assert sink.getvalue() == "Waiting for GPU [bold]: another sweep measures on it and holds /tmp/lock.\n"

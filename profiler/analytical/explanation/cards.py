@@ -10,15 +10,25 @@ from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.trial import Attention, TrialSpec
 
+FRAGMENTS_PERCENT = 16
+"""How much more than allocated memory the segments that hold a tensor have at the worst instant, at most.
+
+A full card returns its cached segments, but not those. 95 % of the simulated trials of the kept grids have at most this
+share (127 trials; median 6 %). Judged on trials that it was not chosen by, those of `results/reference/accuracy/`: the
+smaller of estimated reserved memory and of allocated memory with this share is 5 % below the simulated need at the 5th
+percentile, and 13 % above at the 95th. Estimated reserved memory alone is up to 150 % above.
+"""
+
 
 class Fit(StrEnum):
     """The memory of a trial compared with that of a card."""
 
     FITS = "fits"
-    """Reserved memory and the CUDA context fit."""
+    """What a full card cannot return and the CUDA context fit, with the largest share of fragments."""
     TIGHT = "tight"
-    """Allocated memory and the CUDA context fit, reserved memory does not: the allocator has to release segments."""
+    """Allocated memory and the CUDA context fit; whether the fragments do is within the error of the method."""
     TOO_LARGE = "does not fit"
+    """Allocated memory and the CUDA context do not fit."""
     NO_KERNEL = "no kernel"
     """The card does not support the requested attention kernel."""
 
@@ -35,13 +45,26 @@ class CardVerdict:
 
     @property
     def needed_bytes(self) -> int:
-        """Reserved memory and the CUDA context: the memory that the driver would report."""
-        return self.peak_reserved_bytes + self.context_bytes
+        """What a full card cannot return, at most, and the CUDA context."""
+        return unreleasable_bytes(self.peak_allocated_bytes, self.peak_reserved_bytes) + self.context_bytes
+
+    @property
+    def least_bytes(self) -> int:
+        """Allocated memory and the CUDA context: less is never enough."""
+        return self.peak_allocated_bytes + self.context_bytes
 
     @property
     def left_bytes(self) -> int:
-        """Free memory at the peak; negative if the card is too small."""
+        """Free memory at the peak; negative if the card may be too small."""
         return self.gpu.memory_bytes - self.needed_bytes
+
+
+def unreleasable_bytes(allocated_bytes: int, reserved_bytes: int) -> int:
+    """Return the segments that hold a tensor at the worst instant, at most: a full card cannot return them.
+
+    By hand, 100 B allocated and 130 B reserved: 116 B. 100 B allocated and 105 B reserved: 105 B.
+    """
+    return min(reserved_bytes, allocated_bytes + allocated_bytes * FRAGMENTS_PERCENT // 100)
 
 
 def card_verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu) -> CardVerdict:
@@ -66,7 +89,7 @@ def fit_of(attention: Attention, gpu: Gpu, *, allocated_bytes: int, reserved_byt
     available = gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
     if attention is Attention.FLASH_ATTENTION_2 and not gpu.chip.has_flash_attention:
         return Fit.NO_KERNEL
-    if reserved_bytes <= available:
+    if unreleasable_bytes(allocated_bytes, reserved_bytes) <= available:
         return Fit.FITS
     return Fit.TIGHT if allocated_bytes <= available else Fit.TOO_LARGE
 
