@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from profiler.emulation.inside.import_hooks import around_import
+from profiler.emulation.inside.kernel_values import add_up_tokens, count_tokens
 from profiler.emulation.inside.lone_rank import Answers, own_keys
 from profiler.emulation.inside.triton_kernels import LOOKED_AT, KernelNotes, is_result
 from profiler.emulation.launch import STARTUP_FOLDER
@@ -131,3 +132,25 @@ def test_a_process_that_cannot_be_prepared_ends_before_its_program(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("The process could not be prepared for the emulated card: FileNotFoundError")
     assert done.stderr.count("\n") == 1
+
+
+def test_tokens_of_experts_are_counted_and_added_up_as_the_kernels_do():
+    import torch
+
+    chosen = torch.tensor([[0, 2], [2, 1], [2, 0], [2, 1], [0, 2]], dtype=torch.int32)
+    table, starts, tiles = (torch.full(shape, -1, dtype=torch.int32) for shape in ((4, 3), (5,), (5,)))
+    given = {"topk_indices_ptr": chosen, "partial_sum_ptr": table, "T": 5, "K": 2, "E": 4, "TOKENS_PER_TILE": 2}
+    count_tokens(given)
+    assert table.tolist() == [[1, 1, 1], [1, 1, 0], [2, 2, 1], [0, 0, 0]]
+    add_up_tokens(
+        {
+            "expert_freq_ptr": table.sum(1, dtype=torch.int32),
+            "expert_freq_offs_ptr": starts,
+            "expert_tile_offset_ptr": tiles,
+            "partial_sum_ptr": table,
+            "BLOCK_M_TOKEN": 4,
+        }
+    )
+    assert starts.tolist() == [0, 3, 5, 10, 10]
+    assert tiles.tolist() == [0, 1, 2, 4, 4]
+    assert table.tolist() == [[0, 1, 2], [0, 1, 2], [0, 2, 4], [0, 0, 0]]
