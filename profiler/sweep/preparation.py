@@ -96,7 +96,8 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     points, backend_line = resolve_auto(points or [], visible, torch_version=versions.torch)
     specs = faults.collect(lambda: parse_points(points, architecture_of=architecture_of)) or ()
     faults.found.extend(only_estimated(specs))
-    faults.found.extend(emulation_faults(points, options))
+    mixed = emulation_faults(points, options)
+    faults.found.extend(mixed)
     faults.found.extend(real_gpu_faults(points, visible, torch_version=versions.torch))
     for settings in dict.fromkeys(spec.alloc_conf for spec in specs if spec.backend is Backend.SIMULATED):
         # Only what the model of the allocator supports; a real allocator reports its own faults.
@@ -106,7 +107,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     for model, dataset in dict.fromkeys((spec.model, spec.dataset) for spec in specs):
         faults.collect(partial(files_of, model, dataset))
     workers = None
-    if options is not None and any(spec.backend is Backend.EMULATED for spec in specs):
+    if options is not None and not mixed and any(spec.backend is Backend.EMULATED for spec in specs):
         workers = faults.collect(partial(parts.emulated_workers, options))
     if faults.found or options is None or grid is None:
         raise UsageError(tuple(dict.fromkeys(faults.found)))
