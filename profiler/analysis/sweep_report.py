@@ -41,9 +41,8 @@ class StoredTables(Protocol):
     def largest(self) -> pd.DataFrame:
         """One row per trial and group of tensors."""
 
-    @property
-    def shape(self) -> pd.DataFrame:
-        """One row per trial, instant and category."""
+    def shape_of(self, trial_ids: Collection[str], /) -> pd.DataFrame:
+        """Return one row per instant and category of these trials."""
 
     @property
     def question(self) -> str:
@@ -113,7 +112,7 @@ def sweep_report(tables: StoredTables, published: Iterable[PublishedFigure] = ()
                 stacks=stacks(section, tables.breakdown),
                 phases=phase_rows(section, tables.phases),
                 largest=largest_rows(section, tables.largest),
-                shapes=shapes(section, tables.shape),
+                shapes=shapes(section, tables.shape_of),
             )
             for section in sections
         ),
