@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from profiler.analysis.keys import KeyValue, trial_keys
+from profiler.analysis.keys import KeyValue, records_of, trial_keys
 from profiler.domain.trial import SPEC_KEYS
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
@@ -21,7 +21,7 @@ def sweep_command(runs: pd.DataFrame, *, grid: str) -> str:
 def repeat_commands(runs: pd.DataFrame) -> Mapping[str, str]:
     """Return the command that repeats each trial of the `runs` table; it sets every key, so one point is left."""
     columns = [name for name in ("trial_id", "grid", *SPEC_KEYS) if name in runs]
-    rows = [{str(name): value for name, value in row.items()} for row in runs[columns].to_dict("records")]
+    rows = records_of(runs[columns])
     return {str(row["trial_id"]): _command(str(row["grid"]), trial_keys(row)) for row in rows}
 
 

@@ -6,11 +6,12 @@ from typing import Protocol
 
 import pandas as pd
 
-from profiler.analysis.acceptance import Threshold, pairs, thresholds
+from profiler.analysis.acceptance import Threshold, pairs_among, thresholds
 from profiler.analysis.accuracy import Accuracy, accuracies
 from profiler.analysis.answers import Answers, answers
 from profiler.analysis.axes import Curve, Surface, curves, surfaces
 from profiler.analysis.cards import CardTable, by_card
+from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section, compare, only
 from profiler.analysis.gpu_time import GpuTime, gpu_time_of
 from profiler.analysis.limits import CardLimit, card_limits
@@ -117,10 +118,14 @@ def sweep_report(tables: StoredTables, published: Iterable[PublishedFigure] = ()
             for section in sections
         ),
         cards=by_card(sections),
-        thresholds=thresholds(pairs([tables.runs])) if simulated else (),
+        thresholds=thresholds(pairs_among(_cells(sections))) if simulated else (),
         gpu_time=gpu_time_of(tables.runs),
         trial_commands=repeat_commands(tables.runs),
     )
+
+
+def _cells(sections: Iterable[Section]) -> Iterable[Cell]:
+    return (cell for section in sections for cell in section.cells.values())
 
 
 def only_trials(report: SweepReport, trial_ids: Collection[str]) -> SweepReport:

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
@@ -11,7 +10,7 @@ from typing import NoReturn, Self
 from profiler.config.run_options import RunOptions
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_TOO_MANY_FAILURES, ProfilerError
 from profiler.domain.outcome import Status, TrialRecord, Versions
-from profiler.domain.trial import Backend, PlannedTrial, run_key
+from profiler.domain.trial import Backend, PlannedTrial
 from profiler.execution.child import EXIT_END_OF_SWEEP
 from profiler.execution.claim import Claim, claim_of
 from profiler.execution.decision import stored_answer
@@ -20,6 +19,7 @@ from profiler.execution.heartbeat import Heartbeat
 from profiler.execution.host_memory import oom_kills
 from profiler.execution.job import SweepObserver, WorkerJob
 from profiler.execution.lock import Lock, take_lock
+from profiler.execution.pending import Pending
 from profiler.execution.pruning import Pruning
 from profiler.execution.verdict import last_lines
 from profiler.execution.warm import WarmProcess
@@ -49,7 +49,7 @@ class UnfitWorkersError(ProfilerError):
 class RunningSweep:
     """The state of one call of `run_trials`. Leaving it as a context ends all workers."""
 
-    pending: deque[PlannedTrial]
+    pending: Pending
     options: RunOptions
     store: RecordStore
     versions: Versions
@@ -216,9 +216,8 @@ class RunningSweep:
 
     def _claim_siblings(self, trial: PlannedTrial) -> list[Claim]:
         """Take the trials that the same run answers out of the queue, except those of other sweeps."""
-        key = run_key(trial.spec)
         found: list[Claim] = []
-        for other in [other for other in self.pending if key is not None and run_key(other.spec) == key]:
+        for other in self.pending.siblings(trial):
             path = self.store.path(other.trial_id)
             lock = take_lock(path.with_suffix(".lock"), wait=False)
             if lock is not None:
@@ -284,7 +283,8 @@ class RunningSweep:
         """Put the trials of a lost worker back: the warmed process ended, and they are not to blame."""
         self._free_gpu(worker, fault=self._gpu_fault(worker))
         self._clean_up(worker)
-        self.pending.extendleft(claim.trial for claim in reversed(worker.claims))
+        for claim in reversed(worker.claims):
+            self.pending.appendleft(claim.trial)
 
     def _conclude_sibling(self, sibling: Claim) -> None:
         """Report the record that the worker left for a sibling; without a record the sibling runs by itself."""
