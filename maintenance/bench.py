@@ -6,7 +6,7 @@ Times depend on the machine; the ratios are made in one run and can be compared.
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -16,11 +16,14 @@ from rich.console import Console
 from rich.table import Table
 
 from maintenance.many_trials import hundred_thousand_trials
+from maintenance.scale import measure
 from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical import estimate
 from profiler.analytical.many import estimate_table
+from profiler.command_line import as_command, print_text, readable
 from profiler.config.architecture import read_architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import Backend, Lengths, TrialSpec
@@ -42,8 +45,33 @@ _ESTIMATES = 100
 _FIVE_MODELS = ("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen2.5-14b")
 
 
-def main() -> int:
-    """Measure and print."""
+_USAGE = """\
+python -m maintenance.bench
+
+Measures how long simulated trials and estimates take on this machine, in about
+three minutes, and prints one table. It has no keys.
+
+Examples:
+  python -m maintenance.bench
+  make bench
+"""
+
+
+@as_command("bench")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; return the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if set(words) & {"-h", "--help"}:
+        print_text(_USAGE)
+        return EXIT_OK
+    if words:
+        raise UsageError([Fault(key="argument", found=word, problem="the benchmark has no keys") for word in words])
+    with readable():
+        _print_table()
+    return EXIT_OK
+
+
+def _print_table() -> None:
     console = Console()
     table = Table("what", "time", "compared with", "ratio", title="Simulated trials", title_justify="left")
     startup_s = _seconds(_start_up)
@@ -63,8 +91,8 @@ def main() -> int:
     _add_allocator(table, small, small_s)
     _add_estimates(table)
     _add_sampler(table)
+    _add_scale(table)
     console.print(table)
-    return 0
 
 
 def _add_allocator(table: Table, run: SimulatedRun, small_s: float) -> None:
@@ -85,6 +113,15 @@ def _add_estimates(table: Table) -> None:
     many_s = _seconds(lambda: estimate_table(trials))
     share = f"{many_s / (100_000 * one_s):.4f}"
     table.add_row("100,000 estimates as arrays", f"{many_s:.2f} s", "100,000 single ones", share)
+
+
+def _add_scale(table: Table) -> None:
+    """From many records to the page; the trials themselves are made up."""
+    found = measure()
+    parts = f"read {found.read_s:.1f} s, tables {found.tables_s:.1f} s, report {found.report_s:.1f} s"
+    table.add_row(f"{found.trials:,} varied records: {parts}", f"{found.total_s:.1f} CPU s", "goal", "30 s")
+    table.add_row("the same, most memory", f"{found.memory_mib:.0f} MiB", "goal", "1 GB")
+    table.add_row("the same, report.html", f"{found.page_mb:.1f} MB", "goal", "15 MB")
 
 
 def _add_sampler(table: Table) -> None:

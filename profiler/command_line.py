@@ -1,5 +1,7 @@
 """Shared by all commands: exit codes (docs/exit_codes.md), signals, and printing to a reader that may have closed."""
 
+import errno
+import io
 import os
 import signal
 import sys
@@ -7,10 +9,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
+from pathlib import Path
 from types import FrameType
 from typing import ParamSpec, TextIO
 
-from profiler.domain.errors import EXIT_SIGNAL_BASE, ProfilerError
+from profiler.domain.errors import EXIT_OK, EXIT_SIGNAL_BASE, Fault, ProfilerError, UsageError
 from profiler.storage.last_resort import last_resort
 
 Parameters = ParamSpec("Parameters")
@@ -41,8 +44,9 @@ def as_command(
         @wraps(main)
         def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> int:
             try:
-                with interruptible(), last_resort(name):
-                    return main(*args, **kwargs)
+                with _outputs() as outputs, interruptible(), last_resort(name):
+                    _check_working_folder()
+                    return outputs.exit_code(main(*args, **kwargs))
             except ProfilerError as error:
                 print_error(str(error))
                 return error.exit_code
@@ -55,6 +59,20 @@ def as_command(
         return run
 
     return decorate
+
+
+def _check_working_folder() -> None:
+    """Check that the working folder still exists: libraries crash without one.
+
+    Raises:
+        UsageError: It does not.
+    """
+    try:
+        Path.cwd()
+    except OSError as error:
+        problem = f"the folder in which this command was started is gone ({error.strerror})"
+        fault = Fault(key="working folder", found="(gone)", problem=problem, hint="Change to a folder that exists.")
+        raise UsageError([fault]) from error
 
 
 @contextmanager
@@ -94,10 +112,67 @@ def _ignore(_number: int, _frame: FrameType | None) -> None:
 # ---- printing --------------------------------------------------------------------------------------------------------
 
 
+class _Outputs:
+    """Standard output and error of a command."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+        """Why standard output was not written in full; empty if it was, or if its reader has closed it."""
+
+    def exit_code(self, code: int) -> int:
+        """Return the exit code of a command that ends with `code`: output that was lost is not a success."""
+        with readable():
+            sys.stdout.flush()
+        return ProfilerError.exit_code if code == EXIT_OK and self.problem else code
+
+    def lose(self, problem: str) -> None:
+        """Report once that standard output cannot be written, and discard it from now on."""
+        _silence(sys.stdout)
+        if not self.problem:
+            self.problem = problem
+            print_error(f"Standard output cannot be written ({problem}); the command goes on without it.")
+
+
+_current: list[_Outputs] = []
+"""Of the commands that run, the outermost first: `grpo-vram` runs the others."""
+
+
+@contextmanager
+def _outputs() -> Iterator[_Outputs]:
+    _open_standard_streams()
+    _current.append(_Outputs())
+    try:
+        yield _current[0]
+    finally:
+        _current.pop()
+
+
+def _open_standard_streams() -> None:
+    """Open the null device for each standard stream that is closed, and print any character on every terminal.
+
+    Without a standard stream the next file that is opened takes its number, and what a library prints goes there.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            with suppress(OSError):
+                nowhere = os.open(os.devnull, os.O_RDWR)
+                if nowhere != number:
+                    os.dup2(nowhere, number)
+                    os.close(nowhere)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def print_line(line: str) -> None:
     """Print one line for the user."""
+    print_text(f"{line}\n")
+
+
+def print_text(text: str) -> None:
+    """Print text for the user."""
     with readable():
-        sys.stdout.write(f"{line}\n")
+        sys.stdout.write(text)
         sys.stdout.flush()
 
 
@@ -112,16 +187,19 @@ def print_error(line: str) -> None:
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """Print within the block. If standard output is closed, end the block and discard all later output.
+    """Print within the block. If standard output is closed or its disk is full, end the block and discard later output.
 
     rich turns a closed pipe into `SystemExit`, which must not end the command.
     """
     try:
         yield
     except (OSError, SystemExit) as error:
-        if not _is_unread(error):
+        if _is_unread(error):
+            _silence(sys.stdout)
+        elif isinstance(error, OSError) and error.filename is None and error.errno in _FULL and _current:
+            _current[0].lose(error.strerror or str(error))
+        else:
             raise
-        _silence(sys.stdout)
 
 
 def _is_unread(error: BaseException) -> bool:
@@ -131,8 +209,8 @@ def _is_unread(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.filename is None and error.errno in _UNREAD
 
 
-_UNREAD = (5, 32)
-"""EIO, EPIPE."""
+_UNREAD = (errno.EIO, errno.EPIPE, errno.EBADF)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _silence(stream: TextIO) -> None:

@@ -93,6 +93,12 @@ def _estimate(words: Sequence[str]) -> int:
     return run(words)
 
 
+def _solve(words: Sequence[str]) -> int:
+    from profiler.solve.main import main as run
+
+    return run(words)
+
+
 def _report(words: Sequence[str]) -> int:
     from profiler.report import main as run
 
@@ -111,12 +117,20 @@ def _seams(words: Sequence[str]) -> int:
     return run(words)
 
 
+def _emulation(words: Sequence[str]) -> int:
+    from profiler.emulation.__main__ import main as run
+
+    return run(words)
+
+
 COMMANDS: Mapping[str, Command] = {
     "estimate": Command(summary="estimate one trial in closed form, within a second", run=_estimate),
+    "solve": Command(summary="find the largest setting that fits a card", run=_solve),
     "sweep": Command(summary="run a grid of trials: measured on a GPU, or simulated", run=_sweep),
     "report": Command(summary="draw stored results again, or compare two sweeps", run=_report),
     "replay": Command(summary="replay a memory snapshot with other settings or cards", run=_replay),
     "seams": Command(summary="check what the profiler relies on in other libraries", run=_seams),
+    "emulation": Command(summary="run torch's CUDA build on an emulated card", run=_emulation),
 }
 """By name, in the order of the help text."""
 

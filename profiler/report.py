@@ -1,17 +1,15 @@
 """`python -m profiler.report results/<grid>`: draw table, pages and figures from the stored results."""
 
-import argparse
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from rich.console import Console
 
 from profiler.analysis.differences import compare_sweeps
 from profiler.analysis.frames import comparison_frame
 from profiler.analysis.sweep_report import SectionReport, only_trials, sweep_report
-from profiler.command_line import as_command, readable
+from profiler.command_line import as_command, print_text, readable
 from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError, nearest
 from profiler.rendering.differences import print_differences
 from profiler.rendering.figures.catalogue import Drawing, chosen, too_much
@@ -21,6 +19,7 @@ from profiler.rendering.markdown import report_page
 from profiler.rendering.pages import FIGURES, RenderedFigure, SectionFigures
 from profiler.rendering.terminal import print_comparison
 from profiler.storage.atomic import write_atomically
+from profiler.storage.foreign_files import Kind, kind_of, reason
 from profiler.storage.published import read_published
 from profiler.storage.tables import read_tables
 
@@ -29,6 +28,7 @@ PAGE = "report.html"
 MARKDOWN = "report.md"
 """The page that GitHub shows, with links to the figures."""
 TABLE = "comparison.csv"
+_MOST_FOLDERS = 2
 REFERENCE = "reference"
 """The folder in `results/` whose results are in git."""
 
@@ -70,19 +70,11 @@ def render_folder(folder: Path, *, console: Console | None, trial_ids: Collectio
 @as_command("report")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = _Parser(
-        prog="python -m profiler.report",
-        description="Draw the stored results of a sweep, or compare two sweeps.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("folder", type=Path, help="results/<grid>, as a sweep left it")
-    parser.add_argument("other", type=Path, nargs="?", help="a second folder, to show what changed between them")
-    asked = parser.parse_args(argv)
-    folder: Path = asked.folder
-    other: Path | None = asked.other
-    for each in (folder, other) if other else (folder,):
-        _check_folder(each)
+    words = sys.argv[1:] if argv is None else list(argv)
+    if set(words) & {"-h", "--help"}:
+        print_text(_HELP)
+        return EXIT_OK
+    folder, other = _folders(words)
     with readable():
         if other is None:
             render_folder(folder, console=Console())
@@ -110,15 +102,13 @@ def _names(before: Path, after: Path) -> tuple[str, str]:
     return "before", "after"
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports an error in one sentence, as every command does."""
+_HELP = """\
+python -m profiler.report FOLDER [FOLDER]
 
-    def error(self, message: str) -> NoReturn:
-        fault = Fault(key="arguments", found=" ".join(sys.argv[1:]) or "none", problem=message, hint=_USAGE)
-        raise UsageError([fault])
+Draw the stored results of a sweep: a table, report.html, report.md,
+comparison.csv and figures. With a second folder, show what changed between two
+sweeps instead. FOLDER is results/<grid>, as a sweep left it.
 
-
-_EXAMPLES = """\
 Examples:
   python -m profiler.report results/lora_vs_full
   python -m profiler.report results/reference/lora_vs_full results/lora_vs_full
@@ -127,16 +117,45 @@ Examples:
 _USAGE = "Write: python -m profiler.report results/<grid>, or two folders to compare them"
 
 
-def _check_folder(folder: Path) -> None:
-    if folder.is_dir():
-        return
+def _folders(words: Sequence[str]) -> tuple[Path, Path | None]:
+    """Return the folders that the command line names: one, or two to compare.
+
+    Raises:
+        UsageError: There are none or more than two, or one of them cannot be used.
+    """
+    faults = [
+        Fault(key="argument", found=word or "(nothing)", problem="is not a folder of results", hint=f"{_USAGE}.")
+        for word in words
+        if not word or word.startswith("-")
+    ]
+    if not 1 <= len(words) <= _MOST_FOLDERS:
+        found = " ".join(words) or "(none)"
+        faults.append(Fault(key="folder", found=found, problem="name one folder or two", hint=f"{_USAGE}."))
+    faults = faults or [fault for word in words if (fault := _folder_fault(Path(word))) is not None]
+    if faults:
+        raise UsageError(faults)
+    return Path(words[0]), Path(words[1]) if len(words) > 1 else None
+
+
+def _folder_fault(folder: Path) -> Fault | None:
+    try:
+        kind = kind_of(folder)
+        return None if kind is Kind.FOLDER else _no_folder(folder, kind)
+    except OSError as error:
+        return Fault(key="folder", found=str(folder), problem=f"cannot be read ({reason(error)})")
+
+
+def _no_folder(folder: Path, kind: Kind) -> Fault:
+    """Return the fault of a path that is no folder, with what the user may have meant."""
+    if kind is not Kind.MISSING:
+        return Fault(key="folder", found=str(folder), problem="is not a folder", hint=f"{_USAGE}.")
     kept = folder.parent / REFERENCE / folder.name
     if (kept / "runs.parquet").is_file():
         hint = f"Run the sweep first (python -m profiler.sweep +grid={folder.name}), or draw the kept results: {kept}."
     else:
         grids = sorted(path.parent.name for path in folder.parent.glob("*/runs.parquet"))
-        hint = nearest(folder.name, grids) or _USAGE
-    raise UsageError([Fault(key="folder", found=str(folder), problem="no such folder", hint=hint)])
+        hint = nearest(folder.name, grids) or f"{_USAGE}."
+    return Fault(key="folder", found=str(folder), problem="no such folder", hint=hint)
 
 
 def _draw_section(folder: Path, part: SectionReport, number: int, own: Sequence[Drawing]) -> SectionFigures:

@@ -37,6 +37,6 @@ fi
 letter=${1:-}
 if [ $# -gt 0 ]; then shift; fi
 archive=()
-if [ -n "${CAMPAIGN_ARCHIVE:-}" ]; then archive=(--archive "$CAMPAIGN_ARCHIVE"); fi
-exec "$python" -m maintenance.campaign stage --limit-s "${CAMPAIGN_LIMIT_S:-500}" ${archive[@]+"${archive[@]}"} \
-    "$letter" "$folder" "$@"
+if [ -n "${CAMPAIGN_ARCHIVE:-}" ]; then archive=("archive=$CAMPAIGN_ARCHIVE"); fi
+exec "$python" -m maintenance.campaign stage "$letter" "$folder" \
+    "limit_s=${CAMPAIGN_LIMIT_S:-500}" ${archive[@]+"${archive[@]}"} "$@"

@@ -13,11 +13,13 @@ from profiler import __version__, console
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.estimate.command import read_command as read_estimate
 from profiler.replay.command import read_command as read_replay
+from profiler.solve.command import read_command as read_solve
 from profiler.sweep.command import read_command as read_sweep
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 COMMANDS = tuple(console.COMMANDS)
-READERS = {"estimate": read_estimate, "replay": read_replay, "sweep": read_sweep}
+NAMES = ", ".join(COMMANDS)
+READERS = {"estimate": read_estimate, "solve": read_solve, "replay": read_replay, "sweep": read_sweep}
 
 
 def modules_after(code: str) -> set[str]:
@@ -60,9 +62,9 @@ def test_the_version(capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "command=none: must be one of estimate, sweep, report, replay, seams. See grpo-vram --help."),
-        (["sweeep"], "command=sweeep: must be one of estimate, sweep, report, replay, seams. Did you mean 'sweep'?"),
-        (["--hlp"], "command=--hlp: must be one of estimate, sweep, report, replay, seams. See grpo-vram --help."),
+        ([], f"command=none: must be one of {NAMES}. See grpo-vram --help."),
+        (["sweeep"], f"command=sweeep: must be one of {NAMES}. Did you mean 'sweep'?"),
+        (["--hlp"], f"command=--hlp: must be one of {NAMES}. See grpo-vram --help."),
     ],
 )
 def test_a_missing_or_unknown_command_is_one_sentence(capsys, words, sentence):
@@ -104,7 +106,7 @@ def test_an_estimate_imports_neither_torch_nor_pyarrow_nor_hydra():
 
 def test_help_imports_no_command():
     loaded = modules_after("from profiler.console import main; main(['--help'])")
-    assert not loaded & {"profiler.estimate", "profiler.sweep", "profiler.report", "profiler.replay"}
+    assert not loaded & {"profiler.estimate", "profiler.sweep", "profiler.report", "profiler.replay", "profiler.solve"}
 
 
 def test_bash_completion_is_installed_for_the_console_command(capsys):

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from maintenance.accuracy.sampling import read_sampled, sample, sampled_text
-from profiler.command_line import as_command
+from profiler.command_line import as_command, print_line, print_text
+from profiler.config.foreign_text import MOST_JSON_BYTES, ForeignTextError, parse_yaml
 from profiler.config.identity import trial_id
 from profiler.config.labels import labels
 from profiler.config.reading import FieldReader
-from profiler.config.run_options import RunOptions
+from profiler.config.run_options import DECLARATIONS, RunOptions
 from profiler.config.specification import unknown_key
 from profiler.domain.errors import (
     EXIT_OK,
@@ -30,6 +31,7 @@ from profiler.domain.errors import (
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.storage.atomic import write_atomically
+from profiler.storage.foreign_files import Kind, kind_of, read_bytes, reason
 from profiler.storage.records import RecordStore
 from profiler.storage.versions import installed_versions
 
@@ -53,8 +55,13 @@ Samples trials, simulates those that are not stored yet, and compares them with
 the closed form and its baselines. Keys and defaults:
 {chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
 limit=N uses the first N of the sample; simulate=false only compares.
+
+Examples:
+  python -m maintenance.accuracy limit=20
+  python -m maintenance.accuracy simulate=false results_dir=results/reference
 """
 
+_MOST_TRIALS = 10_000
 _NICENESS = 10
 
 Simulate = Callable[[Sequence[PlannedTrial], RecordStore, "Settings"], None]
@@ -79,14 +86,12 @@ def main(argv: Sequence[str] | None = None, *, simulate: Simulate | None = None)
     """Run the command and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     if {"-h", "--help"} & set(words):
-        sys.stdout.write(_USAGE)
+        print_text(_USAGE)
         return EXIT_OK
     return _run(_settings(words), simulate or _simulate)
 
 
 def _settings(words: Sequence[str]) -> Settings:
-    import yaml
-
     values, faults = dict(_DEFAULTS), []
     for word in words:
         key, equals, text = word.partition("=")
@@ -95,19 +100,34 @@ def _settings(words: Sequence[str]) -> Settings:
         elif key not in _DEFAULTS:
             faults.append(unknown_key(key, text, tuple(_DEFAULTS)))
         else:
-            values[key] = yaml.safe_load(text)
+            try:
+                values[key] = parse_yaml(text)
+            except ForeignTextError as error:
+                faults.append(Fault(key=key, found=text, problem=f"cannot be read as a value, because it {error}"))
     reader = FieldReader(values)
     settings = Settings(
-        count=reader.count("count"),
+        count=reader.count("count", maximum=_MOST_TRIALS),
         seed=reader.count("seed", minimum=0),
         limit=reader.optional_count("limit"),
         simulate=reader.flag("simulate"),
-        options=RunOptions(jobs=reader.count("jobs"), timeout_s=reader.count("timeout_s")),
+        options=RunOptions(
+            jobs=reader.count("jobs"), timeout_s=reader.count("timeout_s", maximum=DECLARATIONS["timeout_s"].maximum)
+        ),
         folder=Path(reader.text("results_dir", "a folder")) / GRID,
     )
+    if reader.sound("results_dir"):
+        faults.extend(_folder_faults(settings.folder))
     if faults or reader.faults:
         raise UsageError((*faults, *reader.faults))
     return settings
+
+
+def _folder_faults(folder: Path) -> list[Fault]:
+    try:
+        kind_of(folder / SAMPLED)
+    except OSError as error:
+        return [Fault(key="results_dir", found=str(folder.parent), problem=f"cannot be used ({reason(error)})")]
+    return []
 
 
 def _run(settings: Settings, simulate: Simulate) -> int:
@@ -121,7 +141,7 @@ def _run(settings: Settings, simulate: Simulate) -> int:
     answered = [record for record in found if record.outcome.status.answered]
     if answered:
         _write_results(settings, answered, sampled=len(specs))
-    sys.stdout.write(f"{len(answered)} of {len(plan)} trials are answered.\n")
+    print_line(f"{len(answered)} of {len(plan)} trials are answered.")
     return EXIT_OK if len(answered) == len(plan) or not settings.simulate else EXIT_SOME_TRIALS_FAILED
 
 
@@ -133,13 +153,20 @@ def _sampled(settings: Settings) -> tuple[TrialSpec, ...]:
     """
     path = settings.folder / SAMPLED
     text = sampled_text(sample(settings.count, seed=settings.seed), seed=settings.seed)
-    if not path.exists():
+    if kind_of(path) is Kind.MISSING:
         write_atomically(path, text.encode())
-    elif path.read_text(encoding="utf-8") != text:
+    elif _content(path) != text.encode():
         problem = f"does not give the sample of {path}, which was written before any result was known"
         hint = "Give the count and seed of its first line, or another results_dir."
         raise UsageError([Fault(key="seed", found=str(settings.seed), problem=problem, hint=hint)])
     return read_sampled(text)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_bytes(path, most_bytes=MOST_JSON_BYTES)
+    except OSError as error:
+        raise UsageError([Fault(key="sample", found=str(path), problem=f"cannot be read ({reason(error)})")]) from error
 
 
 def _plan(specs: Sequence[TrialSpec]) -> list[PlannedTrial]:

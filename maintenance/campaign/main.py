@@ -3,7 +3,6 @@
 Exit codes: docs/exit_codes.md. An unfinished stage ends with 3; if a sweep ends the stage, its exit code is returned.
 """
 
-import argparse
 import json
 import os
 import re
@@ -11,30 +10,27 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from maintenance.campaign.archive import pack, unpack
+from maintenance.campaign.command import HELP_FLAGS, LIMIT_S, USAGE, Command, read_command
 from maintenance.campaign.facts import CardFacts, FactTools, take_facts
 from maintenance.campaign.judged import threshold_lines
 from maintenance.campaign.recorded_history import recorded_history_lines, recorded_history_of
 from maintenance.campaign.running import StageEnd, run_stage
 from maintenance.campaign.side_by_side import looking_lines, rollout_lines, sampled_times
 from maintenance.campaign.simulated import Simulate, simulate_measured
-from maintenance.campaign.stages import STAGES, Stage, stage
-from profiler.command_line import as_command, print_line
+from maintenance.campaign.stages import STAGES
+from profiler.command_line import as_command, print_line, print_text
 from profiler.config.run_options import RunOptions
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.outcome import Versions
-from profiler.domain.trial import PlannedTrial, TrialSpec, Tuning
+from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.measurement.visible import VisibleGpu, VisibleGpus, visible_gpus
 from profiler.storage.atomic import write_atomically
 from profiler.storage.records import RecordStore
 from profiler.storage.versions import installed_versions
 from profiler.worker.measured import Measured
-
-LIMIT_S = 500.0
-"""Time limit of one stage."""
 
 _WHOLE_HISTORY_ENTRIES = 5_000_000
 
@@ -98,7 +94,11 @@ class CampaignParts:
 def main(argv: Sequence[str] | None = None, *, parts: CampaignParts | None = None) -> int:
     """Run the command and return the exit code."""
     parts = parts or CampaignParts()
-    asked = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    if set(words) & set(HELP_FLAGS):
+        print_text(USAGE)
+        return EXIT_OK
+    asked = read_command(words)
     if asked.what == "stage":
         return _run_stage(asked, parts)
     for line in _lines(asked, parts):
@@ -106,9 +106,10 @@ def main(argv: Sequence[str] | None = None, *, parts: CampaignParts | None = Non
     return EXIT_OK
 
 
-def _run_stage(asked: argparse.Namespace, parts: CampaignParts) -> int:
+def _run_stage(asked: Command, parts: CampaignParts) -> int:
     """Run one stage and pack the folder, also after a failure."""
-    wanted: Stage = asked.stage
+    wanted = asked.stage
+    assert wanted is not None
     if wanted.needs_gpu:
         _the_gpu(parts)
     if asked.archive is not None and list(asked.archive.glob("*.part*")):
@@ -124,8 +125,8 @@ def _run_stage(asked: argparse.Namespace, parts: CampaignParts) -> int:
     return end.exit_code
 
 
-def _lines(asked: argparse.Namespace, parts: CampaignParts) -> Sequence[str]:
-    what: str = asked.what
+def _lines(asked: Command, parts: CampaignParts) -> Sequence[str]:
+    what = asked.what
     if what == "list":
         return [f"{one.letter}  {one.title}" for one in STAGES]
     if what == "rollouts":
@@ -139,6 +140,7 @@ def _lines(asked: argparse.Namespace, parts: CampaignParts) -> Sequence[str]:
     gpu = _the_gpu(parts)
     if what == "facts":
         return _facts(asked.folder, gpu, parts)
+    assert asked.tuning is not None
     return recorded_history_lines(
         recorded_history_of(asked.tuning, folder=asked.folder, record=lambda spec: parts.record(spec, gpu.uuid))
     )
@@ -180,46 +182,3 @@ def _the_gpu(parts: CampaignParts) -> VisibleGpu:
             [Fault(key="card", found="none", problem=f"the campaign needs a GPU, but {reason}", hint=hint)]
         )
     return visible.gpus[0]
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser that reports errors in one sentence, like all commands of this project."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError([Fault(key="arguments", found=" ".join(sys.argv[1:]) or "none", problem=message, hint=_USAGE)])
-
-
-_USAGE = "Write: scripts/campaign.sh list"
-
-
-def _stage(letter: str) -> Stage:
-    found = stage(letter)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"stage {letter} must be one of {', '.join(one.letter for one in STAGES)}")
-    return found
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m maintenance.campaign", description="The campaign on a real card.")
-    what = parser.add_subparsers(dest="what", required=True)
-    what.add_parser("list", help="the stages, one per line")
-    one = what.add_parser("stage", help="run one stage, and pack the folder at its end")
-    one.add_argument("stage", type=_stage, help="its letter")
-    one.add_argument("folder", type=Path, help="the folder of the campaign, outside of the checkout")
-    one.add_argument("keys", nargs="*", help="further key=value for each sweep")
-    one.add_argument("--limit-s", type=float, default=LIMIT_S, help="the stage ends by then, to go on when asked again")
-    one.add_argument("--archive", type=Path, help="where the archive's parts are: read first, written at the end")
-    facts = what.add_parser("facts", help="names, versions, context, workspaces, three metrics side by side")
-    facts.add_argument("folder", type=Path)
-    recorded = what.add_parser("allocator_truth", help="record the allocations of a trial and replay them")
-    recorded.add_argument("tuning", type=Tuning, choices=[Tuning.FULL, Tuning.LORA])
-    recorded.add_argument("folder", type=Path)
-    rollouts = what.add_parser("rollouts", help="trials of a folder with both rollouts, side by side")
-    rollouts.add_argument("folder", type=Path)
-    looking = what.add_parser("looking", help="step times of folders that were sampled at different periods")
-    looking.add_argument("folders", type=Path, nargs="+")
-    simulated = what.add_parser("simulate", help="the measured trials of a campaign, simulated into the same folder")
-    simulated.add_argument("folder", type=Path)
-    judged = what.add_parser("thresholds", help="measured and simulated trials of all folders, and the thresholds")
-    judged.add_argument("folders", type=Path, nargs="+")
-    return parser

@@ -14,6 +14,8 @@ from profiler.domain.errors import Fault, UsageError
 
 SETTINGS = "allocator_settings"
 _TEXTS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_MOST_DIGITS = 6
+"""Of the first MiB of an interval."""
 _MOST_SPLIT_BYTES = 1 << 62
 """Larger values mean no limit: torch writes the largest `size_t`, which is -1 as a signed number."""
 
@@ -69,7 +71,11 @@ def _ratio(settings: Mapping[str, Any], key: str) -> float:
 def _divisions(value: object) -> tuple[int, ...]:
     """Return the divisions by interval of ``{"1": 0, "2": 0, "4": 4, ...}``: keys: first MiB of an interval."""
     if isinstance(value, Mapping):
-        found = [(key, number) for key, number in value.items() if isinstance(key, str) and key.isdecimal()]
+        found = [
+            (key, number)
+            for key, number in value.items()
+            if isinstance(key, str) and key.isdecimal() and len(key) <= _MOST_DIGITS
+        ]
         numbers = [number for _, number in sorted(found, key=lambda item: int(item[0]))][:ROUNDUP_INTERVALS]
         if all(isinstance(number, int) and number >= 0 and number.bit_count() <= 1 for number in numbers):
             return tuple(numbers) + (0,) * (ROUNDUP_INTERVALS - len(numbers))

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pandas as pd
 
 from profiler.analysis.keys import KeyValue, records_of, trial_keys
-from profiler.domain.trial import SPEC_KEYS
+from profiler.domain.recipe import Recipe
+from profiler.domain.trial import SPEC_KEYS, key_named
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
 
@@ -19,20 +20,24 @@ def sweep_command(runs: pd.DataFrame, *, grid: str) -> str:
 
 
 def repeat_commands(runs: pd.DataFrame) -> Mapping[str, str]:
-    """Return the command that repeats each trial of the `runs` table; it sets every key, so one point is left."""
+    """Return the command that repeats each trial of the `runs` table.
+
+    It sets every key of the trial's recipe, so one point of the grid is left.
+    """
     columns = [name for name in ("trial_id", "grid", *SPEC_KEYS) if name in runs]
     rows = records_of(runs[columns])
     return {str(row["trial_id"]): _command(str(row["grid"]), trial_keys(row)) for row in rows}
 
 
 def _command(grid: str, values: Mapping[str, KeyValue]) -> str:
-    words = [f"{key}={_value(value)}" for key, value in values.items() if _matters(key, value)]
+    recipe = Recipe(str(values["recipe"]))
+    words = [f"{key}={_value(value)}" for key, value in values.items() if _matters(key, value, recipe)]
     return shlex.join(["python", "-m", "profiler.sweep", f"+grid={grid}", *words])
 
 
-def _matters(key: str, value: KeyValue) -> bool:
+def _matters(key: str, value: KeyValue, recipe: Recipe) -> bool:
     # Without an adapter its keys have no meaning.
-    return not (key.startswith("lora_") and value is None)
+    return recipe in key_named(key).recipes and not (key.startswith("lora_") and value is None)
 
 
 def _value(value: KeyValue) -> str:

@@ -1,7 +1,7 @@
 """Estimates of a table of trials: the same formulas, computed with arrays.
 
-Trials to which the same formulas apply (same recipe, tuning, log-probs, attention, checkpointing and LoRA modules) form
-a group and are computed together. Within a group, numbers are arrays.
+Trials to which the same formulas apply (same recipe, tuning, log-probs, attention, checkpointing, LoRA modules and
+engine) form a group and are computed together. Within a group, numbers are arrays.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,15 @@ def _is_number(key: Key) -> bool:
     return key.is_numeric or key.kind is Kind.FLAG
 
 
-_ONE_VALUE = ("recipe", "tuning", "logprobs", "attn_implementation", "gradient_checkpointing", "lora_target_modules")
+_ONE_VALUE = (
+    "recipe",
+    "tuning",
+    "logprobs",
+    "attn_implementation",
+    "gradient_checkpointing",
+    "lora_target_modules",
+    "use_vllm",
+)
 _NUMBERS = tuple(key.name for key in TRIAL_KEYS if _is_number(key) and key.name not in _ONE_VALUE)
 _CODED = tuple(key for key in SPEC_KEYS if key not in (*_NUMBERS, *_ONE_VALUE))
 _SHAPE_NUMBERS = tuple(field.name for field in fields(Architecture) if field.name != "model_type")

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 from profiler.config.reading import show
 from profiler.config.specification import unknown_key
@@ -13,6 +14,9 @@ from profiler.domain.trial import SPEC_KEYS, TRIAL_KEYS
 
 Point = Mapping[str, object]
 """Untyped keys and values of one trial."""
+
+MAX_POINTS = 100_000
+"""Most points of one grid, checked before they are made."""
 
 _REFERENCE = re.compile(r"\$\{(\w+)\}")
 
@@ -40,6 +44,9 @@ def read_grid(name: str, values: Mapping[str, object]) -> Grid:
     faults: list[Fault] = []
     axes = _read_axes(values.get("axes"), faults)
     cases = _read_cases(values.get("cases"), faults)
+    question = values.get("question")
+    if question is not None and not isinstance(question, str):
+        faults.append(_form_fault("question", question, "must be a text"))
     for key in [*axes, *dict.fromkeys(key for case in cases for key in case)]:
         if key not in SPEC_KEYS:
             faults.append(unknown_key(key, f"(grid {name})", SPEC_KEYS))
@@ -49,7 +56,7 @@ def read_grid(name: str, values: Mapping[str, object]) -> Grid:
         raise UsageError(faults)
     return Grid(
         name=name,
-        question=str(values.get("question") or ""),
+        question=str(question or ""),
         base={key: values[key] for key in SPEC_KEYS if key in values},
         axes=axes,
         cases=cases or ({},),
@@ -84,6 +91,23 @@ def _form_fault(key: str, value: object, problem: str) -> Fault:
     return Fault(key=key, found=show(value), problem=problem, hint="The other files in sweeps/grid show the form.")
 
 
+def refuse_too_many_points(axes: Mapping[str, Sequence[object]], *, cases: int = 1) -> None:
+    """Check the number of all combinations before they are made.
+
+    Raises:
+        UsageError: There are more than `MAX_POINTS`, or none because an axis has no values.
+    """
+    empty = [key for key, values in axes.items() if not values]
+    if empty:
+        problem = "has no values, so that there would be no trial"
+        raise UsageError([Fault(key=key, found="(no values)", problem=problem) for key in empty])
+    count = prod(len(values) for values in axes.values()) * cases
+    if count > MAX_POINTS:
+        lists = " x ".join([f"{len(values)} {key}" for key, values in axes.items()] + [f"{cases} cases"] * (cases > 1))
+        problem = f"{lists} are more points than the {MAX_POINTS:,} of one grid"
+        raise UsageError([Fault(key="points", found=f"{count:,}", problem=problem)])
+
+
 def expand(grid: Grid, overrides: Mapping[str, Sequence[object]]) -> list[Point]:
     """Return the points of `grid` in order: axes outermost, then overrides of other keys, then cases.
 
@@ -92,8 +116,12 @@ def expand(grid: Grid, overrides: Mapping[str, Sequence[object]]) -> list[Point]
 
     A value ``${key}`` is the value of that key at the same point. A key that the recipe of a point does not have is
     left out of it, unless the user gave it.
+
+    Raises:
+        UsageError: There are too many points or none, or a reference leads nowhere.
     """
     axes: dict[str, Sequence[object]] = {**grid.axes, **overrides}
+    refuse_too_many_points(axes, cases=len(grid.cases))
     cases = [{key: value for key, value in case.items() if key not in overrides} for case in grid.cases]
     points: list[Point] = []
     for combination in product(*axes.values()):

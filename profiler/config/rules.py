@@ -1,7 +1,7 @@
 """Rules between the keys of a trial, from trl, transformers and peft, checked before anything starts."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Protocol
@@ -58,18 +58,20 @@ def in_layer_order(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _whole_groups(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
-    """Check the rule of `GRPOConfig.__post_init__` in trl 1.16, on one GPU."""
-    if spec.generation_batch_size % spec.num_generations == 0:
+    """Check the rule of `GRPOConfig.__post_init__` in trl 1.16."""
+    rows, generations, processes = spec.per_device_train_batch_size, spec.steps_per_generation, spec.num_processes
+    generated = rows * generations * processes
+    if generated % spec.num_generations == 0:
         return
-    step = spec.num_generations // gcd(spec.num_generations, spec.steps_per_generation)
-    enough = -(-spec.per_device_train_batch_size // step) * step
+    step = spec.num_generations // gcd(spec.num_generations, generations * processes)
+    enough = -(-rows // step) * step
+    names, factors = "per_device_train_batch_size x steps_per_generation", f"{rows} x {generations}"
+    if processes > 1:
+        names, factors = f"{names} x num_processes", f"{factors} x {processes}"
     yield Fault(
         key="num_generations",
         found=str(spec.num_generations),
-        problem=(
-            f"must divide the completions generated at once, per_device_train_batch_size x steps_per_generation = "
-            f"{spec.per_device_train_batch_size} x {spec.steps_per_generation} = {spec.generation_batch_size}"
-        ),
+        problem=f"must divide the completions generated at once, {names} = {factors} = {generated}",
         hint=f"The next batch that it divides is per_device_train_batch_size={enough}.",
     )
 
@@ -175,6 +177,29 @@ def _targets_exist(spec: TrialSpec, architecture: Architecture | None) -> Iterat
             )
 
 
+def _takes_a_part_of_the_card(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    """Check vLLM's own rule (`CacheConfig.gpu_memory_utilization`)."""
+    part = spec.vllm_gpu_memory_utilization
+    if part is not None and not 0 < part <= 1:
+        yield Fault(key="vllm_gpu_memory_utilization", found=f"{part:g}", problem="must be more than 0 and at most 1")
+
+
+def only_estimated(specs: Iterable[TrialSpec]) -> list[Fault]:
+    """Return a fault per key that no trial of a sweep has yet, though the closed form counts it."""
+    faults = []
+    for spec in specs:
+        if spec.use_vllm:
+            faults.append(_only_estimated("use_vllm", "true", "vLLM"))
+        if spec.num_processes > 1:
+            faults.append(_only_estimated("num_processes", str(spec.num_processes), "training on several GPUs"))
+    return list(dict.fromkeys(faults))
+
+
+def _only_estimated(key: str, found: str, what: str) -> Fault:
+    hint = "Use `python -m profiler.estimate`, or leave the key out."
+    return Fault(key=key, found=found, problem=f"a sweep does not run {what} yet", hint=hint)
+
+
 _RULES = (
     _Rule(
         keys=(
@@ -182,9 +207,11 @@ _RULES = (
             "per_device_train_batch_size",
             "gradient_accumulation_steps",
             "steps_per_generation",
+            "num_processes",
         ),
         check=_whole_groups,
     ),
+    _Rule(keys=("use_vllm", "vllm_gpu_memory_utilization"), check=_takes_a_part_of_the_card),
     _Rule(keys=("model", "max_prompt_length", "max_completion_length"), check=_within_context),
     _Rule(keys=("model", "max_length"), check=_rows_within_context),
     _Rule(keys=("tuning", "backend"), check=_qlora_needs_a_gpu),

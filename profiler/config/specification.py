@@ -10,6 +10,7 @@ Two points that mean the same trial become equal specifications:
   built-in name becomes the hub id of its base model;
 - `gpu` is None on the CPU; null is h100-80gb on a simulated backend, and the whole card on a real GPU;
 - `weights` is random on a simulated backend, because memory does not depend on values;
+- `vllm_*` is None where vLLM does not run, and all but `vllm_mode` where it runs on other GPUs (``server``);
 - a key that the recipe does not have is None, or its default where it cannot be None.
 """
 
@@ -32,6 +33,7 @@ from profiler.domain.trial import (
     Backend,
     TrialSpec,
     Tuning,
+    VllmMode,
     Weights,
 )
 
@@ -138,6 +140,7 @@ def _resolved(given: Mapping[str, Any]) -> dict[str, Any]:
         "model": model_name(given["model"]),
         "steps_per_generation": given["steps_per_generation"] or given["gradient_accumulation_steps"],
         **_lora(given),
+        **_engine(given),
     }
 
 
@@ -156,6 +159,15 @@ def _lora(given: Mapping[str, Any]) -> dict[str, Any]:
         "lora_alpha": given["lora_alpha"] or 2 * rank,
         "lora_target_modules": given["lora_target_modules"] or (ALL_LINEAR,),
     }
+
+
+def _engine(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of vLLM, which have no meaning where it does not run, or not on the GPU that trains."""
+    if not given["use_vllm"]:
+        return {"vllm_mode": None, "vllm_gpu_memory_utilization": None, "vllm_enable_sleep_mode": None}
+    if given["vllm_mode"] is VllmMode.SERVER:
+        return {"vllm_gpu_memory_utilization": None, "vllm_enable_sleep_mode": None}
+    return {}
 
 
 def _read_backend(reader: FieldReader, key: Key) -> Backend:

@@ -1,4 +1,4 @@
-"""The keys of trl 1.16's `GRPOConfig`, `ModelConfig` and `ScriptArguments`, by what they mean for memory."""
+"""The keys of trl 1.16's `GRPOConfig`, `SFTConfig`, `ModelConfig` and `ScriptArguments`, by what they do to memory."""
 
 from collections.abc import Mapping
 
@@ -7,13 +7,11 @@ from profiler.domain.trial import TRIAL_KEYS
 KEY_OF: Mapping[str, str] = {name: key.name for key in TRIAL_KEYS for name in key.trl_names}
 """The key of a trial by its name in trl's files. trl has no `max_prompt_length` any more, but older files do."""
 
-MODEL_KEYS = ("use_peft", "load_in_4bit", "generation_batch_size")
+MODEL_KEYS = ("use_peft", "load_in_4bit", "generation_batch_size", "packing", "vllm_device")
 """Keys that have a rule of their own in `trl_config`."""
 
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "fp16": (False,),
-    "use_vllm": (False,),
-    "use_liger_kernel": (False,),
     "use_transformers_paged": (False,),
     "use_transformers_continuous_batching": (False,),
     "cache_implementation": ("dynamic",),
@@ -34,7 +32,8 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "lora_target_parameters": ([],),
     "bnb_4bit_quant_type": ("nf4",),
     "use_bnb_nested_quant": (True,),
-    "activation_checkpointing": (False,),
+    "activation_offloading": (False,),
+    "padding_free": (False,),
     "auto_find_batch_size": (False,),
     "optim_target_modules": ([],),
     "optim_args": ("",),
@@ -64,9 +63,9 @@ FREE_KEYS = frozenset(
     ddp_timeout debug skip_memory_metrics do_train do_eval do_predict resume_from_checkpoint local_rank
     trust_remote_code router_aux_loss_coef disable_dropout num_generations_eval ds3_gather_for_generation
     shuffle_dataset pad_to_multiple_of temperature top_p top_k min_p generation_kwargs chat_template_kwargs
-    repetition_penalty vllm_mode vllm_model_impl vllm_enable_sleep_mode vllm_structured_outputs_regex
-    vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port
-    vllm_gpu_memory_utilization vllm_max_model_length vllm_tensor_parallel_size epsilon delta epsilon_high
+    repetition_penalty vllm_model_impl vllm_structured_outputs_regex vllm_server_base_url vllm_server_host
+    vllm_server_port vllm_server_timeout vllm_group_port vllm_max_model_length vllm_max_model_len
+    vllm_tensor_parallel_size epsilon delta epsilon_high use_liger_kernel
     sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg
     importance_sampling_level reward_weights multi_objective_aggregation scale_rewards loss_type
     mask_truncated_completions ref_model_mixup_alpha ref_model_sync_steps entropy_coef_min entropy_coef_max
@@ -76,7 +75,8 @@ FREE_KEYS = frozenset(
     num_completions_to_print log_unique_prompts log_completions_hub_repo transformers_continuous_batching_config
     model_revision revision lora_dropout lora_task_type use_rslora bnb_4bit_quant_storage dataset_name dataset_config
     dataset_train_split dataset_test_split dataset_streaming ignore_bias_buffers datasets reward_funcs
-    reward_model_name_or_path
+    reward_model_name_or_path dataset_num_proc eos_token pad_token chat_template_path truncation_mode eval_packing
+    packing_strategy completion_only_loss assistant_only_loss dataset_text_field dataset_kwargs
     """.split()  # noqa: SIM905
 )
-"""Keys that need no GPU memory, or none at the values of `NEUTRAL_VALUES` (those of vLLM)."""
+"""Keys that need no GPU memory, and keys of which `trl_config` says that their memory is not counted."""

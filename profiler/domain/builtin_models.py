@@ -1,6 +1,7 @@
 """Built-in models: the fields of their `config.json` that affect memory, so that nothing has to be downloaded.
 
-Source: the `config.json` of each hub id. The parameter counts are those of the checkpoints; a test builds each model
+Source: the `config.json` of each hub id. Hub ids of one entry have equal tensors; where their contexts differ, that of
+the first one counts. The parameter counts are those of the checkpoints; a test builds each model
 and counts its parameters.
 """
 
@@ -28,6 +29,8 @@ _MODELS = (
         hub_ids=(
             "Qwen/Qwen2.5-0.5B",
             "Qwen/Qwen2.5-0.5B-Instruct",
+            "Qwen/Qwen2.5-Coder-0.5B",
+            "Qwen/Qwen2.5-Coder-0.5B-Instruct",
         ),
         parameters=494_032_768,
         config={
@@ -48,6 +51,10 @@ _MODELS = (
         hub_ids=(
             "Qwen/Qwen2.5-1.5B",
             "Qwen/Qwen2.5-1.5B-Instruct",
+            "Qwen/Qwen2.5-Coder-1.5B",
+            "Qwen/Qwen2.5-Coder-1.5B-Instruct",
+            "Qwen/Qwen2.5-Math-1.5B",
+            "Qwen/Qwen2.5-Math-1.5B-Instruct",
         ),
         parameters=1_543_714_304,
         config={
@@ -68,6 +75,8 @@ _MODELS = (
         hub_ids=(
             "Qwen/Qwen2.5-3B",
             "Qwen/Qwen2.5-3B-Instruct",
+            "Qwen/Qwen2.5-Coder-3B",
+            "Qwen/Qwen2.5-Coder-3B-Instruct",
         ),
         parameters=3_085_938_688,
         config={
@@ -88,6 +97,10 @@ _MODELS = (
         hub_ids=(
             "Qwen/Qwen2.5-7B",
             "Qwen/Qwen2.5-7B-Instruct",
+            "Qwen/Qwen2.5-Coder-7B",
+            "Qwen/Qwen2.5-Coder-7B-Instruct",
+            "Qwen/Qwen2.5-Math-7B",
+            "Qwen/Qwen2.5-Math-7B-Instruct",
         ),
         parameters=7_615_616_512,
         config={
@@ -108,6 +121,8 @@ _MODELS = (
         hub_ids=(
             "Qwen/Qwen2.5-14B",
             "Qwen/Qwen2.5-14B-Instruct",
+            "Qwen/Qwen2.5-Coder-14B",
+            "Qwen/Qwen2.5-Coder-14B-Instruct",
         ),
         parameters=14_770_033_664,
         config={
@@ -120,6 +135,57 @@ _MODELS = (
             "vocab_size": 152064,
             "tie_word_embeddings": False,
             "max_position_embeddings": 32768,
+            "rms_norm_eps": 1e-06,
+        },
+    ),
+    BuiltinModel(
+        name="deepseek-r1-distill-qwen-1.5b",
+        hub_ids=("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",),
+        parameters=1_777_088_000,
+        config={
+            "model_type": "qwen2",
+            "hidden_size": 1536,
+            "intermediate_size": 8960,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 2,
+            "vocab_size": 151936,
+            "tie_word_embeddings": False,
+            "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-06,
+        },
+    ),
+    BuiltinModel(
+        name="deepseek-r1-distill-qwen-7b",
+        hub_ids=("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",),
+        parameters=7_615_616_512,
+        config={
+            "model_type": "qwen2",
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 28,
+            "num_key_value_heads": 4,
+            "vocab_size": 152064,
+            "tie_word_embeddings": False,
+            "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-06,
+        },
+    ),
+    BuiltinModel(
+        name="deepseek-r1-distill-qwen-14b",
+        hub_ids=("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B",),
+        parameters=14_770_033_664,
+        config={
+            "model_type": "qwen2",
+            "hidden_size": 5120,
+            "intermediate_size": 13824,
+            "num_hidden_layers": 48,
+            "num_attention_heads": 40,
+            "num_key_value_heads": 8,
+            "vocab_size": 152064,
+            "tie_word_embeddings": False,
+            "max_position_embeddings": 131072,
             "rms_norm_eps": 1e-06,
         },
     ),
@@ -172,6 +238,7 @@ _MODELS = (
             "meta-llama/Llama-3.1-8B-Instruct",
             "meta-llama/Meta-Llama-3.1-8B",
             "meta-llama/Meta-Llama-3.1-8B-Instruct",
+            "deepseek-ai/DeepSeek-R1-Distill-Llama-8B",
         ),
         parameters=8_030_261_248,
         config={

@@ -24,9 +24,22 @@ class Fault:
     hint: str = ""
 
     def sentence(self) -> str:
-        """Return the fault as one sentence, for a terminal."""
+        """Return the fault as one line for a terminal: values shortened, control characters escaped."""
         tail = f" {self.hint}" if self.hint else ""
-        return f"{self.key}={self.found}: {self.problem}.{tail}"
+        found = f"{shortened(self.key, 100)}={shortened(self.found, 500)}"
+        return printable(f"{found}: {shortened(self.problem, 2000)}.{tail}")
+
+
+def shortened(text: str, most: int) -> str:
+    """Return `text`, or its first `most` characters with the number of all."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+
+
+def printable(text: str) -> str:
+    """Return `text` with line breaks, escape sequences and other characters that are not shown spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 class ProfilerError(Exception):
@@ -39,6 +52,10 @@ class UnsupportedTrialError(Exception):
     """A trial that is impossible or that the simulation does not support. This is a result, not a failure."""
 
 
+MOST_SENTENCES = 50
+"""Most faults that are spelled out; the others are counted."""
+
+
 class UsageError(ProfilerError):
     """Wrong input, with every fault found, not only the first."""
 
@@ -46,7 +63,9 @@ class UsageError(ProfilerError):
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.faults = tuple(faults)
-        super().__init__("\n".join(fault.sentence() for fault in self.faults))
+        sentences = [fault.sentence() for fault in self.faults[:MOST_SENTENCES]]
+        others = len(self.faults) - len(sentences)
+        super().__init__("\n".join([*sentences, f"There are {others:,} more faults."] if others else sentences))
 
 
 def nearest(found: str, known: Sequence[str]) -> str:

@@ -61,6 +61,15 @@ class Rollout(StrEnum):
     """Prefill, a KV cache that is filled at once, and the last decoding step at full length."""
 
 
+class VllmMode(StrEnum):
+    """Where vLLM runs, by trl's names."""
+
+    COLOCATE = "colocate"
+    """In the process that trains, on its GPU."""
+    SERVER = "server"
+    """On other GPUs."""
+
+
 class Weights(StrEnum):
     """Where the values of the weights come from."""
 
@@ -91,6 +100,7 @@ ALL_LINEAR = "all-linear"
 _SAME, _GROWS, _ORDERED = MemoryOrder.SAME, MemoryOrder.GROWS, MemoryOrder.ORDERED
 
 _FULL = "tuning is full"
+_NO_ENGINE = "vLLM does not run on the GPU that trains"
 
 _GRPO, _SFT = frozenset({Recipe.GRPO}), frozenset({Recipe.SFT})
 
@@ -235,6 +245,7 @@ class TrialSpec:
             null="recipe is not sft",
             null_given="1024, which is trl's default",
             given_default=1024,
+            trl_names=("max_length", "max_seq_length"),
             recipes=_SFT,
             since="0.2.0",
             earlier=None,
@@ -284,7 +295,7 @@ class TrialSpec:
             "whether backward computes activations again",
             group=Group.METHOD,
             memory=_ORDERED,
-            trl_names=("gradient_checkpointing",),
+            trl_names=("gradient_checkpointing", "activation_checkpointing"),
         ),
     )
     beta: float = field(
@@ -329,6 +340,75 @@ class TrialSpec:
         default=Rollout.GENERATE,
         metadata=declared("how completions are generated", group=Group.METHOD, memory=_SAME, recipes=GENERATING),
     )
+    use_vllm: bool = field(
+        default=False,
+        metadata=declared(
+            "whether vLLM generates the completions",
+            group=Group.METHOD,
+            memory=_SAME,
+            trl_names=("use_vllm",),
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=False,
+        ),
+    )
+    vllm_mode: VllmMode | None = field(
+        default=None,
+        metadata=declared(
+            "where vLLM runs: colocate (in the process that trains) or server (on other GPUs)",
+            group=Group.METHOD,
+            memory=_SAME,
+            null="use_vllm is false",
+            null_given="colocate, which is trl's default",
+            given_default=VllmMode.COLOCATE,
+            trl_names=("vllm_mode",),
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    vllm_gpu_memory_utilization: float | None = field(
+        default=None,
+        metadata=declared(
+            "part of the card that vLLM takes",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="of the card",
+            null=_NO_ENGINE,
+            null_given="0.3, which is trl's default",
+            given_default=0.3,
+            trl_names=("vllm_gpu_memory_utilization",),
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    vllm_enable_sleep_mode: bool | None = field(
+        default=None,
+        metadata=declared(
+            "whether vLLM gives its weights and cache back while the model trains",
+            group=Group.METHOD,
+            memory=_SAME,
+            null=_NO_ENGINE,
+            null_given="false, which is trl's default",
+            given_default=False,
+            trl_names=("vllm_enable_sleep_mode",),
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    num_processes: int = field(
+        default=1,
+        metadata=declared(
+            "GPUs that train together, each with a copy of the model (DDP)",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="processes",
+            since="0.2.0",
+            earlier=1,
+        ),
+    )
     steps: int = field(
         default=3,
         metadata=declared("optimizer steps requested", group=Group.METHOD, memory=_GROWS, unit="optimizer steps"),
@@ -357,7 +437,10 @@ class TrialSpec:
 
     @property
     def generation_batch_size(self) -> int:
-        """Completions generated at once (in trl: batch per device times `steps_per_generation`, on one GPU)."""
+        """Completions that one process generates at once: batch per device times `steps_per_generation`.
+
+        trl's `generation_batch_size` is that of all processes.
+        """
         return self.per_device_train_batch_size * self.steps_per_generation
 
     @property

@@ -5,17 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-import yaml
-
+from profiler.config.foreign_text import ForeignTextError, parse_yaml
+from profiler.config.grid import MAX_POINTS
 from profiler.config.reading import show
 from profiler.config.run_options import RUN_KEYS
 from profiler.config.specification import unknown_key
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.trial import SPEC_KEYS
 
-CONFIG, FORMAT = "config", "format"
+CONFIG, FORMAT, STRICT = "config", "format", "strict"
 
-OWN_KEYS = (CONFIG, FORMAT)
+OWN_KEYS = (CONFIG, FORMAT, STRICT)
 
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 """A number that YAML 1.1 reads as text, because it has no point."""
@@ -40,6 +40,8 @@ class Command:
     """Keys of the trial with several values, untyped, in the order of the command line."""
     config: str | None
     """Path of a trl or verl configuration, for keys that the command line does not give."""
+    strict: bool
+    """Whether a key that trl does not have is a fault."""
     output_format: OutputFormat
     wants_help: bool
     faults: tuple[Fault, ...]
@@ -49,7 +51,7 @@ def read_command(words: Sequence[str]) -> Command:
     """Parse `words` (argv without the program); a later word of the same key wins."""
     values: dict[str, tuple[object, ...]] = {}
     faults: list[Fault] = []
-    config, output_format, wants_help = None, OutputFormat.TABLE, False
+    config, output_format, wants_help, strict = None, OutputFormat.TABLE, False, False
     for word in words:
         key, equals, text = word.partition("=")
         if word in ("-h", "--help"):
@@ -63,6 +65,10 @@ def read_command(words: Sequence[str]) -> Command:
                 output_format = OutputFormat(text)
             else:
                 faults.append(_format_fault(text))
+        elif key == STRICT:
+            strict = text == "true"
+            if text not in ("true", "false"):
+                faults.append(Fault(key=key, found=text, problem="must be true or false"))
         elif key in SPEC_KEYS:
             _read_values(key, text, values, faults)
         else:
@@ -71,6 +77,7 @@ def read_command(words: Sequence[str]) -> Command:
         keys={key: found[0] for key, found in values.items() if len(found) == 1},
         axes={key: found for key, found in values.items() if len(found) > 1},
         config=config,
+        strict=strict,
         output_format=output_format,
         wants_help=wants_help,
         faults=tuple(faults),
@@ -79,11 +86,16 @@ def read_command(words: Sequence[str]) -> Command:
 
 def _read_values(key: str, text: str, values: dict[str, tuple[object, ...]], faults: list[Fault]) -> None:
     values.pop(key, None)  # so that the order is that of the last words
+    parts = split_values(text)
+    if len(parts) > MAX_POINTS:
+        problem = f"has {len(parts):,} values, and at most {MAX_POINTS:,} are allowed"
+        faults.append(Fault(key=key, found=text, problem=problem))
+        return
     try:
-        values[key] = tuple(read_value(part) for part in split_values(text))
-    except yaml.YAMLError:
+        values[key] = tuple(read_value(part) for part in parts)
+    except ForeignTextError as error:
         hint = f"Quote what has special characters: '{key}=\"...\"'."
-        faults.append(Fault(key=key, found=text, problem="cannot be read as a value", hint=hint))
+        faults.append(Fault(key=key, found=text, problem=f"cannot be read as a value, because it {error}", hint=hint))
 
 
 def split_values(text: str) -> list[str]:
@@ -108,12 +120,12 @@ def read_value(text: str) -> object:
     """Return the value of ``"true"``, ``"4"``, ``"1e-3"``, ``"[q_proj,v_proj]"`` or of a plain text.
 
     Raises:
-        yaml.YAMLError: If brackets or quotes are not closed.
+        ForeignTextError: If brackets or quotes are not closed, for example.
     """
     text = text.strip()
     if _EXPONENT.fullmatch(text):
         return float(text)
-    return yaml.safe_load(text) if text else ""
+    return parse_yaml(text) if text else ""
 
 
 def _format_fault(text: str) -> Fault:

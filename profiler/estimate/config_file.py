@@ -1,12 +1,11 @@
 """Read a configuration file of trl or verl."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
-import yaml
-
+from profiler.config.foreign_text import MOST_YAML_BYTES, ForeignTextError, parse_yaml
 from profiler.domain.errors import Fault, UsageError
 from profiler.estimate.command import CONFIG
+from profiler.storage.foreign_files import expanded, read_bytes, reason
 
 
 def load_config(path: str) -> Mapping[str, object]:
@@ -16,11 +15,13 @@ def load_config(path: str) -> Mapping[str, object]:
         UsageError: If there is no such file, or if it contains no mapping.
     """
     try:
-        values = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
+        values = parse_yaml(read_bytes(expanded(path), most_bytes=MOST_YAML_BYTES).decode())
     except OSError as error:
-        raise _fault(path, f"cannot be read ({error.strerror or type(error).__name__})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise _fault(path, f"is not valid YAML ({' '.join(str(error).split())})") from error
+        raise _fault(path, f"cannot be read ({reason(error)})") from error
+    except UnicodeDecodeError as error:
+        raise _fault(path, f"is not valid YAML ({error})") from error
+    except ForeignTextError as error:
+        raise _fault(path, str(error)) from error
     if not isinstance(values, Mapping):
         raise _fault(path, "contains no keys with values")
     return values

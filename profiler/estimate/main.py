@@ -3,31 +3,25 @@
 Exit codes: docs/exit_codes.md. An estimate that does not fit ends with 0.
 """
 
-import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from textwrap import fill
 
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.grid import estimate_grid
-from profiler.command_line import as_command
-from profiler.config.architecture import read_architecture
-from profiler.config.model_lookup import builtin_architecture
+from profiler.command_line import as_command, print_error, print_text
 from profiler.config.specification import attention_line, parse_point
-from profiler.config.trl_config import read_trl_config
 from profiler.config.verl_config import SECTION
 from profiler.domain.architecture import Architecture
-from profiler.domain.errors import EXIT_OK, Fault, UsageError
-from profiler.domain.trial import Backend
+from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.estimate.command import Command, OutputFormat, read_command
-from profiler.estimate.config_file import load_config
+from profiler.estimate.inputs import Inputs, ModelConfigLoader, architecture_lookup, file_values, read_inputs
 from profiler.estimate.points import grid_specs
 from profiler.estimate.verl import verl_answer
 from profiler.rendering.estimate_grid import grid_json, grid_table
 from profiler.rendering.estimate_json import estimate_json
-from profiler.rendering.estimate_table import estimate_table
+from profiler.rendering.estimate_table import WIDTH, estimate_table
 from profiler.storage.model_config import load_model_config
-
-ModelConfigLoader = Callable[[str], Mapping[str, object]]
 
 _USAGE = """\
 python -m profiler.estimate model=NAME [key=value ...] [format=table|json]
@@ -36,8 +30,9 @@ python -m profiler.estimate config=FILE.yaml [key=value ...]
 
 What training needs of a GPU, by phase and category, in closed form.
 NAME is a built-in model, a hub id, or a local folder or config.json. FILE is a
-GRPOConfig of trl, or a configuration of verl. Keys are those of a sweep
-(python -m profiler.sweep --help) and win over the file.
+configuration of trl (GRPO or SFT) or of verl. Keys are those of a sweep
+(python -m profiler.sweep --help) and win over the file. Keys of FILE that trl
+does not have are listed and ignored; strict=true refuses them.
 
 Several values of a key, separated by commas, give one table of the estimates of
 all combinations (at most 100,000). Quote a value that contains a comma.
@@ -54,11 +49,26 @@ Examples:
 def main(argv: Sequence[str] | None = None, *, load_model: ModelConfigLoader = load_model_config) -> int:
     """Print the estimate for `argv` (without the program) and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    return _print(answer(words, load_model=load_model))
+    print_text(answer(words, load_model=load_model, say=print_error))
+    return EXIT_OK
 
 
-def answer(words: Sequence[str], *, load_model: ModelConfigLoader = load_model_config) -> str:
+def _keep_silent(line: str) -> None:
+    """Drop `line`."""
+
+
+def answer(
+    words: Sequence[str],
+    *,
+    load_model: ModelConfigLoader = load_model_config,
+    say: Callable[[str], None] = _keep_silent,
+) -> str:
     """Return the output for `words`.
+
+    Args:
+        words: The command line without the program.
+        load_model: The content of the `config.json` of a model that is not built in.
+        say: Called with each line that is not part of the answer.
 
     Raises:
         UsageError: With all faults that were found.
@@ -66,69 +76,22 @@ def answer(words: Sequence[str], *, load_model: ModelConfigLoader = load_model_c
     command = read_command(words)
     if command.wants_help:
         return _USAGE
-    architecture_of = _remembered(
-        lambda model: builtin_architecture(model) or read_architecture(load_model(model), model=model)
-    )
-    values = _file_values(command)
+    architecture_of = architecture_lookup(load_model)
+    values = file_values(command)
     if values is not None and SECTION in values:
         return verl_answer(command, values, architecture_of)
-    common, faults = _common_keys(command, values)
+    common = read_inputs(command, values)
+    if common.ignored:
+        say(common.ignored)
     if command.axes:
-        return _grid_answer(command, common, faults, architecture_of)
-    return _trial_answer(command, common, faults, architecture_of)
+        return _grid_answer(command, common, architecture_of)
+    return _trial_answer(command, common, architecture_of)
 
 
-def _remembered(architecture_of: Callable[[str], Architecture]) -> Callable[[str], Architecture]:
-    """Return `architecture_of` with each model read once, also if it cannot be read."""
-    found: dict[str, Architecture | UsageError] = {}
-
-    def remembered(model: str) -> Architecture:
-        if model not in found:
-            try:
-                found[model] = architecture_of(model)
-            except UsageError as error:
-                found[model] = error
-        result = found[model]
-        if isinstance(result, UsageError):
-            raise UsageError(result.faults)
-        return result
-
-    return remembered
-
-
-def _file_values(command: Command) -> Mapping[str, object] | None:
-    """Return the content of the configuration file; None if none is named."""
-    if command.config is None:
-        return None
+def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> str:
+    faults = list(common.faults)
     try:
-        return load_config(command.config)
-    except UsageError as error:
-        raise UsageError((*command.faults, *error.faults)) from error
-
-
-def _common_keys(command: Command, values: Mapping[str, object] | None) -> tuple[dict[str, object], tuple[Fault, ...]]:
-    """Return the keys that all trials share, untyped, and the faults found so far."""
-    faults = list(command.faults)
-    common: dict[str, object] = {"backend": Backend.SIMULATED.value}
-    if values is not None:
-        reading = read_trl_config(values)
-        common.update(reading.point)
-        faults.extend(reading.faults)
-    common.update(command.keys)
-    if common["backend"] == "auto":
-        common["backend"] = Backend.SIMULATED.value
-    return common, tuple(faults)
-
-
-def _trial_answer(
-    command: Command,
-    common: Mapping[str, object],
-    found_faults: Sequence[Fault],
-    architecture_of: Callable[[str], Architecture],
-) -> str:
-    faults = list(found_faults)
-    try:
-        spec = parse_point(common, architecture_of=architecture_of)
+        spec = parse_point(common.keys, architecture_of=architecture_of)
     except UsageError as error:
         faults.extend(error.faults)
     if faults:
@@ -136,20 +99,14 @@ def _trial_answer(
     architecture = architecture_of(spec.model)
     explained = explain(spec, architecture)
     if command.output_format is OutputFormat.JSON:
-        return estimate_json(explained)
-    line = attention_line(spec, architecture)
-    return (f"{line}\n" if line else "") + estimate_table(explained)
+        return estimate_json(explained, notes=common.notes)
+    return _lines(common.notes, (attention_line(spec, architecture),)) + estimate_table(explained)
 
 
-def _grid_answer(
-    command: Command,
-    common: Mapping[str, object],
-    found_faults: Sequence[Fault],
-    architecture_of: Callable[[str], Architecture],
-) -> str:
-    faults = list(found_faults)
+def _grid_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> str:
+    faults = list(common.faults)
     try:
-        specs = grid_specs(common, command.axes, architecture_of=architecture_of)
+        specs = grid_specs(common.keys, command.axes, architecture_of=architecture_of)
     except UsageError as error:
         faults.extend(error.faults)
     if faults:
@@ -159,15 +116,8 @@ def _grid_answer(
     if command.output_format is OutputFormat.JSON:
         return grid_json(grid)
     lines = dict.fromkeys(attention_line(spec, architectures[spec.model]) for spec in specs)
-    return "".join(f"{line}\n" for line in lines if line) + grid_table(grid)
+    return _lines(common.notes, tuple(lines)) + grid_table(grid)
 
 
-def _print(text: str) -> int:
-    """Write `text`; a reader such as `head` may close the pipe before its end."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes again at exit, and would print an error there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return EXIT_OK
+def _lines(*parts: Sequence[str]) -> str:
+    return "".join(f"{fill(line, WIDTH, break_on_hyphens=False)}\n" for lines in parts for line in lines if line)

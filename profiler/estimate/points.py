@@ -3,17 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from math import prod
 from typing import Any
 
+from profiler.config.grid import refuse_too_many_points
 from profiler.config.reading import show
 from profiler.config.rules import broken_rules
 from profiler.config.specification import parse_point
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trial import TrialSpec
-
-MAX_POINTS = 100_000
 
 MAX_FAULTS = 20
 """Most faults that are reported; reading stops there."""
@@ -46,11 +44,7 @@ def grid_specs(
     Raises:
         UsageError: If there are too many combinations, or if values are wrong; with each fault once.
     """
-    count = prod(len(values) for values in axes.values())
-    if count > MAX_POINTS:
-        lists = " x ".join(f"{len(values)} {key}" for key, values in axes.items())
-        problem = f"are more points than the {MAX_POINTS:,} of one table"
-        raise UsageError([Fault(key="points", found=f"{count:,}", problem=f"{lists} {problem}")])
+    refuse_too_many_points(axes)
     parser = _Parser(common, tuple(axes), architecture_of)
     specs: dict[TrialSpec, None] = {}
     faults: dict[Fault, None] = {}

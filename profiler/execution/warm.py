@@ -7,14 +7,16 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver
+from multiprocessing import forkserver, util
+from pathlib import Path
 from threading import TIMEOUT_MAX, Event, Timer
 from types import ModuleType
 
-from profiler.domain.errors import EXIT_INTERNAL, ProfilerError
+from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError, UsageError
 from profiler.execution import preload
 from profiler.execution.child import run_child
 from profiler.execution.forked import ForkedProcess
@@ -26,6 +28,11 @@ FORK_S = 60.0
 
 RESTARTS = 2
 """How often the warmed process is restarted in one sweep."""
+
+_MOST_SOCKET_FOLDER = 75
+"""Longest path of a folder for sockets: a socket's path has at most 107 bytes, and multiprocessing adds 32."""
+
+_SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 
 _END_S = 5.0
 """Time to wait for the end of the warmed process after a connection to it broke, or after SIGKILL."""
@@ -69,6 +76,7 @@ class WarmProcess:
 
         If a module cannot be imported, the worker reports it.
         """
+        _use_short_socket_paths()
         forkserver.set_forkserver_preload([preload.__name__])
         modules = {preload.VARIABLE: ",".join(self._program.preload)}
         with _environment({**_warm_environment(self.jobs), **modules}), _main_module_hidden():
@@ -144,6 +152,31 @@ class WarmProcess:
     def _lost(self, problem: str) -> None:
         self._problems.append(problem)
         self._pid, self._is_warm = None, False
+
+
+def _use_short_socket_paths() -> None:
+    """Let multiprocessing make its sockets in a short folder if the path of TMPDIR, as on Slurm, is too long for one.
+
+    Raises:
+        UsageError: No short folder is writable.
+    """
+    usual = tempfile.gettempdir()
+    if len(os.fsencode(usual)) <= _MOST_SOCKET_FOLDER:
+        return
+    for folder in filter(_is_writable, _SHORT_FOLDERS):
+        tempfile.tempdir = folder
+        try:
+            util.get_temp_dir()  # multiprocessing keeps its first answer, and removes the folder at its end
+        finally:
+            tempfile.tempdir = usual
+        return
+    problem = f"is too long for the path of a socket, and none of {', '.join(_SHORT_FOLDERS)} is writable"
+    hint = f"Set TMPDIR to a folder of at most {_MOST_SOCKET_FOLDER} characters."
+    raise UsageError([Fault(key="TMPDIR", found=usual, problem=problem, hint=hint)])
+
+
+def _is_writable(folder: str) -> bool:
+    return Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def _server_pid() -> int:

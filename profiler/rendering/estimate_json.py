@@ -1,18 +1,25 @@
 """An explained estimate as JSON, for scripts. Sizes are integers of bytes."""
 
 import json
+from collections.abc import Sequence
 
 from profiler.analytical.explanation.explained import ExplainedEstimate
 from profiler.config.identity import spec_to_mapping
 from profiler.domain.memory import Origin
 
 
-def estimate_json(explained: ExplainedEstimate) -> str:
-    """Return one object: the trial, its peaks, the phases with their categories, the verdict for each card."""
+def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = ()) -> str:
+    """Return one object: the trial, its peaks, the phases with their categories, the verdict for each card.
+
+    Args:
+        explained: The estimate.
+        notes: What was assumed, and what is not counted.
+    """
     found = explained.estimate
     content = {
         "origin": Origin.ESTIMATED.value,
         "trial": spec_to_mapping(explained.spec),
+        "notes": list(notes),
         "peak_allocated_bytes": found.peak_allocated_bytes,
         "peak_reserved_bytes": found.peak_reserved_bytes,
         "peak_rule_bytes": found.peak_rule_bytes,

@@ -26,20 +26,35 @@ def estimate_table(explained: ExplainedEstimate) -> str:
     lines += ["", *_peaks(explained), ""]
     lines += [line for card in explained.cards if card.gpu.name == explained.spec.gpu for line in _verdict(card)]
     lines += _all_cards(explained.cards)
-    return "\n".join([*lines, *_wrapped(f"{RESERVED_NOTE} {CONTEXT_NOTE}")]) + "\n"
+    notes = [RESERVED_NOTE, CONTEXT_NOTE, *_uncompared(explained.spec)]
+    return "\n".join([*lines, *_wrapped(" ".join(notes))]) + "\n"
 
 
-def _title(spec: TrialSpec) -> list[str]:
+def _uncompared(spec: TrialSpec) -> list[str]:
+    """Return which parts no simulation and no card has confirmed yet."""
+    parts = ["vLLM"] * spec.use_vllm + ["DDP"] * (spec.num_processes > 1)
+    return [f"The part of {' and '.join(parts)} has not been compared with a simulation or a card."] if parts else []
+
+
+def method_text(spec: TrialSpec) -> str:
+    """Return how the model is trained: ``"lora, rank 16, adamw_torch_fused, checkpointing"``."""
     how = [spec.tuning.value, spec.optim.value]
     if spec.tuning is not Tuning.FULL:
         how.insert(1, f"rank {spec.lora_rank}")
     if spec.gradient_checkpointing:
         how.append("checkpointing")
-    return _wrapped(f"{spec.model}, {', '.join(how)}, {_rows(spec)}. Estimated, GiB (2^30 bytes) of allocated memory:")
+    return ", ".join(how)
+
+
+def _title(spec: TrialSpec) -> list[str]:
+    how = f"{spec.model}, {method_text(spec)}, {_rows(spec)}"
+    return _wrapped(f"{how}. Estimated, GiB (2^30 bytes) of allocated memory:")
 
 
 def _rows(spec: TrialSpec) -> str:
     count = f"{spec.per_device_train_batch_size} x {spec.gradient_accumulation_steps}"
+    if spec.num_processes > 1:
+        count = f"on each of {spec.num_processes} GPUs {count}"
     if spec.recipe.generates:
         return f"{count} completions of {spec.max_prompt_length} + {spec.max_completion_length} tokens"
     return f"{count} rows of {spec.longest} tokens"

@@ -13,6 +13,8 @@ CATEGORY_TITLES = {
     Category.LOGITS: "logits",
     Category.KV_CACHE: "KV cache",
     Category.INPUTS: "inputs",
+    Category.ENGINE: "vLLM",
+    Category.COMMUNICATION: "communication",
     Category.WORKSPACE: "workspace",
     Category.OTHER: "other",
 }

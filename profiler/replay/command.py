@@ -53,9 +53,11 @@ def read_command(words: Sequence[str]) -> Command:
         elif word.startswith("-"):
             problem = "options are written as key=value"
             command.faults.append(Fault(key="argument", found=word, problem=problem, hint=_hint(word)))
-        else:
+        elif word:
             command.paths.append(Path(word))
-    if not command.paths:
+        else:
+            command.faults.append(Fault(key="snapshot", found="(nothing)", problem="must be a file or a folder"))
+    if not command.paths and "" not in words:
         hint = "Write: python -m profiler.replay snapshot.pickle"
         command.faults.append(Fault(key="snapshot", found="none", problem="name a file or a folder", hint=hint))
     return command

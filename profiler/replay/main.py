@@ -4,19 +4,19 @@ Exit codes: docs/exit_codes.md. "It would not have fitted" is an answer. Unreada
 code is 2 only if none could be read.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from profiler.allocator.answer import Answer, Question, answer
 from profiler.allocator.history import read_history
-from profiler.command_line import as_command
-from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError
+from profiler.command_line import as_command, print_error, print_text
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError, printable
 from profiler.rendering.replay_json import answer_mapping, replay_json
 from profiler.rendering.replay_table import replay_table
 from profiler.replay.command import FIGURE_SUFFIXES, Command, OutputFormat, read_command
 from profiler.storage.atomic import write_atomically
+from profiler.storage.foreign_files import Kind, kind_of
 from profiler.storage.recorded_snapshot import load_snapshot, snapshot_files
 
 _USAGE = """\
@@ -51,14 +51,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     command = read_command(words)
     if command.wants_help:
-        return _print(_USAGE)
+        print_text(_USAGE)
+        return EXIT_OK
     if command.faults:
         raise UsageError(command.faults)
     return _replay(command)
 
 
 def _replay(command: Command) -> int:
-    files = [path for each in command.paths for path in (snapshot_files(each) if each.is_dir() else (each,))]
+    files = [path for each in command.paths for path in _snapshots(each)]
     figures = _figure_paths(command, files)
     answered: list[dict[str, object]] = []
     unreadable: dict[str, str] = {}
@@ -67,17 +68,25 @@ def _replay(command: Command) -> int:
             found = _answer(command, path)
         except UsageError as error:
             unreadable[str(path)] = _about(path, error)
-            _print_error(unreadable[str(path)])
+            print_error(unreadable[str(path)])
             continue
         if figure is not None and found.comparison.is_consistent:
             _draw(figure, path.name, found)
         if command.output_format is OutputFormat.TABLE:
-            _print(("\n" if answered else "") + replay_table(path.name, found))
+            print_text(("\n" if answered else "") + replay_table(path.name, found))
         # Histories are not kept: those of a folder may not fit into memory together.
         answered.append(answer_mapping(str(path), found))
     if command.output_format is OutputFormat.JSON:
-        _print(replay_json(answered, unreadable))
+        print_text(replay_json(answered, unreadable))
     return EXIT_OK if answered else EXIT_USAGE
+
+
+def _snapshots(path: Path) -> Sequence[Path]:
+    """Return the snapshots of a folder; a path that is no folder, which is checked when it is read."""
+    try:
+        return snapshot_files(path) if kind_of(path) is Kind.FOLDER else (path,)
+    except OSError:
+        return (path,)
 
 
 def _answer(command: Command, path: Path) -> Answer:
@@ -87,8 +96,10 @@ def _answer(command: Command, path: Path) -> Answer:
 
 def _about(path: Path, error: UsageError) -> str:
     """Return the faults of a file, with its name in each sentence."""
-    sentences = str(error).splitlines()
-    return "\n".join(sentence if str(path) in sentence else f"{path}: {sentence}" for sentence in sentences)
+    return "\n".join(
+        fault.sentence() if fault.found == str(path) else f"{printable(str(path))}: {fault.sentence()}"
+        for fault in error.faults
+    )
 
 
 def _figure_paths(command: Command, files: Sequence[Path]) -> list[Path | None]:
@@ -130,18 +141,3 @@ def _draw(path: Path, name: str, found: Answer) -> None:
 
     figure = replay_figure(name, found)
     write_atomically(path, as_svg(figure) if path.suffix == ".svg" else as_png(figure))
-
-
-def _print_error(error: object) -> None:
-    sys.stderr.write(f"{error}\n")
-
-
-def _print(text: str) -> int:
-    """Write `text`. A reader such as `head` may close the pipe before its end."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes once more at exit, which would raise again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return EXIT_OK

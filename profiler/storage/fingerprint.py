@@ -1,13 +1,17 @@
 """Hashes of the files that a trial refers to. They are part of the trial's id: an edited file is a new trial."""
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from profiler.config.identity import config_hash
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import Fault, UsageError
-from profiler.storage.model_config import load_model_config
+from profiler.storage.foreign_files import Kind, kind_of, open_regular
+from profiler.storage.model_config import is_local, load_model_config
+
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def content_of(
@@ -34,8 +38,7 @@ def content_of(
 
 def is_only_a_hub_model(model: str, dataset: str | None) -> bool:
     """Return whether the only file that a trial refers to is the `config.json` of a hub id, never edited here."""
-    is_local = Path(model).expanduser().exists() or (dataset is not None and Path(dataset).exists())
-    return find_builtin(model) is None and not is_local
+    return find_builtin(model) is None and not is_local(model) and (dataset is None or not is_local(dataset))
 
 
 def data_hash(source: str) -> str | None:
@@ -46,14 +49,18 @@ def data_hash(source: str) -> str | None:
     """
     path = Path(source)
     try:
-        if path.is_file():
-            return _hash([(path.suffix, path)])
-        if path.is_dir():
-            return _hash([(str(each.relative_to(path)), each) for each in _files(path)])
+        match kind_of(path):
+            case Kind.FILE:
+                return _hash([(path.suffix, path)])
+            case Kind.FOLDER:
+                return _hash([(str(each.relative_to(path)), each) for each in _files(path)])
+            case Kind.MISSING if _HUB_ID.fullmatch(source):
+                return None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError([Fault(key="dataset", found=source, problem=f"cannot be read ({reason})")]) from error
-    return None
+        why = getattr(error, "strerror", None) or error
+        raise UsageError([Fault(key="dataset", found=source, problem=f"cannot be read ({why})")]) from error
+    problem = "must be a local file or folder, or a hub id such as openai/gsm8k"
+    raise UsageError([Fault(key="dataset", found=source, problem=problem)])
 
 
 def _files(folder: Path) -> list[Path]:
@@ -65,6 +72,6 @@ def _files(folder: Path) -> list[Path]:
 def _hash(files: list[tuple[str, Path]]) -> str:
     whole = hashlib.sha256()
     for name, path in files:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             whole.update(f"{name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return whole.hexdigest()[:16]

@@ -1,19 +1,20 @@
 """A model's `config.json`, from a local folder or file, or from the Hugging Face hub."""
 
-import json
-import logging
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from profiler.config.foreign_text import MOST_JSON_BYTES, ForeignTextError, parse_json
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.storage.foreign_files import Kind, expanded, kind_of, read_bytes, reason
+from profiler.storage.hub import HubError, hub_file
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 _FILE_NAME = "config.json"
 
-_HUB_TIMEOUT_S = 10
+_WHAT_TO_NAME = f"Name a folder with a {_FILE_NAME}, or the file itself."
 
 
 def load_model_config(model: str, *, download: Callable[[str], Path] | None = None) -> Mapping[str, object]:
@@ -34,42 +35,51 @@ def load_model_config(model: str, *, download: Callable[[str], Path] | None = No
     return _read_json((download or _download)(model), model)
 
 
+def is_local(source: str) -> bool:
+    """Return whether `source` names a folder or a file on this machine."""
+    try:
+        return kind_of(expanded(source)) is not Kind.MISSING
+    except OSError:
+        return False
+
+
 def _local_file(model: str) -> Path | None:
     """Return the local file that `model` names; None if there is none, so that it may be a hub id."""
-    path = Path(model).expanduser()
-    if path.is_dir():
-        path = path / _FILE_NAME
-    if path.is_file():
+    try:
+        path = expanded(model)
+        if kind_of(path) is Kind.FOLDER:
+            path = path / _FILE_NAME
+        kind = kind_of(path)
+    except OSError as error:
+        raise _fault(model, f"cannot be read ({reason(error)})", _WHAT_TO_NAME) from error
+    if kind is Kind.FILE:
         return path
+    if kind is Kind.OTHER:
+        raise _fault(model, f"{path} is not a regular file", _WHAT_TO_NAME)
     looks_local = model.startswith(("/", "./", "../", "~")) or model.endswith(".json") or path.name == _FILE_NAME
     if looks_local:
-        raise _fault(model, f"there is no file {path}", f"Name a folder with a {_FILE_NAME}, or the file itself.")
+        raise _fault(model, f"there is no file {path}", _WHAT_TO_NAME)
     return None
 
 
 def _read_json(path: Path, model: str) -> Mapping[str, object]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise _fault(model, f"{path} cannot be read as JSON ({_first_line(error)})") from error
+        content = parse_json(read_bytes(path, most_bytes=MOST_JSON_BYTES))
+    except OSError as error:
+        raise _fault(model, f"{path} cannot be read as JSON ({reason(error)})") from error
+    except ForeignTextError as error:
+        raise _fault(model, f"{path} {error}") from error
     if not isinstance(content, dict):
         raise _fault(model, f"{path} holds no JSON object")
     return content
 
 
 def _download(hub_id: str) -> Path:
-    # Imported here, because most sweeps need no network.
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
-
-    # It logs every retry; the result is reported once, below.
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
-        return Path(hf_hub_download(hub_id, _FILE_NAME, etag_timeout=_HUB_TIMEOUT_S))
-    except (HfHubHTTPError, EntryNotFoundError, HFValidationError, OSError) as error:
+        return hub_file(hub_id, _FILE_NAME)
+    except HubError as error:
         hint = nearest(hub_id, _builtin_hub_ids()) or "A local folder needs no network."
-        reason = f"its {_FILE_NAME} is unavailable from the hub ({_first_line(error)})"
-        raise _fault(hub_id, reason, hint) from error
+        raise _fault(hub_id, f"its {_FILE_NAME} is unavailable from the hub ({error})", hint) from error
 
 
 def _unknown(model: str) -> UsageError:
@@ -83,11 +93,6 @@ def _unknown(model: str) -> UsageError:
 
 def _builtin_hub_ids() -> tuple[str, ...]:
     return tuple(hub_id for model in BUILTIN_MODELS.values() for hub_id in model.hub_ids)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def _fault(model: str, problem: str, hint: str = "") -> UsageError:

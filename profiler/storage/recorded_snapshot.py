@@ -9,6 +9,7 @@ is refused.
 import gc
 import gzip
 import io
+import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from typing import NoReturn, Protocol
 
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.units import GIB, MIB, gib_text
+from profiler.storage.foreign_files import Kind, kind_of, open_regular
 
 SUFFIXES = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz")
 """Suffixes of snapshot files in a folder."""
@@ -68,14 +70,12 @@ def load_snapshot(path: Path) -> object:
 
 
 def _load(path: Path) -> object:
-    if not path.exists():
+    if kind_of(path) is Kind.MISSING:
         raise _fault(path, "no such file")
-    if not path.is_file():
-        raise _fault(path, "is not an ordinary file")
-    size = path.stat().st_size
-    if not size:
-        raise _fault(path, "is empty", _HINT)
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if not size:
+            raise _fault(path, "is empty", _HINT)
         start = file.read(2)
         file.seek(0)
         if start == b"PK":

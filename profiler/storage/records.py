@@ -11,11 +11,14 @@ from itertools import count
 from pathlib import Path
 from typing import cast
 
+from profiler.config.foreign_text import parse_json
 from profiler.config.identity import spec_from_mapping, spec_to_mapping
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.outcome import Outcome, TrialRecord
 from profiler.domain.trial import TrialSpec
+from profiler.domain.units import GIB
 from profiler.storage.atomic import StorageError, remove_partial, write_atomically
+from profiler.storage.foreign_files import read_bytes
 from profiler.storage.outcome_fields import flat_values, outcome_from_flat
 from profiler.storage.typed_json import JSON, JsonMismatchError, Reader, from_json, to_json
 
@@ -28,6 +31,9 @@ Earlier records are read without them."""
 _READ_WITH_DEFAULTS = (2, 3, 4)
 """Earlier versions; their records lack only fields with a default."""
 
+
+_MOST_BYTES = 1 * GIB
+"""Largest record: that of 500,000 steps. Larger files are no records."""
 
 _NAME = re.compile("[0-9a-f]{16}")
 """Trial id. A file with another name is a record only if its content says so."""
@@ -96,7 +102,7 @@ class RecordStore:
         newer: list[tuple[Path, int]] = []
         for path in self._files():
             try:
-                content = path.read_bytes()
+                content = read_bytes(path, most_bytes=_MOST_BYTES)
                 if _may_be_newer(content):
                     _parse(content)
             except FileNotFoundError:  # another sweep has set it aside
@@ -152,7 +158,7 @@ class RecordStore:
 
 def _content(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return read_bytes(path, most_bytes=_MOST_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -191,7 +197,7 @@ class _NewerSchemaError(ValueError):
 
 
 def _parse(content: bytes) -> TrialRecord:
-    stored: JSON = json.loads(content)
+    stored: JSON = parse_json(content, most_bytes=_MOST_BYTES)
     if not isinstance(stored, dict):
         raise JsonMismatchError("not a record file")
     version = stored.get("schema_version")

@@ -8,9 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from profiler.domain.outcome import Sample
+from profiler.domain.units import GIB
 from profiler.storage.atomic import write_atomically
+from profiler.storage.foreign_files import read_bytes
 from profiler.storage.rows import sample_rows
 from profiler.storage.schema import SAMPLES, arrow_schema
+
+_MOST_BYTES = 1 * GIB
 
 
 def samples_path(folder: Path, trial_id: str) -> Path:
@@ -36,7 +40,7 @@ def read_samples(folder: Path, trial_ids: Iterable[str]) -> pa.Table:
     found = [schema.empty_table()]
     for trial_id in trial_ids:
         try:
-            table = pq.read_table(samples_path(folder, trial_id))
+            table = pq.read_table(io.BytesIO(read_bytes(samples_path(folder, trial_id), most_bytes=_MOST_BYTES)))
         except (pa.ArrowException, OSError, ValueError):
             continue
         if table.schema.equals(schema):

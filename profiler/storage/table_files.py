@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from profiler.domain.errors import Fault, UsageError
+from profiler.domain.units import GIB
+from profiler.storage.foreign_files import read_bytes
 from profiler.storage.laws import Laws, Trials
 from profiler.storage.schema import OPTIONAL_TABLES, SCHEMA_VERSION, TABLES, Column, arrow_schema
 
@@ -22,6 +24,7 @@ _ONLY_COPY = (
     "Its trials may have no records here, so it may be the only copy: restore it from a backup or with git, or move it "
     "away."
 )
+_MOST_BYTES = 8 * GIB
 _UPDATE = "Update this program to read it; nothing was changed."
 
 
@@ -61,8 +64,9 @@ class TableFile:
         Raises:
             UsageError: The file is damaged.
         """
-        texts = [column.name for column in self.columns if pa.types.is_string(column.kind)]
         with _damage(self.path):
+            present = pq.read_schema(io.BytesIO(self.content)).names
+            texts = [each.name for each in self.columns if pa.types.is_string(each.kind) and each.name in present]
             file = pq.ParquetFile(io.BytesIO(self.content), read_dictionary=texts)
             for batch in file.iter_batches(batch_size=_BATCH_ROWS):
                 yield self._complete(pa.Table.from_batches([batch]))
@@ -154,7 +158,7 @@ def _damage(path: Path) -> Iterator[None]:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path, most_bytes=_MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _fault(path, "no such file", "Run the grid first: python -m profiler.sweep +grid=<name>.") from error
     except OSError as error:
@@ -205,7 +209,7 @@ def _stems(folder: Path, suffix: str) -> list[str]:
 
 def _trial_ids(path: Path) -> list[str]:
     try:
-        column = pq.read_table(io.BytesIO(path.read_bytes()), columns=["trial_id"])["trial_id"]
+        column = pq.read_table(io.BytesIO(read_bytes(path, most_bytes=_MOST_BYTES)), columns=["trial_id"])["trial_id"]
     except (pa.ArrowException, OSError, ValueError, KeyError):
         return []
     return [str(trial_id) for trial_id in pc.unique(column).to_pylist()]

@@ -1,12 +1,14 @@
 """The command line of a sweep, split into flags, the grid, keys that become axes, and overrides for Hydra."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, QuotedString
+from hydra.core.override_parser.types import Override, QuotedString, RangeSweep
 from hydra.errors import HydraException
 
+from profiler.config.grid import MAX_POINTS
 from profiler.config.reading import show
 from profiler.config.run_options import RUN_KEYS
 from profiler.config.specification import unknown_key
@@ -25,26 +27,36 @@ _FOLDER_FLAGS = ("--config-dir", "-cd")
 _IGNORED_FLAGS = ("--multirun", "-m", "--run", "-r")
 """Ignored: a sweep has many trials with or without them."""
 
+_SHELLS = ("bash", "fish", "zsh")
+
 _COMPLETION_FLAGS = ("--shell-completion", "-sc")
 
-_COMPLETION_WORDS = ("install=", "uninstall=", "query=")
-"""Beginnings of the word that follows a flag of shell completion."""
+_COMPLETION_WORDS = tuple(f"{what}={shell}" for what in ("install", "uninstall", "query") for shell in _SHELLS)
 
-_SHOW_FLAGS: Mapping[str, int] = {
-    "--help": 0,
-    "-h": 0,
-    "--hydra-help": 0,
-    "--version": 0,
-    "--resolve": 0,
-    **dict.fromkeys(_COMPLETION_FLAGS, 0),
-    "--cfg": 1,
-    "-c": 1,
-    "--info": 1,
-    "-i": 1,
-    "--package": 1,
-    "-p": 1,
+_PACKAGE_FLAGS = ("--package", "-p")
+"""Flags of which any word follows."""
+
+_CFG_WORDS = ("job", "hydra", "all")
+_INFO_WORDS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+
+_SHOW_FLAGS: Mapping[str, tuple[str, ...]] = {
+    "--help": (),
+    "-h": (),
+    "--hydra-help": (),
+    "--version": (),
+    "--resolve": (),
+    **dict.fromkeys(_COMPLETION_FLAGS, _COMPLETION_WORDS),
+    **dict.fromkeys(("--cfg", "-c"), _CFG_WORDS),
+    **dict.fromkeys(("--info", "-i"), _INFO_WORDS),
+    **dict.fromkeys(_PACKAGE_FLAGS, ("PACKAGE",)),
 }
-"""Flags with which Hydra prints something instead of running, with the number of words that may follow."""
+"""Flags with which Hydra prints something instead of running, with the words of which one follows."""
+
+_WITHOUT_WORD = ("--info", "-i")
+"""Flags whose word may be left out."""
+
+_MOST_CHARACTERS = 20_000
+"""Longest override: Hydra's parser reads some 10,000 characters per second."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +111,12 @@ def _split_flags(words: Sequence[str]) -> _Flags:
                 value = left.pop(0)
             flags.config_dir = value
         elif name in _SHOW_FLAGS:
-            flags.shown.append(word)
-            if left and not has_value and _belongs_to_flag(name, left[0]):
-                flags.shown.append(left.pop(0))
+            if not has_value and left and _belongs_to_flag(name, left[0]):
+                value = left.pop(0)
+            fault = _flag_fault(name, value)
+            flags.shown.extend([name, value] if value else [name])
+            if fault is not None:
+                flags.faults.append(fault)
         elif word not in _IGNORED_FLAGS:
             flags.faults.append(_unknown_flag(word))
     return flags
@@ -110,8 +125,18 @@ def _split_flags(words: Sequence[str]) -> _Flags:
 def _belongs_to_flag(flag: str, word: str) -> bool:
     """Return whether the word after a flag is its value, and not an override."""
     if flag in _COMPLETION_FLAGS:
-        return word.startswith(_COMPLETION_WORDS)
-    return _SHOW_FLAGS[flag] > 0 and "=" not in word
+        return word.partition("=")[0] in ("install", "uninstall", "query")
+    return bool(_SHOW_FLAGS[flag]) and "=" not in word and not word.startswith("-")
+
+
+def _flag_fault(flag: str, value: str) -> Fault | None:
+    """Return what is wrong with the word after a flag, if anything."""
+    allowed = _SHOW_FLAGS[flag]
+    is_allowed = value in allowed or flag in _PACKAGE_FLAGS
+    if (value and is_allowed) or (not value and (not allowed or flag in _WITHOUT_WORD)):
+        return None
+    problem = f"must be followed by one of {', '.join(allowed)}" if allowed else "takes no value"
+    return Fault(key=flag, found=value or "(nothing)", problem=problem, hint=nearest(value, allowed) if value else "")
 
 
 def _unknown_flag(word: str) -> Fault:
@@ -133,14 +158,22 @@ class _OverrideReading:
 
     def read(self, text: str) -> None:
         """Collect one override."""
+        if len(text) > _MOST_CHARACTERS:
+            self.faults.append(_too_long(text))
+            return
         try:
             override = self._parser.parse_override(text)
             values = _values(override)
-        except (HydraException, ValueError):
+        except _ManyValuesError:
+            self.faults.append(_too_many(text))
+            return
+        except (HydraException, ValueError, ArithmeticError, RecursionError):
             self.faults.append(_unreadable(text))
             return
         key = override.key_or_group
-        if override.is_delete():
+        if override.package is not None:
+            self.faults.append(_has_package(text))
+        elif override.is_delete():
             self.faults.append(_cannot_remove(text))
         elif key == GRID:
             self.grids.extend(_flat_names(values))
@@ -170,13 +203,33 @@ def _values(override: Override) -> tuple[object, ...]:
 
     Raises:
         ValueError: It is a continuous interval or a glob, which have no list of values.
+        _ManyValuesError: It is a range of more than `MAX_POINTS` values.
     """
     if not override.is_sweep_override():
         return (_plain(override.value()),)
+    value = override.value()
+    if isinstance(value, RangeSweep) and _length(value) > MAX_POINTS:
+        raise _ManyValuesError
     try:
         return tuple(_plain(value) for value in override.sweep_iterator())
     except HydraException as error:
         raise ValueError(override.input_line) from error
+
+
+class _ManyValuesError(Exception):
+    """A range has more values than a grid may have points."""
+
+
+def _length(found: RangeSweep) -> float:
+    """Return about how many values a range has, without making them.
+
+    Raises:
+        ValueError: A number of the range is none, or its step is 0.
+    """
+    start, stop, step = (float(number) for number in (found.start, found.stop, found.step))
+    if math.isnan(start) or math.isnan(stop) or math.isnan(step) or step == 0 or math.isinf(start):
+        raise ValueError(str(found))
+    return (stop - start) / step
 
 
 def _plain(value: object) -> object:
@@ -193,6 +246,25 @@ def _flat_names(values: tuple[object, ...]) -> list[str]:
 
 def _one_or_all(values: tuple[object, ...]) -> object:
     return values[0] if len(values) == 1 else list(values)
+
+
+def _has_package(text: str) -> Fault:
+    return Fault(
+        key="argument", found=text, problem="has a package (@), which a sweep does not use", hint="Leave it out."
+    )
+
+
+def _too_long(text: str) -> Fault:
+    key, _, value = text.partition("=")
+    problem = f"has {len(value):,} characters, and at most {_MOST_CHARACTERS:,} are allowed"
+    return Fault(key=key.lstrip("+"), found=value, problem=problem, hint="Put long lists of values into a grid file.")
+
+
+def _too_many(text: str) -> Fault:
+    key, _, value = text.partition("=")
+    return Fault(
+        key=key.lstrip("+"), found=value, problem=f"has more values than the {MAX_POINTS:,} points of one grid"
+    )
 
 
 def _unreadable(text: str) -> Fault:

@@ -3,24 +3,29 @@
 import json
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import hydra
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
+from profiler.command_line import print_text
+from profiler.config.foreign_text import MOST_YAML_BYTES, ForeignTextError, parse_yaml
 from profiler.config.reading import show
 from profiler.config.run_options import RUN_KEYS
 from profiler.config.specification import unknown_key
-from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError, nearest
+from profiler.domain.errors import EXIT_OK, Fault, UsageError, nearest
+from profiler.storage.foreign_files import Kind, kind_of, read_bytes, reason
 from profiler.sweep.command import ALL_KEYS, GRID, GRID_FILE_KEYS, Command
 
 _VERSION_BASE = "1.3"
@@ -35,6 +40,22 @@ def sweep_folders() -> list[Path]:
     if (package.parent / "pyproject.toml").is_file():
         candidates.insert(1, package.parent / "sweeps")
     return [folder for folder in dict.fromkeys(candidates) if folder.is_dir()]
+
+
+class LimitedFileSource(FileConfigSource):  # type: ignore[misc]
+    """Hydra's configuration files, each checked against the limits of `foreign_text` before Hydra reads it."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Return a configuration.
+
+        Raises:
+            ForeignTextError: It exceeds a limit, or is not valid YAML.
+            OSError: It cannot be read.
+        """
+        path = Path(self.path) / self._normalize_file_name(config_path)
+        if kind_of(path) is not Kind.MISSING:
+            parse_yaml(read_bytes(path, most_bytes=MOST_YAML_BYTES).decode())
+        return super().load_config(config_path)
 
 
 class SweepSearchPath(SearchPathPlugin):  # type: ignore[misc]
@@ -55,9 +76,11 @@ def compose(command: Command) -> dict[str, object]:
     with _initialised(command.config_dir):
         grid = _the_grid(command.grids)
         try:
-            config = hydra.compose(_CONFIG_NAME, overrides=[f"+{GRID}={grid}", *command.settings])
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", message=".*is not available")  # a folder of hydra.searchpath
+                config = hydra.compose(_CONFIG_NAME, overrides=[f"+{GRID}={grid}", *command.settings])
             values = _plain_values(config)
-        except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        except Exception as error:  # Hydra raises anything at a wrong grid: its own errors, ValueError, RecursionError
             raise _usage_error(error, command.settings, grid) from error
     known = (*ALL_KEYS, *GRID_FILE_KEYS)
     faults = [unknown_key(key, values[key], known) for key in values if key not in known]
@@ -77,7 +100,7 @@ def show_instead(command: Command) -> int:
     """
     if command.grids:
         compose(command)
-    Plugins.instance().register(SweepSearchPath)
+    _prepare_hydra()
     grids = [f"+{GRID}={grid}" for grid in command.grids]
     axes = [f"{key}={_hydra_text(values)}" for key, values in command.axes.items()]
     answer = hydra.main(
@@ -85,13 +108,23 @@ def show_instead(command: Command) -> int:
     )(_never_called)
     # Hydra installs shell completion for the first word, by which the shell knows a program.
     saved, sys.argv = sys.argv, ["grpo-vram", *command.show_flags, *grids, *axes, *command.settings]
+    shown, said = StringIO(), StringIO()
     try:
-        answer()
+        with redirect_stdout(shown), redirect_stderr(said):
+            answer()
     except SystemExit as end:
-        return EXIT_OK if end.code in (None, EXIT_OK) else EXIT_USAGE
+        if end.code not in (None, EXIT_OK):
+            raise _refused(command, said.getvalue()) from end
     finally:
         sys.argv = saved
+    print_text(shown.getvalue())
     return EXIT_OK
+
+
+def _refused(command: Command, said: str) -> UsageError:
+    """Return the last line of Hydra's error, which may have a traceback above it."""
+    last = next((line for line in reversed(said.splitlines()) if line.strip()), "it gives no reason").rstrip(".")
+    return UsageError([Fault(key="flag", found=" ".join(command.show_flags), problem=f"Hydra refuses it: {last}")])
 
 
 def _never_called(_: DictConfig) -> None:
@@ -112,17 +145,27 @@ def _hydra_value(value: object) -> str:
 
 @contextmanager
 def _initialised(config_dir: str | None) -> Iterator[None]:
-    Plugins.instance().register(SweepSearchPath)
+    _prepare_hydra()
     with hydra.initialize_config_dir(config_dir=str(_first_folder(config_dir)), version_base=_VERSION_BASE):
         yield
 
 
+def _prepare_hydra() -> None:
+    """Register the folders of grids, and the reader of their files in place of Hydra's own."""
+    Plugins.instance().register(SweepSearchPath)
+    SourcesRegistry.instance().types[LimitedFileSource.scheme()] = LimitedFileSource
+
+
 def _first_folder(config_dir: str | None) -> Path:
     if config_dir is not None:
-        folder = Path(config_dir).absolute()
-        if not config_dir or not folder.is_dir():
-            raise UsageError([Fault(key="--config-dir", found=config_dir, problem="must be a folder that exists")])
-        return folder
+        try:
+            folder = Path(config_dir).absolute()
+            if config_dir and kind_of(folder) is Kind.FOLDER:
+                return folder
+            problem = "must be a folder that exists"
+        except OSError as error:
+            problem = f"cannot be read ({reason(error)})"
+        raise UsageError([Fault(key="--config-dir", found=config_dir, problem=problem)])
     folders = sweep_folders()
     if not folders:
         raise UsageError([Fault(key="grid", found="?", problem="there is no folder sweeps with grids")])
@@ -156,7 +199,13 @@ def _plain_values(config: DictConfig) -> dict[str, object]:
 
 def _usage_error(error: Exception, settings: Sequence[str], grid: str) -> UsageError:
     """Return an error of Hydra or YAML in our form: about the override that it quotes, or else about the grid."""
-    said = " ".join(str(error).split()).rstrip(".")
+    said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    if isinstance(error, RecursionError):
+        said = "its list of defaults includes itself, directly or by another file"
+    elif isinstance(error, ForeignTextError):
+        said = f"its file {said}"
+    elif isinstance(error, UnicodeDecodeError):
+        said = f"a file of it is not text in UTF-8 ({said})"
     quoted = re.findall(r"'([^']+)'", said)
     for setting in settings:
         key, _, value = setting.lstrip("+").partition("=")

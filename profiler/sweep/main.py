@@ -14,7 +14,7 @@ from functools import partial
 from profiler.command_line import as_command, print_error, print_line
 from profiler.config.demand import comparable_group, memory_rank, needs_at_most
 from profiler.domain.architecture import Architecture
-from profiler.domain.errors import EXIT_OK
+from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.domain.outcome import Estimate
 from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.execution.decision import stored_answer
@@ -40,7 +40,9 @@ def main(argv: Sequence[str] | None = None, *, parts: SweepParts | None = None) 
 
 def _main(words: Sequence[str], parts: SweepParts) -> int:
     command = read_command(words)
-    if command.show_flags and not command.faults:
+    if command.show_flags:
+        if command.faults:
+            raise UsageError(command.faults)
         return show_instead(command)
     config_of = remembering(parts.load_model_config)
     architecture_of = architecture_lookup(config_of)

@@ -10,6 +10,7 @@ from profiler.allocator import parse_alloc_conf
 from profiler.config.architecture import read_architecture
 from profiler.config.grid import Grid, expand, read_grid
 from profiler.config.model_lookup import builtin_architecture
+from profiler.config.rules import only_estimated
 from profiler.config.run_options import RunOptions, read_run_options
 from profiler.config.specification import ArchitectureLookup, attention_line, parse_points
 from profiler.domain.errors import Fault, UsageError
@@ -17,6 +18,7 @@ from profiler.domain.outcome import Versions
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.storage.fingerprint import content_of
 from profiler.storage.folder_faults import folder_faults
+from profiler.storage.foreign_files import expanded, reason
 from profiler.sweep.backend import gpus_alike, hardware_of, real_gpu_faults, resolve_auto
 from profiler.sweep.command import Command
 from profiler.sweep.composition import compose
@@ -90,6 +92,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     points = faults.collect(lambda: expand(grid, command.axes)) if grid else None
     points, backend_line = resolve_auto(points or [], visible, torch_version=versions.torch)
     specs = faults.collect(lambda: parse_points(points, architecture_of=architecture_of)) or ()
+    faults.found.extend(only_estimated(specs))
     faults.found.extend(real_gpu_faults(points, visible, torch_version=versions.torch))
     for settings in dict.fromkeys(spec.alloc_conf for spec in specs if spec.backend is Backend.SIMULATED):
         # Only what the model of the allocator supports; a real allocator reports its own faults.
@@ -106,7 +109,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     return Sweep(
         grid=grid,
         options=options,
-        folder=Path(options.results_dir) / name,
+        folder=expanded(str(options.results_dir)) / name,
         specs=specs,
         versions=versions,
         gpu_uuids=tuple(gpu.uuid for gpu in gpus) if measured else (),
@@ -136,8 +139,11 @@ def _folder_faults(name: str, values: Mapping[str, object]) -> list[Fault]:
     results_dir = values.get("results_dir")
     if not isinstance(results_dir, str) or values.get("dry_run") is True:
         return []
-    folder = Path(results_dir) / name
-    return [*writable_faults(folder), *folder_faults(folder)]
+    try:
+        folder = expanded(results_dir) / name
+    except OSError as error:
+        return [Fault(key="results_dir", found=results_dir, problem=f"cannot be used, because {reason(error)}")]
+    return writable_faults(folder) or folder_faults(folder)
 
 
 def _files_lookup(config_of: ConfigLookup) -> Callable[[str, str | None], Mapping[str, str]]:

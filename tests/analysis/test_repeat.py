@@ -12,6 +12,7 @@ from profiler.config.grid import expand, read_grid
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import parse_points
 from profiler.domain.optimizers import Optimizer
+from profiler.domain.recipe import Recipe
 from profiler.domain.trial import Backend, Lengths, Rollout
 from profiler.sweep.command import read_command
 from profiler.sweep.composition import compose
@@ -43,6 +44,7 @@ CASES = [
     builders.spec(beta=0.0, seed=7, optim=Optimizer.PAGED_ADAMW_8BIT, gpu="rtx-4090-24gb"),
     builders.spec(dataset="my data/questions.jsonl"),
     builders.spec(backend=Backend.CPU, gpu=None),
+    builders.spec(recipe=Recipe.SFT, max_length=2048, beta=0.0),
 ]
 
 
@@ -50,6 +52,15 @@ CASES = [
 def test_the_command_repeats_the_trial(spec, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert asked_for(command_of(tmp_path, spec)) == (spec,)
+
+
+@pytest.mark.parametrize(
+    ("spec", "other"),
+    [(builders.spec(recipe=Recipe.SFT, max_length=2048), "num_generations="), (builders.spec(), "max_length=")],
+    ids=["sft", "grpo"],
+)
+def test_the_command_has_no_key_of_another_recipe(spec, other, tmp_path):
+    assert other not in command_of(tmp_path, spec)
 
 
 @settings(max_examples=25, deadline=None)

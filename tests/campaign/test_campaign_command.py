@@ -406,7 +406,7 @@ def stage_that_writes(size_bytes):
 def test_a_stage_is_packed_at_its_end_in_parts_and_unpacked_in_another_way(campaign, tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "PART_BYTES", 1000)
     here, there, parts = tmp_path / "here", tmp_path / "there", tmp_path / "parts"
-    code, lines, _ = campaign("stage", "A", here, "--archive", parts, run_stage=stage_that_writes(2500))
+    code, lines, _ = campaign("stage", "A", here, f"archive={parts}", run_stage=stage_that_writes(2500))
     assert (code, lines[-1]) == (3, "Stage A is not finished.")
     assert sorted(path.name for path in parts.iterdir()) == [f"campaign.tar.gz.part0{n}" for n in range(3)]
     assert max(path.stat().st_size for path in parts.iterdir()) == 1000
@@ -423,14 +423,14 @@ def test_a_stage_is_packed_at_its_end_in_parts_and_unpacked_in_another_way(campa
 
 def test_the_next_stage_begins_with_the_archive(campaign, tmp_path):
     parts = tmp_path / "parts"
-    campaign("stage", "A", tmp_path / "one", "--archive", parts, run_stage=stage_that_writes(10))
+    campaign("stage", "A", tmp_path / "one", f"archive={parts}", run_stage=stage_that_writes(10))
     seen = []
 
     def look(stage, folder, **_):
         seen.extend(path.name for path in folder.rglob("*.json"))
         return StageEnd(exit_code=0, line="done")
 
-    campaign("stage", "B", tmp_path / "two", "--archive", parts, run_stage=look)
+    campaign("stage", "B", tmp_path / "two", f"archive={parts}", run_stage=look)
     assert seen == ["a.json"]
 
 
@@ -439,7 +439,7 @@ def test_a_stage_that_raises_is_packed_too(campaign, tmp_path):
         (folder / "a.json").touch()
         raise KeyboardInterrupt
 
-    code, _, err = campaign("stage", "A", tmp_path / "one", "--archive", tmp_path / "parts", run_stage=fail)
+    code, _, err = campaign("stage", "A", tmp_path / "one", f"archive={tmp_path}/parts", run_stage=fail)
     assert code == 130
     assert err == "Interrupted. What has finished is kept; the same command continues from there.\n"
     assert archive.unpack(tmp_path / "parts", tmp_path / "two") == 1
@@ -454,7 +454,7 @@ def test_what_is_no_archive_is_said_in_one_sentence(campaign, tmp_path, content)
             archive.unpack(parts, tmp_path / "folder")
         return
     (parts / "campaign.tar.gz.part00").write_bytes(content)
-    code, _, err = campaign("stage", "A", tmp_path / "folder", "--archive", parts)
+    code, _, err = campaign("stage", "A", tmp_path / "folder", f"archive={parts}")
     assert code == 2
     assert err.count("\n") == 1
     assert err.startswith(f"archive={parts}: ")

@@ -84,7 +84,7 @@ def test_wheels_are_installed_once_and_found_first(tmp_path, folder):
     assert len(stages) == 2
     for path, words in stages:
         assert path.split(":")[0] == str(folder / "site")
-        assert words.split()[2:] == ["stage", "--limit-s", "500", "a", str(folder), "seed=1"]
+        assert words.split()[2:] == ["stage", "a", str(folder), "limit_s=500", "seed=1"]
 
 
 # ---- the stages ------------------------------------------------------------------------------------------------------

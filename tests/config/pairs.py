@@ -9,7 +9,7 @@ from profiler.config.key_values import without_other_recipes
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.keys import Key, Kind, MemoryOrder
 from profiler.domain.recipe import Recipe
-from profiler.domain.trial import ALL_LINEAR, TRIAL_KEYS, TrialSpec, Tuning
+from profiler.domain.trial import ALL_LINEAR, TRIAL_KEYS, TrialSpec, Tuning, VllmMode
 
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -21,6 +21,9 @@ _VALUES: Mapping[str, Sequence[object]] = {
     "max_length": (1, 2, 7, 8, 100, 1000, 4096),
     "max_completion_length": (1, 2, 7, 8, 100, 1000, 4096),
     "alloc_conf": ("", "roundup_power2_divisions:8"),
+    "vllm_mode": tuple(VllmMode),
+    "vllm_gpu_memory_utilization": (0.3, 0.9),
+    "vllm_enable_sleep_mode": (False, True),
 }
 """Values of keys whose declaration does not lead to interesting ones."""
 
@@ -38,9 +41,13 @@ def values_of(key: Key) -> Sequence[object]:
 
 
 def normalised(values: Mapping[str, object]) -> TrialSpec:
-    """The specification of `values`, without adapters where there are none, and of other recipes no key."""
+    """The specification of `values`, without adapters or engine where there are none, and of other recipes no key."""
     adapters = [name for name in values if name.startswith("lora_")]
     found = {**values, **(dict.fromkeys(adapters) if values["tuning"] is Tuning.FULL else {})}
+    if not values["use_vllm"]:
+        found.update(dict.fromkeys(("vllm_mode", "vllm_gpu_memory_utilization", "vllm_enable_sleep_mode")))
+    elif values["vllm_mode"] is VllmMode.SERVER:
+        found.update(dict.fromkeys(("vllm_gpu_memory_utilization", "vllm_enable_sleep_mode")))
     return TrialSpec(**without_other_recipes(found, Recipe(str(values["recipe"]))))
 
 

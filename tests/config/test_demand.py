@@ -70,7 +70,10 @@ def assert_no_larger_peak(smaller: TrialSpec, larger: TrialSpec) -> None:
 def test_no_phase_of_a_larger_trial_needs_less_along_any_key(key):
     compared = Counter()
 
-    @settings(max_examples=150, deadline=None, derandomize=True, database=None)
+    # Caps of a card are compared only on a real card and without vLLM: one pair in thirty.
+    examples = 500 if key.name == "gpu" else 150
+
+    @settings(max_examples=examples, deadline=None, derandomize=True, database=None)
     @given(rising_pairs([key], most=1))
     def check(pair):
         if pair[0] != pair[1] and needs_at_most(*pair):

@@ -123,3 +123,19 @@ def test_wrong_run_settings(key, value):
     with pytest.raises(UsageError) as caught:
         read_run_options({**RUN, key: value})
     assert [fault.key for fault in caught.value.faults] == [key]
+
+
+def test_points_are_counted_before_they_are_made():
+    many = tuple(range(1000))
+    with pytest.raises(UsageError, match=r"points=2,000,000: 2 model x 1000 seed x 1000 steps are more points"):
+        points({"seed": many, "steps": many}, cases=None)
+
+
+def test_an_axis_without_values_is_a_fault():
+    with pytest.raises(UsageError, match=r"seed=\(no values\): has no values, so that there would be no trial"):
+        points({"seed": ()})
+
+
+def test_a_question_is_a_text():
+    with pytest.raises(UsageError, match=r"question=\[1\]: must be a text"):
+        read_grid("g", {**VALUES, "question": [1]})

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profiler.config.grid import MAX_POINTS
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import parse_points
 from profiler.domain.errors import EXIT_USAGE, UsageError
 from profiler.estimate.command import read_command, split_values
 from profiler.estimate.main import answer, main
-from profiler.estimate.points import INDEPENDENT_KEYS, MAX_FAULTS, MAX_POINTS, grid_specs
+from profiler.estimate.points import INDEPENDENT_KEYS, MAX_FAULTS, grid_specs
 
 _GRID = ["model=qwen2.5-0.5b,qwen2.5-7b", "num_generations=4,8,16", "gpu=a100-40gb"]
 _COMMON = {"backend": "simulated", "model": "qwen2.5-0.5b"}
@@ -126,7 +127,7 @@ def test_too_many_points_are_refused(capsys):
     lengths = ",".join(map(str, range(1, 1_001)))
 
     assert main(["model=tiny", f"max_prompt_length={lengths}", f"max_completion_length={lengths}"]) == EXIT_USAGE
-    assert f"more points than the {MAX_POINTS:,} of one table" in capsys.readouterr().err
+    assert f"more points than the {MAX_POINTS:,} of one grid" in capsys.readouterr().err
 
 
 def test_twenty_thousand_points_take_a_second():

@@ -4,9 +4,11 @@ import json
 import pytest
 import yaml
 
-from profiler.config.trl_config import TRL_DEFAULTS, read_trl_config
+from profiler.config import trl_trainers
+from profiler.config.trl_config import TRL_DEFAULTS, note_lines, read_trl_config
 from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.domain.errors import EXIT_USAGE
+from profiler.domain.trial import key_named
 from profiler.estimate.main import answer, main
 
 
@@ -59,15 +61,14 @@ def test_unknown_keys_and_unsupported_values_are_reported_together(tmp_path, cap
     word = _write(
         tmp_path,
         model_name_or_path="Qwen/Qwen2.5-0.5B",
-        use_vllm=True,
         learning_rte=1e-6,
         num_generations=1,
         fsdp="full_shard",
     )
 
-    assert main([word, "tuning=lorra"]) == EXIT_USAGE
+    assert main([word, "tuning=lorra", "strict=true"]) == EXIT_USAGE
     said = {line.partition("=")[0]: line for line in capsys.readouterr().err.splitlines()}
-    assert set(said) == {"use_vllm", "learning_rte", "num_generations", "fsdp", "tuning"}
+    assert set(said) == {"learning_rte", "num_generations", "fsdp", "tuning"}
     assert "Did you mean 'learning_rate'?" in said["learning_rte"]
 
 
@@ -89,13 +90,14 @@ def test_a_file_without_a_configuration(tmp_path, capsys, content, said):
 
 
 def test_all_keys_of_the_installed_trl_are_known_with_their_defaults():
-    from trl import GRPOConfig, ModelConfig, ScriptArguments
+    from trl import GRPOConfig, ModelConfig, ScriptArguments, SFTConfig
 
     keys = {
         field.name: field.default
         for kind in (ScriptArguments, ModelConfig, GRPOConfig)
         for field in dataclasses.fields(kind)
     }
+    keys |= {field.name: field.default for field in dataclasses.fields(SFTConfig) if field.name not in keys}
     known = {*FREE_KEYS, *NEUTRAL_VALUES, *KEY_OF, *MODEL_KEYS, "model_init_kwargs"}
 
     assert set(keys) <= known
@@ -103,3 +105,78 @@ def test_all_keys_of_the_installed_trl_are_known_with_their_defaults():
     assert {key: keys[key] for key in TRL_DEFAULTS if key != "bf16"} == {
         key: value for key, value in TRL_DEFAULTS.items() if key != "bf16"
     }
+
+
+def test_the_defaults_of_sft_are_those_of_the_installed_trl():
+    from trl import SFTConfig
+
+    defaults = {field.name: field.default for field in dataclasses.fields(SFTConfig)}
+    point = read_trl_config({"packing": False}).point
+    shared = set(point) & set(defaults) - {"bf16"}
+    assert {key: point[key] for key in shared} == {key: defaults[key] for key in shared}
+    assert key_named("max_length").given_default == defaults["max_length"]
+
+
+def test_a_file_of_sft_is_answered_by_its_own_recipe(tmp_path):
+    values = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "max_seq_length": 2048, "dataset_text_field": "text"}
+    trial = _trial(_write(tmp_path, **values))
+    assert (trial["recipe"], trial["max_length"], trial["lengths"]) == ("sft", 2048, "ragged")
+    assert _trial(_write(tmp_path, **values, packing=True))["lengths"] == "forced"
+
+
+@pytest.mark.parametrize(
+    ("values", "trainer"),
+    [
+        ({"max_length": 1024, "beta": 0.1}, "DPOTrainer"),
+        ({"loss_weights": [1.0]}, "DPOTrainer"),
+        ({"center_rewards_coefficient": 0.1}, "RewardTrainer"),
+        ({"desirable_weight": 1.0}, "KTOTrainer"),
+        ({"num_generations": 8, "normalize_advantages": True}, "RLOOTrainer"),
+    ],
+)
+def test_a_file_of_another_trainer_is_refused_by_name(tmp_path, capsys, values, trainer):
+    assert main([_write(tmp_path, model_name_or_path="Qwen/Qwen2.5-0.5B", **values)]) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert trainer in said
+    assert "the recipes are grpo, sft" in said
+
+
+def test_the_keys_that_tell_trainers_apart_are_theirs_alone():
+    """Names of earlier versions are in no class today."""
+    from trl import DPOConfig, GRPOConfig, KTOConfig, RewardConfig, RLOOConfig, SFTConfig
+
+    kinds = {
+        "GRPOTrainer": GRPOConfig,
+        "SFTTrainer": SFTConfig,
+        "DPOTrainer": DPOConfig,
+        "KTOTrainer": KTOConfig,
+        "RewardTrainer": RewardConfig,
+        "RLOOTrainer": RLOOConfig,
+    }
+    names = {name: {field.name for field in dataclasses.fields(kind)} for name, kind in kinds.items()}
+    claimed = {other.trainer: other.keys for other in trl_trainers.OTHERS} | {"SFTTrainer": trl_trainers.SFT_KEYS}
+    for trainer, keys in claimed.items():
+        assert keys & names[trainer], trainer
+        assert not any(keys & names[other] for other in names if other != trainer), trainer
+    assert not trl_trainers.GENERATION_KEYS & (names["SFTTrainer"] | names["DPOTrainer"] | names["RewardTrainer"])
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"use_liger_kernel": True}, "what use_liger_kernel saves"),
+        ({"eval_strategy": "steps", "per_device_eval_batch_size": 32}, "evaluation (batches of 32)"),
+        ({"reward_funcs": ["accuracy", "org/reward-7b"]}, "the reward model org/reward-7b"),
+        ({"reward_model_name_or_path": "org/reward-7b"}, "the reward model org/reward-7b"),
+    ],
+)
+def test_what_is_not_counted_is_named(values, said):
+    (line,) = [line for line in note_lines(read_trl_config(values).notes) if line.startswith("Not counted")]
+    assert said in line
+
+
+def test_what_trl_would_take_is_an_assumption():
+    (line,) = note_lines(read_trl_config({"use_vllm": True}).notes)
+    assert "max_prompt_length=256 (give that of your data)" in line
+    assert "dtype=float32 (trl's default)" in line
+    assert "vllm_mode=colocate" in line

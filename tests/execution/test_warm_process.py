@@ -1,8 +1,10 @@
 """The process that workers are forked from is killed, is stopped or hangs: no trial fails for that reason."""
 
+import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
@@ -12,12 +14,12 @@ import pytest
 from witness import BY_LABEL, LIMIT_S, VERSIONS, Witness, planned, wait_until
 
 from profiler.config.run_options import RunOptions
-from profiler.domain.errors import EXIT_INTERNAL
+from profiler.domain.errors import EXIT_INTERNAL, UsageError
 from profiler.domain.outcome import Status
 from profiler.execution import forked as forked_module
 from profiler.execution import run_trials
 from profiler.execution import warm as warm_module
-from profiler.execution.warm import WarmProcessError
+from profiler.execution.warm import WarmProcess, WarmProcessError
 
 
 @pytest.fixture(autouse=True)
@@ -163,3 +165,27 @@ def test_after_two_restarts_it_is_given_up_with_one_sentence(
     assert len(list(tmp_path.glob("failed.*"))) == 3
     assert store.read_all() == ()
     assert not list(tmp_path.rglob("*.lock"))
+
+
+@pytest.fixture
+def long_tmpdir(tmp_path, monkeypatch):
+    """A folder for temporary files, as Slurm makes them: too long for the path of a socket."""
+    folder = tmp_path / "scratch" / ("job" * 30)
+    folder.mkdir(parents=True)
+    config = multiprocessing.current_process()._config
+    before = config.pop("tempdir", None)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    config["tempdir"] = before
+
+
+def test_sockets_are_made_where_their_paths_are_short_enough(long_tmpdir):
+    WarmProcess(replace(BY_LABEL, preload=()), jobs=1, warm_up_s=LIMIT_S).start()
+    assert Path(forkserver._forkserver._forkserver_address).exists()
+    assert tempfile.gettempdir() == str(long_tmpdir)
+
+
+def test_without_a_short_folder_the_variable_is_named(long_tmpdir, monkeypatch):
+    monkeypatch.setattr(warm_module, "_SHORT_FOLDERS", ("/nowhere/at/all",))
+    with pytest.raises(UsageError, match=r"TMPDIR=.*: is too long for the path of a socket"):
+        WarmProcess(replace(BY_LABEL, preload=()), jobs=1, warm_up_s=LIMIT_S).start()

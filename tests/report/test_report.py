@@ -112,7 +112,7 @@ def test_the_page_of_many_trials_grows_by_the_bytes_of_their_rows_only(tmp_path)
         assert page.count("data-trial=") <= sections * MOST_TRIALS
         sizes.append(len(re.sub('src="[^"]*"', "", page)))
     # Below 2,000 trials the details have the largest tensors and the command: 1.5 kB of them.
-    assert (sizes[1] - sizes[0]) / 400 < 2_500
+    assert (sizes[1] - sizes[0]) / 400 < 3_000
 
 
 def test_the_largest_tensors_are_left_to_parquet_in_a_page_of_many_trials(tmp_path, monkeypatch):
@@ -158,8 +158,8 @@ def _no_tables(folder):
         (_missing, "Did you mean 'lora_vs_full'?"),
         (_torn, "not a parquet file, or it is damaged"),
         (_no_tables, "no such file"),
-        (lambda folder: [], "the following arguments are required: folder"),
-        (lambda folder: [str(folder), "--what"], "unrecognized arguments: --what"),
+        (lambda folder: [], "name one folder or two"),
+        (lambda folder: [str(folder), "--what"], "argument=--what: is not a folder"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(folder, capsys, arguments, message):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from profiler.domain.errors import UsageError
+from profiler.storage.hub import HubError
 from profiler.storage.model_config import load_model_config
 
 
@@ -35,12 +36,10 @@ def test_a_hub_id_is_downloaded(tmp_path):
 
 
 def test_a_hub_that_does_not_answer_is_a_fault(monkeypatch):
-    import huggingface_hub
+    def refuse(*_):
+        raise HubError("no route to the hub")
 
-    def refuse(*_, **__):
-        raise ConnectionError("no route to the hub.\nmore lines")
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
+    monkeypatch.setattr("profiler.storage.model_config.hub_file", refuse)
     said = sentence("Qwen/Qwen2.5-7B-Instuct")
     assert "is unavailable from the hub (no route to the hub)" in said
     assert "Did you mean 'Qwen/Qwen2.5-7B-Instruct'?" in said

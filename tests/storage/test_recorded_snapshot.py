@@ -151,10 +151,10 @@ def test_a_small_file_that_unpacks_to_an_enormous_one_is_refused(path, monkeypat
 
 def test_what_is_no_file_is_named(tmp_path):
     assert "no such file" in refused(tmp_path / "missing.pickle")
-    assert "is not an ordinary file" in refused(tmp_path)
+    assert "it is a folder" in refused(tmp_path)
     pipe = tmp_path / "pipe.pickle"
     os.mkfifo(pipe)
-    assert "is not an ordinary file" in refused(pipe)
+    assert "is not a regular file" in refused(pipe)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

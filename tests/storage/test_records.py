@@ -187,7 +187,7 @@ def lines(tmp_path):
         (lambda text: text[:40], "Unterminated string"),
         (lambda text: text.replace('"ok"', '"oom"'), "the checksum does not match"),
         (lambda text: "{}", "not a record file"),
-        (lambda text: "[" * 200_000, "recursion"),
+        (lambda text: "[" * 200_000, "nested more than 64 deep"),
     ],
     ids=["torn", "edited", "another file", "too deep"],
 )
@@ -261,10 +261,10 @@ def test_newer_records_are_one_fault_before_anything_starts(lines):
 def test_a_record_that_cannot_be_opened_is_a_fault_and_not_set_aside(lines, monkeypatch):
     store, path, lines = lines
 
-    def refuse(_):
+    def refuse(_, *, most_bytes):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("pathlib.Path.read_bytes", refuse)
+    monkeypatch.setattr("profiler.storage.records.read_bytes", refuse)
     (fault,) = store.faults()
     assert fault.sentence() == (
         f"record={path}: it cannot be read (Permission denied). Check its permissions and the disk."

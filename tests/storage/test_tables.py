@@ -1,7 +1,6 @@
 """The three tables: documented columns, conservation laws, the same bytes for the same records."""
 
 from dataclasses import fields, replace
-from pathlib import Path
 
 import builders
 import pandas as pd
@@ -175,14 +174,13 @@ def test_a_table_that_cannot_be_read_is_not_called_damaged(tmp_path, records, mo
     builders.write_folder(tmp_path, records)
     for record in records:
         RecordStore(tmp_path).write(record)
-    read_bytes = Path.read_bytes
 
-    def refuse(path):
+    def refuse(path, *, most_bytes):
         if path.name == "phases.parquet":
             raise PermissionError(13, "Permission denied", str(path))
-        return read_bytes(path)
+        return path.read_bytes()
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr("profiler.storage.table_files.read_bytes", refuse)
     message = _message(tmp_path)
     assert "phases.parquet: it cannot be read (Permission denied). Check its permissions" in message
     assert DELETE not in message

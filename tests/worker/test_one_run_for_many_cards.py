@@ -8,7 +8,7 @@ from simulating import LORA, small_spec
 
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.trial import Dtype, Lengths, Tuning
+from profiler.domain.trial import Dtype, Lengths, Rollout, Tuning
 from profiler.worker.simulated import outcome_on_card, simulate
 
 TINY = BUILTIN_MODELS["tiny"].config
@@ -17,8 +17,14 @@ NINE = ("h100-80gb", "h200-141gb", "b200-180gb")
 CASES: dict[str, dict[str, Any]] = {
     # With a head_dim of 128 the tiles of the memory-efficient backward differ between 8.0, 8.9 and 12.0.
     "ragged, wide heads": {"lengths": Lengths.RAGGED, "gradient_checkpointing": False},
-    "forced lengths": {"lengths": Lengths.FORCED, "steps": 5},
-    "LoRA in float32": {"tuning": Tuning.LORA, "dtype": Dtype.FLOAT32, "bf16": False, **LORA},
+    "forced lengths": {"lengths": Lengths.FORCED, "steps": 5, "rollout": Rollout.SYNTHETIC},
+    "LoRA in float32": {
+        "tuning": Tuning.LORA,
+        "dtype": Dtype.FLOAT32,
+        "bf16": False,
+        "rollout": Rollout.SYNTHETIC,
+        **LORA,
+    },
 }
 WIDE = {**TINY, "head_dim": 128}
 

@@ -106,6 +106,7 @@ def test_methods_that_save_memory_need_less() -> None:
         "max_completion_length": 256,
         "gradient_accumulation_steps": 1,
         "steps_per_generation": 1,
+        "rollout": Rollout.SYNTHETIC,
     }
 
     def needed(**keys: Any) -> int:

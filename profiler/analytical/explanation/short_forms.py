@@ -62,6 +62,8 @@ def short_forms(spec: TrialSpec, architecture: Architecture, instant: Instant) -
         Category.LOGITS: _logits(spec, architecture, instant.name),
         Category.KV_CACHE: _kv_cache(spec, architecture, instant.name),
         Category.INPUTS: _inputs(spec),
+        Category.ENGINE: f"{spec.vllm_gpu_memory_utilization} of the memory of {spec.gpu}",
+        Category.COMMUNICATION: f"DDP's buckets: {_every_gradient(spec, architecture)}",
         Category.WORKSPACE: _workspace(spec, instant.name),
     }
     return {category: text for category, text in written.items() if instant.sizes.get(category, 0)}
@@ -94,14 +96,17 @@ def _adapters(spec: TrialSpec, architecture: Architecture) -> str:
 
 
 def _gradients(spec: TrialSpec, architecture: Architecture, name: InstantName) -> str:
-    element = trained_element_bytes(spec)
-    everything = f"{_count(trainable_parameter_count(spec, architecture))} x {element} B"
+    everything = _every_gradient(spec, architecture)
     if not trains_everything(spec):
         return everything
     form = _GRADIENTS.get(name, "{all}")
     if not architecture.tie_word_embeddings:
         form = form.replace(" + a tied head's", "").replace(", fresh and tied", "")
-    return form.format(all=everything, e=element)
+    return form.format(all=everything, e=trained_element_bytes(spec))
+
+
+def _every_gradient(spec: TrialSpec, architecture: Architecture) -> str:
+    return f"{_count(trainable_parameter_count(spec, architecture))} x {trained_element_bytes(spec)} B"
 
 
 def _states(spec: TrialSpec, architecture: Architecture) -> str:

@@ -74,6 +74,11 @@ def smaller(first: Count, second: Count) -> Count:
     return np.minimum(first, second)
 
 
+def rounded_down(value: float | NDArray[Any]) -> Count:
+    """Return the largest whole number that is not larger than `value`."""
+    return value.astype(np.int64) if isinstance(value, np.ndarray) else int(value)
+
+
 def whole_units(value: Count, unit: Count) -> Count:
     """Return `value / unit`, rounded up."""
     return -(-value // unit)

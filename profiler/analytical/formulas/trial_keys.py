@@ -1,8 +1,8 @@
 """Protocols of the trial and of the model that the formulas read, for one trial or for arrays of them.
 
 `TrialSpec` and `Architecture` match them. `profiler.analytical.many` builds objects of the same form whose numbers are
-arrays. The keys that decide which formula applies (recipe, tuning, log-probs, attention, checkpointing, LoRA modules)
-are single values in both.
+arrays. The keys that decide which formula applies (recipe, tuning, log-probs, attention, checkpointing, LoRA modules,
+engine) are single values in both.
 """
 
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from profiler.analytical.formulas.quantities import Coded, Count, Flag
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.recipe import Recipe
-from profiler.domain.trial import Attention, Dtype, Lengths, Logprobs, Rollout, Tuning
+from profiler.domain.trial import Attention, Dtype, Lengths, Logprobs, Rollout, Tuning, VllmMode
 
 
 class TrialKeys(Protocol):
@@ -62,6 +62,16 @@ class TrialKeys(Protocol):
     def steps_per_generation(self) -> Count: ...  # noqa: D102
     @property
     def generation_batch_size(self) -> Count: ...  # noqa: D102
+    @property
+    def use_vllm(self) -> bool: ...  # noqa: D102
+    @property
+    def vllm_mode(self) -> VllmMode | Coded[VllmMode | None] | None: ...  # noqa: D102
+    @property
+    def vllm_gpu_memory_utilization(self) -> float | NDArray[Any] | None: ...  # noqa: D102
+    @property
+    def vllm_enable_sleep_mode(self) -> Flag | None: ...  # noqa: D102
+    @property
+    def num_processes(self) -> Count: ...  # noqa: D102
     @property
     def steps(self) -> Count: ...  # noqa: D102
 

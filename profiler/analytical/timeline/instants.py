@@ -20,6 +20,8 @@ class InstantName(StrEnum):
     """The instants that are considered, in the order of a step."""
 
     LOADED = "models and adapters are made"
+    ENGINE_START = "vLLM starts"
+    ENGINE = "vLLM generates"
     PREFILL = "prefill, in a layer's MLP"
     GROWTH = "the cache's last growth"
     DECODING = "the last token's attention"

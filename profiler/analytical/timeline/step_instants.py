@@ -3,6 +3,7 @@
 from profiler.analytical.formulas.batch import Batch, generated_micro_batch, one_row, unpadded
 from profiler.analytical.formulas.decoder_layer import layer_without_gradient_bytes
 from profiler.analytical.formulas.eager_attention import repeated_cache_bytes
+from profiler.analytical.formulas.engine import engine_bytes
 from profiler.analytical.formulas.head import score_scratch
 from profiler.analytical.formulas.quantities import Count, Flag, both, either, larger, where
 from profiler.analytical.formulas.rollout import (
@@ -43,7 +44,27 @@ def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant,
     last = larger(as_made, untied_head_bytes(spec, architecture))
     made[Category.WORKSPACE] = last - adapters
     made[Category.ADAPTERS] = adapters
-    return (Instant(phase=Phase.LOAD, name=InstantName.LOADED, sizes=made),)
+    loaded = Instant(phase=Phase.LOAD, name=InstantName.LOADED, sizes=made)
+    if not spec.use_vllm:
+        return (loaded,)
+    # vLLM starts after the model is on the GPU, and awake (`VLLMGeneration._init_vllm` in trl 1.16).
+    started = {**models(spec, architecture), Category.ENGINE: engine_bytes(spec)}
+    return (loaded, Instant(phase=Phase.LOAD, name=InstantName.ENGINE_START, sizes=started))
+
+
+def engine_rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> tuple[Instant, ...]:
+    """Return the instant of a rollout by vLLM: the trainer's persistent memory, and the engine.
+
+    Args:
+        spec: The trial.
+        architecture: Its model.
+        persistent: The memory that is present throughout the rollout.
+    """
+    more: Bytes = {
+        Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture),
+        Category.ENGINE: engine_bytes(spec),
+    }
+    return (Instant(phase=Phase.ROLLOUT, name=InstantName.ENGINE, sizes=added(persistent, more)),)
 
 
 def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> tuple[Instant, ...]:
@@ -120,10 +141,10 @@ def _generation_casts(spec: TrialKeys, architecture: DecoderShape) -> tuple[Coun
 def score_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> tuple[Instant, ...]:
     """Return the instants at which log-probabilities are computed without gradient.
 
-    They are those of the reference, or the old ones of the policy, which trl computes if generations and optimizer
-    steps are not aligned.
+    They are those of the reference, or the old ones of the policy. trl computes these if generations and optimizer
+    steps are not aligned, or if vLLM generates (`vllm_importance_sampling_correction`, on by default).
     """
-    old_policy = spec.gradient_accumulation_steps % spec.steps_per_generation != 0
+    old_policy = either(spec.use_vllm, spec.gradient_accumulation_steps % spec.steps_per_generation != 0)
     happens = either(spec.beta != 0.0, old_policy)
     if happens is False:
         return ()

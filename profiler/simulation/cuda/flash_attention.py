@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedModel, modeling_utils
 from transformers import modeling_flash_attention_utils as hf_flash
 
+from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import Chip
 from profiler.seams.patching import patched
 from profiler.simulation.cuda import attention_scratch
@@ -42,6 +43,29 @@ def _packed(sequences: int) -> KernelScratch:
     return KernelScratch(forward=forward, backward=backward)
 
 
+_TAKEN = (torch.float16, torch.bfloat16)
+"""Types that FlashAttention-2 takes ("FlashAttention only support fp16 and bf16 data type", `flash_api.cpp`)."""
+
+
+def _check_types(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+    """Refuse types that FlashAttention-2 refuses ("query and value must have the same dtype", `flash_api.cpp`).
+
+    transformers casts the three of them only if the query is float32. Under autocast an adapter on `v_proj` alone makes
+    the values float32 where a 4-bit layer leaves the query in float16. peft generates outside of autocast, so queries
+    of float32 weights stay float32.
+
+    Raises:
+        UnsupportedTrialError: The types differ, or one is neither float16 nor bfloat16.
+    """
+    types = [states.dtype for states in (query, key, value)]
+    if query.dtype not in _TAKEN or len(set(types)) > 1:
+        found = ", ".join(str(dtype).removeprefix("torch.") for dtype in types)
+        raise UnsupportedTrialError(
+            f"FlashAttention-2 gets query, key and value as {found}; it takes one type for all three, float16 or "
+            "bfloat16; use dtype=bfloat16 or attn_implementation=sdpa"
+        )
+
+
 def _flash_functions(recorder: Recorder, chip: Chip, others: Collection[Chip]) -> tuple[Any, Any]:
     def launch(scratch: KernelScratch, by_capability: Mapping[Chip, KernelScratch]) -> Launch:
         return Launch(
@@ -64,6 +88,7 @@ def _flash_functions(recorder: Recorder, chip: Chip, others: Collection[Chip]) -
         return_attn_probs: bool = False,
     ) -> torch.Tensor:
         """[rows, tokens, heads, head_dim] for all three, and for the output."""
+        _check_types(q, k, v)
         output = FusedAttention.apply(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None, dense)
         return output.transpose(1, 2)
 
@@ -86,6 +111,7 @@ def _flash_functions(recorder: Recorder, chip: Chip, others: Collection[Chip]) -
         block_table: Any = None,
     ) -> torch.Tensor:
         """[tokens of all rows, heads, head_dim]."""
+        _check_types(q, k, v)
         packed = (states.unsqueeze(0).transpose(1, 2) for states in (q, k, v))
         output = FusedAttention.apply(*packed, None, launch(_packed(cu_seqlens_q.numel() - 1), {}))
         return output.transpose(1, 2).squeeze(0)

@@ -1,10 +1,12 @@
 """Instants of GRPO."""
 
 from profiler.analytical.formulas.batch import generated_micro_batch
+from profiler.analytical.formulas.engine import resident_engine_bytes
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.timeline.instants import Instant
+from profiler.analytical.timeline.instants import Bytes, Instant, added
 from profiler.analytical.timeline.persistent import input_bytes, persistent_at_rollout, persistent_memory
 from profiler.analytical.timeline.step_instants import (
+    engine_rollout_instants,
     load_instants,
     optimizer_instant,
     reward_instant,
@@ -12,17 +14,21 @@ from profiler.analytical.timeline.step_instants import (
     score_instants,
 )
 from profiler.analytical.timeline.training_pass import training_instants
+from profiler.domain.memory import Category
 
 
 def grpo_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Return the instants of a trial of GRPO, in the order of a step."""
     persistent = persistent_memory(spec, architecture, inputs=input_bytes(spec))
     at_rollout = persistent_at_rollout(spec, persistent)
+    rollout = engine_rollout_instants if spec.use_vllm else rollout_instants
+    engine: Bytes = {Category.ENGINE: resident_engine_bytes(spec)}
+    scoring, training = added(at_rollout, engine), added(persistent, engine)
     return (
         *load_instants(spec, architecture),
-        *rollout_instants(spec, architecture, at_rollout),
-        *score_instants(spec, architecture, at_rollout),
-        reward_instant(spec, architecture, at_rollout),
-        *training_instants(spec, architecture, persistent, generated_micro_batch(spec)),
-        optimizer_instant(spec, architecture, persistent),
+        *rollout(spec, architecture, at_rollout),
+        *score_instants(spec, architecture, scoring),
+        reward_instant(spec, architecture, scoring),
+        *training_instants(spec, architecture, training, generated_micro_batch(spec)),
+        optimizer_instant(spec, architecture, training),
     )

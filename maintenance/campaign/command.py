@@ -1,0 +1,178 @@
+"""The command line of the campaign: what to do, its words, and key=value."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from maintenance.campaign.stages import STAGES, Stage, stage
+from profiler.config.run_options import DECLARATIONS
+from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.domain.trial import Tuning
+from profiler.storage.foreign_files import Kind, expanded, kind_of, reason
+
+LIMIT_S = 500.0
+"""Time limit of one stage."""
+
+HELP_FLAGS = ("-h", "--help")
+
+USAGE = f"""\
+python -m maintenance.campaign WHAT [word ...] [key=value ...]
+
+The campaign on a real card (docs/campaign.md); scripts/campaign.sh runs it.
+WHAT is one of:
+
+  list                      the stages, one per line
+  stage LETTER FOLDER       run one stage, and pack the folder at its end
+  facts FOLDER              names, versions, context, workspaces, three metrics
+  allocator_truth TUNING FOLDER
+                            record the allocations of a trial and replay them;
+                            TUNING is full or lora
+  rollouts FOLDER           trials with both rollouts, side by side
+  looking FOLDER ...        step times at different sampling periods
+  simulate FOLDER           simulate the measured trials into the same folder
+  thresholds FOLDER ...     measured and simulated trials, and the thresholds
+
+Keys of stage; further keys go to each of its sweeps:
+  limit_s={LIMIT_S:g}               the stage ends by then; the same command goes on
+  archive=PATH              folder of the archive's parts: read first, written
+                            at the end
+
+Examples:
+  python -m maintenance.campaign list
+  python -m maintenance.campaign stage A ../campaign limit_s=300
+  python -m maintenance.campaign thresholds ../campaign
+"""
+
+_FOLDERS: Mapping[str, tuple[int, int | None]] = {
+    "list": (0, 0),
+    "stage": (1, 1),
+    "facts": (1, 1),
+    "allocator_truth": (1, 1),
+    "rollouts": (1, 1),
+    "looking": (1, None),
+    "simulate": (1, 1),
+    "thresholds": (1, None),
+}
+"""Least and most folders of each command; None: any number."""
+
+_FIRST_WORD: Mapping[str, str] = {"stage": "LETTER", "allocator_truth": "TUNING"}
+"""Commands with a word before their folder."""
+
+_MUST_EXIST = ("simulate", "thresholds")
+_HINT = "Write: scripts/campaign.sh list"
+_TUNINGS = (Tuning.FULL, Tuning.LORA)
+
+
+@dataclass(kw_only=True)
+class Command:
+    """A parsed command line without faults."""
+
+    what: str
+    folders: list[Path] = field(default_factory=list)
+    stage: Stage | None = None
+    tuning: Tuning | None = None
+    limit_s: float = LIMIT_S
+    archive: Path | None = None
+    keys: list[str] = field(default_factory=list)
+    """Further `key=value` for each sweep of a stage."""
+
+    @property
+    def folder(self) -> Path:
+        """The only folder."""
+        return self.folders[0]
+
+
+def read_command(words: Sequence[str]) -> Command:
+    """Parse `words` (argv without the program).
+
+    Raises:
+        UsageError: With every fault that was found.
+    """
+    what = words[0] if words else ""
+    if what not in _FOLDERS:
+        problem = f"must be one of {', '.join(_FOLDERS)}"
+        hint = nearest(what, tuple(_FOLDERS)) or _HINT
+        raise UsageError([Fault(key="command", found=what or "(none)", problem=problem, hint=hint)])
+    command, faults = Command(what=what), list[Fault]()
+    plain = [word for word in words[1:] if not _is_key(word)]
+    for word in filter(_is_key, words[1:]):
+        _read_key(command, word, faults)
+    if what in _FIRST_WORD:
+        _read_first(command, plain.pop(0) if plain else "", faults)
+    _read_folders(command, plain, faults)
+    if faults:
+        raise UsageError(faults)
+    return command
+
+
+def _is_key(word: str) -> bool:
+    return "=" in word and not word.startswith(("/", "."))
+
+
+def _read_key(command: Command, word: str, faults: list[Fault]) -> None:
+    key, _, text = word.partition("=")
+    if command.what != "stage" or not key or key.startswith("-"):
+        problem = "is not of the form key=value" if not key or key.startswith("-") else f"{command.what} has no keys"
+        faults.append(Fault(key="argument", found=word, problem=problem))
+    elif key == "limit_s":
+        command.limit_s = _seconds(text, faults)
+    elif key == "archive":
+        if text:
+            command.archive = _folder("archive", text, faults)
+        else:
+            faults.append(Fault(key=key, found="(nothing)", problem="must be a folder"))
+    else:
+        command.keys.append(word)
+
+
+def _seconds(text: str, faults: list[Fault]) -> float:
+    most = DECLARATIONS["timeout_s"].maximum
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found <= most:
+        problem = f"must be a number of seconds above 0 and at most {most:,}"
+        faults.append(Fault(key="limit_s", found=text or "(nothing)", problem=problem))
+        return LIMIT_S
+    return found
+
+
+def _read_first(command: Command, word: str, faults: list[Fault]) -> None:
+    if command.what == "stage":
+        command.stage = stage(word)
+        letters = [one.letter for one in STAGES]
+        if command.stage is None:
+            problem = f"must be one of {', '.join(letters)}"
+            faults.append(Fault(key="stage", found=word or "(none)", problem=problem, hint=_HINT))
+        return
+    command.tuning = next((one for one in _TUNINGS if one == word), None)
+    if command.tuning is None:
+        faults.append(Fault(key="tuning", found=word or "(none)", problem=f"must be one of {', '.join(_TUNINGS)}"))
+
+
+def _read_folders(command: Command, words: Sequence[str], faults: list[Fault]) -> None:
+    least, most = _FOLDERS[command.what]
+    if len(words) < least or (most is not None and len(words) > most):
+        wanted = "no folder" if most == 0 else "one folder" if most == 1 else "at least one folder"
+        found = " ".join(words) or "(none)"
+        hint = _HINT
+        faults.append(Fault(key="folder", found=found, problem=f"{command.what} takes {wanted}", hint=hint))
+        return
+    must_exist = command.what in _MUST_EXIST
+    command.folders = [_folder("folder", word, faults, must_exist=must_exist) for word in words]
+
+
+def _folder(key: str, text: str, faults: list[Fault], *, must_exist: bool = False) -> Path:
+    try:
+        path = expanded(text)
+        kind = kind_of(path)
+    except OSError as error:
+        faults.append(Fault(key=key, found=text, problem=f"cannot be used ({reason(error)})"))
+        return Path(text)
+    if kind not in (Kind.FOLDER, Kind.MISSING) or not text:
+        faults.append(Fault(key=key, found=text or "(nothing)", problem="must be a folder"))
+    elif kind is Kind.MISSING and must_exist:
+        faults.append(Fault(key=key, found=text, problem="no such folder"))
+    return path

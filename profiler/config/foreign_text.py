@@ -1,0 +1,202 @@
+"""Parse YAML and JSON that others wrote, within limits: no text can exhaust the memory or hang the program.
+
+All limits are declared here. `profiler.storage.foreign_files` reads files up to the size that belongs to their format.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from profiler.domain.units import MIB
+
+MOST_YAML_BYTES = 1 * MIB
+MOST_JSON_BYTES = 10 * MIB
+
+MOST_DEPTH = 64
+"""Most containers inside each other."""
+
+MOST_NODES = 100_000
+"""Most values of a YAML text, each counted as often as aliases repeat it."""
+
+_MOST_DIGITS = 1000
+"""Longest number: Python needs quadratic time to convert longer ones."""
+
+_TOO_DEEP = f"has values that are nested more than {MOST_DEPTH} deep"
+
+
+class ForeignTextError(ValueError):
+    """A text that cannot be used; the message is the end of a sentence about it: "is not valid YAML (...)"."""
+
+
+def parse_yaml(text: str) -> object:
+    """Return the value of a YAML text with one document.
+
+    Raises:
+        ForeignTextError: It is not valid YAML, or exceeds a limit.
+    """
+    check_yaml(text)
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except RecursionError as error:
+        raise ForeignTextError(_TOO_DEEP) from error
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise _not_yaml(error) from error
+
+
+def check_yaml(text: str) -> None:
+    """Check the limits of a YAML text without building its values.
+
+    Raises:
+        ForeignTextError: It is not valid YAML, contains itself, or exceeds a limit.
+    """
+    _check_size(len(text.encode(errors="surrogatepass")), MOST_YAML_BYTES)
+    size = _Size()
+    try:
+        for event in yaml.parse(text, Loader=_Loader):
+            size.add(event)
+    except (yaml.YAMLError, UnicodeError) as error:
+        raise _not_yaml(error) from error
+
+
+def parse_json(text: bytes, *, most_bytes: int = MOST_JSON_BYTES) -> Any:  # noqa: ANN401  any JSON
+    """Return the value of a JSON text.
+
+    Raises:
+        ForeignTextError: It is not valid JSON, or exceeds a limit.
+    """
+    _check_size(len(text), most_bytes)
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ForeignTextError(_TOO_DEEP) from error
+    except ValueError as error:
+        raise ForeignTextError(f"cannot be read as JSON ({_one_line(error)})") from error
+    _check_depth(value)
+    return value
+
+
+def _check_size(size_bytes: int, most_bytes: int) -> None:
+    if size_bytes > most_bytes:
+        raise ForeignTextError(f"has more than {most_bytes // MIB} MiB")
+
+
+def _check_depth(value: object) -> None:
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        level = [child for each in level for child in _children(each)]
+        if not level:
+            return
+    if any(isinstance(each, dict | list) for each in level):
+        raise ForeignTextError(_TOO_DEEP)
+
+
+def _children(value: object) -> list[object]:
+    """Return the containers in a container, and nothing else: most values are no containers."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [each for each in value if isinstance(each, dict | list)] if isinstance(value, list) else []
+
+
+@dataclass(kw_only=True)
+class _Container:
+    """A list or mapping of a YAML text that has not ended yet."""
+
+    anchor: str | None
+    nodes_before: int
+    is_mapping: bool
+    keys: set[tuple[str, bool]] = field(default_factory=set)
+    """Keys so far: text, and whether it has no quotes."""
+    awaits_key: bool = True
+
+
+class _Size:
+    """Depth and number of values of a YAML text, counted from its events."""
+
+    def __init__(self) -> None:
+        self._open: list[_Container] = []
+        self._anchored: dict[str, int] = {}
+        self._nodes = 0
+        self._documents = 0
+
+    def add(self, event: yaml.Event) -> None:
+        """Count one event."""
+        if isinstance(event, yaml.NodeEvent) and self._open and self._open[-1].is_mapping:
+            self._read_key(self._open[-1], event)
+        if isinstance(event, yaml.DocumentStartEvent):
+            self._documents += 1
+            if self._documents > 1:
+                raise ForeignTextError("has several YAML documents, and one is allowed")
+        elif isinstance(event, yaml.AliasEvent):
+            self._count(self._repeated(event.anchor))
+        elif isinstance(event, yaml.ScalarEvent):
+            self._count(1)
+            if event.anchor is not None:
+                self._anchored[event.anchor] = 1
+        elif isinstance(event, yaml.CollectionStartEvent):
+            self._begin(event)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            ended = self._open.pop()
+            if ended.anchor is not None:
+                self._anchored[ended.anchor] = self._nodes - ended.nodes_before
+
+    def _begin(self, event: yaml.CollectionStartEvent) -> None:
+        is_mapping = isinstance(event, yaml.MappingStartEvent)
+        self._open.append(_Container(anchor=event.anchor, nodes_before=self._nodes, is_mapping=is_mapping))
+        self._count(1)
+        if len(self._open) > MOST_DEPTH:
+            raise ForeignTextError(_TOO_DEEP)
+
+    def _read_key(self, mapping: _Container, event: yaml.NodeEvent) -> None:
+        if mapping.awaits_key and isinstance(event, yaml.ScalarEvent) and event.value != _MERGE:
+            key = (event.value, bool(event.implicit[0]))
+            if key in mapping.keys and event.start_mark is not None:
+                raise ForeignTextError(f"has the key '{event.value}' twice, again in line {event.start_mark.line + 1}")
+            mapping.keys.add(key)
+        mapping.awaits_key = not mapping.awaits_key
+
+    def _repeated(self, anchor: str | None) -> int:
+        if any(container.anchor == anchor for container in self._open):
+            raise ForeignTextError(f"contains itself, by its alias *{anchor}")
+        return self._anchored.get(anchor or "", 1)
+
+    def _count(self, nodes: int) -> None:
+        self._nodes += nodes
+        if self._nodes > MOST_NODES:
+            raise ForeignTextError(f"has more than {MOST_NODES:,} values")
+
+
+_MERGE = "<<"
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # by libyaml where it is installed
+    """A safe loader that refuses numbers that take long to convert."""
+
+
+def _limit_numbers(kind: str) -> None:
+    construct = yaml.constructor.SafeConstructor.yaml_constructors[f"tag:yaml.org,2002:{kind}"]
+
+    def limited(loader: _Loader, node: yaml.ScalarNode) -> object:
+        if len(node.value) > _MOST_DIGITS:
+            raise yaml.constructor.ConstructorError(None, None, f"a number has more than {_MOST_DIGITS} digits", None)
+        return construct(loader, node)
+
+    _Loader.add_constructor(f"tag:yaml.org,2002:{kind}", limited)
+
+
+for _kind in ("int", "float"):
+    _limit_numbers(_kind)
+
+
+def _not_yaml(error: Exception) -> ForeignTextError:
+    if isinstance(error, yaml.YAMLError | UnicodeError):
+        return ForeignTextError(f"is not valid YAML ({_one_line(error)})")
+    # PyYAML lets errors of conversions pass: a month 13, a text tagged as a number.
+    details = f": {_one_line(error)}" if isinstance(error, ValueError) else ""
+    return ForeignTextError(f"is not valid YAML (a value is not what its form or its tag says{details})")
+
+
+def _one_line(error: Exception) -> str:
+    said = " ".join(str(error).replace('in "<unicode string>", ', "at ").split())[:300].rstrip(".")
+    return said or type(error).__name__

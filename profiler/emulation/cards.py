@@ -1,0 +1,90 @@
+"""Cards as the emulated driver reports them: what `Gpu` says, and what CUDA and NVML say beyond it."""
+
+from dataclasses import dataclass
+
+from profiler.domain.context import cuda_context_bytes
+from profiler.domain.gpu import Gpu
+from profiler.domain.units import KIB, MIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SharedMemory:
+    """Shared memory of one compute capability."""
+
+    per_multiprocessor_kib: int
+    reserved_per_block_kib: int = 1
+    """The part that a kernel cannot ask for."""
+
+
+_SHARED_MEMORY = {
+    (7, 5): _SharedMemory(per_multiprocessor_kib=64, reserved_per_block_kib=0),
+    (8, 0): _SharedMemory(per_multiprocessor_kib=164),
+    (8, 6): _SharedMemory(per_multiprocessor_kib=100),
+    (8, 9): _SharedMemory(per_multiprocessor_kib=100),
+    (9, 0): _SharedMemory(per_multiprocessor_kib=228),
+    (10, 0): _SharedMemory(per_multiprocessor_kib=228),
+    (12, 0): _SharedMemory(per_multiprocessor_kib=100),
+}
+"""By compute capability. Source: CUDA C++ Programming Guide, table of technical specifications. It decides which
+configurations Triton compiles and which attention kernels fit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Board:
+    """What NVML and the properties of a card say beyond `Gpu`; none of it decides an allocation."""
+
+    nvml_mib: int
+    """Total of NVML, as `nvidia-smi` prints it."""
+    l2_kib: int
+    bus_bits: int
+    counts_errors: bool
+    """Whether the card counts memory errors (ECC)."""
+
+
+_BOARDS = {
+    "h100-80gb": _Board(nvml_mib=81_559, l2_kib=51_200, bus_bits=5120, counts_errors=True),
+    "h200-141gb": _Board(nvml_mib=143_771, l2_kib=61_440, bus_bits=6144, counts_errors=True),
+    "b200-180gb": _Board(nvml_mib=183_359, l2_kib=129_536, bus_bits=8192, counts_errors=True),
+    "a100-40gb": _Board(nvml_mib=40_960, l2_kib=40_960, bus_bits=5120, counts_errors=True),
+    "a100-80gb": _Board(nvml_mib=81_920, l2_kib=40_960, bus_bits=5120, counts_errors=True),
+    "l40s-48gb": _Board(nvml_mib=46_068, l2_kib=98_304, bus_bits=384, counts_errors=True),
+    "rtx-4090-24gb": _Board(nvml_mib=24_564, l2_kib=73_728, bus_bits=384, counts_errors=False),
+    "rtx-5090-32gb": _Board(nvml_mib=32_607, l2_kib=98_304, bus_bits=512, counts_errors=False),
+    "t4-16gb": _Board(nvml_mib=15_360, l2_kib=4096, bus_bits=256, counts_errors=True),
+    "rtx-3080-laptop-16gb": _Board(nvml_mib=16_384, l2_kib=4096, bus_bits=256, counts_errors=False),
+}
+"""By our name of the card. Sources: the vendor's data sheets, and `nvidia-smi` in public logs."""
+
+
+def card_description(gpu: Gpu) -> str:
+    """Return a card as the emulated driver reads it: ``"name=...;memory_bytes=...;..."``."""
+    major, minor = gpu.compute_capability
+    shared = _shared_memory(gpu.compute_capability)
+    board = _BOARDS.get(gpu.name) or _unknown_board(gpu)
+    fields = {
+        "name": gpu.title.replace(";", ","),
+        "memory_bytes": gpu.memory_bytes,
+        "nvml_memory_bytes": max(board.nvml_mib * MIB, gpu.memory_bytes),
+        "context_bytes": cuda_context_bytes(gpu.compute_capability),
+        "capability_major": major,
+        "capability_minor": minor,
+        "multiprocessors": gpu.chip.multiprocessors,
+        "shared_per_multiprocessor": shared.per_multiprocessor_kib * KIB,
+        "shared_per_block": (shared.per_multiprocessor_kib - shared.reserved_per_block_kib) * KIB,
+        "l2_cache_bytes": board.l2_kib * KIB,
+        "threads_per_multiprocessor": gpu.chip.threads_per_multiprocessor,
+        "bus_bits": board.bus_bits,
+        "ecc": int(board.counts_errors),
+    }
+    return ";".join(f"{key}={value}" for key, value in fields.items())
+
+
+def _shared_memory(capability: tuple[int, int]) -> _SharedMemory:
+    """Return that of the capability, or of the nearest lower one."""
+    known = [each for each in _SHARED_MEMORY if each <= capability] or [min(_SHARED_MEMORY)]
+    return _SHARED_MEMORY[max(known)]
+
+
+def _unknown_board(gpu: Gpu) -> _Board:
+    """Return the board of a card that is not in the table, such as a measured one: no part is the driver's own."""
+    return _Board(nvml_mib=gpu.memory_bytes // MIB, l2_kib=40_960, bus_bits=384, counts_errors=False)

@@ -1,0 +1,36 @@
+"""What an emulated process needs before its program imports torch."""
+
+import ctypes
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from profiler.emulation.inside.import_hooks import around_import
+from profiler.emulation.inside.lone_rank import answer_for_other_ranks
+from profiler.emulation.inside.triton_kernels import note_compiled_launches, note_launches
+
+
+def prepare(environment: Mapping[str, str]) -> None:
+    """Register what happens around the imports of the program."""
+    libraries = Path(environment["EMULATED_LIBRARIES"])
+    built = json.loads((libraries / "built.json").read_text())
+    card = ctypes.CDLL(str(libraries / built["card"]), mode=ctypes.RTLD_GLOBAL)
+    around_import(
+        "torch",
+        before=lambda: _load(libraries, built["load"]),
+        after=lambda _torch: _install_values(libraries / built["values"]),
+    )
+    around_import("triton.runtime.jit", after=note_launches(card))
+    around_import("torch._inductor.runtime.triton_heuristics", after=note_compiled_launches(card))
+    if int(environment.get("WORLD_SIZE") or 1) > 1:
+        around_import("torch.distributed.rendezvous", after=answer_for_other_ranks)
+
+
+def _load(libraries: Path, names: list[str]) -> None:
+    """Load the emulated libraries, so that torch finds these even if the vendor's are installed."""
+    for name in names:
+        ctypes.CDLL(str(libraries / name), mode=ctypes.RTLD_GLOBAL)
+
+
+def _install_values(path: Path) -> None:
+    ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL).emulated_values_install()

@@ -1,0 +1,103 @@
+"""What is installed in a Python environment, looked at without importing torch."""
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from profiler.domain.errors import Fault, UsageError
+
+_PROBE = """
+import importlib.metadata, importlib.util, json, platform, runpy, sys
+spec = importlib.util.find_spec("torch")
+found = {"python": platform.python_version(), "machine": platform.machine(), "system": platform.system(), "torch": None}
+if spec is not None and spec.submodule_search_locations:
+    folder = list(spec.submodule_search_locations)[0]
+    version = runpy.run_path(folder + "/version.py")
+    found |= {"torch": version["__version__"], "cuda": version.get("cuda"), "folder": folder,
+              "commit": version.get("git_version"), "requires": importlib.metadata.requires("torch") or [],
+              "triton": importlib.util.find_spec("triton") is not None}
+print(json.dumps(found))
+"""
+
+_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interpreter:
+    """A Python interpreter whose environment has a CUDA build of torch."""
+
+    executable: Path
+    torch: str
+    """Version, such as ``"2.13.0+cu130"``."""
+    cuda: str
+    """Version of CUDA that torch was built for, such as ``"13.0"``."""
+    commit: str
+    """The commit of torch."""
+    torch_folder: Path
+    """Where torch is installed; its parent has the other packages."""
+    requires: tuple[str, ...]
+    """What torch requires; it pins the vendor's libraries."""
+    has_triton: bool
+
+    @property
+    def site_packages(self) -> Path:
+        """The folder of the installed packages."""
+        return self.torch_folder.parent
+
+    @property
+    def torch_minor(self) -> str:
+        """Such as ``"2.13"``."""
+        return ".".join(self.torch.split(".")[:2])
+
+
+def probe(executable: Path) -> Interpreter:
+    """Return what the environment of an interpreter has.
+
+    Raises:
+        UsageError: It does not run, or has no CUDA build of torch for Linux on x86-64.
+    """
+    found = _ask(executable)
+    if (found["system"], found["machine"]) != ("Linux", "x86_64"):
+        raise _unusable(executable, f"runs on {found['system']} {found['machine']}, not on Linux x86_64")
+    if found["torch"] is None:
+        raise _unusable(executable, "has no torch")
+    if not found["cuda"]:
+        raise _unusable(executable, f"has torch {found['torch']}, which is not a CUDA build")
+    return Interpreter(
+        executable=executable,
+        torch=found["torch"],
+        cuda=found["cuda"],
+        commit=found["commit"] or "",
+        torch_folder=Path(found["folder"]),
+        requires=tuple(found["requires"]),
+        has_triton=found["triton"],
+    )
+
+
+def _ask(executable: Path) -> dict[str, Any]:
+    # Without the caller's PYTHONPATH: what it names is not in the environment.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    command = [str(executable), "-c", _PROBE]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True, cwd="/"
+        )
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        raise _unusable(executable, f"does not run ({_reason(error)})") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        return str((error.stderr.strip().splitlines() or [f"exit code {error.returncode}"])[-1])
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error)
+
+
+def _unusable(executable: Path, problem: str) -> UsageError:
+    hint = "Give an environment with a CUDA build of torch, or run python -m profiler.emulation install."
+    return UsageError([Fault(key="python", found=str(executable), problem=problem, hint=hint)])

@@ -1,0 +1,61 @@
+"""Prepares an emulated process before its program runs. Python imports it at the start, from PYTHONPATH.
+
+It runs inside the emulated process, in an environment that need not have the profiler installed.
+"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+
+class ThisProfiler(importlib.abc.MetaPathFinder):
+    """Finds the package `profiler` that started the process, and nothing else of its environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the package; for every other name None."""
+        del path, target
+        if name != "profiler":
+            return None
+        places = [str(self.folder)]
+        return importlib.util.spec_from_file_location(
+            name, self.folder / "__init__.py", submodule_search_locations=places
+        )
+
+
+def run_other_sitecustomize() -> None:
+    """Run the `sitecustomize.py` that this one hides, if the environment has one."""
+    own = Path(__file__).parent
+    for folder in map(Path, sys.path):
+        other = folder / "sitecustomize.py"
+        if folder.resolve() != own.resolve() and other.is_file():
+            runpy.run_path(str(other))
+            return
+
+
+def prepare_process() -> None:
+    """Prepare the process. If that fails it ends: Python would go on, and its figures would be wrong."""
+    try:
+        sys.meta_path.insert(0, ThisProfiler(Path(os.environ["EMULATED_PROFILER"])))
+        from profiler.emulation.inside.prepare import prepare
+
+        prepare(os.environ)
+    except Exception as error:
+        sys.stderr.write(f"The process could not be prepared for the emulated card: {type(error).__name__}: {error}\n")
+        sys.stderr.flush()
+        os._exit(2)
+
+
+if os.environ.get("EMULATED_LIBRARIES"):
+    prepare_process()
+run_other_sitecustomize()

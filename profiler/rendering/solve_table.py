@@ -1,0 +1,176 @@
+"""The boundary between what fits a card and what does not, as lines of text and as JSON."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import fill
+
+from profiler.analytical.explanation.boundary import Boundary
+from profiler.analytical.explanation.cards import CardVerdict, Fit
+from profiler.config.identity import spec_to_mapping
+from profiler.domain.memory import Origin
+from profiler.domain.outcome import Status
+from profiler.domain.trial import TrialSpec
+from profiler.domain.units import gib_text
+from profiler.rendering.estimate_table import CONTEXT_NOTE, WIDTH, method_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedSide:
+    """What the simulation says of one side of a boundary."""
+
+    value: int
+    status: Status
+    needed_bytes: int | None
+    """Segments that hold a tensor at the worst instant, and the CUDA context; None if the trial has no answer."""
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyAnswer:
+    """The largest value of a key that fits."""
+
+    key: str
+    specs: Mapping[int, TrialSpec]
+    """The trials on both sides of the boundary, by their value of the key."""
+    axes: tuple[str, ...]
+    """Keys that differ between several answers."""
+    boundary: Boundary[CardVerdict]
+    margin: float
+    """Part of the card that has to stay free."""
+    sides: tuple[SimulatedSide, ...] = ()
+    """Empty if nothing was simulated."""
+
+    @property
+    def spec(self) -> TrialSpec:
+        """The trial on one side of the boundary."""
+        return next(iter(self.specs.values()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardAnswer:
+    """The smallest card that is large enough."""
+
+    spec: TrialSpec
+    cards: tuple[CardVerdict, ...]
+    """All cards, the smallest first."""
+    margin: float
+
+    @property
+    def smallest(self) -> CardVerdict | None:
+        """The smallest card that is large enough; None if none is."""
+        return next((card for card in self.cards if leaves_free(card, self.margin)), None)
+
+
+def leaves_free(card: CardVerdict, margin: float) -> bool:
+    """Return whether a trial fits and leaves `margin` of the card free."""
+    return card.fit is Fit.FITS and card.left_bytes >= margin * card.gpu.memory_bytes
+
+
+def key_text(answers: Sequence[KeyAnswer], notes: Sequence[str]) -> str:
+    """Return the answers as text, one paragraph each."""
+    lines = [*notes]
+    for answer in answers:
+        lines += [_headline(answer), *_sides(answer)]
+    return _filled([*lines, f"Estimated. {CONTEXT_NOTE}"])
+
+
+def card_text(answer: CardAnswer, notes: Sequence[str]) -> str:
+    """Return the smallest card as text, with the cards below it."""
+    lines = [*notes, f"{answer.spec.model}, {method_text(answer.spec)}:"]
+    smallest = answer.smallest
+    for card in answer.cards:
+        mark = "  <- the smallest that fits" if card is smallest else ""
+        lines.append(f"  {card.gpu.name:<22}{_needs(card)}{mark}")
+        if card is smallest:
+            break
+    if smallest is None:
+        lines.append("No card is large enough.")
+    return _filled([*lines, f"Estimated{_with_margin(answer.margin)}. {CONTEXT_NOTE}"])
+
+
+def solve_json(answers: Sequence[KeyAnswer | CardAnswer], notes: Sequence[str]) -> str:
+    """Return one object with the notes and one object per answer. Sizes are integers of bytes."""
+    found = [_key_object(answer) if isinstance(answer, KeyAnswer) else _card_object(answer) for answer in answers]
+    return json.dumps({"origin": Origin.ESTIMATED.value, "notes": list(notes), "answers": found}, indent=2) + "\n"
+
+
+def _headline(answer: KeyAnswer) -> str:
+    boundary, card = answer.boundary, str(answer.spec.gpu)
+    of = "".join(f", {axis}={getattr(answer.spec, axis)}" for axis in answer.axes)
+    where = f"{answer.spec.model}, {method_text(answer.spec)}{of}, on {card}{_with_margin(answer.margin)}"
+    if boundary.largest is None:
+        return f"{answer.key}: none fits. {where}"
+    if boundary.beyond is None:
+        return f"{answer.key}: every allowed value fits, up to {boundary.largest:,}. {where}"
+    return f"{answer.key}: at most {boundary.largest:,}. {where}"
+
+
+def _sides(answer: KeyAnswer) -> list[str]:
+    boundary = answer.boundary
+    lines = []
+    for value, verdict in ((boundary.largest, boundary.at_largest), (boundary.beyond, boundary.at_beyond)):
+        if value is None or verdict is None:
+            continue
+        said = "".join(f"; {_simulated(side)}" for side in answer.sides if side.value == value)
+        lines.append(f"  {value:>8,}  {_needs(verdict)}{said}")
+    return lines
+
+
+def _needs(card: CardVerdict) -> str:
+    if card.fit is Fit.NO_KERNEL:
+        return "the attention kernel does not run there"
+    left = card.left_bytes
+    rest = f"{gib_text(left)} left" if left >= 0 else f"{gib_text(-left)} too much"
+    return f"needs {gib_text(card.needed_bytes)} of {gib_text(card.gpu.memory_bytes)}, {rest}"
+
+
+def _simulated(side: SimulatedSide) -> str:
+    if side.needed_bytes is None:
+        return f"simulated: {side.status} ({side.message})"
+    said = "fits" if side.status is Status.OK else "does not fit"
+    return f"simulated: {said}, {gib_text(side.needed_bytes)} at least"
+
+
+def _with_margin(margin: float) -> str:
+    return f", with {100 * margin:g} % left" if margin else ""
+
+
+def _filled(lines: Sequence[str]) -> str:
+    wrapped = [
+        line if line.startswith("  ") else fill(line, WIDTH, break_long_words=False, break_on_hyphens=False)
+        for line in lines
+    ]
+    return "\n".join(wrapped) + "\n"
+
+
+def _key_object(answer: KeyAnswer) -> dict[str, object]:
+    boundary = answer.boundary
+    return {
+        "key": answer.key,
+        "gpu": answer.spec.gpu,
+        "trial": spec_to_mapping(answer.spec),
+        "margin": answer.margin,
+        "largest": boundary.largest,
+        "largest_needed_bytes": boundary.at_largest.needed_bytes if boundary.at_largest is not None else None,
+        "beyond": boundary.beyond,
+        "beyond_needed_bytes": boundary.at_beyond.needed_bytes if boundary.at_beyond is not None else None,
+        "simulated": [
+            {"value": side.value, "status": side.status.value, "needed_bytes": side.needed_bytes}
+            for side in answer.sides
+        ],
+    }
+
+
+def _card_object(answer: CardAnswer) -> dict[str, object]:
+    smallest = answer.smallest
+    return {
+        "key": "gpu",
+        "trial": spec_to_mapping(answer.spec),
+        "margin": answer.margin,
+        "smallest": smallest.gpu.name if smallest is not None else None,
+        "gpus": [
+            {"gpu": card.gpu.name, "needed_bytes": card.needed_bytes, "memory_bytes": card.gpu.memory_bytes}
+            for card in answer.cards
+        ],
+    }

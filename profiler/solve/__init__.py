@@ -1,0 +1,1 @@
+"""The largest setting that fits a card: `python -m profiler.solve`."""

@@ -1,0 +1,48 @@
+"""Simulations on both sides of a boundary, in processes of their own, without a stored result."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from profiler.config.identity import trial_id
+from profiler.config.labels import labels
+from profiler.config.run_options import RunOptions
+from profiler.domain.outcome import Status, TrialRecord
+from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.execution import run_trials
+from profiler.rendering.solve_table import SimulatedSide
+from profiler.storage.records import RecordStore
+from profiler.storage.versions import installed_versions
+
+
+class _Silent:
+    """An observer that shows nothing: two trials need no progress."""
+
+    def started(self, trial: PlannedTrial) -> None:
+        """Show nothing."""
+
+    def finished(self, trial: PlannedTrial, record: TrialRecord) -> None:
+        """Show nothing."""
+
+
+def simulated(specs: Mapping[int, TrialSpec]) -> Sequence[SimulatedSide]:
+    """Return the simulation of each of `specs`, by their value of the key that is solved for."""
+    versions = installed_versions()
+    plan = [
+        PlannedTrial(trial_id=trial_id(spec, versions), grid="solve", label=label, spec=spec)
+        for spec, label in zip(specs.values(), labels(list(specs.values())), strict=True)
+    ]
+    with TemporaryDirectory(prefix="grpo-vram-solve-") as folder:
+        store = RecordStore(Path(folder))
+        run_trials(plan, options=RunOptions(), store=store, versions=versions, observer=_Silent())
+        return [_side(value, store.find(trial.trial_id)) for value, trial in zip(specs, plan, strict=True)]
+
+
+def _side(value: int, record: TrialRecord | None) -> SimulatedSide:
+    if record is None:
+        return SimulatedSide(value=value, status=Status.FAILED, needed_bytes=None, message="no record")
+    outcome = record.outcome
+    unreleasable = outcome.simulated.required_unreleasable_bytes if outcome.simulated is not None else None
+    context = outcome.card.context_bytes
+    needed = unreleasable + context if unreleasable is not None and context is not None else None
+    return SimulatedSide(value=value, status=outcome.status, needed_bytes=needed, message=outcome.verdict.message)

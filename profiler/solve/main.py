@@ -1,0 +1,186 @@
+"""`python -m profiler.solve KEY [key=value ...]`: the largest value of a key with which training fits a card.
+
+Exit codes: docs/exit_codes.md. That nothing fits is an answer too, and ends with 0.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+from profiler.analytical.estimate import refuse_experts
+from profiler.analytical.explanation.boundary import largest_that_fits
+from profiler.analytical.explanation.cards import CardVerdict, all_cards, card_verdict
+from profiler.command_line import as_command, print_error, print_text
+from profiler.config.specification import parse_point
+from profiler.config.verl_config import SECTION
+from profiler.domain.errors import EXIT_OK, Fault, UsageError
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.trial import TrialSpec, key_named
+from profiler.estimate.command import OutputFormat
+from profiler.estimate.inputs import (
+    ArchitectureLookup,
+    Inputs,
+    ModelConfigLoader,
+    architecture_lookup,
+    file_values,
+    read_inputs,
+)
+from profiler.rendering.solve_table import (
+    CardAnswer,
+    KeyAnswer,
+    SimulatedSide,
+    card_text,
+    key_text,
+    leaves_free,
+    solve_json,
+)
+from profiler.solve.command import CARD, Command, read_command
+from profiler.solve.confirmation import simulated
+from profiler.storage.model_config import load_model_config
+
+_USAGE = """\
+python -m profiler.solve KEY model=NAME gpu=CARD [key=value ...]
+python -m profiler.solve KEY config=FILE.yaml gpu=CARD [key=value ...]
+python -m profiler.solve gpu config=FILE.yaml
+
+The largest value of KEY with which training fits CARD, and what the next value
+would need. KEY gpu finds the smallest card. The closed form finds the boundary;
+one simulation on each side confirms it.
+
+  margin=5%      part of the card that has to stay free (default 0)
+  confirm=false  do not simulate; the answer then takes a second
+  format=json    for scripts
+
+The other keys and FILE are those of python -m profiler.estimate. Several values
+of a key, separated by commas, give one line each.
+
+Examples:
+  python -m profiler.solve max_completion_length model=qwen2.5-7b tuning=lora
+  python -m profiler.solve per_device_train_batch_size config=grpo.yaml
+  python -m profiler.solve max_completion_length model=qwen2.5-3b beta=0,0.04
+  python -m profiler.solve gpu config=grpo.yaml
+"""
+
+_MAXIMUM = 2**24
+"""Largest value that is tried. No card holds a row of so many tokens, or so many rows."""
+
+Simulate = Callable[[Mapping[int, TrialSpec]], Sequence[SimulatedSide]]
+"""Returns the simulation of trials by their value of the key."""
+
+
+@as_command("solve")
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    load_model: ModelConfigLoader = load_model_config,
+    simulate: Simulate = simulated,
+) -> int:
+    """Print the answer for `argv` (without the program) and return the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    command = read_command(words)
+    if command.rest.wants_help:
+        print_text(_USAGE)
+        return EXIT_OK
+    architecture_of = architecture_lookup(load_model)
+    inputs = _inputs(command)
+    if inputs.ignored:
+        print_error(inputs.ignored)
+    if command.key == CARD:
+        print_text(_cards(command, inputs, architecture_of))
+    else:
+        print_text(_values(command, inputs, architecture_of, simulate))
+    return EXIT_OK
+
+
+def _inputs(command: Command) -> Inputs:
+    """Return the untyped keys of the command and its file.
+
+    Raises:
+        UsageError: With every fault of both.
+    """
+    values = file_values(command.rest)
+    faults = list(command.faults)
+    if values is not None and SECTION in values:
+        problem = "is a configuration of verl, for which there is only an estimate"
+        raise UsageError([*faults, Fault(key="config", found=str(command.rest.config), problem=problem)])
+    inputs = read_inputs(command.rest, values)
+    if faults or inputs.faults:
+        raise UsageError(tuple(dict.fromkeys((*faults, *inputs.faults))))
+    return inputs
+
+
+def _cards(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup) -> str:
+    if command.rest.axes:
+        names = ", ".join(command.rest.axes)
+        raise UsageError([Fault(key=names, found="several values", problem="solve gpu takes one value per key")])
+    spec = parse_point(inputs.keys, architecture_of=architecture_of)
+    answer = CardAnswer(spec=spec, cards=all_cards(spec, architecture_of(spec.model)), margin=command.margin)
+    if command.rest.output_format is OutputFormat.JSON:
+        return solve_json([answer], inputs.notes)
+    return card_text(answer, inputs.notes)
+
+
+def _values(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup, simulate: Simulate) -> str:
+    axes = command.rest.axes
+    points = [{**inputs.keys, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
+    answers = [_Boundary(command, point, architecture_of).answer() for point in points]
+    if command.confirm:
+        print_error("Simulating both sides of each boundary; confirm=false does without.")
+        answers = [replace(answer, sides=tuple(simulate(answer.specs))) for answer in answers]
+    if command.rest.output_format is OutputFormat.JSON:
+        return solve_json(answers, inputs.notes)
+    return key_text(answers, inputs.notes)
+
+
+class _Boundary:
+    """The boundary of one key at one point."""
+
+    def __init__(self, command: Command, point: Mapping[str, object], architecture_of: ArchitectureLookup) -> None:
+        self._command, self._point, self._architecture_of = command, point, architecture_of
+        self._key = key_named(command.key)
+
+    def answer(self) -> KeyAnswer:
+        """Return the boundary.
+
+        Raises:
+            UsageError: No value of the key is allowed.
+        """
+        first = self._first_allowed()
+        refuse_experts(self._architecture_of(first.model))
+        boundary = largest_that_fits(
+            self._verdict, self._fits, minimum=getattr(first, self._key.name), maximum=_MAXIMUM
+        )
+        values = [value for value in (boundary.largest, boundary.beyond) if value is not None]
+        return KeyAnswer(
+            key=self._key.name,
+            specs={value: self._parsed(value) for value in values},
+            axes=tuple(self._command.rest.axes),
+            boundary=boundary,
+            margin=self._command.margin,
+        )
+
+    def _first_allowed(self) -> TrialSpec:
+        """Return the trial with the smallest allowed value; its faults are those of the input, not of the value."""
+        boundary = largest_that_fits(
+            self._allowed, lambda _: False, minimum=self._key.minimum, maximum=min(_MAXIMUM, self._key.maximum)
+        )
+        return boundary.at_beyond or self._parsed(self._key.minimum)
+
+    def _parsed(self, value: int) -> TrialSpec:
+        return parse_point({**self._point, self._key.name: value}, architecture_of=self._architecture_of)
+
+    def _allowed(self, value: int) -> TrialSpec | None:
+        try:
+            return self._parsed(value)
+        except UsageError:
+            return None
+
+    def _verdict(self, value: int) -> CardVerdict | None:
+        spec = self._allowed(value)
+        if spec is None:
+            return None
+        return card_verdict(spec, self._architecture_of(spec.model), KNOWN_GPUS[str(spec.gpu)])
+
+    def _fits(self, card: CardVerdict) -> bool:
+        return leaves_free(card, self._command.margin)

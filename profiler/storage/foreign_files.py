@@ -1,0 +1,93 @@
+"""Read files that others named: regular ones only, and no more of them than a limit.
+
+Opening a named pipe waits for its writer, and a device such as /dev/zero never ends. Every failure is an `OSError`
+with a `strerror`, whatever Python's own functions raise.
+"""
+
+import errno
+import os
+import stat
+from enum import StrEnum
+from io import BufferedReader, FileIO
+from pathlib import Path
+
+from profiler.domain.units import MIB
+
+
+class Kind(StrEnum):
+    """What a path is."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    OTHER = "other"
+    """A device, a named pipe, a socket."""
+    MISSING = "missing"
+
+
+def kind_of(path: Path) -> Kind:
+    """Return what is at `path`.
+
+    Raises:
+        OSError: This cannot be found out: a folder above it may not be entered, or the path is too long.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return Kind.MISSING
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error)) from error
+    if stat.S_ISDIR(mode):
+        return Kind.FOLDER
+    return Kind.FILE if stat.S_ISREG(mode) else Kind.OTHER
+
+
+def expanded(text: str) -> Path:
+    """Return the path that a user wrote, with the home folder for `~`.
+
+    Raises:
+        OSError: There is no such user.
+    """
+    path = Path(text)
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise FileNotFoundError(errno.ENOENT, f"there is no home folder for {path.parts[0]}") from error
+
+
+def open_regular(path: Path) -> FileIO:
+    """Open a regular file to read bytes, without a buffer.
+
+    Raises:
+        OSError: It is missing, cannot be opened, or is not a regular file.
+    """
+    try:
+        # O_NONBLOCK: opening a named pipe returns instead of waiting for a writer. It has no effect on regular files.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error)) from error
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return os.fdopen(descriptor, "rb", buffering=0)
+
+
+def read_bytes(path: Path, *, most_bytes: int) -> bytes:
+    """Return the content of a regular file.
+
+    Raises:
+        OSError: As `open_regular`, or the file has more than `most_bytes`.
+    """
+    with open_regular(path) as raw, BufferedReader(raw) as file:
+        is_too_large = os.fstat(raw.fileno()).st_size > most_bytes
+        content = b"" if is_too_large else file.read(most_bytes + 1)  # files of /proc have a size of 0
+    if is_too_large or len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes // MIB:,} MiB")
+    return content
+
+
+def reason(error: OSError) -> str:
+    """Return why a file could not be read, in a few words."""
+    return error.strerror or str(error) or type(error).__name__

@@ -1,0 +1,360 @@
+"""Bad input of `python -m profiler.estimate`."""
+
+import json
+
+from cases import BOMB, DEEP_PATH, LONG, Case, Special, bad
+
+MODEL = "model=tiny"
+
+
+def config(content: str | bytes | Special, *, says: str = "", sentences: int = 1) -> Case:
+    """A configuration file."""
+    return bad("config=f.yaml", files={"f.yaml": content}, says=says, sentences=sentences)
+
+
+def model(content: str | bytes | Special, *, says: str = "") -> Case:
+    """A `config.json` of a model."""
+    return bad("model=config.json", files={"config.json": content}, says=says)
+
+
+def architecture(**changes: object) -> str:
+    """A small `config.json` with changes."""
+    sizes = ("intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    return json.dumps({"hidden_size": 8, **dict.fromkeys(sizes, 1), **changes})
+
+
+WORDS = (
+    bad(says="model= … must be a built-in name, a local path or a hub id"),
+    bad(
+        "model",
+        sentences=2,
+        says="argument= … is not of the form key=value … model= … must be a built-in name, a local path or a hub id",
+    ),
+    bad("=x", MODEL, says="= … is unknown; the keys are backend, gpu, model, weights, dataset,"),
+    bad(
+        "--model=tiny",
+        sentences=2,
+        says="argument= … is not of the form key=value … model= … must be a built-in name, a local path or a hub id",
+    ),
+    bad("-x", MODEL, says="argument= … is not of the form key=value"),
+    bad("", MODEL, says="argument= … is not of the form key=value"),
+    bad("a=b=c", MODEL, says="a= … is unknown; the keys are backend, gpu, model, weights, dataset,"),
+    bad(MODEL, "seed", says="argument= … is not of the form key=value"),
+    bad(MODEL, "format=xml", says="format= … must be one of table, json"),
+    bad(MODEL, "format=", says="format= … must be one of table, json"),
+    bad(MODEL, "modle=1", says="modle= … is unknown; the keys are backend, gpu, model, weights, dataset,"),
+    bad(
+        MODEL,
+        "gpu=a,b",
+        sentences=2,
+        says="gpu= … must be one of h100-80gb, h200-141gb, b200-180gb, a100-40gb, … gpu=",
+    ),
+    bad(MODEL, "gpu=", says="gpu= … must be one of h100-80gb, h200-141gb, b200-180gb, a100-40gb,"),
+    bad(MODEL, "jobs=1", says="jobs= … is an option of a sweep; an estimate runs nothing"),
+    bad(
+        MODEL,
+        "num_generations=1,2,",
+        sentences=2,
+        says="num_generations= … must be a whole number of at least 2",
+    ),
+    bad(
+        MODEL,
+        "num_generations=" + "1," * 100_000,
+        says="num_generations= … has 100,001 values, and at most 100,000 are allowed",
+    ),
+    bad(
+        MODEL,
+        "steps=" + ",".join(map(str, range(1, 402))),
+        "seed=" + ",".join(map(str, range(400))),
+        says="points= … 401 steps x 400 seed are more points than the 100,000 of one grid",
+    ),
+    bad("\udce4=1", MODEL, says="is unknown; the keys are backend, gpu, model, weights, dataset,"),
+    bad("\x1b[31m=1", MODEL, says="is unknown; the keys are backend, gpu, model, weights, dataset,"),
+    bad("x" * 5000 + "=1", MODEL, says="is unknown; the keys are backend, gpu, model, weights, dataset,"),
+)
+
+VALUES = (
+    bad(MODEL, "num_generations=[[", says="num_generations= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=2020-13-45", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=2020-01-01", says="seed= … must be a whole number of at least 0"),
+    bad(MODEL, "seed=0x_", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=0x" + "f" * 5000, says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=" + "9" * 5000, says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=1" + ":1" * 20_000, says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=99999999999999999999", says="seed= … must be a whole number of at most 4294967295"),
+    bad(MODEL, "seed=" + "[" * 2000, says="seed= … cannot be read as a value, because it has values that are nested"),
+    bad(MODEL, "seed=" + "{a: " * 300, says="seed= … cannot be read as a value, because it has values that are nested"),
+    bad(
+        MODEL,
+        "seed=" + "- " * 300 + "a",
+        says="seed= … cannot be read as a value, because it has values that are nested",
+    ),
+    bad(MODEL, "seed=&a [*a]", says="seed= … cannot be read as a value, because it contains itself, by its alias *a"),
+    bad(MODEL, "seed=*a", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=a: b: c", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed={[1]: 2}", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed={{a: 1}: 2}", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed={a: 1, a: 2}", says="seed= … cannot be read as a value, because it has the key 'a' twice, again"),
+    bad(MODEL, "seed={<<: 1}", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=<<", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed==", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=? a", says="seed= … must be a whole number of at least 0"),
+    bad(MODEL, "seed=- a", says="seed= … must be a whole number of at least 0"),
+    bad(MODEL, "seed=!!set {a}", says="seed= … must be a whole number of at least 0"),
+    bad(MODEL, "seed=!!timestamp x", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=!!int", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=!!int x", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=!!float x", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=!!bool x", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=!!binary x", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=!!map x", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=!!python/object:os.system x", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=%TAG", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=\x00", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=\x07", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=\udce4", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed='", says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, 'seed="\\q"', says="seed= … cannot be read as a value, because it is not valid"),
+    bad(MODEL, "seed=1.5", says="seed= … must be a whole number of at least 0"),
+    bad(MODEL, "seed=-1", says="seed= … must be a whole number of at least 0"),
+    bad(MODEL, "seed=true", says="seed= … must be a whole number of at least 0"),
+    bad(MODEL, "seed=1e999", says="seed= … must be a whole number of at least 0"),
+    bad(MODEL, "seed=.inf", says="seed= … must be a whole number of at least 0"),
+    bad(MODEL, "beta=.nan", says="beta= … must be a number of at least 0"),
+    bad(MODEL, "beta=-.inf", says="beta= … must be a number of at least 0"),
+    bad(MODEL, "beta=1e400", says="beta= … must be a number of at most 1e+15"),
+    bad(MODEL, "beta=-0.1", says="beta= … must be a number of at least 0"),
+    bad(MODEL, "beta=x", says="beta= … must be a number of at least 0"),
+    bad(MODEL, "bf16=1", says="bf16= … must be true or false"),
+    bad(MODEL, "tuning=[lora]", says="tuning= … must be one of full, lora, qlora"),
+    bad(MODEL, "tuning=LORA", says="tuning= … must be one of full, lora, qlora"),
+    bad(MODEL, "optim={a: b}", says="optim= … must be one of adamw_torch_fused, adamw_torch, adamw_8bit,"),
+    bad(
+        MODEL,
+        "lora_target_modules=[]",
+        "tuning=lora",
+        says="lora_target_modules= … must be all-linear or a list of module names such as [q_proj,v_proj]",
+    ),
+    bad(
+        MODEL,
+        "lora_target_modules=[1]",
+        "tuning=lora",
+        says="lora_target_modules= … must be all-linear or a list of module names such as [q_proj,v_proj]",
+    ),
+    bad(
+        MODEL,
+        "lora_target_modules=[q_prj]",
+        "tuning=lora",
+        says="lora_target_modules= … must be all-linear alone or names among q_proj, k_proj, v_proj,",
+    ),
+    bad(MODEL, "alloc_conf=x", says="alloc_conf= … must be empty or PYTORCH_ALLOC_CONF's key:value,key:value"),
+    bad(MODEL, "alloc_conf=[1]", says="alloc_conf= … must be empty or PYTORCH_ALLOC_CONF's key:value,key:value"),
+    bad(MODEL, "steps=0", says="steps= … must be a whole number of at least 1"),
+    bad(MODEL, "num_generations=3", says="num_generations= … must divide the completions generated at once,"),
+    bad(
+        MODEL,
+        "max_completion_length=99999999",
+        says="max_completion_length= … with max_prompt_length=256 a row has 100000255 tokens, but the",
+    ),
+    bad(MODEL, "recipe=ppo", says="recipe= … must be one of grpo, sft"),
+    bad(MODEL, "recipe=sft", "num_generations=8", says="num_generations= … has no meaning with recipe=sft"),
+    bad(MODEL, "backend=gpu", says="backend= … must be one of auto, cuda, simulated, cpu"),
+    bad(
+        MODEL, "attn_implementation=flash", says="attn_implementation= … must be one of sdpa, flash_attention_2, eager"
+    ),
+)
+
+MODELS = (
+    bad("model=", says="model= … must be a built-in name, a local path or a hub id"),
+    bad("model= ", says="model= … must be a built-in name, a local path or a hub id"),
+    bad("model=null", says="model= … must be a built-in name, a local path or a hub id"),
+    bad("model=[a]", says="model= … must be a built-in name, a local path or a hub id"),
+    bad("model=1", says="model= … must be a built-in name, a local path or a hub id"),
+    bad("model=true", says="model= … must be a built-in name, a local path or a hub id"),
+    bad("model=tinyy", says="model= … must be a built-in"),
+    bad("model=.", says="model= … there is no file config.json"),
+    bad("model=~nosuchuser", says="model= … cannot be read"),
+    bad("model=~nosuchuser/x", says="model= … cannot be read"),
+    bad("model=" + LONG, says="model= … cannot be read"),
+    bad("model=/" + LONG, says="model= … cannot be read"),
+    bad("model=" + DEEP_PATH, says="model= … cannot be read"),
+    bad("model=" + "a" * 50_000, says="model= … cannot be read"),
+    bad("model=a\nb", says="model= … must be a built-in"),
+    bad("model=\u202ea", says="model= … must be a built-in"),
+    bad("model=/dev/null", says="model= … /dev/null is not a regular file"),
+    bad("model=/dev/zero", says="model= … /dev/zero is not a regular file"),
+    bad("model=/proc/self/mem", says="model= … /proc/self/mem cannot be read as JSON"),
+    bad("model=/nowhere/at/all", says="model= … there is no file /nowhere/at/all"),
+    bad("model=loop", files={"loop": Special.LOOP}, says="model= … cannot be read"),
+    bad("model=./loop", files={"loop": Special.LOOP}, says="model= … cannot be read"),
+    bad("model=./fifo", files={"fifo": Special.FIFO}, says="model= … fifo is not a regular file"),
+    bad(
+        "model=folder",
+        files={"folder/config.json": Special.FIFO},
+        says="model= … folder/config.json is not a regular file",
+    ),
+    bad(
+        "model=folder",
+        files={"folder/config.json": Special.FOLDER},
+        says="model= … there is no file folder/config.json",
+    ),
+    bad(
+        "model=folder",
+        files={"folder/config.json": Special.ZERO},
+        says="model= … folder/config.json is not a regular file",
+    ),
+    model("", says="model= … config.json cannot be read as"),
+    model("{", says="model= … config.json cannot be read as"),
+    model("[1]", says="model= … config.json holds no JSON object"),
+    model("1", says="model= … config.json holds no JSON object"),
+    model("null", says="model= … config.json holds no JSON object"),
+    model(b"\xff\xfe", says="model= … config.json cannot be read as"),
+    model(b"\x00" * 100, says="model= … config.json cannot be read as"),
+    model("[" * 100_000, says="model= … config.json has values that are nested more than 64 deep"),
+    model('{"a":' * 100 + "1" + "}" * 100, says="model= … config.json has values that are nested more than 64 deep"),
+    model('{"hidden_size": ' + "9" * 5000 + "}", says="model= … config.json cannot be read as"),
+    model('"' + "x" * 11_000_000 + '"', says="model= … config.json cannot be read as JSON"),
+    model("{}", says="model= … must be a decoder-only language model, but its config.json has no"),
+    model(
+        '{"model_type": "llama", "hidden_size": "x"}',
+        says="model= … must be a decoder-only language model, but its config.json has no",
+    ),
+    model('{"text_config": []}', says="model= … must be a decoder-only language model, but its config.json has no"),
+    model(
+        architecture(hidden_size=float("nan")),
+        says="model= … must be a decoder-only language model, but its config.json describes",
+    ),
+    model(
+        architecture(model_type=["llama"]),
+        says="model= … must be a decoder-only language model, but its config.json describes",
+    ),
+    model(
+        architecture(model_type="llama", hidden_size=-8),
+        says="model= … must be a decoder-only language model, but its config.json cannot be",
+    ),
+    model(
+        architecture(model_type="llama", num_hidden_layers=1000000),
+        says="model= … must be a decoder-only language model, but its config.json cannot be",
+    ),
+    model(
+        architecture(model_type="llama", num_attention_heads=0),
+        says="model= … must be a decoder-only language model, but its config.json cannot be",
+    ),
+    model(
+        architecture(model_type="llama", num_attention_heads=True),
+        says="model= … must be a decoder-only language model, but its config.json cannot be",
+    ),
+    model(
+        architecture(model_type="t5", is_encoder_decoder=True),
+        says="model= … must be a decoder-only language model, but its config.json says",
+    ),
+)
+
+CONFIGS = (
+    bad("config=", says="config= … cannot be read"),
+    bad("config=nosuch.yaml", says="config= … cannot be read"),
+    bad("config=/", says="config= … cannot be read"),
+    bad("config=~nosuchuser/x.yaml", says="config= … cannot be read"),
+    bad("config=" + LONG, says="config= … cannot be read"),
+    bad("config=/dev/zero", says="config= … cannot be read"),
+    bad("config=a\x00b", says="config= … cannot be read"),
+    bad("config=loop", files={"loop": Special.LOOP}, says="config= … cannot be read"),
+    config(Special.FIFO, says="config= … cannot be read"),
+    config(Special.ZERO, says="config= … cannot be read"),
+    config(Special.FOLDER, says="config= … cannot be read"),
+    config("", says="config= … contains no keys with values"),
+    config("a: [", says="config= … is not valid"),
+    config("- a", says="config= … contains no keys with values"),
+    config("text", says="config= … contains no keys with values"),
+    config(b"\xff\xfe\x00", says="config= … is not valid"),
+    config(b"\xff", says="config= … is not valid"),
+    config("a: 2020-13-45", says="config= … is not valid"),
+    config("a: !!timestamp 5", says="config= … is not valid YAML"),
+    config("a: !!python/object/apply:os.system [ls]", says="config= … is not valid"),
+    config(BOMB, says="config= … has more than 100,000 values"),
+    config("&a [*a]", says="config= … contains itself, by its alias *a"),
+    config("a: &a {b: *a}", says="config= … contains itself, by its alias *a"),
+    config("actor_rollout_ref: &a {b: *a}", says="config= … contains itself, by its alias *a"),
+    config("[" * 5000, says="config= … has values that are nested more than 64 deep"),
+    config("- " * 3000, says="config= … has values that are nested more than 64 deep"),
+    config("{[1]: 2}", says="config= … is not valid"),
+    config(
+        "1: 2",
+        sentences=2,
+        says="Ignored, because trl has no such keys: 1. … model= … must be a built-in name",
+    ),
+    config(
+        "null: null",
+        sentences=2,
+        says="Ignored, because trl has no such keys: None. … model= … must be a built-in name",
+    ),
+    config("? {a: 1}\n: 2", says="config= … is not valid"),
+    config("seed: 1\nseed: 2", says="config= … has the key 'seed' twice, again in line 2"),
+    config("---\nseed: 1\n---\nseed: 2", says="config= … has several YAML documents, and one is allowed"),
+    config("a: \x07", says="config= … is not valid"),
+    config("a: '" + "x" * 2_000_000 + "'", says="config= … cannot be read"),
+    config("a: [" + "1," * 100_001 + "]", says="config= … has more than 100,000 values"),
+    config("seed: " + "9" * 5000, says="config= … is not valid YAML"),
+    config("seed: 1" + ":1" * 100_000, says="config= … is not valid YAML"),
+    config("model_name_or_path: {a: b}", says="model= … must be a built-in name, a local path or a hub id"),
+    bad(
+        "config=f.yaml",
+        "strict=true",
+        files={"f.yaml": "model_name_or_path: tiny\nlearning_rat: 1"},
+        says="learning_rat= … is unknown in trl's arguments, which strict=true refuses",
+    ),
+    bad(MODEL, "strict=perhaps", says="strict="),
+    config("model_name_or_path: tiny\nfsdp: {[a]: 1}", says="config= … is not valid"),
+    config(
+        "model_name_or_path: tiny\nfsdp: !!set {a}",
+        says="fsdp= … changes memory in a way that has no formula; only '' or [] or false",
+    ),
+    config("model_name_or_path: tiny\nbf16: 2020-01-01", says="bf16= … must be true or false"),
+    config("model_name_or_path: tiny\nseed: !!binary aGVsbG8=", says="seed= … must be a whole number of at least 0"),
+    config(
+        "model_name_or_path: tiny\ngeneration_batch_size: 7",
+        says="generation_batch_size= … must be a multiple of per_device_train_batch_size=8",
+    ),
+    config(
+        "model_name_or_path: tiny\nmodel_init_kwargs: {dtype: {a: b}}",
+        says="dtype= … must be one of bfloat16, float16, float32",
+    ),
+    config(
+        "actor_rollout_ref: 1",
+        sentences=2,
+        says="actor_rollout_ref= … is unknown in verl's configuration … actor_rollout_ref.model.path=",
+    ),
+    config(
+        "actor_rollout_ref: [1]",
+        sentences=2,
+        says="actor_rollout_ref= … is unknown in verl's configuration … actor_rollout_ref.model.path=",
+    ),
+    config(
+        "actor_rollout_ref:\n",
+        sentences=2,
+        says="actor_rollout_ref= … is unknown in verl's configuration … actor_rollout_ref.model.path=",
+    ),
+    config(
+        "actor_rollout_ref: {model: {path: [1]}}",
+        says="actor_rollout_ref.model.path= … must be a built-in name, a local path or a hub id",
+    ),
+    config(
+        "actor_rollout_ref: {1: {2: 3}}",
+        sentences=2,
+        says="actor_rollout_ref.1.2= … is unknown in verl's configuration … actor_rollout_ref.model.path=",
+    ),
+    config(
+        "actor_rollout_ref: {model: {path: tiny}}\ntrainer: {nnodes: 0}",
+        says="trainer.nnodes= … must be a whole number of at least 1",
+    ),
+    config(
+        "actor_rollout_ref: {model: {path: tiny}}\ntrainer: {nnodes: 99999999999}",
+        says="trainer.nnodes= … must be a whole number of at most 2147483647",
+    ),
+    config(
+        "actor_rollout_ref: {model: {path: tiny, target_modules: 7}, rollout: {gpu_memory_utilization: 2}}",
+        says="actor_rollout_ref.rollout.gpu_memory_utilization= … must be above 0 and at most 1",
+    ),
+)
+
+CASES = WORDS + VALUES + MODELS + CONFIGS

@@ -1,0 +1,82 @@
+"""Every bad input ends with its exit code and one sentence per fault: no traceback, no hang, no silence."""
+
+import signal
+from collections.abc import Callable, Sequence
+
+import estimate_cases
+import other_cases
+import pytest
+import replay_cases
+import sweep_cases
+from cases import Case
+from sweep_fakes import FakeWorld
+
+from maintenance.accuracy.main import main as accuracy
+from maintenance.campaign.main import main as campaign
+from profiler.console import main as console
+from profiler.estimate.main import main as estimate
+from profiler.replay.main import main as replay
+from profiler.report import main as report
+from profiler.seams.__main__ import main as seams
+from profiler.sweep import main as run_sweep
+
+LIMIT_S = 10
+"""No bad input takes longer, also on a loaded machine."""
+
+Main = Callable[[Sequence[str]], int]
+
+
+def sweep(words: Sequence[str]) -> int:
+    """A sweep whose trials are fakes."""
+    world = FakeWorld()
+    code = run_sweep(words, parts=world.parts())
+    assert code == 0 or not world.runs, "wrong input has run trials"
+    return code
+
+
+CORPUS: tuple[tuple[Main, Sequence[Case]], ...] = (
+    (estimate, estimate_cases.CASES),
+    (sweep, sweep_cases.CASES),
+    (replay, replay_cases.CASES),
+    (report, other_cases.REPORT),
+    (seams, other_cases.SEAMS),
+    (console, other_cases.CONSOLE),
+    (campaign, other_cases.CAMPAIGN),
+    (accuracy, other_cases.ACCURACY),
+)
+
+ALL = [(main, case) for main, cases in CORPUS for case in cases]
+
+
+class HangError(BaseException):
+    """A command did not end in time. No `Exception`, which a command could report as its own."""
+
+
+@pytest.fixture(autouse=True)
+def alarm():
+    def end(*_):
+        raise HangError
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(LIMIT_S)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_the_corpus_is_large():
+    assert len(ALL) >= 300
+
+
+@pytest.mark.parametrize(("main", "case"), ALL, ids=[f"{main.__module__}-{n}" for n, (main, _) in enumerate(ALL)])
+def test_a_bad_input_is_one_sentence_per_fault(main, case, tmp_path, monkeypatch, capsys):
+    case.prepare(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    code = main(list(case.words))
+    lines = capsys.readouterr().err.splitlines()
+    assert code == case.code, lines
+    assert len(lines) == case.sentences, lines
+    assert all(line.isprintable() and len(line) < 5000 for line in lines)
+    assert case.says or not case.sentences
+    for text in case.texts():
+        assert text in "\n".join(lines)

@@ -1,0 +1,80 @@
+"""Limits of texts that others wrote: size, depth, number of values."""
+
+import time
+
+import pytest
+
+from profiler.config.foreign_text import (
+    MOST_DEPTH,
+    MOST_JSON_BYTES,
+    MOST_NODES,
+    MOST_YAML_BYTES,
+    ForeignTextError,
+    parse_json,
+    parse_yaml,
+)
+
+
+def test_what_is_within_the_limits_is_read():
+    assert parse_yaml("a: [1, 2.5, true, null, text, '1']") == {"a": [1, 2.5, True, None, "text", "1"]}
+    assert parse_yaml("") is None
+    assert parse_yaml("[" * MOST_DEPTH + "]" * MOST_DEPTH)
+    assert len(parse_yaml("- a\n" * (MOST_NODES - 1))) == MOST_NODES - 1
+    assert parse_json(b"[" * MOST_DEPTH + b"]" * MOST_DEPTH)
+    assert parse_json(b'{"a": [1, null]}') == {"a": [1, None]}
+
+
+def test_a_merged_mapping_may_change_a_key():
+    assert parse_yaml("a: &x {k: 1, m: 2}\nb: {<<: *x, k: 3}")["b"] == {"k": 3, "m": 2}
+
+
+def test_equal_texts_with_and_without_quotes_are_different_keys():
+    assert parse_yaml("1: a\n'1': b") == {1: "a", "1": "b"}
+
+
+def test_an_alias_counts_as_what_it_repeats():
+    half = "a: &a [" + "x," * (MOST_NODES // 2 - 5) + "]\n"
+    assert parse_yaml(half + "b: *a")
+    with pytest.raises(ForeignTextError, match="more than 100,000 values"):
+        parse_yaml(half + "b: *a\nc: *a")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[" * (MOST_DEPTH + 1) + "]" * (MOST_DEPTH + 1), "nested more than 64 deep"),
+        ("- a\n" * (MOST_NODES + 1), "more than 100,000 values"),
+        ("'" + "x" * MOST_YAML_BYTES + "'", "more than 1 MiB"),
+        ("&a [*a]", r"contains itself, by its alias \*a"),
+        ("a: &b {c: *b}", r"contains itself, by its alias \*b"),
+        ("a: 1\na: 2", "the key 'a' twice, again in line 2"),
+        ("a\n---\nb", "several YAML documents"),
+        ("2020-13-45", "month must be in 1..12"),
+        ("1" + ":1" * 1000, "more than 1000 digits"),
+        ("!!int", "its form or its tag"),
+        ("!!bool x", "its form or its tag"),
+        ("a: [", "not valid YAML"),
+        ("\udcff", "not valid YAML"),
+    ],
+)
+def test_what_exceeds_a_limit_or_is_no_yaml_is_refused(text, problem):
+    started = time.process_time()
+    with pytest.raises(ForeignTextError, match=problem):
+        parse_yaml(text)
+    assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"[" * (MOST_DEPTH + 1) + b"]" * (MOST_DEPTH + 1), "nested more than 64 deep"),
+        (b'{"a":' * 100_000, "nested more than 64 deep"),
+        (b'"' + b"x" * MOST_JSON_BYTES + b'"', "more than 10 MiB"),
+        (b"9" * 5000, "as JSON"),
+        (b"\xff", "as JSON"),
+        (b"", "as JSON"),
+    ],
+)
+def test_what_exceeds_a_limit_or_is_no_json_is_refused(text, problem):
+    with pytest.raises(ForeignTextError, match=problem):
+        parse_json(text)

@@ -1,0 +1,154 @@
+"""`python -m profiler.solve`: the largest setting that fits, and the smallest card."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import pytest
+import yaml
+
+from profiler.analytical.explanation.cards import Fit, card_verdict
+from profiler.config.model_lookup import builtin_architecture
+from profiler.config.specification import parse_point
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.outcome import Status
+from profiler.domain.trial import TrialSpec
+from profiler.rendering.solve_table import SimulatedSide
+from profiler.solve.main import main
+
+MODEL = "qwen2.5-7b"
+
+
+def _never(specs: Mapping[int, TrialSpec]) -> Sequence[SimulatedSide]:
+    raise AssertionError("nothing is simulated with confirm=false")
+
+
+def _solved(capsys, *words: str) -> dict:
+    assert main([*words, "confirm=false", "format=json"], simulate=_never) == EXIT_OK
+    return json.loads(capsys.readouterr().out)
+
+
+def _fit(gpu: str, **keys: object) -> Fit:
+    architecture = builtin_architecture(MODEL)
+    assert architecture is not None
+    spec = parse_point(
+        {"backend": "simulated", "model": MODEL, "gpu": gpu, **keys}, architecture_of=lambda _: architecture
+    )
+    return card_verdict(spec, architecture, KNOWN_GPUS[gpu]).fit
+
+
+def test_the_largest_value_fits_and_the_next_does_not(capsys):
+    words = ("max_completion_length", f"model={MODEL}", "tuning=lora", "gpu=rtx-4090-24gb")
+    (answer,) = _solved(capsys, *words)["answers"]
+    largest = answer["largest"]
+    assert answer["beyond"] == largest + 1
+    assert _fit("rtx-4090-24gb", tuning="lora", max_completion_length=largest) is Fit.FITS
+    assert _fit("rtx-4090-24gb", tuning="lora", max_completion_length=largest + 1) is not Fit.FITS
+    assert answer["largest_needed_bytes"] <= KNOWN_GPUS["rtx-4090-24gb"].memory_bytes < answer["beyond_needed_bytes"]
+
+
+def test_only_values_that_trl_allows_are_tried(capsys):
+    words = ("per_device_train_batch_size", f"model={MODEL}", "tuning=lora", "num_generations=8", "gpu=h100-80gb")
+    (answer,) = _solved(capsys, *words, "gradient_accumulation_steps=1")["answers"]
+    assert answer["largest"] % 8 == 0
+    assert answer["beyond"] == answer["largest"] + 8
+
+
+def test_a_margin_stays_free(capsys):
+    words = ("max_completion_length", f"model={MODEL}", "tuning=lora", "gpu=rtx-4090-24gb")
+    (whole,) = _solved(capsys, *words)["answers"]
+    (answer,) = _solved(capsys, *words, "margin=5%")["answers"]
+    assert answer["largest"] < whole["largest"]
+    assert answer["largest_needed_bytes"] <= 0.95 * KNOWN_GPUS["rtx-4090-24gb"].memory_bytes
+    assert answer["margin"] == 0.05
+
+
+def test_the_context_of_a_model_ends_the_search(capsys):
+    (answer,) = _solved(capsys, "max_completion_length", "model=tiny", "gpu=b200-180gb")["answers"]
+    architecture = builtin_architecture("tiny")
+    assert architecture is not None
+    assert (answer["largest"], answer["beyond"]) == (architecture.max_position_embeddings - 256, None)
+
+
+def test_nothing_fits(capsys):
+    assert main(["max_completion_length", f"model={MODEL}", "gpu=t4-16gb", "confirm=false"], simulate=_never) == EXIT_OK
+    assert capsys.readouterr().out.startswith("max_completion_length: none fits.")
+
+
+def test_several_values_of_another_key_have_a_line_each(capsys):
+    words = ("max_completion_length", f"model={MODEL}", "tuning=lora", "per_device_train_batch_size=4,8")
+    fewer, more = _solved(capsys, *words, "gpu=h100-80gb")["answers"]
+    assert fewer["trial"]["per_device_train_batch_size"] == 4
+    assert fewer["largest"] > more["largest"]
+
+
+def test_the_smallest_card(capsys):
+    (answer,) = _solved(capsys, "gpu", f"model={MODEL}", "tuning=lora")["answers"]
+    sizes = {gpu["gpu"]: gpu["memory_bytes"] for gpu in answer["gpus"]}
+    fitting = [name for name in sizes if _fit(name, tuning="lora") is Fit.FITS]
+    assert answer["smallest"] == min(fitting, key=sizes.__getitem__)
+
+
+def test_no_card_is_large_enough(capsys):
+    words = ["gpu", "model=qwen2.5-14b", "dtype=float32", "max_completion_length=16000", "margin=90%"]
+    assert main(words) == EXIT_OK
+    assert "No card is large enough." in capsys.readouterr().out
+
+
+def test_both_sides_are_simulated(capsys):
+    asked = []
+
+    def simulate(specs: Mapping[int, TrialSpec]) -> Sequence[SimulatedSide]:
+        asked.extend(specs)
+        return [
+            SimulatedSide(value=value, status=status, needed_bytes=2**30, message="")
+            for value, status in zip(specs, (Status.OK, Status.OOM), strict=True)
+        ]
+
+    assert main(["max_completion_length", f"model={MODEL}", "tuning=lora", "gpu=rtx-4090-24gb"], simulate=simulate) == 0
+    said = capsys.readouterr()
+    assert said.err.startswith("Simulating both sides")
+    assert asked[1] == asked[0] + 1
+    lines = [line for line in said.out.splitlines() if "simulated" in line]
+    assert [line.rpartition("simulated: ")[2] for line in lines] == [
+        "fits, 1.0 GiB at least",
+        "does not fit, 1.0 GiB at least",
+    ]
+
+
+def test_a_file_of_trl_is_read_as_for_an_estimate(tmp_path, capsys):
+    path = tmp_path / "grpo.yaml"
+    path.write_text(yaml.safe_dump({"model_name_or_path": "Qwen/Qwen2.5-7B", "use_peft": True, "my_key": 1}))
+    assert main(["max_completion_length", f"config={path}", "gpu=h100-80gb", "confirm=false", "format=json"]) == EXIT_OK
+    said = capsys.readouterr()
+    assert "my_key" in said.err
+    found = json.loads(said.out)
+    assert found["answers"][0]["trial"]["tuning"] == "lora"
+    assert "max_prompt_length=256" in found["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name one key to solve for"),
+        (["max_completion_length", "num_generations"], "name one key to solve for"),
+        (["beta"], "has no largest value that fits"),
+        (["max_completion_lenght"], "Did you mean 'max_completion_length'?"),
+        (["max_completion_length", "max_completion_length=4"], "is what is solved for"),
+        (["max_completion_length", "margin=2"], "margin=2: must be a number of at most 0.9"),
+        (["max_completion_length", "confirm=perhaps"], "confirm=perhaps: must be true or false"),
+        (["max_completion_length", "num_generations=1"], "num_generations=1"),
+        (["max_completion_length", "gpu=h100"], "gpu=h100"),
+        (["gpu", "max_completion_length=4,8"], "solve gpu takes one value per key"),
+    ],
+)
+def test_wrong_input_is_one_sentence(words, said, capsys):
+    assert main([*words, f"model={MODEL}"], simulate=_never) == EXIT_USAGE
+    found = capsys.readouterr().err
+    assert said in found
+    assert len(found.splitlines()) == 1
+
+
+def test_help(capsys):
+    assert main(["--help"]) == EXIT_OK
+    assert "python -m profiler.solve gpu config=FILE.yaml" in capsys.readouterr().out

@@ -1,0 +1,63 @@
+"""Files that others named: regular ones, up to a limit; everything else is an `OSError` with its reason."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from profiler.storage.foreign_files import Kind, expanded, kind_of, read_bytes, reason
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(OSError) as caught:
+        read_bytes(path, most_bytes=1024)
+    return reason(caught.value)
+
+
+def test_a_regular_file_is_read(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 1024)
+    assert read_bytes(path, most_bytes=1024) == b"x" * 1024
+    assert read_bytes(Path("/proc/self/stat"), most_bytes=1024)
+
+
+def test_a_larger_file_is_refused(tmp_path):
+    (tmp_path / "file").write_bytes(b"x" * 1025)
+    assert refused(tmp_path / "file") == "it has more than 0 MiB"
+
+
+def test_a_pipe_without_a_writer_does_not_wait(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert refused(tmp_path / "pipe") == "it is not a regular file"
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/dev/zero", "it is not a regular file"),
+        ("/", "it is a folder"),
+        ("a\0b", "embedded null byte"),
+        ("x" * 300, "File name too long"),
+        ("/nowhere/at/all", "No such file or directory"),
+    ],
+)
+def test_what_cannot_be_read_has_a_reason(path, why):
+    assert refused(Path(path)) == why
+
+
+def test_kinds(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").touch()
+    assert kind_of(tmp_path) is Kind.FOLDER
+    assert kind_of(tmp_path / "file") is Kind.FILE
+    assert kind_of(tmp_path / "file" / "below") is Kind.MISSING
+    assert kind_of(Path("/dev/zero")) is Kind.OTHER
+    for path in (tmp_path / "loop", Path("x" * 300), Path("a\0b")):
+        with pytest.raises(OSError):
+            kind_of(path)
+
+
+def test_the_home_folder_of_a_user_who_does_not_exist():
+    assert expanded("~") == Path.home()
+    with pytest.raises(OSError, match="no home folder for ~nosuchuser"):
+        expanded("~nosuchuser/x")

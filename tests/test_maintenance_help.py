@@ -1,0 +1,46 @@
+"""The tools of maintainers: their help has examples, and asking for it starts nothing."""
+
+import pytest
+
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+
+
+def bench(monkeypatch):
+    from maintenance import bench
+
+    def started():
+        raise AssertionError("the benchmark has started")
+
+    monkeypatch.setattr(bench, "_print_table", started)
+    return bench.main
+
+
+def accuracy(monkeypatch):
+    from maintenance.accuracy import main
+
+    monkeypatch.setattr(main, "_run", lambda *_: pytest.fail("a trial has started"))
+    return main.main
+
+
+def campaign(monkeypatch):
+    from maintenance.campaign import main
+
+    monkeypatch.setattr(main, "_run_stage", lambda *_: pytest.fail("a stage has started"))
+    return main.main
+
+
+@pytest.mark.parametrize("tool", [bench, accuracy, campaign])
+def test_help_has_examples_and_starts_nothing(tool, monkeypatch, capsys):
+    for words in (["--help"], ["-h"], ["x", "--help"]):
+        assert tool(monkeypatch)(words) == EXIT_OK
+        usage, _, examples = capsys.readouterr().out.partition("Examples:\n")
+        command = f"python -m maintenance.{tool.__name__}"
+        assert usage.startswith(command)
+        assert command in examples
+        assert max(map(len, (usage + examples).splitlines())) <= 80
+
+
+@pytest.mark.parametrize("tool", [bench, accuracy, campaign])
+def test_options_with_dashes_are_a_fault(tool, monkeypatch, capsys):
+    assert tool(monkeypatch)(["--limit-s", "5"]) == EXIT_USAGE
+    assert "--limit-s" in capsys.readouterr().err
