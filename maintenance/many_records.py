@@ -122,9 +122,9 @@ def _outcome(spec: TrialSpec, peaks: Mapping[Phase, int], chance: random.Random)
     gpu = KNOWN_GPUS[spec.gpu or "h100-80gb"]
     peaks = {phase: size for phase, size in peaks.items() if size}
     required = max(peaks.values())
-    room = gpu.memory_bytes - _CONTEXT_BYTES
-    fits = required <= room
-    reached = {phase: min(size, room * 9 // 10) for phase, size in peaks.items()}
+    usable = gpu.memory_bytes - _CONTEXT_BYTES
+    fits = required <= usable
+    reached = {phase: min(size, usable * 9 // 10) for phase, size in peaks.items()}
     peak_phase = max(reached, key=lambda phase: reached[phase])
     allocated = reached[peak_phase]
     shares = _shares(allocated, chance)

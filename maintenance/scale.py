@@ -42,14 +42,14 @@ def measure(trials: int = TRIALS) -> Scale:
     """Make the records of varied trials in a temporary folder, and measure what follows."""
     with TemporaryDirectory() as folder:
         _in_a_process("make", folder, str(trials))
-        assembled, drawn = (_in_a_process(stage, folder) for stage in ("assemble", "draw"))
+        assembled, report = (_in_a_process(stage, folder) for stage in ("assemble", "draw"))
     return Scale(
         trials=trials,
         read_s=assembled["read_s"],
         tables_s=assembled["tables_s"],
-        report_s=drawn["report_s"],
-        memory_mib=max(assembled["memory_mib"], drawn["memory_mib"]),
-        page_mb=drawn["page_mb"],
+        report_s=report["report_s"],
+        memory_mib=max(assembled["memory_mib"], report["memory_mib"]),
+        page_mb=report["page_mb"],
     )
 
 

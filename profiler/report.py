@@ -162,7 +162,7 @@ def _draw_section(folder: Path, part: SectionReport, number: int, own: Sequence[
     results = [_draw(folder, drawing) for drawing in own]
     return SectionFigures(
         figures=tuple(figure for figure in results if isinstance(figure, RenderedFigure)),
-        left_out=too_much(part, number=number, drawn=len(own)),
+        left_out=too_much(part, number=number, shown=len(own)),
         broken=tuple(sentence for sentence in results if isinstance(sentence, str)),
     )
 

@@ -176,9 +176,9 @@ def test_many_trials_are_split_into_several_figures_and_too_many_are_left_out(tm
     part = read(tmp_path / "a", builders.records(specs(20)))
     assert [len(page) for page in pages(part.stacks)] == [60, 40]
     assert max(len(page) for page in pages(part.stacks)) <= BARS_PER_FIGURE
-    assert too_much(part, number=1, drawn=len(drawings(part, number=1))) == ()
+    assert too_much(part, number=1, shown=len(drawings(part, number=1))) == ()
     many = read(tmp_path / "b", builders.records(specs(61)))
-    assert "61 rows" in too_much(many, number=1, drawn=len(drawings(many, number=1)))[0]
+    assert "61 rows" in too_much(many, number=1, shown=len(drawings(many, number=1)))[0]
 
 
 def test_a_report_of_many_sections_draws_the_first_figures_of_each(tmp_path):
@@ -189,7 +189,7 @@ def test_a_report_of_many_sections_draws_the_first_figures_of_each(tmp_path):
     assert [len(own) for own in found] == [3, 3, 2, 2, 2]
     assert [[each.title for each in own][:2] for own in found] == [[each.title for each in found[0][:2]]] * 5
     assert sum(map(len, found)) == MOST_FIGURES
-    assert too_much(part, number=2, drawn=3) == (
+    assert too_much(part, number=2, shown=3) == (
         f"{len(every) - 3} more figure of this section is left out: a report has at most {MOST_FIGURES}. The report of "
         "a smaller grid has them.",
     )

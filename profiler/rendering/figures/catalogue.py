@@ -61,13 +61,13 @@ def chosen(sections: Sequence[SectionReport]) -> tuple[tuple[Drawing, ...], ...]
     )
 
 
-def too_much(part: SectionReport, *, number: int, drawn: int) -> tuple[str, ...]:
+def too_much(part: SectionReport, *, number: int, shown: int) -> tuple[str, ...]:
     """Return one sentence per figure that is left out because it would be too large to read, and one for the others.
 
     Args:
         part: The section.
         number: Number of the section on the page, from 1.
-        drawn: Number of figures of the section that are drawn.
+        shown: Number of figures of the section in the report.
     """
     left_out = []
     rows, trials = len(part.section.rows), len(part.stacks)
@@ -75,7 +75,7 @@ def too_much(part: SectionReport, *, number: int, drawn: int) -> tuple[str, ...]
         left_out.append(f"The comparison has {rows} rows, too many to draw: the table has them all.")
     if len(pages(part.stacks)) > MOST_PAGES:
         left_out.append(f"The categories of {trials} trials are too many to draw: breakdown.parquet has them all.")
-    if (others := len(drawings(part, number=number)) - drawn) > 0:
+    if (others := len(drawings(part, number=number)) - shown) > 0:
         are = "figure of this section is" if others == 1 else "figures of this section are"
         left_out.append(
             f"{others} more {are} left out: a report has at most {MOST_FIGURES}. The report of a smaller grid has them."
