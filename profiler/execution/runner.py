@@ -1,7 +1,6 @@
 """Run a plan of trials, each once in a fresh process, however that process ends."""
 
 import os
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from profiler.config.run_options import RunOptions
@@ -10,6 +9,7 @@ from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution.gpus import GpuPool
 from profiler.execution.interpreter import Interpreter
 from profiler.execution.job import TRIAL_WORKER, SweepObserver, WorkerProgram
+from profiler.execution.pending import Pending
 from profiler.execution.pruning import Pruning
 from profiler.execution.running import RunningSweep
 from profiler.execution.warm import WarmProcess, end_warm_process
@@ -62,7 +62,7 @@ def run_trials(
         jobs = min(jobs_for(trials, options.jobs, gpus=len(gpus) if gpus is not None else 0), len(trials))
         warm = WarmProcess(program, jobs=jobs, warm_up_s=options.warm_up_s, interpreter=interpreter)
         sweep = RunningSweep(
-            pending=deque(trials),
+            pending=Pending(trials),
             options=options,
             store=store,
             versions=versions,
