@@ -48,6 +48,7 @@
 | 18 | another card or driver | another trial | sweep/test_sweep_on_gpus.py::test_another_card_or_driver_is_another_trial |
 | 18 | other versions | another trial | sweep/test_sweep_on_gpus.py::test_other_versions_are_other_trials |
 | 19 | `| head`, a closed terminal | continues without output, loses nothing | sweep/test_closed_output.py::test_the_sweep_continues_without_output_and_loses_nothing |
+| 19 | standard output on a full disk | continues, exit code 1 | sweep/test_closed_output.py::test_a_full_disk_for_the_output_is_reported_once_and_loses_no_result |
 | 20 | a figure fails to draw | records untouched, can be drawn again | report/test_report.py::test_a_figure_that_fails_costs_only_itself |
 | 21 | the warmed process is killed | restarted; its workers finish | execution/test_warm_process.py::test_when_it_is_killed_running_workers_finish_and_the_others_run |
 | 21 | | without pidfds they run again, none is `failed` | execution/test_warm_process.py::test_without_pidfds_interrupted_trials_run_again |
@@ -62,6 +63,11 @@
 | 23 | temporary files of killed sweeps | removed by the next one | storage/test_atomic.py::test_only_files_of_ended_writers_are_removed |
 | 24 | escape sequences in foreign text | shown as text | test_foreign_text.py::test_the_table_of_a_report |
 | 24 | a pickle in a folder of results | not read | test_security.py::test_a_pickle_in_place_of_a_recorded_history_is_refused_and_not_run |
+| 25 | wrong keys, values, files, paths | exit code 2, one sentence per fault | bad_input/test_bad_input.py::test_a_bad_input_is_one_sentence_per_fault |
+| 25 | | the same of real commands | bad_input/test_real_commands.py::test_a_command_ends_with_one_sentence |
+| 25 | random input | exit codes 0 and 2 only | bad_input/test_fuzz.py::test_words_of_a_sweep |
+| 26 | a long `TMPDIR` | sockets in a short folder | execution/test_warm_process.py::test_sockets_are_made_where_their_paths_are_short_enough |
+| 27 | no network | a hub id is answered within 3 s | bad_input/test_real_commands.py::test_a_hub_that_is_silent_is_given_up_within_three_seconds |
 """  # noqa: E501
 
 import ast
@@ -84,4 +90,4 @@ def test_the_test_exists(place: str) -> None:
 
 
 def test_every_fault_has_a_test() -> None:
-    assert {int(row[0]) for row in ROWS} == set(range(1, 25))
+    assert {int(row[0]) for row in ROWS} == set(range(1, 28))

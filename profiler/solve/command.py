@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from profiler.config.foreign_text import ForeignTextError
 from profiler.config.reading import FieldReader
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.keys import Kind, MemoryOrder
@@ -48,7 +49,7 @@ def read_command(words: Sequence[str]) -> Command:
     faults = list(rest.faults)
     if not rest.wants_help:
         faults += _key_faults(names, rest)
-    reader = FieldReader({MARGIN: _margin(own.get(MARGIN, "0")), CONFIRM: read_value(own.get(CONFIRM, "true"))})
+    reader = FieldReader({MARGIN: _margin(own.get(MARGIN, "0")), CONFIRM: _value(own.get(CONFIRM, "true"))})
     margin, confirm = reader.number(MARGIN, maximum=_MAX_MARGIN), reader.flag(CONFIRM)
     return Command(
         key=names[0] if names else "",
@@ -61,8 +62,16 @@ def read_command(words: Sequence[str]) -> Command:
 
 def _margin(text: str) -> object:
     """Return ``"5%"`` as 0.05, and any other text as YAML reads it."""
-    number = read_value(text.removesuffix("%"))
+    number = _value(text.removesuffix("%"))
     return number / 100 if text.endswith("%") and isinstance(number, int | float) else number
+
+
+def _value(text: str) -> object:
+    """Return the value of a text; the text itself if it cannot be read, which is then reported as a wrong value."""
+    try:
+        return read_value(text)
+    except ForeignTextError:
+        return text
 
 
 def _key_faults(names: Sequence[str], rest: EstimateCommand) -> list[Fault]:

@@ -12,6 +12,7 @@ from profiler.analytical.estimate import refuse_experts
 from profiler.analytical.explanation.boundary import largest_that_fits
 from profiler.analytical.explanation.cards import CardVerdict, all_cards, card_verdict
 from profiler.command_line import as_command, print_error, print_text
+from profiler.config.grid import refuse_too_many_points
 from profiler.config.specification import parse_point
 from profiler.config.verl_config import SECTION
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
@@ -123,6 +124,7 @@ def _cards(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup
 
 def _values(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup, simulate: Simulate) -> str:
     axes = command.rest.axes
+    refuse_too_many_points(axes)
     points = [{**inputs.keys, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
     answers = [_Boundary(command, point, architecture_of).answer() for point in points]
     if command.confirm:

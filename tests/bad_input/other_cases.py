@@ -171,3 +171,41 @@ ACCURACY = (
         says="seed= … does not give the sample of r/accuracy/sampled.jsonl, which was",
     ),
 )
+
+SOLVE = (
+    bad(says="key=none … name one key to solve for"),
+    bad("", "model=tiny", says="argument= … is not of the form key=value", sentences=2),
+    bad("seed", "model=tiny", says="key=seed … has no largest value that fits"),
+    bad("steps", "gpu", "model=tiny", says="key=steps gpu … name one key"),
+    bad("max_completion_length", "model=tiny", "max_completion_length=8", says="is what is solved for"),
+    bad("max_completion_length", "model=huge", says="model=huge … must be a built-in name"),
+    bad("max_completion_length", "model=tiny", "modle=x", says="modle= … is unknown"),
+    bad("max_completion_length", "model=tiny", "margin=[[", says="margin= … must be a number of at least 0"),
+    bad("max_completion_length", "model=tiny", "margin=2020-13-45", says="margin= … must be a number of at least 0"),
+    bad("max_completion_length", "model=tiny", "margin=&a [*a]", says="margin= … must be a number of at least 0"),
+    bad("max_completion_length", "model=tiny", "margin=1e9", says="margin= … must be a number of at most"),
+    bad("max_completion_length", "model=tiny", "margin=.nan", says="margin= … must be a number of at least 0"),
+    bad("max_completion_length", "model=tiny", "margin=%", says="margin= … must be a number"),
+    bad("max_completion_length", "model=tiny", "confirm=[", says="confirm= … must be true or false"),
+    bad("max_completion_length", "model=tiny", "confirm=perhaps", says="confirm= … must be true or false"),
+    bad(
+        "max_completion_length",
+        "model=tiny",
+        "beta=" + ",".join(map(str, range(400))),
+        "seed=" + ",".join(map(str, range(400))),
+        says="points= … are more points than the 100,000 of one grid",
+    ),
+    bad("gpu", "model=tiny", "beta=0,1", says="beta= … solve gpu takes one value per key"),
+    bad("gpu", "config=f.yaml", files={"f.yaml": Special.FIFO}, says="config= … it is not a regular file"),
+    bad("gpu", "config=f.yaml", files={"f.yaml": "actor_rollout_ref: 1"}, says="config= … is a configuration of verl"),
+    bad("-x", "gpu", "model=tiny", says="argument= … is not of the form key=value"),
+    bad("gpu", "model=~nosuchuser", says="model= … cannot be read"),
+)
+
+EMULATION = (
+    bad("x", says="command=x … must be one of install, check"),
+    bad("-x", says="command=-x … must be one of install, check"),
+    bad("install", "torhc=2.13.0", says="torhc=2.13.0 … unknown key"),
+    bad("check", "gpu=h100", says="gpu=h100 … must be one of h100-80gb,"),
+    bad("check", "strict=perhaps", says="strict=perhaps … must be true or false"),
+)

@@ -1,5 +1,7 @@
 """Every bad input ends with its exit code and one sentence per fault: no traceback, no hang, no silence."""
 
+import errno
+import os
 import signal
 from collections.abc import Callable, Sequence
 
@@ -19,6 +21,7 @@ from profiler.estimate.main import main as estimate
 from profiler.replay.main import main as replay
 from profiler.report import main as report
 from profiler.seams.__main__ import main as seams
+from profiler.solve.main import main as solve
 from profiler.sweep import main as run_sweep
 
 LIMIT_S = 10
@@ -41,6 +44,7 @@ CORPUS: tuple[tuple[Main, Sequence[Case]], ...] = (
     (replay, replay_cases.CASES),
     (report, other_cases.REPORT),
     (seams, other_cases.SEAMS),
+    (solve, other_cases.SOLVE),
     (emulation, other_cases.EMULATION),
     (console, other_cases.CONSOLE),
     (campaign, other_cases.CAMPAIGN),
@@ -82,3 +86,44 @@ def test_a_bad_input_is_one_sentence_per_fault(main, case, tmp_path, monkeypatch
     assert case.says or not case.sentences
     for text in case.texts():
         assert text in "\n".join(lines)
+
+
+def in_a_closed_folder(main: Main, *words: str) -> tuple[Main, tuple[str, ...]]:
+    """A command that names something in a folder that may not be entered."""
+    return main, words
+
+
+@pytest.mark.parametrize(
+    ("main", "words"),
+    [
+        in_a_closed_folder(estimate, "model=closed/config.json"),
+        in_a_closed_folder(estimate, "config=closed/f.yaml"),
+        in_a_closed_folder(sweep, "+grid=logprobs", "results_dir=closed/x"),
+        in_a_closed_folder(sweep, "+grid=logprobs", "dataset=closed/x.jsonl"),
+        in_a_closed_folder(sweep, "-cd", "closed/x", "+grid=logprobs"),
+        in_a_closed_folder(replay, "closed/f.pickle"),
+        in_a_closed_folder(report, "closed/x"),
+        in_a_closed_folder(campaign, "thresholds", "closed/x"),
+        in_a_closed_folder(accuracy, "results_dir=closed/x", "simulate=false", "count=1"),
+    ],
+)
+def test_a_folder_that_may_not_be_entered_is_one_sentence(main, words, tmp_path, monkeypatch, capsys):
+    """Root may enter every folder, so that the kernel's answer is imitated."""
+    stat, open_file = os.stat, os.open
+
+    def refusing(call):
+        def refuse(path, *args, **how):
+            if "closed" in str(path):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return call(path, *args, **how)
+
+        return refuse
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "stat", refusing(stat))
+    monkeypatch.setattr(os, "open", refusing(open_file))
+    code = main(list(words))
+    lines = capsys.readouterr().err.splitlines()
+    assert code == 2
+    assert len(lines) == 1
+    assert "Permission denied" in lines[0]

@@ -1,12 +1,11 @@
-"""Bad input, environments and outputs of commands that run in processes of their own, two at a time."""
+"""Bad input, environments and outputs of commands that run in processes of their own."""
 
 import os
 import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from profiler.storage.hub import ANSWER_S
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "reference" / "logprobs"
 
-ALONE = {"HF_HOME": "/nowhere/at/all"}
-"""No cached file of the hub."""
+ALONE = {"HF_HOME": "empty"}
+"""No cached file of the hub: a folder in the working folder."""
 
 FULL = "Standard output cannot be written (No space left on device); the command goes on without it."
 GONE = "working folder=(gone): … Change to a folder that exists."
@@ -132,17 +131,10 @@ def run(real: Real, folder: Path) -> Ended:
     return Ended(done.returncode, done.stderr.decode().splitlines())
 
 
-@pytest.fixture(scope="module")
-def ended(tmp_path_factory) -> Iterator[list[Future[Ended]]]:
-    """The commands, which run while the first tests wait for them."""
-    with ThreadPoolExecutor(2) as pool:
-        yield [pool.submit(run, real, tmp_path_factory.mktemp("real")) for real in COMMANDS]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(COMMANDS)), ids=[real.line[:60] for real in COMMANDS])
-def test_a_command_ends_with_one_sentence(ended, number):
-    real, found = COMMANDS[number], ended[number].result()
+@pytest.mark.parametrize("real", COMMANDS, ids=[real.line[:60] for real in COMMANDS])
+def test_a_command_ends_with_one_sentence(real, tmp_path):
+    found = run(real, tmp_path)
     assert found.code == real.code, found
     assert len(found.lines) == real.sentences, found
     for text in filter(None, real.says.split(" … ")):
