@@ -17,6 +17,7 @@ from rich.table import Table
 
 from maintenance.emulated_operators import operator_seconds
 from maintenance.many_trials import hundred_thousand_trials
+from maintenance.scale import measure
 from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical import estimate
 from profiler.analytical.many import estimate_table
@@ -92,6 +93,7 @@ def _print_table() -> None:
     _add_estimates(table)
     _add_sampler(table)
     _add_emulated_operators(table)
+    _add_scale(table)
     console.print(table)
 
 
@@ -113,6 +115,15 @@ def _add_estimates(table: Table) -> None:
     many_s = _seconds(lambda: estimate_table(trials))
     share = f"{many_s / (100_000 * one_s):.4f}"
     table.add_row("100,000 estimates as arrays", f"{many_s:.2f} s", "100,000 single ones", share)
+
+
+def _add_scale(table: Table) -> None:
+    """From many records to the page; the trials themselves are made up."""
+    found = measure()
+    parts = f"read {found.read_s:.1f} s, tables {found.tables_s:.1f} s, report {found.report_s:.1f} s"
+    table.add_row(f"{found.trials:,} varied records: {parts}", f"{found.total_s:.1f} CPU s", "goal", "30 s")
+    table.add_row("the same, most memory", f"{found.memory_mib:.0f} MiB", "goal", "1 GB")
+    table.add_row("the same, report.html", f"{found.page_mb:.1f} MB", "goal", "15 MB")
 
 
 def _add_sampler(table: Table) -> None:

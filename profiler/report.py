@@ -13,7 +13,7 @@ from profiler.command_line import as_command, print_text, readable
 from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError, nearest
 from profiler.rendering.csv_table import as_csv
 from profiler.rendering.differences import print_differences
-from profiler.rendering.figures.catalogue import Drawing, drawings, too_much
+from profiler.rendering.figures.catalogue import Drawing, chosen, too_much
 from profiler.rendering.figures.files import as_png, as_svg
 from profiler.rendering.html.page import html_page
 from profiler.rendering.markdown import report_page
@@ -50,7 +50,10 @@ def render_folder(folder: Path, *, console: Console | None, trial_ids: Collectio
     """
     remove_abandoned(folder)
     report = sweep_report(read_tables(folder), read_published(), grid=folder.resolve().name)
-    figures = [_draw_section(folder, part, number) for number, part in enumerate(report.sections, start=1)]
+    figures = [
+        _draw_section(folder, part, number, own)
+        for number, (part, own) in enumerate(zip(report.sections, chosen(report.sections), strict=True), start=1)
+    ]
     table = comparison_frame(part.section for part in report.sections)
     write_atomically(folder / MARKDOWN, report_page(report, figures).encode())
     write_atomically(folder / PAGE, html_page(report, figures).encode())
@@ -158,11 +161,11 @@ def _no_folder(folder: Path, kind: Kind) -> Fault:
     return Fault(key="folder", found=str(folder), problem="no such folder", hint=hint)
 
 
-def _draw_section(folder: Path, part: SectionReport, number: int) -> SectionFigures:
-    results = [_draw(folder, drawing) for drawing in drawings(part, number=number)]
+def _draw_section(folder: Path, part: SectionReport, number: int, own: Sequence[Drawing]) -> SectionFigures:
+    results = [_draw(folder, drawing) for drawing in own]
     return SectionFigures(
         figures=tuple(figure for figure in results if isinstance(figure, RenderedFigure)),
-        left_out=too_much(part),
+        left_out=too_much(part, number=number, shown=len(own)),
         broken=tuple(sentence for sentence in results if isinstance(sentence, str)),
     )
 

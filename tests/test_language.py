@@ -82,6 +82,7 @@ _NOT_OURS = ("results/", "tests/test_language.py", "profiler/published/", "noteb
 _EXCEPTIONS = (
     # Words that code needs: what CSS, matplotlib, Adam and mixtures of experts call theirs.
     (r"\.(py|css|html|js)$", r"border[-:_(]|border(color|radius|pad|axespad)|\bframeon\b"),
+    (r"^profiler/emulation/", r"threading\.Condition"),
     (r"", r"\b(first|second|Adam's|both) moments?\b|\bmoments? of Adam\b"),
 )
 

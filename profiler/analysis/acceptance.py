@@ -59,17 +59,21 @@ def pairs(tables: Iterable[pd.DataFrame]) -> tuple[Pair, ...]:
     Args:
         tables: `runs` tables, of one folder or of several.
     """
+    return pairs_among(cell for runs in tables for cell in cells(runs))
+
+
+def pairs_among(trials: Iterable[Cell]) -> tuple[Pair, ...]:
+    """Return the pairs among trials; see `pairs`."""
     measured: list[tuple[tuple[object, ...], Cell]] = []
     simulated: dict[tuple[object, ...], list[Cell]] = {}
-    for runs in tables:
-        for cell in cells(runs):
-            place = (*cell.configuration, cell.setting.card)
-            if cell.setting.card is None or cell.status not in (Status.OK, Status.OOM):
-                continue
-            if cell.setting.origin is Origin.MEASURED:
-                measured.append((place, cell))
-            elif cell.setting.origin is Origin.SIMULATED:
-                simulated.setdefault(place, []).append(cell)
+    for cell in trials:
+        place = (*cell.configuration, cell.setting.card)
+        if cell.setting.card is None or cell.status not in (Status.OK, Status.OOM):
+            continue
+        if cell.setting.origin is Origin.MEASURED:
+            measured.append((place, cell))
+        elif cell.setting.origin is Origin.SIMULATED:
+            simulated.setdefault(place, []).append(cell)
     found = ([Pair(measured=cell, simulated=other) for other in simulated.get(key, ())] for key, cell in measured)
     return tuple(min(candidates, key=lambda pair: len(pair.differing_versions)) for candidates in found if candidates)
 

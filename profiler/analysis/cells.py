@@ -1,11 +1,11 @@
 """One trial as a cell of a comparison: its keys, its result, and what estimates predicted."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
-from profiler.analysis.keys import KeyValue, is_null, trial_keys
+from profiler.analysis.keys import KeyValue, is_null, records_of, trial_keys
 from profiler.analysis.published import Method, PublishedFigure, published_for
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.gpu import KNOWN_GPUS
@@ -109,7 +109,7 @@ class Cell:
 def cells(runs: pd.DataFrame, published: Iterable[PublishedFigure] = ()) -> tuple[Cell, ...]:
     """Return the rows of the `runs` table as cells, in the order of the frame, with labels that tell them apart."""
     figures = tuple(published)
-    rows = [_Row(values) for values in runs.to_dict("records")]
+    rows = [_Row(values) for values in records_of(runs)]
     cards, labels = _cards(rows), _labels(rows)
     return tuple(_cell(row, label, cards, figures) for row, label in zip(rows, labels, strict=True))
 
@@ -123,8 +123,8 @@ def _error_ratio(estimated: int | None, result: int | None) -> float | None:
 class _Row:
     """One row of the `runs` table, with every kind of null as None."""
 
-    def __init__(self, values: Mapping[Hashable, object]) -> None:
-        self._values = {str(name): value for name, value in values.items()}
+    def __init__(self, values: Mapping[str, object]) -> None:
+        self._values = values
         self.keys = trial_keys(self._values)
 
     def text(self, name: str) -> str | None:

@@ -7,6 +7,7 @@ import pandas as pd
 
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
+from profiler.analysis.keys import records_of
 from profiler.domain.memory import Category, Phase
 
 
@@ -32,7 +33,7 @@ class PhaseRow:
 
 def stacks(section: Section, breakdown: pd.DataFrame) -> tuple[Stack, ...]:
     """Return the stacks of a section, in its order, without trials whose breakdown is unknown."""
-    shares = _by_trial(breakdown, "category", "bytes")
+    shares = _by_trial(section, breakdown, "category", "bytes")
     return tuple(
         Stack(
             cell=cell,
@@ -49,8 +50,8 @@ def stacks(section: Section, breakdown: pd.DataFrame) -> tuple[Stack, ...]:
 
 def phase_rows(section: Section, phases: pd.DataFrame) -> tuple[PhaseRow, ...]:
     """Return the phases of each trial of a section, in its order, without trials whose phases are unknown."""
-    peaks = _by_trial(phases, "phase", "peak_allocated_bytes")
-    busy = _by_trial(phases, "phase", "mean_utilisation_percent")
+    peaks = _by_trial(section, phases, "phase", "peak_allocated_bytes")
+    busy = _by_trial(section, phases, "phase", "mean_utilisation_percent")
     return tuple(
         PhaseRow(
             cell=cell,
@@ -62,12 +63,18 @@ def phase_rows(section: Section, phases: pd.DataFrame) -> tuple[PhaseRow, ...]:
     )
 
 
-def _by_trial(frame: pd.DataFrame, key: str, size: str) -> dict[str, dict[str, float]]:
-    known = frame[~frame[size].isna()]
+def _by_trial(section: Section, frame: pd.DataFrame, key: str, size: str) -> dict[str, dict[str, float]]:
+    own = of_section(section, frame)
+    known = own[~own[size].isna()]
     found: dict[str, dict[str, float]] = {}
-    for trial_id, name, value in zip(known["trial_id"], known[key], known[size], strict=True):
+    for trial_id, name, value in zip(*(known[column].tolist() for column in ("trial_id", key, size)), strict=True):
         found.setdefault(str(trial_id), {})[str(name)] = value
     return found
+
+
+def of_section(section: Section, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the trials of a section."""
+    return frame[frame["trial_id"].isin([cell.trial_id for cell in section.cells.values()])]
 
 
 def _of_phases(values: Mapping[str, float]) -> Iterable[tuple[Phase, float]]:
@@ -101,17 +108,17 @@ class LargestRow:
 def largest_rows(section: Section, largest: pd.DataFrame) -> tuple[LargestRow, ...]:
     """Return the largest tensors of each trial of a section, in its order, without trials that have none."""
     groups: dict[str, list[LargestGroup]] = {}
-    for row in largest.sort_values(["trial_id", "rank"]).itertuples():
-        groups.setdefault(str(row.trial_id), []).append(
+    for row in records_of(of_section(section, largest).sort_values(["trial_id", "rank"])):
+        groups.setdefault(str(row["trial_id"]), []).append(
             LargestGroup(
-                size_bytes=int(str(row.bytes)),
-                tensors=int(str(row.tensors)),
-                category=str(row.category),
-                shape=str(row.shape),
-                dtype=str(row.dtype),
-                what=str(row.name or row.module),
-                operation=str(row.operation),
-                phase=str(row.phase),
+                size_bytes=int(str(row["bytes"])),
+                tensors=int(str(row["tensors"])),
+                category=str(row["category"]),
+                shape=str(row["shape"]),
+                dtype=str(row["dtype"]),
+                what=str(row["name"] or row["module"]),
+                operation=str(row["operation"]),
+                phase=str(row["phase"]),
             )
         )
     return tuple(

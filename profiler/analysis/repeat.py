@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from profiler.analysis.keys import KeyValue, trial_keys
+from profiler.analysis.keys import KeyValue, records_of, trial_keys
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import SPEC_KEYS, key_named
 
@@ -25,7 +25,7 @@ def repeat_commands(runs: pd.DataFrame) -> Mapping[str, str]:
     It sets every key of the trial's recipe, so one point of the grid is left.
     """
     columns = [name for name in ("trial_id", "grid", *SPEC_KEYS) if name in runs]
-    rows = [{str(name): value for name, value in row.items()} for row in runs[columns].to_dict("records")]
+    rows = records_of(runs[columns])
     return {str(row["trial_id"]): _command(str(row["grid"]), trial_keys(row)) for row in rows}
 
 

@@ -1,7 +1,8 @@
 """The shapes of optimizer steps that are shown: every method of one model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pandas as pd
 
@@ -24,13 +25,17 @@ class Shape:
     """At each instant; empty categories are left out."""
 
 
-def shapes(section: Section, shape: pd.DataFrame) -> tuple[Shape, ...]:
+ShapeOf: TypeAlias = Callable[[Collection[str]], pd.DataFrame]
+"""Returns the rows of the `shape` table of some trials."""
+
+
+def shapes(section: Section, shape_of: ShapeOf) -> tuple[Shape, ...]:
     """Return one shape per method, of the largest model that fits with every method, else of the smallest model."""
-    if shape.empty or not section.models:
+    if not section.models:
         return ()
     chosen = _model(section)
     cells = [cell for row in section.rows if (cell := section.cells.get((row, chosen)))]
-    known = shape[shape["trial_id"].isin([cell.trial_id for cell in cells[:MOST_SHAPES]])]
+    known = shape_of([cell.trial_id for cell in cells[:MOST_SHAPES]])
     by_trial = {str(trial_id): rows for trial_id, rows in known.groupby("trial_id")}
     return tuple(_shape(cell, by_trial[cell.trial_id]) for cell in cells if cell.trial_id in by_trial)
 

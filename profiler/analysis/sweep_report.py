@@ -6,11 +6,12 @@ from typing import Protocol
 
 import pandas as pd
 
-from profiler.analysis.acceptance import Threshold, pairs, thresholds
+from profiler.analysis.acceptance import Threshold, pairs_among, thresholds
 from profiler.analysis.accuracy import Accuracy, accuracies
 from profiler.analysis.answers import Answers, answers
 from profiler.analysis.axes import Curve, Surface, curves, surfaces
 from profiler.analysis.cards import CardTable, by_card
+from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section, compare, only
 from profiler.analysis.gpu_time import GpuTime, gpu_time_of
 from profiler.analysis.limits import CardLimit, card_limits
@@ -41,9 +42,8 @@ class StoredTables(Protocol):
     def largest(self) -> pd.DataFrame:
         """One row per trial and group of tensors."""
 
-    @property
-    def shape(self) -> pd.DataFrame:
-        """One row per trial, instant and category."""
+    def shape_of(self, trial_ids: Collection[str], /) -> pd.DataFrame:
+        """Return one row per instant and category of these trials."""
 
     @property
     def question(self) -> str:
@@ -113,15 +113,19 @@ def sweep_report(tables: StoredTables, published: Iterable[PublishedFigure] = ()
                 stacks=stacks(section, tables.breakdown),
                 phases=phase_rows(section, tables.phases),
                 largest=largest_rows(section, tables.largest),
-                shapes=shapes(section, tables.shape),
+                shapes=shapes(section, tables.shape_of),
             )
             for section in sections
         ),
         cards=by_card(sections),
-        thresholds=thresholds(pairs([tables.runs])) if simulated else (),
+        thresholds=thresholds(pairs_among(_cells(sections))) if simulated else (),
         gpu_time=gpu_time_of(tables.runs),
         trial_commands=repeat_commands(tables.runs),
     )
+
+
+def _cells(sections: Iterable[Section]) -> Iterable[Cell]:
+    return (cell for section in sections for cell in section.cells.values())
 
 
 def only_trials(report: SweepReport, trial_ids: Collection[str]) -> SweepReport:

@@ -23,6 +23,7 @@ from profiler.analytical.timeline.reserved import peak_reserved_bytes
 from profiler.domain.architecture import Architecture
 from profiler.domain.keys import Key, Kind
 from profiler.domain.memory import Phase
+from profiler.domain.outcome import Estimate
 from profiler.domain.trial import SPEC_KEYS, TRIAL_KEYS, TrialSpec
 
 
@@ -57,6 +58,15 @@ class EstimateTable:
     def peak_phase(self, row: int) -> Phase:
         """Return the phase of the peak of allocated memory of one trial."""
         return max(self.phases, key=lambda phase: int(self.phases[phase][row]))
+
+    def estimate(self, row: int) -> Estimate:
+        """Return the estimate of one trial, without the categories of its peak."""
+        return Estimate(
+            peak_allocated_bytes=int(self.peak_allocated_bytes[row]),
+            peak_reserved_bytes=int(self.peak_reserved_bytes[row]),
+            peak_rule_bytes=int(self.peak_rule_bytes[row]),
+            peak_phase=self.peak_phase(row),
+        )
 
 
 class _Trials(SimpleNamespace):

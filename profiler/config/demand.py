@@ -1,6 +1,6 @@
 """An order of trials by memory: which of them need at most as much as others."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 from profiler.domain.architecture import Architecture
 from profiler.domain.gpu import KNOWN_GPUS
@@ -62,6 +62,28 @@ def needs_at_most(smaller: TrialSpec, larger: TrialSpec, *, architecture_of: Cal
         and _has_comparable_states(smaller, larger)
         and _is_no_larger_model(smaller, larger, architecture_of)
     )
+
+
+def memory_rank(spec: TrialSpec, *, architecture_of: Callable[[str], Architecture]) -> tuple[float, ...]:
+    """Return numbers that order trials so that `needs_at_most(a, b)` implies a rank of `a` that is not larger.
+
+    Equal ranks then mean that each needs at most the other's memory, or that the two cannot be compared. Each number
+    follows one condition of `needs_at_most`, so sorting by rank takes no comparison of pairs.
+    """
+    grows = (getattr(spec, key.name) for key in _COMPARED if key.memory is MemoryOrder.GROWS)
+    return (
+        sum(_sizes(architecture_of(spec.model), spec)),
+        sum(value for value in grows if value is not None),
+        not spec.gradient_checkpointing,
+        spec.beta != 0,
+        -_card_bytes(spec) if spec.backend is Backend.CUDA else 0.0,
+        len(_events(spec)),
+    )
+
+
+def comparable_group(spec: TrialSpec) -> Hashable:
+    """Return a key that is equal for any two trials of which one can need at most the memory of the other."""
+    return tuple(getattr(spec, key.name) for key in _COMPARED if key.memory is MemoryOrder.SAME)
 
 
 def _in_order(key: Key, smaller: TrialSpec, larger: TrialSpec) -> bool:

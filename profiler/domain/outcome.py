@@ -1,5 +1,6 @@
 """The result of a trial as plain values: written by the worker, read by every layer above."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -253,8 +254,8 @@ class SimulatedDetails:
     """Peak of reserved memory on that card."""
     required_unreleasable_bytes: int | None = None
     """Peak on that card of segments that hold a tensor; a full card cannot release them."""
-    step_shape: tuple[StepInstant, ...] = ()
-    """The last optimizer step on that card, in the order of its events."""
+    step_shape: Sequence[StepInstant] = ()
+    """The last optimizer step on that card, in the order of its events; of a stored record a `StepShape`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Trials that need not run, because a trial that needs at most as much memory ran out of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict
@@ -15,15 +15,20 @@ class Pruning:
     """Collects records, and derives the outcomes of trials that have not run."""
 
     needs_at_most: NeedsAtMost
-    _ran_out: list[TrialRecord] = field(default_factory=list)
+    group_of: Callable[[TrialSpec], Hashable] = lambda _: None
+    """Returns a key that is equal for any two trials of which one can need at most the memory of the other."""
+    _ran_out: dict[Hashable, list[TrialRecord]] = field(default_factory=dict)
+    """By group, so that a trial is not compared with all others."""
 
     def learn(self, records: Sequence[TrialRecord]) -> None:
         """Collect records; only those that ran out of memory matter."""
-        self._ran_out += [record for record in records if record.outcome.status is Status.OOM]
+        for record in records:
+            if record.outcome.status is Status.OOM:
+                self._ran_out.setdefault(self.group_of(record.spec), []).append(record)
 
     def implied(self, trial: PlannedTrial) -> Outcome | None:
         """Return the outcome of a trial that would run out of memory too; None if that does not follow."""
-        for record in self._ran_out:
+        for record in self._ran_out.get(self.group_of(trial.spec), ()):
             if record.trial_id != trial.trial_id and self.needs_at_most(record.spec, trial.spec):
                 verdict = Verdict(
                     status=Status.IMPLIED,

@@ -1,7 +1,6 @@
 """Run a plan of trials, each once in a fresh process, however that process ends."""
 
 import os
-from collections import deque
 from collections.abc import Sequence
 
 from profiler.config.run_options import RunOptions
@@ -9,6 +8,7 @@ from profiler.domain.outcome import Versions
 from profiler.domain.trial import Backend, PlannedTrial
 from profiler.execution.gpus import GpuPool
 from profiler.execution.job import TRIAL_WORKER, SweepObserver, WorkerProgram
+from profiler.execution.pending import Pending
 from profiler.execution.pruning import Pruning
 from profiler.execution.running import RunningSweep
 from profiler.execution.warm import WarmProcess
@@ -55,7 +55,7 @@ def run_trials(
     jobs = min(jobs_for(plan, options.jobs, gpus=len(gpus) if gpus is not None else 0), len(plan))
     warm = WarmProcess(program, jobs=jobs, warm_up_s=options.warm_up_s)
     sweep = RunningSweep(
-        pending=deque(plan),
+        pending=Pending(plan),
         options=options,
         store=store,
         versions=versions,

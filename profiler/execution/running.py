@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import NoReturn, Self
 from profiler.config.run_options import RunOptions
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_TOO_MANY_FAILURES, ProfilerError
 from profiler.domain.outcome import Status, TrialRecord, Versions
-from profiler.domain.trial import Backend, PlannedTrial, run_key
+from profiler.domain.trial import Backend, PlannedTrial
 from profiler.execution.child import EXIT_END_OF_SWEEP
 from profiler.execution.claim import Claim, claim_of
 from profiler.execution.decision import stored_answer
@@ -21,6 +20,7 @@ from profiler.execution.heartbeat import Heartbeat
 from profiler.execution.host_memory import oom_kills
 from profiler.execution.job import SweepObserver, WorkerJob
 from profiler.execution.lock import Lock, take_lock
+from profiler.execution.pending import Pending
 from profiler.execution.postponed import postponed_signals
 from profiler.execution.pruning import Pruning
 from profiler.execution.verdict import last_lines
@@ -51,7 +51,7 @@ class UnfitWorkersError(ProfilerError):
 class RunningSweep:
     """The state of one call of `run_trials`. Leaving it as a context ends all workers."""
 
-    pending: deque[PlannedTrial]
+    pending: Pending
     options: RunOptions
     store: RecordStore
     versions: Versions
@@ -240,9 +240,8 @@ class RunningSweep:
 
         A sibling that is answered meanwhile, by another sweep in the folder, is settled.
         """
-        key = run_key(trial.spec)
         found: list[Claim] = []
-        for other in [other for other in self.pending if key is not None and run_key(other.spec) == key]:
+        for other in self.pending.siblings(trial):
             path = self.store.path(other.trial_id)
             lock = take_lock(path.with_suffix(".lock"), wait=False)
             if lock is None:
@@ -312,7 +311,8 @@ class RunningSweep:
         """Put the trials of a lost worker back: the warmed process ended, and they are not to blame."""
         self._free_gpu(worker, fault=self._gpu_fault(worker))
         self._clean_up(worker)
-        self.pending.extendleft(claim.trial for claim in reversed(worker.claims))
+        for claim in reversed(worker.claims):
+            self.pending.appendleft(claim.trial)
 
     def _conclude_sibling(self, sibling: Claim) -> None:
         """Report the record that the worker left for a sibling; without a record the sibling runs by itself."""

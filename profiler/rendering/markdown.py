@@ -12,7 +12,7 @@ from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Status
 from profiler.rendering.markdown_table import Align, code_block, escaped, markdown_table
-from profiler.rendering.pages import FIGURES, SectionFigures
+from profiler.rendering.pages import FIGURES, MOST_ROWS, SectionFigures, more_rows
 from profiler.rendering.wording import (
     HEADROOM_LEGEND,
     cell_name,
@@ -37,6 +37,11 @@ from profiler.rendering.wording import (
 
 _ESTIMATE, _PUBLISHED = "est ", "published "
 
+_IN_CSV = "comparison.csv has them"
+
+_MOST_LISTED = 500
+"""Trials whose phases and largest tensors are listed; GitHub does not show a page of several megabytes."""
+
 
 def report_page(report: SweepReport, figures: Sequence[SectionFigures]) -> str:
     """Return the whole page.
@@ -51,7 +56,8 @@ def report_page(report: SweepReport, figures: Sequence[SectionFigures]) -> str:
     if not report.sections:
         blocks.append("No trial is stored here yet.")
     if report.cards:
-        blocks += ["## Which card?", _card_table(report.cards), HEADROOM_LEGEND]
+        blocks += ["## Which card?", _card_table(report.cards)]
+        blocks += filter(None, [more_rows(len(report.cards.places), _IN_CSV), HEADROOM_LEGEND])
     for part, own_figures in zip(report.sections, figures, strict=True):
         blocks += _section_blocks(part, own_figures)
     if report.thresholds:
@@ -66,10 +72,14 @@ def _section_blocks(part: SectionReport, figures: SectionFigures) -> Iterable[st
     section = part.section
     yield f"## {escaped(setting_title(section.setting))}"
     yield _comparison_table(part.matrix)
+    if more := more_rows(len(part.matrix.rows), _IN_CSV):
+        yield more
     yield _bullets(legend(section, mark=_ESTIMATE, published_mark=_PUBLISHED))
     if section.unanswered:
         yield "### Trials without an answer"
-        yield _failure_table(section.unanswered)
+        yield _failure_table(section.unanswered[:MOST_ROWS])
+        if more := more_rows(len(section.unanswered), "runs.parquet has them"):
+            yield more
     if part.accuracies:
         yield "### How far the estimates are from the results"
         yield _accuracy_table(part.accuracies)
@@ -77,10 +87,18 @@ def _section_blocks(part: SectionReport, figures: SectionFigures) -> Iterable[st
     if part.phases:
         yield "### Highest allocated memory of each phase"
         about = "the peak of each in bold; reserved: held by torch's allocator; device: with CUDA's context"
-        yield _details(f"GiB, {len(part.phases)} trials; {about}", _phase_table(part.phases))
+        if len(part.phases) > _MOST_LISTED:
+            yield f"These are {len(part.phases):,} trials: phases.parquet and report.html have them."
+        else:
+            yield _details(f"GiB, {len(part.phases)} trials; {about}", _phase_table(part.phases))
     if part.largest:
         yield "### The largest tensors at the peak"
-        yield _details(f"The ten largest groups of each of {len(part.largest)} trials", _largest_lists(part.largest))
+        if len(part.largest) > _MOST_LISTED:
+            yield f"These are those of {len(part.largest):,} trials: largest.parquet has them."
+        else:
+            yield _details(
+                f"The ten largest groups of each of {len(part.largest)} trials", _largest_lists(part.largest)
+            )
     if section.published:
         yield f"How far to trust the published figures: {escaped(section.published[0].trust)}."
     yield f"Versions: {escaped(versions_text(section.setting))}."
@@ -97,7 +115,10 @@ def _figure_blocks(figures: SectionFigures) -> Iterable[str]:
 
 def _comparison_table(table: Matrix) -> str:
     names = column_names(table)
-    rows = [[escaped(row), *(_cell(table.cells.get((row, column))) for column in table.columns)] for row in table.rows]
+    rows = [
+        [escaped(row), *(_cell(table.cells.get((row, column))) for column in table.columns)]
+        for row in table.rows[:MOST_ROWS]
+    ]
     return markdown_table([escaped(corner(table)), *(escaped(names[column]) for column in table.columns)], rows)
 
 
@@ -138,7 +159,7 @@ def _card_table(table: CardTable) -> str:
     names = place_names(table)
     rows = [
         [escaped(names[place]), *(headroom_text(table.cells.get((place, card))) for card in table.cards)]
-        for place in table.places
+        for place in table.places[:MOST_ROWS]
     ]
     return markdown_table(["trial", *(escaped(short_card(card)) for card in table.cards)], rows)
 

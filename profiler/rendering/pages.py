@@ -7,6 +7,16 @@ FIGURES = "figures"
 """The folder of figures, in the folder of the pages."""
 
 
+MOST_ROWS = 200
+"""Rows of a comparison that are shown; the list of every trial can be searched, a longer comparison cannot be read."""
+
+
+def more_rows(rows: int, where: str) -> str:
+    """Return the sentence below a table of which only the first `MOST_ROWS` of `rows` are shown; empty if all are."""
+    more = rows - MOST_ROWS
+    return f"and {more:,} more {'row' if more == 1 else 'rows'}: {where}." if more > 0 else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RenderedFigure:
     """A figure, as the bytes of its two files."""

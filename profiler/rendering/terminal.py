@@ -13,6 +13,7 @@ from profiler.analysis.comparison import Section
 from profiler.analysis.matrix import Matrix
 from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.domain.outcome import Status
+from profiler.rendering.pages import MOST_ROWS, more_rows
 from profiler.rendering.wording import (
     HEADROOM_LEGEND,
     cell_name,
@@ -35,6 +36,7 @@ _ESTIMATE, _PUBLISHED = "~", "pub "
 _LABEL_WIDTH = 14
 """Smallest width of the column of methods; longer labels wrap."""
 _FAILURES_SHOWN = 10
+_IN_REPORT = "the report has them"
 _STYLES = {Status.OK: "bold", Status.OOM: "bold red"}
 
 
@@ -59,6 +61,8 @@ def _print_section(part: SectionReport, console: Console) -> None:
     for columns in _fitting(part.matrix, console.width):
         console.print(_table(part.matrix, columns))
         console.print()
+    if more := more_rows(len(part.matrix.rows), _IN_REPORT):
+        console.print(more)
     for line in _notes(part):
         console.print(Text(line, style="dim"))
     for line in _failures(part.section):
@@ -81,7 +85,7 @@ def _fitting(table: Matrix, width: int) -> Iterable[tuple[str, ...]]:
 
 
 def _width(table: Matrix, column: str) -> int:
-    places = (table.cells.get((row, column)) for row in table.rows)
+    places = (table.cells.get((row, column)) for row in table.rows[:MOST_ROWS])
     lines = [line for cell in places if cell is not None for line in _lines(cell)]
     return max(len(line) for line in [*lines, column_names(table)[column]])
 
@@ -92,7 +96,7 @@ def _table(source: Matrix, columns: Sequence[str]) -> Table:
     names = column_names(source)
     for column in columns:
         table.add_column(Text(names[column]), justify="right", no_wrap=True)
-    for row in source.rows:
+    for row in source.rows[:MOST_ROWS]:
         table.add_row(Text(row), *(_text(source.cells.get((row, column))) for column in columns))
     return table
 
@@ -119,11 +123,13 @@ def _print_cards(cards: CardTable, console: Console) -> None:
     for card in cards.cards:
         table.add_column(Text(short_card(card)), justify="right")
     names = place_names(cards)
-    for place in cards.places:
+    for place in cards.places[:MOST_ROWS]:
         cells = (cards.cells.get((place, card)) for card in cards.cards)
         table.add_row(Text(names[place]), *map(_headroom, cells))
     console.print()
     console.print(table)
+    if more := more_rows(len(cards.places), _IN_REPORT):
+        console.print(more)
     console.print(Text(HEADROOM_LEGEND, style="dim"))
 
 

@@ -3,20 +3,16 @@
 A folder can have tables without records: git keeps only the tables of results, and a copy may leave out the records.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiler.config.identity import ADDED_KEYS, spec_from_mapping, trial_id
 from profiler.domain.builtin_models import find_builtin
-from profiler.domain.errors import Fault, UsageError
 from profiler.domain.outcome import Status, Versions
 from profiler.domain.trial import SPEC_KEYS, Backend, TrialSpec
-from profiler.storage.schema import OPTIONAL_TABLES, TABLES
-from profiler.storage.table_files import read_table_file, table_path
 
 _ANSWERED = frozenset(status.value for status in Status if status.answered)
 
@@ -42,26 +38,6 @@ class Outdated:
     """Trials that were simulated again, with an answer."""
     left: frozenset[str] = field(default_factory=frozenset)
     """The others."""
-
-
-def stored_rows(folder: Path) -> Mapping[str, pa.Table]:
-    """Return the tables of a folder, by name.
-
-    Raises:
-        UsageError: Some of them cannot be used; carries every fault found.
-    """
-    tables: dict[str, pa.Table] = {}
-    faults: list[Fault] = []
-    for name, columns in {**TABLES, **OPTIONAL_TABLES}.items():
-        path = table_path(folder, name)
-        try:
-            if path.exists():
-                tables[name] = read_table_file(path, columns)
-        except UsageError as error:
-            faults.extend(error.faults)
-    if faults:
-        raise UsageError(faults)
-    return tables
 
 
 def without(table: pa.Table, trial_ids: Collection[str]) -> pa.Table:
@@ -107,11 +83,9 @@ def outdated(trials: Iterable[StoredTrial], current_id: CurrentId) -> Outdated:
     return Outdated(replaced=replaced, left=frozenset(old) - replaced)
 
 
-def joined(new: pa.Table, carried: Sequence[pa.Table]) -> pa.Table:
-    """Return the rows of `new` and of the carried tables, sorted by trial."""
-    with_rows = [table for table in carried if table.num_rows]
-    if not with_rows:
+def joined(new: pa.Table, carried: pa.Table | None) -> pa.Table:
+    """Return the rows of `new` and the carried ones, sorted by trial."""
+    if carried is None or not carried.num_rows:
         return new
-    tables = [new, *(table.cast(new.schema) for table in with_rows)]
-    whole = pa.concat_tables(tables)
+    whole = pa.concat_tables([new, carried.cast(new.schema)])
     return whole.take(pc.sort_indices(whole, [("trial_id", "ascending")])).combine_chunks()

@@ -12,10 +12,10 @@ def folder_faults(folder: Path) -> list[Fault]:
         return []
     faults = RecordStore(folder).faults()
     if any(folder.glob("*.parquet")):
-        from profiler.storage.carried import stored_rows  # imports pyarrow, not needed without tables
+        from profiler.storage.table_files import open_tables  # imports pyarrow, not needed without tables
 
         try:
-            stored_rows(folder)
+            open_tables(folder, required=False)
         except UsageError as error:
             faults.extend(error.faults)
     return faults

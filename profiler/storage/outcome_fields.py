@@ -4,7 +4,7 @@ A key is one attribute of one part of `Outcome`. Two parts share `not_measured`:
 did not provide with the reason for a missing breakdown.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -15,9 +15,11 @@ from profiler.domain.outcome import (
     Outcome,
     Peaks,
     SimulatedDetails,
+    StepInstant,
     Verdict,
     Work,
 )
+from profiler.storage.step_shape_json import step_shape_from_json
 from profiler.storage.typed_json import JSON, JsonMismatchError, from_json
 
 _PARTS = {
@@ -78,6 +80,8 @@ _NO_BREAKDOWN = "breakdown: "
 """Within the stored `not_measured`: precedes the reason for a missing breakdown, which comes last."""
 _SEPARATOR = "; "
 
+_READERS = {Sequence[StepInstant]: step_shape_from_json}
+
 _OPTIONAL_PARTS = ("simulated", "measured")
 
 _REQUIRED = frozenset({"status"})
@@ -130,7 +134,7 @@ def outcome_from_flat(stored: Mapping[str, JSON], *, defaults: bool) -> Outcome:
         parts[part][attribute] = value
     _separate_problem(parts)
     composed: dict[str, Any] = {
-        part: from_json(kind, parts[part], defaults=True)
+        part: from_json(kind, parts[part], readers=_READERS, defaults=True)
         for part, kind in _PARTS.items()
         if part not in _OPTIONAL_PARTS or any(value not in _EMPTY for value in parts[part].values())
     }

@@ -82,23 +82,6 @@ def breakdown_rows(record: TrialRecord) -> list[Row]:
     ]
 
 
-def shape_rows(record: TrialRecord) -> list[Row]:
-    """Return the rows of `shape` for one trial."""
-    return [
-        {
-            "trial_id": record.trial_id,
-            "instant": number,
-            "phase": instant.phase.value,
-            "category": share.category.value,
-            "bytes": share.size_bytes,
-        }
-        for number, instant in enumerate(
-            record.outcome.simulated.step_shape if record.outcome.simulated else (), start=1
-        )
-        for share in instant.shares
-    ]
-
-
 def largest_rows(record: TrialRecord) -> list[Row]:
     """Return the rows of `largest` for one trial."""
     return [

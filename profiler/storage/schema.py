@@ -3,12 +3,16 @@
 Sizes are integers of bytes. Null means "unknown here", never 0; `null` gives the reason for each column.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
 
 import pyarrow as pa
 
 from profiler.domain.keys import Key, Kind
+from profiler.domain.memory import Category, Phase
+from profiler.domain.outcome import Status
 from profiler.domain.trial import TRIAL_KEYS, key_named
 
 SCHEMA_VERSION = 2
@@ -32,6 +36,16 @@ class Column:
     """What null means; empty where a value is never null."""
     earlier: object = None
     """Value in rows from before the column existed; None where it is unknown there, and null."""
+    words: type[StrEnum] | None = None
+    """The allowed values of a text; None where any text is allowed."""
+    least: int | None = None
+    """The smallest allowed number; None where numbers can be negative, and for texts."""
+    identifies: bool = False
+    """Whether the column is one of those that together differ in any two rows."""
+    sums_to: str = ""
+    """The column of `runs` that the values of one trial sum to; empty if there is none."""
+    peaks_at: str = ""
+    """The column of `runs` that is the largest value of one trial; empty if there is none."""
 
     @property
     def may_be_missing(self) -> bool:
@@ -43,16 +57,17 @@ class Column:
         return pa.array([self.earlier] * rows, self.kind)
 
 
-def _column(name: str, kind: pa.DataType, unit: str, meaning: str, null: str = "") -> Column:
-    return Column(name=name, kind=kind, unit=unit, meaning=meaning, null=null)
+def _column(name: str, kind: pa.DataType, unit: str, meaning: str, null: str = "", **laws: Any) -> Column:  # noqa: ANN401
+    least = None if kind in (_TEXT, _YES_NO) else 0
+    return Column(name=name, kind=kind, unit=unit, meaning=meaning, null=null, **{"least": least, **laws})
 
 
-def _text(name: str, meaning: str, null: str = "") -> Column:
-    return _column(name, _TEXT, "", meaning, null)
+def _text(name: str, meaning: str, null: str = "", **laws: Any) -> Column:  # noqa: ANN401
+    return _column(name, _TEXT, "", meaning, null, **laws)
 
 
-def _size(name: str, meaning: str, null: str) -> Column:
-    return _column(name, _COUNT, "bytes", meaning, null)
+def _size(name: str, meaning: str, null: str, **laws: Any) -> Column:  # noqa: ANN401
+    return _column(name, _COUNT, "bytes", meaning, null, **laws)
 
 
 _NO_GPU = "backend is cpu, or the trial ended before the value was known"
@@ -76,17 +91,19 @@ _KINDS: Mapping[Kind, pa.DataType] = {
 
 
 def _key_column(key: Key) -> Column:
-    return replace(_column(key.name, _KINDS[key.kind], key.unit, key.meaning, key.null), earlier=key.earlier)
+    least = {Kind.COUNT: min(key.minimum, 1), Kind.NUMBER: 0}.get(key.kind)
+    column = _column(key.name, _KINDS[key.kind], key.unit, key.meaning, key.null)
+    return replace(column, earlier=key.earlier, words=key.choices, least=least)
 
 
 _BACKEND = _key_column(key_named("backend"))
 
 _TRIAL = (
-    _text("trial_id", "content hash of the specification and the versions"),
+    _text("trial_id", "content hash of the specification and the versions", identifies=True),
     _text("grid", "the grid of the trial"),
     _text("label", "the method's name in tables"),
     _BACKEND,
-    _text("status", "how the trial ended; oom is a result"),
+    _text("status", "how the trial ended; oom is a result", words=Status),
     _text("message", "why the trial failed or was refused", "it did not fail"),
 )
 
@@ -100,7 +117,7 @@ _RESULT = (
     _size("peak_allocated_bytes", "most bytes in tensors at once; in an oom row, before the failure", _NO_GPU),
     _size("peak_reserved_bytes", "most bytes held by torch's caching allocator", _NO_ALLOCATOR),
     _size("peak_device_bytes", "most bytes in use by the driver's count", _NO_ALLOCATOR),
-    _text("peak_phase", "the phase of peak_allocated_bytes", _NO_GPU),
+    _text("peak_phase", "the phase of peak_allocated_bytes", _NO_GPU, words=Phase),
     _size("required_allocated_bytes", "the peak on a card of unlimited memory", "not simulated"),
     _size("required_reserved_bytes", "peak_reserved_bytes on a card of unlimited memory", "not simulated"),
     _size(
@@ -113,7 +130,7 @@ _RESULT = (
     _column(
         "alloc_retries", _COUNT, "retries", "times the allocator released its cache and tried again", _NO_ALLOCATOR
     ),
-    _text("oom_phase", "the phase that ran out of memory", "status is not oom"),
+    _text("oom_phase", "the phase that ran out of memory", "status is not oom", words=Phase),
     _column("oom_step", _COUNT, "optimizer steps", "the step that ran out of memory, from 1; 0 while loading", _NO_OOM),
     _size("oom_requested_bytes", "the allocation that did not fit", _NO_OOM),
     _size("oom_free_bytes", "free bytes by the driver at that time", _NO_OOM),
@@ -148,7 +165,14 @@ _RESULT = (
         _NOT_GIVEN,
     ),
     _column("settled_step", _COUNT, "optimizer steps", "the step at which the peak stopped growing", _STILL_GROWING),
-    _column("growth_bytes_per_step", _REAL, "bytes", "slope of the peaks of the steps after that", _TOO_FEW_STEPS),
+    _column(
+        "growth_bytes_per_step",
+        _REAL,
+        "bytes",
+        "slope of the peaks of the steps after that",
+        _TOO_FEW_STEPS,
+        least=None,
+    ),
     _text(
         "not_measured", "values that the driver did not report, and why", "nothing is missing, or nothing was measured"
     ),
@@ -169,9 +193,14 @@ RUNS = (*_TRIAL, *_SPEC, *_RESULT, *_VERSIONS)
 """`runs.parquet`: one row per trial."""
 
 PHASES = (
-    _text("trial_id", "the trial"),
-    _text("phase", "part of the training step"),
-    _size("peak_allocated_bytes", "most bytes in tensors at once during the phase", _NO_GPU),
+    _text("trial_id", "the trial", identifies=True),
+    _text("phase", "part of the training step", words=Phase, identifies=True),
+    _size(
+        "peak_allocated_bytes",
+        "most bytes in tensors at once during the phase",
+        _NO_GPU,
+        peaks_at="peak_allocated_bytes",
+    ),
     _size("peak_reserved_bytes", "most bytes held by torch's allocator during the phase", _NO_ALLOCATOR),
     _column("time_s", _REAL, "s", "in all steps together", _NOT_CUDA),
     _column("samples", _COUNT, "samples", "samples during the phase", _NOT_CUDA),
@@ -183,31 +212,36 @@ PHASES = (
 """`phases.parquet`: one row per phase that ran; the largest of a trial is its peak."""
 
 BREAKDOWN = (
-    _text("trial_id", "the trial"),
-    _text("category", "kind of content"),
-    _size("bytes", "bytes of the category at the instant of peak_allocated_bytes; they sum to it exactly", ""),
+    _text("trial_id", "the trial", identifies=True),
+    _text("category", "kind of content", words=Category, identifies=True),
+    _size(
+        "bytes",
+        "bytes of the category at the instant of peak_allocated_bytes; they sum to it exactly",
+        "",
+        sums_to="peak_allocated_bytes",
+    ),
 )
 """`breakdown.parquet`: one row per category."""
 
 LARGEST = (
-    _text("trial_id", "the trial"),
-    _column("rank", _COUNT, "place", "1 for the largest group"),
+    _text("trial_id", "the trial", identifies=True),
+    _column("rank", _COUNT, "place", "1 for the largest group", least=1, identifies=True),
     _size("bytes", "bytes of the group at the instant of peak_allocated_bytes", ""),
     _column("tensors", _COUNT, "tensors", "tensors in the group: equal ones from the same place in each layer"),
-    _text("category", "kind of content"),
+    _text("category", "kind of content", words=Category),
     _text("shape", "sizes joined by x; empty for a scalar or a kernel's scratch"),
     _text("dtype", "data type, by torch's name; empty for a kernel's scratch"),
     _text("name", "name of the tensor; empty where unknown"),
     _text("module", "path of the module that created it, layers as *; empty where it has a name"),
     _text("operation", "the operation that created it; empty for weights and states"),
-    _text("phase", "the phase in which it was created"),
+    _text("phase", "the phase in which it was created", words=Phase),
 )
 """`largest.parquet`: one row per tensor or group of equal tensors, for the ten largest at the peak."""
 
 STEPS = (
-    _text("trial_id", "the trial"),
-    _column("step", _COUNT, "optimizer steps", "the optimizer step, from 1; 0 while loading"),
-    _text("phase", "part of the training step"),
+    _text("trial_id", "the trial", identifies=True),
+    _column("step", _COUNT, "optimizer steps", "the optimizer step, from 1; 0 while loading", identifies=True),
+    _text("phase", "part of the training step", words=Phase, identifies=True),
     _size("peak_allocated_bytes", "most bytes in tensors at once, by torch's exact counter", ""),
     _size("peak_reserved_bytes", "most bytes held by torch's allocator, by its exact counter", ""),
     _column("time_s", _REAL, "s", "duration"),
@@ -224,7 +258,7 @@ _NOT_READ = "not read at this sample, or the driver does not report it"
 SAMPLES = (
     _text("trial_id", "the trial"),
     _column("time_s", _REAL, "s", "since the start of sampling, on a monotonic clock"),
-    _text("phase", "part of the training step", "before the first phase"),
+    _text("phase", "part of the training step", "before the first phase", words=Phase),
     _column("step", _COUNT, "optimizer steps", "the optimizer step, from 1; 0 while loading"),
     _size("device_used_bytes", "in use on the GPU by all programs, as the driver reports", _NOT_READ),
     _size("process_used_bytes", "in use on the GPU by the processes of the trial, as the driver reports", _NOT_READ),
@@ -246,10 +280,17 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
 """Tables of every grid, by file name without suffix."""
 
 SHAPE = (
-    _text("trial_id", "the trial"),
-    _column("instant", _COUNT, "place", "place in the step, from 1; in the order of events, not by a clock"),
-    _text("phase", "what the trainer was doing"),
-    _text("category", "what the bytes are"),
+    _text("trial_id", "the trial", identifies=True),
+    _column(
+        "instant",
+        _COUNT,
+        "place",
+        "place in the step, from 1; in the order of events, not by a clock",
+        least=1,
+        identifies=True,
+    ),
+    _text("phase", "what the trainer was doing", words=Phase),
+    _text("category", "what the bytes are", words=Category, identifies=True),
     _size("bytes", "bytes of the category at that instant", ""),
 )
 """`shape.parquet`: the last optimizer step of a simulated trial, ten instants per phase; one row per category."""
@@ -258,7 +299,7 @@ OPTIONAL_TABLES: Mapping[str, tuple[Column, ...]] = {"steps": STEPS, "samples": 
 """Tables that exist only if they have rows: steps and samples of measured trials, shape of simulated ones."""
 
 
-def arrow_schema(columns: tuple[Column, ...], *, about: Mapping[str, str]) -> pa.Schema:
+def arrow_schema(columns: Sequence[Column], *, about: Mapping[str, str]) -> pa.Schema:
     """Return the schema of pyarrow, with the meaning of each column, and with `about` and the schema version."""
     return pa.schema(
         [

@@ -2,7 +2,9 @@
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +14,10 @@ import pyarrow.parquet as pq
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.units import GIB
 from profiler.storage.foreign_files import read_bytes
-from profiler.storage.schema import OPTIONAL_TABLES, SCHEMA_VERSION, TABLES, Column
+from profiler.storage.laws import Laws, Trials
+from profiler.storage.schema import OPTIONAL_TABLES, SCHEMA_VERSION, TABLES, Column, arrow_schema
+
+_BATCH_ROWS = 200_000
 
 _DELETE = "Delete it and run the same sweep again: it is assembled anew from the stored records."
 _ONLY_COPY = (
@@ -28,24 +33,127 @@ def table_path(folder: Path, name: str) -> Path:
     return folder / f"{name}.parquet"
 
 
-def read_table_file(path: Path, columns: Sequence[Column]) -> pa.Table:
-    """Read a table with exactly `columns`.
+@dataclass(frozen=True, kw_only=True)
+class TableFile:
+    """The file of a table, with the columns and the schema version of this program; its rows are not read yet."""
+
+    path: Path
+    columns: Sequence[Column]
+    content: bytes
+
+    @property
+    def metadata(self) -> Mapping[bytes, bytes]:
+        """What `arrow_schema` wrote with the table."""
+        return pq.read_schema(io.BytesIO(self.content)).metadata or {}
+
+    def rows(self, trial_ids: Collection[str] | None = None) -> pa.Table:
+        """Return the rows of these trials, in the order of the file; all rows if None.
+
+        Raises:
+            UsageError: The file is damaged.
+        """
+        filters = None if trial_ids is None else [("trial_id", "in", sorted(trial_ids))]
+        if filters is not None and not trial_ids:
+            return arrow_schema(self.columns, about={}).empty_table()
+        with _damage(self.path):
+            return self._complete(pq.read_table(io.BytesIO(self.content), filters=filters))
+
+    def batches(self) -> Iterator[pa.Table]:
+        """Yield the rows in parts; the texts of each part are numbered (dictionaries of arrow).
+
+        Raises:
+            UsageError: The file is damaged.
+        """
+        with _damage(self.path):
+            present = pq.read_schema(io.BytesIO(self.content)).names
+            texts = [each.name for each in self.columns if pa.types.is_string(each.kind) and each.name in present]
+            file = pq.ParquetFile(io.BytesIO(self.content), read_dictionary=texts)
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+                yield self._complete(pa.Table.from_batches([batch]))
+
+    def check(self, trials: Trials | None) -> None:
+        """Check the laws of all rows.
+
+        Args:
+            trials: The trials of the folder; None for `runs` itself.
+
+        Raises:
+            UsageError: A row breaks a law, or the file is damaged.
+        """
+        laws = Laws(self.columns, trials)
+        for batch in self.batches() if trials is not None else [self.rows()]:
+            laws.check(batch)
+        laws.finish()
+        if laws.problem:
+            raise _fault(self.path, laws.problem, _if_damaged(self.path))
+
+    def _complete(self, table: pa.Table) -> pa.Table:
+        """Return the table with the columns that were added since it was written."""
+        for column in self.columns:
+            if column.name not in table.schema.names:
+                table = table.append_column(column.name, column.before_it_existed(table.num_rows))
+        return table.select([column.name for column in self.columns])
+
+
+def open_table_file(path: Path, columns: Sequence[Column]) -> TableFile:
+    """Return the file of a table with exactly `columns`.
 
     Raises:
         UsageError: The file is missing, cannot be read, is damaged, or was written by another version of the schema.
     """
     content = _content(path)
-    try:
-        table = pq.read_table(io.BytesIO(content))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _fault(path, "this is not a parquet file, or it is damaged", _if_damaged(path)) from error
-    found = (table.schema.metadata or {}).get(b"schema_version", b"none").decode(errors="replace")
+    with _damage(path):
+        schema = pq.read_schema(io.BytesIO(content))
+    found = (schema.metadata or {}).get(b"schema_version", b"none").decode(errors="replace")
     if re.fullmatch("[0-9]{1,9}", found) and int(found) > SCHEMA_VERSION:
         versions = f"schema version {found}; this one reads {SCHEMA_VERSION}"
         raise _fault(path, f"it was written by a newer version of this program ({versions})", _UPDATE)
     if found != str(SCHEMA_VERSION):
         raise _fault(path, f"its schema version is {found}, this program reads {SCHEMA_VERSION}", _if_damaged(path))
-    return _with_columns(path, table, columns)
+    _check_columns(path, schema, columns)
+    return TableFile(path=path, columns=columns, content=content)
+
+
+def open_tables(folder: Path, *, required: bool) -> Mapping[str, TableFile]:
+    """Return the tables of a folder by name, after checking the laws of each once.
+
+    Args:
+        folder: `<results_dir>/<grid>/`.
+        required: Whether a missing table of `TABLES` is a fault. Other tables may always be missing.
+
+    Raises:
+        UsageError: Some of them cannot be used; carries every fault found.
+    """
+    found: dict[str, TableFile] = {}
+    faults: list[Fault] = []
+    trials: Trials | None = None
+    for name, columns in {**TABLES, **OPTIONAL_TABLES}.items():
+        path = table_path(folder, name)
+        if not path.exists() and not (required and name in TABLES):
+            continue
+        try:
+            found[name] = open_table_file(path, columns)
+            if name == "runs":
+                found[name].check(None)
+                trials = Trials.of(found[name].rows())
+            elif trials is not None:
+                found[name].check(trials)
+        except UsageError as error:
+            faults.extend(error.faults)
+            if name == "runs":  # every other table is checked against it
+                break
+    if faults:
+        raise UsageError(faults)
+    return found
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Turn errors of the parquet reader into the fault of a damaged table."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _fault(path, "this is not a parquet file, or it is damaged", _if_damaged(path)) from error
 
 
 def _content(path: Path) -> bytes:
@@ -58,28 +166,21 @@ def _content(path: Path) -> bytes:
         raise _fault(path, f"it cannot be read ({error.strerror or error})", hint) from error
 
 
-def _with_columns(path: Path, table: pa.Table, columns: Sequence[Column]) -> pa.Table:
+def _check_columns(path: Path, schema: pa.Schema, columns: Sequence[Column]) -> None:
     names = [column.name for column in columns]
-    present = [name for name in names if name in table.schema.names]
-    unknown = [name for name in table.schema.names if name not in names]
+    present = [name for name in names if name in schema.names]
+    unknown = [name for name in schema.names if name not in names]
     if unknown:
         listed = ", ".join(unknown)
         raise _fault(path, f"it has columns that this version of the program does not know: {listed}", _UPDATE)
     missing = [column for column in columns if column.name not in present]
-    if table.schema.names != present or not all(column.may_be_missing for column in missing):
+    if schema.names != present or not all(column.may_be_missing for column in missing):
         lacking = ", ".join(column.name for column in missing if not column.may_be_missing)
         wrong = f"it lacks columns: {lacking}" if lacking else "its columns are not in their order"
         raise _fault(path, wrong, _if_damaged(path))
-    for column in missing:
-        table = table.append_column(column.name, column.before_it_existed(table.num_rows))
-    odd = [column.name for column in columns if not _holds(table[column.name], column)]
+    odd = [each.name for each in columns if each.name in present and schema.field(each.name).type != each.kind]
     if odd:
         raise _fault(path, f"values of another kind are in its columns {', '.join(odd)}", _if_damaged(path))
-    return table.select(names)
-
-
-def _holds(values: pa.ChunkedArray, column: Column) -> bool:
-    return bool(values.type == column.kind and (column.null or not values.null_count))
 
 
 def _if_damaged(path: Path) -> str:

@@ -1,16 +1,19 @@
 """Tables of a grid: assembled from records, written atomically, read as pandas frames."""
 
 import io
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from profiler.config.labels import labels
 from profiler.domain.outcome import Estimate, TrialRecord
+from profiler.domain.step_shape import StepShape
 from profiler.storage.atomic import StorageError, write_atomically
 from profiler.storage.carried import (
     CurrentId,
@@ -18,7 +21,6 @@ from profiler.storage.carried import (
     builtin_id,
     joined,
     outdated,
-    stored_rows,
     stored_trials,
     without,
 )
@@ -29,14 +31,26 @@ from profiler.storage.rows import (
     largest_rows,
     phase_rows,
     run_row,
-    shape_rows,
     step_rows,
 )
 from profiler.storage.samples import read_samples
-from profiler.storage.schema import OPTIONAL_TABLES, TABLES, arrow_schema
-from profiler.storage.table_files import read_table_file, table_path
+from profiler.storage.schema import OPTIONAL_TABLES, TABLES, Column, arrow_schema
+from profiler.storage.shape_table import shape_table
+from profiler.storage.table_files import TableFile, open_tables, table_path
 
 __all__ = ["Tables", "Written", "read_tables", "table_path", "write_tables"]
+
+_TRIALS_AT_ONCE = 500
+
+_LEAST = {
+    name: {column.name: column.least for column in columns if column.least is not None}
+    for name, columns in {**TABLES, **OPTIONAL_TABLES}.items()
+}
+
+_IDENTIFYING = {
+    name: tuple(column.name for column in columns if column.identifies)
+    for name, columns in {**TABLES, **OPTIONAL_TABLES}.items()
+}
 
 _PANDAS = {
     # pandas' nullable types keep an integer column with nulls an integer column.
@@ -55,16 +69,37 @@ class Tables:
     phases: pd.DataFrame
     breakdown: pd.DataFrame
     largest: pd.DataFrame
-    steps: pd.DataFrame
-    """Empty if nothing was measured."""
-    samples: pd.DataFrame
-    """Empty if nothing was measured."""
-    shape: pd.DataFrame
-    """Empty if nothing was simulated."""
+    optional: Mapping[str, TableFile | None]
+    """The files of the optional tables, which can have hundreds of rows per trial; they are read when asked for."""
     question: str
     """The question of the grid; may be empty."""
     command: str
     """The command that repeats the sweep; may be empty."""
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row per phase of an optimizer step; empty if nothing was measured."""
+        return self._rows("steps", None)
+
+    @property
+    def samples(self) -> pd.DataFrame:
+        """One row per sample; empty if nothing was measured."""
+        return self._rows("samples", None)
+
+    @property
+    def shape(self) -> pd.DataFrame:
+        """One row per instant and category; empty if nothing was simulated."""
+        return self._rows("shape", None)
+
+    def shape_of(self, trial_ids: Collection[str]) -> pd.DataFrame:
+        """Return the rows of `shape` of these trials."""
+        return self._rows("shape", trial_ids)
+
+    def _rows(self, name: str, trial_ids: Collection[str] | None) -> pd.DataFrame:
+        file = self.optional[name]
+        if file is None:
+            return _frame(arrow_schema(OPTIONAL_TABLES[name], about={}).empty_table())
+        return _frame(file.rows(trial_ids))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,39 +162,80 @@ def write_tables(
         UsageError: An existing table cannot be read; nothing was written.
         StorageError: Writing a file failed.
     """
-    stored = stored_rows(folder)
+    stored = open_tables(folder, required=False)
+    stored_runs = stored["runs"].rows() if "runs" in stored else None
     ordered, left_out = _writable(sorted(records, key=lambda record: record.trial_id), estimates, folder)
     written = {record.trial_id for record in ordered}
-    others = stored_trials(without(stored["runs"], written)) if "runs" in stored else []
+    others = stored_trials(without(stored_runs, written)) if stored_runs is not None else []
     old = outdated([*map(_as_stored, ordered), *others], current_id)
     ordered = [record for record in ordered if record.trial_id not in old.replaced]
     others = [trial for trial in others if trial.trial_id not in old.replaced]
-    carried = {name: without(table, written | old.replaced) for name, table in stored.items()}
-    if others:
-        ordered, carried["runs"] = _relabelled(ordered, others, carried["runs"])
+    carried = _Carried(stored=stored, runs=None, without=frozenset(written | old.replaced))
+    if stored_runs is not None:
+        carried.runs = without(stored_runs, carried.without)
+        if others:
+            ordered, carried.runs = _relabelled(ordered, others, carried.runs)
     about = {"question": question, "command": command}
-    rows = _rows(ordered, estimates)
-    tables = {
-        name: pa.Table.from_pylist(rows[name], schema=arrow_schema(columns, about=about))
-        for name, columns in {**TABLES, **OPTIONAL_TABLES}.items()
-        if name in rows
-    }
-    samples = read_samples(folder, [record.trial_id for record in ordered if step_rows(record)])
-    tables["samples"] = samples.replace_schema_metadata(arrow_schema(OPTIONAL_TABLES["samples"], about=about).metadata)
-    if "samples" in stored:
-        carried["samples"] = _carried_samples(stored["samples"], samples, ordered, written | old.replaced)
-    for name, table in tables.items():
-        whole = joined(table, [carried[name]] if name in carried else [])
-        if whole.num_rows or name in TABLES:
-            _write(folder, name, whole)
-        else:
-            table_path(folder, name).unlink(missing_ok=True)
+    for name, columns in {**TABLES, **OPTIONAL_TABLES}.items():
+        _write(folder, name, _portions(name, columns, ordered, estimates, carried, folder), about)
     return Written(
-        carried=carried["runs"].num_rows if "runs" in carried else 0,
-        replaced=len(old.replaced.intersection(stored["runs"]["trial_id"].to_pylist())) if "runs" in stored else 0,
+        carried=carried.runs.num_rows if carried.runs is not None else 0,
+        replaced=len(old.replaced.intersection(_ids(stored_runs))) if stored_runs is not None else 0,
         outdated=len(old.left),
         left_out=left_out,
     )
+
+
+@dataclass(kw_only=True)
+class _Carried:
+    """The tables from before, whose rows are kept unless their trial is written anew."""
+
+    stored: Mapping[str, TableFile]
+    runs: pa.Table | None
+    """The rows of `runs` that are kept; None if there was no such table."""
+    without: frozenset[str]
+    """Trials that are written anew or replaced."""
+
+    def ids(self, name: str) -> set[str]:
+        """Return the trials of one stored table."""
+        return {trial_id for batch in self.stored[name].batches() for trial_id in _ids(batch)}
+
+    def rows(self, name: str, trial_ids: Collection[str]) -> pa.Table:
+        """Return the kept rows of these trials."""
+        if name == "runs" and self.runs is not None:
+            return self.runs.filter(pc.is_in(self.runs["trial_id"], value_set=pa.array(sorted(trial_ids), pa.string())))
+        return self.stored[name].rows(trial_ids)
+
+
+def _portions(
+    name: str,
+    columns: Sequence[Column],
+    records: Sequence[TrialRecord],
+    estimates: Mapping[str, Estimate],
+    carried: _Carried,
+    folder: Path,
+) -> Iterator[pa.Table]:
+    """Yield the rows of a table in order of their trials, so few at a time that memory does not depend on the sweep."""
+    schema = arrow_schema(columns, about={})
+    by_id = {record.trial_id: record for record in records}
+    kept: set[str] = set()
+    if name in carried.stored:
+        lost = _without_samples(folder, records) if name == "samples" else frozenset()
+        kept = carried.ids(name) - (carried.without - lost)
+    trial_ids = sorted(by_id.keys() | kept)
+    for start in range(0, len(trial_ids), _TRIALS_AT_ONCE):
+        some = trial_ids[start : start + _TRIALS_AT_ONCE]
+        here = [by_id[trial_id] for trial_id in some if trial_id in by_id]
+        if name == "samples":
+            new = read_samples(folder, [record.trial_id for record in here if step_rows(record)])
+        else:
+            new = _table(name, schema, here, estimates)
+        old = kept.intersection(some)
+        yield joined(new, carried.rows(name, old) if old else None)
+
+
+def _ids(table: pa.Table) -> list[str]:
+    return [str(trial_id) for trial_id in pc.unique(table["trial_id"]).to_pylist()]
 
 
 def _as_stored(record: TrialRecord) -> StoredTrial:
@@ -167,16 +243,23 @@ def _as_stored(record: TrialRecord) -> StoredTrial:
     return StoredTrial(trial_id=record.trial_id, spec=record.spec, versions=record.versions, answered=answered)
 
 
-def _rows(records: Sequence[TrialRecord], estimates: Mapping[str, Estimate]) -> Mapping[str, list[Row]]:
-    """Return the rows of every table except `samples`."""
-    return {
-        "runs": [run_row(record, estimates.get(record.trial_id)) for record in records],
-        "phases": [row for record in records for row in phase_rows(record)],
-        "breakdown": [row for record in records for row in breakdown_rows(record)],
-        "largest": [row for record in records for row in largest_rows(record)],
-        "steps": [row for record in records for row in step_rows(record)],
-        "shape": [row for record in records for row in shape_rows(record)],
-    }
+_ROWS: Mapping[str, Callable[[TrialRecord], list[Row]]] = {
+    "phases": phase_rows,
+    "breakdown": breakdown_rows,
+    "largest": largest_rows,
+    "steps": step_rows,
+}
+
+
+def _table(name: str, schema: pa.Schema, records: Sequence[TrialRecord], estimates: Mapping[str, Estimate]) -> pa.Table:
+    """Return the rows of any table but `samples`."""
+    if name == "shape":
+        return shape_table(records, schema)
+    if name == "runs":
+        rows = [run_row(record, estimates.get(record.trial_id)) for record in records]
+    else:
+        rows = [row for record in records for row in _ROWS[name](record)]
+    return pa.Table.from_pylist(rows, schema=schema)
 
 
 def _writable(
@@ -201,16 +284,34 @@ def _problem(record: TrialRecord, estimates: Mapping[str, Estimate]) -> str:
     """Return why a record does not fit the tables; empty if it does."""
     try:
         check_consistency(record)
-        rows = _rows([record], estimates)
+        tables = {"runs": [run_row(record, estimates.get(record.trial_id))]}
+        tables |= {name: rows(record) for name, rows in _ROWS.items()}
     except (StorageError, TypeError) as error:
         return str(error).rstrip(".")
-    values = ((name, value) for table in rows.values() for row in table for name, value in row.items())
-    for name, value in values:
-        if type(value) is int and not -(2**63) <= value < 2**63:
-            return f"{name}={value} does not fit in 64 bits"
-        if isinstance(value, str) and not _is_unicode(value):
-            return f"{name} is not valid text"
-    return ""
+    found = (_row_problem(name, rows) for name, rows in tables.items())
+    return next(filter(None, found), "") or _shape_problem(record)
+
+
+def _row_problem(name: str, rows: Sequence[Row]) -> str:
+    """Return which value its column cannot hold; empty if there is none."""
+    for row in rows:
+        for column, value in row.items():
+            if isinstance(value, str) and not _is_unicode(value):
+                return f"{column} is not valid text"
+            if type(value) is int and not -(2**63) <= value < 2**63:
+                return f"{column}={value} does not fit in 64 bits"
+            least = _LEAST[name].get(column)
+            if least is not None and value is not None and not least <= value < math.inf:  # type: ignore[operator]
+                return f"{column}={value} is not a number of at least {least}"
+    names = _IDENTIFYING[name]
+    keys = [tuple(row[column] for column in names) for row in rows]
+    return "" if len(set(keys)) == len(keys) else f"two of its rows of {name} have the same {' and '.join(names)}"
+
+
+def _shape_problem(record: TrialRecord) -> str:
+    shape = record.outcome.simulated.step_shape if record.outcome.simulated else ()
+    sizes = shape.sizes_bytes if isinstance(shape, StepShape) else [s.size_bytes for each in shape for s in each.shares]
+    return f"a size of its step is {min(sizes)} bytes" if min(sizes, default=0) < 0 else ""
 
 
 def _is_unicode(text: str) -> bool:
@@ -237,13 +338,10 @@ def _relabelled(
     )
 
 
-def _carried_samples(
-    stored: pa.Table, read: pa.Table, records: Sequence[TrialRecord], named: Collection[str]
-) -> pa.Table:
-    """Return stored samples of trials without a record, and of trials whose file of samples is gone."""
-    here = set(read["trial_id"].to_pylist())
-    lost = {record.trial_id for record in records if _sampled(record)} - here
-    return without(stored, set(named) - lost)
+def _without_samples(folder: Path, records: Sequence[TrialRecord]) -> frozenset[str]:
+    """Return the sampled trials whose file of samples is gone: their rows are only in the table."""
+    sampled = [record.trial_id for record in records if _sampled(record)]
+    return frozenset(trial_id for trial_id in sampled if not read_samples(folder, [trial_id]).num_rows)
 
 
 def _sampled(record: TrialRecord) -> bool:
@@ -251,32 +349,41 @@ def _sampled(record: TrialRecord) -> bool:
     return measured is not None and measured.sample_period_s is not None
 
 
-def _write(folder: Path, name: str, table: pa.Table) -> None:
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    write_atomically(table_path(folder, name), sink.getvalue())
+def _write(folder: Path, name: str, portions: Iterable[pa.Table], about: Mapping[str, str]) -> None:
+    """Write a table; one that is optional and has no rows is removed instead."""
+    schema = arrow_schema({**TABLES, **OPTIONAL_TABLES}[name], about=about)
+    sink, rows = io.BytesIO(), 0
+    with pq.ParquetWriter(sink, schema) as writer:
+        for portion in portions:
+            writer.write_table(portion.cast(schema))
+            rows += portion.num_rows
+    if rows or name in TABLES:
+        write_atomically(table_path(folder, name), sink.getvalue())
+    else:
+        table_path(folder, name).unlink(missing_ok=True)
 
 
 def read_tables(folder: Path) -> Tables:
-    """Read the stored tables of a grid.
+    """Read the stored tables of a grid, and check the laws of all of them.
 
     Raises:
-        UsageError: A table is missing, cannot be read, or was written by another version of the schema.
+        UsageError: A table is missing, cannot be read, breaks a law, or was written by another version of the schema.
+            Carries every fault found.
     """
-    read = {name: read_table_file(table_path(folder, name), columns) for name, columns in TABLES.items()}
-    for name, columns in OPTIONAL_TABLES.items():
-        path = table_path(folder, name)
-        read[name] = read_table_file(path, columns) if path.exists() else arrow_schema(columns, about={}).empty_table()
-    frames = {name: table.to_pandas(types_mapper=_PANDAS.get) for name, table in read.items()}
-    about = read["runs"].schema.metadata
+    files = open_tables(folder, required=True)
+    frames = {name: _frame(files[name].rows()) for name in TABLES}
+    about = files["runs"].metadata
     return Tables(
         runs=frames["runs"],
         phases=frames["phases"],
         breakdown=frames["breakdown"],
         largest=frames["largest"],
-        steps=frames["steps"],
-        samples=frames["samples"],
-        shape=frames["shape"],
+        optional={name: files.get(name) for name in OPTIONAL_TABLES},
         question=about.get(b"question", b"").decode(),
         command=about.get(b"command", b"").decode(),
     )
+
+
+def _frame(table: pa.Table) -> pd.DataFrame:
+    frame: pd.DataFrame = table.to_pandas(types_mapper=_PANDAS.get)
+    return frame

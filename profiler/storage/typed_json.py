@@ -5,15 +5,18 @@ their own, and accepts missing keys of nested fields with a default. Reading 2,0
 with these compiled readers, 2.4 with pydantic, and 24 if type hints are resolved for each value.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
-from typing import TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 Reader: TypeAlias = Callable[[dict[str, JSON]], object]
+"""Own reader of a class, which checks the object of JSON that it is given."""
+ListReader: TypeAlias = Callable[[JSON], object]
+"""Own reader of a sequence, which checks all of what it is given."""
 
 _Read: TypeAlias = Callable[[JSON], object]
 
@@ -31,25 +34,27 @@ class JsonMismatchError(ValueError):
 
 
 def to_json(value: object) -> JSON:
-    """Convert a dataclass, StrEnum, tuple or plain value to JSON; keys are the names of the fields."""
+    """Convert a dataclass, StrEnum, sequence or plain value to JSON; keys are the names of the fields."""
     if isinstance(value, StrEnum):
         return value.value
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, tuple):
+    if isinstance(value, Sequence):
         return [to_json(part) for part in value]
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
     raise TypeError(f"no JSON for {type(value).__name__}")
 
 
-def from_json(kind: type[T], value: JSON, *, readers: Mapping[type, Reader] | None = None, defaults: bool = False) -> T:
+def from_json(
+    kind: type[T], value: JSON, *, readers: Mapping[Any, Reader | ListReader] | None = None, defaults: bool = False
+) -> T:
     """Convert JSON to a `kind`.
 
     Args:
         kind: The dataclass to read.
         value: Parsed JSON.
-        readers: Own readers of the classes of its fields, and of `kind` itself.
+        readers: Own readers of the classes and sequences of its fields, and of `kind` itself.
         defaults: Whether keys of fields with a default may be missing, as in records of an earlier version.
 
     Raises:
@@ -59,7 +64,7 @@ def from_json(kind: type[T], value: JSON, *, readers: Mapping[type, Reader] | No
     return cast("T", _compiled(cast("Hashable", kind), own, defaults)(value))
 
 
-_Readers: TypeAlias = tuple[tuple[type, Reader], ...]
+_Readers: TypeAlias = tuple[tuple[object, Reader | ListReader], ...]
 
 
 @cache
@@ -70,6 +75,8 @@ def _compiled(kind: object, readers: _Readers, defaults: bool) -> _Read:
         return _optional(_compiled(wanted, readers, defaults))
     if get_origin(kind) is tuple:
         return _tuple(_compiled(get_args(kind)[0], readers, defaults))
+    if get_origin(kind) is Sequence:
+        return cast("ListReader", dict(readers)[kind])
     if not isinstance(kind, type):
         raise TypeError(f"no reader for {kind}")
     if own := dict(readers).get(kind):
@@ -109,7 +116,7 @@ def _dataclass(kind: type, readers: _Readers, *, defaults: bool) -> _Read:
     def read(value: JSON) -> object:
         if not isinstance(value, dict):
             raise JsonMismatchError("expected an object")
-        if not required <= value.keys() <= known:
+        if value.keys() != known and not required <= value.keys() <= known:
             odd = sorted((required - value.keys()) | (value.keys() - known))
             raise JsonMismatchError(f"keys missing or unknown: {', '.join(odd)}")
         found, name = {}, ""

@@ -8,11 +8,12 @@ Exit codes: docs/exit_codes.md.
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from profiler.command_line import as_command, print_error, print_line
-from profiler.config.demand import needs_at_most
+from profiler.config.demand import comparable_group, memory_rank, needs_at_most
+from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.domain.outcome import Estimate
 from profiler.domain.trial import PlannedTrial, TrialSpec
@@ -46,25 +47,25 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
     config_of = remembering(parts.load_model_config)
     architecture_of = architecture_lookup(config_of)
 
-    def estimate(spec: TrialSpec) -> Estimate:
-        return parts.estimate(spec, architecture_of(spec.model))
+    def estimates(specs: Mapping[str, TrialSpec]) -> dict[str, Estimate]:
+        return estimates_by_trial(specs, parts.estimates, architecture_of)
 
     sweep = prepare(command, parts, architecture_of, config_of)
     for line in sweep.lines:
         print_line(line)
     plan = plan_trials(sweep.grid.name, sweep.specs, sweep.versions, hardware=sweep.hardware, files_of=sweep.files_of)
     if sweep.options.dry_run:
-        print_line(listing(plan, estimates_by_trial({trial.trial_id: trial.spec for trial in plan}, estimate)))
+        print_line(listing(plan, estimates({trial.trial_id: trial.spec for trial in plan})))
         return EXIT_OK
     lacking = make_writable(sweep.folder)
     if lacking:
         print_error(lacking)
     plan = under_earlier_names(sweep, plan, parts)
-    write = partial(assemble, sweep, parts, estimate=estimate, command_line=shlex.join(words))
+    write = partial(assemble, sweep, parts, estimates=estimates, command_line=shlex.join(words))
     has_run = False
     with last_resort("sweep", folder=sweep.folder):
         try:
-            _run(sweep, plan, parts, needs_at_most=partial(needs_at_most, architecture_of=architecture_of))
+            _run(sweep, plan, parts, architecture_of)
             has_run = True
             records, left_out = write()
             return conclude(sweep, plan, parts, records, complete=not left_out)
@@ -74,7 +75,9 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
             raise
 
 
-def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs_at_most: NeedsAtMost) -> None:
+def _run(
+    sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, architecture_of: Callable[[str], Architecture]
+) -> None:
     """Run the trials that no stored record answers."""
     store = parts.open_store(sweep.folder)
     options = sweep.options
@@ -83,10 +86,13 @@ def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs
         print_line(f"{len(plan) - len(pending)} of {len(plan)} trials are stored already in {sweep.folder}.")
     if not pending:
         return
-    pruning = _pruning(sweep, store, needs_at_most) if options.prune else None
+    in_order = partial(needs_at_most, architecture_of=architecture_of)
+    pruning = _pruning(sweep, store, in_order) if options.prune else None
+    if pruning is not None:
+        pending = order_for_pruning(pending, partial(memory_rank, architecture_of=architecture_of))
     with WhileReadable(parts.watch(len(pending))) as observer:
         notes = parts.run_trials(
-            order_for_pruning(pending, needs_at_most) if pruning is not None else pending,
+            pending,
             options=options,
             store=store,
             versions=sweep.versions,
@@ -98,9 +104,9 @@ def _run(sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, *, needs
         print_error(sentence)
 
 
-def _pruning(sweep: Sweep, store: RecordStore, needs_at_most: NeedsAtMost) -> Pruning:
+def _pruning(sweep: Sweep, store: RecordStore, in_order: NeedsAtMost) -> Pruning:
     """Return pruning that knows what earlier sweeps found on this card."""
-    pruning = Pruning(needs_at_most=needs_at_most)
+    pruning = Pruning(needs_at_most=in_order, group_of=comparable_group)
     if sweep.options.resume and sweep.gpu_uuids:
         # An out-of-memory of the whole card implies one of the capped card.
         pruning.learn([record for record in store.read_all() if is_of_this_card(sweep, record)])

@@ -14,6 +14,7 @@ from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.measurement.visible import VisibleGpus, visible_gpus
 from profiler.storage.model_config import load_model_config
 from profiler.storage.versions import installed_versions
+from profiler.sweep.plan import Estimates
 
 if TYPE_CHECKING:
     from profiler.execution import Pruning, SweepObserver
@@ -62,10 +63,30 @@ class RenderFolder(Protocol):
         """Write page and figures to `folder`, and the table to the terminal."""
 
 
-def _estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
-    from profiler.analytical import estimate
+_MOST_IN_ARRAYS = 2**40
+"""Rows times squared tokens of a trial up to which every size of the closed form fits in the 64 bits of an array."""
 
-    return estimate(spec, architecture)
+
+def _estimates(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> list[Estimate | None]:
+    from profiler.analytical import estimate
+    from profiler.analytical.many import estimate_specs
+
+    found: list[Estimate | None] = [None] * len(specs)
+    dense = {name: each for name, each in architectures.items() if each.num_experts <= 1}
+    places = [place for place, spec in enumerate(specs) if spec.model in dense]
+    ordinary = [place for place in places if _fits_in_arrays(specs[place])]
+    table = estimate_specs([specs[place] for place in ordinary], dense)
+    for row, place in enumerate(ordinary):
+        found[place] = table.estimate(row)
+    for place in set(places).difference(ordinary):
+        found[place] = estimate(specs[place], dense[specs[place].model])
+    return found
+
+
+def _fits_in_arrays(spec: TrialSpec) -> bool:
+    micro_batches = max(spec.steps_per_generation, spec.gradient_accumulation_steps)
+    tokens = spec.max_prompt_length + spec.longest
+    return spec.per_device_train_batch_size * micro_batches * tokens**2 <= _MOST_IN_ARRAYS
 
 
 def _open_store(folder: Path) -> "RecordStore":
@@ -133,7 +154,7 @@ class SweepParts:
     visible_gpus: Callable[[], VisibleGpus] = visible_gpus
     installed_versions: Callable[[], Versions] = installed_versions
     load_model_config: Callable[[str], Mapping[str, object]] = load_model_config
-    estimate: Callable[[TrialSpec, Architecture], Estimate] = _estimate
+    estimates: Estimates = _estimates
     open_store: Callable[[Path], "RecordStore"] = _open_store
     watch: Callable[[int], AbstractContextManager["SweepObserver"]] = _watch
     """Takes the number of trials that will run; returns an observer that is shown while the block runs."""

@@ -1,14 +1,19 @@
 """The plan of a sweep: trials with their names and labels, in order, and listed with their estimates."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from profiler.config.identity import trial_id
 from profiler.config.labels import labels
+from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Estimate, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.domain.units import gib_text
+
+Estimates = Callable[[Sequence[TrialSpec], Mapping[str, Architecture]], Sequence[Estimate | None]]
+"""Returns the estimate of each trial, in order; None where there is no closed form."""
 
 FilesOf = Callable[[TrialSpec], Mapping[str, str]]
 """Returns the hashes of the files that a trial names."""
@@ -38,36 +43,38 @@ def name_of(spec: TrialSpec, versions: Versions, *, hardware: str, files_of: Fil
 
 
 def order_for_pruning(
-    plan: Sequence[PlannedTrial], needs_at_most: Callable[[TrialSpec, TrialSpec], bool]
+    plan: Sequence[PlannedTrial], memory_rank: Callable[[TrialSpec], tuple[float, ...]]
 ) -> list[PlannedTrial]:
     """Return `plan` with its measured trials in order of memory; other trials keep their places.
 
-    The first measured trial is the one that the fewest others need at most as much memory as. A trial that runs out of
-    memory then runs before all trials that it implies, whatever the order of the axes. Among equal trials, the one that
-    can imply the most comes first.
+    A trial that runs out of memory then runs before all trials that it implies, whatever the order of the axes.
+
+    Args:
+        plan: The trials.
+        memory_rank: Returns numbers that are not larger for a trial that needs at most another's memory.
     """
     measured = [trial for trial in plan if trial.spec.backend is Backend.CUDA]
-
-    def rank(trial: PlannedTrial) -> tuple[int, int]:
-        below = sum(needs_at_most(other.spec, trial.spec) for other in measured)
-        above = sum(needs_at_most(trial.spec, other.spec) for other in measured)
-        return below, -above
-
-    ordered = iter(sorted(measured, key=rank))
+    ordered = iter(sorted(measured, key=lambda trial: memory_rank(trial.spec)))
     return [next(ordered) if trial.spec.backend is Backend.CUDA else trial for trial in plan]
 
 
 def estimates_by_trial(
-    specs: Mapping[str, TrialSpec], estimate: Callable[[TrialSpec], Estimate]
+    specs: Mapping[str, TrialSpec], estimates: Estimates, architecture_of: Callable[[str], Architecture]
 ) -> dict[str, Estimate]:
-    """Return estimates by trial id. A stored trial whose local model no longer exists has none."""
-    found: dict[str, Estimate] = {}
-    for name, spec in specs.items():
-        try:
-            found[name] = estimate(spec)
-        except UsageError:
-            continue
-    return found
+    """Return estimates by trial id. A stored trial whose local model no longer exists has none.
+
+    Args:
+        specs: The trials by their ids.
+        estimates: Returns the estimates of trials, all computed at once.
+        architecture_of: Returns the architecture of a model.
+    """
+    architectures: dict[str, Architecture] = {}
+    for model in dict.fromkeys(spec.model for spec in specs.values()):
+        with suppress(UsageError):
+            architectures[model] = architecture_of(model)
+    known = {name: spec for name, spec in specs.items() if spec.model in architectures}
+    found = zip(known, estimates(tuple(known.values()), architectures), strict=True)
+    return {name: estimate for name, estimate in found if estimate is not None}
 
 
 def listing(plan: Sequence[PlannedTrial], estimates: Mapping[str, Estimate]) -> str:

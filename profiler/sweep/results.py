@@ -1,6 +1,6 @@
 """The end of a sweep: tables, report and exit code."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from profiler.analysis.gpu_time import gpu_time
@@ -12,7 +12,6 @@ from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.storage.last_resort import last_resort
 from profiler.storage.outcome_fields import not_measured
 from profiler.sweep.parts import SweepParts
-from profiler.sweep.plan import estimates_by_trial
 from profiler.sweep.preparation import Sweep
 from profiler.sweep.stored import name_now, unanswered
 
@@ -21,9 +20,19 @@ Assemble = Callable[[], tuple[Sequence[TrialRecord], Sequence[str]]]
 
 
 def assemble(
-    sweep: Sweep, parts: SweepParts, *, estimate: Callable[[TrialSpec], Estimate], command_line: str
+    sweep: Sweep,
+    parts: SweepParts,
+    *,
+    estimates: Callable[[Mapping[str, TrialSpec]], Mapping[str, Estimate]],
+    command_line: str,
 ) -> tuple[Sequence[TrialRecord], Sequence[str]]:
     """Write the tables of all that is stored in the folder, including interrupted sweeps.
+
+    Args:
+        sweep: The sweep.
+        parts: Its outside world.
+        estimates: Returns the estimates of trials by their ids.
+        command_line: The words of the command.
 
     Returns:
         The records, and one sentence per record that the tables cannot hold.
@@ -32,7 +41,7 @@ def assemble(
     written = parts.write_tables(
         sweep.folder,
         records,
-        estimates_by_trial({record.trial_id: record.spec for record in records}, estimate),
+        estimates({record.trial_id: record.spec for record in records}),
         question=sweep.grid.question,
         command=f"python -m profiler.sweep {command_line}",
         current_id=partial(name_now, sweep),

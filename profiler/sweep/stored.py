@@ -45,7 +45,7 @@ def under_earlier_names(sweep: Sweep, plan: list[PlannedTrial], parts: SweepPart
     store = parts.open_store(sweep.folder)
 
     def renamed(trial: PlannedTrial) -> PlannedTrial:
-        if trial not in measured or not is_only_a_hub_model(trial.spec.model, trial.spec.dataset):
+        if trial.spec.backend is not Backend.CUDA or not is_only_a_hub_model(trial.spec.model, trial.spec.dataset):
             return trial
         earlier = trial_id(trial.spec, sweep.versions, hardware=sweep.hardware)
         is_stored_so = store.find(trial.trial_id) is None and store.find(earlier) is not None

@@ -13,15 +13,19 @@ from pairs import ORDERED_KEYS, rising_pairs, trials
 from profiler.analytical import estimate
 from profiler.analytical.estimate import phase_instants
 from profiler.config import demand
+from profiler.config.demand import comparable_group
 from profiler.config.model_lookup import builtin_architecture
 from profiler.domain.memory import Phase
 from profiler.domain.optimizers import Optimizer
+from profiler.domain.outcome import Outcome, Status, Verdict
 from profiler.domain.trial import ALL_LINEAR, Attention, Backend, Dtype, Lengths, TrialSpec
 from profiler.domain.units import GIB
+from profiler.execution.pruning import Pruning
 from profiler.sweep.plan import order_for_pruning, plan_trials
 
 architecture_of = cache(builtin_architecture)
 needs_at_most = partial(demand.needs_at_most, architecture_of=architecture_of)
+memory_rank = partial(demand.memory_rank, architecture_of=architecture_of)
 
 BASE = builders.spec(backend=Backend.CUDA, gpu=None, model="qwen2.5-1.5b", beta=0.0)
 
@@ -223,7 +227,7 @@ def test_the_order_is_transitive(one, two, three):
 @settings(deadline=None)
 @given(st.lists(specs(), min_size=1, max_size=8, unique=True))
 def test_a_trial_runs_after_those_that_can_imply_its_result(found):
-    ordered = [trial.spec for trial in order_for_pruning(plan_trials("g", found, builders.VERSIONS), needs_at_most)]
+    ordered = [trial.spec for trial in order_for_pruning(plan_trials("g", found, builders.VERSIONS), memory_rank)]
     assert sorted(map(str, ordered)) == sorted(map(str, found))
     for place, later in enumerate(ordered):
         for earlier in ordered[:place]:
@@ -231,9 +235,38 @@ def test_a_trial_runs_after_those_that_can_imply_its_result(found):
             assert not needs_at_most(later, earlier) or needs_at_most(earlier, later)
 
 
+@settings(deadline=None)
+@given(specs(), specs())
+def test_the_rank_follows_the_order(one, two):
+    if needs_at_most(one, two):
+        assert memory_rank(one) <= memory_rank(two)
+        assert memory_rank(one) < memory_rank(two) or needs_at_most(two, one)
+        assert comparable_group(one) == comparable_group(two)
+
+
+def test_ordering_and_pruning_many_trials_compare_few_pairs():
+    def work(count):
+        ranked, compared = [], []
+        found = [
+            replace(BASE, backend=Backend.CUDA, gpu=None, max_completion_length=64 * (1 + n % 40), seed=n // 40)
+            for n in range(count)
+        ]
+        plan = plan_trials("g", found, builders.VERSIONS)
+        ordered = order_for_pruning(plan, lambda spec: ranked.append(spec) or memory_rank(spec))
+        pruning = Pruning(needs_at_most=lambda *pair: compared.append(pair) or False, group_of=comparable_group)
+        out = Outcome(verdict=Verdict(status=Status.OOM))
+        pruning.learn([builders.record(trial.spec, outcome=out) for trial in ordered])
+        assert [pruning.implied(trial) for trial in ordered] == [None] * count
+        return len(ranked), len(compared)
+
+    (small_ranks, small_pairs), (ranks, pairs) = work(200), work(800)
+    assert (small_ranks, ranks) == (200, 800)
+    assert pairs <= 4 * small_pairs
+
+
 def test_only_measured_trials_are_reordered():
     simulated = [builders.spec(max_completion_length=length) for length in (512, 256)]
     measured = [replace(spec, backend=Backend.CUDA, gpu=None) for spec in simulated]
     plan = plan_trials("g", [simulated[0], measured[0], simulated[1], measured[1]], builders.VERSIONS)
-    ordered = [trial.spec for trial in order_for_pruning(plan, needs_at_most)]
+    ordered = [trial.spec for trial in order_for_pruning(plan, memory_rank)]
     assert ordered == [simulated[0], measured[1], simulated[1], measured[0]]

@@ -13,7 +13,7 @@ from profiler.analysis.sweep_report import sweep_report
 from profiler.domain.memory import Category, Origin
 from profiler.domain.trial import Backend
 from profiler.domain.units import as_gib
-from profiler.rendering.figures.catalogue import drawings, too_much
+from profiler.rendering.figures.catalogue import MOST_FIGURES, chosen, drawings, too_much
 from profiler.rendering.figures.categories import BARS_PER_FIGURE, categories_figure, pages
 from profiler.rendering.figures.comparison import comparison_figure
 from profiler.rendering.figures.files import as_png, as_svg
@@ -176,5 +176,20 @@ def test_many_trials_are_split_into_several_figures_and_too_many_are_left_out(tm
     part = read(tmp_path / "a", builders.records(specs(20)))
     assert [len(page) for page in pages(part.stacks)] == [60, 40]
     assert max(len(page) for page in pages(part.stacks)) <= BARS_PER_FIGURE
-    assert too_much(part) == ()
-    assert "61 rows" in too_much(read(tmp_path / "b", builders.records(specs(61))))[0]
+    assert too_much(part, number=1, shown=len(drawings(part, number=1))) == ()
+    many = read(tmp_path / "b", builders.records(specs(61)))
+    assert "61 rows" in too_much(many, number=1, shown=len(drawings(many, number=1)))[0]
+
+
+def test_a_report_of_many_sections_draws_the_first_figures_of_each(tmp_path):
+    part = read(tmp_path, builders.records(builders.lora_vs_full_specs()))
+    every = [drawing.name for drawing in drawings(part, number=1)]
+    assert [[each.name for each in own] for own in chosen([part])] == [every]
+    found = chosen([part] * 5)
+    assert [len(own) for own in found] == [3, 3, 2, 2, 2]
+    assert [[each.title for each in own][:2] for own in found] == [[each.title for each in found[0][:2]]] * 5
+    assert sum(map(len, found)) == MOST_FIGURES
+    assert too_much(part, number=2, shown=3) == (
+        f"{len(every) - 3} more figure of this section is left out: a report has at most {MOST_FIGURES}. The report of "
+        "a smaller grid has them.",
+    )

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from profiler.domain.trial import Backend
+from profiler.rendering.html import page as page_module
 from profiler.report import render_folder
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -161,3 +162,40 @@ def test_a_page_without_trials(browser: Browser, tmp_path: Path) -> None:
     assert found.texts("main p") == ["No trial is stored here yet."]
     assert found.messages == []
     found.page.close()
+
+
+def test_a_long_list_is_completed_when_it_is_searched_sorted_or_asked_for(browser, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(page_module, "MOST_TRIALS", 10)
+    monkeypatch.setattr(page_module, "MOST_ROWS", 3)
+    copy = Path(shutil.copytree(folder, tmp_path / "made_up"))
+    render_folder(copy, console=None)
+    rows = "table.trials tbody tr:not([hidden])"
+
+    def fresh() -> Seen:
+        found = opened(browser, copy / "report.html")
+        assert found.page.locator(rows).count() == 10
+        assert found.page.locator("table.matrix tbody tr").count() == 3
+        return found
+
+    asked = fresh()
+    asked.page.get_by_role("button", name="Show all 26 trials").click()
+    assert asked.page.locator(rows).count() == 26
+    assert asked.page.locator("button.rest").count() == 0
+    whole = opened(browser, folder / "report.html")
+    assert asked.texts(rows) == whole.texts(rows)
+    asked.page.locator("button.open").last.click()
+    whole.page.locator("button.open").last.click()
+    assert asked.texts(".details") == whole.texts(".details")
+
+    searched = fresh()
+    searched.page.get_by_role("searchbox").fill("14b")
+    assert searched.page.locator(rows).count() == 5
+
+    ordered = fresh()
+    for seen in (ordered, whole):
+        seen.page.locator("table.trials thead button").nth(3).click()
+    assert ordered.page.locator(rows).count() == 26
+    assert ordered.texts(rows) == whole.texts(rows)
+    for seen in (asked, whole, searched, ordered):
+        assert seen.messages == []
+        seen.page.close()

@@ -39,7 +39,7 @@ def stored(tmp_path):
 
 def test_every_method_of_the_largest_model_that_fits_with_all(stored):
     (section,) = compare(stored.runs)
-    found = shapes(section, stored.shape)
+    found = shapes(section, stored.shape_of)
     assert [shape.cell.label for shape in found] == list(section.rows)
     assert {shape.cell.model for shape in found} == {"qwen2.5-3b"}
     assert found[0].phases == PHASES
@@ -51,7 +51,7 @@ def test_every_method_of_the_largest_model_that_fits_with_all(stored):
 
 def test_the_areas_are_the_sizes(stored):
     (section,) = compare(stored.runs)
-    found = shapes(section, stored.shape)
+    found = shapes(section, stored.shape_of)
     figure = step_figure(section, found)
     assert len(figure.axes) == 5
     for axes, shape in zip(figure.axes, found, strict=True):
@@ -69,4 +69,4 @@ def test_without_instants_there_is_no_table_and_no_figure(tmp_path):
     assert tables.shape.empty
     assert not table_path(tmp_path, "shape").exists()
     (section,) = compare(tables.runs)
-    assert shapes(section, tables.shape) == ()
+    assert shapes(section, tables.shape_of) == ()

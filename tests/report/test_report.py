@@ -1,6 +1,7 @@
 """`python -m profiler.report`: everything from parquet, and one sentence per error."""
 
 import io
+import re
 import subprocess
 import sys
 
@@ -8,9 +9,13 @@ import builders
 import pytest
 from rich.console import Console
 
+from maintenance.many_records import many_specs, varied_records
 from profiler import report
 from profiler.domain.errors import ProfilerError
-from profiler.rendering.figures.catalogue import Drawing
+from profiler.domain.trial import Backend
+from profiler.rendering.figures.catalogue import MOST_FIGURES, Drawing
+from profiler.rendering.html import page as page_module
+from profiler.rendering.html.page import MOST_TRIALS
 from profiler.storage.tables import TABLES, table_path
 
 
@@ -74,12 +79,9 @@ def test_a_figure_that_fails_costs_only_itself(folder, monkeypatch):
     def broken():
         raise RuntimeError("made up\nsecond line")
 
-    real = report.drawings
-    monkeypatch.setattr(
-        report,
-        "drawings",
-        lambda *args, **kwargs: (Drawing(name="bad", title="bad", draw=broken), *real(*args, **kwargs)),
-    )
+    real = report.chosen
+    bad = Drawing(name="bad", title="bad", draw=broken)
+    monkeypatch.setattr(report, "chosen", lambda sections: [(bad, *own) for own in real(sections)])
     before = {name: table_path(folder, name).read_bytes() for name in TABLES}
     with pytest.raises(ProfilerError, match="The figure 'bad' could not be drawn") as error:
         rendered(folder)
@@ -98,13 +100,29 @@ def test_the_comparison_as_csv(folder):
     assert lines[1].startswith("simulated,NVIDIA H100 80GB HBM3,full,qwen2.5-0.5b,ok,")
 
 
-def test_ten_thousand_trials_are_a_page_of_fifteen_megabytes_at_most(tmp_path):
-    specs = [builders.spec(seed=seed) for seed in range(10_000)]
-    folder = builders.write_folder(tmp_path / "large", builders.records(specs))
+def test_the_page_of_many_trials_grows_by_the_bytes_of_their_rows_only(tmp_path):
+    """The goal is 15 MB for 10,000 varied trials, half of them for figures; `make bench` has the real sizes."""
+    sizes = []
+    for count in (400, 800):
+        folder = builders.write_folder(tmp_path / str(count), list(varied_records(many_specs(count))))
+        rendered(folder, trial_ids=[])
+        page = (folder / "report.html").read_text()
+        assert page.count("<img ") <= MOST_FIGURES
+        sections = page.count("<h3>Every trial</h3>")
+        assert page.count("data-trial=") <= sections * MOST_TRIALS
+        sizes.append(len(re.sub('src="[^"]*"', "", page)))
+    # Below 2,000 trials the details have the largest tensors and the command: 1.5 kB of them.
+    assert (sizes[1] - sizes[0]) / 400 < 3_000
+
+
+def test_the_largest_tensors_are_left_to_parquet_in_a_page_of_many_trials(tmp_path, monkeypatch):
+    specs = [spec for spec in many_specs(66) if spec.backend is Backend.SIMULATED]
+    folder = builders.write_folder(tmp_path / "many", list(varied_records(specs)))
+    monkeypatch.setattr(page_module, "MOST_WITH_ALL", len(specs) - 1)
     rendered(folder, trial_ids=[])
-    size = (folder / "report.html").stat().st_size
-    assert size <= 15_000_000
-    assert (folder / "report.html").read_text().count("data-trial=") == 10_000
+    page = (folder / "report.html").read_text()
+    assert "its keys are in runs.parquet" in page
+    assert "made in" not in page
 
 
 def test_published_figures_have_their_own_figure(tmp_path):

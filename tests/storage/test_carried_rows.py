@@ -135,6 +135,7 @@ def test_a_table_from_before_a_key_is_read_with_the_value_that_trials_had(tmp_pa
     path = table_path(tmp_path, "runs")
     added = {key.name: key.earlier for key in TRIAL_KEYS if key.since}
     pq.write_table(pq.read_table(path).drop_columns(list(added)), path)
+    builders.write_folder(tmp_path, [])
     runs = read_tables(tmp_path).runs
     assert {name: runs[name].astype(object).where(runs[name].notna(), None).tolist() for name in added} == {
         name: [value] for name, value in added.items()

@@ -1,6 +1,6 @@
 """A record in which every value is another one, and one without any: what is in parquet is what was found."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from itertools import count
@@ -25,7 +25,7 @@ def filled(kind: Any, numbers: Iterator[int]) -> Any:
     """A value of this type that no other has, as far as the type has so many."""
     if get_origin(kind) is UnionType or NoneType in get_args(kind):
         return filled(next(each for each in get_args(kind) if each is not NoneType), numbers)
-    if get_origin(kind) is tuple:
+    if get_origin(kind) in (tuple, Sequence):
         return tuple(filled(get_args(kind)[0], numbers) for _ in range(2))
     number = next(numbers)
     if kind is Breakdown:

@@ -99,6 +99,32 @@ def test_any_flipped_byte_is_noticed_or_changes_nothing(store):
         assert store.find(record.trial_id) in (None, record)
 
 
+def test_a_record_of_an_earlier_layout_is_read(store):
+    # Earlier versions wrote one key per line, in the order of the record.
+    record = made()
+    store.write(record)
+    path = store.path(record.trial_id)
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(reversed(stored.items())), indent=1))
+    assert store.read_all() == (record,)
+
+
+def test_reading_a_record_does_not_write_it_again_for_its_checksum(store, monkeypatch):
+    record = made()
+    store.write(record)
+    monkeypatch.setattr(records_module, "_canonical", lambda content: pytest.fail("slow"))
+    assert store.find(record.trial_id) == record
+
+
+def test_looking_for_newer_records_reads_none_of_the_others(store, monkeypatch):
+    store.write(made())
+    (store.path("x").parent / "notes.json").write_text('{"schema_version": ' + "9" * 5000 + "}")
+    parsed = []
+    monkeypatch.setattr(records_module, "_parse", lambda content: parsed.append(content[:4]))
+    assert store.faults() == []
+    assert parsed == [b'{"sc']
+
+
 def test_an_edited_value_is_set_aside(store):
     record = made()
     store.write(record)
@@ -249,7 +275,7 @@ def test_a_record_that_cannot_be_opened_is_a_fault_and_not_set_aside(lines, monk
 
 def test_an_edited_record_is_not_called_newer(lines):
     store, path, lines = lines
-    path.write_text(path.read_text().replace('"schema_version": 5', '"schema_version": 9'))
+    path.write_text(path.read_text().replace('"schema_version":5', '"schema_version":9'))
     assert store.faults() == []
     assert store.read_all() == ()
     assert "the checksum does not match" in lines[0]

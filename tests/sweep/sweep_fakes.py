@@ -57,7 +57,7 @@ class FakeWorld:
             visible_gpus=lambda: self.visible,
             installed_versions=lambda: VERSIONS,
             load_model_config=SweepParts().load_model_config,
-            estimate=self.estimate,
+            estimates=lambda specs, known: [self.estimate(spec, known[spec.model]) for spec in specs],
             open_store=lambda folder: self.store,
             watch=lambda total: nullcontext(),
             run_trials=self.run_trials,

@@ -1,6 +1,6 @@
 """The figures of a section, and the names of their files."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,6 +25,10 @@ MOST_LINES = 14
 MOST_SURFACES = 6
 
 
+MOST_FIGURES = 12
+"""Of one report. Each takes about half a second, and a page of dozens is not read."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
     """A figure that can be drawn."""
@@ -46,14 +50,36 @@ def drawings(part: SectionReport, *, number: int) -> tuple[Drawing, ...]:
     return (*_overview(part, suffix), *_along_keys(part, suffix), *_references(part, suffix), *_step(part, suffix))
 
 
-def too_much(part: SectionReport) -> tuple[str, ...]:
-    """Return one sentence per figure that is left out because it would be too large to read."""
+def chosen(sections: Sequence[SectionReport]) -> tuple[tuple[Drawing, ...], ...]:
+    """Return the figures of each section: all of them if they are few enough, else the first of each in turn."""
+    every = [drawings(part, number=number) for number, part in enumerate(sections, start=1)]
+    in_turn = [(turn, number) for number, found in enumerate(every) for turn in range(len(found))]
+    kept = sorted(in_turn)[:MOST_FIGURES]
+    return tuple(
+        tuple(drawing for turn, drawing in enumerate(found) if (turn, number) in kept)
+        for number, found in enumerate(every)
+    )
+
+
+def too_much(part: SectionReport, *, number: int, shown: int) -> tuple[str, ...]:
+    """Return one sentence per figure that is left out because it would be too large to read, and one for the others.
+
+    Args:
+        part: The section.
+        number: Number of the section on the page, from 1.
+        shown: Number of figures of the section in the report.
+    """
     left_out = []
     rows, trials = len(part.section.rows), len(part.stacks)
     if rows > MOST_ROWS:
         left_out.append(f"The comparison has {rows} rows, too many to draw: the table has them all.")
     if len(pages(part.stacks)) > MOST_PAGES:
         left_out.append(f"The categories of {trials} trials are too many to draw: breakdown.parquet has them all.")
+    if (others := len(drawings(part, number=number)) - shown) > 0:
+        are = "figure of this section is" if others == 1 else "figures of this section are"
+        left_out.append(
+            f"{others} more {are} left out: a report has at most {MOST_FIGURES}. The report of a smaller grid has them."
+        )
     return tuple(left_out)
 
 

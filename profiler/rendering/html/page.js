@@ -1,7 +1,7 @@
 "use strict";
 // Sorting, filtering and details. All content is inserted as text, never as markup.
 (() => {
-  const details = JSON.parse(document.getElementById("details").textContent);
+  const data = JSON.parse(document.getElementById("data").textContent);
 
   function element(name, text, parent, className) {
     const made = document.createElement(name);
@@ -23,27 +23,53 @@
     }
   }
 
-  function detailsOf(trial) {
+  function named(names, values) {
+    // 0 stands for "unknown here".
+    return values.map((value, place) => [names[place], value]).filter(([, value]) => value !== 0);
+  }
+
+  function whole(title, name, parent) {
+    const part = element("div", undefined, parent, "whole");
+    element("h4", title, part);
+    return element(name, undefined, part);
+  }
+
+  function detailsOf([phases, categories, metrics, busy, largest, message, command]) {
     const box = element("div", undefined, null, "details");
-    pairs("Peak of each phase, GiB allocated", trial.phases, box);
-    pairs("What the peak is made of, GiB", trial.categories, box);
-    pairs("Total memory, GiB", trial.metrics, box);
-    pairs("GPU utilisation, mean of each phase", trial.busy, box);
-    if (trial.largest.length) {
-      const part = element("div", undefined, box, "whole");
-      element("h4", "The largest tensors at the peak", part);
-      const list = element("ol", undefined, part);
-      for (const text of trial.largest) element("li", text, list);
+    pairs("Peak of each phase, GiB allocated", named(data.phases, phases), box);
+    pairs("What the peak is made of, GiB", named(data.categories, categories), box);
+    pairs("Total memory, GiB", named(data.metrics, metrics), box);
+    pairs("GPU utilisation, mean of each phase", named(data.phases, busy), box);
+    if (largest.length) {
+      const list = whole("The largest tensors at the peak", "ol", box);
+      for (const text of largest) element("li", text, list);
     }
-    if (trial.message) {
-      const part = element("div", undefined, box, "whole");
-      element("h4", "Message", part);
-      element("pre", trial.message, part);
-    }
-    const part = element("div", undefined, box, "whole");
-    element("h4", "Run this trial again", part);
-    element("pre", trial.command, part);
+    if (message) whole("Message", "pre", box).textContent = message;
+    whole("Run this trial again", "pre", box).textContent = command;
     return box;
+  }
+
+  function rowOf([number, kind, fields]) {
+    const row = element("tr", undefined, null, kind);
+    row.dataset.trial = number;
+    fields.forEach(([text, sort], place) => {
+      const cell = element("td", place ? text : undefined, row);
+      if (sort !== undefined) cell.dataset.sort = sort;
+      if (place) return;
+      const button = element("button", text, cell, "open");
+      button.type = "button";
+      button.setAttribute("aria-expanded", "false");
+    });
+    return row;
+  }
+
+  // Adds the rows of a long list that were not in the page from the start.
+  function complete(table) {
+    const rest = data.rows[table.id] || [];
+    if (!rest.length) return;
+    table.tBodies[0].append(...rest.map(rowOf));
+    data.rows[table.id] = [];
+    document.querySelector(`[data-rest="${table.id}"]`).remove();
   }
 
   function toggle(button) {
@@ -57,7 +83,7 @@
     const opened = element("tr", undefined, null, "opened");
     const cell = element("td", undefined, opened);
     cell.colSpan = row.cells.length;
-    cell.append(detailsOf(details[Number(row.dataset.trial)]));
+    cell.append(detailsOf(data.trials[Number(row.dataset.trial)]));
     row.after(opened);
   }
 
@@ -81,6 +107,7 @@
     const table = header.closest("table");
     const ascending = header.getAttribute("aria-sort") !== "ascending";
     close(table);
+    complete(table);
     for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
     header.setAttribute("aria-sort", ascending ? "ascending" : "descending");
     const body = table.tBodies[0];
@@ -94,6 +121,7 @@
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     close(table);
+    complete(table);
     for (const row of table.tBodies[0].rows) {
       const text = row.textContent.toLowerCase();
       row.hidden = !words.every((word) => text.includes(word));
@@ -108,6 +136,7 @@
     const button = event.target.closest("button");
     if (!button) return;
     if (button.classList.contains("open")) toggle(button);
+    else if (button.classList.contains("rest")) complete(document.getElementById(button.dataset.table));
     else if (button.closest("thead")) sort(button.closest("th"));
   });
   document.addEventListener("input", (event) => {

@@ -2,9 +2,12 @@
 
 import json
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache
 from importlib.resources import files
+from typing import TypeVar
 
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
@@ -14,8 +17,9 @@ from profiler.analysis.cards import CardTable, headroom_bytes
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
 from profiler.analysis.sweep_report import SectionReport, SweepReport
+from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import Status
-from profiler.rendering.pages import RenderedFigure, SectionFigures
+from profiler.rendering.pages import MOST_ROWS, RenderedFigure, SectionFigures, more_rows
 from profiler.rendering.wording import (
     CATEGORY_TITLES,
     HEADROOM_LEGEND,
@@ -41,10 +45,19 @@ from profiler.rendering.wording import (
     versions_text,
 )
 
+Word = TypeVar("Word", bound=StrEnum)
+Size = TypeVar("Size", int, float)
+
 MOST_WITH_ALL = 2_000
 """Number of trials up to which the details have the largest tensors and the command; parquet has them for all."""
 
+MOST_TRIALS = 300
+"""Trials of a section whose rows are in the page from the start. The script adds the others when they are asked for."""
+
 _LARGEST_SVG_BYTES = 1_000_000
+
+_METRICS = ("allocated, tensors", "reserved, torch's cache", "device, with the context")
+_IN_THE_LIST = "the list of every trial has them"
 
 _ESTIMATE, _PUBLISHED = "estimated ", "published "
 _KINDS = {Status.OK: "", Status.OOM: "bad"}
@@ -59,19 +72,33 @@ def html_page(report: SweepReport, figures: Sequence[SectionFigures]) -> str:
     """
     trials = sum(len(part.section.cells) for part in report.sections)
     commands = report.trial_commands if trials <= MOST_WITH_ALL else None
-    details: list[dict[str, object]] = []
+    data = _Data()
     page = {
         "grid": report.grid,
         "question": report.question,
         "command": report.command,
         "gpu_time": report.gpu_time.sentence(price_per_hour=None) if report.gpu_time else "",
         "sections": [
-            _section(part, own, details, commands) for part, own in zip(report.sections, figures, strict=True)
+            _section(part, own, data, commands, number)
+            for number, (part, own) in enumerate(zip(report.sections, figures, strict=True), start=1)
         ],
         "cards": _cards(report.cards) if report.cards else None,
         "thresholds": [_threshold(threshold) for threshold in report.thresholds],
     }
-    return _template().render(page=page, css=_asset("page.css"), script=_asset("page.js"), details=_as_script(details))
+    return _template().render(page=page, css=_asset("page.css"), script=_asset("page.js"), data=_as_script(vars(data)))
+
+
+@dataclass
+class _Data:
+    """What the script of the page reads. Names that all trials share are in it once."""
+
+    phases: tuple[str, ...] = tuple(Phase)
+    categories: tuple[str, ...] = tuple(CATEGORY_TITLES[category] for category in Category)
+    metrics: tuple[str, ...] = _METRICS
+    trials: list[list[object]] = field(default_factory=list)
+    """The details of each trial, by number."""
+    rows: dict[str, list[object]] = field(default_factory=dict)
+    """The rows that are not in the page from the start, by the id of their table."""
 
 
 @cache
@@ -85,9 +112,9 @@ def _asset(name: str) -> Markup:
     return Markup(files(__package__).joinpath(name).read_text(encoding="utf-8"))
 
 
-def _as_script(details: object) -> Markup:
+def _as_script(data: object) -> Markup:
     """Return JSON for a script element, without characters that could end the element or begin another."""
-    text = json.dumps(details, ensure_ascii=True, separators=(",", ":"))
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
@@ -106,9 +133,14 @@ def _cards(table: CardTable) -> dict[str, object]:
             "name": names[place],
             "headroom": [_headroom(table.cells.get((place, card))) for card in table.cards],
         }
-        for place in table.places
+        for place in table.places[:MOST_ROWS]
     ]
-    return {"header": [short_card(card) for card in table.cards], "rows": rows, "legend": HEADROOM_LEGEND}
+    return {
+        "header": [short_card(card) for card in table.cards],
+        "rows": rows,
+        "more": more_rows(len(table.places), "the lists of every trial have them"),
+        "legend": HEADROOM_LEGEND,
+    }
 
 
 def _headroom(cell: Cell | None) -> dict[str, str]:
@@ -119,13 +151,15 @@ def _headroom(cell: Cell | None) -> dict[str, str]:
 def _section(
     part: SectionReport,
     figures: SectionFigures,
-    details: list[dict[str, object]],
+    data: _Data,
     commands: Mapping[str, str] | None,
+    number: int,
 ) -> dict[str, object]:
     section, table, published = part.section, part.matrix, part.section.published
     across = column_names(table)
-    first = len(details)
-    details += _details(part, commands)
+    trials = list(_trials(section, len(data.trials)))
+    data.trials += _details(part, commands)
+    data.rows[f"trials-{number}"] = [list(trial.values()) for trial in trials[MOST_TRIALS:]]
     return {
         "title": setting_title(section.setting),
         "answers": answer_sentences(part),
@@ -133,14 +167,16 @@ def _section(
         "across": [across[column] for column in table.columns],
         "matrix": [
             {"name": row, "cells": [_matrix_cell(table.cells.get((row, column))) for column in table.columns]}
-            for row in table.rows
+            for row in table.rows[:MOST_ROWS]
         ],
+        "more": more_rows(len(table.rows), _IN_THE_LIST),
         "legend": legend(section, mark=_ESTIMATE, published_mark=_PUBLISHED),
         "accuracy": [accuracy_text(accuracy) for accuracy in part.accuracies],
         "figures": [{"title": figure.title, "source": _source(figure)} for figure in figures.figures],
         "left_out": [*figures.left_out, *figures.broken],
         "columns": _columns(section),
-        "trials": list(_trials(section, first)),
+        "trials": trials[:MOST_TRIALS],
+        "count": len(trials),
         "versions": versions_text(section.setting),
         "trust": published[0].trust if published else "",
     }
@@ -180,7 +216,7 @@ def _columns(section: Section) -> list[str]:
     return [*known, "published"] if section.published else known
 
 
-def _values(cell: Cell, model: str, *, published: bool) -> list[dict[str, object]]:
+def _values(cell: Cell, model: str, *, published: bool) -> list[list[object]]:
     """Return the texts of a trial's row. Numbers have the value by which they are sorted; an unknown size has none."""
     error = cell.estimate_error_ratio
     phase = cell.peak_phase
@@ -197,35 +233,34 @@ def _values(cell: Cell, model: str, *, published: bool) -> list[dict[str, object
     return [*found, _text(published_text(cell))] if published else found
 
 
-def _text(text: str, sort: float | None = None) -> dict[str, object]:
-    return {"text": text, "sort": sort}
+def _text(text: str, sort: float | None = None) -> list[object]:
+    return [text] if sort is None else [text, round(sort, 6)]
 
 
-def _size(size_bytes: int | None) -> dict[str, object]:
+def _size(size_bytes: int | None) -> list[object]:
     return _text("" if size_bytes is None else gib_number(size_bytes), size_bytes)
 
 
-def _details(part: SectionReport, commands: Mapping[str, str] | None) -> Iterable[dict[str, object]]:
-    """Yield the details of each trial of a section."""
+def _details(part: SectionReport, commands: Mapping[str, str] | None) -> Iterable[list[object]]:
+    """Yield the details of each trial of a section, in the order in which `page.js` takes them apart."""
     phases = {row.cell.trial_id: row.peaks for row in part.phases}
     busy = {row.cell.trial_id: row.utilisation_percent for row in part.phases}
     stacks = {stack.cell.trial_id: stack.shares for stack in part.stacks}
     largest = {row.cell.trial_id: row.groups for row in part.largest} if commands is not None else {}
     for cell in part.section.in_order():
-        metrics = (
-            ("allocated, tensors", cell.peak_allocated_bytes),
-            ("reserved, torch's cache", cell.peak_reserved_bytes),
-            ("device, with the context", cell.peak_device_bytes),
-        )
-        yield {
-            "phases": [[phase.value, gib_number(size)] for phase, size in phases.get(cell.trial_id, {}).items()],
-            "categories": [
-                [CATEGORY_TITLES[category], gib_number(size)]
-                for category, size in stacks.get(cell.trial_id, {}).items()
-            ],
-            "busy": [[phase.value, f"{mean:.0f} %"] for phase, mean in busy.get(cell.trial_id, {}).items()],
-            "metrics": [[name, gib_number(size)] for name, size in metrics if size is not None],
-            "largest": [group_text(group) for group in largest.get(cell.trial_id, ())],
-            "message": cell.message or "",
-            "command": (commands or {}).get(cell.trial_id, f"trial_id={cell.trial_id}; its keys are in runs.parquet"),
-        }
+        name = cell.trial_id
+        metrics = (cell.peak_allocated_bytes, cell.peak_reserved_bytes, cell.peak_device_bytes)
+        yield [
+            _known(phases.get(name, {}), Phase, gib_number),
+            _known(stacks.get(name, {}), Category, gib_number),
+            [0 if size is None else gib_number(size) for size in metrics],
+            _known(busy.get(name, {}), Phase, "{:.0f} %".format),
+            [group_text(group) for group in largest.get(name, ())],
+            cell.message or "",
+            (commands or {}).get(name, f"trial_id={name}; its keys are in runs.parquet"),
+        ]
+
+
+def _known(values: Mapping[Word, Size], words: type[Word], shown: Callable[[Size], str]) -> list[str | int]:
+    """Return the text of each word in order, 0 where it has no value; empty if none has one."""
+    return [shown(values[word]) if word in values else 0 for word in words] if values else []
