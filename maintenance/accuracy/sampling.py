@@ -91,9 +91,19 @@ FIXED: Mapping[str, object] = {
     "weights": "random",
     "dataset": None,
     "seed": 0,
+    "use_vllm": False,
+    "vllm_mode": None,
+    "vllm_gpu_memory_utilization": None,
+    "vllm_enable_sleep_mode": None,
+    "num_processes": 1,
 }
-"""Keys that are not sampled: a simulated trial reads no weights, its prompts are synthetic, and values of the random
-seed change no size."""
+"""Keys that are not sampled: a simulated trial reads no weights, its prompts are synthetic, values of the random seed
+change no size, and vLLM and several processes are not simulated."""
+
+NEXT_SAMPLE: Mapping[str, tuple[str, ...]] = {
+    "model": ("deepseek-r1-distill-qwen-1.5b", "deepseek-r1-distill-qwen-7b", "deepseek-r1-distill-qwen-14b"),
+}
+"""Values that were added after the sample was written down. The next sample has them: move them to `AXES` then."""
 
 
 def sample(count: int, *, seed: int) -> tuple[TrialSpec, ...]:
