@@ -15,7 +15,7 @@ sweep: $(INSTALLED)
 	$(BIN)/python -m profiler.sweep +grid=$(GRID) $(ARGS)
 
 test: check
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check profiler maintenance tests

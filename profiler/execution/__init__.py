@@ -4,10 +4,10 @@ from profiler.execution.child import EndOfSweepError
 from profiler.execution.decision import stored_answer
 from profiler.execution.gpus import GpuPool, GpuUnusableError
 from profiler.execution.heartbeat import beat
-from profiler.execution.interpreter import Interpreter
+from profiler.execution.interpreter import Interpreter, InterpreterOf
 from profiler.execution.job import SweepObserver, WorkerJob, WorkerProgram
 from profiler.execution.pruning import Pruning
-from profiler.execution.runner import InterpreterOf, run_trials
+from profiler.execution.runner import run_trials
 from profiler.execution.running import MAX_FAILURES_IN_A_ROW, TooManyFailuresError
 
 __all__ = [

@@ -2,10 +2,12 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import spawn
+
+from profiler.domain.trial import TrialSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +18,14 @@ class Interpreter:
     environment: Mapping[str, str]
     search_path: tuple[str, ...]
     """Its `sys.path`. multiprocessing gives workers that of the sweep, which has other packages."""
+
+
+InterpreterOf = Callable[[TrialSpec], Interpreter | None]
+"""Returns the Python that a trial runs in; None for that of the sweep."""
+
+
+def own_python(_: TrialSpec) -> None:
+    """Return None: every trial runs in the Python of the sweep."""
 
 
 @contextmanager

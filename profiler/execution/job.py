@@ -6,6 +6,7 @@ from typing import Protocol
 from profiler.config.run_options import RunOptions
 from profiler.domain.outcome import TrialRecord, Versions
 from profiler.domain.trial import PlannedTrial
+from profiler.execution.interpreter import InterpreterOf, own_python
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,8 @@ class WorkerProgram:
     """Dotted name of a function that takes a `WorkerJob`: ``"package.module:function"``."""
     preload: tuple[str, ...] = ()
     """Modules that are imported once, in the process that workers are forked from."""
+    interpreter_of: InterpreterOf = own_python
+    """The Python that runs them."""
 
 
 TRIAL_WORKER = WorkerProgram(target="profiler.worker:run_job", preload=("profiler.worker_imports",))

@@ -1,22 +1,19 @@
 """Run a plan of trials, each once in a fresh process, however that process ends."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from profiler.config.run_options import RunOptions
 from profiler.domain.outcome import Versions
-from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
+from profiler.domain.trial import Backend, PlannedTrial
 from profiler.execution.gpus import GpuPool
-from profiler.execution.interpreter import Interpreter
+from profiler.execution.interpreter import Interpreter, InterpreterOf
 from profiler.execution.job import TRIAL_WORKER, SweepObserver, WorkerProgram
 from profiler.execution.pending import Pending
 from profiler.execution.pruning import Pruning
 from profiler.execution.running import RunningSweep
 from profiler.execution.warm import WarmProcess, end_warm_process
 from profiler.storage.records import RecordStore
-
-InterpreterOf = Callable[[TrialSpec], Interpreter | None]
-"""Returns the Python that a trial runs in; None for that of the sweep."""
 
 
 def run_trials(
@@ -29,7 +26,6 @@ def run_trials(
     gpus: GpuPool | None = None,
     pruning: Pruning | None = None,
     program: WorkerProgram = TRIAL_WORKER,
-    interpreter_of: InterpreterOf = lambda _: None,
 ) -> tuple[str, ...]:
     """Run every trial of `plan` in its own process. Afterwards each has a record in `store`.
 
@@ -44,8 +40,7 @@ def run_trials(
         observer: Called at each start and at each record.
         gpus: GPUs for the trials on CUDA, one GPU per trial; None to assign no GPU.
         pruning: Finds trials on CUDA that need not run; None to run all.
-        program: The code of the workers.
-        interpreter_of: The Python that a trial runs in; None for this one.
+        program: The code of the workers, and the Python that runs it.
 
     Returns:
         One sentence per GPU that was retired, and per restart of the process that workers are forked from.
@@ -58,7 +53,7 @@ def run_trials(
         KeyboardInterrupt: Ctrl-C. As with any exception, workers are ended and finished records stay.
     """
     notes: list[str] = []
-    for interpreter, trials in _by_interpreter(plan, interpreter_of):
+    for interpreter, trials in _by_interpreter(plan, program.interpreter_of):
         jobs = min(jobs_for(trials, options.jobs, gpus=len(gpus) if gpus is not None else 0), len(trials))
         warm = WarmProcess(program, jobs=jobs, warm_up_s=options.warm_up_s, interpreter=interpreter)
         sweep = RunningSweep(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -109,6 +109,7 @@ def _run_trials(
     interpreter_of: "InterpreterOf",
 ) -> Sequence[str]:
     from profiler.execution import GpuPool, run_trials
+    from profiler.execution.job import TRIAL_WORKER
     from profiler.measurement.pynvml_driver import PynvmlDriver
 
     return run_trials(
@@ -119,7 +120,7 @@ def _run_trials(
         observer=observer,
         gpus=GpuPool(gpu_uuids, nvml=PynvmlDriver()) if gpu_uuids else None,
         pruning=pruning,
-        interpreter_of=interpreter_of,
+        program=replace(TRIAL_WORKER, interpreter_of=interpreter_of),
     )
 
 

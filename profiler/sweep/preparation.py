@@ -16,7 +16,7 @@ from profiler.config.specification import ArchitectureLookup, attention_line, pa
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import Backend, TrialSpec
-from profiler.execution.runner import InterpreterOf
+from profiler.execution.interpreter import InterpreterOf
 from profiler.storage.fingerprint import content_of
 from profiler.storage.folder_faults import folder_faults
 from profiler.storage.foreign_files import expanded, reason

@@ -1,5 +1,6 @@
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from profiler.config.run_options import RUN_KEYS, RunOptions
 from profiler.domain.trial import PlannedTrial
 from profiler.execution import run_trials
+from profiler.execution.interpreter import own_python
 from profiler.storage.records import RecordStore
 
 sys.path.insert(0, str(Path(__file__).parent))  # where workers find `worker_targets`
@@ -27,13 +29,14 @@ def run(store: RecordStore) -> Callable[..., Witness]:
     def run_plan(plan: Sequence[PlannedTrial], *, witness: Witness | None = None, **more: object) -> Witness:
         witness = witness or Witness()
         chosen = {"jobs": 1, "timeout_s": 60.0, **{key: more.pop(key) for key in RUN_KEYS if key in more}}
+        program = replace(BY_LABEL, interpreter_of=more.pop("interpreter_of", own_python))
         witness.given_up = run_trials(
             plan,
             options=RunOptions(**chosen),
             store=store,
             versions=VERSIONS,
             observer=witness,
-            program=BY_LABEL,
+            program=program,
             **more,
         )
         return witness

@@ -85,6 +85,7 @@ def _cheap_parts() -> SweepParts:
 
     def run(plan: object, **how: object) -> object:
         how.pop("gpu_uuids")
+        how.pop("interpreter_of")
         return run_trials(plan, **how, program=WorkerProgram(target="cheap_worker:job", preload=("cheap_worker",)))
 
     return SweepParts(run_trials=run)

@@ -31,7 +31,8 @@ def job(job: WorkerJob) -> None:
 
 def _run_trials(plan, **how):
     how.pop("gpu_uuids")
-    found = run_trials(plan, **how, program=WorkerProgram(target="sweep_process:job"))
+    program = WorkerProgram(target="sweep_process:job", interpreter_of=how.pop("interpreter_of"))
+    found = run_trials(plan, **how, program=program)
     if "break=run" in sys.argv:
         raise LookupError("this was unforeseen")
     return found
