@@ -24,10 +24,11 @@ def phase_instants(spec: TrialSpec, architecture: Architecture) -> dict[Phase, I
 def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
     """Return the peaks of allocated and reserved memory, and the categories of the first.
 
-    Holds for dense decoders like Llama with gated MLPs, on one GPU, with rollouts by transformers' `generate`. Left
-    out: rounding to multiples of 512 bytes and remainders that the allocator does not split off, by which the counter
-    of a card is 0.2 to 3 % higher (`roundup_power2_divisions` is not left out); the CUDA context; and scratch of
-    kernels other than cuBLAS and attention by matrix products.
+    Holds for one GPU of a job that trains a dense decoder like Llama with gated MLPs. Rollouts are those of
+    transformers' `generate`; vLLM and the buckets of DDP are blocks of one size each, which nothing has been compared
+    with yet. Left out: rounding to multiples of 512 bytes and remainders that the allocator does not split off, by
+    which the counter of a card is 0.2 to 3 % higher (`roundup_power2_divisions` is not left out); the CUDA context; and
+    scratch of kernels other than cuBLAS and attention by matrix products.
 
     Raises:
         UsageError: If the model is a mixture of experts, for which there is no closed form.

@@ -23,7 +23,7 @@ class BuiltinModel:
     """Fields of `config.json`, by transformers' names."""
 
 
-_MODELS = (
+_PUBLISHED = (
     BuiltinModel(
         name="qwen2.5-0.5b",
         hub_ids=(
@@ -135,57 +135,6 @@ _MODELS = (
             "vocab_size": 152064,
             "tie_word_embeddings": False,
             "max_position_embeddings": 32768,
-            "rms_norm_eps": 1e-06,
-        },
-    ),
-    BuiltinModel(
-        name="deepseek-r1-distill-qwen-1.5b",
-        hub_ids=("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",),
-        parameters=1_777_088_000,
-        config={
-            "model_type": "qwen2",
-            "hidden_size": 1536,
-            "intermediate_size": 8960,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 12,
-            "num_key_value_heads": 2,
-            "vocab_size": 151936,
-            "tie_word_embeddings": False,
-            "max_position_embeddings": 131072,
-            "rms_norm_eps": 1e-06,
-        },
-    ),
-    BuiltinModel(
-        name="deepseek-r1-distill-qwen-7b",
-        hub_ids=("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",),
-        parameters=7_615_616_512,
-        config={
-            "model_type": "qwen2",
-            "hidden_size": 3584,
-            "intermediate_size": 18944,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 28,
-            "num_key_value_heads": 4,
-            "vocab_size": 152064,
-            "tie_word_embeddings": False,
-            "max_position_embeddings": 131072,
-            "rms_norm_eps": 1e-06,
-        },
-    ),
-    BuiltinModel(
-        name="deepseek-r1-distill-qwen-14b",
-        hub_ids=("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B",),
-        parameters=14_770_033_664,
-        config={
-            "model_type": "qwen2",
-            "hidden_size": 5120,
-            "intermediate_size": 13824,
-            "num_hidden_layers": 48,
-            "num_attention_heads": 40,
-            "num_key_value_heads": 8,
-            "vocab_size": 152064,
-            "tie_word_embeddings": False,
-            "max_position_embeddings": 131072,
             "rms_norm_eps": 1e-06,
         },
     ),
@@ -396,6 +345,25 @@ _MODELS = (
             "rms_norm_eps": 1e-06,
         },
     ),
+)
+
+
+def _distilled(size: str, *, parameters: int | None = None, **differs: ConfigValue) -> BuiltinModel:
+    """Return DeepSeek's distilled model of a Qwen2.5 model: its tensors, with a longer context."""
+    base = next(model for model in _PUBLISHED if model.name == f"qwen2.5-{size}")
+    return BuiltinModel(
+        name=f"deepseek-r1-distill-qwen-{size}",
+        hub_ids=(f"deepseek-ai/DeepSeek-R1-Distill-Qwen-{size.upper()}",),
+        parameters=parameters or base.parameters,
+        config={**base.config, "max_position_embeddings": 131072, **differs},
+    )
+
+
+_MODELS = (
+    *_PUBLISHED,
+    _distilled("1.5b", parameters=1_777_088_000, tie_word_embeddings=False),
+    _distilled("7b"),
+    _distilled("14b"),
 )
 
 BUILTIN_MODELS: Mapping[str, BuiltinModel] = {model.name: model for model in _MODELS}

@@ -29,17 +29,17 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         StorageError: The file could not be written; nothing partial is left, and what was there before still is.
     """
-    beside = _partial(path)
+    temporary = _partial(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with beside.open("xb") as file:
+            with temporary.open("xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            beside.replace(path)
+            temporary.replace(path)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         sync_folder(path.parent)
     except OSError as error:
         raise StorageError(f"{path}: could not be written ({error.strerror or error}).") from error
@@ -47,16 +47,16 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def remove_partial(folder: Path, stem: str) -> None:
     """Remove temporary files that killed writers of `<folder>/*/<stem>.*` left. No other writer may be active."""
-    for beside in folder.glob(f"*/.{stem}.*.part"):
-        beside.unlink(missing_ok=True)
+    for temporary in folder.glob(f"*/.{stem}.*.part"):
+        temporary.unlink(missing_ok=True)
 
 
 def remove_abandoned(folder: Path) -> None:
     """Remove temporary files under `folder` that killed writers left: those of this machine, and old ones of others."""
-    for beside in folder.rglob(".*.part"):
+    for temporary in folder.rglob(".*.part"):
         try:
-            if _is_abandoned(beside):
-                beside.unlink(missing_ok=True)
+            if _is_abandoned(temporary):
+                temporary.unlink(missing_ok=True)
         except OSError:
             continue
 
@@ -96,10 +96,10 @@ def _place() -> str:
     return f"{re.sub('[^A-Za-z0-9]', '-', socket.gethostname())[:64]}-{container}"
 
 
-def _is_abandoned(beside: Path) -> bool:
-    if time.time() - beside.lstat().st_mtime > ABANDONED_AFTER_S:
+def _is_abandoned(temporary: Path) -> bool:
+    if time.time() - temporary.lstat().st_mtime > ABANDONED_AFTER_S:
         return True
-    name = _PARTIAL.fullmatch(beside.name)
+    name = _PARTIAL.fullmatch(temporary.name)
     return name is not None and name["place"] == _place() and not _runs(int(name["pid"]))
 
 

@@ -43,7 +43,7 @@ GONE_WITHIN_S = 60.0
 SET_UP_S = 0.1
 
 MARK = "GRPO_VRAM_PROFILER_STRESS"
-"""Environment variable by which the processes of a sweep are found, whoever their parent is."""
+"""Environment variable by which the processes of a sweep are found, also without their parent."""
 
 PARENT, WARMED, WORKER, TRACKER = "parent", "warmed process", "worker", "tracker"
 

@@ -19,8 +19,8 @@ segments behind (`kv_cache_fragmentation`). Reserved memory at the end of a roll
 segments. If the hidden states of a micro-batch are larger than the largest of these segments, training cannot use them
 either.
 
-Error against the simulation, over the 500 trials of `results/reference/accuracy/`: median 3.9 %, 95th percentile 31 %;
--12 % at the 5th and +24 % at the 95th percentile. It is too low where tensors of one category have many sizes (eager
+Error against the simulation, over the 470 trials of `results/reference/accuracy/`: median 3.7 %, 95th percentile 32 %;
+-14 % at the 5th and +25 % at the 95th percentile. It is too low where tensors of one category have many sizes (eager
 attention), too high where blocks of one category fit another (logits of all positions; segments of the cache and
 smaller tensors of training).
 """
