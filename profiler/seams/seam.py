@@ -27,6 +27,8 @@ class Part(StrEnum):
     MEASUREMENT = "measurement"
     ESTIMATE = "estimate"
     """Constants that the closed form repeats; no trial runs through them."""
+    SCRIPTS = "scripts"
+    """Calls by which `profiler.run` recognises the phases of a script."""
     COMPARISON = "comparison"
     """Tests that compare a simulated trial with one on the CPU."""
 
@@ -37,6 +39,7 @@ _PART_OF_PATH = (
     ("simulation/", Part.SIMULATION),
     ("training/rollouts/decode_loop.py", Part.SIMULATION),
     ("training/", Part.TRAINING),
+    ("scripts/", Part.SCRIPTS),
     ("measurement/", Part.MEASUREMENT),
     ("analytical/", Part.ESTIMATE),
     ("config/", Part.ESTIMATE),

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from profiler.emulation.inside.import_hooks import around_import
+from profiler.seams.import_hooks import around_import
 from profiler.emulation.inside.kernel_values import add_up_tokens, count_tokens
 from profiler.emulation.inside.lone_rank import Answers, own_keys
 from profiler.emulation.inside.triton_kernels import LOOKED_AT, KernelNotes, is_result

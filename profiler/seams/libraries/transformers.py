@@ -7,6 +7,7 @@ _FLASH = "simulation/cuda/flash_attention.py"
 _CACHE = "simulation/tracing/kv_cache.py"
 _PHASES = "training/announced_steps.py"
 _DECODE_LOOP = "training/rollouts/decode_loop.py"
+_HOOKS = "scripts/hooks.py"
 _MODEL = "training/model.py"
 _UTILS = "transformers.modeling_flash_attention_utils"
 _PRETRAINED = "transformers.modeling_utils:PreTrainedModel"
@@ -14,8 +15,9 @@ _TRAINER = "transformers.trainer:Trainer"
 _GENERATION = "transformers.generation.utils:GenerationMixin"
 
 
-def _seam(owner: str, name: str, expected: Expectation, used_by: str, why: str) -> Seam:
-    return Seam(owner=owner, name=name, expected=expected, used_by=(used_by,), why=why, since="5.10")
+def _seam(owner: str, name: str, expected: Expectation, used_by: str | tuple[str, ...], why: str) -> Seam:
+    files = (used_by,) if isinstance(used_by, str) else used_by
+    return Seam(owner=owner, name=name, expected=expected, used_by=files, why=why, since="5.10")
 
 
 _IMPORT = Parameters("implementation", "attention_wrapper", "allow_all_kernels")
@@ -83,8 +85,8 @@ _GENERATE = (
         _DECODE_LOOP, "called once per decoding step, with the tensors that grow",
     ),
     _seam(
-        _GENERATION, "generate", Parameters("self", "inputs", "generation_config", more=True), _DECODE_LOOP,
-        "replaced on the model for one rollout",
+        _GENERATION, "generate", Parameters("self", "inputs", "generation_config", more=True), (_DECODE_LOOP, _HOOKS),
+        "replaced on the model for one rollout; the rollout phase of a script",
     ),
 )  # fmt: skip
 
@@ -104,4 +106,11 @@ _MODELS = (
     ),
 )  # fmt: skip
 
-TRANSFORMERS: tuple[Seam, ...] = (*_FLASH_ATTENTION, *_KV_CACHE, *_TRAINING, *_GENERATE, *_MODELS)
+_SCRIPTS = (
+    _seam(_TRAINER, "evaluate", Parameters("self", more=True), _HOOKS, "the evaluation phase of a script"),
+    _seam(_TRAINER, "predict", Parameters("self", more=True), _HOOKS, "the evaluation phase of a script"),
+    _seam(_TRAINER, "_save_checkpoint", Parameters("self", more=True), _HOOKS, "the checkpoint phase of a script"),
+    _seam(_PRETRAINED, "save_pretrained", Parameters("self", more=True), _HOOKS, "the checkpoint phase of a script"),
+)  # fmt: skip
+
+TRANSFORMERS: tuple[Seam, ...] = (*_FLASH_ATTENTION, *_KV_CACHE, *_TRAINING, *_GENERATE, *_MODELS, *_SCRIPTS)
