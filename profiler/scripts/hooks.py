@@ -59,7 +59,7 @@ class Unseen:
 
 @contextmanager
 def watched(watch: PhaseWatch) -> Iterator[Unseen]:
-    """While active, `watch` is notified of what the script does. Libraries are looked at when the script imports them."""
+    """While active, `watch` is notified of what the script does. Libraries are patched when the script imports them."""
     unseen = Unseen(sentences=[])
     with ExitStack() as stack:
         for handle in _global_hooks(watch):

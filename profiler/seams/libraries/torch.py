@@ -203,7 +203,7 @@ _SCRIPTS = (
         "the backward phase of a script",
     ),
     _seam(
-        "torch:Tensor", "backward", Uses("autograd.backward"), _HOOKS, "calls that function by its module",
+        "torch:Tensor", "backward", Uses("autograd", "backward"), _HOOKS, "calls that function by its module",
     ),
     _seam("torch", "save", Parameters("obj", "f", more=True), _HOOKS, "the checkpoint phase of a script"),
     _seam(
