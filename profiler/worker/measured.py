@@ -1,4 +1,4 @@
-"""A trial or a script on a real GPU, measured by three metrics: CUDA's counters, the driver's samples and `mem_get_info`.
+"""A trial or a script on a real GPU, by three metrics: CUDA's counters, the driver's samples and `mem_get_info`.
 
 Card, driver and clock come in as `Instruments`, so that a test can script them.
 """
