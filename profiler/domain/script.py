@@ -40,6 +40,56 @@ class ScriptSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScriptEnding:
+    """How a script ended."""
+
+    exit_code: int
+    """As Python would have ended; 0 if the script was ended after its steps."""
+    by_steps: bool
+    """Whether it was ended after `ScriptSpec.steps` optimizer steps, and not by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldTensors:
+    """Memory on the card that came from one place of the program."""
+
+    size_bytes: int
+    tensors: int
+    name: str
+    """Such as ``"gradient of layers.*.mlp.weight"``; empty where unknown."""
+    line: str
+    """Line of the script or of a file next to it, ``"train.py:41"``; empty where unknown, as in a backward pass."""
+    library: str
+    """Innermost line of another library than torch, ``"modeling_qwen2.py:48"``; empty where there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealCard:
+    """The card of a script that is measured, as the driver names it."""
+
+    uuid: str
+    name: str
+    memory_bytes: int
+    compute_capability: tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptJob:
+    """Everything that the process of a script has to know."""
+
+    run_id: str
+    spec: ScriptSpec
+    script_sha256: str
+    versions: Versions
+    folder: str
+    """Where the record goes."""
+    snapshot: bool = False
+    sample_period_s: float | None = None
+    card: RealCard | None = None
+    """None unless measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScriptRecord:
     """One run of a script with its outcome; stored as one file."""
 
@@ -48,9 +98,11 @@ class ScriptRecord:
     spec: ScriptSpec
     script_sha256: str
     """Of the script's text."""
-    standins: tuple[str, ...]
+    standins: tuple[str, ...] = ()
     """A phrase for each model, tokenizer or data set that was replaced by a stand-in of the same shape."""
-    ended_by_steps: bool
-    """Whether the script was ended after `ScriptSpec.steps` optimizer steps, and not by itself."""
+    end: ScriptEnding | None = None
+    """How the script ended; None if its process ended without a word."""
+    largest: tuple[HeldTensors, ...] = ()
+    """The largest tensors on the card when an allocation failed, largest first; empty if none failed."""
     versions: Versions
     outcome: Outcome

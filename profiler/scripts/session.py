@@ -5,10 +5,12 @@ of its own, with the same methods.
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+from weakref import ref
 
 from profiler.domain.memory import Phase
+from profiler.scripts.totals import ParameterTotals
 
 
 class ScriptSession(Protocol):
@@ -35,18 +37,26 @@ class ScriptSession(Protocol):
         """Take note that optimizer step `step`, from 1, is over. The script may be ended right after this call."""
 
 
-class PhaseObserver(Protocol):
-    """Is notified when a phase begins; a phase lasts until the next one begins."""
+class CountingObserver(Protocol):
+    """Is notified when a phase begins, and of the size of what is trained."""
 
     def enter(self, phase: Phase) -> None:
-        """Begin `phase`."""
+        """Begin `phase`; it lasts until the next one begins."""
+
+    def model_built(self, *, parameters: int, trainable: int) -> None:
+        """Take note of the number of parameters and of trainable ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountedSession:
     """A real or emulated card, whose counters `observer` reads."""
 
-    observer: PhaseObserver
+    observer: CountingObserver
+    totals: ParameterTotals
+    models: list[Any] = field(default_factory=list)
+    """Weak references to the modules that run in no other, in the order of their first pass."""
+    optimizers: list[Any] = field(default_factory=list)
+    """Weak references to the optimizers, in the order of their first step."""
 
     def running(self) -> AbstractContextManager[None]:
         """Do nothing: the script finds the card by itself."""
@@ -57,10 +67,19 @@ class CountedSession:
         self.observer.enter(phase)
 
     def model_found(self, model: Any) -> None:
-        """Do nothing: counters need no model."""
+        """Count its parameters."""
+        self.models.append(ref(model))
+        self.totals.add_model(model)
+        self._tell()
 
     def optimizer_found(self, optimizer: Any) -> None:
-        """Do nothing."""
+        """Count what it trains."""
+        self.optimizers.append(ref(optimizer))
+        self.totals.add_optimizer(optimizer)
+        self._tell()
+
+    def _tell(self) -> None:
+        self.observer.model_built(parameters=self.totals.parameters, trainable=self.totals.trainable)
 
     def step_done(self, step: int) -> None:
         """Do nothing."""
