@@ -27,6 +27,8 @@ class Part(StrEnum):
     MEASUREMENT = "measurement"
     ESTIMATE = "estimate"
     """Constants that the closed form repeats; no trial runs through them."""
+    SCRIPTS = "scripts"
+    """Used by `python -m profiler.run`, which runs a user's script."""
     COMPARISON = "comparison"
     """Tests that compare a simulated trial with one on the CPU."""
 
@@ -40,6 +42,7 @@ _PART_OF_PATH = (
     ("measurement/", Part.MEASUREMENT),
     ("analytical/", Part.ESTIMATE),
     ("config/", Part.ESTIMATE),
+    ("substitutes/", Part.SCRIPTS),
 )
 """The first prefix that fits a file below `profiler/` decides."""
 

@@ -10,9 +10,11 @@ from profiler.seams.registry import SEAMS
 from profiler.seams.seam import Part, Seam, parts_of
 
 PROFILER = Path(__file__).parents[2] / "profiler"
-LIBRARIES = ("torch", "trl", "transformers", "peft", "bitsandbytes", "accelerate")
+LIBRARIES = ("torch", "trl", "transformers", "peft", "bitsandbytes", "accelerate", "datasets", "huggingface_hub")
 FILES = sorted(
-    path for folder in ("training", "simulation", "measurement", "worker") for path in (PROFILER / folder).rglob("*.py")
+    path
+    for folder in ("training", "simulation", "substitutes", "measurement", "worker")
+    for path in (PROFILER / folder).rglob("*.py")
 )
 
 OWN_ATTRIBUTES = {"_overwritten"}
