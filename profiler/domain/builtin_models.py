@@ -21,6 +21,8 @@ class BuiltinModel:
     """Tied parameters counted once."""
     config: Mapping[str, ConfigValue]
     """Fields of `config.json`, by transformers' names."""
+    checkpoint_dtype: str = "bfloat16"
+    """Data type of the published weights, as its `config.json` says."""
 
 
 _PUBLISHED = (
@@ -222,6 +224,7 @@ _PUBLISHED = (
             "max_position_embeddings": 4096,
             "rms_norm_eps": 1e-05,
         },
+        checkpoint_dtype="float16",
     ),
     BuiltinModel(
         name="qwen3-0.6b",

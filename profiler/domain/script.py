@@ -102,8 +102,8 @@ class ScriptRecord:
     spec: ScriptSpec
     script_sha256: str
     """Of the script's text."""
-    standins: tuple[str, ...] = ()
-    """A phrase for each model, tokenizer or data set that was replaced by a stand-in of the same shape."""
+    substitutes: str = ""
+    """What the script loaded and this machine lacks, and by what it was replaced; empty if nothing was."""
     ending: ScriptEnding | None = None
     """How the script ended; None if its process ended without a word."""
     largest: tuple[HeldTensors, ...] = ()

@@ -4,9 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from profiler.config.specification import DEFAULT_GPU
 from profiler.domain.errors import Fault, ProfilerError, UsageError
@@ -38,7 +39,8 @@ if spec is not None and spec.submodule_search_locations:
     cuda = runpy.run_path(list(spec.submodule_search_locations)[0] + "/version.py").get("cuda")
 names = ("torch", "trl", "transformers", "peft", "bitsandbytes")
 missing = [name for name in ("torch", "numpy", "yaml") if importlib.util.find_spec(name) is None]
-print(json.dumps({"python": sys.version_info[:2], "versions": {n: of(n) for n in names}, "cuda": cuda, "missing": missing}))
+versions = {name: of(name) for name in names}
+print(json.dumps({"python": sys.version_info[:2], "versions": versions, "cuda": cuda, "missing": missing}))
 """
 
 _OLDEST = (3, 11)
@@ -237,16 +239,15 @@ def _ask(executable: Path) -> _Python:
         UsageError: It cannot run a script for this program.
     """
     said = _answer(executable)
-    found: Mapping[str, str | None] = said["versions"]
     if tuple(said["python"]) < _OLDEST:
         raise _unfit(executable, f"is Python {'.'.join(map(str, said['python']))}, and 3.11 or newer is needed")
     if said["missing"]:
         raise _unfit(executable, f"has no {', '.join(said['missing'])}")
-    versions = Versions(**found, profiler=installed_versions().profiler)  # type: ignore[arg-type]
+    versions = Versions(**said["versions"], profiler=installed_versions().profiler)
     return _Python(executable=executable, versions=versions, cuda=said["cuda"])
 
 
-def _answer(executable: Path) -> dict[str, object]:
+def _answer(executable: Path) -> dict[str, Any]:
     try:
         asked = subprocess.run(
             [str(executable), "-c", _QUESTION],

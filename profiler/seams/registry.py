@@ -4,13 +4,14 @@ from collections.abc import Mapping
 
 from profiler.seams.libraries.accelerate import ACCELERATE
 from profiler.seams.libraries.bitsandbytes import BITSANDBYTES
+from profiler.seams.libraries.datasets import DATASETS, HUGGINGFACE_HUB
 from profiler.seams.libraries.peft import PEFT
 from profiler.seams.libraries.torch import TORCH
 from profiler.seams.libraries.transformers import TRANSFORMERS
 from profiler.seams.libraries.trl import TRL
 from profiler.seams.seam import Seam
 
-SEAMS: tuple[Seam, ...] = (*TORCH, *TRL, *TRANSFORMERS, *PEFT, *BITSANDBYTES, *ACCELERATE)
+SEAMS: tuple[Seam, ...] = (*TORCH, *TRL, *TRANSFORMERS, *PEFT, *BITSANDBYTES, *ACCELERATE, *DATASETS, *HUGGINGFACE_HUB)
 
 SEAM_OF: Mapping[str, Seam] = {seam.key: seam for seam in SEAMS}
 """By owner and name."""

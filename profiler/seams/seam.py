@@ -28,7 +28,7 @@ class Part(StrEnum):
     ESTIMATE = "estimate"
     """Constants that the closed form repeats; no trial runs through them."""
     SCRIPTS = "scripts"
-    """Calls by which `profiler.run` recognises the phases of a script."""
+    """Used by `python -m profiler.run`, which runs a user's script."""
     COMPARISON = "comparison"
     """Tests that compare a simulated trial with one on the CPU."""
 
@@ -43,6 +43,7 @@ _PART_OF_PATH = (
     ("measurement/", Part.MEASUREMENT),
     ("analytical/", Part.ESTIMATE),
     ("config/", Part.ESTIMATE),
+    ("substitutes/", Part.SCRIPTS),
 )
 """The first prefix that fits a file below `profiler/` decides."""
 

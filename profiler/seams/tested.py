@@ -11,6 +11,8 @@ TESTED: Mapping[str, tuple[str, ...]] = {
     "peft": ("0.21.2",),
     "bitsandbytes": ("0.50.2",),
     "accelerate": ("1.15.0",),
+    "datasets": ("5.2.0",),
+    "huggingface_hub": ("2.4.0",),
 }
 """By package, without the suffix of a build (``+cu130``). A test requires the pins of constraints.txt among them."""
 

@@ -38,7 +38,7 @@ def hub_file(hub_id: str, name: str) -> Path:
     problem = _setting_problem(constants.ENDPOINT)
     if problem:
         raise HubError(problem)
-    problem = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _silence(constants.ENDPOINT)
+    problem = hub_problem()
     try:
         if not problem:
             return Path(hf_hub_download(hub_id, name, etag_timeout=_DOWNLOAD_S))
@@ -48,6 +48,16 @@ def hub_file(hub_id: str, name: str) -> Path:
     if not isinstance(cached, str):
         raise HubError(f"{problem}, and the local cache has no copy")
     return Path(cached)
+
+
+def hub_problem() -> str:
+    """Return why nothing can be asked of the hub; empty if it answers. It is asked once per process."""
+    from huggingface_hub import constants
+
+    problem = _setting_problem(constants.ENDPOINT)
+    if problem or constants.HF_HUB_OFFLINE:
+        return problem or "HF_HUB_OFFLINE is set"
+    return _silence(constants.ENDPOINT)
 
 
 def _setting_problem(endpoint: str) -> str:

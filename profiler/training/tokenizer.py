@@ -9,18 +9,19 @@ from transformers import PreTrainedTokenizerFast
 
 PAD_TOKEN = "<pad>"
 EOS_TOKEN = "<eos>"
-_WORDS = 64
+WORDS = 64
+"""Words of the vocabulary."""
 _FIRST_WORD = 2
 
 
 def word(index: int) -> str:
     """Return one of the 64 words of the vocabulary."""
-    return f"w{index % _WORDS}"
+    return f"w{index % WORDS}"
 
 
 def token(index: int) -> int:
     """Return the token of `word(index)`."""
-    return index % _WORDS + _FIRST_WORD
+    return index % WORDS + _FIRST_WORD
 
 
 def build_tokenizer() -> Any:
@@ -28,7 +29,7 @@ def build_tokenizer() -> Any:
 
     Ids above its vocabulary, which a random model samples, decode to nothing. Memory does not depend on the words.
     """
-    vocabulary = {PAD_TOKEN: 0, EOS_TOKEN: 1} | {word(index): token(index) for index in range(_WORDS)}
+    vocabulary = {PAD_TOKEN: 0, EOS_TOKEN: 1} | {word(index): token(index) for index in range(WORDS)}
     tokenizer = Tokenizer(WordLevel(vocab=vocabulary, unk_token=PAD_TOKEN))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     return PreTrainedTokenizerFast(

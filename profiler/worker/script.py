@@ -2,12 +2,13 @@
 
 import resource
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from profiler.domain.context import cuda_context_bytes
-from profiler.domain.errors import UnsupportedTrialError
+from profiler.domain.errors import ProfilerError, UnsupportedTrialError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Outcome, Status, Verdict, Work
 from profiler.domain.script import HeldTensors, RealCard, ScriptEnding, ScriptJob, ScriptRecord
@@ -32,6 +33,7 @@ from profiler.worker.emulated import as_emulated
 from profiler.worker.held_tensors import KnownObjects, largest_held
 from profiler.worker.measured import Instruments, MeasuringTask, measure
 from profiler.worker.script_errors import last_line_in, print_error_of_script
+from profiler.worker.script_substitutes import late_substitutes
 
 
 @dataclass
@@ -41,9 +43,11 @@ class ScriptRun:
     job: ScriptJob
     started_s: float = field(default_factory=time.monotonic)
     ending: ScriptEnding | None = None
+    failed_at: str = ""
+    """The line of the script at which an error ended it; empty if none did, or if it is not known."""
     notes: tuple[str, ...] = ()
     """Figures or phases that are missing or uncertain."""
-    standins: tuple[str, ...] = ()
+    substitutes: str = ""
     largest: tuple[HeldTensors, ...] = ()
 
     @property
@@ -63,20 +67,29 @@ class ScriptRun:
         """
         script = Script(path=self.path, arguments=self.job.spec.arguments, steps=self.job.spec.steps)
         try:
-            end = run_script(script, session)
+            end = self._end(script, session)
         except UnsupportedTrialError:
             raise
         except Exception as error:
             self.ending = ScriptEnding(exit_code=1, by_steps=False)
             print_error_of_script(error, self.path)
+            line = last_line_in(error, self.path)
+            self.failed_at = f" (At {line}.)" if line else ""
             if _is_about_memory(error):
                 raise
-            line = last_line_in(error, self.path)
-            message = f"{type(error).__name__}: {error}" + (f" (at {line})" if line else "")
-            return Outcome(verdict=Verdict(status=Status.FAILED, message=message))
+            kind = "" if isinstance(error, ProfilerError) else f"{type(error).__name__}: "
+            return Outcome(verdict=Verdict(status=Status.FAILED, message=f"{kind}{error}{self.failed_at}"))
         self.ending = ScriptEnding(exit_code=end.exit_code, by_steps=end.ended_by_steps)
         self.notes = end.unseen
         return self._outcome(end)
+
+    def _end(self, script: Script, session: Any) -> ScriptEnd:
+        sentences: list[str] = []
+        try:
+            with late_substitutes(self.job) as sentences:
+                return run_script(script, session)
+        finally:
+            self.substitutes = "".join(sentences)
 
     def _outcome(self, end: ScriptEnd) -> Outcome:
         failed = end.exit_code != 0
@@ -95,7 +108,7 @@ class ScriptRun:
                 run_id=self.job.run_id,
                 spec=self.job.spec,
                 script_sha256=self.job.script_sha256,
-                standins=self.standins,
+                substitutes=self.substitutes,
                 ending=self.ending,
                 largest=self.largest,
                 versions=self.job.versions,
@@ -136,6 +149,9 @@ def _run_on_card(run: ScriptRun) -> None:
         lambda observer: run.run(cuda.session(observer)),
     )
     outcome = _with_sizes(measured.outcome, cuda.totals)
+    if outcome.status is Status.OOM:
+        verdict = replace(outcome.verdict, message=outcome.message + run.failed_at)
+        outcome = replace(outcome, verdict=verdict)
     if emulated:
         outcome = as_emulated(outcome, KNOWN_GPUS[str(job.spec.gpu)], marks=marks_of_this_process() or Marks())
     run.store(outcome)
@@ -169,21 +185,19 @@ class _ScriptCuda(LateCuda):
         super().when_out_of_memory(both)
 
     def _known_objects(self) -> KnownObjects:
-        session = self._session
-        return KnownObjects(
-            script=self._run.path,
-            models=[] if session is None else [found for each in session.models if (found := each()) is not None],
-            optimizers=[] if session is None else [found for each in session.optimizers if (found := each()) is not None],
-        )
+        models, optimizers = (self._session.models, self._session.optimizers) if self._session else ([], [])
+        return KnownObjects(script=self._run.path, models=_alive(models), optimizers=_alive(optimizers))
+
+
+def _alive(references: Iterable[Any]) -> list[Any]:
+    return [found for each in references if (found := each()) is not None]
 
 
 def _known_card(job: ScriptJob) -> KnownCard:
     if job.card is not None:
         return _as_known(job.card)
     gpu = KNOWN_GPUS[str(job.spec.gpu)]
-    return KnownCard(
-        uuid="", name=gpu.title, memory_bytes=gpu.memory_bytes, compute_capability=gpu.compute_capability
-    )
+    return KnownCard(uuid="", name=gpu.title, memory_bytes=gpu.memory_bytes, compute_capability=gpu.compute_capability)
 
 
 def _as_known(card: RealCard) -> KnownCard:

@@ -1,6 +1,6 @@
 """The process of a script. Python runs this file by its path, in an environment that need not have the profiler.
 
-    PYTHON profiler/worker/script_process.py JOB
+PYTHON profiler/worker/script_process.py JOB
 """
 
 import importlib.util

@@ -10,8 +10,8 @@ from profiler.seams.registry import SEAMS
 from profiler.seams.seam import Part, Seam, parts_of
 
 PROFILER = Path(__file__).parents[2] / "profiler"
-LIBRARIES = ("torch", "trl", "transformers", "peft", "bitsandbytes", "accelerate")
-FOLDERS = ("training", "scripts", "simulation", "measurement", "worker")
+LIBRARIES = ("torch", "trl", "transformers", "peft", "bitsandbytes", "accelerate", "datasets", "huggingface_hub")
+FOLDERS = ("training", "scripts", "simulation", "substitutes", "measurement", "worker")
 FILES = sorted(path for folder in FOLDERS for path in (PROFILER / folder).rglob("*.py"))
 
 OWN_ATTRIBUTES = {"_overwritten"}

@@ -101,8 +101,8 @@ _MODELS = (
         "makes the 4-bit layers of a model with random weights",
     ),
     _seam(
-        "transformers.configuration_utils:PreTrainedConfig", "name_or_path", Exists(), _MODEL,
-        "property of `_name_or_path`, which is set to the model's name",
+        "transformers.configuration_utils:PreTrainedConfig", "name_or_path", Exists(),
+        (_MODEL, "substitutes/weights.py"), "property of `_name_or_path`, which is set to the model's name",
     ),
 )  # fmt: skip
 
@@ -113,4 +113,30 @@ _SCRIPTS = (
     _seam(_PRETRAINED, "save_pretrained", Parameters("self", more=True), _HOOKS, "the checkpoint phase of a script"),
 )  # fmt: skip
 
-TRANSFORMERS: tuple[Seam, ...] = (*_FLASH_ATTENTION, *_KV_CACHE, *_TRAINING, *_GENERATE, *_MODELS, *_SCRIPTS)
+_FROM_PRETRAINED = Parameters("pretrained_model_name_or_path", more=True)
+_TOKENIZERS = "substitutes/tokenizers.py"
+
+_LOADING = (
+    _seam(
+        "transformers.configuration_utils:PreTrainedConfig", "get_config_dict", _FROM_PRETRAINED,
+        "substitutes/models.py", "finds the configuration of a name; that of a built-in model needs no network",
+    ),
+    _seam(
+        _PRETRAINED, "from_pretrained", _FROM_PRETRAINED, "substitutes/models.py",
+        "loads a checkpoint; it takes a state dict in its place",
+    ),
+    _seam(
+        "transformers.models.auto.tokenization_auto:AutoTokenizer", "from_pretrained", _FROM_PRETRAINED, _TOKENIZERS,
+        "loads a tokenizer; one that is unavailable is replaced",
+    ),
+    _seam(
+        "transformers.models.auto.processing_auto:AutoProcessor", "from_pretrained", _FROM_PRETRAINED, _TOKENIZERS,
+        "loads the tokenizer of a model of texts; one that is unavailable is replaced",
+    ),
+    _seam(
+        "transformers.tokenization_utils_base:PreTrainedTokenizerBase", "from_pretrained", _FROM_PRETRAINED,
+        _TOKENIZERS, "loads a tokenizer; one that is unavailable is replaced",
+    ),
+)  # fmt: skip
+
+TRANSFORMERS: tuple[Seam, ...] = (*_FLASH_ATTENTION, *_KV_CACHE, *_TRAINING, *_GENERATE, *_MODELS, *_SCRIPTS, *_LOADING)

@@ -1,0 +1,83 @@
+"""`from_pretrained` of configurations and models, answered without a checkpoint."""
+
+from typing import Any
+
+from transformers import PreTrainedModel
+from transformers.configuration_utils import PreTrainedConfig
+
+from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.seams.patching import Patch
+from profiler.substitutes.configurations import builtin_config
+from profiler.substitutes.options import SubstituteOptions, WeightsFrom
+from profiler.substitutes.replaced import Replaced
+from profiler.substitutes.weights import adopt_name, empty_checkpoint, requested_dtype
+
+
+def model_patches(options: SubstituteOptions, replaced: Replaced) -> list[Patch]:
+    """Return the patches of configurations, and of models where no checkpoint is read."""
+    if options.weights is WeightsFrom.CHECKPOINT:
+        return []
+    return [
+        (PreTrainedConfig, "get_config_dict", classmethod(_config_dict(PreTrainedConfig.get_config_dict.__func__))),
+        (PreTrainedModel, "from_pretrained", classmethod(_model(PreTrainedModel.from_pretrained, options, replaced))),
+    ]
+
+
+def _config_dict(original: Any) -> Any:
+    def get_config_dict(cls: Any, pretrained_model_name_or_path: Any, **kwargs: Any) -> Any:
+        name = str(pretrained_model_name_or_path)
+        found = builtin_config(name)
+        if found is not None:
+            return found, _without_hub(kwargs)
+        try:
+            return original(cls, pretrained_model_name_or_path, **kwargs)
+        except OSError as error:
+            raise _unavailable(name) from error
+
+    return get_config_dict
+
+
+def _model(original: Any, options: SubstituteOptions, replaced: Replaced) -> Any:
+    load = original.__func__
+
+    def from_pretrained(cls: Any, name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
+        if name_or_path is None or kwargs.get("state_dict") is not None or kwargs.get("gguf_file") is not None:
+            return load(cls, name_or_path, *model_args, **kwargs)
+        config = kwargs.pop("config", None)
+        if not isinstance(config, PreTrainedConfig):
+            config, kwargs = _configuration(cls, config or name_or_path, kwargs)
+        dtype = requested_dtype(kwargs, config)
+        state = empty_checkpoint(cls, config, model_args, dtype, with_values=options.with_values)
+        found = load(cls, None, *model_args, config=config, state_dict=state, **_without_hub(kwargs))
+        adopt_name(found[0] if isinstance(found, tuple) else found, str(name_or_path))
+        replaced.add("weights of", str(name_or_path), "random, from its configuration")
+        return found
+
+    return from_pretrained
+
+
+_OF_THE_HUB = (
+    "revision", "subfolder", "variant", "use_safetensors", "cache_dir", "force_download", "weights_only", "proxies",
+    "token", "local_files_only", "trust_remote_code", "adapter_kwargs", "_from_pipeline", "_from_auto",
+)  # fmt: skip
+"""Arguments that say which files are read, and how."""
+
+
+def _without_hub(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in kwargs.items() if key not in _OF_THE_HUB}
+
+
+def _configuration(cls: Any, name: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the configuration by name, and the arguments that it leaves for the model."""
+    kept = {key: kwargs.pop(key) for key in ("dtype", "torch_dtype", "quantization_config") if key in kwargs}
+    config, unused = cls.config_class.from_pretrained(name, return_unused_kwargs=True, **kwargs)
+    return config, unused | kept
+
+
+def _unavailable(name: str) -> UsageError:
+    """Return the error of a model whose configuration is not here."""
+    names = [hub_id for model in BUILTIN_MODELS.values() for hub_id in model.hub_ids]
+    problem = "is not built in, is no local folder with a config.json, and is unavailable from the hub"
+    hint = nearest(name, names) or "Name a local folder with the model's config.json, or a built-in model."
+    return UsageError([Fault(key="model", found=name, problem=problem, hint=hint)])

@@ -1,0 +1,40 @@
+"""What the substitutes are like."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from profiler.domain.trial import TrialSpec
+
+
+class WeightsFrom(StrEnum):
+    """Where the weights of a model come from that a script loads by name."""
+
+    RANDOM = "random"
+    """From the model's configuration; no checkpoint is read."""
+    CHECKPOINT = "checkpoint"
+    """From its checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubstituteOptions:
+    """The options of the substitutes."""
+
+    weights: WeightsFrom = WeightsFrom.RANDOM
+    with_values: bool = False
+    """Whether weights get random values. False where nothing is computed: they are zeros, which take no host memory."""
+    prompt_tokens: int = TrialSpec.max_prompt_length
+    """Tokens of each prompt in the rows of a data set that is replaced."""
+    completion_tokens: int = TrialSpec.max_completion_length
+    """Tokens of each completion; a text has those of a prompt and of a completion."""
+    rows: int = 1024
+    """Rows of each split."""
+    columns: tuple[str, ...] = ()
+    """Columns of a data set whose columns are not known; empty for those that the script reads."""
+    script: Path | None = None
+    """The script that runs, in whose source the columns of unknown data sets are looked up."""
+
+    @property
+    def text_tokens(self) -> int:
+        """Tokens of a text that is a prompt and its completion."""
+        return self.prompt_tokens + self.completion_tokens

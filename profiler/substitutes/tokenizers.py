@@ -1,0 +1,61 @@
+"""`from_pretrained` of tokenizers and processors, answered by a substitute where the files are not here."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoProcessor, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import cached_file
+
+from profiler.seams.patching import Patch
+from profiler.substitutes.replaced import Replaced
+from profiler.substitutes.tokenizer import substitute_tokenizer
+
+_FILES = (
+    "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model",
+    "tekken.json",
+)  # fmt: skip
+"""Files of which a tokenizer has at least one."""
+
+_ARGUMENTS = ("padding_side", "truncation_side", "model_max_length", "pad_token", "eos_token", "bos_token")
+"""Arguments of `from_pretrained` that the substitute takes over."""
+
+
+def tokenizer_patches(replaced: Replaced) -> list[Patch]:
+    """Return the patches of tokenizers and processors."""
+    owners = (AutoTokenizer, AutoProcessor, PreTrainedTokenizerBase)
+    return [(owner, "from_pretrained", classmethod(_loading(owner, replaced))) for owner in owners]
+
+
+def _loading(owner: Any, replaced: Replaced) -> Any:
+    load = owner.from_pretrained.__func__
+
+    def from_pretrained(cls: Any, name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        name = str(name_or_path)
+        if _is_here(name):
+            return load(cls, name_or_path, *args, **kwargs)
+        config = AutoConfig.from_pretrained(name).get_text_config()
+        made = substitute_tokenizer(config.vocab_size, name, longest=getattr(config, "max_position_embeddings", None))
+        for key in _ARGUMENTS:
+            if kwargs.get(key) is not None:
+                setattr(made, key, kwargs[key])
+        replaced.add("tokenizer of", name, "one token per word")
+        return made
+
+    return from_pretrained
+
+
+def _is_here(name: str) -> bool:
+    """Return whether a file of the tokenizer is in the folder, in the local cache, or at a hub that answers."""
+    folder = Path(name)
+    if folder.is_file():
+        return True
+    if folder.is_dir():
+        return any((folder / file).is_file() for file in _FILES)
+    return any(_from_hub(name, file) for file in _FILES)
+
+
+def _from_hub(name: str, file: str) -> bool:
+    try:
+        return cached_file(name, file, _raise_exceptions_for_missing_entries=False) is not None
+    except OSError:
+        return False

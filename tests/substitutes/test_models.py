@@ -1,0 +1,69 @@
+"""Models load by name without a checkpoint: with random weights from their configuration."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, Qwen2ForCausalLM
+
+from profiler.domain.errors import UsageError
+from profiler.substitutes import SubstituteOptions, substitutes
+
+
+def test_a_built_in_model_loads_without_a_checkpoint() -> None:
+    with substitutes() as replaced:
+        model = AutoModelForCausalLM.from_pretrained("tiny")
+    assert sum(parameter.numel() for parameter in model.parameters()) == 119_360
+    assert model.dtype is torch.bfloat16
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert model.config._name_or_path == "tiny"
+    assert replaced.line() == "Substitutes: weights of tiny (random, from its configuration)"
+
+
+def test_the_data_type_of_the_checkpoint_is_kept() -> None:
+    with substitutes():
+        assert AutoConfig.from_pretrained("meta-llama/Llama-2-7b-hf").dtype is torch.float16
+        assert AutoConfig.from_pretrained("Qwen/Qwen2.5-7B").dtype is torch.bfloat16
+        assert Qwen2ForCausalLM.from_pretrained("tiny", dtype="float32").dtype is torch.float32
+
+
+def test_a_local_folder_loads_from_its_configuration(tmp_path: Path) -> None:
+    with substitutes():
+        config = AutoConfig.from_pretrained("tiny").to_dict() | {"hidden_size": 32, "dtype": "float32"}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        model = AutoModelForSequenceClassification.from_pretrained(str(tmp_path), num_labels=1)
+    assert model.score.weight.shape == (1, 32)
+    assert model.dtype is torch.float32
+
+
+def test_weights_take_no_host_memory_until_they_are_written() -> None:
+    """Seven billion parameters are 15 GB; the pages that a build of them uses are those of vectors."""
+    before = resident_bytes()
+    with substitutes():
+        model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B-Instruct")
+    assert resident_bytes() - before < 300e6
+    assert sum(parameter.nbytes for parameter in model.parameters()) > 15e9
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+def test_weights_have_values_where_something_is_computed() -> None:
+    with substitutes(SubstituteOptions(with_values=True)):
+        model = AutoModelForCausalLM.from_pretrained("tiny", dtype="float32")
+    assert 0.01 < float(model.model.embed_tokens.weight.detach().std()) < 0.03
+
+
+def test_an_unknown_model_is_refused_in_one_sentence() -> None:
+    with substitutes(), pytest.raises(UsageError, match=r"model=qwen/qwen2\.5-9b: is not built in.*Did you mean"):
+        AutoModelForCausalLM.from_pretrained("qwen/qwen2.5-9b")
+
+
+def test_everything_is_put_back() -> None:
+    load = Qwen2ForCausalLM.from_pretrained.__func__
+    with substitutes():
+        assert Qwen2ForCausalLM.from_pretrained.__func__ is not load
+    assert Qwen2ForCausalLM.from_pretrained.__func__ is load

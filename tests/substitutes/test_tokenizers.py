@@ -1,0 +1,42 @@
+"""Tokenizers that are unavailable are replaced by one of the right size with a chat template."""
+
+from pathlib import Path
+
+from transformers import AutoProcessor, AutoTokenizer
+
+from profiler.substitutes import substitutes
+from profiler.training.tokenizer import build_tokenizer
+
+
+def test_a_tokenizer_has_the_vocabulary_of_its_model() -> None:
+    with substitutes() as replaced:
+        tokenizer = AutoTokenizer.from_pretrained("tiny", padding_side="left")
+    assert len(tokenizer) == 512
+    assert tokenizer.padding_side == "left"
+    assert tokenizer.name_or_path == "tiny"
+    assert tokenizer("a sentence of five words")["input_ids"] == [2] * 5
+    assert tokenizer.pad_token_id not in (2, tokenizer.eos_token_id)
+    assert "tokenizer of tiny (one token per word)" in replaced.line()
+
+
+def test_a_processor_of_a_model_of_texts_is_a_tokenizer() -> None:
+    with substitutes():
+        assert len(AutoProcessor.from_pretrained("tiny")) == 512
+
+
+def test_a_chat_has_the_tokens_of_its_words_and_marks_the_reply() -> None:
+    with substitutes():
+        tokenizer = AutoTokenizer.from_pretrained("tiny")
+    chat = [{"role": "user", "content": "w1 w2 w3"}, {"role": "assistant", "content": "w4 w5"}]
+    found = tokenizer.apply_chat_template(chat, return_dict=True, return_assistant_tokens_mask=True)
+    assert len(found["input_ids"]) == (2 + 3 + 1) + (2 + 2 + 1)
+    assert sum(found["assistant_masks"]) == 2 + 1
+    asked = tokenizer.apply_chat_template(chat[:1], add_generation_prompt=True, return_dict=True)
+    assert len(asked["input_ids"]) == (2 + 3 + 1) + 2
+
+
+def test_a_tokenizer_that_is_here_is_used(tmp_path: Path) -> None:
+    build_tokenizer().save_pretrained(tmp_path)
+    with substitutes() as replaced:
+        assert len(AutoTokenizer.from_pretrained(str(tmp_path))) == 66
+    assert not replaced
