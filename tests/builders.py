@@ -8,7 +8,7 @@ from profiler.config.identity import trial_id
 from profiler.config.labels import labels
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.memory import NOT_EMULATED, Category, Phase
+from profiler.domain.memory import NOT_EMULATED, TRIAL_PHASES, Category, Phase
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import (
     Breakdown,
@@ -146,7 +146,7 @@ def outcome(spec: TrialSpec, *, scale: float = 1.0) -> Outcome:
             phase=Phase.BACKWARD,
             phases=tuple(
                 PhasePeak(phase=phase, peak_allocated_bytes=peak * part // 100, peak_reserved_bytes=None)
-                for phase, part in zip(Phase, (30, 55, 70, 45, 90, 100, 80), strict=True)
+                for phase, part in zip(TRIAL_PHASES, (30, 55, 70, 45, 90, 100, 80), strict=True)
             ),
         ),
         breakdown=Breakdown(

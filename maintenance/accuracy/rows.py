@@ -10,7 +10,7 @@ from profiler.analysis.predictors import PREDICTORS, REASON, Predictor
 from profiler.analytical import estimate
 from profiler.analytical.estimate import phase_instants
 from profiler.config.identity import spec_to_mapping
-from profiler.domain.memory import Phase
+from profiler.domain.memory import TRIAL_PHASES
 from profiler.domain.outcome import CategoryShare, Estimate, SimulatedDetails, Status, TrialRecord
 
 
@@ -55,7 +55,7 @@ def _phases(record: TrialRecord) -> Mapping[str, int | None]:
     simulated = {peak.phase: peak.peak_allocated_bytes for peak in record.outcome.peaks.phases}
     complete = record.outcome.status is Status.OK
     cells: dict[str, int | None] = {}
-    for phase in Phase:
+    for phase in TRIAL_PHASES:
         instant = estimated.get(phase)
         cells[f"simulated_{phase.value}_bytes"] = simulated.get(phase) if complete else None
         cells[f"estimated_{phase.value}_bytes"] = int(instant.total_bytes) if instant else None

@@ -22,7 +22,7 @@ from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.reserved import peak_reserved_bytes
 from profiler.domain.architecture import Architecture
 from profiler.domain.keys import Key, Kind
-from profiler.domain.memory import Phase
+from profiler.domain.memory import TRIAL_PHASES, Phase
 from profiler.domain.outcome import Estimate
 from profiler.domain.trial import SPEC_KEYS, TRIAL_KEYS, TrialSpec
 
@@ -120,7 +120,7 @@ def estimate_table(table: TrialTable) -> EstimateTable:
     for architecture in table.architectures.values():
         refuse_experts(architecture)
     allocated, reserved, by_rule = _zeros(table), _zeros(table), _zeros(table)
-    phases = {phase: _zeros(table) for phase in Phase}
+    phases = {phase: _zeros(table) for phase in TRIAL_PHASES}
     for rows, trials, shapes in _groups(table):
         instants = trial_instants(trials, shapes)
         for phase, peak in _phase_peaks(instants).items():

@@ -19,6 +19,14 @@ class Phase(StrEnum):
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
     """Gradient clipping, the optimizer's step, gradients freed."""
+    EVALUATION = "evaluation"
+    """The model is evaluated. Only scripts have this phase and the next; trials have those above."""
+    CHECKPOINT = "checkpoint"
+    """Weights or optimizer states are written to a file."""
+
+
+TRIAL_PHASES = tuple(phase for phase in Phase if phase not in (Phase.EVALUATION, Phase.CHECKPOINT))
+"""The phases of a trial, in the order of a training step."""
 
 
 class Category(StrEnum):

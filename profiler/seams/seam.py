@@ -28,7 +28,7 @@ class Part(StrEnum):
     ESTIMATE = "estimate"
     """Constants that the closed form repeats; no trial runs through them."""
     SCRIPTS = "scripts"
-    """Used by `python -m profiler.run`, which runs a user's script."""
+    """Used by `profiler.run`, which runs a user's script: what it recognises phases by, and what it replaces."""
     COMPARISON = "comparison"
     """Tests that compare a simulated trial with one on the CPU."""
 
@@ -39,6 +39,7 @@ _PART_OF_PATH = (
     ("simulation/", Part.SIMULATION),
     ("training/rollouts/decode_loop.py", Part.SIMULATION),
     ("training/", Part.TRAINING),
+    ("scripts/", Part.SCRIPTS),
     ("measurement/", Part.MEASUREMENT),
     ("analytical/", Part.ESTIMATE),
     ("config/", Part.ESTIMATE),

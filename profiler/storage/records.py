@@ -1,7 +1,5 @@
 """Records: one JSON file per trial, written atomically and protected by a checksum."""
 
-import hashlib
-import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +9,6 @@ from itertools import count
 from pathlib import Path
 from typing import cast
 
-from profiler.config.foreign_text import parse_json
 from profiler.config.identity import spec_from_mapping, spec_to_mapping
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.outcome import Outcome, TrialRecord
@@ -19,6 +16,7 @@ from profiler.domain.plain_text import plain
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import GIB
 from profiler.storage.atomic import StorageError, remove_partial, write_atomically
+from profiler.storage.checksummed import checksum_of, parse_checksummed, with_checksum
 from profiler.storage.foreign_files import read_bytes
 from profiler.storage.outcome_fields import flat_values, outcome_from_flat
 from profiler.storage.typed_json import JSON, JsonMismatchError, Reader, from_json, to_json
@@ -71,7 +69,7 @@ class RecordStore:
             StorageError: Writing failed; nothing partial is left.
         """
         content: dict[str, JSON] = {"schema_version": RECORD_SCHEMA_VERSION, "record": _record_to_json(record)}
-        write_atomically(self.path(record.trial_id), _with_checksum(content))
+        write_atomically(self.path(record.trial_id), with_checksum(content))
 
     def remove_partial(self, trial_id: str) -> None:
         """Remove temporary files of this trial: record, samples, snapshot. The caller holds the trial's lock."""
@@ -201,9 +199,7 @@ class _NewerSchemaError(ValueError):
 
 
 def _parse(content: bytes) -> TrialRecord:
-    # What this program wrote is not counted node by node, which takes as long as reading it.
-    own = _is_as_written(content)
-    stored: JSON = json.loads(content) if own else parse_json(content, most_bytes=_MOST_BYTES)
+    stored, own = parse_checksummed(content, most_bytes=_MOST_BYTES)
     if not isinstance(stored, dict):
         raise JsonMismatchError("not a record file")
     version = stored.get("schema_version")
@@ -213,7 +209,7 @@ def _parse(content: bytes) -> TrialRecord:
             raise _NewerSchemaError(cast("int", version))
         raise JsonMismatchError("not a record file")
     checksum = stored.pop("checksum")
-    if not own and checksum != _checksum(stored):
+    if not own and checksum != checksum_of(stored):
         raise JsonMismatchError("the checksum does not match")
     if newer:
         raise _NewerSchemaError(cast("int", version))
@@ -225,41 +221,6 @@ def _parse(content: bytes) -> TrialRecord:
 
 _READERS: dict[type, Reader] = {TrialSpec: spec_from_mapping, Outcome: partial(outcome_from_flat, defaults=False)}
 _OLDER_READERS = _READERS | {Outcome: partial(outcome_from_flat, defaults=True)}
-
-
-_CHECKSUM_START = b'{"checksum":"'
-_CHECKSUM_LENGTH = len("sha256:") + hashlib.sha256().digest_size * 2
-
-
-def _canonical(content: dict[str, JSON]) -> bytes:
-    """Return the only form of the content that counts: keys sorted, no spaces."""
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _checksum(content: dict[str, JSON]) -> str:
-    return _digest(_canonical(content))
-
-
-def _digest(canonical: bytes) -> str:
-    return "sha256:" + hashlib.sha256(canonical).hexdigest()
-
-
-def _with_checksum(content: dict[str, JSON]) -> bytes:
-    """Return the file of a record: its canonical content, with the checksum as first key."""
-    canonical = _canonical(content)
-    return _CHECKSUM_START + _digest(canonical).encode() + b'",' + canonical[1:]
-
-
-def _is_as_written(file: bytes) -> bool:
-    """Return whether the file is byte for byte what `_with_checksum` wrote.
-
-    Files with other spaces or another order of keys, as earlier versions wrote them, have to be made canonical first,
-    which takes longer than reading them.
-    """
-    start, end = len(_CHECKSUM_START), len(_CHECKSUM_START) + _CHECKSUM_LENGTH
-    if not file.startswith(_CHECKSUM_START) or file[end : end + 2] != b'",':
-        return False
-    return file[start:end] == _digest(b"{" + file[end + 2 :]).encode()
 
 
 _VERSION = re.compile(rb'"schema_version"\s*:\s*([0-9]+)')

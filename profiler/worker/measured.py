@@ -1,4 +1,4 @@
-"""A trial on a real GPU, measured by three metrics: CUDA's counters, the driver's samples and `mem_get_info`.
+"""A trial or a script on a real GPU, by three metrics: CUDA's counters, the driver's samples and `mem_get_info`.
 
 Card, driver and clock come in as `Instruments`, so that a test can script them.
 """
@@ -22,7 +22,6 @@ from profiler.domain.outcome import (
     Verdict,
     Work,
 )
-from profiler.domain.trial import TrialSpec
 from profiler.domain.units import MIB
 from profiler.measurement.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity
 from profiler.measurement.contention import PhaseEnd, contention
@@ -76,12 +75,18 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuringTask:
-    """A trial and the options of its measurement."""
+    """What a measurement has to know about a trial or a script, and its options."""
 
-    spec: TrialSpec
+    gpu: str | None
+    """The known card that a larger one is capped to, or that an emulated one is; None for the whole real card."""
+    alloc_conf: str = ""
+    """Settings of torch's allocator; empty for those of the process."""
+    has_paged_states: bool = False
+    """Whether optimizer states are paged, and so neither torch's memory nor CUDA's."""
     gpu_uuid: str | None
     """The GPU as the sweep names it; None if the sweep chose none."""
     snapshot: bool
+    """Whether a memory snapshot is taken."""
     started_s: float
     """When the worker began, on the instruments' clock."""
     history_entries: int = SNAPSHOT_ENTRIES
@@ -107,6 +112,8 @@ def measure(task: MeasuringTask, instruments: Instruments, train: Train) -> Meas
 class _MemoryInUse:
     """Memory of the card at one instant."""
 
+    phase: Phase
+    step: int
     requested_bytes: int | None
     free_bytes: int
     allocated_bytes: int
@@ -138,9 +145,9 @@ class _MeasuredTrial:
     def run(self, train: Train) -> Measured:
         # CUDA is untouched, so all memory in use belongs to other programs.
         before = self._probe.before_the_trial() if self._probe else None
-        if self._task.spec.alloc_conf:
-            self._cuda.set_allocator_settings(self._task.spec.alloc_conf)
-        self._card = prepare_card(self._cuda, self._task.spec.gpu, self._tools.assumed_context_bytes)
+        if self._task.alloc_conf:
+            self._cuda.set_allocator_settings(self._task.alloc_conf)
+        self._card = prepare_card(self._cuda, self._task.gpu, self._tools.assumed_context_bytes)
         self.uuid = self.uuid or self._cuda.uuid()
         self._before_bytes = before
         self._retries_before = self._cuda.alloc_retries()
@@ -183,7 +190,7 @@ class _MeasuredTrial:
         inactive = self._cuda.peak_inactive_split_bytes()
         self._changes.peak_inactive_split_bytes = max(self._changes.peak_inactive_split_bytes, inactive)
         # Neither torch nor its peak counts paged optimizer states: they cannot be separated from the context.
-        if self._before_bytes is None or self._task.spec.optim.traits.is_paged:
+        if self._before_bytes is None or self._task.has_paged_states:
             return None
         used = self._cuda.total_bytes() - self._cuda.free_bytes()
         context = max(0, used - self._cuda.reserved_bytes() - self._before_bytes)
@@ -207,7 +214,8 @@ class _MeasuredTrial:
         reserved, limit = self._cuda.reserved_bytes(), self._card.allocator_limit_bytes
         # On a capped card the driver reports more free memory than the cap allows.
         free = free_bytes if limit is None else max(0, min(free_bytes, limit - reserved))
-        return _MemoryInUse(requested_bytes, free, self._cuda.allocated_bytes(), reserved)
+        phase, step = self._counters.phase or Phase.LOAD, self._counters.step
+        return _MemoryInUse(phase, step, requested_bytes, free, self._cuda.allocated_bytes(), reserved)
 
     def _trained(self, train: Train, sampler: Sampler) -> Outcome:
         try:
@@ -229,14 +237,16 @@ class _MeasuredTrial:
         # The error references the frames that ran, so most of the memory is still in use.
         said, after = read_oom_message(message), self._memory_in_use(None, self._cuda.free_bytes())
         at_error = self._at_error or _MemoryInUse(
+            after.phase,
+            after.step,
             said.requested_bytes,
             _first(said.free_bytes, after.free_bytes),
             _first(said.allocated_bytes, after.allocated_bytes),
             _first(said.reserved_bytes, after.reserved_bytes),
         )
         oom = OutOfMemory(
-            phase=self._counters.phase or Phase.LOAD,
-            step=self._counters.step,
+            phase=at_error.phase,
+            step=at_error.step,
             requested_bytes=at_error.requested_bytes,
             free_bytes=at_error.free_bytes,
             allocated_bytes=at_error.allocated_bytes,
@@ -331,7 +341,7 @@ class _MeasuredTrial:
         missing = dict(probe.missing)
         if self._before_bytes is None:
             missing["context"] = "memory of other programs before the trial is unknown"
-        elif self._task.spec.optim.traits.is_paged:
+        elif self._task.has_paged_states:
             missing["context"] = "paged optimizer states are counted neither as torch's memory nor as CUDA's"
         return "; ".join(f"{figure}: {reason}" for figure, reason in missing.items())
 

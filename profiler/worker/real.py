@@ -84,7 +84,13 @@ def run_real(
         return Measured(outcome=replace(trained, peaks=Peaks(phases=tuple(phases))))
     return measure(
         MeasuringTask(
-            spec=spec, gpu_uuid=gpu_uuid, snapshot=snapshot, history_entries=history_entries, started_s=started_s
+            gpu=spec.gpu,
+            alloc_conf=spec.alloc_conf,
+            has_paged_states=spec.optim.traits.is_paged,
+            gpu_uuid=gpu_uuid,
+            snapshot=snapshot,
+            history_entries=history_entries,
+            started_s=started_s,
         ),
         Instruments(
             cuda=TorchCuda(),

@@ -9,7 +9,7 @@ from profiler.analysis.accuracy import Compared, accuracies
 from profiler.analysis.comparison import compare, only
 from profiler.analysis.frames import comparison_frame
 from profiler.analysis.peaks import phase_rows, stacks
-from profiler.domain.memory import Category, Origin, Phase
+from profiler.domain.memory import TRIAL_PHASES, Category, Origin
 from profiler.domain.outcome import Status
 from profiler.domain.trial import Backend, Logprobs
 from profiler.domain.units import GIB
@@ -207,7 +207,7 @@ def test_stacks_and_phases_have_the_stored_sizes(tmp_path):
         assert list(stack.shares) == [category for category in Category if category in stack.shares]
     rows = phase_rows(section, tables.phases)
     assert all(max(row.peaks.values()) == row.cell.peak_allocated_bytes for row in rows)
-    assert all(list(row.peaks) == list(Phase) for row in rows)
+    assert all(list(row.peaks) == list(TRIAL_PHASES) for row in rows)
 
 
 def test_the_tidy_frame_has_one_row_per_cell(tmp_path):

@@ -14,7 +14,7 @@ from profiler.analytical.estimate import phase_instants
 from profiler.analytical.many import estimate_specs, estimate_table
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import UsageError
-from profiler.domain.memory import Phase
+from profiler.domain.memory import TRIAL_PHASES
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import ALL_LINEAR, Backend, Lengths, Logprobs, TrialSpec, Tuning
 
@@ -31,7 +31,7 @@ def _assert_as_alone(table, many):
         assert found.peak_rule_bytes[row] == alone.peak_rule_bytes, spec
         assert found.phases[found.peak_phase(row)][row] == alone.peak_allocated_bytes, spec
         by_phase = phase_instants(spec, architecture(spec.model))
-        for phase in Phase:
+        for phase in TRIAL_PHASES:
             expected = by_phase[phase].total_bytes if phase in by_phase else 0
             assert found.phases[phase][row] == expected, (phase, spec)
 

@@ -17,7 +17,7 @@ from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.reserved import peak_reserved_bytes
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.memory import Category, Phase
+from profiler.domain.memory import TRIAL_PHASES, Category, Phase
 from profiler.domain.trial import Attention, Backend, Lengths, Logprobs, Rollout, TrialSpec, Tuning
 from profiler.domain.units import GIB
 
@@ -151,7 +151,7 @@ def test_every_number_has_a_short_form_that_fits_its_column(spec):
         assert all(0 < len(form) <= LONGEST for form in forms.values()), forms
 
 
-@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("phase", TRIAL_PHASES)
 def test_the_phases_of_an_explained_estimate_sum_up(phase, half_billion):
     found = {each.phase: each for each in explain(replace(_SPEC, beta=0.04), half_billion).phases}[phase]
 

@@ -11,11 +11,8 @@ from profiler.seams.seam import Part, Seam, parts_of
 
 PROFILER = Path(__file__).parents[2] / "profiler"
 LIBRARIES = ("torch", "trl", "transformers", "peft", "bitsandbytes", "accelerate", "datasets", "huggingface_hub")
-FILES = sorted(
-    path
-    for folder in ("training", "simulation", "substitutes", "measurement", "worker")
-    for path in (PROFILER / folder).rglob("*.py")
-)
+FOLDERS = ("training", "scripts", "simulation", "substitutes", "measurement", "worker")
+FILES = sorted(path for folder in FOLDERS for path in (PROFILER / folder).rglob("*.py"))
 
 OWN_ATTRIBUTES = {"_overwritten"}
 """Set by the project itself on objects of other libraries."""

@@ -19,6 +19,7 @@ from profiler.domain.outcome import (
     Versions,
 )
 from profiler.domain.trial import TrialSpec
+from profiler.storage import checksummed
 from profiler.storage import records as records_module
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.outcome_fields import OUTCOME_FIELDS, flat_values, outcome_from_flat
@@ -113,7 +114,7 @@ def test_a_record_of_an_earlier_layout_is_read(store):
 def test_reading_a_record_does_not_write_it_again_for_its_checksum(store, monkeypatch):
     record = made()
     store.write(record)
-    monkeypatch.setattr(records_module, "_canonical", lambda content: pytest.fail("slow"))
+    monkeypatch.setattr(checksummed, "canonical", lambda content: pytest.fail("slow"))
     assert store.find(record.trial_id) == record
 
 
@@ -217,7 +218,7 @@ def test_who_does_not_listen_reads_it_on_standard_error(tmp_path, capsys):
 def _of_version(path, version, **more):
     stored = json.loads(path.read_text())
     content = {"schema_version": version, "record": {**stored["record"], **more}}
-    path.write_text(json.dumps({"checksum": records_module._checksum(content), **content}))
+    path.write_text(json.dumps({"checksum": checksummed.checksum_of(content), **content}))
 
 
 def _with_another_envelope(path):

@@ -60,8 +60,16 @@ class World:
             self.trained = True
             return train(observer)
 
+        trial = replace(SPEC, **spec)
         return measure(
-            MeasuringTask(spec=replace(SPEC, **spec), gpu_uuid=UUID, snapshot=snapshot, started_s=0.0),
+            MeasuringTask(
+                gpu=trial.gpu,
+                alloc_conf=trial.alloc_conf,
+                has_paged_states=trial.optim.traits.is_paged,
+                gpu_uuid=UUID,
+                snapshot=snapshot,
+                started_s=0.0,
+            ),
             Instruments(
                 cuda=self.cuda,
                 nvml=self.nvml,

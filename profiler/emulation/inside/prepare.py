@@ -5,9 +5,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from profiler.emulation.inside.import_hooks import around_import
 from profiler.emulation.inside.lone_rank import answer_for_other_ranks
 from profiler.emulation.inside.triton_kernels import note_compiled_launches, note_launches
+from profiler.seams.import_hooks import around_import
 
 
 def prepare(environment: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ _GPU = "simulation/device/simulated_gpu.py"
 _HOST_CALLS = "simulation/device/host_calls.py"
 _IN_PLACE = "simulation/tracing/in_place.py"
 _IN_PYTHON = "simulation/tracing/python_in_backward.py"
+_HOOKS = "scripts/hooks.py"
 _LIBRARIES = "simulation/cuda/libraries.py"
 _MODULES = "simulation/tracing/modules.py"
 _OPTIMIZERS = "simulation/cuda/optimizers.py"
@@ -196,4 +197,27 @@ _OPERATIONS = (
     ),
 )  # fmt: skip
 
-TORCH: tuple[Seam, ...] = (*_DISPATCH, *_BACKWARD, *_AUTOCAST_SEAMS, *_OPTIMIZER, *_CUDA, *_OPERATIONS)
+_SCRIPTS = (
+    _seam(
+        "torch.autograd", "backward", Parameters("tensors", "grad_tensors", more=True), _HOOKS,
+        "the backward phase of a script",
+    ),
+    _seam(
+        "torch:Tensor", "backward", Uses("autograd", "backward"), _HOOKS, "calls that function by its module",
+    ),
+    _seam("torch", "save", Parameters("obj", "f", more=True), _HOOKS, "the checkpoint phase of a script"),
+    _seam(
+        "torch.nn.utils", "clip_grad_norm_", Parameters("parameters", "max_norm", more=True), _HOOKS,
+        "begins the optimizer phase of a script",
+    ),
+    _seam(
+        "torch.nn.utils", "clip_grad_value_", Parameters("parameters", "clip_value", more=True), _HOOKS,
+        "begins the optimizer phase of a script",
+    ),
+    _seam(
+        "torch.optim.optimizer:Optimizer", "add_param_group", Parameters("self", "param_group"), _HOOKS,
+        "says which parameters a script trains",
+    ),
+)  # fmt: skip
+
+TORCH: tuple[Seam, ...] = (*_DISPATCH, *_BACKWARD, *_AUTOCAST_SEAMS, *_OPTIMIZER, *_CUDA, *_OPERATIONS, *_SCRIPTS)

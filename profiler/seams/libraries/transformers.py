@@ -7,6 +7,7 @@ _FLASH = "simulation/cuda/flash_attention.py"
 _CACHE = "simulation/tracing/kv_cache.py"
 _PHASES = "training/announced_steps.py"
 _DECODE_LOOP = "training/rollouts/decode_loop.py"
+_HOOKS = "scripts/hooks.py"
 _MODEL = "training/model.py"
 _UTILS = "transformers.modeling_flash_attention_utils"
 _PRETRAINED = "transformers.modeling_utils:PreTrainedModel"
@@ -84,8 +85,8 @@ _GENERATE = (
         _DECODE_LOOP, "called once per decoding step, with the tensors that grow",
     ),
     _seam(
-        _GENERATION, "generate", Parameters("self", "inputs", "generation_config", more=True), _DECODE_LOOP,
-        "replaced on the model for one rollout",
+        _GENERATION, "generate", Parameters("self", "inputs", "generation_config", more=True), (_DECODE_LOOP, _HOOKS),
+        "replaced on the model for one rollout; the rollout phase of a script",
     ),
 )  # fmt: skip
 
@@ -131,4 +132,11 @@ _LOADING = (
     ),
 )  # fmt: skip
 
-TRANSFORMERS: tuple[Seam, ...] = (*_FLASH_ATTENTION, *_KV_CACHE, *_TRAINING, *_GENERATE, *_MODELS, *_LOADING)
+_SCRIPTS = (
+    _seam(_TRAINER, "evaluate", Parameters("self", more=True), _HOOKS, "the evaluation phase of a script"),
+    _seam(_TRAINER, "predict", Parameters("self", more=True), _HOOKS, "the evaluation phase of a script"),
+    _seam(_TRAINER, "_save_checkpoint", Parameters("self", more=True), _HOOKS, "the checkpoint phase of a script"),
+    _seam(_PRETRAINED, "save_pretrained", Parameters("self", more=True), _HOOKS, "the checkpoint phase of a script"),
+)  # fmt: skip
+
+TRANSFORMERS: tuple[Seam, ...] = (*_FLASH_ATTENTION, *_KV_CACHE, *_TRAINING, *_GENERATE, *_MODELS, *_LOADING, *_SCRIPTS)

@@ -9,6 +9,7 @@ _KERNELS = "trl.kernels.chunked_logprob"
 _HEAD = f"{_KERNELS}:ChunkedLogProbFunction"
 _TRAINER = "trl.trainer.grpo_trainer:GRPOTrainer"
 _TRL_KERNELS = "simulation/cuda/trl_kernels.py"
+_HOOKS = "scripts/hooks.py"
 _CPU_CHOICES = "simulation/device/cpu_choices.py"
 _PHASES = "training/recipes/grpo/trainer.py"
 
@@ -71,8 +72,8 @@ _GRPO_TRAINER = (
     ),
     _seam(
         _TRAINER, "_calculate_rewards",
-        Parameters("self", "inputs", "prompts", "completions", "completion_ids_list", more=True), (_PHASES,),
-        "overridden: the reward begins here",
+        Parameters("self", "inputs", "prompts", "completions", "completion_ids_list", more=True), (_PHASES, _HOOKS),
+        "overridden: the reward begins here; the reward phase of a script",
     ),
     _seam(
         _TRAINER, "compute_loss", Parameters("self", "model", "inputs", "return_outputs", "num_items_in_batch"),

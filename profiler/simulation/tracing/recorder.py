@@ -21,6 +21,8 @@ _BY_PHASE = {
     Phase.FORWARD: Category.ACTIVATIONS,
     Phase.BACKWARD: Category.ACTIVATIONS,
     Phase.OPTIMIZER: Category.WORKSPACE,
+    Phase.EVALUATION: Category.ACTIVATIONS,
+    Phase.CHECKPOINT: Category.WORKSPACE,
 }
 """The default category of each phase. Persistent memory of load and optimizer is attributed later by name."""
 

@@ -33,6 +33,11 @@ class _Hook(importlib.abc.MetaPathFinder):
             self._wrap(spec.loader)
         return spec
 
+    def cancel(self) -> None:
+        """Do nothing at the import."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
     def _wrap(self, loader: importlib.abc.Loader) -> None:
         execute = loader.exec_module
 
@@ -48,6 +53,14 @@ class _Hook(importlib.abc.MetaPathFinder):
         loader.exec_module = exec_module  # type: ignore[method-assign]
 
 
-def around_import(name: str, *, before: Callable[[], None] | None = None, after: Action | None = None) -> None:
-    """Call `before` and `after` around the first import of a module; `after` gets the module."""
-    sys.meta_path.insert(0, _Hook(name, before, after))
+def around_import(
+    name: str, *, before: Callable[[], None] | None = None, after: Action | None = None
+) -> Callable[[], None]:
+    """Call `before` and `after` around the first import of a module; `after` gets the module.
+
+    Returns:
+        A function that ends this, if the module has not been imported yet.
+    """
+    hook = _Hook(name, before, after)
+    sys.meta_path.insert(0, hook)
+    return hook.cancel

@@ -1,0 +1,113 @@
+"""`CudaDevice` for a program that is not ours: CUDA stays untouched until the program itself initialises it.
+
+A script can choose its cards, set the allocator or fork processes before it uses CUDA, as long as nobody else has.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from profiler.measurement.cuda import OutOfMemoryCallback
+from profiler.measurement.torch_cuda import TorchCuda
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownCard:
+    """What is known of the card without CUDA."""
+
+    uuid: str
+    name: str
+    memory_bytes: int
+    compute_capability: tuple[int, int]
+
+
+class LateCuda(TorchCuda):
+    """The first visible CUDA device. Before CUDA is initialised nothing is in use, and `card` has the rest."""
+
+    def __init__(self, card: KnownCard) -> None:
+        self._card = card
+        self._process = os.getpid()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the program has initialised CUDA. Never in a process that it has forked."""
+        return torch.cuda.is_initialized() and os.getpid() == self._process
+
+    def name(self) -> str:
+        """The driver's name of the card."""
+        return self._card.name
+
+    def uuid(self) -> str:
+        """The driver's UUID of the card."""
+        return self._card.uuid
+
+    def compute_capability(self) -> tuple[int, int]:
+        """(major, minor)."""
+        return self._card.compute_capability
+
+    def total_bytes(self) -> int:
+        """Torch's total once CUDA is initialised; before, the driver's."""
+        return super().total_bytes() if self.is_used else self._card.memory_bytes
+
+    def free_bytes(self) -> int:
+        """`torch.cuda.mem_get_info`."""
+        return super().free_bytes() if self.is_used else self._card.memory_bytes
+
+    def synchronize(self) -> None:
+        """`torch.cuda.synchronize`."""
+        if self.is_used:
+            super().synchronize()
+
+    def peak_allocated_bytes(self) -> int:
+        """`torch.cuda.max_memory_allocated`."""
+        return super().peak_allocated_bytes() if self.is_used else 0
+
+    def peak_reserved_bytes(self) -> int:
+        """`torch.cuda.max_memory_reserved`."""
+        return super().peak_reserved_bytes() if self.is_used else 0
+
+    def reset(self) -> None:
+        """`torch.cuda.reset_peak_memory_stats`."""
+        if self.is_used:
+            super().reset()
+
+    def allocated_bytes(self) -> int:
+        """`torch.cuda.memory_allocated`."""
+        return super().allocated_bytes() if self.is_used else 0
+
+    def reserved_bytes(self) -> int:
+        """`torch.cuda.memory_reserved`."""
+        return super().reserved_bytes() if self.is_used else 0
+
+    def peak_inactive_split_bytes(self) -> int:
+        """`inactive_split_bytes.all.peak` of `memory_stats`."""
+        return super().peak_inactive_split_bytes() if self.is_used else 0
+
+    def alloc_retries(self) -> int:
+        """`num_alloc_retries` of `memory_stats`."""
+        return super().alloc_retries() if self.is_used else 0
+
+    def when_out_of_memory(self, callback: OutOfMemoryCallback) -> None:
+        """Attach the observer when CUDA is initialised."""
+        attach = super().when_out_of_memory
+        torch.cuda._lazy_call(lambda: attach(callback))
+
+    def record_history(self, *, most_entries: int) -> None:
+        """Record from when CUDA is initialised on."""
+        record = super().record_history
+        torch.cuda._lazy_call(lambda: record(most_entries=most_entries))
+
+    def record_stacks(self) -> None:
+        """Keep the Python stack of each allocation that is in use, and no history."""
+
+        def record() -> None:
+            torch.cuda.memory._record_memory_history("state", context="state", stacks="python", max_entries=1)
+
+        torch.cuda._lazy_call(record)
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """`torch.cuda.memory._snapshot`."""
+        return super().snapshot() if self.is_used else {"segments": [], "device_traces": [[]]}

@@ -1,0 +1,1 @@
+"""Running a training script unmodified, and recognising its phases from outside."""

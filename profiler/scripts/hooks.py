@@ -1,0 +1,155 @@
+"""Where a script is seen from outside: torch's global hooks, and calls of torch, transformers and trl."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from profiler.domain.memory import Phase
+from profiler.scripts.phase_watch import PhaseWatch
+from profiler.seams.checking import problem_of
+from profiler.seams.import_hooks import around_import
+from profiler.seams.owners import owner_of
+from profiler.seams.patching import patched
+from profiler.seams.registry import SEAM_OF
+
+Around = Callable[[PhaseWatch], AbstractContextManager[None]]
+
+
+def _call_of(phase: Phase) -> Around:
+    return lambda watch: watch.during(phase)
+
+
+_CALLS: Mapping[str, tuple[tuple[str, str, Around], ...]] = {
+    "torch": (
+        ("torch.autograd", "backward", PhaseWatch.backward),
+        ("torch", "save", PhaseWatch.checkpoint),
+    ),
+    "transformers.generation.utils": (
+        ("transformers.generation.utils:GenerationMixin", "generate", _call_of(Phase.ROLLOUT)),
+    ),
+    "transformers.modeling_utils": (
+        ("transformers.modeling_utils:PreTrainedModel", "save_pretrained", PhaseWatch.checkpoint),
+    ),
+    "transformers.trainer": (
+        ("transformers.trainer:Trainer", "evaluate", _call_of(Phase.EVALUATION)),
+        ("transformers.trainer:Trainer", "predict", _call_of(Phase.EVALUATION)),
+        ("transformers.trainer:Trainer", "_save_checkpoint", PhaseWatch.checkpoint),
+    ),
+    "trl.trainer.grpo_trainer": (
+        ("trl.trainer.grpo_trainer:GRPOTrainer", "_calculate_rewards", _call_of(Phase.REWARD)),
+    ),
+}
+"""Calls that are one phase as a whole, by the module whose import defines them: owner, name and phase."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unseen:
+    """Calls that this version of a library does not have as expected, so that their phase is not recognised."""
+
+    sentences: list[str]
+
+
+@contextmanager
+def watched(watch: PhaseWatch) -> Iterator[Unseen]:
+    """While active, `watch` is notified of what the script does. Libraries are patched when the script imports them."""
+    unseen = Unseen(sentences=[])
+    with ExitStack() as stack:
+        for handle in _global_hooks(watch):
+            stack.callback(handle.remove)
+        stack.enter_context(_clipping(watch))
+        stack.enter_context(_known_parameters(watch))
+        for module, calls in _CALLS.items():
+
+            def wrap(_module: ModuleType | None = None, calls: tuple[tuple[str, str, Around], ...] = calls) -> None:
+                for owner, name, around in calls:
+                    _wrap(stack, unseen, watch, owner, name, around)
+
+            if module in sys.modules:
+                wrap()
+            else:
+                stack.callback(around_import(module, after=wrap))
+        yield unseen
+
+
+def _wrap(stack: ExitStack, unseen: Unseen, watch: PhaseWatch, owner: str, name: str, around: Around) -> None:
+    """Run a function of a library within the phase that it is."""
+    seam = SEAM_OF[f"{owner}.{name}"]
+    if problem := problem_of(seam):
+        unseen.sentences.append(f"{seam.why}: {seam.key} {problem}")
+        return
+    place = owner_of(owner)
+    call = getattr(place, name)
+
+    @wraps(call)
+    def within(*arguments: Any, **named: Any) -> Any:
+        with around(watch):
+            return call(*arguments, **named)
+
+    stack.enter_context(patched([(place, name, within)]))
+
+
+def _global_hooks(watch: PhaseWatch) -> tuple[Any, ...]:
+    """Register hooks of every module and of every optimizer."""
+
+    def pass_begins(module: Any, _arguments: Any) -> None:
+        if not torch.compiler.is_compiling():
+            watch.pass_begins(module, with_gradient=torch.is_grad_enabled())
+
+    def pass_ends(_module: Any, _arguments: Any, found: Any) -> None:
+        if not torch.compiler.is_compiling():
+            watch.pass_ends(failed=found is None)
+
+    def step_begins(optimizer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        closure = named.get("closure") or next(iter(arguments[1:]), None)
+        if not callable(closure):
+            watch.step_begins(optimizer)
+            return None
+        # Lightning, for one, trains in the closure: the step begins when it has run.
+        run = watch.before_update(closure)
+        return (
+            ((arguments[0], run, *arguments[2:]), named)
+            if "closure" not in named
+            else (arguments, {**named, "closure": run})
+        )
+
+    return (
+        register_module_forward_pre_hook(pass_begins),
+        register_module_forward_hook(pass_ends, always_call=True),
+        register_optimizer_step_pre_hook(step_begins),
+        register_optimizer_step_post_hook(lambda *_: watch.step_ends()),
+    )
+
+
+def _clipping(watch: PhaseWatch) -> AbstractContextManager[None]:
+    """Let the optimizer phase begin where gradients are clipped, as in a trial."""
+
+    def first(call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def within(*arguments: Any, **named: Any) -> Any:
+            watch.step_begins(None)
+            return call(*arguments, **named)
+
+        return within
+
+    place = torch.nn.utils
+    return patched([(place, name, first(getattr(place, name))) for name in ("clip_grad_norm_", "clip_grad_value_")])
+
+
+def _known_parameters(watch: PhaseWatch) -> AbstractContextManager[None]:
+    """Let `watch` know which parameters an optimizer has, so that an evaluation differs from a reference model."""
+    add = torch.optim.Optimizer.add_param_group
+
+    @wraps(add)
+    def add_param_group(self: Any, param_group: Any) -> None:
+        add(self, param_group)
+        watch.is_trained(self.param_groups[-1]["params"])
+
+    return patched([(torch.optim.Optimizer, "add_param_group", add_param_group)])
