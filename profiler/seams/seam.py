@@ -28,7 +28,7 @@ class Part(StrEnum):
     ESTIMATE = "estimate"
     """Constants that the closed form repeats; no trial runs through them."""
     SCRIPTS = "scripts"
-    """Used by `python -m profiler.run`, which runs a user's script."""
+    """Used by `profiler.run`, which runs a user's script: what it recognises phases by, and what it replaces."""
     COMPARISON = "comparison"
     """Tests that compare a simulated trial with one on the CPU."""
 

@@ -6,7 +6,7 @@ have from the model's configuration and from the options.
 """
 
 from profiler.substitutes.active import substitutes
-from profiler.substitutes.options import SubstituteOptions, WeightsFrom
+from profiler.substitutes.options import SubstituteOptions
 from profiler.substitutes.replaced import Replaced
 
-__all__ = ["Replaced", "SubstituteOptions", "WeightsFrom", "substitutes"]
+__all__ = ["Replaced", "SubstituteOptions", "substitutes"]

@@ -1,17 +1,20 @@
-"""All substitutes, switched on together."""
+"""All substitutes, switched on together. A library is patched when the script imports it, and not imported for that."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
 
-from profiler.seams.patching import patched
-from profiler.substitutes.data import data_patches
-from profiler.substitutes.models import model_patches
-from profiler.substitutes.offline import offline_patches
+from profiler.domain.script import ScriptWeights
+from profiler.seams.import_hooks import around_import
+from profiler.seams.patching import Patch, patched
+from profiler.substitutes.offline import data_hub_patches, hub_patches
 from profiler.substitutes.options import SubstituteOptions
 from profiler.substitutes.replaced import Replaced
-from profiler.substitutes.tokenizers import tokenizer_patches
 
 _DEFAULTS = SubstituteOptions()
+
+_Patches = Callable[[ModuleType], list[Patch]]
 
 
 @contextmanager
@@ -21,11 +24,54 @@ def substitutes(options: SubstituteOptions = _DEFAULTS) -> Iterator[Replaced]:
     Enter it before the script's own imports: a function that a module has imported by name is not replaced there.
     """
     replaced = Replaced()
-    patches = [
-        *offline_patches(),
-        *model_patches(options, replaced),
-        *tokenizer_patches(replaced),
-        *data_patches(options, replaced),
-    ]
-    with patched(patches):
+    with ExitStack() as stack:
+        for module, patches in _by_module(options, replaced).items():
+            _when_imported(stack, module, patches)
         yield replaced
+
+
+def _when_imported(stack: ExitStack, name: str, patches: _Patches) -> None:
+    def replace(module: ModuleType) -> None:
+        stack.enter_context(patched(patches(module)))
+
+    if name in sys.modules:
+        replace(sys.modules[name])
+    else:
+        stack.callback(around_import(name, after=replace))
+
+
+def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Patches]:
+    """Return what is patched once each module is imported. The modules that do so import the libraries in turn."""
+
+    def configurations(_: ModuleType) -> list[Patch]:
+        from profiler.substitutes.models import configuration_patches
+
+        return configuration_patches()
+
+    def models(_: ModuleType) -> list[Patch]:
+        from profiler.substitutes.models import model_patches
+
+        return model_patches(options, replaced)
+
+    def tokenizers(owner: str) -> _Patches:
+        def patches(module: ModuleType) -> list[Patch]:
+            from profiler.substitutes.tokenizers import tokenizer_patches
+
+            return tokenizer_patches(getattr(module, owner), replaced)
+
+        return patches
+
+    def data(_: ModuleType) -> list[Patch]:
+        from profiler.substitutes.data import data_patches
+
+        return [*data_hub_patches(), *data_patches(options, replaced)]
+
+    always: dict[str, _Patches] = {
+        "huggingface_hub.constants": lambda _: hub_patches(),
+        "datasets": data,
+        "transformers.tokenization_utils_base": tokenizers("PreTrainedTokenizerBase"),
+        "transformers.models.auto.tokenization_auto": tokenizers("AutoTokenizer"),
+        "transformers.models.auto.processing_auto": tokenizers("AutoProcessor"),
+        "transformers.configuration_utils": configurations,
+    }
+    return always if options.weights is ScriptWeights.CHECKPOINT else always | {"transformers.modeling_utils": models}

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
 from profiler.domain.builtin_models import find_builtin
 
 
@@ -19,6 +17,9 @@ def builtin_config(name: str) -> dict[str, Any] | None:
     model = find_builtin(name)
     if model is None:
         return None
+    # Importing it takes seconds, and the script may need nothing of it.
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
     names: Mapping[str, str] = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     return {
         **model.config,

@@ -2,26 +2,29 @@
 
 from typing import Any
 
-from transformers import PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.seams.patching import Patch
 from profiler.substitutes.configurations import builtin_config
-from profiler.substitutes.options import SubstituteOptions, WeightsFrom
+from profiler.substitutes.options import SubstituteOptions
 from profiler.substitutes.replaced import Replaced
 from profiler.substitutes.weights import adopt_name, empty_checkpoint, requested_dtype
 
 
+def configuration_patches() -> list[Patch]:
+    """Return the patch of configurations."""
+    find = PreTrainedConfig.get_config_dict.__func__
+    return [(PreTrainedConfig, "get_config_dict", classmethod(_config_dict(find)))]
+
+
 def model_patches(options: SubstituteOptions, replaced: Replaced) -> list[Patch]:
-    """Return the patches of configurations, and of models where no checkpoint is read."""
-    if options.weights is WeightsFrom.CHECKPOINT:
-        return []
-    return [
-        (PreTrainedConfig, "get_config_dict", classmethod(_config_dict(PreTrainedConfig.get_config_dict.__func__))),
-        (PreTrainedModel, "from_pretrained", classmethod(_model(PreTrainedModel.from_pretrained, options, replaced))),
-    ]
+    """Return the patch of models."""
+    from transformers import PreTrainedModel
+
+    load = PreTrainedModel.from_pretrained.__func__
+    return [(PreTrainedModel, "from_pretrained", classmethod(_model(load, options, replaced)))]
 
 
 def _config_dict(original: Any) -> Any:
@@ -38,9 +41,7 @@ def _config_dict(original: Any) -> Any:
     return get_config_dict
 
 
-def _model(original: Any, options: SubstituteOptions, replaced: Replaced) -> Any:
-    load = original.__func__
-
+def _model(load: Any, options: SubstituteOptions, replaced: Replaced) -> Any:
     def from_pretrained(cls: Any, name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
         if name_or_path is None or kwargs.get("state_dict") is not None or kwargs.get("gguf_file") is not None:
             return load(cls, name_or_path, *model_args, **kwargs)

@@ -1,14 +1,18 @@
-"""No waiting for a hub that does not answer."""
-
-import datasets.config
-import huggingface_hub.constants
+"""No waiting for a hub that does not answer: its clients would ask again for minutes."""
 
 from profiler.seams.patching import Patch
 from profiler.storage.hub import hub_problem
 
 
-def offline_patches() -> list[Patch]:
-    """Return the patches that switch the hub's clients off where it does not answer; they ask again for minutes."""
-    if not hub_problem():
-        return []
-    return [(huggingface_hub.constants, "HF_HUB_OFFLINE", True), (datasets.config, "HF_HUB_OFFLINE", True)]
+def hub_patches() -> list[Patch]:
+    """Return the patch that switches the hub's own client off where the hub does not answer."""
+    import huggingface_hub.constants
+
+    return [(huggingface_hub.constants, "HF_HUB_OFFLINE", True)] if hub_problem() else []
+
+
+def data_hub_patches() -> list[Patch]:
+    """Return the patch that switches the client of datasets off where the hub does not answer."""
+    import datasets.config
+
+    return [(datasets.config, "HF_HUB_OFFLINE", True)] if hub_problem() else []

@@ -1,26 +1,17 @@
 """What the substitutes are like."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
+from profiler.domain.script import ScriptWeights
 from profiler.domain.trial import TrialSpec
-
-
-class WeightsFrom(StrEnum):
-    """Where the weights of a model come from that a script loads by name."""
-
-    RANDOM = "random"
-    """From the model's configuration; no checkpoint is read."""
-    CHECKPOINT = "checkpoint"
-    """From its checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubstituteOptions:
     """The options of the substitutes."""
 
-    weights: WeightsFrom = WeightsFrom.RANDOM
+    weights: ScriptWeights = ScriptWeights.RANDOM
     with_values: bool = False
     """Whether weights get random values. False where nothing is computed: they are zeros, which take no host memory."""
     prompt_tokens: int = TrialSpec.max_prompt_length

@@ -14,11 +14,12 @@ class Replaced:
     def __bool__(self) -> bool:
         return bool(self._by_kind)
 
+    def phrases(self) -> tuple[str, ...]:
+        """Return one phrase per replacement, such as ``"tokenizer of tiny (one token per word)"``."""
+        return tuple(
+            f"{kind} {name} ({by})" for kind, replacements in self._by_kind.items() for name, by in replacements.items()
+        )
+
     def line(self) -> str:
         """Return ``Substitutes: weights of A (random); data set B (...)``; empty if nothing was replaced."""
-        if not self._by_kind:
-            return ""
-        parts = [
-            f"{kind} {name} ({by})" for kind, replacements in self._by_kind.items() for name, by in replacements.items()
-        ]
-        return f"Substitutes: {'; '.join(parts)}"
+        return f"Substitutes: {'; '.join(self.phrases())}" if self else ""

@@ -9,7 +9,6 @@ from typing import Any
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import PreTrainedTokenizerFast
 
 from profiler.training.tokenizer import EOS_TOKEN, PAD_TOKEN, WORDS, word
 
@@ -31,6 +30,8 @@ _CHAT_TEMPLATE = (
 
 def substitute_tokenizer(vocabulary_size: int, name: str, *, longest: int | None) -> Any:
     """Return a tokenizer with `vocabulary_size` tokens, if that is enough for its words; `longest` is the context."""
+    from transformers import PreTrainedTokenizerFast
+
     known = [PAD_TOKEN, EOS_TOKEN, *(word(index) for index in range(WORDS)), *_OF_CHATS]
     filler = (f"<|{index}|>" for index in range(len(known), vocabulary_size))
     vocabulary = {token: index for index, token in enumerate([*known, *filler])}

@@ -3,12 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoProcessor, AutoTokenizer, PreTrainedTokenizerBase
-from transformers.utils import cached_file
-
 from profiler.seams.patching import Patch
 from profiler.substitutes.replaced import Replaced
-from profiler.substitutes.tokenizer import substitute_tokenizer
 
 _FILES = (
     "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model",
@@ -20,10 +16,9 @@ _ARGUMENTS = ("padding_side", "truncation_side", "model_max_length", "pad_token"
 """Arguments of `from_pretrained` that the substitute takes over."""
 
 
-def tokenizer_patches(replaced: Replaced) -> list[Patch]:
-    """Return the patches of tokenizers and processors."""
-    owners = (AutoTokenizer, AutoProcessor, PreTrainedTokenizerBase)
-    return [(owner, "from_pretrained", classmethod(_loading(owner, replaced))) for owner in owners]
+def tokenizer_patches(owner: Any, replaced: Replaced) -> list[Patch]:
+    """Return the patch of one class of transformers that loads tokenizers."""
+    return [(owner, "from_pretrained", classmethod(_loading(owner, replaced)))]
 
 
 def _loading(owner: Any, replaced: Replaced) -> Any:
@@ -33,7 +28,11 @@ def _loading(owner: Any, replaced: Replaced) -> Any:
         name = str(name_or_path)
         if _is_here(name):
             return load(cls, name_or_path, *args, **kwargs)
+        from transformers import AutoConfig
+
         config = AutoConfig.from_pretrained(name).get_text_config()
+        from profiler.substitutes.tokenizer import substitute_tokenizer
+
         made = substitute_tokenizer(config.vocab_size, name, longest=getattr(config, "max_position_embeddings", None))
         for key in _ARGUMENTS:
             if kwargs.get(key) is not None:
@@ -55,6 +54,8 @@ def _is_here(name: str) -> bool:
 
 
 def _from_hub(name: str, file: str) -> bool:
+    from transformers.utils import cached_file
+
     try:
         return cached_file(name, file, _raise_exceptions_for_missing_entries=False) is not None
     except OSError:

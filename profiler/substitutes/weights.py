@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import GenerationConfig
 
 _BLOCK = 1 << 20
 """Elements of the random block that is repeated where weights have values."""
@@ -72,4 +71,6 @@ def adopt_name(model: Any, name: str) -> None:
     model.config._name_or_path = name
     model.name_or_path = name
     if (Path(name) / "generation_config.json").is_file() and model.can_generate():
+        from transformers import GenerationConfig
+
         model.generation_config = GenerationConfig.from_pretrained(name)

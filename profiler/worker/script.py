@@ -22,18 +22,18 @@ from profiler.measurement.nvml import Nvml
 from profiler.measurement.pynvml_driver import PynvmlDriver
 from profiler.measurement.torch_cuda import TorchCuda
 from profiler.scripts.running import Script, ScriptEnd, run_script
-from profiler.scripts.session import CountedSession
+from profiler.scripts.session import CountedSession, ScriptSession
 from profiler.scripts.totals import ParameterTotals
 from profiler.seams.checking import note_on_versions
 from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.script_records import ScriptStore
+from profiler.substitutes import SubstituteOptions, substitutes
 from profiler.training.phases import TrainingObserver
 from profiler.training.sizes import parameter_counts
 from profiler.worker.emulated import as_emulated
 from profiler.worker.held_tensors import KnownObjects, largest_held
 from profiler.worker.measured import Instruments, MeasuringTask, measure
 from profiler.worker.script_errors import last_line_in, print_error_of_script
-from profiler.worker.script_substitutes import late_substitutes
 
 
 @dataclass
@@ -55,7 +55,7 @@ class ScriptRun:
         """The script."""
         return Path(self.job.spec.script)
 
-    def run(self, session: Any) -> Outcome:
+    def run(self, session: ScriptSession) -> Outcome:
         """Run the script in `session`, and return its outcome without memory.
 
         An error of the script that says that the card is full is raised, after its traceback is printed; another one
@@ -83,13 +83,15 @@ class ScriptRun:
         self.notes = end.unseen
         return self._outcome(end)
 
-    def _end(self, script: Script, session: Any) -> ScriptEnd:
-        sentences: list[str] = []
-        try:
-            with late_substitutes(self.job) as sentences:
+    def _end(self, script: Script, session: ScriptSession) -> ScriptEnd:
+        spec = self.job.spec
+        # Values are made where something is computed with them.
+        options = SubstituteOptions(weights=spec.weights, with_values=spec.backend is Backend.CUDA, script=self.path)
+        with substitutes(options) as replaced:
+            try:
                 return run_script(script, session)
-        finally:
-            self.substitutes = "".join(sentences)
+            finally:
+                self.substitutes = replaced.line()
 
     def _outcome(self, end: ScriptEnd) -> Outcome:
         failed = end.exit_code != 0

@@ -1,6 +1,8 @@
 """Models load by name without a checkpoint: with random weights from their configuration."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,9 @@ def test_everything_is_put_back() -> None:
     with substitutes():
         assert Qwen2ForCausalLM.from_pretrained.__func__ is not load
     assert Qwen2ForCausalLM.from_pretrained.__func__ is load
+
+
+def test_a_script_that_needs_no_library_imports_none() -> None:
+    program = "import sys; from profiler.substitutes import substitutes\nwith substitutes(): pass\n"
+    ends = "assert not {'torch', 'transformers', 'datasets'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program + ends], check=True)

@@ -106,13 +106,6 @@ _MODELS = (
     ),
 )  # fmt: skip
 
-_SCRIPTS = (
-    _seam(_TRAINER, "evaluate", Parameters("self", more=True), _HOOKS, "the evaluation phase of a script"),
-    _seam(_TRAINER, "predict", Parameters("self", more=True), _HOOKS, "the evaluation phase of a script"),
-    _seam(_TRAINER, "_save_checkpoint", Parameters("self", more=True), _HOOKS, "the checkpoint phase of a script"),
-    _seam(_PRETRAINED, "save_pretrained", Parameters("self", more=True), _HOOKS, "the checkpoint phase of a script"),
-)  # fmt: skip
-
 _FROM_PRETRAINED = Parameters("pretrained_model_name_or_path", more=True)
 _TOKENIZERS = "substitutes/tokenizers.py"
 
@@ -139,4 +132,11 @@ _LOADING = (
     ),
 )  # fmt: skip
 
-TRANSFORMERS: tuple[Seam, ...] = (*_FLASH_ATTENTION, *_KV_CACHE, *_TRAINING, *_GENERATE, *_MODELS, *_SCRIPTS, *_LOADING)
+_SCRIPTS = (
+    _seam(_TRAINER, "evaluate", Parameters("self", more=True), _HOOKS, "the evaluation phase of a script"),
+    _seam(_TRAINER, "predict", Parameters("self", more=True), _HOOKS, "the evaluation phase of a script"),
+    _seam(_TRAINER, "_save_checkpoint", Parameters("self", more=True), _HOOKS, "the checkpoint phase of a script"),
+    _seam(_PRETRAINED, "save_pretrained", Parameters("self", more=True), _HOOKS, "the checkpoint phase of a script"),
+)  # fmt: skip
+
+TRANSFORMERS: tuple[Seam, ...] = (*_FLASH_ATTENTION, *_KV_CACHE, *_TRAINING, *_GENERATE, *_MODELS, *_LOADING, *_SCRIPTS)
