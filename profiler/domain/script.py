@@ -102,8 +102,8 @@ class ScriptRecord:
     spec: ScriptSpec
     script_sha256: str
     """Of the script's text."""
-    substitutes: str = ""
-    """What the script loaded and this machine lacks, and by what it was replaced; empty if nothing was."""
+    substitutes: tuple[str, ...] = ()
+    """A phrase for each model, tokenizer or data set that this machine lacks and that was replaced."""
     ending: ScriptEnding | None = None
     """How the script ended; None if its process ended without a word."""
     largest: tuple[HeldTensors, ...] = ()

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from textwrap import fill
 
 from profiler.analysis.scripts import RunLines
-from profiler.rendering.memory_words import gib_number
-from profiler.rendering.script_words import UNIT_NOTE, held_rows, held_title, run_sentences, run_title
+from profiler.rendering.script_words import UNIT_NOTE, held_rows, held_title, run_sentences, run_title, short_gib
 
 _WIDTH = 80
 
@@ -15,7 +14,10 @@ def script_table(run: RunLines) -> str:
     lines = [run_title(run)]
     if run.phases:
         rows = [("phase", "allocated", "reserved")]
-        rows += [(line.phase.value, _gib(line.allocated_bytes), _gib(line.reserved_bytes)) for line in run.phases]
+        rows += [
+            (line.phase.value, short_gib(run, line.allocated_bytes), short_gib(run, line.reserved_bytes))
+            for line in run.phases
+        ]
         lines += _columns(rows)
         lines.append(f"{UNIT_NOTE}.")
     lines += [fill(sentence, _WIDTH, break_long_words=False, break_on_hyphens=False) for sentence in run_sentences(run)]
@@ -23,10 +25,6 @@ def script_table(run: RunLines) -> str:
         lines.append(f"{held_title(run)}:")
         lines += _columns([("GiB", "tensors", "what", "line"), *held_rows(run)], left_from=2)
     return "\n".join(lines) + "\n"
-
-
-def _gib(size_bytes: int | None) -> str:
-    return "" if size_bytes is None else gib_number(size_bytes)
 
 
 def _columns(rows: Sequence[Sequence[str]], *, left_from: int | None = None) -> list[str]:

@@ -6,11 +6,18 @@ from profiler.analysis.scripts import RunLines
 from profiler.domain.memory import Origin
 from profiler.domain.outcome import Status
 from profiler.domain.script import HeldTensors
-from profiler.domain.units import gib_text, mib_text
-from profiler.rendering.memory_words import gib_number
+from profiler.domain.units import GIB, as_gib, gib_text, mib_text
 
 UNIT_NOTE = "GiB (2^30 bytes): the peak of each phase"
 _COUNTED = (Origin.MEASURED, Origin.EMULATED)
+
+
+def short_gib(run: RunLines, size_bytes: int | None) -> str:
+    """Return GiB without the unit, with the same decimals throughout a run; empty if unknown."""
+    if size_bytes is None:
+        return ""
+    digits = 2 if (run.outcome.peaks.allocated_bytes or 0) >= GIB else 3
+    return f"{as_gib(size_bytes):.{digits}f}"
 
 
 def run_title(run: RunLines) -> str:
@@ -37,14 +44,14 @@ def run_sentences(run: RunLines) -> Iterator[str]:
         yield _first_lines(run.outcome.message)
     yield _work(run)
     if run.record.substitutes:
-        yield f"{run.record.substitutes}."
+        yield f"Substitutes: {'; '.join(run.record.substitutes)}."
     if run.outcome.verdict.unavailable:
         yield f"Not measured: {run.outcome.verdict.unavailable}."
 
 
 def held_rows(run: RunLines) -> list[tuple[str, str, str, str]]:
     """Return the largest tensors: GiB, number, what they are, and the line that made them."""
-    return [(gib_number(held.size_bytes), f"{held.tensors:,}", _what(held), held.line) for held in run.largest]
+    return [(short_gib(run, held.size_bytes), f"{held.tensors:,}", _what(held), held.line) for held in run.largest]
 
 
 def held_title(run: RunLines) -> str:
@@ -81,7 +88,7 @@ def _failure(run: RunLines) -> str:
 def _size(size_bytes: int | None) -> str:
     if size_bytes is None:
         return "an unknown size"
-    return gib_text(size_bytes, 2) if size_bytes >= 1 << 30 else mib_text(size_bytes)
+    return gib_text(size_bytes, 2) if size_bytes >= GIB else mib_text(size_bytes)
 
 
 _MOST_CHARACTERS = 600

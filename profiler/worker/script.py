@@ -34,6 +34,7 @@ from profiler.worker.emulated import as_emulated
 from profiler.worker.held_tensors import KnownObjects, largest_held
 from profiler.worker.measured import Instruments, MeasuringTask, measure
 from profiler.worker.script_errors import last_line_in, print_error_of_script
+from profiler.worker.simulated_script import simulated_outcome
 
 
 @dataclass
@@ -47,7 +48,7 @@ class ScriptRun:
     """The line of the script at which an error ended it; empty if none did, or if it is not known."""
     notes: tuple[str, ...] = ()
     """Figures or phases that are missing or uncertain."""
-    substitutes: str = ""
+    substitutes: tuple[str, ...] = ()
     largest: tuple[HeldTensors, ...] = ()
 
     @property
@@ -91,7 +92,7 @@ class ScriptRun:
             try:
                 return run_script(script, session)
             finally:
-                self.substitutes = replaced.line()
+                self.substitutes = replaced.phrases()
 
     def _outcome(self, end: ScriptEnd) -> Outcome:
         failed = end.exit_code != 0
@@ -123,7 +124,10 @@ def run_script_job(job: ScriptJob) -> int:
     """Run the script of `job` in this process, store its record, and return the exit code of the process."""
     run = ScriptRun(job)
     try:
-        _run_on_card(run)
+        if job.spec.backend is Backend.SIMULATED:
+            run.store(simulated_outcome(job, run.run))
+        else:
+            _run_on_card(run)
     except UnsupportedTrialError as error:
         run.store(Outcome(verdict=Verdict(status=Status.UNSUPPORTED, message=str(error))))
     return run.ending.exit_code if run.ending else 0
