@@ -13,7 +13,7 @@ def script_table(run: RunLines) -> str:
     """Return the table of a run's phases, and what there is to say of it."""
     lines = [run_title(run)]
     if run.phases:
-        rows = [("phase", "allocated", "reserved")]
+        rows: list[tuple[str, ...]] = [("phase", "allocated", "reserved")]
         rows += [
             (line.phase.value, short_gib(run, line.allocated_bytes), short_gib(run, line.reserved_bytes))
             for line in run.phases

@@ -67,7 +67,7 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
         return [*data_hub_patches(), *data_patches(options, replaced)]
 
     always: dict[str, _Patches] = {
-        "huggingface_hub.constants": lambda _: hub_patches(),
+        "huggingface_hub.constants": hub_patches,
         "datasets": data,
         "transformers.tokenization_utils_base": tokenizers("PreTrainedTokenizerBase"),
         "transformers.models.auto.tokenization_auto": tokenizers("AutoTokenizer"),
