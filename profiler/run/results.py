@@ -7,6 +7,7 @@ from profiler.command_line import print_error, print_line, print_text
 from profiler.domain.script import ScriptRecord
 from profiler.rendering.script_table import script_table
 from profiler.storage.script_records import ScriptStore
+from profiler.storage.script_tables import write_script_tables
 
 
 def report_run(folder: Path, record: ScriptRecord) -> None:
@@ -15,5 +16,6 @@ def report_run(folder: Path, record: ScriptRecord) -> None:
     records, problems = ScriptStore(folder).read_all()
     for problem in problems:
         print_error(problem)
+    write_script_tables(folder, records)
     ordered_runs(records)
     print_line(f"Page: {folder / 'report.html'}")

@@ -62,7 +62,7 @@ class PhaseWatch:
         return os.getpid(), threading.get_ident()
 
     @property
-    def _is_elsewhere(self) -> bool:
+    def _is_not_watched(self) -> bool:
         return self._here() != self._place
 
     def finish(self) -> None:
@@ -74,7 +74,7 @@ class PhaseWatch:
     @contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
         """The context of a call that is `phase` as a whole, whatever it calls."""
-        if self._within or self._is_elsewhere:
+        if self._within or self._is_not_watched:
             yield
             return
         self._enter(phase)
@@ -87,7 +87,7 @@ class PhaseWatch:
     @contextmanager
     def backward(self) -> Iterator[None]:
         """The context of a backward pass. Optimizers that step in hooks of gradients are part of it."""
-        if self._within or self._is_elsewhere:
+        if self._within or self._is_not_watched:
             yield
             return
         with self.during(Phase.BACKWARD):
@@ -106,7 +106,7 @@ class PhaseWatch:
 
     def pass_begins(self, module: Any, *, with_gradient: bool) -> None:
         """Take note that a module is called."""
-        if self._within or self._is_elsewhere:
+        if self._within or self._is_not_watched:
             return
         self._depth += 1
         first = next(module.parameters(), None) if self._depth == 1 else None
@@ -126,7 +126,7 @@ class PhaseWatch:
 
     def pass_ends(self, *, failed: bool) -> None:
         """Take note that the call of a module is over."""
-        if self._within or self._is_elsewhere:
+        if self._within or self._is_not_watched:
             return
         self._depth -= 1
         if self._depth == 0 and self._before_pass is not None:
@@ -142,7 +142,7 @@ class PhaseWatch:
 
     def step_begins(self, optimizer: Any) -> None:
         """Take note that an optimizer begins its step, or that the gradients are clipped for it."""
-        if self._is_elsewhere:
+        if self._is_not_watched:
             return
         if optimizer is not None and optimizer not in self._optimizers:
             self._optimizers.add(optimizer)
@@ -152,7 +152,7 @@ class PhaseWatch:
 
     def step_ends(self) -> None:
         """Take note that an optimizer has made its step. Steps without a pass between them count as one."""
-        if self._is_elsewhere:
+        if self._is_not_watched:
             return
         if self._phase is Phase.BACKWARD and self._within:
             self._stepped_in_backward = True

@@ -5,7 +5,7 @@ from dataclasses import fields
 from enum import StrEnum
 from typing import TypeAlias
 
-from profiler.domain.outcome import Estimate, Outcome, Sample, StepPeak, TrialRecord
+from profiler.domain.outcome import Estimate, Outcome, PhasePeak, Sample, StepPeak, TrialRecord, Versions
 from profiler.domain.trial import SPEC_KEYS
 from profiler.storage.atomic import StorageError
 from profiler.storage.outcome_fields import flat_values
@@ -19,52 +19,62 @@ _OTHER_TABLES = frozenset({"oom", "phases", "breakdown", "step_shape", "largest"
 
 def run_row(record: TrialRecord, estimate: Estimate | None) -> Row:
     """Return the row of `runs` for one trial."""
-    oom, outcome = record.outcome.verdict.oom, flat_values(record.outcome)
     return {
         "trial_id": record.trial_id,
         "grid": record.grid,
         "label": record.label,
         **{key: _plain(getattr(record.spec, key)) for key in SPEC_KEYS},
-        **{name: _plain(value) for name, value in outcome.items() if name not in _OTHER_TABLES},
-        "message": outcome["message"] or None,
-        "not_measured": outcome["not_measured"] or None,
+        **result_row(record.outcome),
+        "estimated_peak_allocated_bytes": estimate.peak_allocated_bytes if estimate else None,
+        "estimated_peak_reserved_bytes": estimate.peak_reserved_bytes if estimate else None,
+        "estimated_peak_rule_bytes": estimate.peak_rule_bytes if estimate else None,
+        **version_row(record.versions),
+    }
+
+
+def result_row(outcome: Outcome) -> Row:
+    """Return the columns of an outcome that have one value per trial or script."""
+    oom, values = outcome.verdict.oom, flat_values(outcome)
+    return {
+        **{name: _plain(value) for name, value in values.items() if name not in _OTHER_TABLES},
+        "message": _plain(values["message"] or None),
+        "not_measured": _plain(values["not_measured"] or None),
         "oom_phase": _plain(oom.phase) if oom else None,
         "oom_step": oom.step if oom else None,
         "oom_requested_bytes": oom.requested_bytes if oom else None,
         "oom_free_bytes": oom.free_bytes if oom else None,
         "oom_allocated_bytes": oom.allocated_bytes if oom else None,
         "oom_reserved_bytes": oom.reserved_bytes if oom else None,
-        "estimated_peak_allocated_bytes": estimate.peak_allocated_bytes if estimate else None,
-        "estimated_peak_reserved_bytes": estimate.peak_reserved_bytes if estimate else None,
-        "estimated_peak_rule_bytes": estimate.peak_rule_bytes if estimate else None,
-        **{f"{field.name}_version": getattr(record.versions, field.name) for field in fields(record.versions)},
     }
+
+
+def version_row(versions: Versions) -> Row:
+    """Return the columns of the versions."""
+    return {f"{field.name}_version": getattr(versions, field.name) for field in fields(versions)}
 
 
 def phase_rows(record: TrialRecord) -> list[Row]:
     """Return the rows of `phases` for one trial."""
+    return [{"trial_id": record.trial_id, **row} for row in rows_by_phase(record.outcome)]
+
+
+def rows_by_phase(outcome: Outcome) -> list[Row]:
+    """Return one row per phase, without what names the trial or the script."""
     return [
-        {
-            "trial_id": record.trial_id,
-            "phase": peak.phase.value,
-            "peak_allocated_bytes": peak.peak_allocated_bytes,
-            "peak_reserved_bytes": peak.peak_reserved_bytes,
-            "time_s": peak.time_s,
-            "samples": peak.samples,
-            "sampled_max_device_bytes": peak.sampled_max_device_bytes,
-            "mean_utilisation_percent": peak.mean_utilisation_percent,
-            "mean_power_watts": peak.mean_power_watts,
-            "mean_sm_clock_mhz": peak.mean_sm_clock_mhz,
-        }
-        for peak in record.outcome.peaks.phases
+        {field.name: _plain(getattr(peak, field.name)) for field in fields(PhasePeak)} for peak in outcome.peaks.phases
     ]
 
 
 def step_rows(record: TrialRecord) -> list[Row]:
     """Return the rows of `steps` for one trial."""
+    return [{"trial_id": record.trial_id, **row} for row in rows_by_step(record.outcome)]
+
+
+def rows_by_step(outcome: Outcome) -> list[Row]:
+    """Return one row per phase of a step, without what names the trial or the script."""
     return [
-        {"trial_id": record.trial_id, **{field.name: _plain(getattr(peak, field.name)) for field in fields(StepPeak)}}
-        for peak in (record.outcome.measured.step_peaks if record.outcome.measured else ())
+        {field.name: _plain(getattr(peak, field.name)) for field in fields(StepPeak)}
+        for peak in (outcome.measured.step_peaks if outcome.measured else ())
     ]
 
 
@@ -76,10 +86,12 @@ def sample_rows(trial_id: str, samples: Sequence[Sample]) -> list[Row]:
 
 def breakdown_rows(record: TrialRecord) -> list[Row]:
     """Return the rows of `breakdown` for one trial."""
-    return [
-        {"trial_id": record.trial_id, "category": share.category.value, "bytes": share.size_bytes}
-        for share in record.outcome.breakdown.shares
-    ]
+    return [{"trial_id": record.trial_id, **row} for row in rows_by_category(record.outcome)]
+
+
+def rows_by_category(outcome: Outcome) -> list[Row]:
+    """Return one row per category of the peak, without what names the trial or the script."""
+    return [{"category": share.category.value, "bytes": share.size_bytes} for share in outcome.breakdown.shares]
 
 
 def largest_rows(record: TrialRecord) -> list[Row]:

@@ -62,11 +62,18 @@ def _column(name: str, kind: pa.DataType, unit: str, meaning: str, null: str = "
     return Column(name=name, kind=kind, unit=unit, meaning=meaning, null=null, **{"least": least, **laws})
 
 
-def _text(name: str, meaning: str, null: str = "", **laws: Any) -> Column:  # noqa: ANN401
+def text(name: str, meaning: str, null: str = "", **laws: Any) -> Column:  # noqa: ANN401
+    """Return a column of texts."""
     return _column(name, _TEXT, "", meaning, null, **laws)
 
 
-def _size(name: str, meaning: str, null: str, **laws: Any) -> Column:  # noqa: ANN401
+def count_column(name: str, unit: str, meaning: str, null: str = "", **laws: Any) -> Column:  # noqa: ANN401
+    """Return a column of whole numbers."""
+    return _column(name, _COUNT, unit, meaning, null, **laws)
+
+
+def size(name: str, meaning: str, null: str, **laws: Any) -> Column:  # noqa: ANN401
+    """Return a column of sizes in bytes."""
     return _column(name, _COUNT, "bytes", meaning, null, **laws)
 
 
@@ -100,50 +107,50 @@ def _key_column(key: Key) -> Column:
 _BACKEND = _key_column(key_named("backend"))
 
 _TRIAL = (
-    _text("trial_id", "content hash of the specification and the versions", identifies=True),
-    _text("grid", "the grid of the trial"),
-    _text("label", "the method's name in tables"),
+    text("trial_id", "content hash of the specification and the versions", identifies=True),
+    text("grid", "the grid of the trial"),
+    text("label", "the method's name in tables"),
     _BACKEND,
-    _text("status", "how the trial ended; oom is a result", words=Status),
-    _text("message", "why the trial failed or was refused", "it did not fail"),
+    text("status", "how the trial ended; oom is a result", words=Status),
+    text("message", "why the trial failed or was refused", "it did not fail"),
 )
 
 _SPEC = tuple(_key_column(key) for key in TRIAL_KEYS if key.name != _BACKEND.name)
 
-_RESULT = (
+RESULT = (
     _column("parameters", _COUNT, "parameters", "parameters of the model without adapters, tied ones once", _NO_GPU),
     _column("trainable_parameters", _COUNT, "parameters", "parameters with a gradient", _NO_GPU),
-    _text("gpu_name", "name of the measured, emulated or simulated card", _NO_GPU),
-    _size("gpu_memory_bytes", "the card's memory as torch reports it; of a capped card, the cap", _NO_GPU),
-    _size("peak_allocated_bytes", "most bytes in tensors at once; in an oom row, before the failure", _NO_GPU),
-    _size("peak_reserved_bytes", "most bytes held by torch's caching allocator", _NO_ALLOCATOR),
-    _size(
+    text("gpu_name", "name of the measured, emulated or simulated card", _NO_GPU),
+    size("gpu_memory_bytes", "the card's memory as torch reports it; of a capped card, the cap", _NO_GPU),
+    size("peak_allocated_bytes", "most bytes in tensors at once; in an oom row, before the failure", _NO_GPU),
+    size("peak_reserved_bytes", "most bytes held by torch's caching allocator", _NO_ALLOCATOR),
+    size(
         "peak_device_bytes",
         "most bytes in use by the driver's count; reserved bytes and the assumed context when emulated or simulated",
         _NO_ALLOCATOR,
     ),
-    _text("peak_phase", "the phase of peak_allocated_bytes", _NO_GPU, words=Phase),
-    _size("required_allocated_bytes", "the peak on a card of unlimited memory", "not simulated"),
-    _size("required_reserved_bytes", "peak_reserved_bytes on a card of unlimited memory", "not simulated"),
-    _size(
+    text("peak_phase", "the phase of peak_allocated_bytes", _NO_GPU, words=Phase),
+    size("required_allocated_bytes", "the peak on a card of unlimited memory", "not simulated"),
+    size("required_reserved_bytes", "peak_reserved_bytes on a card of unlimited memory", "not simulated"),
+    size(
         "required_unreleasable_bytes",
         "most bytes in segments that contain a tensor, on such a card: a full card cannot release them",
         "not simulated",
     ),
-    _size("context_bytes", "memory of CUDA itself on the card; assumed when emulated or simulated", _NO_ALLOCATOR),
-    _size("peak_inactive_split_bytes", "most free bytes between blocks in use", _NO_ALLOCATOR),
+    size("context_bytes", "memory of CUDA itself on the card; assumed when emulated or simulated", _NO_ALLOCATOR),
+    size("peak_inactive_split_bytes", "most free bytes between blocks in use", _NO_ALLOCATOR),
     _column(
         "alloc_retries", _COUNT, "retries", "times the allocator released its cache and tried again", _NO_ALLOCATOR
     ),
-    _text("oom_phase", "the phase that ran out of memory", "status is not oom", words=Phase),
+    text("oom_phase", "the phase that ran out of memory", "status is not oom", words=Phase),
     _column("oom_step", _COUNT, "optimizer steps", "the step that ran out of memory, from 1; 0 while loading", _NO_OOM),
-    _size("oom_requested_bytes", "the allocation that did not fit", _NO_OOM),
-    _size("oom_free_bytes", "free bytes by the driver at that time", _NO_OOM),
-    _size("oom_allocated_bytes", "bytes in tensors at that time", _NO_OOM),
-    _size("oom_reserved_bytes", "bytes held by torch's allocator at that time", _NO_OOM),
-    _size("estimated_peak_allocated_bytes", "peak_allocated_bytes by the closed form", _NO_ESTIMATE),
-    _size("estimated_peak_reserved_bytes", "peak_reserved_bytes by the closed form", _NO_ESTIMATE),
-    _size("estimated_peak_rule_bytes", "the peak by the published blog's rule of thumb", _NO_ESTIMATE),
+    size("oom_requested_bytes", "the allocation that did not fit", _NO_OOM),
+    size("oom_free_bytes", "free bytes by the driver at that time", _NO_OOM),
+    size("oom_allocated_bytes", "bytes in tensors at that time", _NO_OOM),
+    size("oom_reserved_bytes", "bytes held by torch's allocator at that time", _NO_OOM),
+    size("estimated_peak_allocated_bytes", "peak_allocated_bytes by the closed form", _NO_ESTIMATE),
+    size("estimated_peak_reserved_bytes", "peak_reserved_bytes by the closed form", _NO_ESTIMATE),
+    size("estimated_peak_rule_bytes", "the peak by the published blog's rule of thumb", _NO_ESTIMATE),
     _column(
         "steps_run",
         _COUNT,
@@ -160,17 +167,17 @@ _RESULT = (
         "the worker did not report",
     ),
     _column("step_time_s", _REAL, "s", "mean time of an optimizer step, rollout included", _NO_TIME + ", or no step"),
-    _size("host_peak_rss_bytes", "most memory of the worker process on the host", "the worker did not report"),
-    _text("gpu_uuid", "the GPU measured on, as the driver names it", _NOT_CUDA),
-    _text("driver_version", "version of NVIDIA's driver", _NOT_GIVEN),
+    size("host_peak_rss_bytes", "most memory of the worker process on the host", "the worker did not report"),
+    text("gpu_uuid", "the GPU measured on, as the driver names it", _NOT_CUDA),
+    text("driver_version", "version of NVIDIA's driver", _NOT_GIVEN),
     _column(
         "startup_s", _REAL, "s", "from the start of the worker to the first phase: imports, the CUDA context", _NOT_CUDA
     ),
     _column("load_s", _REAL, "s", "time to create models, adapters and the trainer", _NOT_CUDA),
     _column("rollout_s", _REAL, "s", "mean time of an optimizer step's rollouts", "not measured, or no rollout"),
-    _size("sampled_max_device_bytes", "the driver's count, polled, of all programs: a lower bound", _NOT_GIVEN),
+    size("sampled_max_device_bytes", "the driver's count, polled, of all programs: a lower bound", _NOT_GIVEN),
     _column("sample_period_s", _REAL, "s", "time between two samples; shorter peaks can be missed", _NOT_CUDA),
-    _size(
+    size(
         "missed_by_sampling_bytes",
         "part of the device's peak that no sample shows, because it was too short",
         _NOT_GIVEN,
@@ -184,47 +191,47 @@ _RESULT = (
         _TOO_FEW_STEPS,
         least=None,
     ),
-    _text(
+    text(
         "not_measured",
         "figures that are missing or uncertain, and why; what an emulated trial cannot contain",
         "nothing is missing",
     ),
-    _text(
+    text(
         "emulated_values",
         "complete, or the integers and booleans that the host read without their being computed",
         "not emulated, or the trial ended before the value was known",
     ),
     _column("gpu_s", _REAL, "s", "how long the trial used a GPU", "it used none"),
-    _text("implied_by", "the trial that ran out of memory and needs at most as much", "status is not implied"),
+    text("implied_by", "the trial that ran out of memory and needs at most as much", "status is not implied"),
 )
 
-_VERSIONS = (
-    _text("torch_version", "version of torch", "not installed"),
-    _text("trl_version", "version of trl", "not installed"),
-    _text("transformers_version", "version of transformers", "not installed"),
-    _text("peft_version", "version of peft", "not installed"),
-    _text("bitsandbytes_version", "version of bitsandbytes", "not installed"),
-    _text("profiler_version", "version of this project"),
-    _text("cuda_version", "the CUDA release that torch was built for", "not emulated"),
-    _text("emulation_version", "version of the emulated driver", "not emulated"),
+VERSIONS = (
+    text("torch_version", "version of torch", "not installed"),
+    text("trl_version", "version of trl", "not installed"),
+    text("transformers_version", "version of transformers", "not installed"),
+    text("peft_version", "version of peft", "not installed"),
+    text("bitsandbytes_version", "version of bitsandbytes", "not installed"),
+    text("profiler_version", "version of this project"),
+    text("cuda_version", "the CUDA release that torch was built for", "not emulated"),
+    text("emulation_version", "version of the emulated driver", "not emulated"),
 )
 
-RUNS = (*_TRIAL, *_SPEC, *_RESULT, *_VERSIONS)
+RUNS = (*_TRIAL, *_SPEC, *RESULT, *VERSIONS)
 """`runs.parquet`: one row per trial."""
 
 PHASES = (
-    _text("trial_id", "the trial", identifies=True),
-    _text("phase", "part of the training step", words=Phase, identifies=True),
-    _size(
+    text("trial_id", "the trial", identifies=True),
+    text("phase", "part of the training step", words=Phase, identifies=True),
+    size(
         "peak_allocated_bytes",
         "most bytes in tensors at once during the phase",
         _NO_GPU,
         peaks_at="peak_allocated_bytes",
     ),
-    _size("peak_reserved_bytes", "most bytes held by torch's allocator during the phase", _NO_ALLOCATOR),
+    size("peak_reserved_bytes", "most bytes held by torch's allocator during the phase", _NO_ALLOCATOR),
     _column("time_s", _REAL, "s", "in all steps together", _NOT_CUDA),
     _column("samples", _COUNT, "samples", "samples during the phase", _NOT_CUDA),
-    _size("sampled_max_device_bytes", "the driver's count, polled, of all programs: a lower bound", _NOT_SAMPLED),
+    size("sampled_max_device_bytes", "the driver's count, polled, of all programs: a lower bound", _NOT_SAMPLED),
     _column("mean_utilisation_percent", _REAL, "percent", "share of time in which a kernel ran", _NOT_SAMPLED),
     _column("mean_power_watts", _REAL, "W", "power of the card", _NOT_SAMPLED),
     _column("mean_sm_clock_mhz", _REAL, "MHz", "clock of the card's processors", _NOT_SAMPLED),
@@ -232,9 +239,9 @@ PHASES = (
 """`phases.parquet`: one row per phase that ran; the largest of a trial is its peak."""
 
 BREAKDOWN = (
-    _text("trial_id", "the trial", identifies=True),
-    _text("category", "kind of content", words=Category, identifies=True),
-    _size(
+    text("trial_id", "the trial", identifies=True),
+    text("category", "kind of content", words=Category, identifies=True),
+    size(
         "bytes",
         "bytes of the category at the instant of peak_allocated_bytes; they sum to it exactly",
         "",
@@ -244,28 +251,28 @@ BREAKDOWN = (
 """`breakdown.parquet`: one row per category."""
 
 LARGEST = (
-    _text("trial_id", "the trial", identifies=True),
+    text("trial_id", "the trial", identifies=True),
     _column("rank", _COUNT, "place", "1 for the largest group", least=1, identifies=True),
-    _size("bytes", "bytes of the group at the instant of peak_allocated_bytes", ""),
+    size("bytes", "bytes of the group at the instant of peak_allocated_bytes", ""),
     _column("tensors", _COUNT, "tensors", "tensors in the group: equal ones from the same place in each layer"),
-    _text("category", "kind of content", words=Category),
-    _text("shape", "sizes joined by x; empty for a scalar or a kernel's scratch"),
-    _text("dtype", "data type, by torch's name; empty for a kernel's scratch"),
-    _text("name", "name of the tensor; empty where unknown"),
-    _text("module", "path of the module that created it, layers as *; empty where it has a name"),
-    _text("operation", "the operation that created it; empty for weights and states"),
-    _text("phase", "the phase in which it was created", words=Phase),
+    text("category", "kind of content", words=Category),
+    text("shape", "sizes joined by x; empty for a scalar or a kernel's scratch"),
+    text("dtype", "data type, by torch's name; empty for a kernel's scratch"),
+    text("name", "name of the tensor; empty where unknown"),
+    text("module", "path of the module that created it, layers as *; empty where it has a name"),
+    text("operation", "the operation that created it; empty for weights and states"),
+    text("phase", "the phase in which it was created", words=Phase),
 )
 """`largest.parquet`: one row per tensor or group of equal tensors, for the ten largest at the peak."""
 
 STEPS = (
-    _text("trial_id", "the trial", identifies=True),
+    text("trial_id", "the trial", identifies=True),
     _column("step", _COUNT, "optimizer steps", "the optimizer step, from 1; 0 while loading", identifies=True),
-    _text("phase", "part of the training step", words=Phase, identifies=True),
-    _size("peak_allocated_bytes", "most bytes in tensors at once, by torch's exact counter", ""),
-    _size("peak_reserved_bytes", "most bytes held by torch's allocator, by its exact counter", ""),
+    text("phase", "part of the training step", words=Phase, identifies=True),
+    size("peak_allocated_bytes", "most bytes in tensors at once, by torch's exact counter", ""),
+    size("peak_reserved_bytes", "most bytes held by torch's allocator, by its exact counter", ""),
     _column("time_s", _REAL, "s", "duration", "emulated: nothing was computed"),
-    _size(
+    size(
         "context_bytes",
         "memory of CUDA beyond torch's at the end of the phase",
         "emulated, the memory of other programs on the GPU is unknown, or paged optimizer states hide it",
@@ -276,12 +283,12 @@ STEPS = (
 _NOT_READ = "not read at this sample, or the driver does not report it"
 
 SAMPLES = (
-    _text("trial_id", "the trial"),
+    text("trial_id", "the trial"),
     _column("time_s", _REAL, "s", "since the start of sampling, on a monotonic clock"),
-    _text("phase", "part of the training step", "before the first phase", words=Phase),
+    text("phase", "part of the training step", "before the first phase", words=Phase),
     _column("step", _COUNT, "optimizer steps", "the optimizer step, from 1; 0 while loading"),
-    _size("device_used_bytes", "in use on the GPU by all programs, as the driver reports", _NOT_READ),
-    _size("process_used_bytes", "in use on the GPU by the processes of the trial, as the driver reports", _NOT_READ),
+    size("device_used_bytes", "in use on the GPU by all programs, as the driver reports", _NOT_READ),
+    size("process_used_bytes", "in use on the GPU by the processes of the trial, as the driver reports", _NOT_READ),
     _column(
         "utilisation_percent", _COUNT, "percent", "share of the driver's last interval in which a kernel ran", _NOT_READ
     ),
@@ -300,7 +307,7 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
 """Tables of every grid, by file name without suffix."""
 
 SHAPE = (
-    _text("trial_id", "the trial", identifies=True),
+    text("trial_id", "the trial", identifies=True),
     _column(
         "instant",
         _COUNT,
@@ -309,9 +316,9 @@ SHAPE = (
         least=1,
         identifies=True,
     ),
-    _text("phase", "what the trainer was doing", words=Phase),
-    _text("category", "what the bytes are", words=Category, identifies=True),
-    _size("bytes", "bytes of the category at that instant", ""),
+    text("phase", "what the trainer was doing", words=Phase),
+    text("category", "what the bytes are", words=Category, identifies=True),
+    size("bytes", "bytes of the category at that instant", ""),
 )
 """`shape.parquet`: the last optimizer step of a simulated trial, ten instants per phase; one row per category."""
 

@@ -13,7 +13,7 @@ from profiler.domain.memory import Phase
 from profiler.domain.outcome import OutOfMemory, PhasePeak, Sample, Status, StepPeak
 from profiler.domain.trial import Backend
 from profiler.domain.units import GIB
-from profiler.storage import records as records_module
+from profiler.storage.checksummed import checksum_of
 from profiler.storage.outcome_fields import OUTCOME_FIELDS
 from profiler.storage.records import RecordStore
 from profiler.storage.rows import run_row
@@ -165,7 +165,7 @@ def _as_of_version(path, version, without):
         del stored["record"]["outcome"][name]
     for name in ("cuda", "emulation"):
         del stored["record"]["versions"][name]
-    stored = {"checksum": records_module._checksum(stored), **stored}
+    stored = {"checksum": checksum_of(stored), **stored}
     path.write_text(json.dumps(stored))
 
 

@@ -13,7 +13,7 @@ from sweep_fakes import H100, FakeWorld
 from profiler.config import identity
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.outcome import Status
-from profiler.storage import records as records_module
+from profiler.storage.checksummed import checksum_of
 from profiler.storage.records import RecordStore
 from profiler.storage.tables import read_tables, table_path
 from profiler.sweep.parts import SweepParts
@@ -196,7 +196,7 @@ def newer_record(folder):
     path = sorted((folder / "records").glob("*.json"))[0]
     stored = json.loads(path.read_text())
     content = {"schema_version": 7, "record": stored["record"]}
-    path.write_text(json.dumps({"checksum": records_module._checksum(content), **content}))
+    path.write_text(json.dumps({"checksum": checksum_of(content), **content}))
     return "record", path
 
 
