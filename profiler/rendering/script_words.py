@@ -1,15 +1,17 @@
 """The sentences on a run of a script, shared by terminal and pages."""
 
+import shlex
 from collections.abc import Iterator
+from dataclasses import fields
 
 from profiler.analysis.scripts import RunLines
 from profiler.domain.memory import Origin
 from profiler.domain.outcome import Status
-from profiler.domain.script import HeldTensors
+from profiler.domain.script import HeldTensors, ScriptWeights
 from profiler.domain.units import GIB, as_gib, gib_text, mib_text
 
 UNIT_NOTE = "GiB (2^30 bytes): the peak of each phase"
-_COUNTED = (Origin.MEASURED, Origin.EMULATED)
+NULL = "null"
 
 
 def short_gib(run: RunLines, size_bytes: int | None) -> str:
@@ -120,3 +122,20 @@ def _what(held: HeldTensors) -> str:
     if held.library:
         return f"made in {held.library}"
     return "" if held.line else "unknown: made in a backward pass or by a library"
+
+
+def command_text(run: RunLines) -> str:
+    """Return the command of a run."""
+    spec = run.record.spec
+    keys = [f"backend={spec.backend}", f"gpu={spec.gpu}" if spec.gpu else "", f"steps={spec.steps or NULL}"]
+    keys += [f"num_processes={spec.num_processes}"] if spec.num_processes > 1 else []
+    keys += [f"weights={spec.weights}"] if spec.weights is not ScriptWeights.RANDOM else []
+    words = [*filter(None, keys), *spec.launcher, spec.script, *spec.arguments]
+    return f"python -m profiler.run {shlex.join(words)}"
+
+
+def versions_text(run: RunLines) -> str:
+    """Return ``"torch 2.13.0+cu130, trl 1.16.0, ..."``, without what is not installed."""
+    versions = run.record.versions
+    found = {each.name: getattr(versions, each.name) for each in fields(versions)}
+    return ", ".join(f"{name} {version}" for name, version in found.items() if version is not None)

@@ -1,21 +1,55 @@
-"""The end of a run: tables, pages, and the table on the terminal."""
+"""The end of a run: tables, pages and figures of all runs of the script, and the table on the terminal."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from profiler.analysis.scripts import ordered_runs, run_lines
+from profiler.analysis.scripts import RunLines, ordered_runs, run_lines
 from profiler.command_line import print_error, print_line, print_text
 from profiler.domain.script import ScriptRecord
+from profiler.rendering.figures.files import as_png, as_svg
+from profiler.rendering.figures.script_phases import script_phases_figure
+from profiler.rendering.pages import FIGURES, RenderedFigure
+from profiler.rendering.script_page import script_html, script_markdown
 from profiler.rendering.script_table import script_table
+from profiler.storage.atomic import remove_abandoned, write_atomically
 from profiler.storage.script_records import ScriptStore
 from profiler.storage.script_tables import write_script_tables
 
+PAGE, MARKDOWN = "report.html", "report.md"
+
 
 def report_run(folder: Path, record: ScriptRecord) -> None:
-    """Show `record`, and write the tables and pages of all runs in `folder`."""
-    print_text(script_table(run_lines(record)))
+    """Write the tables and pages of all runs in `folder`, and show `record`.
+
+    Raises:
+        StorageError: A file could not be written.
+    """
     records, problems = ScriptStore(folder).read_all()
     for problem in problems:
         print_error(problem)
+    write_pages(folder, records)
+    print_text(script_table(run_lines(record)))
+    print_line(f"Report: {folder / PAGE}")
+
+
+def write_pages(folder: Path, records: Sequence[ScriptRecord]) -> None:
+    """Write parquet tables, `report.html`, `report.md` and figures.
+
+    Raises:
+        StorageError: A file could not be written.
+    """
+    remove_abandoned(folder)
     write_script_tables(folder, records)
-    ordered_runs(records)
-    print_line(f"Page: {folder / 'report.html'}")
+    runs = ordered_runs(records)
+    figures = {run.record.run_id: _draw(folder, run) for run in runs if run.outcome.peaks.allocated_bytes}
+    name = runs[0].script if runs else folder.name
+    write_atomically(folder / MARKDOWN, script_markdown(name, runs, figures).encode())
+    write_atomically(folder / PAGE, script_html(name, runs, figures).encode())
+
+
+def _draw(folder: Path, run: RunLines) -> RenderedFigure:
+    drawn = script_phases_figure(run)
+    figure = RenderedFigure(name=run.record.run_id, title="Peak by phase", png=as_png(drawn), svg=as_svg(drawn))
+    write_atomically(folder / FIGURES / f"{figure.name}.svg", figure.svg)
+    write_atomically(folder / FIGURES / f"{figure.name}.png", figure.png)
+    return figure
