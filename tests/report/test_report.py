@@ -110,6 +110,8 @@ def test_the_page_of_many_trials_grows_by_the_bytes_of_their_rows_only(tmp_path)
         page = (folder / "report.html").read_text()
         assert page.count("<img ") <= MOST_FIGURES
         sections = page.count("<h3>Every trial</h3>")
+        # The page says first which sections follow.
+        assert [f'href="#section-{number}"' in page for number in range(1, sections + 2)] == [True] * sections + [False]
         assert page.count("data-trial=") <= sections * MOST_TRIALS
         sizes.append(len(re.sub('src="[^"]*"', "", page)))
     # Below 2,000 trials the details have the largest tensors and the command: 1.5 kB of them.
