@@ -83,7 +83,7 @@ def assemble(folder: Path) -> dict[str, float]:
 
 def draw(folder: Path) -> dict[str, float]:
     """Draw page and figures from the tables."""
-    from profiler.report import PAGE, render_folder
+    from profiler.report.drawing import PAGE, render_folder
 
     started = time.process_time()
     render_folder(folder, console=None)
