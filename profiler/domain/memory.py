@@ -25,7 +25,7 @@ class Phase(StrEnum):
     """Weights or optimizer states are written to a file."""
 
 
-TRIAL_PHASES = tuple(phase for phase in Phase if phase not in (Phase.EVALUATION, Phase.CHECKPOINT))
+TRIAL_PHASES: tuple[Phase, ...] = tuple(phase for phase in Phase if phase not in (Phase.EVALUATION, Phase.CHECKPOINT))
 """The phases of a trial, in the order of a training step."""
 
 

@@ -84,7 +84,11 @@ class ScriptJob:
     folder: str
     """Where the record goes."""
     snapshot: bool = False
+    """Whether a memory snapshot is written."""
+    breakdown: bool = False
+    """Whether the largest tensors at the peak are named."""
     sample_period_s: float | None = None
+    """Seconds between samples of the driver; None takes none."""
     card: RealCard | None = None
     """None unless measured."""
 
@@ -98,9 +102,9 @@ class ScriptRecord:
     spec: ScriptSpec
     script_sha256: str
     """Of the script's text."""
-    standins: tuple[str, ...] = ()
-    """A phrase for each model, tokenizer or data set that was replaced by a stand-in of the same shape."""
-    end: ScriptEnding | None = None
+    substitutes: tuple[str, ...] = ()
+    """A phrase for each model, tokenizer or data set that this machine lacks and that was replaced."""
+    ending: ScriptEnding | None = None
     """How the script ended; None if its process ended without a word."""
     largest: tuple[HeldTensors, ...] = ()
     """The largest tensors on the card when an allocation failed, largest first; empty if none failed."""

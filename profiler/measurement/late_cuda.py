@@ -13,6 +13,9 @@ import torch
 from profiler.measurement.cuda import OutOfMemoryCallback
 from profiler.measurement.torch_cuda import TorchCuda
 
+_CUDA: Any = torch.cuda
+"""torch has no types for the functions that are used here."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class KnownCard:
@@ -34,7 +37,7 @@ class LateCuda(TorchCuda):
     @property
     def is_used(self) -> bool:
         """Whether the program has initialised CUDA. Never in a process that it has forked."""
-        return torch.cuda.is_initialized() and os.getpid() == self._process
+        return bool(_CUDA.is_initialized()) and os.getpid() == self._process
 
     def name(self) -> str:
         """The driver's name of the card."""
@@ -93,12 +96,12 @@ class LateCuda(TorchCuda):
     def when_out_of_memory(self, callback: OutOfMemoryCallback) -> None:
         """Attach the observer when CUDA is initialised."""
         attach = super().when_out_of_memory
-        torch.cuda._lazy_call(lambda: attach(callback))
+        _CUDA._lazy_call(lambda: attach(callback))
 
     def record_history(self, *, most_entries: int) -> None:
         """Record from when CUDA is initialised on."""
         record = super().record_history
-        torch.cuda._lazy_call(lambda: record(most_entries=most_entries))
+        _CUDA._lazy_call(lambda: record(most_entries=most_entries))
 
     def record_stacks(self) -> None:
         """Keep the Python stack of each allocation that is in use, and no history."""
@@ -106,7 +109,7 @@ class LateCuda(TorchCuda):
         def record() -> None:
             torch.cuda.memory._record_memory_history("state", context="state", stacks="python", max_entries=1)
 
-        torch.cuda._lazy_call(record)
+        _CUDA._lazy_call(record)
 
     def snapshot(self) -> Mapping[str, Any]:
         """`torch.cuda.memory._snapshot`."""

@@ -25,7 +25,6 @@ def substitutes(options: SubstituteOptions = _DEFAULTS) -> Iterator[Replaced]:
     """
     replaced = Replaced()
     with ExitStack() as stack:
-        stack.enter_context(patched(hub_patches()))
         for module, patches in _by_module(options, replaced).items():
             _when_imported(stack, module, patches)
         yield replaced
@@ -68,6 +67,7 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
         return [*data_hub_patches(), *data_patches(options, replaced)]
 
     always: dict[str, _Patches] = {
+        "huggingface_hub.constants": hub_patches,
         "datasets": data,
         "transformers.tokenization_utils_base": tokenizers("PreTrainedTokenizerBase"),
         "transformers.models.auto.tokenization_auto": tokenizers("AutoTokenizer"),

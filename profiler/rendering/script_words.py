@@ -1,0 +1,122 @@
+"""The sentences on a run of a script, shared by terminal and pages."""
+
+from collections.abc import Iterator
+
+from profiler.analysis.scripts import RunLines
+from profiler.domain.memory import Origin
+from profiler.domain.outcome import Status
+from profiler.domain.script import HeldTensors
+from profiler.domain.units import GIB, as_gib, gib_text, mib_text
+
+UNIT_NOTE = "GiB (2^30 bytes): the peak of each phase"
+_COUNTED = (Origin.MEASURED, Origin.EMULATED)
+
+
+def short_gib(run: RunLines, size_bytes: int | None) -> str:
+    """Return GiB without the unit, with the same decimals throughout a run; empty if unknown."""
+    if size_bytes is None:
+        return ""
+    digits = 2 if (run.outcome.peaks.allocated_bytes or 0) >= GIB else 3
+    return f"{as_gib(size_bytes):.{digits}f}"
+
+
+def run_title(run: RunLines) -> str:
+    """Return ``"Emulated on NVIDIA L40S (44.4 GiB): train.py, rank 0 of 8"``."""
+    card = run.outcome.card
+    memory = f" ({gib_text(card.memory_bytes)})" if card.memory_bytes is not None else ""
+    processes = run.record.spec.num_processes
+    rank = f", rank 0 of {processes}" if processes > 1 else ""
+    return f"{run.origin.capitalize()} on {card.name or 'an unknown card'}{memory}: {run.script}{rank}"
+
+
+def verdict_text(run: RunLines) -> str:
+    """Return how the run ended, in a word or two."""
+    return "OOM" if run.outcome.status is Status.OOM else run.outcome.status.value
+
+
+def run_sentences(run: RunLines) -> Iterator[str]:
+    """Yield what there is to say of a run, one sentence per line."""
+    if run.outcome.peaks.allocated_bytes is not None:
+        yield _peak(run)
+    if run.out_of_memory is not None:
+        yield _failure(run)
+    if run.outcome.message:
+        yield _first_lines(run.outcome.message)
+    yield _work(run)
+    if run.record.substitutes:
+        yield f"Substitutes: {'; '.join(run.record.substitutes)}."
+    if run.outcome.verdict.unavailable:
+        yield f"Not measured: {run.outcome.verdict.unavailable}."
+
+
+def held_rows(run: RunLines) -> list[tuple[str, str, str, str]]:
+    """Return the largest tensors: GiB, number, what they are, and the line that made them."""
+    return [(short_gib(run, held.size_bytes), f"{held.tensors:,}", _what(held), held.line) for held in run.largest]
+
+
+def held_title(run: RunLines) -> str:
+    """Return the title of the table of the largest tensors."""
+    when = "when the allocation failed" if run.out_of_memory is not None else "at the peak"
+    return f"Largest tensors {when}"
+
+
+def _peak(run: RunLines) -> str:
+    peaks, parts = run.outcome.peaks, []
+    parts.append(f"{gib_text(peaks.allocated_bytes or 0, 2)} allocated, in {peaks.phase}")
+    if peaks.reserved_bytes is not None:
+        parts.append(f"{gib_text(peaks.reserved_bytes, 2)} reserved")
+    if peaks.device_bytes is not None:
+        assumed = "" if run.origin is Origin.MEASURED else " (assumed)"
+        parts.append(f"{gib_text(peaks.device_bytes, 2)} on the card with the CUDA context{assumed}")
+    return f"Peak, {run.origin}: {'; '.join(parts)}."
+
+
+def _failure(run: RunLines) -> str:
+    oom = run.out_of_memory
+    if oom is None:
+        return ""
+    step = f" of step {oom.step}" if oom.step else ""
+    sizes = [
+        f"{_size(oom.requested_bytes)} requested",
+        f"{_size(oom.free_bytes)} free",
+        f"{_size(oom.allocated_bytes)} in tensors",
+        f"{_size(oom.reserved_bytes)} reserved",
+    ]
+    return f"Out of memory in {oom.phase}{step}: {', '.join(sizes)}."
+
+
+def _size(size_bytes: int | None) -> str:
+    if size_bytes is None:
+        return "an unknown size"
+    return gib_text(size_bytes, 2) if size_bytes >= GIB else mib_text(size_bytes)
+
+
+_MOST_CHARACTERS = 600
+
+
+def _first_lines(message: str) -> str:
+    text = " ".join(message.split())
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+
+
+def _work(run: RunLines) -> str:
+    work, ending = run.outcome.work, run.record.ending
+    parts = []
+    if work.steps_run is not None:
+        steps = "step" if work.steps_run == 1 else "steps"
+        parts.append(f"{work.steps_run:,} optimizer {steps}, {work.micro_batches_run or 0:,} backward passes")
+    if work.parameters:
+        parts.append(f"{work.parameters:,} parameters, {work.trainable_parameters or 0:,} trainable")
+    if ending is not None and ending.by_steps:
+        parts.append(f"ended by steps={run.record.spec.steps}")
+    if not parts:
+        return f"Status: {verdict_text(run)}."
+    return f"{'; '.join(parts)}."
+
+
+def _what(held: HeldTensors) -> str:
+    if held.name:
+        return held.name
+    if held.library:
+        return f"made in {held.library}"
+    return "" if held.line else "unknown: made in a backward pass or by a library"

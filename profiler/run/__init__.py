@@ -1,0 +1,1 @@
+"""`python -m profiler.run [key=value ...] train.py [argument ...]`: any training script and its memory."""

@@ -1,0 +1,110 @@
+"""The parsed command line of `python -m profiler.run`: our keys, a launcher, the script and its arguments."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiler.config.foreign_text import ForeignTextError, parse_yaml
+from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.run.launchers import Launch, read_launch, split_launcher
+from profiler.run.options import KEYS, ScriptOptions, read_options
+from profiler.storage.foreign_files import Kind, expanded, kind_of, reason
+
+_END = "--"
+_HELP = ("-h", "--help")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command line without faults."""
+
+    options: ScriptOptions
+    launch: Launch
+    script: Path
+    """Absolute."""
+    arguments: tuple[str, ...]
+
+
+def wants_help(words: Sequence[str]) -> bool:
+    """Return whether help is asked for before the script: a script has a `--help` of its own."""
+    _, others = _own(words)
+    return bool(others) and others[0] in _HELP and _END not in words[: words.index(others[0])]
+
+
+def read_command(words: Sequence[str]) -> Command:
+    """Parse `words` (argv without the program). Our keys end at the first word without `=`, or at `--`.
+
+    Raises:
+        UsageError: Carries every fault found.
+    """
+    faults: list[Fault] = []
+    own, others = _own(words)
+    values: dict[str, object] = {}
+    for word in own:
+        _read_word(word, values, faults)
+    launcher, rest = split_launcher(others)
+    launch = read_launch(launcher, faults)
+    script = _script(rest, launcher, faults)
+    options = None
+    try:
+        options = read_options(values)
+    except UsageError as error:
+        faults.extend(error.faults)
+    if options is None or script is None or faults:
+        raise UsageError(tuple(dict.fromkeys(faults)))
+    return Command(options=options, launch=launch, script=script, arguments=rest[1:])
+
+
+def _own(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return our words and the others."""
+    for place, word in enumerate(words):
+        if word == _END:
+            return words[:place], words[place + 1 :]
+        if "=" not in word or word.startswith("-"):
+            return words[:place], words[place:]
+    return words, ()
+
+
+def _read_word(word: str, values: dict[str, object], faults: list[Fault]) -> None:
+    key, _, text = word.partition("=")
+    if key not in KEYS:
+        problem = f"unknown key; the keys are {', '.join(KEYS)}"
+        hint = nearest(key, tuple(KEYS)) or "Arguments of the script come after its name."
+        faults.append(Fault(key=key or "key", found=text, problem=problem, hint=hint))
+        return
+    try:
+        values[key] = parse_yaml(text) if text.strip() else ""
+    except ForeignTextError as error:
+        faults.append(Fault(key=key, found=text, problem=f"cannot be read as a value, because it {error}"))
+
+
+def _script(rest: Sequence[str], launcher: Sequence[str], faults: list[Fault]) -> Path | None:
+    name = rest[0] if rest else ""
+    if not name:
+        after = f"after {' '.join(launcher[:2])} " if launcher else ""
+        hint = "See python -m profiler.run --help."
+        faults.append(Fault(key="script", found="none", problem=f"name a Python file {after}to run", hint=hint))
+        return None
+    problem, hint = _problem(name)
+    if problem:
+        faults.append(Fault(key="script", found=name, problem=problem, hint=hint))
+        return None
+    return expanded(name).absolute()
+
+
+def _problem(name: str) -> tuple[str, str]:
+    """Return why a word is not a script, and a hint; empty if it is one."""
+    if name.startswith("-"):
+        return "is an option, and a script comes first", "Our keys are written as key=value."
+    try:
+        kind = kind_of(expanded(name))
+    except OSError as error:
+        return f"cannot be read ({reason(error)})", ""
+    if kind is Kind.MISSING:
+        hint = "Our keys are written as key=value." if name in KEYS else ""
+        return "no such file", hint or ("Leave it out: python=PATH chooses it." if name.startswith("python") else "")
+    if kind is not Kind.FILE:
+        return f"is a {kind.value if kind is Kind.FOLDER else 'device or a pipe'}, and a Python file is needed", ""
+    if not name.endswith(".py"):
+        return "is not a Python file (.py)", ""
+    return "", ""

@@ -1,0 +1,118 @@
+"""Launchers in front of a script: `torchrun`, `accelerate launch` and `deepspeed`, as far as they decide its processes.
+
+A launcher is not started. What it says about the number of processes is read here; what else it decides, such
+as mixed precision or FSDP in a configuration of accelerate, is set up in the script's process (`worker/launched.py`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiler.config.foreign_text import ForeignTextError, parse_yaml
+from profiler.domain.errors import Fault
+from profiler.storage.foreign_files import read_bytes, reason
+
+_MOST_BYTES = 1 << 20
+_SUFFIX = ".py"
+MODULE_OPTIONS = ("-m", "--module")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
+    """Options of a launcher that say how many processes there are."""
+
+    words: tuple[str, ...]
+    """The words that start it."""
+    counts: tuple[tuple[str, ...], ...]
+    """Options whose numbers are multiplied, each with its spellings without dashes and underscores."""
+    needed: tuple[str, ...]
+    """The one without which the number is unknown."""
+
+
+_KINDS = (
+    _Kind(
+        words=("torchrun",),
+        counts=(("nprocpernode", "npernode"), ("nnodes",)),
+        needed=("nprocpernode", "npernode"),
+    ),
+    _Kind(words=("accelerate", "launch"), counts=(("numprocesses",),), needed=("numprocesses",)),
+    _Kind(words=("deepspeed",), counts=(("numgpus",), ("numnodes",)), needed=("numgpus",)),
+)
+
+_CONFIG = "configfile"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """The words of a launcher."""
+
+    words: tuple[str, ...] = ()
+    """All words in front of the script; empty without a launcher."""
+    num_processes: int | None = None
+    """None if the words do not say it."""
+
+
+def split_launcher(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the words of a launcher, and the script with its arguments."""
+    if not any(tuple(words[: len(kind.words)]) == kind.words for kind in _KINDS):
+        return (), tuple(words)
+    place = next((place for place, word in enumerate(words) if _is_script(word)), len(words))
+    return tuple(words[:place]), tuple(words[place:])
+
+
+def read_launch(words: tuple[str, ...], faults: list[Fault]) -> Launch:
+    """Return how many processes a launcher would start; faults are appended."""
+    kind = next((each for each in _KINDS if words[: len(each.words)] == each.words), None)
+    if kind is None:
+        return Launch()
+    given = _options(words[len(kind.words) :])
+    if set(given) & {option.strip("-") for option in MODULE_OPTIONS}:
+        faults.append(_fault("launcher", " ".join(words), "runs a module, and only files are run", "Name the file."))
+    values = _file_values(given[_CONFIG], faults) if _CONFIG in given else {}
+    total, known = 1, False
+    for spellings in kind.counts:
+        name = next((each for each in spellings if each in given or each in values), None)
+        if name is None:
+            continue
+        found = given.get(name, values.get(name, ""))
+        if found.isdigit() and 1 <= int(found) < 1_000_000:
+            total *= int(found)
+            known = known or name in kind.needed
+        elif name in kind.needed and found not in ("auto", "gpu", "cpu", "xpu"):
+            faults.append(_fault(f"{kind.words[0]} {name}", found or "nothing", "must be a number of at least 1"))
+    return Launch(words=words, num_processes=total if known else None)
+
+
+def _is_script(word: str) -> bool:
+    return word.endswith(_SUFFIX) and not word.startswith("-")
+
+
+def _options(words: Sequence[str]) -> Mapping[str, str]:
+    """Return the options, without dashes and underscores in their names, and their values or the words after them."""
+    found: dict[str, str] = {}
+    for place, word in enumerate(words):
+        if word.startswith("-"):
+            name, equals, value = word.lstrip("-").partition("=")
+            following = words[place + 1] if place + 1 < len(words) else ""
+            found[name.replace("-", "").replace("_", "")] = value if equals else following
+    return found
+
+
+def _file_values(path: str, faults: list[Fault]) -> Mapping[str, str]:
+    """Return the numbers in a configuration of accelerate."""
+    try:
+        found = parse_yaml(read_bytes(Path(path), most_bytes=_MOST_BYTES).decode())
+    except OSError as error:
+        faults.append(_fault("config_file", path, f"cannot be read ({reason(error)})"))
+        return {}
+    except (ForeignTextError, UnicodeDecodeError) as error:
+        faults.append(_fault("config_file", path, f"is not a configuration of accelerate, because it {error}"))
+        return {}
+    if not isinstance(found, dict):
+        faults.append(_fault("config_file", path, "is not a configuration of accelerate"))
+        return {}
+    return {str(name).replace("_", ""): str(value) for name, value in found.items()}
+
+
+def _fault(key: str, found: str, problem: str, hint: str = "") -> Fault:
+    return Fault(key=key, found=found, problem=problem, hint=hint)

@@ -1,0 +1,106 @@
+"""`python -m profiler.run [key=value ...] train.py [argument ...]`: run a training script and show its memory.
+
+Exit codes: docs/exit_codes.md. Out of memory is an answer.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from profiler.command_line import as_command, print_error, print_line, print_text
+from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
+from profiler.domain.script import ScriptJob, ScriptRecord, ScriptSpec
+from profiler.domain.trial import Backend
+from profiler.run.backend import Place, choose_place
+from profiler.run.command import Command, read_command, wants_help
+from profiler.run.help import usage
+from profiler.run.process import run_in_process
+from profiler.run.results import report_run
+from profiler.storage.foreign_files import read_bytes, reason
+from profiler.storage.script_records import ScriptStore
+from profiler.storage.typed_json import to_json
+
+SCRIPTS = "scripts"
+"""Folder of the results of scripts, in `results_dir`."""
+
+_MOST_BYTES = 1 << 24
+
+
+@as_command("run")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command `argv` (without the program) and return the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if wants_help(words):
+        print_text(usage())
+        return EXIT_OK
+    command = read_command(words)
+    folder = Path(command.options.results_dir).expanduser() / SCRIPTS / command.script.stem
+    ScriptStore(folder).read_all()  # a record of a newer version is found before anything starts
+    place = choose_place(command.options, num_processes=_processes(command))
+    job = _job(command, place, folder)
+    print_line(place.line + _note_on_processes(command))
+    record = run_in_process(
+        job,
+        place.executable,
+        place.environment(num_processes=_processes(command), strict=command.options.strict),
+        timeout_s=command.options.timeout_s,
+    )
+    report_run(folder, record)
+    return _exit_code(record)
+
+
+def _exit_code(record: ScriptRecord) -> int:
+    if record.outcome.status.answered:
+        return EXIT_OK
+    print_error(f"{Path(record.spec.script).name} has no answer ({record.outcome.status}): {record.outcome.message}")
+    return EXIT_SOME_TRIALS_FAILED
+
+
+def _processes(command: Command) -> int:
+    return command.options.num_processes or command.launch.num_processes or 1
+
+
+def _note_on_processes(command: Command) -> str:
+    if not command.launch.words or command.options.num_processes or command.launch.num_processes:
+        return ""
+    return f" {command.launch.words[0]} does not say how many processes: one runs, and num_processes=8 sets eight."
+
+
+def _job(command: Command, place: Place, folder: Path) -> ScriptJob:
+    options = command.options
+    spec = ScriptSpec(
+        script=str(command.script),
+        arguments=command.arguments,
+        launcher=command.launch.words,
+        backend=place.backend,
+        gpu=place.gpu,
+        steps=options.steps,
+        num_processes=_processes(command),
+        weights=options.weights,
+        alloc_conf=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or "",
+    )
+    digest = hashlib.sha256(_text_of(command.script)).hexdigest()
+    identity = json.dumps([to_json(spec), digest, to_json(place.versions)], sort_keys=True)
+    return ScriptJob(
+        run_id=hashlib.sha256(identity.encode()).hexdigest()[:16],
+        spec=spec,
+        script_sha256=digest,
+        versions=place.versions,
+        folder=str(folder.absolute()),
+        snapshot=options.snapshot,
+        breakdown=options.breakdown,
+        sample_period_s=options.sample_period_s if place.backend is Backend.CUDA else None,
+        card=place.card,
+    )
+
+
+def _text_of(script: Path) -> bytes:
+    try:
+        return read_bytes(script, most_bytes=_MOST_BYTES)
+    except OSError as error:
+        raise UsageError(
+            [Fault(key="script", found=str(script), problem=f"cannot be read ({reason(error)})")]
+        ) from error

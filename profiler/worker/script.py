@@ -1,0 +1,242 @@
+"""A script in this process: on a real or emulated card its memory is counted, on a simulated one it is traced."""
+
+import resource
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from profiler.domain.context import cuda_context_bytes
+from profiler.domain.errors import ProfilerError, UnsupportedTrialError
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.outcome import Outcome, Status, Verdict, Work
+from profiler.domain.script import HeldTensors, RealCard, ScriptEnding, ScriptJob, ScriptRecord
+from profiler.domain.trial import Backend
+from profiler.domain.units import KIB
+from profiler.emulation.marks import Marks, forget_marks, marks_of_this_process
+from profiler.measurement.cuda import OutOfMemoryCallback
+from profiler.measurement.late_cuda import KnownCard, LateCuda
+from profiler.measurement.no_driver import NoDriver
+from profiler.measurement.nvml import Nvml
+from profiler.measurement.pynvml_driver import PynvmlDriver
+from profiler.measurement.torch_cuda import TorchCuda
+from profiler.scripts.running import Script, ScriptEnd, run_script
+from profiler.scripts.session import CountedSession, ScriptSession
+from profiler.scripts.totals import ParameterTotals
+from profiler.seams.checking import note_on_versions
+from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
+from profiler.storage.script_records import ScriptStore
+from profiler.substitutes import SubstituteOptions, substitutes
+from profiler.training.phases import TrainingObserver
+from profiler.training.sizes import parameter_counts
+from profiler.worker.emulated import as_emulated
+from profiler.worker.held_tensors import KnownObjects, largest_held
+from profiler.worker.measured import Instruments, MeasuringTask, measure
+from profiler.worker.script_errors import last_line_in, print_error_of_script
+from profiler.worker.simulated_script import simulated_outcome
+
+
+@dataclass
+class ScriptRun:
+    """One run of a job's script, and what is learned from it."""
+
+    job: ScriptJob
+    started_s: float = field(default_factory=time.monotonic)
+    ending: ScriptEnding | None = None
+    failed_at: str = ""
+    """The line of the script at which an error ended it; empty if none did, or if it is not known."""
+    notes: tuple[str, ...] = ()
+    """Figures or phases that are missing or uncertain."""
+    substitutes: tuple[str, ...] = ()
+    largest: tuple[HeldTensors, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """The script."""
+        return Path(self.job.spec.script)
+
+    def run(self, session: ScriptSession) -> Outcome:
+        """Run the script in `session`, and return its outcome without memory.
+
+        An error of the script that says that the card is full is raised, after its traceback is printed; another one
+        is an outcome.
+
+        Raises:
+            Exception: The card is full.
+            UnsupportedTrialError: The session does not support something that the script does.
+        """
+        script = Script(path=self.path, arguments=self.job.spec.arguments, steps=self.job.spec.steps)
+        try:
+            end = self._end(script, session)
+        except UnsupportedTrialError:
+            raise
+        except Exception as error:
+            self.ending = ScriptEnding(exit_code=1, by_steps=False)
+            print_error_of_script(error, self.path)
+            line = last_line_in(error, self.path)
+            self.failed_at = f" (At {line}.)" if line else ""
+            if _is_about_memory(error):
+                raise
+            kind = "" if isinstance(error, ProfilerError) else f"{type(error).__name__}: "
+            return Outcome(verdict=Verdict(status=Status.FAILED, message=f"{kind}{error}{self.failed_at}"))
+        self.ending = ScriptEnding(exit_code=end.exit_code, by_steps=end.ended_by_steps)
+        self.notes = end.unseen
+        return self._outcome(end)
+
+    def _end(self, script: Script, session: ScriptSession) -> ScriptEnd:
+        spec = self.job.spec
+        # Values are made where something is computed with them.
+        options = SubstituteOptions(weights=spec.weights, with_values=spec.backend is Backend.CUDA, script=self.path)
+        with substitutes(options) as replaced:
+            try:
+                return run_script(script, session)
+            finally:
+                self.substitutes = replaced.phrases()
+
+    def _outcome(self, end: ScriptEnd) -> Outcome:
+        failed = end.exit_code != 0
+        message = f"the script ended with exit code {end.exit_code}" if failed else ""
+        return Outcome(
+            verdict=Verdict(status=Status.FAILED if failed else Status.OK, message=message),
+            work=Work(steps_run=end.steps_run, micro_batches_run=end.backwards_run),
+        )
+
+    def store(self, outcome: Outcome) -> None:
+        """Write the record of the run."""
+        unavailable = "; ".join(filter(None, (outcome.verdict.unavailable, *self.notes, note_on_versions())))
+        work = replace(outcome.work, wall_s=time.monotonic() - self.started_s, host_peak_rss_bytes=_host_peak_bytes())
+        ScriptStore(Path(self.job.folder)).write(
+            ScriptRecord(
+                run_id=self.job.run_id,
+                spec=self.job.spec,
+                script_sha256=self.job.script_sha256,
+                substitutes=self.substitutes,
+                ending=self.ending,
+                largest=self.largest,
+                versions=self.job.versions,
+                outcome=replace(outcome, verdict=replace(outcome.verdict, unavailable=unavailable), work=work),
+            )
+        )
+
+
+def run_script_job(job: ScriptJob) -> int:
+    """Run the script of `job` in this process, store its record, and return the exit code of the process."""
+    run = ScriptRun(job)
+    try:
+        if job.spec.backend is Backend.SIMULATED:
+            run.store(simulated_outcome(job, run.run))
+        else:
+            _run_on_card(run)
+    except UnsupportedTrialError as error:
+        run.store(Outcome(verdict=Verdict(status=Status.UNSUPPORTED, message=str(error))))
+    return run.ending.exit_code if run.ending else 0
+
+
+def _run_on_card(run: ScriptRun) -> None:
+    """Run the script on a real or emulated card, and store the record and the snapshot."""
+    job, emulated = run.job, run.job.spec.backend is Backend.EMULATED
+    if emulated:
+        forget_marks()
+    cuda = _ScriptCuda(_known_card(job), run, has_history=job.snapshot)
+    measured = measure(
+        MeasuringTask(
+            gpu=job.spec.gpu,
+            gpu_uuid=None if emulated else cuda.uuid(),
+            snapshot=job.snapshot,
+            started_s=run.started_s,
+        ),
+        Instruments(
+            cuda=cuda,
+            nvml=_nvml(emulated),
+            assumed_context_bytes=cuda_context_bytes,
+            sample_period_s=job.sample_period_s,
+        ),
+        lambda observer: run.run(cuda.session(observer)),
+    )
+    outcome = _with_sizes(measured.outcome, cuda.totals)
+    if outcome.status is Status.OOM:
+        verdict = replace(outcome.verdict, message=outcome.message + run.failed_at)
+        outcome = replace(outcome, verdict=verdict)
+    if emulated:
+        outcome = as_emulated(outcome, KNOWN_GPUS[str(job.spec.gpu)], marks=marks_of_this_process() or Marks())
+    run.store(outcome)
+    if measured.snapshot is not None:
+        write_memory_snapshot(snapshot_path(Path(job.folder), job.run_id), measured.snapshot)
+
+
+class _ScriptCuda(LateCuda):
+    """The card of a script. Where an allocation fails, it looks at what is in use before anything is freed."""
+
+    def __init__(self, card: KnownCard, run: ScriptRun, *, has_history: bool) -> None:
+        super().__init__(card)
+        self._run = run
+        self.totals = ParameterTotals(count=parameter_counts)
+        self._session: CountedSession | None = None
+        if not has_history:
+            self.record_stacks()
+
+    def session(self, observer: TrainingObserver) -> CountedSession:
+        """Return the session in which the script runs."""
+        self._session = CountedSession(observer=observer, totals=self.totals)
+        return self._session
+
+    def when_out_of_memory(self, callback: OutOfMemoryCallback) -> None:
+        """Attach an observer that also keeps the largest tensors."""
+
+        def both(requested_bytes: int, free_bytes: int) -> None:
+            callback(requested_bytes, free_bytes)
+            self._run.largest = largest_held(self.snapshot(), self._known_objects())
+
+        super().when_out_of_memory(both)
+
+    def _known_objects(self) -> KnownObjects:
+        models, optimizers = (self._session.models, self._session.optimizers) if self._session else ([], [])
+        return KnownObjects(script=self._run.path, models=_alive(models), optimizers=_alive(optimizers))
+
+
+def _alive(references: Iterable[Any]) -> list[Any]:
+    return [found for each in references if (found := each()) is not None]
+
+
+def _known_card(job: ScriptJob) -> KnownCard:
+    if job.card is not None:
+        return _as_known(job.card)
+    gpu = KNOWN_GPUS[str(job.spec.gpu)]
+    return KnownCard(uuid="", name=gpu.title, memory_bytes=gpu.memory_bytes, compute_capability=gpu.compute_capability)
+
+
+def _as_known(card: RealCard) -> KnownCard:
+    return KnownCard(
+        uuid=card.uuid,
+        name=card.name,
+        memory_bytes=card.memory_bytes,
+        compute_capability=card.compute_capability,
+    )
+
+
+def _nvml(emulated: bool) -> Nvml:
+    if emulated:
+        return NoDriver("an emulated driver has nothing to report")
+    try:
+        return PynvmlDriver()
+    except ImportError:
+        return NoDriver("nvidia-ml-py is not installed in the Python of the script")
+
+
+def _with_sizes(outcome: Outcome, totals: ParameterTotals) -> Outcome:
+    if not totals.parameters and not totals.trainable:
+        return outcome
+    work = replace(outcome.work, parameters=totals.parameters, trainable_parameters=totals.trainable)
+    return replace(outcome, work=work)
+
+
+def _is_about_memory(error: Exception) -> bool:
+    """Return whether the card may be full; `measure` decides."""
+    cuda = TorchCuda()
+    return cuda.is_out_of_memory(error) or cuda.has_no_handle(error)
+
+
+def _host_peak_bytes() -> int:
+    """Return the peak of this process's resident memory, which Linux counts in KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
