@@ -22,6 +22,7 @@ _REDUCTIONS = "simulation/cuda/reduction_scratch.py"
 _SCRATCH = "simulation/cuda/kernel_scratch.py"
 _SESSION = "simulation/session.py"
 _TORCH_CUDA = "measurement/torch_cuda.py"
+_CARD_NAMES = "simulation/script/card_names.py"
 _CUDA_CALLS = "simulation/script/cuda_calls.py"
 _UNTOUCHED = "measurement/untouched_cuda.py"
 
@@ -234,6 +235,8 @@ _CARD_CALLS = (
 
 _SIMULATED_SCRIPTS = (
     *(_seam("torch.cuda", name, Exists(), _CUDA_CALLS, "answered by the simulated GPU") for name in _CARD_CALLS),
+    _seam("torch._C._nn", "_parse_to", _BUILTIN, _CARD_NAMES, "reads the arguments of `Module.to`"),
+    _seam("torch.overrides", "TorchFunctionMode", Exists(), _CARD_NAMES, "sees names of devices"),
     _seam("torch.cuda.amp", "autocast", Exists(), _CUDA_CALLS, "autocast by its older name"),
     _seam("torch", "compile", Parameters("model", more=True), _CUDA_CALLS, "a script runs without it"),
     _seam(

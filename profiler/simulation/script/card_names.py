@@ -69,6 +69,11 @@ def _to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return func(args[0], *map(on_simulated, args[1:]), **_named(kwargs))
 
 
+def _parse_to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Read the arguments of `Module.to`."""
+    return func(*map(on_simulated, args), **_named(kwargs))
+
+
 def _cuda(_: Any, args: tuple[Any, ...], __: Any) -> Any:
     return args[0].to(META)
 
@@ -89,8 +94,17 @@ def _from_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return placed.requires_grad_() if requires_grad else placed
 
 
+def _device(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Make a device; a number alone is a card."""
+    if len(args) == 1 and isinstance(args[0], int):
+        return func("cuda", *args)
+    return func(*args, **kwargs)
+
+
 _HANDLER_OF: Mapping[Any, Any] = {
     torch.Tensor.is_cuda.__get__: _is_cuda,  # type: ignore[attr-defined]
+    torch.device: _device,
+    torch._C._nn._parse_to: _parse_to,
     torch.Tensor.to: _to,
     torch.Tensor.cuda: _cuda,
     torch.Tensor.pin_memory: _pin_memory,

@@ -80,7 +80,7 @@ class SimulatedScript:
         self.recorder.attribute(named_tensors(model), Category.WEIGHTS if trained else Category.REFERENCE)
         adapters = ((name, value) for name, value in named_tensors(model) if "lora_" in name)
         self.recorder.attribute(adapters, Category.ADAPTERS)
-        config = getattr(model, "config", None)
+        config: Any = getattr(model, "config", None)
         if hasattr(config, "get_text_config"):
             self._vocabulary = getattr(config.get_text_config(), "vocab_size", 0) or self._vocabulary
         for name, parameter in trained:

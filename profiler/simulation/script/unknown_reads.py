@@ -1,6 +1,6 @@
 """Values that a script reads on the host and the simulation does not know."""
 
-import sys
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,12 +51,10 @@ class UnknownReads:
 
 def _place() -> str:
     """Return the innermost line that is neither of torch nor of this program, ``"train.py:41"``."""
-    frame = sys._getframe(1)
+    frame = inspect.currentframe()
     while frame is not None:
         path = Path(frame.f_code.co_filename)
         if _PROFILER not in path.parents and _TORCH not in path.parents and path.is_absolute():
             return f"{path.name}:{frame.f_lineno}"
-        if frame.f_back is None:
-            break
         frame = frame.f_back
     return "an unknown line"
