@@ -1,7 +1,7 @@
 """A simulated GPU for the length of one trial: all parts of the simulation, switched on together."""
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +57,7 @@ class Simulation:
         others: Cards of the same kernel family for which the run is valid too, unless they diverge.
         choices: The device whose kernels are chosen.
         extrapolation: What is extrapolated instead of run.
+        sampled_token: As `SimulatedGpu` has it.
     """
 
     def __init__(
@@ -66,11 +67,13 @@ class Simulation:
         others: Iterable[Gpu] = (),
         choices: Choices = Choices.CUDA,
         extrapolation: Extrapolation = Extrapolation(),
+        sampled_token: Callable[[int], int] | None = None,
     ) -> None:
         self._chip = gpu.chip
         self._others = frozenset(other.chip for other in others) - {self._chip}
         self._choices = choices
         self._extrapolation = extrapolation
+        self._sampled_token = sampled_token
         self.recorder = Recorder()
         self._workspaces = CublasWorkspaces(self.recorder.trace, self._chip, self._others)
         self.decoding = DecodeExtrapolator(self.recorder, every_block=extrapolation.every_block)
@@ -153,6 +156,7 @@ class Simulation:
             others=self._others,
             scratch=KERNEL_SCRATCH,
             made_last_first=MADE_LAST_FIRST,
+            sampled_token=self._sampled_token,
             workspaces=self._workspaces,
         )
 

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from profiler.allocator import AllocatorConfig, CardReplay, Trace, parse_alloc_conf, replay_on_card
 from profiler.allocator.largest import largest_groups
@@ -53,8 +53,20 @@ class SimulatedRun:
         return card_of(spec).chip in self.chips
 
 
-def card_of(spec: TrialSpec) -> Gpu:
-    """Return the card of a simulated trial."""
+class OnCard(Protocol):
+    """What of a trial or of a script decides how a trace is replayed."""
+
+    @property
+    def gpu(self) -> str | None:
+        """The card."""
+
+    @property
+    def alloc_conf(self) -> str:
+        """Settings of torch's allocator."""
+
+
+def card_of(spec: OnCard) -> Gpu:
+    """Return the card of a simulated trial or script."""
     return KNOWN_GPUS[str(spec.gpu)]
 
 
@@ -101,7 +113,7 @@ def unsupported(spec: TrialSpec, error: UnsupportedTrialError) -> Outcome:
     )
 
 
-def outcome_on_card(run: SimulatedRun, spec: TrialSpec) -> Outcome:
+def outcome_on_card(run: SimulatedRun, spec: OnCard) -> Outcome:
     """Return the outcome of `run` on the card of `spec`; if it does not fit, up to the allocation that fails."""
     gpu = card_of(spec)
     config = parse_alloc_conf(spec.alloc_conf)
@@ -156,7 +168,7 @@ def _shares(sizes_bytes: Mapping[Category, int]) -> tuple[CategoryShare, ...]:
     return tuple(CategoryShare(category=category, size_bytes=size) for category, size in sizes_bytes.items())
 
 
-def snapshot_on_card(run: SimulatedRun, spec: TrialSpec) -> Mapping[str, Any]:
+def snapshot_on_card(run: SimulatedRun, spec: OnCard) -> Mapping[str, Any]:
     """Return a memory snapshot of `run` on the card of `spec`, in torch's format, at its end or where it fails."""
     gpu = card_of(spec)
     return memory_snapshot(

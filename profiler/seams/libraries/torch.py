@@ -22,6 +22,8 @@ _REDUCTIONS = "simulation/cuda/reduction_scratch.py"
 _SCRATCH = "simulation/cuda/kernel_scratch.py"
 _SESSION = "simulation/session.py"
 _TORCH_CUDA = "measurement/torch_cuda.py"
+_CARD_NAMES = "simulation/script/card_names.py"
+_CUDA_CALLS = "simulation/script/cuda_calls.py"
 _UNTOUCHED = "measurement/untouched_cuda.py"
 
 _MODES = "torch.utils._python_dispatch"
@@ -156,8 +158,8 @@ _CUDA = (
         "records the history of a memory snapshot",
     ),
     _seam("torch.cuda.memory", "_snapshot", Parameters("device", more=True), _TORCH_CUDA, "returns a memory snapshot"),
-    _seam("torch.cuda", "_lazy_init", Parameters(), _UNTOUCHED, "initialises CUDA at the first use"),
-    _seam("torch.cuda", "get_device_capability", Parameters("device"), _UNTOUCHED, "initialises CUDA"),
+    _seam("torch.cuda", "_lazy_init", Parameters(), (_UNTOUCHED, _CUDA_CALLS), "initialises CUDA at the first use"),
+    _seam("torch.cuda", "get_device_capability", Parameters("device"), (_UNTOUCHED, _CUDA_CALLS), "initialises CUDA"),
     _seam("torch.cuda", "_is_in_bad_fork", _BUILTIN, _UNTOUCHED, "whether a forked process can use CUDA"),
     _seam(
         "torch.cuda._utils", "_get_device_index", Parameters("device", "optional", more=True), _UNTOUCHED,
@@ -220,4 +222,44 @@ _SCRIPTS = (
     ),
 )  # fmt: skip
 
-TORCH: tuple[Seam, ...] = (*_DISPATCH, *_BACKWARD, *_AUTOCAST_SEAMS, *_OPTIMIZER, *_CUDA, *_OPERATIONS, *_SCRIPTS)
+_CARD_CALLS = (
+    "is_available", "is_initialized", "init", "device_count", "current_device", "set_device", "device",
+    "get_device_name", "get_device_properties", "get_arch_list", "is_bf16_supported", "is_tf32_supported",
+    "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "reset_peak_memory_stats",
+    "reset_max_memory_allocated", "reset_accumulated_memory_stats", "memory_stats", "memory_summary", "mem_get_info",
+    "ipc_collect", "synchronize", "Stream", "Event", "current_stream", "default_stream", "stream", "set_stream",
+    "is_current_stream_capturing", "CUDAGraph", "graph", "manual_seed", "manual_seed_all", "seed", "seed_all",
+    "initial_seed", "get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all",
+)  # fmt: skip
+"""Functions of `torch.cuda` that a script calls and the simulated GPU answers."""
+
+_SIMULATED_SCRIPTS = (
+    *(_seam("torch.cuda", name, Exists(), _CUDA_CALLS, "answered by the simulated GPU") for name in _CARD_CALLS),
+    _seam("torch._C._nn", "_parse_to", _BUILTIN, _CARD_NAMES, "reads the arguments of `Module.to`"),
+    _seam("torch.overrides", "TorchFunctionMode", Exists(), _CARD_NAMES, "sees names of devices"),
+    _seam("torch.cuda.amp", "autocast", Exists(), _CUDA_CALLS, "autocast by its older name"),
+    _seam("torch", "compile", Parameters("model", more=True), _CUDA_CALLS, "a script runs without it"),
+    _seam(
+        "torch.nn.modules.module:Module", "compile", Parameters("self", more=True), _CUDA_CALLS,
+        "a script runs without it",
+    ),
+    _seam(
+        "torch.distributed", "init_process_group", Parameters("backend", more=True), _CUDA_CALLS,
+        "refused: one process is simulated",
+    ),
+    _seam(
+        "torch.__future__", "set_swap_module_params_on_conversion", Parameters("value"), "simulation/script/session.py",
+        "lets parameters keep their identity when a module moves to `meta`",
+    ),
+)  # fmt: skip
+
+TORCH: tuple[Seam, ...] = (
+    *_DISPATCH,
+    *_BACKWARD,
+    *_AUTOCAST_SEAMS,
+    *_OPTIMIZER,
+    *_CUDA,
+    *_OPERATIONS,
+    *_SCRIPTS,
+    *_SIMULATED_SCRIPTS,
+)

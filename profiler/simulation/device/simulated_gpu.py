@@ -7,7 +7,7 @@ import torch
 
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import Chip
-from profiler.domain.memory import Category
+from profiler.domain.memory import Category, Phase
 from profiler.simulation.cuda.kernel_scratch import KernelScratch, Scratch
 from profiler.simulation.cuda.libraries import CublasWorkspaces
 from profiler.simulation.device.op_cache import Plan, follow, make_plan, signature
@@ -84,6 +84,8 @@ class SimulatedGpu(BackwardMode):
         scratch: Scratch that kernels allocate inside an operation (`KERNEL_SCRATCH` for CUDA).
         workspaces: Workspaces that cuBLAS allocates at the first product of a thread; None for no workspaces.
         made_last_first: Operations that allocate their last result first on CUDA.
+        sampled_token: Returns the token that is sampled of a vocabulary of this size, or chosen as the most probable
+            one in a rollout; None for `SAMPLED_TOKEN`, and for no choice without a host value.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class SimulatedGpu(BackwardMode):
         scratch: Mapping[Any, Scratch] | None = None,
         workspaces: CublasWorkspaces | None = None,
         made_last_first: Collection[Any] = (),
+        sampled_token: Callable[[int], int] | None = None,
     ) -> None:
         super().__init__()
         self.recorder = recorder
@@ -105,6 +108,7 @@ class SimulatedGpu(BackwardMode):
         self._scratch = {id(operation): takes for operation, takes in (scratch or {}).items()}
         self._made_last_first = frozenset(id(operation) for operation in made_last_first)
         self._plans: dict[Hashable, Plan | None] = {}
+        self.sampled_token = sampled_token
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -205,11 +209,15 @@ class SimulatedGpu(BackwardMode):
 
     def place(self, value: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Copy a CPU tensor to the card."""
+        if dtype is not None and value.numel() > MOST_ELEMENTS:
+            # Without a conversion on the host, which would be as large.
+            value, dtype = value.new_empty(0, dtype=dtype).new_empty_strided(value.shape, value.stride()), None
         converted = value if dtype is None else value.to(dtype)
         placed = torch.empty_like(converted, device=META)
         self.recorder.made(placed)
-        # A copy: the host may change its own tensor afterwards.
-        set_host_value(placed, converted.clone())
+        if converted.numel() <= MOST_ELEMENTS:
+            # A copy: the host may change its own tensor afterwards.
+            set_host_value(placed, converted.clone())
         return placed
 
 
@@ -384,7 +392,21 @@ def _multinomial(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any
         return aten.multinomial.default(*args, **kwargs)
     gpu.recorder.temporary(probabilities.nbytes)
     shape = (*probabilities.shape[:-1], samples)
-    return gpu.place(torch.full(shape, SAMPLED_TOKEN, dtype=torch.int64, device="cpu"))
+    token = SAMPLED_TOKEN if gpu.sampled_token is None else gpu.sampled_token(probabilities.shape[-1])
+    return gpu.place(torch.full(shape, token, dtype=torch.int64, device="cpu"))
+
+
+def _argmax(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Handle the choice of the most probable token in a rollout."""
+    scores = args[0]
+    found = gpu.run(aten.argmax.default, args, kwargs)
+    chosen_in_rollout = gpu.sampled_token is not None and gpu.recorder.phase is Phase.ROLLOUT
+    if chosen_in_rollout and found.is_meta and host_value(found) is None and scores.is_floating_point():
+        assert gpu.sampled_token is not None
+        set_host_value(
+            found, torch.full(found.shape, gpu.sampled_token(scores.shape[-1]), dtype=found.dtype, device="cpu")
+        )
+    return found
 
 
 def _by_autograd(operation: Any) -> Handler:
@@ -408,5 +430,6 @@ HANDLERS: dict[Any, Handler] = {
     aten.index_put_.default: _index_put(aten.index_put_.default),
     aten._index_put_impl_.default: _index_put(aten._index_put_impl_.default),
     aten.multinomial.default: _multinomial,
+    aten.argmax.default: _argmax,
 }
 _HANDLER_OF = {id(operation): handler for operation, handler in HANDLERS.items()}

@@ -4,6 +4,8 @@ Ids, masks, lengths and rewards are created on the host. Their values are kept w
 depends on them (which positions are scored, whether a mask is all ones) is the same as on a GPU.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -38,11 +40,26 @@ def forget(tensor: torch.Tensor) -> None:
         delattr(tensor, _ATTRIBUTE)
 
 
+_listeners: list[Callable[[torch.dtype], None]] = []
+
+
+@contextmanager
+def noticed_placeholders(listener: Callable[[torch.dtype], None]) -> Iterator[None]:
+    """While active, `listener` is called with the data type of each placeholder that the host reads."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
 def placeholder(dtype: torch.dtype) -> Any:
     """Return the placeholder for a number of `dtype`: False, 0 or `PLACEHOLDER_FLOAT`.
 
     The host reads losses and norms, to log them and to check that they are finite.
     """
+    for listener in _listeners:
+        listener(dtype)
     if dtype is torch.bool:
         return False
     return PLACEHOLDER_FLOAT if dtype.is_floating_point else 0

@@ -1,0 +1,160 @@
+"""A session in which a user's script runs on the simulated GPU."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from weakref import ref
+
+import torch
+from transformers import PreTrainedModel
+
+from profiler.allocator import AllocatorConfig
+from profiler.domain.context import cuda_context_bytes
+from profiler.domain.gpu import Gpu
+from profiler.domain.memory import Category, Phase
+from profiler.seams.patching import patched
+from profiler.simulation.script.card_names import META, CardNames
+from profiler.simulation.script.counters import Counters
+from profiler.simulation.script.cuda_calls import cuda_calls
+from profiler.simulation.script.unknown_reads import UnknownReads
+from profiler.simulation.session import Extrapolation, Simulation
+from profiler.simulation.tracing.attribution import named_tensors
+from profiler.simulation.tracing.modules import plain_path
+
+Count = Callable[[Any], None]
+"""Takes note of the parameters of a model or of an optimizer."""
+
+
+class SimulatedScript:
+    """The simulated GPU for one script. One per process.
+
+    Args:
+        gpu: The card.
+        config: Settings of torch's allocator, for the counters that the script reads.
+        add_model: Counts the parameters of a model.
+        add_optimizer: Counts what an optimizer trains.
+    """
+
+    def __init__(self, gpu: Gpu, *, config: AllocatorConfig, add_model: Count, add_optimizer: Count) -> None:
+        self._gpu = gpu
+        self._simulation = Simulation(
+            gpu, extrapolation=Extrapolation(decoding=False, steps=False), sampled_token=_ordinary_token
+        )
+        self.recorder = self._simulation.recorder
+        capacity = gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
+        self._counters = Counters(self.recorder.trace, capacity_bytes=capacity, config=config)
+        self._add_model, self._add_optimizer = add_model, add_optimizer
+        self._optimizers: list[ref[Any]] = []
+        self._names: dict[int, str] = {}
+        self._watched: set[int] = set()
+        self._trained: dict[str, torch.Size] = {}
+        self._vocabulary = 0
+        self.reads = UnknownReads()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The context of the whole script."""
+        with ExitStack() as stack:
+            stack.enter_context(self._simulation.running())
+            stack.enter_context(cuda_calls(self._gpu, self._counters, self.reads))
+            stack.enter_context(_parameters_keep_their_identity())
+            load = PreTrainedModel.from_pretrained.__func__
+            stack.enter_context(
+                patched([(PreTrainedModel, "from_pretrained", classmethod(_placed(load, self._simulation)))])
+            )
+            stack.enter_context(self.reads.noticing())
+            stack.enter_context(CardNames())
+            yield
+
+    def enter(self, phase: Phase) -> None:
+        """Begin `phase`."""
+        if phase is Phase.ROLLOUT:
+            self.reads.note("where completions end: every one has its maximum of tokens")
+        self._simulation.enter(phase)
+
+    def model_found(self, model: Any) -> None:
+        """Attribute the tensors of a model; one that trains nothing is a reference."""
+        self._add_model(model)
+        trained = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
+        self.recorder.modules.know(model, prefix="" if trained else "reference: ")
+        self.recorder.attribute(named_tensors(model), Category.WEIGHTS if trained else Category.REFERENCE)
+        adapters = ((name, value) for name, value in named_tensors(model) if "lora_" in name)
+        self.recorder.attribute(adapters, Category.ADAPTERS)
+        config: Any = getattr(model, "config", None)
+        if hasattr(config, "get_text_config"):
+            self._vocabulary = getattr(config.get_text_config(), "vocab_size", 0) or self._vocabulary
+        for name, parameter in trained:
+            self._watch(plain_path(name), parameter)
+        self.recorder.know_model(vocab_size=self._vocabulary, trained=self._trained.items())
+
+    def _watch(self, name: str, parameter: Any) -> None:
+        """Let gradients of a parameter have its name."""
+        self._names[id(parameter)] = name
+        self._trained[name] = parameter.shape
+        if id(parameter) not in self._watched:
+            self._watched.add(id(parameter))
+            parameter.register_post_accumulate_grad_hook(self._gradient_made)
+
+    def _gradient_made(self, parameter: Any) -> None:
+        if parameter.grad is not None:
+            name = f"gradient of {self._names.get(id(parameter), 'a parameter')}"
+            self.recorder.attribute([(name, parameter.grad)], Category.GRADIENTS)
+
+    def optimizer_found(self, optimizer: Any) -> None:
+        """Count what it trains."""
+        self._optimizers.append(ref(optimizer))
+        self._add_optimizer(optimizer)
+
+    def step_done(self, step: int) -> None:
+        """Attribute the states of the optimizers."""
+        for reference in self._optimizers:
+            optimizer = reference()
+            if optimizer is not None:
+                self.recorder.attribute(self._states(optimizer), Category.OPTIMIZER_STATE)
+
+    def _states(self, optimizer: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        for parameter, state in optimizer.state.items():
+            for kind, value in state.items():
+                if isinstance(value, torch.Tensor) and value.is_meta:
+                    yield f"{kind} of {self._names.get(id(parameter), 'a parameter')}", value
+
+
+def _ordinary_token(vocabulary: int) -> int:
+    """Return the token that is sampled: in the middle of the vocabulary, where no special token is."""
+    return vocabulary // 2
+
+
+@contextmanager
+def _parameters_keep_their_identity() -> Iterator[None]:
+    """While active, a module that moves to the card keeps its parameters, as it does between the CPU and CUDA.
+
+    torch makes new ones where a tensor changes its type, and `meta` tensors have one of their own.
+    """
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        yield
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
+
+
+def _placed(load: Any, simulation: Simulation) -> Any:
+    """Let `from_pretrained` load on the host, and with a device map move the model to the card afterwards.
+
+    transformers itself uses `meta` for weights that are loaded later; those are not memory of the card.
+    """
+
+    def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        target = kwargs.pop("device_map", None)
+        with simulation.host_side():
+            found = load(cls, *args, **kwargs)
+        if target is not None and _on_the_card(target):
+            (found[0] if isinstance(found, tuple) else found).to(META)
+        return found
+
+    return from_pretrained
+
+
+def _on_the_card(device_map: Any) -> bool:
+    devices = device_map.values() if isinstance(device_map, dict) else (device_map,)
+    return not all(str(device) in ("cpu", "disk") for device in devices)

@@ -1,0 +1,169 @@
+"""A script on the simulated GPU: what it sees of the card, and what is recorded of it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from profiler.allocator import parse_alloc_conf, replay_on_card
+from profiler.domain.errors import UnsupportedTrialError
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.memory import Category, Phase
+from profiler.scripts.hooks import watched
+from profiler.scripts.phase_watch import PhaseWatch
+from profiler.simulation.script.session import SimulatedScript
+from profiler.substitutes import substitutes
+
+GPU = KNOWN_GPUS["a100-40gb"]
+
+
+@contextmanager
+def script() -> Iterator[SimulatedScript]:
+    """The body is a script."""
+    session = SimulatedScript(GPU, config=parse_alloc_conf(""), add_model=lambda _: None, add_optimizer=lambda _: None)
+    with substitutes(), session.running(), watched(PhaseWatch(session, steps=None)):
+        yield session
+
+
+def test_the_card_is_the_one_that_was_named() -> None:
+    with script():
+        assert torch.cuda.is_available()
+        assert torch.cuda.device_count() == 1
+        assert torch.cuda.get_device_name(0) == GPU.title
+        assert torch.cuda.get_device_capability() == (8, 0)
+        assert torch.cuda.get_device_properties("cuda").total_memory == GPU.memory_bytes
+        assert torch.cuda.is_bf16_supported()
+        torch.cuda.manual_seed_all(1)
+        torch.cuda.synchronize()
+    assert not torch.cuda.is_available()
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", 0, torch.device("cuda", 0)])
+def test_every_name_of_the_card_is_the_card(device: object) -> None:
+    with script():
+        for tensor in (
+            torch.zeros(3, device=device),
+            torch.zeros(3).to(device),
+            torch.zeros(3).to(device=device),
+            torch.tensor([1.0, 2.0], device=device),
+            torch.nn.Linear(2, 2, device=device).weight,
+            torch.nn.Linear(2, 2).to(device).weight,
+        ):
+            assert tensor.is_cuda
+        assert torch.zeros(3).cuda().is_cuda
+        assert not torch.zeros(3).is_cuda
+        assert not torch.zeros(3).to(torch.float16, True).is_cuda
+
+
+def test_values_of_the_host_stay_known_on_the_card() -> None:
+    with script() as session:
+        tensor = torch.tensor([3, 5], device="cuda")
+        assert tensor.sum().item() == 8
+        assert torch.as_tensor([3, 5], device="cuda").tolist() == [3, 5]
+        assert (tensor.cpu() + 1).tolist() == [4, 6]
+    assert session.reads.phrases() == ()
+
+
+def test_a_value_that_is_not_known_is_noted_with_its_line() -> None:
+    with script() as session:
+        assert torch.rand(3, device="cuda").sum().item() == 1.0
+    assert "float at test_script_session.py:" in " ".join(session.reads.phrases())
+
+
+def test_counters_are_those_of_the_allocator() -> None:
+    with script():
+        assert torch.cuda.memory_allocated() == 0
+        first = torch.empty(1000, device="cuda")
+        second = torch.empty(20 << 20, dtype=torch.uint8, device="cuda")
+        assert torch.cuda.memory_allocated() == 4096 + (20 << 20)
+        assert torch.cuda.memory_reserved() == (2 << 20) + (20 << 20)
+        del second
+        assert torch.cuda.memory_allocated() == 4096
+        assert torch.cuda.max_memory_allocated() == 4096 + (20 << 20)
+        torch.cuda.reset_peak_memory_stats()
+        assert torch.cuda.max_memory_allocated() == 4096
+        free, total = torch.cuda.mem_get_info()
+        assert (total, free < total) == (GPU.memory_bytes, True)
+        assert first.is_cuda
+
+
+def test_parameters_keep_their_identity_when_a_module_moves() -> None:
+    """An optimizer that a script makes before it moves its model trains the model."""
+    with script():
+        model = AutoModelForCausalLM.from_pretrained("tiny")
+        before = list(model.parameters())
+        model.cuda()
+        assert all(one is other and one.is_cuda for one, other in zip(before, model.parameters(), strict=True))
+        assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
+def test_a_device_map_puts_a_model_on_the_card_and_loading_takes_nothing_else() -> None:
+    with script() as session:
+        model = AutoModelForCausalLM.from_pretrained("tiny", device_map="auto")
+        assert model.lm_head.weight.is_cuda
+    trace = session.recorder.finished()
+    peak = replay_on_card(trace, capacity_bytes=None, config=parse_alloc_conf("")).peak_allocated_bytes
+    assert peak <= sum(-(-tensor.nbytes // 512) * 512 for tensor in (*model.parameters(), *model.buffers()))
+
+
+def test_autocast_is_that_of_cuda() -> None:
+    with script():
+        layer, rows = torch.nn.Linear(4, 4, device="cuda"), torch.ones(2, 4, device="cuda")
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            assert layer(rows).dtype is torch.bfloat16
+        with torch.autocast("cuda"), torch.amp.autocast("cuda"):
+            assert layer(rows).dtype is torch.float16
+        with torch.cuda.amp.autocast(dtype=torch.bfloat16):
+            assert layer(rows).dtype is torch.bfloat16
+        assert layer(rows).dtype is torch.float32
+
+
+def test_a_plain_loop_has_its_phases_and_categories() -> None:
+    with script() as session:
+        model = AutoModelForCausalLM.from_pretrained("tiny", dtype="float32").to("cuda")
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            ids = torch.randint(0, 512, (2, 16)).to("cuda")
+            model(input_ids=ids, labels=ids).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        trace = session.recorder.finished()
+    found = replay_on_card(trace, capacity_bytes=None, config=parse_alloc_conf(""))
+    assert list(found.phases) == [Phase.LOAD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
+    states = sum(
+        size
+        for size, category, event in zip(
+            trace.sizes_bytes, trace.categories, range(len(trace.sizes_bytes)), strict=True
+        )
+        if category is Category.OPTIMIZER_STATE and event + 1 in trace.events
+    )
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert states == 2 * 4 * parameters
+    assert {"exp_avg of lm_head.weight", "exp_avg of model.embed_tokens.weight"} & set(trace.names.values())
+
+
+@pytest.mark.parametrize("sampling", [True, False])
+def test_completions_have_their_maximum_of_tokens(sampling: bool) -> None:
+    """Whatever token ends a sequence: the one that is taken is an ordinary one."""
+    with script() as session:
+        model = AutoModelForCausalLM.from_pretrained("tiny").to("cuda")
+        ids = torch.ones(2, 3, dtype=torch.int64).to("cuda")
+        ending = GenerationConfig(max_new_tokens=5, do_sample=sampling, eos_token_id=[0, 1, 2], pad_token_id=0)
+        assert model.generate(ids, generation_config=ending).shape == (2, 8)
+    assert "where completions end" in session.reads.phrases()[0]
+
+
+@pytest.mark.parametrize("call", [lambda: torch.cuda.CUDAGraph(), lambda: torch.distributed.init_process_group("nccl")])
+def test_what_is_not_simulated_is_refused_by_name(call: object) -> None:
+    with script(), pytest.raises(UnsupportedTrialError, match="cannot be simulated; backend=emulated runs it"):
+        call()  # type: ignore[operator]
+
+
+def test_compilation_is_left_out_and_noted() -> None:
+    with script() as session:
+        model = torch.nn.Linear(2, 2)
+        assert torch.compile(model) is model
+        assert torch.compile(dynamic=True)(model) is model
+    assert "torch.compile" in session.reads.phrases()[0]
