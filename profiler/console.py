@@ -52,6 +52,7 @@ def usage() -> str:
         "Examples:\n"
         f"  {NAME} estimate model=qwen2.5-7b tuning=lora gpu=h100-80gb\n"
         f"  {NAME} sweep +grid=lora_vs_full\n"
+        f"  {NAME} run train.py\n"
         f"  {NAME} report results/lora_vs_full"
     )
 
@@ -111,6 +112,12 @@ def _replay(words: Sequence[str]) -> int:
     return run(words)
 
 
+def _run(words: Sequence[str]) -> int:
+    from profiler.run.main import main as run
+
+    return run(words)
+
+
 def _seams(words: Sequence[str]) -> int:
     from profiler.seams.__main__ import main as run
 
@@ -128,6 +135,7 @@ COMMANDS: Mapping[str, Command] = {
     "solve": Command(summary="find the largest setting that fits a card", run=_solve),
     "sweep": Command(summary="run a grid of trials: measured on a GPU, emulated or simulated", run=_sweep),
     "report": Command(summary="draw stored results again, or compare two sweeps", run=_report),
+    "run": Command(summary="run any training script and show its memory by phase", run=_run),
     "replay": Command(summary="replay a memory snapshot with other settings or cards", run=_replay),
     "seams": Command(summary="check what the profiler relies on in other libraries", run=_seams),
     "emulation": Command(summary="run torch's CUDA build on an emulated card", run=_emulation),

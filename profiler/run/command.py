@@ -101,8 +101,9 @@ def _problem(name: str) -> tuple[str, str]:
     except OSError as error:
         return f"cannot be read ({reason(error)})", ""
     if kind is Kind.MISSING:
-        hint = "Our keys are written as key=value." if name in KEYS else ""
-        return "no such file", hint or ("Leave it out: python=PATH chooses it." if name.startswith("python") else "")
+        if name.startswith("python"):
+            return "no such file", "Leave it out: python=PATH chooses it."
+        return "no such file", "Our keys are written as key=value." if name in KEYS else ""
     if kind is not Kind.FILE:
         return f"is a {kind.value if kind is Kind.FOLDER else 'device or a pipe'}, and a Python file is needed", ""
     if not name.endswith(".py"):

@@ -9,6 +9,7 @@ import estimate_cases
 import other_cases
 import pytest
 import replay_cases
+import run_cases
 import sweep_cases
 from cases import Case
 from sweep_fakes import FakeWorld
@@ -20,6 +21,7 @@ from profiler.emulation.__main__ import main as emulation
 from profiler.estimate.main import main as estimate
 from profiler.replay.main import main as replay
 from profiler.report.main import main as report
+from profiler.run.main import main as run_script
 from profiler.seams.__main__ import main as seams
 from profiler.solve.main import main as solve
 from profiler.sweep import main as run_sweep
@@ -42,6 +44,7 @@ CORPUS: tuple[tuple[Main, Sequence[Case]], ...] = (
     (estimate, estimate_cases.CASES),
     (sweep, sweep_cases.CASES),
     (replay, replay_cases.CASES),
+    (run_script, run_cases.CASES),
     (report, other_cases.REPORT),
     (seams, other_cases.SEAMS),
     (solve, other_cases.SOLVE),
