@@ -52,6 +52,7 @@ class PhaseWatch:
         self._stepped_in_backward = False
         self._trained: set[int] = set()
         self._models: WeakSet[Any] = WeakSet()
+        self._models_with_gradient: WeakSet[Any] = WeakSet()
         self._optimizers: WeakSet[Any] = WeakSet()
         self.steps_run = 0
         self.backwards_run = 0
@@ -116,6 +117,9 @@ class PhaseWatch:
             self._models.add(module)
             self._session.model_found(module)
         if with_gradient:
+            if module not in self._models_with_gradient:
+                self._models_with_gradient.add(module)
+                self._session.model_trained(module)
             self._trained.add(id(first))
             self._resume(Phase.FORWARD)
             return

@@ -30,6 +30,9 @@ class ScriptSession(Protocol):
     def model_found(self, model: Any) -> None:
         """Take note of a module that runs in no other module, before its first forward pass."""
 
+    def model_trained(self, model: Any) -> None:
+        """Take note that such a module runs with gradient, before it does so first."""
+
     def optimizer_found(self, optimizer: Any) -> None:
         """Take note of an optimizer, before its first step."""
 
@@ -67,8 +70,11 @@ class CountedSession:
         self.observer.enter(phase)
 
     def model_found(self, model: Any) -> None:
-        """Count its parameters."""
+        """Keep it, so that its tensors can be named."""
         self.models.append(ref(model))
+
+    def model_trained(self, model: Any) -> None:
+        """Count its parameters."""
         self.totals.add_model(model)
         self._tell()
 

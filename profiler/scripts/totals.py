@@ -28,7 +28,7 @@ class ParameterTotals:
     _known: set[int] = field(default_factory=set)
 
     def add_model(self, model: Any) -> None:
-        """Add a module that runs in no other; it may share parameters with earlier ones."""
+        """Add a module that runs with gradient and in no other; it may share parameters with earlier ones."""
         self._add(model.named_parameters())
 
     def add_optimizer(self, optimizer: Any) -> None:

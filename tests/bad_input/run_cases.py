@@ -63,7 +63,7 @@ CASES = (
     script("python=/bin/true", "backend=simulated", says="python=/bin/true: does not say what it"),
     script("python=/bin/false", "backend=simulated", says="python=/bin/false: does not run"),
     script("backend=cuda", says="backend=cuda: needs a GPU, but"),
-    script("backend=cuda", "num_processes=2", says="backend= … num_processes=2: backend=cuda measures one", sentences=2),
+    script("backend=cuda", "num_processes=2", says="backend= … num_processes=2: backend=cuda", sentences=2),
     bad("torchrun", says="script=none: name a Python file after torchrun to run"),
     bad("torchrun", "--nproc_per_node=8", says="name a Python file after torchrun --nproc_per_node=8 to run"),
     bad("torchrun", "--nproc_per_node=8", "nosuch.py", says="script=nosuch.py: no such file"),

@@ -24,6 +24,7 @@ class Noting:
     def __init__(self):
         self.seen = []
         self.models = []
+        self.trained = []
         self.optimizers = []
 
     @contextmanager
@@ -39,6 +40,9 @@ class Noting:
 
     def model_found(self, model):
         self.models.append(model)
+
+    def model_trained(self, model):
+        self.trained.append(model)
 
     def optimizer_found(self, optimizer):
         self.optimizers.append(optimizer)
@@ -75,6 +79,7 @@ def test_a_plain_loop_has_its_phases_in_order():
     ]
     assert end == ScriptEnd(exit_code=0, ended_by_steps=False, steps_run=2, backwards_run=4)
     assert [type(model) for model in session.models] == [torch.nn.Sequential, torch.nn.Linear]
+    assert [type(model) for model in session.trained] == [torch.nn.Sequential]
     assert [type(optimizer) for optimizer in session.optimizers] == [torch.optim.AdamW]
 
 

@@ -74,7 +74,6 @@ class SimulatedScript:
 
     def model_found(self, model: Any) -> None:
         """Attribute the tensors of a model; one that trains nothing is a reference."""
-        self._add_model(model)
         trained = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
         self.recorder.modules.know(model, prefix="" if trained else "reference: ")
         self.recorder.attribute(named_tensors(model), Category.WEIGHTS if trained else Category.REFERENCE)
@@ -86,6 +85,10 @@ class SimulatedScript:
         for name, parameter in trained:
             self._watch(plain_path(name), parameter)
         self.recorder.know_model(vocab_size=self._vocabulary, trained=self._trained.items())
+
+    def model_trained(self, model: Any) -> None:
+        """Count the parameters of a model that is trained."""
+        self._add_model(model)
 
     def _watch(self, name: str, parameter: Any) -> None:
         """Let gradients of a parameter have its name."""

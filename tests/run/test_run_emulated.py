@@ -1,0 +1,103 @@
+"""`python -m profiler.run` on an emulated card. Skipped without an environment that has torch's CUDA build."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from profiler.domain.memory import NOT_EMULATED
+from profiler.domain.outcome import Status
+from profiler.domain.units import MIB
+from profiler.storage.script_records import ScriptStore
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not os.environ.get("EMULATION_PYTHON"),
+        reason="EMULATION_PYTHON names no Python with torch's CUDA build (python -m profiler.emulation install)",
+    ),
+]
+
+PROGRAMS = Path(__file__).parent / "programs"
+LIMIT_S = 300
+
+
+def run(folder, *words):
+    """Run the command in a process of its own, and return its exit code, its output and the records."""
+    command = (sys.executable, "-m", "profiler.run", "backend=emulated", f"results_dir={folder}", *words)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    records, problems = ScriptStore(folder / "scripts" / "matrices").read_all()
+    assert not problems
+    return done.returncode, done.stdout, done.stderr, records
+
+
+def test_a_plain_loop_has_peaks_by_phase_in_every_file(tmp_path):
+    script = str(PROGRAMS / "matrices.py")
+    code, out, err, (record,) = run(tmp_path, "gpu=l40s-48gb", "snapshot=true", script, "--width=1024")
+    assert (code, err) == (0, "")
+    assert out.startswith("backend=emulated on NVIDIA L40S.\n")
+    assert "Emulated on NVIDIA L40S (44.4 GiB): matrices.py" in out
+    assert "Simulated" not in out
+    assert "Measured" not in out
+    # The weight of 1,024 x 1,024 floats, then its gradient, then two states of it.
+    weight = 1024 * 1024 * 4
+    peaks = {peak.phase.value: peak.peak_allocated_bytes for peak in record.outcome.peaks.phases}
+    assert list(peaks) == ["load", "forward", "backward", "optimizer"]
+    assert weight <= peaks["load"] < 1.1 * weight
+    assert peaks["optimizer"] >= 4 * weight
+    assert record.outcome.work.steps_run == 3
+    assert record.outcome.work.parameters == 1024 * 1024
+    assert record.ending is not None
+    assert record.ending.by_steps
+    assert record.outcome.verdict.unavailable.startswith(NOT_EMULATED)
+    assert record.outcome.emulated is not None
+    folder = tmp_path / "scripts" / "matrices"
+    (row,) = pq.read_table(folder / "scripts.parquet").to_pylist()
+    assert (row["backend"], row["emulated_values"], row["arguments"]) == ("emulated", "complete", "--width=1024")
+    assert pq.read_table(folder / "script_phases.parquet")["phase"].to_pylist() == list(peaks)
+    for page in ("report.html", "report.md"):
+        assert "Emulated on NVIDIA L40S" in (folder / page).read_text()
+    (snapshot,) = (folder / "snapshots").glob("*.pickle")
+    assert pickle.loads(snapshot.read_bytes())["segments"]
+
+
+def test_out_of_memory_is_an_answer_with_its_line_and_the_largest_tensors(tmp_path):
+    script = PROGRAMS / "matrices.py"
+    code, out, err, (record,) = run(tmp_path, "gpu=t4-16gb", str(script), "--width=40000")
+    assert code == 0
+    assert "torch.OutOfMemoryError" in err
+    assert "profiler/" not in err.split("Traceback")[1].split("matrices.py")[0]
+    assert record.outcome.status is Status.OOM
+    assert record.outcome.verdict.oom is not None
+    state = 40000 * 40000 * 4
+    assert state <= record.outcome.verdict.oom.requested_bytes < state + 2 * MIB
+    assert [(held.name, held.tensors) for held in record.largest[:2]] == [("weight", 1), ("gradient of weight", 1)]
+    lines = script.read_text().splitlines()
+    number = next(number for number, line in enumerate(lines, start=1) if "optimizer.step()" in line)
+    assert f"(At matrices.py:{number} (optimizer.step()).)" in record.outcome.message
+    assert "Out of memory in optimizer of step 1" in out
+    assert "Largest tensors when the allocation failed" in out
+
+
+def test_eight_processes_are_rank_0_of_them(tmp_path):
+    script = str(PROGRAMS / "matrices.py")
+    code, out, err, (record,) = run(tmp_path, "torchrun", "--nproc_per_node=8", script, "--width=256", "--ddp")
+    assert (code, record.outcome.message) == (0, ""), err
+    assert "rank 0 of 8" in out
+    assert record.spec.num_processes == 8
+    assert record.spec.launcher == ("torchrun", "--nproc_per_node=8")
+    assert record.outcome.work.steps_run == 3
+
+
+def test_a_script_that_fails_keeps_its_peaks_and_ends_with_3(tmp_path):
+    script = str(PROGRAMS / "matrices.py")
+    code, out, err, (record,) = run(tmp_path, script, "--width=256", "--fail")
+    assert code == 3
+    assert "RuntimeError: on purpose" in err
+    assert record.outcome.status is Status.FAILED
+    assert record.outcome.peaks.allocated_bytes
+    assert "RuntimeError: on purpose (At matrices.py:" in " ".join(out.split())
