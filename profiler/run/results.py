@@ -48,8 +48,8 @@ def write_pages(folder: Path, records: Sequence[ScriptRecord]) -> None:
 
 
 def _draw(folder: Path, run: RunLines) -> RenderedFigure:
-    drawn = script_phases_figure(run)
-    figure = RenderedFigure(name=run.record.run_id, title="Peak by phase", png=as_png(drawn), svg=as_svg(drawn))
+    plot = script_phases_figure(run)
+    figure = RenderedFigure(name=run.record.run_id, title="Peak by phase", png=as_png(plot), svg=as_svg(plot))
     write_atomically(folder / FIGURES / f"{figure.name}.svg", figure.svg)
     write_atomically(folder / FIGURES / f"{figure.name}.png", figure.png)
     return figure

@@ -75,7 +75,7 @@ def test_out_of_memory_is_an_answer_with_its_line_and_the_largest_tensors(tmp_pa
     assert record.outcome.verdict.oom is not None
     state = 40000 * 40000 * 4
     assert state <= record.outcome.verdict.oom.requested_bytes < state + 2 * MIB
-    assert [(held.name, held.tensors) for held in record.largest[:2]] == [("weight", 1), ("gradient of weight", 1)]
+    assert {held.name for held in record.largest[:2]} == {"weight", "gradient of weight"}
     lines = script.read_text().splitlines()
     number = next(number for number, line in enumerate(lines, start=1) if "optimizer.step()" in line)
     assert f"(At matrices.py:{number} (optimizer.step()).)" in record.outcome.message
