@@ -17,6 +17,7 @@ from profiler.domain.trial import Backend
 from profiler.run.backend import Place, choose_place
 from profiler.run.command import Command, read_command, wants_help
 from profiler.run.help import usage
+from profiler.run.launched import launcher_arguments, launcher_variables
 from profiler.run.process import run_in_process
 from profiler.run.results import report_run
 from profiler.storage.foreign_files import read_bytes, reason
@@ -40,14 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = Path(command.options.results_dir).expanduser() / SCRIPTS / command.script.stem
     ScriptStore(folder).read_all()  # a record of a newer version is found before anything starts
     place = choose_place(command.options, num_processes=_processes(command))
+    environment = place.environment(num_processes=_processes(command), strict=command.options.strict)
+    environment |= launcher_variables(command, place.executable, environment)
     job = _job(command, place, folder)
     print_line(place.line + _note_on_processes(command))
-    record = run_in_process(
-        job,
-        place.executable,
-        place.environment(num_processes=_processes(command), strict=command.options.strict),
-        timeout_s=command.options.timeout_s,
-    )
+    record = run_in_process(job, place.executable, environment, timeout_s=command.options.timeout_s)
     report_run(folder, record)
     return _exit_code(record)
 
@@ -73,7 +71,7 @@ def _job(command: Command, place: Place, folder: Path) -> ScriptJob:
     options = command.options
     spec = ScriptSpec(
         script=str(command.script),
-        arguments=command.arguments,
+        arguments=(*launcher_arguments(command), *command.arguments),
         launcher=command.launch.words,
         backend=place.backend,
         gpu=place.gpu,

@@ -1,6 +1,6 @@
 """Comparing the registered seams with the installed libraries."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -55,12 +55,18 @@ def note_on_versions() -> str:
     It completes the words "not measured:". A constant of the closed form that has moved decides no trial, but its
     estimate: it is noted too.
     """
-    untested_versions = (
+    moved_constants = find_moved(parts_of(SEAMS, frozenset({Part.ESTIMATE})))
+    notes = notes_on_untested(TESTED)
+    return "; ".join((*notes, *(f"whether the estimate holds: {each}" for each in moved_constants)))
+
+
+def notes_on_untested(libraries: Container[str]) -> tuple[str, ...]:
+    """Return one note per library of `libraries` whose installed version was never tested; imports none of them."""
+    return tuple(
         f"whether figures hold with {library} {number}, which was never tested (tested: {', '.join(TESTED[library])})"
         for library, number in untested().items()
+        if library in libraries
     )
-    moved_constants = find_moved(parts_of(SEAMS, frozenset({Part.ESTIMATE})))
-    return "; ".join((*untested_versions, *(f"whether the estimate holds: {each}" for each in moved_constants)))
 
 
 def find_moved(seams: Iterable[Seam]) -> tuple[MovedSeam, ...]:

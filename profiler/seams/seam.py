@@ -44,6 +44,7 @@ _PART_OF_PATH = (
     ("analytical/", Part.ESTIMATE),
     ("config/", Part.ESTIMATE),
     ("substitutes/", Part.SCRIPTS),
+    ("worker/", Part.SCRIPTS),
 )
 """The first prefix that fits a file below `profiler/` decides."""
 

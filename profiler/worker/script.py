@@ -1,6 +1,7 @@
 """A script in this process: on a real or emulated card its memory is counted, on a simulated one it is traced."""
 
 import resource
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from profiler.measurement.torch_cuda import TorchCuda
 from profiler.scripts.running import Script, ScriptEnd, run_script
 from profiler.scripts.session import CountedSession, ScriptSession
 from profiler.scripts.totals import ParameterTotals
-from profiler.seams.checking import note_on_versions
+from profiler.seams.checking import notes_on_untested
 from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.script_records import ScriptStore
 from profiler.substitutes import SubstituteOptions, substitutes
@@ -104,7 +105,8 @@ class ScriptRun:
 
     def store(self, outcome: Outcome) -> None:
         """Write the record of the run."""
-        unavailable = "; ".join(filter(None, (outcome.verdict.unavailable, *self.notes, note_on_versions())))
+        untested = notes_on_untested(sys.modules.keys())
+        unavailable = "; ".join(filter(None, (outcome.verdict.unavailable, *self.notes, *untested)))
         work = replace(outcome.work, wall_s=time.monotonic() - self.started_s, host_peak_rss_bytes=_host_peak_bytes())
         ScriptStore(Path(self.job.folder)).write(
             ScriptRecord(

@@ -36,4 +36,20 @@ ACCELERATE: tuple[Seam, ...] = (
         why="makes a model without memory, which is filled layer by layer",
         since="1.4",
     ),
+    Seam(
+        owner="accelerate.commands.launch",
+        name="_validate_launch_command",
+        expected=Parameters("args"),
+        used_by=("worker/accelerate_launch.py",),
+        why="reads the configuration of `accelerate launch`",
+        since="1.4",
+    ),
+    Seam(
+        owner="accelerate.utils.launch",
+        name="prepare_multi_gpu_env",
+        expected=Parameters("args"),
+        used_by=("worker/accelerate_launch.py",),
+        why="returns the variables of a process of several GPUs",
+        since="1.4",
+    ),
 )

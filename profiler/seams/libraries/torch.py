@@ -13,6 +13,7 @@ _HOST_CALLS = "simulation/device/host_calls.py"
 _IN_PLACE = "simulation/tracing/in_place.py"
 _IN_PYTHON = "simulation/tracing/python_in_backward.py"
 _HOOKS = "scripts/hooks.py"
+_LATE_CUDA = "measurement/late_cuda.py"
 _LIBRARIES = "simulation/cuda/libraries.py"
 _MODULES = "simulation/tracing/modules.py"
 _OPTIMIZERS = "simulation/cuda/optimizers.py"
@@ -154,10 +155,14 @@ _CUDA = (
     ),
     _seam(
         "torch.cuda.memory", "_record_memory_history",
-        Parameters("enabled", "context", "stacks", "max_entries", more=True), _TORCH_CUDA,
+        Parameters("enabled", "context", "stacks", "max_entries", more=True), (_TORCH_CUDA, _LATE_CUDA),
         "records the history of a memory snapshot",
     ),
     _seam("torch.cuda.memory", "_snapshot", Parameters("device", more=True), _TORCH_CUDA, "returns a memory snapshot"),
+    _seam(
+        "torch.cuda", "_lazy_call", Parameters("callable", more=True), _LATE_CUDA,
+        "calls a function once the program has initialised CUDA",
+    ),
     _seam("torch.cuda", "_lazy_init", Parameters(), (_UNTOUCHED, _CUDA_CALLS), "initialises CUDA at the first use"),
     _seam("torch.cuda", "get_device_capability", Parameters("device"), (_UNTOUCHED, _CUDA_CALLS), "initialises CUDA"),
     _seam("torch.cuda", "_is_in_bad_fork", _BUILTIN, _UNTOUCHED, "whether a forked process can use CUDA"),

@@ -1,0 +1,94 @@
+"""The grammar of `python -m profiler.run`: our keys, a launcher, the script and its arguments."""
+
+import pytest
+
+from profiler.domain.errors import UsageError
+from profiler.run.command import read_command, wants_help
+from profiler.run.help import usage
+from profiler.run.launched import launcher_arguments
+from profiler.run.options import KEYS
+
+
+@pytest.fixture(autouse=True)
+def script(tmp_path, monkeypatch):
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+
+
+def test_our_keys_end_at_the_first_word_without_an_equals_sign():
+    command = read_command(["steps=2", "gpu=l40s-48gb", "train.py", "steps=9", "--x=1", "gpu=no"])
+    assert (command.options.steps, command.options.gpu) == (2, "l40s-48gb")
+    assert command.script.name == "train.py"
+    assert command.script.is_absolute()
+    assert command.arguments == ("steps=9", "--x=1", "gpu=no")
+
+
+def test_our_keys_end_at_two_dashes():
+    assert read_command(["steps=null", "--", "train.py", "--", "a=b"]).arguments == ("--", "a=b")
+    assert read_command(["steps=null", "--", "train.py"]).options.steps is None
+
+
+def test_a_later_value_of_a_key_wins():
+    assert read_command(["steps=2", "steps=4", "train.py"]).options.steps == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "help_"),
+    [
+        (["--help"], True),
+        (["-h", "train.py"], True),
+        (["steps=2", "--help"], True),
+        (["train.py", "--help"], False),
+        (["torchrun", "train.py", "-h"], False),
+        (["--", "--help"], False),
+        ([], False),
+    ],
+)
+def test_help_after_the_script_is_the_scripts_own(words, help_):
+    assert wants_help(words) is help_
+
+
+@pytest.mark.parametrize(
+    ("launcher", "processes"),
+    [
+        ("torchrun --nproc_per_node=8", 8),
+        ("torchrun --nproc-per-node 4 --nnodes 2 --standalone", 8),
+        ("torchrun --standalone --nproc_per_node=gpu", None),
+        ("torchrun", None),
+        ("accelerate launch --num_processes 4 --mixed_precision bf16", 4),
+        ("accelerate launch --config_file conf.yaml", 6),
+        ("accelerate launch --config_file=conf.yaml --num-processes=2", 2),
+        ("accelerate launch", None),
+        ("deepspeed --num_gpus=2 --num_nodes 3", 6),
+        ("deepspeed --include localhost:0", None),
+    ],
+)
+def test_a_launcher_gives_its_number_of_processes(launcher, processes, tmp_path):
+    (tmp_path / "conf.yaml").write_text("num_processes: 6\nmixed_precision: bf16\n")
+    command = read_command(["steps=2", *launcher.split(), "train.py", "--deepspeed", "ds.json"])
+    assert command.launch.words == tuple(launcher.split())
+    assert command.launch.num_processes == processes
+    assert command.arguments == ("--deepspeed", "ds.json")
+
+
+def test_deepspeed_hands_its_rank_to_the_script():
+    assert launcher_arguments(read_command(["deepspeed", "train.py"])) == ("--local_rank=0",)
+    assert launcher_arguments(read_command(["deepspeed", "--no_local_rank", "train.py"])) == ()
+    assert launcher_arguments(read_command(["torchrun", "train.py"])) == ()
+
+
+def test_every_fault_is_found():
+    with pytest.raises(UsageError) as refused:
+        read_command(["stepz=1", "gpu=x", "timeout_s=0", "accelerate", "launch", "--num_processes=0", "no.py"])
+    assert [fault.key for fault in refused.value.faults] == [
+        "stepz", "accelerate numprocesses", "script", "gpu", "timeout_s"
+    ]  # fmt: skip
+
+
+def test_the_help_has_every_key_with_its_default_and_examples():
+    text = usage()
+    for name, key in KEYS.items():
+        assert f"  {name}={key.values}" in text
+        assert "(default: " + key.shown.split()[0] in " ".join(text.split())
+    assert text.count("\n  python -m profiler.run") >= 2
+    assert max(map(len, text.splitlines())) <= 80

@@ -1,0 +1,59 @@
+"""A script's process that is ended, crashes or lingers: each leaves a record. The process is a program of the test's."""
+
+import signal
+import sys
+
+import pytest
+
+from profiler.domain.outcome import Status, Versions
+from profiler.domain.script import ScriptJob, ScriptSpec
+from profiler.domain.trial import Backend
+from profiler.run import process as process_module
+from profiler.run.process import run_in_process
+from profiler.storage.script_records import ScriptStore
+
+VERSIONS = Versions(torch="2", trl=None, transformers=None, peft=None, bitsandbytes=None, profiler="0")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    def run(program, timeout_s=60.0):
+        path = tmp_path / "program.py"
+        path.write_text(program)
+        monkeypatch.setattr(process_module, "_PROGRAM", path)
+        spec = ScriptSpec(script="/train.py", backend=Backend.EMULATED, gpu="l40s-48gb")
+        job = ScriptJob(run_id="0" * 16, spec=spec, script_sha256="", versions=VERSIONS, folder=str(tmp_path))
+        record = run_in_process(job, sys.executable, {}, timeout_s=timeout_s)
+        assert ScriptStore(tmp_path).find(job.run_id) == record
+        return record
+
+    return run
+
+
+def test_a_process_without_a_record_gets_one(run):
+    record = run("import sys; sys.exit(7)")
+    assert record.outcome.status is Status.FAILED
+    assert record.outcome.message == "the process of the script ended with exit code 7 and without a record"
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, Status.KILLED), (signal.SIGSEGV, Status.FAILED)])
+def test_a_signal_is_named(run, number, status):
+    record = run(f"import os; os.kill(os.getpid(), {int(number)})")
+    assert record.outcome.status is status
+    assert ("killed" if status is Status.KILLED else "SIGSEGV") in record.outcome.message
+
+
+def test_a_script_that_takes_too_long_is_ended(run):
+    record = run("import time; time.sleep(60)", timeout_s=0.5)
+    assert record.outcome.status is Status.TIMEOUT
+    assert record.outcome.message == "the script ran longer than timeout_s=0.5"
+
+
+def test_nothing_waits_for_the_keyboard(run):
+    record = run("import sys; sys.exit(len(sys.stdin.read()) + 5)")
+    assert "exit code 5" in record.outcome.message
+
+
+def test_an_earlier_record_of_the_same_run_does_not_count(run):
+    run("import sys; sys.exit(7)")
+    assert "exit code 8" in run("import sys; sys.exit(8)").outcome.message
