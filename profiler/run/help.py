@@ -12,7 +12,7 @@ def usage() -> str:
     """Return the text."""
     return f"""\
 python -m profiler.run [key=value ...] train.py [argument ...]
-python -m profiler.run [key=value ...] torchrun [option ...] train.py [argument ...]
+python -m profiler.run [key=value ...] torchrun [option ...] train.py
 
 Run a PyTorch training script as it is and show its GPU memory by phase:
 measured on a GPU, or emulated or simulated without one. Our keys end at the

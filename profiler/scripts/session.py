@@ -4,6 +4,7 @@
 of its own, with the same methods.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -56,6 +57,8 @@ class CountedSession:
 
     observer: CountingObserver
     totals: ParameterTotals
+    before_phase: Callable[[Phase], None] = lambda _: None
+    """Called before a phase begins."""
     models: list[Any] = field(default_factory=list)
     """Weak references to the modules that run in no other, in the order of their first pass."""
     optimizers: list[Any] = field(default_factory=list)
@@ -67,6 +70,7 @@ class CountedSession:
 
     def enter(self, phase: Phase) -> None:
         """Pass the phase on."""
+        self.before_phase(phase)
         self.observer.enter(phase)
 
     def model_found(self, model: Any) -> None:

@@ -30,10 +30,54 @@ class KnownObjects:
 
 def largest_held(snapshot: Mapping[str, Any], known: KnownObjects) -> tuple[HeldTensors, ...]:
     """Return the groups of blocks with the most bytes in `snapshot`, largest first."""
-    names = _names_by_address(known)
+    names = names_by_address(known)
+    return _grouped(((size, names.get(address, ""), frames) for address, size, frames in _blocks(snapshot)), known)
+
+
+def largest_at_peak(
+    snapshot: Mapping[str, Any], known: KnownObjects, names: Mapping[tuple[int, int], str]
+) -> tuple[HeldTensors, ...]:
+    """Return the groups of blocks with the most bytes when the recorded history has most in use, largest first.
+
+    Args:
+        snapshot: With the whole history of the program.
+        known: The script.
+        names: Names of parameters, gradients and states by address and bytes, as they were during the run.
+    """
+    entries = [entry for entry in snapshot["device_traces"][0] if entry["action"] in (_ALLOC, _FREE)]
+    live: dict[int, Mapping[str, Any]] = {}
+    total = most = place_of_most = 0
+    for place, entry in enumerate(entries, start=1):
+        total += _apply(entry, live)
+        if total > most:
+            most, place_of_most = total, place
+    live.clear()
+    for entry in entries[:place_of_most]:
+        _apply(entry, live)
+    found = (
+        (each["size"], names.get((each["addr"], each["size"]), ""), each.get("frames", [])) for each in live.values()
+    )
+    return _grouped(found, known)
+
+
+_ALLOC, _FREE = "alloc", "free_completed"
+
+
+def _apply(entry: Mapping[str, Any], live: dict[int, Mapping[str, Any]]) -> int:
+    """Apply an entry of the history to what is in use, and return by how many bytes that grows."""
+    if entry["action"] == _ALLOC:
+        live[entry["addr"]] = entry
+        return int(entry["size"])
+    freed = live.pop(entry["addr"], None)
+    return -int(freed["size"]) if freed else 0
+
+
+def _grouped(
+    blocks: Iterable[tuple[int, str, Iterable[Mapping[str, Any]]]], known: KnownObjects
+) -> tuple[HeldTensors, ...]:
+    """Return the largest groups of blocks with the same name, or else from the same lines."""
     groups: dict[tuple[str, str, str], list[int]] = {}
-    for address, size, frames in _blocks(snapshot):
-        name = names.get(address, "")
+    for size, name, frames in blocks:
         line, library = ("", "") if name else _places(frames, known.script)
         group = groups.setdefault((name, line, library), [0, 0])
         group[0] += size
@@ -55,9 +99,14 @@ def _blocks(snapshot: Mapping[str, Any]) -> Iterator[tuple[int, int, list[Mappin
             address += block["size"]
 
 
-def _names_by_address(known: KnownObjects) -> dict[int, str]:
+def names_by_address(known: KnownObjects) -> dict[int, str]:
     """Return the names of parameters, buffers, gradients and optimizer states, layers as ``*``, by their address."""
-    found: dict[int, str] = {}
+    return {address: name for (address, _), name in names_by_place(known).items()}
+
+
+def names_by_place(known: KnownObjects) -> dict[tuple[int, int], str]:
+    """Return these names by address and bytes."""
+    found: dict[tuple[int, int], str] = {}
     parameters: dict[int, str] = {}
     for model in known.models:
         for name, parameter in model.named_parameters():
@@ -73,10 +122,11 @@ def _names_by_address(known: KnownObjects) -> dict[int, str]:
     return found
 
 
-def _note(found: dict[int, str], tensor: Any, name: str) -> None:
+def _note(found: dict[tuple[int, int], str], tensor: Any, name: str) -> None:
     if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-        found.setdefault(local.untyped_storage().data_ptr(), name)
+        storage = local.untyped_storage()
+        found.setdefault((storage.data_ptr(), storage.nbytes()), name)
 
 
 def _places(frames: Iterable[Mapping[str, Any]], script: Path) -> tuple[str, str]:

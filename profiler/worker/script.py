@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.errors import ProfilerError, UnsupportedTrialError
 from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.memory import Phase
 from profiler.domain.outcome import Outcome, Status, Verdict, Work
 from profiler.domain.script import HeldTensors, RealCard, ScriptEnding, ScriptJob, ScriptRecord
 from profiler.domain.trial import Backend
@@ -32,10 +33,13 @@ from profiler.substitutes import SubstituteOptions, substitutes
 from profiler.training.phases import TrainingObserver
 from profiler.training.sizes import parameter_counts
 from profiler.worker.emulated import as_emulated
-from profiler.worker.held_tensors import KnownObjects, largest_held
-from profiler.worker.measured import Instruments, MeasuringTask, measure
+from profiler.worker.held_tensors import KnownObjects, largest_at_peak, largest_held, names_by_place
+from profiler.worker.measured import SNAPSHOT_ENTRIES, Instruments, MeasuringTask, measure
 from profiler.worker.script_errors import last_line_in, print_error_of_script
 from profiler.worker.simulated_script import simulated_outcome
+
+_MOST_ENTRIES = 300_000
+"""Most allocations and frees that a breakdown looks at; their Python stacks take memory of the host."""
 
 
 @dataclass
@@ -140,12 +144,14 @@ def _run_on_card(run: ScriptRun) -> None:
     job, emulated = run.job, run.job.spec.backend is Backend.EMULATED
     if emulated:
         forget_marks()
-    cuda = _ScriptCuda(_known_card(job), run, has_history=job.snapshot)
+    has_history = job.snapshot or job.breakdown
+    cuda = _ScriptCuda(_known_card(job), run, has_history=has_history)
     measured = measure(
         MeasuringTask(
             gpu=job.spec.gpu,
             gpu_uuid=None if emulated else cuda.uuid(),
-            snapshot=job.snapshot,
+            snapshot=has_history,
+            history_entries=_MOST_ENTRIES if job.breakdown else SNAPSHOT_ENTRIES,
             started_s=run.started_s,
         ),
         Instruments(
@@ -162,8 +168,11 @@ def _run_on_card(run: ScriptRun) -> None:
         outcome = replace(outcome, verdict=verdict)
     if emulated:
         outcome = as_emulated(outcome, KNOWN_GPUS[str(job.spec.gpu)], marks=marks_of_this_process() or Marks())
+    if job.breakdown and measured.snapshot is not None and outcome.status is not Status.OOM:
+        run.largest = cuda.largest_at_peak(measured.snapshot)
+        run.notes = (*run.notes, *cuda.notes_on_history(measured.snapshot))
     run.store(outcome)
-    if measured.snapshot is not None:
+    if job.snapshot and measured.snapshot is not None:
         write_memory_snapshot(snapshot_path(Path(job.folder), job.run_id), measured.snapshot)
 
 
@@ -175,13 +184,30 @@ class _ScriptCuda(LateCuda):
         self._run = run
         self.totals = ParameterTotals(count=parameter_counts)
         self._session: CountedSession | None = None
+        self._names: dict[tuple[int, int], str] = {}
         if not has_history:
             self.record_stacks()
 
     def session(self, observer: TrainingObserver) -> CountedSession:
         """Return the session in which the script runs."""
-        self._session = CountedSession(observer=observer, totals=self.totals)
+        self._session = CountedSession(observer=observer, totals=self.totals, before_phase=self._before_phase)
         return self._session
+
+    def largest_at_peak(self, snapshot: Mapping[str, Any]) -> tuple[HeldTensors, ...]:
+        """Return the largest tensors at the peak of a recorded history."""
+        known = self._known_objects()
+        return largest_at_peak(snapshot, known, self._names | names_by_place(known))
+
+    def notes_on_history(self, snapshot: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return what the history lacks."""
+        if len(snapshot["device_traces"][0]) < _MOST_ENTRIES:
+            return ()
+        return (f"tensors from before the last {_MOST_ENTRIES:,} allocations and frees, for their names at the peak",)
+
+    def _before_phase(self, phase: Phase) -> None:
+        """Keep the names of gradients while there are gradients: the optimizer's phase begins."""
+        if self._run.job.breakdown and phase is Phase.OPTIMIZER and self.is_used:
+            self._names |= names_by_place(self._known_objects())
 
     def when_out_of_memory(self, callback: OutOfMemoryCallback) -> None:
         """Attach an observer that also keeps the largest tensors."""

@@ -1,4 +1,4 @@
-"""A script's process that is ended, crashes or lingers: each leaves a record. The process is a program of the test's."""
+"""A script's process that is ended, crashes or lingers leaves a record. The process is a program of the test."""
 
 import signal
 import sys
