@@ -144,6 +144,18 @@ def test_a_plain_loop_has_its_phases_and_categories() -> None:
     assert {"exp_avg of lm_head.weight", "exp_avg of model.embed_tokens.weight"} & set(trace.names.values())
 
 
+def test_a_model_that_no_optimizer_trains_is_a_reference() -> None:
+    """Scripts do not always freeze it."""
+    with script() as session:
+        model, reference = (torch.nn.Linear(64, 64).to("cuda") for _ in range(2))
+        optimizer = torch.optim.SGD(model.parameters())
+        (model(torch.ones(1, 64, device="cuda")) - reference(torch.ones(1, 64, device="cuda"))).sum().backward()
+        optimizer.step()
+        trace = session.recorder.finished()
+    weights = [category for size, category in zip(trace.sizes_bytes, trace.categories, strict=True) if size == 64 * 256]
+    assert weights == [Category.WEIGHTS, Category.REFERENCE, Category.GRADIENTS, Category.GRADIENTS]
+
+
 @pytest.mark.parametrize("sampling", [True, False])
 def test_completions_have_their_maximum_of_tokens(sampling: bool) -> None:
     """Whatever token ends a sequence: the one that is taken is an ordinary one."""
