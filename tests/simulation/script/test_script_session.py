@@ -37,6 +37,10 @@ def test_the_card_is_the_one_that_was_named() -> None:
         assert torch.cuda.is_bf16_supported()
         torch.cuda.manual_seed_all(1)
         torch.cuda.synchronize()
+        assert torch.accelerator.is_available()
+        assert torch.zeros(1, device=torch.accelerator.current_accelerator()).is_cuda
+        rows = torch.utils.data.TensorDataset(torch.arange(4))
+        assert [len(part) for (part,) in torch.utils.data.DataLoader(rows, batch_size=2, pin_memory=True)] == [2, 2]
     assert not torch.cuda.is_available()
 
 
