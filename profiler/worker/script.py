@@ -34,7 +34,6 @@ from profiler.worker.emulated import as_emulated
 from profiler.worker.held_tensors import KnownObjects, largest_held
 from profiler.worker.measured import Instruments, MeasuringTask, measure
 from profiler.worker.script_errors import last_line_in, print_error_of_script
-from profiler.worker.simulated_script import simulated_outcome
 
 
 @dataclass
@@ -125,6 +124,9 @@ def run_script_job(job: ScriptJob) -> int:
     run = ScriptRun(job)
     try:
         if job.spec.backend is Backend.SIMULATED:
+            # It needs libraries that the Python of an emulated script may lack, or have in another version.
+            from profiler.worker.simulated_script import simulated_outcome
+
             run.store(simulated_outcome(job, run.run))
         else:
             _run_on_card(run)
