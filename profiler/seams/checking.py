@@ -49,17 +49,17 @@ def check_seams(backend: Backend, *, breakdown: bool = False) -> None:
 
 
 @cache
-def note_on_versions() -> str:
+def note_on_versions(*, has_estimate: bool = True) -> str:
     """Return what a record has to say about the installed versions; empty if every one of them was tested.
 
     It completes the words "not measured:". A constant of the closed form that has moved decides no trial, but its
-    estimate: it is noted too.
+    estimate: it is noted too, where there is one.
     """
     untested_versions = (
         f"whether figures hold with {library} {number}, which was never tested (tested: {', '.join(TESTED[library])})"
         for library, number in untested().items()
     )
-    moved_constants = find_moved(parts_of(SEAMS, frozenset({Part.ESTIMATE})))
+    moved_constants = find_moved(parts_of(SEAMS, frozenset({Part.ESTIMATE}))) if has_estimate else ()
     return "; ".join((*untested_versions, *(f"whether the estimate holds: {each}" for each in moved_constants)))
 
 

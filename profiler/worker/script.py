@@ -103,7 +103,7 @@ class ScriptRun:
 
     def store(self, outcome: Outcome) -> None:
         """Write the record of the run."""
-        unavailable = "; ".join(filter(None, (outcome.verdict.unavailable, *self.notes, note_on_versions())))
+        unavailable = "; ".join(filter(None, (outcome.verdict.unavailable, *self.notes, note_on_versions(has_estimate=False))))
         work = replace(outcome.work, wall_s=time.monotonic() - self.started_s, host_peak_rss_bytes=_host_peak_bytes())
         ScriptStore(Path(self.job.folder)).write(
             ScriptRecord(
