@@ -12,7 +12,6 @@ from profiler.substitutes.options import SubstituteOptions
 from profiler.substitutes.replaced import Replaced
 from profiler.substitutes.weights import adopt_name, empty_checkpoint, requested_dtype
 
-
 _CONFIG: Any = getattr(configuration_utils, "PreTrainedConfig", None) or configuration_utils.PretrainedConfig
 """The class of configurations, by its name in transformers 5 or 4."""
 

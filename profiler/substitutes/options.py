@@ -24,6 +24,10 @@ class SubstituteOptions:
     """Columns of a data set whose columns are not known; empty for those that the script reads."""
     script: Path | None = None
     """The script that runs, in whose source the columns of unknown data sets are looked up."""
+    arguments: tuple[str, ...] = ()
+    """The script's arguments."""
+    has_flash_attn: bool = False
+    """Whether the package flash-attn is provided where it is asked for and not installed."""
 
     @property
     def text_tokens(self) -> int:

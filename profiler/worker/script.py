@@ -86,7 +86,14 @@ class ScriptRun:
     def _end(self, script: Script, session: ScriptSession) -> ScriptEnd:
         spec = self.job.spec
         # Values are made where something is computed with them.
-        options = SubstituteOptions(weights=spec.weights, with_values=spec.backend is Backend.CUDA, script=self.path)
+        options = SubstituteOptions(
+            weights=spec.weights,
+            with_values=spec.backend is Backend.CUDA,
+            script=self.path,
+            arguments=spec.arguments,
+            # The simulated card has kernels of its own for it; on a real one a package that is missing is an error.
+            has_flash_attn=spec.backend is Backend.EMULATED,
+        )
         with substitutes(options) as replaced:
             try:
                 return run_script(script, session)
@@ -103,7 +110,8 @@ class ScriptRun:
 
     def store(self, outcome: Outcome) -> None:
         """Write the record of the run."""
-        unavailable = "; ".join(filter(None, (outcome.verdict.unavailable, *self.notes, note_on_versions(has_estimate=False))))
+        versions = note_on_versions(has_estimate=False)
+        unavailable = "; ".join(filter(None, (outcome.verdict.unavailable, *self.notes, versions)))
         work = replace(outcome.work, wall_s=time.monotonic() - self.started_s, host_peak_rss_bytes=_host_peak_bytes())
         ScriptStore(Path(self.job.folder)).write(
             ScriptRecord(
