@@ -16,7 +16,7 @@ from profiler.domain.gpu import Gpu
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.cuda.attention import scaled_dot_product_attention
 from profiler.simulation.cuda.autocast import autocast_on_meta
-from profiler.simulation.cuda.composites import COMPOSED_FOR_CUDA
+from profiler.simulation.cuda.composites import COMPOSED_FOR_CUDA, MASK_FIRST
 from profiler.simulation.cuda.emptied_cache import emptied_cache
 from profiler.simulation.cuda.flash_attention import simulated_flash_attention
 from profiler.simulation.cuda.four_bit import MADE_LAST_FIRST, four_bit_products
@@ -155,7 +155,7 @@ class Simulation:
             chip=self._chip,
             others=self._others,
             scratch=KERNEL_SCRATCH,
-            made_last_first=MADE_LAST_FIRST,
+            made_last_first=(*MADE_LAST_FIRST, *MASK_FIRST),
             sampled_token=self._sampled_token,
             workspaces=self._workspaces,
         )

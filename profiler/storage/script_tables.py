@@ -59,7 +59,7 @@ def _with_run(rows_of: Callable[[ScriptRecord], list[Row]]) -> Callable[[ScriptR
 
 
 def _largest(record: ScriptRecord) -> list[Row]:
-    found = []
+    found: list[Row] = []
     for rank, held in enumerate(record.largest, start=1):
         values = asdict(held)
         found.append({"rank": rank, "bytes": values.pop("size_bytes"), **values})

@@ -8,7 +8,8 @@ from profiler.substitutes.rows import Column
 _CONVERSATIONS = {"messages": Column.ANSWERED, "conversations": Column.TURNS}
 _PROMPTS = ("prompt", "question", "problem", "instruction", "input", "context", "query", "system")
 _COMPLETIONS = ("completion", "answer", "response", "output", "solution", "chosen", "rejected", "summary", "target")
-_NUMBERS = ("label", "labels", "score", "id", "idx")
+_FLAGS = ("label", "labels")
+_NUMBERS = ("score", "id", "idx")
 
 _BY_TRAINER: Mapping[str, tuple[str, ...]] = {
     "DPOTrainer": ("prompt", "chosen", "rejected"),
@@ -44,6 +45,8 @@ def kind_of(name: str) -> Column:
     lower = name.lower()
     if lower in _CONVERSATIONS:
         return _CONVERSATIONS[lower]
+    if lower in _FLAGS:
+        return Column.FLAG
     if lower in _NUMBERS:
         return Column.NUMBER
     if any(part in lower for part in _COMPLETIONS):

@@ -69,6 +69,8 @@ class _Missing:
             f"{self._options.rows:,} rows of {columns}; prompts of {self._options.prompt_tokens} tokens, "
             f"completions of {self._options.completion_tokens}",
         )  # fmt: skip
+        if isinstance(split, list | tuple):
+            return [whole.to_iterable_dataset() if streaming else whole for _ in split]
         if split is not None:
             return whole.to_iterable_dataset() if streaming else whole
         if streaming:

@@ -61,6 +61,9 @@ _DATASETS: Mapping[str, KnownDataset] = {
     "timdettmers/openassistant-guanaco": KnownDataset(columns=_TEXT),
     "trl-lib/Capybara": KnownDataset(columns={"messages": Column.ANSWERED}),
     "trl-lib/DeepMath-103K": KnownDataset(columns={"prompt": Column.ASKED, "solution": Column.COMPLETION}),
+    "trl-lib/kto-mix-14k": KnownDataset(
+        columns={"prompt": Column.ASKED, "completion": Column.REPLY, "label": Column.FLAG}
+    ),
     "trl-lib/tldr": KnownDataset(
         columns={"prompt": Column.PROMPT, "completion": Column.COMPLETION}, splits=("train", "validation", "test")
     ),

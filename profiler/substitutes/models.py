@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transformers.configuration_utils import PreTrainedConfig
+from transformers import configuration_utils
 
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import Fault, UsageError, nearest
@@ -12,11 +12,14 @@ from profiler.substitutes.options import SubstituteOptions
 from profiler.substitutes.replaced import Replaced
 from profiler.substitutes.weights import adopt_name, empty_checkpoint, requested_dtype
 
+_CONFIG: Any = getattr(configuration_utils, "PreTrainedConfig", None) or configuration_utils.PretrainedConfig
+"""The class of configurations, by its name in transformers 5 or 4."""
+
 
 def configuration_patches() -> list[Patch]:
     """Return the patch of configurations."""
-    find = PreTrainedConfig.get_config_dict.__func__
-    return [(PreTrainedConfig, "get_config_dict", classmethod(_config_dict(find)))]
+    find = _CONFIG.get_config_dict.__func__
+    return [(_CONFIG, "get_config_dict", classmethod(_config_dict(find)))]
 
 
 def model_patches(options: SubstituteOptions, replaced: Replaced) -> list[Patch]:
@@ -46,7 +49,7 @@ def _model(load: Any, options: SubstituteOptions, replaced: Replaced) -> Any:
         if name_or_path is None or kwargs.get("state_dict") is not None or kwargs.get("gguf_file") is not None:
             return load(cls, name_or_path, *model_args, **kwargs)
         config = kwargs.pop("config", None)
-        if not isinstance(config, PreTrainedConfig):
+        if not isinstance(config, _CONFIG):
             config, kwargs = _configuration(cls, config or name_or_path, kwargs)
         dtype = requested_dtype(kwargs, config)
         state = empty_checkpoint(cls, config, model_args, dtype, with_values=options.with_values)

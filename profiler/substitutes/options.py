@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiler.domain.script import ScriptWeights
-from profiler.domain.trial import TrialSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,16 +13,21 @@ class SubstituteOptions:
     weights: ScriptWeights = ScriptWeights.RANDOM
     with_values: bool = False
     """Whether weights get random values. False where nothing is computed: they are zeros, which take no host memory."""
-    prompt_tokens: int = TrialSpec.max_prompt_length
+    prompt_tokens: int = 256
     """Tokens of each prompt in the rows of a data set that is replaced."""
-    completion_tokens: int = TrialSpec.max_completion_length
-    """Tokens of each completion; a text has those of a prompt and of a completion."""
+    completion_tokens: int = 512
+    """Tokens of each completion; a text has those of a prompt and of a completion. Rows shorter than 1,024 tokens, the
+    default limit of trl's trainers, of which some drop longer rows."""
     rows: int = 1024
     """Rows of each split."""
     columns: tuple[str, ...] = ()
     """Columns of a data set whose columns are not known; empty for those that the script reads."""
     script: Path | None = None
     """The script that runs, in whose source the columns of unknown data sets are looked up."""
+    arguments: tuple[str, ...] = ()
+    """The script's arguments."""
+    has_flash_attn: bool = False
+    """Whether the package flash-attn is provided where it is asked for and not installed."""
 
     @property
     def text_tokens(self) -> int:

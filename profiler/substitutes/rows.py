@@ -16,6 +16,7 @@ class Column(StrEnum):
     TEXT = "text"
     """A prompt and its completion in one."""
     NUMBER = "number"
+    FLAG = "true or false"
     ASKED = "conversation that ends with the user"
     ANSWERED = "conversation that ends with the assistant"
     REPLY = "one message of the assistant"
@@ -39,6 +40,8 @@ def _value(kind: Column, row: int, options: SubstituteOptions) -> Any:
             return _words(row, options.text_tokens)
         case Column.NUMBER:
             return row % 2
+        case Column.FLAG:
+            return row % 2 == 0
         case Column.ASKED:
             return [prompt]
         case Column.ANSWERED:

@@ -43,6 +43,8 @@ def substitute_tokenizer(vocabulary_size: int, name: str, *, longest: int | None
         eos_token=EOS_TOKEN,
         model_max_length=longest or 1 << 30,
         clean_up_tokenization_spaces=False,
+        # Without types of tokens, which models of the built-in families do not take.
+        model_input_names=["input_ids", "attention_mask"],
     )
     made.chat_template = _CHAT_TEMPLATE
     made.name_or_path = name

@@ -36,7 +36,6 @@ from profiler.worker.emulated import as_emulated
 from profiler.worker.held_tensors import KnownObjects, largest_at_peak, largest_held, names_by_place
 from profiler.worker.measured import SNAPSHOT_ENTRIES, Instruments, MeasuringTask, measure
 from profiler.worker.script_errors import last_line_in, print_error_of_script
-from profiler.worker.simulated_script import simulated_outcome
 
 _MOST_ENTRIES = 300_000
 """Most allocations and frees that a breakdown looks at; their Python stacks take memory of the host."""
@@ -92,7 +91,14 @@ class ScriptRun:
     def _end(self, script: Script, session: ScriptSession) -> ScriptEnd:
         spec = self.job.spec
         # Values are made where something is computed with them.
-        options = SubstituteOptions(weights=spec.weights, with_values=spec.backend is Backend.CUDA, script=self.path)
+        options = SubstituteOptions(
+            weights=spec.weights,
+            with_values=spec.backend is Backend.CUDA,
+            script=self.path,
+            arguments=spec.arguments,
+            # The simulated card has kernels of its own for it; on a real one a package that is missing is an error.
+            has_flash_attn=spec.backend is Backend.EMULATED,
+        )
         with substitutes(options) as replaced:
             try:
                 return run_script(script, session)
@@ -131,6 +137,9 @@ def run_script_job(job: ScriptJob) -> int:
     run = ScriptRun(job)
     try:
         if job.spec.backend is Backend.SIMULATED:
+            # It needs libraries that the Python of an emulated script may lack, or have in another version.
+            from profiler.worker.simulated_script import simulated_outcome
+
             run.store(simulated_outcome(job, run.run))
         else:
             _run_on_card(run)

@@ -35,6 +35,18 @@ def test_only_float16_needs_no_copy_by_hand(function: str) -> None:
     assert made(torch.float32, function) == [SCORES * 4]
 
 
+@pytest.mark.parametrize(("p", "kept"), [(0.1, [1000, 2000]), (0.0, [])])
+def test_dropout_keeps_one_byte_per_element(p: float, kept: list[int]) -> None:
+    """The mask, which CUDA allocates before the result; other devices keep noise of the result's size."""
+    simulation = Simulation(KNOWN_GPUS["h100-80gb"])
+    with simulation.running():
+        simulation.recorder.enter(Phase.FORWARD)
+        values = torch.empty(1000, dtype=torch.bfloat16, device="meta", requires_grad=True)
+        dropped = torch.nn.functional.dropout(values, p)
+        assert dropped.shape == values.shape
+        assert list(simulation.recorder.finished().sizes_bytes[1:]) == kept
+
+
 def test_cpu_tensors_are_unchanged() -> None:
     values = torch.tensor([[0.0, 1.0]], dtype=torch.float16)
     expected = torch.softmax(values, dim=-1, dtype=torch.float32)

@@ -35,6 +35,8 @@ def test_a_split_a_stream_and_any_name_of_a_split() -> None:
         assert len(load_dataset("trl-lib/tldr", split="train[:1%]")) == 4
         assert next(iter(load_dataset("trl-lib/tldr", split="train", streaming=True)))["prompt"]
         assert len(load_dataset("trl-lib/Capybara")["validation"]) == 4
+        train, test = load_dataset("trl-lib/tldr", split=["train[:5%]", "test"])
+        assert (len(train), len(test)) == (4, 4)
 
 
 def test_a_script_may_take_as_many_rows_as_its_own_data_set_has() -> None:
@@ -78,7 +80,7 @@ def test_columns_can_be_named() -> None:
         row = load_dataset("mine", split="train")[0]
     assert len(row["question"].split()) == 5
     assert [message["role"] for message in row["messages"]] == ["user", "assistant"]
-    assert row["label"] == 0
+    assert row["label"] is True
 
 
 @pytest.mark.parametrize(

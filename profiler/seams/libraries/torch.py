@@ -238,7 +238,18 @@ _CARD_CALLS = (
 )  # fmt: skip
 """Functions of `torch.cuda` that a script calls and the simulated GPU answers."""
 
+_ACCELERATOR_CALLS = (
+    "is_available", "device_count", "current_accelerator", "current_device_index", "set_device_index", "synchronize",
+    "current_stream", "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved",
+    "reset_peak_memory_stats", "memory_stats",
+)  # fmt: skip
+
 _SIMULATED_SCRIPTS = (
+    *(
+        _seam("torch.accelerator", name, Exists(), _CUDA_CALLS, "answered by the simulated GPU")
+        for name in _ACCELERATOR_CALLS
+    ),
+    _seam("torch:Tensor", "pin_memory", _BUILTIN, _CUDA_CALLS, "needs a card; the memory is the host's"),
     *(_seam("torch.cuda", name, Exists(), _CUDA_CALLS, "answered by the simulated GPU") for name in _CARD_CALLS),
     _seam("torch._C._nn", "_parse_to", _BUILTIN, _CARD_NAMES, "reads the arguments of `Module.to`"),
     _seam("torch.overrides", "TorchFunctionMode", Exists(), _CARD_NAMES, "sees names of devices"),

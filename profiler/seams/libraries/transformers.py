@@ -115,6 +115,10 @@ _LOADING = (
         "substitutes/models.py", "finds the configuration of a name; that of a built-in model needs no network",
     ),
     _seam(
+        "transformers.configuration_utils:PretrainedConfig", "get_config_dict", _FROM_PRETRAINED,
+        "substitutes/models.py", "the same by the class's name in transformers 4",
+    ),
+    _seam(
         _PRETRAINED, "from_pretrained", _FROM_PRETRAINED, "substitutes/models.py",
         "loads a checkpoint; it takes a state dict in its place",
     ),

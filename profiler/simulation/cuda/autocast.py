@@ -46,6 +46,9 @@ PROMOTE = ("addcdiv", "addcmul", "atan2", "cross", "dot", "index_put", "tensordo
 """Operations that run in the widest type among their arguments."""
 
 
+NOT_CAST = ("dropout",)
+"""Operations that autocast leaves alone, and that torch composes differently on CUDA (`composites.py`)."""
+
 AUTOCAST_OPERATIONS = (*LOWER_PRECISION, *FLOAT32, *FLOAT32_OUTPUT, *PROMOTE)
 """Every operation that autocast changes on CUDA, as far as language models use it."""
 
@@ -168,7 +171,12 @@ def _policy_promote(operation: Any, _: Any, args: Any, kwargs: Any) -> Any:
     return _with_casts(operation, args, kwargs, _widest(args))
 
 
+def _policy_none(operation: Any, _: Any, args: Any, kwargs: Any) -> Any:
+    return operation(*args, **kwargs)
+
+
 _POLICIES = (
+    (NOT_CAST, _policy_none),
     (LOWER_PRECISION, _policy_lower),
     (FLOAT32, _policy_float32),
     (FLOAT32_OUTPUT, _policy_float32_output),

@@ -25,8 +25,22 @@ def _half_to_float(whole: Any, kernel: Any) -> Callable[..., Any]:
     return run
 
 
+def _dropout(tensor: torch.Tensor, p: float, train: bool) -> Any:
+    """Drop in one kernel that keeps a mask of one byte per element, as on CUDA; other devices keep the scaled noise.
+
+    Source: `dropout` and `is_fused_kernel_acceptable` in `aten/src/ATen/native/Dropout.cpp`.
+    """
+    if tensor.is_meta and train and 0 < p < 1 and tensor.numel():
+        return aten.native_dropout.default(tensor, p, train)[0]
+    return aten.dropout.default(tensor, p, train)
+
+
 COMPOSED_FOR_CUDA: Mapping[str, Callable[..., Any]] = {
+    "dropout": _dropout,
     "softmax.int": _half_to_float(aten.softmax.int, aten._softmax.default),
     "log_softmax.int": _half_to_float(aten.log_softmax.int, aten._log_softmax.default),
 }
 """Replacements by the name of the operation, for `autocast_on_meta`."""
+
+MASK_FIRST = (aten.native_dropout.default,)
+"""Operations whose mask is their last result, and the first that CUDA allocates (`dropout_cuda`, `Dropout.cu`)."""

@@ -78,10 +78,6 @@ def _cuda(_: Any, args: tuple[Any, ...], __: Any) -> Any:
     return args[0].to(META)
 
 
-def _pin_memory(_: Any, args: tuple[Any, ...], __: Any) -> Any:
-    return args[0]
-
-
 def _from_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Make a tensor from data of the host: on the host, and copied to the card. So its values are known."""
     device = kwargs.get("device")
@@ -107,7 +103,6 @@ _HANDLER_OF: Mapping[Any, Any] = {
     torch._C._nn._parse_to: _parse_to,
     torch.Tensor.to: _to,
     torch.Tensor.cuda: _cuda,
-    torch.Tensor.pin_memory: _pin_memory,
     torch.tensor: _from_data,
     torch.as_tensor: _from_data,
     torch.asarray: _from_data,

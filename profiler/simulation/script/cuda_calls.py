@@ -1,6 +1,6 @@
 """`torch.cuda` for a script on the simulated GPU: the functions that ask for the card, its memory and its streams."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -24,8 +24,12 @@ _BFLOAT16_SINCE = (8, 0)
 def cuda_calls(gpu: Gpu, counters: Counters, reads: UnknownReads) -> Iterator[None]:
     """While active, `torch.cuda` is one simulated card."""
     functions = {**_of_the_card(gpu), **_of_memory(gpu, counters), **_of_order(reads), **_of_random_numbers()}
+    accelerator: list[Patch] = [
+        *((torch.accelerator, name, function) for name, function in _ACCELERATOR.items()),
+        *((torch.accelerator, name, functions[name]) for name in _OF_BOTH),
+    ]
     patches: list[Patch] = [(torch.cuda, name, function) for name, function in functions.items()]
-    with patched([*patches, *_other_patches(reads)]):
+    with patched([*patches, *accelerator, *_other_patches(reads)]):
         yield
 
 
@@ -154,14 +158,41 @@ def _other_patches(reads: UnknownReads) -> list[Patch]:
         (torch.cuda.amp, "autocast", of_cuda),
         (torch, "compile", compiled),
         (torch.nn.Module, "compile", lambda module, *_, **__: compiled(module)),
+        # Pinned memory is the host's. Data loaders ask for it in threads of their own.
+        (torch.Tensor, "pin_memory", lambda tensor, *_: tensor),
         (torch.distributed, "init_process_group", _refused("a process group")),
     ]
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Do nothing."""
+
+
+_ACCELERATOR: Mapping[str, Any] = {
+    "is_available": lambda: True,
+    "device_count": lambda: 1,
+    "current_accelerator": lambda *_, **__: torch.device("cuda"),
+    "current_device_index": lambda: 0,
+    "set_device_index": _nothing,
+}
+"""Functions of `torch.accelerator`, the name of the card that does not say whose it is."""
+
+
+_OF_BOTH = (
+    "synchronize", "current_stream", "memory_allocated", "memory_reserved", "max_memory_allocated",
+    "max_memory_reserved", "reset_peak_memory_stats", "memory_stats",
+)  # fmt: skip
+"""Functions that `torch.cuda` and `torch.accelerator` have alike."""
 
 
 class _Stream:
     """The only stream."""
 
     cuda_stream = 0
+
+    def is_capturing(self) -> bool:
+        """Return False: graphs are refused."""
+        return False
 
     def synchronize(self) -> None:
         """Do nothing."""
@@ -210,10 +241,6 @@ class _Event:
         """Return one millisecond: the simulated GPU has no time."""
         self._reads.note("times that the script reads from the card")
         return 1.0
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """Do nothing."""
 
 
 def _refused(what: str) -> Callable[..., Any]:

@@ -44,6 +44,7 @@ class SimulatedScript:
         capacity = gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
         self._counters = Counters(self.recorder.trace, capacity_bytes=capacity, config=config)
         self._add_model, self._add_optimizer = add_model, add_optimizer
+        self._models: list[ref[Any]] = []
         self._optimizers: list[ref[Any]] = []
         self._names: dict[int, str] = {}
         self._watched: set[int] = set()
@@ -73,7 +74,8 @@ class SimulatedScript:
         self._simulation.enter(phase)
 
     def model_found(self, model: Any) -> None:
-        """Attribute the tensors of a model; one that trains nothing is a reference."""
+        """Attribute the tensors of a model; one that requires no gradient is a reference."""
+        self._models.append(ref(model))
         trained = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
         self.recorder.modules.know(model, prefix="" if trained else "reference: ")
         self.recorder.attribute(named_tensors(model), Category.WEIGHTS if trained else Category.REFERENCE)
@@ -104,9 +106,15 @@ class SimulatedScript:
             self.recorder.attribute([(name, parameter.grad)], Category.GRADIENTS)
 
     def optimizer_found(self, optimizer: Any) -> None:
-        """Count what it trains."""
+        """Count what it trains; a model of which no optimizer trains anything is a reference."""
         self._optimizers.append(ref(optimizer))
         self._add_optimizer(optimizer)
+        optimizers = (found for each in self._optimizers if (found := each()) is not None)
+        trained = {id(tensor) for found in optimizers for group in found.param_groups for tensor in group["params"]}
+        for model in (found for each in self._models if (found := each()) is not None):
+            if not any(id(parameter) in trained for parameter in model.parameters()):
+                self.recorder.modules.know(model, prefix="reference: ")
+                self.recorder.attribute(named_tensors(model), Category.REFERENCE)
 
     def step_done(self, step: int) -> None:
         """Attribute the states of the optimizers."""

@@ -37,6 +37,10 @@ def test_the_card_is_the_one_that_was_named() -> None:
         assert torch.cuda.is_bf16_supported()
         torch.cuda.manual_seed_all(1)
         torch.cuda.synchronize()
+        assert torch.accelerator.is_available()
+        assert torch.zeros(1, device=torch.accelerator.current_accelerator()).is_cuda
+        rows = torch.utils.data.TensorDataset(torch.arange(4))
+        assert [len(part) for (part,) in torch.utils.data.DataLoader(rows, batch_size=2, pin_memory=True)] == [2, 2]
     assert not torch.cuda.is_available()
 
 
@@ -142,6 +146,18 @@ def test_a_plain_loop_has_its_phases_and_categories() -> None:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     assert states == 2 * 4 * parameters
     assert {"exp_avg of lm_head.weight", "exp_avg of model.embed_tokens.weight"} & set(trace.names.values())
+
+
+def test_a_model_that_no_optimizer_trains_is_a_reference() -> None:
+    """Scripts do not always freeze it."""
+    with script() as session:
+        model, reference = (torch.nn.Linear(64, 64).to("cuda") for _ in range(2))
+        optimizer = torch.optim.SGD(model.parameters())
+        (model(torch.ones(1, 64, device="cuda")) - reference(torch.ones(1, 64, device="cuda"))).sum().backward()
+        optimizer.step()
+        trace = session.recorder.finished()
+    weights = [category for size, category in zip(trace.sizes_bytes, trace.categories, strict=True) if size == 64 * 256]
+    assert weights == [Category.WEIGHTS, Category.REFERENCE, Category.GRADIENTS, Category.GRADIENTS]
 
 
 @pytest.mark.parametrize("sampling", [True, False])

@@ -1,0 +1,80 @@
+"""The functions of the package flash-attn that models call, by torch's own FlashAttention kernels.
+
+torch contains the kernels of flash-attn 2, with the same outputs, statistics and scratch. Arrangement of the tensors:
+[rows, tokens, heads, head size], or without padding [tokens of all rows, heads, head size].
+"""
+
+from typing import Any
+
+import torch
+
+_WITHOUT_WINDOW = (-1, -1)
+
+
+def flash_attn_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = _WITHOUT_WINDOW,
+    **_: Any,
+) -> torch.Tensor:
+    """Return the attention of rows of one length."""
+    return _attend(q, k, v, None, None, q.shape[1], k.shape[1], dropout_p, softmax_scale, causal, window_size)
+
+
+def flash_attn_varlen_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = _WITHOUT_WINDOW,
+    **_: Any,
+) -> torch.Tensor:
+    """Return the attention of rows of any length, one after the other without padding."""
+    return _attend(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, int(max_seqlen_q), int(max_seqlen_k), dropout_p, softmax_scale, causal,
+        window_size,
+    )  # fmt: skip
+
+
+def _attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, starts_q: Any, starts_k: Any, longest_q: int, longest_k: int,
+    dropout_p: float, scale: float | None, causal: bool, window: tuple[int, int],
+) -> torch.Tensor:  # fmt: skip
+    left, right = (None if size < 0 else size for size in window)
+    output: torch.Tensor = torch.ops.aten._flash_attention_forward(
+        q, k, v, starts_q, starts_k, longest_q, longest_k, dropout_p, causal, False, scale=scale,
+        window_size_left=left, window_size_right=right,
+    )[0]  # fmt: skip
+    return output
+
+
+def unpad_input(hidden_states: torch.Tensor, attention_mask: torch.Tensor, *_: Any) -> tuple[Any, ...]:
+    """Return the tokens of all rows without padding: their states and places, and where rows begin.
+
+    The last two are the longest row, and the tokens of each row.
+    """
+    lengths = attention_mask.sum(dim=-1, dtype=torch.int32)
+    places = attention_mask.flatten().nonzero().flatten()
+    starts = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    return index_first_axis(hidden_states.flatten(0, 1), places), places, starts, int(lengths.max()), lengths
+
+
+def index_first_axis(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return the states at `places`."""
+    return states[places]
+
+
+def pad_input(states: torch.Tensor, places: torch.Tensor, batch: int, tokens: int) -> torch.Tensor:
+    """Return states without padding as rows of `tokens`, zero where there are none."""
+    padded = states.new_zeros((batch * tokens, *states.shape[1:]))
+    return padded.index_put((places,), states).view(batch, tokens, *states.shape[1:])

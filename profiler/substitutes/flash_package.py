@@ -1,0 +1,51 @@
+"""The package flash-attn for a script that asks for it, where it is not installed.
+
+It can only be built with a CUDA toolkit. Libraries look it up by its metadata, so it is a folder on the search path
+that lives as long as the script.
+"""
+
+import importlib.util
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from profiler.substitutes.replaced import Replaced
+
+_VERSION = "2.8.3"
+"""The version whose interface the functions have."""
+_ASKED_BY = ("flash_attn", "flash_attention_2")
+_FILES = {
+    "flash_attn/__init__.py": (
+        f'"""Functions of the profiler."""\n__version__ = "{_VERSION}"\n'
+        "from profiler.substitutes.flash_attention import flash_attn_func, flash_attn_varlen_func\n"
+    ),
+    "flash_attn/bert_padding.py": (
+        "from profiler.substitutes.flash_attention import index_first_axis, pad_input, unpad_input\n"
+    ),
+    f"flash_attn-{_VERSION}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {_VERSION}\n",
+    f"flash_attn-{_VERSION}.dist-info/RECORD": "flash_attn/__init__.py,,\n",
+    f"flash_attn-{_VERSION}.dist-info/top_level.txt": "flash_attn\n",
+}
+
+
+@contextmanager
+def flash_package(script: Path | None, arguments: Sequence[str], replaced: Replaced) -> Iterator[None]:
+    """While active, the package can be imported if the script or its arguments name it and it is not installed."""
+    text = "" if script is None else script.read_text(errors="replace")
+    asked = any(name in part for name in _ASKED_BY for part in (text, *arguments))
+    if not asked or importlib.util.find_spec("flash_attn") is not None:
+        yield
+        return
+    replaced.add("package", "flash-attn", "torch's own FlashAttention kernels")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in _FILES.items():
+            path = Path(folder) / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(content)
+        sys.path.append(folder)
+        try:
+            yield
+        finally:
+            sys.path.remove(folder)
