@@ -1,0 +1,133 @@
+"""What a run of a script leaves: its record, tables, pages and figures, each with the origin of its numbers."""
+
+import json
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import pytest
+from script_builders import SIZES, record
+
+from profiler.analysis.scripts import ordered_runs, run_lines
+from profiler.domain.errors import UsageError
+from profiler.domain.trial import Backend
+from profiler.domain.units import GIB
+from profiler.rendering.script_table import script_table
+from profiler.run.results import report_run, write_pages
+from profiler.storage.laws import Laws, Trials
+from profiler.storage.script_records import ScriptStore
+from profiler.storage.script_schema import SCRIPT_TABLES
+
+
+@pytest.mark.parametrize("made", [record(), record(fits=False), record(backend=Backend.CUDA, gpu=None, steps=None)])
+def test_a_record_is_read_as_it_was_written(tmp_path, made):
+    store = ScriptStore(tmp_path)
+    store.write(made)
+    assert store.find(made.run_id) == made
+    assert store.read_all() == ((made,), ())
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda text: text[:100], "no record of a script"),
+        (lambda text: text.replace("train.py", "other.py"), "the checksum does not match"),
+        (lambda text: "[]", "not a record file"),
+    ],
+)
+def test_a_damaged_record_is_left_out_and_named(tmp_path, change, says):
+    store = ScriptStore(tmp_path)
+    store.write(record())
+    path = store.path(record().run_id)
+    path.write_text(change(path.read_text()))
+    found, (problem,) = store.read_all()
+    assert found == ()
+    assert says in problem
+    assert str(path) in problem
+
+
+def test_the_record_of_another_run_is_left_out(tmp_path):
+    store = ScriptStore(tmp_path)
+    store.write(record())
+    store.path(record().run_id).rename(store.path("1" * 16))
+    assert "it is the record of 0000000000000000" in store.read_all()[1][0]
+
+
+def test_a_record_of_a_newer_version_is_refused(tmp_path):
+    from profiler.storage.checksummed import checksum_of
+
+    path = ScriptStore(tmp_path).path("0" * 16)
+    path.parent.mkdir()
+    content = {"script_schema_version": 99, "record": {}}
+    path.write_text(json.dumps({"checksum": checksum_of(content), **content}))
+    with pytest.raises(UsageError, match="newer version"):
+        ScriptStore(tmp_path).read_all()
+
+
+def of_trial(name):
+    return "trial_id" if name == "run_id" else name
+
+
+def as_of_trials(table):
+    return table.rename_columns([of_trial(name) for name in table.column_names])
+
+
+def test_the_tables_keep_their_laws(tmp_path):
+    made = [record(), record(run_id="1" * 16, fits=False), record(run_id="2" * 16, backend=Backend.SIMULATED)]
+    write_pages(tmp_path, made)
+    scripts = pq.read_table(tmp_path / "scripts.parquet")
+    assert scripts["status"].to_pylist() == ["ok", "oom", "ok"]
+    assert scripts["backend"].to_pylist() == ["emulated", "emulated", "simulated"]
+    assert scripts["emulated_values"].to_pylist() == ["complete", "complete", None]
+    assert scripts["oom_requested_bytes"].to_pylist() == [None, 3 * GIB, None]
+    assert scripts["arguments"].to_pylist()[0] == "--lr 1e-5"
+    trials = Trials.of(as_of_trials(scripts))
+    for name, columns in SCRIPT_TABLES.items():
+        table = pq.read_table(tmp_path / f"{name}.parquet")
+        assert table.column_names == [column.name for column in columns]
+        same = [replace(column, name=of_trial(column.name)) for column in columns]
+        laws = Laws(same, None if name == "scripts" else trials)
+        laws.check(as_of_trials(table))
+        laws.finish()
+        assert not laws.problem
+    assert pq.read_table(tmp_path / "script_phases.parquet").num_rows == 3 * len(SIZES)
+    assert pq.read_table(tmp_path / "script_largest.parquet")["rank"].to_pylist() == [1, 2, 3]
+
+
+def test_every_page_says_where_its_numbers_come_from(tmp_path):
+    write_pages(tmp_path, [record(), record(run_id="1" * 16, backend=Backend.SIMULATED)])
+    for name in ("report.html", "report.md"):
+        page = (tmp_path / name).read_text()
+        assert "Emulated on NVIDIA L40S (44.0 GiB): train.py" in page
+        assert "Simulated on NVIDIA L40S (44.0 GiB): train.py" in page
+        assert "Peak of each phase, emulated, GiB" in page
+        assert "Peak, simulated: 7.00 GiB allocated, in backward" in page
+    figures = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    assert figures == [f"{run * 16}.{kind}" for run in "01" for kind in ("png", "svg")]
+
+
+def test_names_of_a_script_do_not_become_html(tmp_path):
+    write_pages(tmp_path, [record(script="/x/<script>alert(1)</script>.py", arguments=("<b>", "|x|"))])
+    page = (tmp_path / "report.html").read_text()
+    assert "<script>" not in page
+    assert "<b>" not in page
+    assert "<script>" not in (tmp_path / "report.md").read_text().split("```")[0]
+
+
+def test_the_terminal_shows_the_failure_and_the_largest_tensors():
+    text = " ".join(script_table(run_lines(record(fits=False))).split())
+    assert "Out of memory in backward of step 2: 3.00 GiB requested, 1.00 GiB free, 9.00 GiB in tensors" in text
+    assert "4.00 24 layers.*.weight 2.00 3 made in modeling.py:7 train.py:41 1.00 1 unknown" in text
+    assert "Substitutes: weights of a/b (random, from its configuration)." in text
+    assert "Largest tensors when the allocation failed:" in text
+
+
+def test_a_run_is_shown_with_all_runs_of_its_script(tmp_path, capsys):
+    store = ScriptStore(tmp_path)
+    for made in (record(), record(run_id="1" * 16, backend=Backend.SIMULATED)):
+        store.write(made)
+    report_run(tmp_path, record())
+    printed = capsys.readouterr().out
+    assert printed.startswith("Emulated on NVIDIA L40S (44.0 GiB): train.py\nphase")
+    assert "Simulated" not in printed
+    assert printed.endswith(f"Report: {tmp_path / 'report.html'}\n")
+    assert [run.origin.value for run in ordered_runs(store.read_all()[0])] == ["emulated", "simulated"]
