@@ -32,6 +32,7 @@ from profiler.storage.script_records import ScriptStore
 from profiler.substitutes import SubstituteOptions, substitutes
 from profiler.training.phases import TrainingObserver
 from profiler.training.sizes import parameter_counts
+from profiler.worker.card import CapError
 from profiler.worker.emulated import as_emulated
 from profiler.worker.held_tensors import KnownObjects, largest_at_peak, largest_held, names_by_place
 from profiler.worker.measured import SNAPSHOT_ENTRIES, Instruments, MeasuringTask, measure
@@ -49,7 +50,7 @@ class ScriptRun:
     started_s: float = field(default_factory=time.monotonic)
     ending: ScriptEnding | None = None
     failed_at: str = ""
-    """The line of the script at which an error ended it; empty if none did, or if it is not known."""
+    """The line of the script at which an error ended it, with a colon; empty if none did, or if it is unknown."""
     notes: tuple[str, ...] = ()
     """Figures or phases that are missing or uncertain."""
     substitutes: tuple[str, ...] = ()
@@ -79,11 +80,11 @@ class ScriptRun:
             self.ending = ScriptEnding(exit_code=1, by_steps=False)
             print_error_of_script(error, self.path)
             line = last_line_in(error, self.path)
-            self.failed_at = f" (At {line}.)" if line else ""
+            self.failed_at = f"At {line}: " if line else ""
             if _is_about_memory(error):
                 raise
             kind = "" if isinstance(error, ProfilerError) else f"{type(error).__name__}: "
-            return Outcome(verdict=Verdict(status=Status.FAILED, message=f"{kind}{error}{self.failed_at}"))
+            return Outcome(verdict=Verdict(status=Status.FAILED, message=f"{self.failed_at}{kind}{error}"))
         self.ending = ScriptEnding(exit_code=end.exit_code, by_steps=end.ended_by_steps)
         self.notes = end.unseen
         return self._outcome(end)
@@ -143,6 +144,8 @@ def run_script_job(job: ScriptJob) -> int:
             run.store(simulated_outcome(job, run.run))
         else:
             _run_on_card(run)
+    except CapError as error:
+        run.store(Outcome(verdict=Verdict(status=Status.FAILED, message=str(error))))
     except UnsupportedTrialError as error:
         run.store(Outcome(verdict=Verdict(status=Status.UNSUPPORTED, message=str(error))))
     return run.ending.exit_code if run.ending else 0
@@ -173,7 +176,7 @@ def _run_on_card(run: ScriptRun) -> None:
     )
     outcome = _with_sizes(measured.outcome, cuda.totals)
     if outcome.status is Status.OOM:
-        verdict = replace(outcome.verdict, message=outcome.message + run.failed_at)
+        verdict = replace(outcome.verdict, message=run.failed_at + outcome.message)
         outcome = replace(outcome, verdict=verdict)
     if emulated:
         outcome = as_emulated(outcome, KNOWN_GPUS[str(job.spec.gpu)], marks=marks_of_this_process() or Marks())

@@ -9,9 +9,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from profiler.domain.context import cuda_context_bytes
+from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import NOT_EMULATED
 from profiler.domain.outcome import Status
 from profiler.domain.units import MIB
+from profiler.emulation.launch import emulated_python, process_environment
+from profiler.measurement.visible import TEST_ON_EMULATED_DRIVER
 from profiler.storage.script_records import ScriptStore
 
 pytestmark = [
@@ -22,6 +26,7 @@ pytestmark = [
     ),
 ]
 
+ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT_S = 300
 
@@ -78,7 +83,7 @@ def test_out_of_memory_is_an_answer_with_its_line_and_the_largest_tensors(tmp_pa
     assert {held.name for held in record.largest[:2]} == {"weight", "gradient of weight"}
     lines = script.read_text().splitlines()
     number = next(number for number, line in enumerate(lines, start=1) if "optimizer.step()" in line)
-    assert f"(At matrices.py:{number} (optimizer.step()).)" in record.outcome.message
+    assert record.outcome.message.startswith(f"At matrices.py:{number} (optimizer.step()): CUDA out of memory")
     assert "Out of memory in optimizer of step 1" in out
     assert "Largest tensors when the allocation failed" in out
 
@@ -100,4 +105,43 @@ def test_a_script_that_fails_keeps_its_peaks_and_ends_with_3(tmp_path):
     assert "RuntimeError: on purpose" in err
     assert record.outcome.status is Status.FAILED
     assert record.outcome.peaks.allocated_bytes
-    assert "RuntimeError: on purpose (At matrices.py:" in " ".join(out.split())
+    assert '(raise RuntimeError("on purpose")): RuntimeError: on purpose' in " ".join(out.split())
+
+
+def measured_run(folder, *words):
+    """Run backend=cuda where the emulated driver passes for a real one; nothing of it is a measurement."""
+    python = emulated_python()
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+    environment = process_environment(python, KNOWN_GPUS["a100-40gb"], base=variables) | {TEST_ON_EMULATED_DRIVER: "1"}
+    command = (str(python.executable), "-m", "profiler.run", "backend=cuda", f"results_dir={folder}", *words)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment)
+    if "ModuleNotFoundError" in done.stderr:
+        pytest.skip("this program's own packages are not installed along with torch's CUDA build")
+    return done.returncode, done.stdout, done.stderr, ScriptStore(folder / "scripts" / "matrices").read_all()[0]
+
+
+def test_the_measured_path_caps_and_samples_the_emulated_card_in_tests(tmp_path):
+    words = ("gpu=rtx-4090-24gb", "sample_period_s=0.001", str(PROGRAMS / "matrices.py"), "--width=1024")
+    code, out, err, (record,) = measured_run(tmp_path, *words)
+    assert (code, err) == (0, "")
+    assert "Measured on NVIDIA A100-SXM4-40GB capped to 24 GiB" in out
+    assert record.outcome.card.context_bytes == cuda_context_bytes((8, 0))
+    assert record.outcome.measured is not None
+    assert "emulated" in (record.outcome.measured.driver_version or "")
+    assert record.outcome.measured.sampled_max_device_bytes
+    assert record.outcome.emulated is None
+
+
+def test_what_accelerate_launch_sets_reaches_the_script(tmp_path):
+    configuration = tmp_path / "launch.yaml"
+    configuration.write_text("mixed_precision: bf16\ndistributed_type: MULTI_GPU\nnum_processes: 4\nnum_machines: 1\n")
+    script = tmp_path / "matrices.py"
+    script.write_text(
+        "import os, accelerate\n"
+        "found = accelerate.Accelerator()\n"
+        "print(found.num_processes, found.mixed_precision, os.environ['LOCAL_RANK'])\n"
+    )
+    code, out, err, (record,) = run(tmp_path, "accelerate", "launch", "--config_file", str(configuration), str(script))
+    assert (code, record.outcome.status) == (0, Status.OK), err
+    assert "\n4 bf16 0\n" in out
+    assert record.spec.num_processes == 4
