@@ -19,7 +19,6 @@ from profiler.run.command import Command, read_command, wants_help
 from profiler.run.help import usage
 from profiler.run.launched import launcher_arguments, launcher_variables
 from profiler.run.process import run_in_process
-from profiler.run.results import report_run
 from profiler.storage.foreign_files import read_bytes, reason
 from profiler.storage.script_records import ScriptStore
 from profiler.storage.typed_json import to_json
@@ -46,6 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     job = _job(command, place, folder)
     print_line(place.line + _note_on_processes(command))
     record = run_in_process(job, place.executable, environment, timeout_s=command.options.timeout_s)
+    # Imported here, because importing matplotlib and pandas takes longer than everything before.
+    from profiler.run.results import report_run
+
     report_run(folder, record)
     return _exit_code(record)
 
