@@ -191,6 +191,15 @@ _OPERATIONS = (
         "_index_put_impl_", ("self", "indices", "values", "accumulate", "unsafe"), (_GPU, _SCRATCH),
         "writes at positions that masks decide",
     ),
+    _operation(
+        "_flash_attention_forward",
+        (
+            "query", "key", "value", "cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal",
+            "return_debug_mask", "scale", "window_size_left", "window_size_right", "seqused_k", "alibi_slopes",
+            "block_table", "num_splits",
+        ),
+        "substitutes/flash_attention.py", "the kernel of flash-attn 2",
+    ),
     _operation("_local_scalar_dense", ("self",), _GPU, "reads one number on the host"),
     _operation(
         "_to_copy", ("self", "dtype", "layout", "device", "pin_memory", "non_blocking", "memory_format"), _GPU,

@@ -111,6 +111,11 @@ _TOKENIZERS = "substitutes/tokenizers.py"
 
 _LOADING = (
     _seam(
+        "transformers.modeling_utils", "caching_allocator_warmup",
+        Parameters("model", "expanded_device_map", "hf_quantizer"), "simulation/script/session.py",
+        "takes the memory of a whole model at once before it is loaded to a card",
+    ),
+    _seam(
         "transformers.configuration_utils:PreTrainedConfig", "get_config_dict", _FROM_PRETRAINED,
         "substitutes/models.py", "finds the configuration of a name; that of a built-in model needs no network",
     ),

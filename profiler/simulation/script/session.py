@@ -7,6 +7,7 @@ from weakref import ref
 
 import torch
 from transformers import PreTrainedModel
+from transformers.modeling_utils import caching_allocator_warmup
 
 from profiler.allocator import AllocatorConfig
 from profiler.domain.context import cuda_context_bytes
@@ -160,10 +161,18 @@ def _placed(load: Any, simulation: Simulation) -> Any:
         with simulation.host_side():
             found = load(cls, *args, **kwargs)
         if target is not None and _on_the_card(target):
-            (found[0] if isinstance(found, tuple) else found).to(META)
+            model = found[0] if isinstance(found, tuple) else found
+            # transformers first takes the whole model's memory at once, and leaves it in torch's cache.
+            caching_allocator_warmup(model, dict.fromkeys((name for name, _ in _tensors(model)), "cuda:0"), None)
+            model.to(META)
         return found
 
     return from_pretrained
+
+
+def _tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
 
 
 def _on_the_card(device_map: Any) -> bool:
