@@ -3,10 +3,31 @@
 from dataclasses import replace
 
 from profiler.domain.context import cuda_context_bytes
+from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import Gpu
 from profiler.domain.memory import NOT_EMULATED
-from profiler.domain.outcome import CardFacts, EmulatedDetails, MeasuredDetails, Outcome, Peaks, Status, Work
+from profiler.domain.outcome import (
+    CardFacts,
+    EmulatedDetails,
+    MeasuredDetails,
+    Outcome,
+    Peaks,
+    Status,
+    Verdict,
+    Work,
+)
 from profiler.emulation.marks import Marks
+
+_REFUSED_BY_TORCH = ("is only supported for CUDA devices with compute capability",)
+"""Parts of torch's messages about an operation that it does not have for a card."""
+
+
+def refusal(error: Exception) -> Outcome | None:
+    """Return the outcome of a trial that transformers, trl or torch refuse on the card; None for other errors."""
+    message = (str(error).splitlines() or [""])[0]
+    if isinstance(error, UnsupportedTrialError) or any(words in message for words in _REFUSED_BY_TORCH):
+        return Outcome(verdict=Verdict(status=Status.UNSUPPORTED, message=message))
+    return None
 
 
 def as_emulated(outcome: Outcome, gpu: Gpu, *, marks: Marks) -> Outcome:

@@ -19,7 +19,7 @@ from profiler.seams.checking import check_seams, note_on_versions
 from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.model_config import load_model_config
 from profiler.storage.records import RecordStore
-from profiler.worker.emulated import as_emulated
+from profiler.worker.emulated import as_emulated, refusal
 
 
 def run_job(job: WorkerJob) -> None:
@@ -54,14 +54,21 @@ def _run_real(job: WorkerJob, model_config: Mapping[str, object]) -> None:
     spec, started = job.trial.spec, time.monotonic()
     path = job.heartbeat_path
     beat_of_trial = (lambda: beat(Path(path))) if path is not None else (lambda: None)
-    measured = run_real(
-        spec,
-        model_config,
-        gpu_uuid=job.gpu_uuid,
-        snapshot=job.options.snapshot,
-        sample_period_s=job.options.sample_period_s if spec.backend is Backend.CUDA else None,
-        beat=beat_of_trial,
-    )
+    try:
+        measured = run_real(
+            spec,
+            model_config,
+            gpu_uuid=job.gpu_uuid,
+            snapshot=job.options.snapshot,
+            sample_period_s=job.options.sample_period_s if spec.backend is Backend.CUDA else None,
+            beat=beat_of_trial,
+        )
+    except (UnsupportedTrialError, RuntimeError) as error:
+        refused = refusal(error) if spec.backend is Backend.EMULATED else None
+        if refused is None:
+            raise
+        _store(job, job.trial, _of_backend(refused, spec, started), started)
+        return
     outcome = _of_backend(measured.outcome, spec, started)
     # The record comes after the samples, because it marks the trial as done. It comes before the snapshot, which is
     # large and slow to write, and whose absence is noticed by itself.
