@@ -7,18 +7,18 @@ Exit codes: docs/exit_codes.md.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from maintenance.emulated.running import GRID, Side, pairs, run_pending, sides
+from maintenance.emulated.running import GRID, RunSide, Side, pairs, run_pending, run_side, sides
 from maintenance.emulated.sampling import COUNT, SEED, sample
 from maintenance.sampled_file import folder_faults, written_down
 from maintenance.words import read_words
-from profiler.command_line import as_command, print_line, print_text
+from profiler.command_line import as_command, print_error, print_line, print_text
 from profiler.config.reading import FieldReader
 from profiler.config.run_options import DECLARATIONS, RunOptions
-from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
 from profiler.storage.records import RecordStore
 
 _DEFAULTS: Mapping[str, object] = {
@@ -33,12 +33,13 @@ _DEFAULTS: Mapping[str, object] = {
 _USAGE = f"""\
 python -m maintenance.emulated [key=value ...]
 
-Samples {COUNT} trials, runs those that have no record yet on an emulated card and in
-the simulation, and compares both. Keys and defaults:
+Samples {COUNT} trials, runs those that have no record yet on an emulated card and
+in the simulation, and compares both. Keys and defaults:
 {chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
 limit=N uses the first N of the sample; at_most=N runs at most N trials on each
 side in this call, and at_most=0 only compares; python=PATH is a Python with
-torch's CUDA build.
+torch's CUDA build. The exit code is 4 if a threshold does not hold, or if a
+trial ends differently without a known cause.
 
 Examples:
   python -m maintenance.emulated limit=5
@@ -57,14 +58,19 @@ class Settings:
 
 
 @as_command("emulated", when_interrupted="What has finished is kept; the same command continues from there.")
-def main(argv: Sequence[str] | None = None) -> int:
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    sides_of: Callable[[RunOptions], tuple[Side, Side]] = sides,
+    run: RunSide = run_side,
+) -> int:
     """Run the command and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     if {"-h", "--help"} & set(words):
         print_text(_USAGE)
         return EXIT_OK
     settings = _settings(words)
-    return _run(settings, sides(settings.options))
+    return _run(settings, sides_of(settings.options), run)
 
 
 def _settings(words: Sequence[str]) -> Settings:
@@ -88,10 +94,19 @@ def _settings(words: Sequence[str]) -> Settings:
     return settings
 
 
-def _run(settings: Settings, both: tuple[Side, Side]) -> int:
-    specs = written_down(settings.folder, sample(), seed=SEED)[: settings.limit]
+def _run(settings: Settings, both: tuple[Side, Side], run: RunSide) -> int:
+    from maintenance.emulated.results import write_results  # imports pandas
+
+    sampled = written_down(settings.folder, sample(), seed=SEED)
+    specs = sampled[: settings.limit]
     store = RecordStore(settings.folder)
-    left = run_pending(specs, both, store, settings.options, at_most=settings.at_most)
-    found = [pair for pair in pairs(specs, both, store) if pair.is_complete]
-    print_line(f"{len(found)} of {len(specs)} trials have run on both sides; {left} are left.")
-    return EXIT_OK if len(found) == len(specs) else EXIT_SOME_TRIALS_FAILED
+    left = run_pending(specs, both, store=store, options=settings.options, at_most=settings.at_most, run=run)
+    every = pairs(specs, both, store)
+    found = sum(pair.is_complete for pair in every)
+    problems = write_results(settings.folder, every, sampled=len(sampled), versions=both[0].versions)
+    for sentence in problems:
+        print_error(sentence)
+    print_line(f"{found} of {len(specs)} trials have run on both sides; {left} runs are left.")
+    if found < len(specs):
+        return EXIT_SOME_TRIALS_FAILED
+    return EXIT_ANSWER_IS_NO if problems else EXIT_OK

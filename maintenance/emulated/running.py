@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from profiler.config.identity import trial_id
 from profiler.config.labels import labels
@@ -62,8 +63,21 @@ def sides(options: RunOptions) -> tuple[Side, Side]:
     )
 
 
+class RunSide(Protocol):
+    """Runs the trials of one side: `run_side`."""
+
+    def __call__(self, trials: Sequence[PlannedTrial], side: Side, *, store: RecordStore, options: RunOptions) -> None:
+        """Leave a record of each trial in `store`."""
+
+
 def run_pending(
-    specs: Sequence[TrialSpec], both: Sequence[Side], store: RecordStore, options: RunOptions, *, at_most: int | None
+    specs: Sequence[TrialSpec],
+    both: Sequence[Side],
+    *,
+    store: RecordStore,
+    options: RunOptions,
+    at_most: int | None,
+    run: RunSide,
 ) -> int:
     """Run trials that have no record yet, at most `at_most` on each side; return how many are left."""
     left = 0
@@ -71,8 +85,10 @@ def run_pending(
         pending = [trial for trial in map(side.trial, specs) if not _has_ended(store.find(trial.trial_id))]
         # By card, because each card has a process of its own that imports torch.
         pending.sort(key=lambda trial: str(trial.spec.gpu))
-        _run(pending[:at_most], side, store, options)
-        left += len(pending[at_most:]) if at_most is not None else 0
+        now = pending[:at_most]
+        if now:
+            run(now, side, store=store, options=options)
+        left += len(pending) - len(now)
     return left
 
 
@@ -94,14 +110,13 @@ def _has_ended(record: TrialRecord | None) -> bool:
     return record is not None and (record.outcome.status.answered or record.outcome.status in _NO_ANSWER)
 
 
-def _run(trials: Sequence[PlannedTrial], side: Side, store: RecordStore, options: RunOptions) -> None:
+def run_side(trials: Sequence[PlannedTrial], side: Side, *, store: RecordStore, options: RunOptions) -> None:
+    """Run each trial in a process of its own, in the environment of its side."""
     from profiler.execution import run_trials
     from profiler.execution.job import TRIAL_WORKER
     from profiler.rendering.progress import SweepProgress
     from profiler.rendering.terminal_console import TerminalConsole
 
-    if not trials:
-        return
     with SweepProgress(total=len(trials), console=TerminalConsole()) as observer:
         run_trials(
             trials,
