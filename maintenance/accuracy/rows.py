@@ -11,17 +11,17 @@ from profiler.analytical import estimate
 from profiler.analytical.estimate import phase_instants
 from profiler.config.identity import spec_to_mapping
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import CategoryShare, Estimate, SimulatedDetails, Status, TrialRecord
+from profiler.domain.outcome import CategoryShare, Estimate, Status, TrialRecord, UnlimitedCard
 
 
 def prediction_frame(records: Sequence[TrialRecord]) -> pd.DataFrame:
     """Return one row per answered trial: its keys, its required memory and each prediction, in bytes."""
     return pd.DataFrame(
-        [_row(record, record.outcome.simulated) for record in records if record.outcome.simulated is not None]
+        [_row(record, record.outcome.unlimited) for record in records if record.outcome.unlimited is not None]
     )
 
 
-def _row(record: TrialRecord, simulated: SimulatedDetails) -> Mapping[str, object]:
+def _row(record: TrialRecord, simulated: UnlimitedCard) -> Mapping[str, object]:
     spec, outcome = record.spec, record.outcome
     architecture = architecture_of(spec.model)
     found = estimate(spec, architecture)

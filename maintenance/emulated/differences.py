@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from maintenance.emulated.rows import METRICS, WHOLE
+from maintenance.emulated.rows import METRICS, REQUIRED, WHOLE
 from profiler.analysis.predictors import ErrorSummary, error_summary
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Status
@@ -35,7 +35,8 @@ class Difference:
         """Whether the thresholds hold, as a sentence."""
         median, p95 = (f"{limit * 100:g} %" for limit in THRESHOLDS[self.metric])
         holds = "holds" if self.is_within else "does not hold"
-        return f"The threshold of {self.metric} memory (median {median}, 95th percentile {p95}) {holds}."
+        of = self.metric if self.phase == WHOLE else f"{self.phase} {self.metric}"
+        return f"The threshold of {of} memory (median {median}, 95th percentile {p95}) {holds}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,16 +51,17 @@ class OppositeEnd:
 
 
 def differences(frame: pd.DataFrame) -> tuple[Difference, ...]:
-    """Return the differences of whole trials, then those by phase."""
-    well = frame[(frame.emulated_status == Status.OK) & (frame.simulated_status == Status.OK)]
-    phases = (WHOLE, *(phase.value for phase in Phase))
-    found = (_difference(well[well.phase == phase], metric, phase) for phase in phases for metric in METRICS)
+    """Return the differences of whole trials, of what trials out of memory would have needed, and by phase."""
+    ends = frame.emulated_status.where(frame.emulated_status == frame.simulated_status)
+    rows = frame[(ends == Status.OK) | ((ends == Status.OOM) & (frame.phase == REQUIRED))]
+    phases = (WHOLE, REQUIRED, *(phase.value for phase in Phase))
+    found = (_difference(rows[rows.phase == phase], metric, phase) for phase in phases for metric in METRICS)
     return tuple(difference for difference in found if difference is not None)
 
 
 def of_whole_trials(found: Sequence[Difference]) -> list[Difference]:
     """Return the differences of whole trials, to which the thresholds apply."""
-    return [each for each in found if each.phase == WHOLE]
+    return [each for each in found if each.phase in (WHOLE, REQUIRED)]
 
 
 def opposite_ends(frame: pd.DataFrame, causes: Mapping[int, str]) -> tuple[OppositeEnd, ...]:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from maintenance.emulated.differences import Difference, OppositeEnd, of_whole_trials
-from maintenance.emulated.rows import WHOLE
 from profiler.rendering.markdown_table import Align, escaped, markdown_table
 
 OPEN = "open"
@@ -41,9 +40,10 @@ def comparison_page(
             align=(Align.LEFT, Align.LEFT, Align.RIGHT),
         ),
         "",
-        "## Peaks of trials that end well on both sides",
+        "## Peaks of whole trials",
         "",
-        "Errors of the simulation, relative to the emulated bytes.",
+        "Errors of the simulation, relative to the emulated bytes. `all`: trials that end well on both sides; "
+        "`required`: trials that run out of memory on both sides, on a card of unlimited memory.",
         "",
         _table(whole),
         "",
@@ -51,7 +51,7 @@ def comparison_page(
         "",
         "## By phase",
         "",
-        _table([each for each in differences if each.phase != WHOLE]),
+        _table([each for each in differences if each not in whole]),
         "",
         "## Trials that end differently",
         "",

@@ -6,10 +6,13 @@ import pandas as pd
 
 from maintenance.emulated.running import Pair
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Outcome
+from profiler.domain.outcome import Outcome, Status
 
 WHOLE = "all"
 """In the place of the phase, in the row of a whole trial."""
+
+REQUIRED = "required"
+"""In the place of the phase: the peak of a trial that ran out of memory, on a card of unlimited memory."""
 
 METRICS = ("allocated", "reserved")
 
@@ -45,15 +48,20 @@ def _rows(pair: Pair) -> list[dict[str, object]]:
                 for side, outcome in both.items()
             },
         }
-        for phase in (WHOLE, *phases)
+        for phase in (WHOLE, *phases, *([REQUIRED] if REQUIRED in found else []))
     ]
 
 
 def _peaks(outcome: Outcome) -> dict[str, dict[str, int | None]]:
-    """Return allocated and reserved bytes by phase, and of the whole trial."""
+    """Return allocated and reserved bytes by phase, of the whole trial, and those that it would have needed."""
     peaks = outcome.peaks
     by_phase = {
         peak.phase.value: {"allocated": peak.peak_allocated_bytes, "reserved": peak.peak_reserved_bytes}
         for peak in peaks.phases
     }
-    return {WHOLE: {"allocated": peaks.allocated_bytes, "reserved": peaks.reserved_bytes}, **by_phase}
+    found = {WHOLE: {"allocated": peaks.allocated_bytes, "reserved": peaks.reserved_bytes}, **by_phase}
+    needed = outcome.unlimited
+    if outcome.status is Status.OOM and needed is not None:
+        sizes = {"allocated": needed.required_allocated_bytes, "reserved": needed.required_reserved_bytes}
+        found[REQUIRED] = {metric: sizes[metric] for metric in METRICS}
+    return found

@@ -2,7 +2,7 @@
 
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapsho
 from profiler.storage.model_config import load_model_config
 from profiler.storage.records import RecordStore
 from profiler.worker.emulated import as_emulated, refusal
+from profiler.worker.unlimited import needs_on_an_unlimited_card, waiting_process
 
 
 def run_job(job: WorkerJob) -> None:
@@ -43,17 +44,30 @@ def run_job(job: WorkerJob) -> None:
         raise EndOfSweepError("The workers of backend=emulated have not loaded the emulated driver, so none can run.")
     if spec.backend.reads_counters and (problem := fork_problem()):
         raise EndOfSweepError(problem)
-    _run_real(job, model_config)
+    if spec.backend is Backend.EMULATED:
+        _run_emulated(job, model_config)
+    else:
+        _run_real(job, model_config)
 
 
-def _run_real(job: WorkerJob, model_config: Mapping[str, object]) -> None:
+def _run_emulated(job: WorkerJob, model_config: Mapping[str, object]) -> None:
+    """Run the trainer on the emulated card, and after an out-of-memory error once more on one without an end."""
+    spec, started = job.trial.spec, time.monotonic()
+    with waiting_process(lambda: needs_on_an_unlimited_card(spec, model_config, beat=_beat_of(job))) as waiting:
+        outcome = _run_real(job, model_config)
+        needed = waiting.ask() if outcome.status is Status.OOM else None
+    if needed is not None:
+        # Added to a stored record: if it fails, the outcome on the card is not lost.
+        _store(job, job.trial, replace(outcome, unlimited=needed), started)
+
+
+def _run_real(job: WorkerJob, model_config: Mapping[str, object]) -> Outcome:
     """Run the trainer on a real or emulated GPU, or on the CPU, and store the record, the samples and the snapshot."""
     from profiler.worker.real import run_real
 
     forget_marks()  # those of the imports
     spec, started = job.trial.spec, time.monotonic()
-    path = job.heartbeat_path
-    beat_of_trial = (lambda: beat(Path(path))) if path is not None else (lambda: None)
+    beat_of_trial = _beat_of(job)
     try:
         measured = run_real(
             spec,
@@ -67,8 +81,9 @@ def _run_real(job: WorkerJob, model_config: Mapping[str, object]) -> None:
         refused = refusal(error) if spec.backend is Backend.EMULATED else None
         if refused is None:
             raise
-        _store(job, job.trial, _of_backend(refused, spec, started), started)
-        return
+        outcome = _of_backend(refused, spec, started)
+        _store(job, job.trial, outcome, started)
+        return outcome
     outcome = _of_backend(measured.outcome, spec, started)
     # The record comes after the samples, because it marks the trial as done. It comes before the snapshot, which is
     # large and slow to write, and whose absence is noticed by itself.
@@ -86,6 +101,13 @@ def _run_real(job: WorkerJob, model_config: Mapping[str, object]) -> None:
         # Last, and added to a stored record: if it fails, the measurement is not lost.
         with_breakdown = breakdown_of(outcome, spec, model_config, beat=beat_of_trial)
         _store(job, job.trial, _of_backend(with_breakdown, spec, started), started)
+    return outcome
+
+
+def _beat_of(job: WorkerJob) -> Callable[[], None]:
+    """Return what gives a sign of life."""
+    path = job.heartbeat_path
+    return (lambda: beat(Path(path))) if path is not None else (lambda: None)
 
 
 def _of_backend(outcome: Outcome, spec: TrialSpec, started: float) -> Outcome:

@@ -108,6 +108,11 @@ def test_a_trial_runs_out_of_memory_in_the_phase_that_needs_more(tmp_path):
         ends[record.spec.alloc_conf] = oom.phase.value if oom else record.outcome.status.value
         assert oom is None or record.outcome.message.endswith(f"(Emulated, in {oom.phase}.)")
         assert oom is None or oom.reserved_bytes <= float(record.spec.alloc_conf.partition(":")[2]) * CARD_BYTES
+    (fits,) = (each.outcome.peaks for each in records(tmp_path) if each.outcome.status is Status.OK)
+    needed = [each.outcome.unlimited for each in records(tmp_path) if each.outcome.status is Status.OOM]
+    assert {(each.required_allocated_bytes, each.required_reserved_bytes) for each in needed} == {
+        (fits.allocated_bytes, fits.reserved_bytes)
+    }
     assert [ends[name] for name in sorted(ends)] == ["load", "forward", "backward", "optimizer", "ok"]
     assert "out of memory in optimizer" in out
 
