@@ -76,6 +76,6 @@ class RealDevice:
         """Do nothing."""
         return nullcontext()
 
-    def decode_extrapolator(self) -> None:
+    def decode_extrapolator(self) -> DecodeExtrapolator | None:
         """Return None: every decoding step runs."""
-        return
+        return None

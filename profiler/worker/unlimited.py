@@ -1,7 +1,7 @@
-"""What an emulated trial that runs out of memory would have needed: the same trial on a card without an end.
+"""A second run of an emulated trial, such as on a card without an end if memory ran out.
 
-CUDA does not survive a fork, and a process whose card ran full does not become an unused one again. So a process is
-forked before the trial uses its card. It waits, and runs the trial if memory runs out.
+CUDA does not survive a fork, and a process whose card was used does not become a new one again. So a process is forked
+before the trial uses its card. It waits, and runs the trial if it is asked.
 """
 
 import json
@@ -11,11 +11,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from profiler.domain.outcome import Status, UnlimitedCard
 from profiler.domain.trial import TrialSpec
 from profiler.emulation.loaded_card import lift_limit
+
+if TYPE_CHECKING:
+    from profiler.worker.card_decoding import CardDecoding
 
 Needs = Callable[[], UnlimitedCard | None]
 """Runs a trial on a card without an end; None if it does not end well there either."""
@@ -61,14 +64,14 @@ def waiting_process(needs: Needs) -> Iterator[WaitingProcess]:
 
 
 def needs_on_an_unlimited_card(
-    spec: TrialSpec, model_config: Mapping[str, Any], *, beat: Callable[[], None]
+    spec: TrialSpec, model_config: Mapping[str, Any], *, decoding: "CardDecoding | None", beat: Callable[[], None]
 ) -> UnlimitedCard | None:
     """Run the trial on the emulated card of its specification, without the end of its memory."""
     from profiler.worker.real import run_real
 
     lift_limit()
     # Without `gpu`, which would cap the card.
-    outcome = run_real(replace(spec, gpu=None), model_config, beat=beat).outcome
+    outcome = run_real(replace(spec, gpu=None), model_config, decoding=decoding, beat=beat).outcome
     if outcome.status is not Status.OK or outcome.peaks.allocated_bytes is None:
         return None
     return UnlimitedCard(

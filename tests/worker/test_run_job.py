@@ -26,6 +26,7 @@ from profiler.domain.outcome import (
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.emulation.marks import Marks
 from profiler.execution import EndOfSweepError, WorkerJob
+from profiler.simulation.extrapolation.decode_extrapolator import StepsDifferError
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.records import RecordStore
 from profiler.storage.tables import read_tables, write_tables
@@ -205,6 +206,23 @@ def test_what_torch_refuses_on_an_emulated_card_is_an_answer(tmp_path: Path, mon
     record = run_emulated(tmp_path, monkeypatch, refuses)
     assert record.outcome.status is Status.UNSUPPORTED
     assert record.outcome.card.name == "Tesla T4"
+
+
+def test_a_trial_whose_decoding_steps_differ_is_decoded_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_real(spec: TrialSpec, *_: object, decoding: object, **__: object) -> Measured:
+        if decoding is not None:
+            raise StepsDifferError("they differ")
+        return Measured(outcome=builders.outcome_of(peak_allocated_bytes=70))
+
+    monkeypatch.setattr("profiler.worker.run.marks_of_this_process", Marks)
+    monkeypatch.setattr("profiler.worker.real.run_real", run_real)
+    own = planned(TrialSpec(backend=Backend.EMULATED, gpu="t4-16gb", model="tiny", max_completion_length=257))
+    run_job(WorkerJob(trial=own, versions=VERSIONS, store_folder=str(tmp_path), stderr_path=str(tmp_path / "stderr")))
+    record = RecordStore(tmp_path).find(own.trial_id)
+    assert record is not None
+    assert (record.outcome.status, record.outcome.peaks.allocated_bytes) == (Status.OK, 70)
 
 
 def test_other_errors_of_an_emulated_trial_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
