@@ -10,7 +10,8 @@ from dataclasses import replace
 from itertools import islice, product
 from typing import Any
 
-from maintenance.accuracy.sampling import architecture_of, sample
+from maintenance.accuracy.sampling import sample
+from maintenance.sampling import architecture_of
 from profiler.analytical.many import estimate_specs
 from profiler.config.identity import trial_id
 from profiler.config.labels import labels

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from maintenance.accuracy.sampling import read_sampled, sampled_text
+from maintenance.sampling import read_sampled, sampled_text
 from profiler.config.foreign_text import MOST_JSON_BYTES
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trial import TrialSpec

@@ -11,9 +11,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from maintenance.accuracy.sampling import read_sampled
 from maintenance.emulated.differences import differences, of_whole_trials, opposite_ends
 from maintenance.emulated.results import page_of, read_causes
+from maintenance.sampling import read_sampled
 from profiler.analysis.predictors import Predictor, predictor_errors
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.trial import TrialSpec

@@ -15,7 +15,7 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import as_gib
 from profiler.estimate.main import answer
-from profiler.report import render_folder
+from profiler.report.drawing import render_folder
 from profiler.storage.published import read_published
 from profiler.storage.tables import read_tables
 from profiler.sweep.command import read_command

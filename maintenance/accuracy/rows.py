@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from maintenance.accuracy.baselines import accelerate_bytes, verl_report_bytes
-from maintenance.accuracy.sampling import architecture_of
+from maintenance.sampling import architecture_of
 from profiler.analysis.predictors import PREDICTORS, REASON, Predictor
 from profiler.analytical import estimate
 from profiler.analytical.estimate import phase_instants

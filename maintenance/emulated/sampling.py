@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from maintenance.accuracy import sampling as accuracy
+from maintenance.accuracy.sampling import FIXED as FIXED_IN_ACCURACY
+from maintenance.sampling import sample_trials
 from profiler.domain.trial import Rollout, TrialSpec
 
 COUNT, SEED = 200, 1422
@@ -77,12 +78,12 @@ AXES: Mapping[str, Sequence[object]] = {
 """Values of each key, as literals; each entry is equally likely. flash_attention_2 is not among them: its package is
 compiled for a card and is not in the environment of the emulation."""
 
-FIXED: Mapping[str, object] = {key: value for key, value in accuracy.FIXED.items() if key not in AXES}
+FIXED: Mapping[str, object] = {key: value for key, value in FIXED_IN_ACCURACY.items() if key not in AXES}
 
 
 def sample(count: int = COUNT, *, seed: int = SEED) -> tuple[TrialSpec, ...]:
     """Return the first `count` trials of the sample, as simulated ones; they depend only on the seed."""
-    return accuracy.sample(count, seed=seed, axes=AXES, fixed=FIXED, is_wanted=_takes_seconds)
+    return sample_trials(count, seed=seed, axes=AXES, fixed=FIXED, is_wanted=_takes_seconds)
 
 
 def _takes_seconds(spec: TrialSpec) -> bool:

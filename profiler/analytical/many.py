@@ -45,6 +45,10 @@ _CODED = tuple(key for key in SPEC_KEYS if key not in (*_NUMBERS, *_ONE_VALUE))
 _SHAPE_NUMBERS = tuple(field.name for field in fields(Architecture) if field.name != "model_type")
 
 
+_MOST_IN_ARRAYS = 2**40
+"""Rows times squared tokens of a trial up to which every size of the closed form fits in the 64 bits of an array."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EstimateTable:
     """Estimates of a table of trials, in the order of its rows; sizes in bytes."""
@@ -109,6 +113,13 @@ def estimate_specs(specs: Sequence[TrialSpec], architectures: Mapping[str, Archi
         UsageError: If a model is a mixture of experts, for which there is no closed form.
     """
     return estimate_table(table_of(specs, architectures))
+
+
+def fits_in_arrays(spec: TrialSpec) -> bool:
+    """Return whether every size of the closed form of `spec` fits in an array; `estimate` has no such limit."""
+    micro_batches = max(spec.steps_per_generation, spec.gradient_accumulation_steps)
+    tokens = spec.max_prompt_length + spec.longest
+    return spec.per_device_train_batch_size * micro_batches * tokens**2 <= _MOST_IN_ARRAYS
 
 
 def estimate_table(table: TrialTable) -> EstimateTable:

@@ -3,8 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
-from maintenance.accuracy.sampling import sampled_text
 from maintenance.emulated.sampling import AXES, FIXED, MOST_DECODED_TOKENS, SEED, sample
+from maintenance.sampling import sampled_text
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import TRIAL_KEYS, Attention, Backend, Rollout
