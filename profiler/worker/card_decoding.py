@@ -153,13 +153,13 @@ def _values(tensors: list[torch.Tensor], is_growing: bool) -> torch.Tensor | Non
 
 
 def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def _shape(tensor: torch.Tensor, owner: _Owner, steps: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     """Return offset, size and stride that a tensor has after `steps` more steps."""
     if owner.growing is None:
-        return tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+        return int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
     shape = list(tensor.shape)
     shape[owner.growing] += steps
     return 0, tuple(shape), torch.empty(shape, device="meta").stride()
@@ -185,7 +185,7 @@ def _put(owner: _Owner, block: torch.Tensor, shapes: Mapping[int, Any], steps: i
     """Let tensors continue in `block`."""
     with torch.no_grad():
         for tensor in owner.tensors:
-            tensor.set_(block.untyped_storage(), *shapes[id(tensor)])  # type: ignore[call-overload]
+            tensor.set_(block.untyped_storage(), *shapes[id(tensor)])
         if owner.values is None:
             return
         if owner.growing is None:
