@@ -13,6 +13,10 @@ from profiler.domain.memory import Category
 class DecodeExtrapolator(Protocol):
     """Adds decoding steps that repeat to a trace without running them."""
 
+    @property
+    def most_rollouts(self) -> int:
+        """Rollouts of a trial that are extrapolated; later ones fill their cache at once."""
+
     def rollout_begins(self) -> None:
         """Begin a rollout."""
 

@@ -79,6 +79,10 @@ class DecodeExtrapolator:
     With `every_block` every block is extrapolated; without it, neutral blocks are left out (`neutral_blocks.py`).
     """
 
+    most_rollouts = 2
+    """One before and one after the optimizer states exist. Later rollouts would grow like the second, in segments that
+    exist already; they only fill their cache."""
+
     def __init__(self, recorder: Recorded, *, every_block: bool = False) -> None:
         self._recorder = recorder
         self.every_block = every_block
