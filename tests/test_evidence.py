@@ -107,7 +107,7 @@ def test_the_thresholds_hold_and_every_opposite_end_has_its_cause() -> None:
     assert [each for each in opposite_ends(rows(), read_causes(FOLDER)) if not each.cause] == []
 
 
-def test_the_kept_page_is_drawn_from_the_kept_rows() -> None:
+def test_the_kept_page_follows_from_the_kept_rows() -> None:
     kept = (FOLDER / "report.md").read_text()
     versions = kept.partition("model of the allocator. ")[2].partition(". Nothing here is measured")[0]
     assert kept == page_of(rows(), FOLDER, sampled=len(trials()), versions=versions)
