@@ -89,7 +89,8 @@ def _decoding(job: WorkerJob) -> "CardDecoding | None":
     from profiler.worker.card_decoding import MOST_DECODED_IN_FULL, CardDecoding
 
     spec = job.trial.spec
-    is_long = spec.rollout is Rollout.GENERATE and spec.max_completion_length > MOST_DECODED_IN_FULL
+    generates = spec.recipe.generates and spec.rollout is Rollout.GENERATE
+    is_long = generates and spec.max_completion_length > MOST_DECODED_IN_FULL
     if not is_long or job.options.snapshot:  # a snapshot needs the history for itself
         return None
     return CardDecoding(KNOWN_GPUS[str(spec.gpu)].chip)
