@@ -27,7 +27,7 @@ SPECS = [builders.spec(model=model) for model in ("qwen2.5-0.5b", "qwen2.5-3b")]
 def folder(tmp_path):
     """A folder with the same two trials measured, emulated and simulated."""
     on_card = replace(SPECS[0], backend=Backend.CUDA, gpu=None)
-    measured = builders.record(on_card, outcome=replace(builders.outcome(SPECS[0]), simulated=None))
+    measured = builders.record(on_card, outcome=replace(builders.outcome(SPECS[0]), unlimited=None))
     found = [measured, *map(builders.emulated, SPECS), *builders.records(SPECS)]
     return builders.write_folder(tmp_path / "lora_vs_full", found)
 
