@@ -37,7 +37,9 @@ def verdict_text(run: RunLines) -> str:
 
 
 def run_sentences(run: RunLines) -> Iterator[str]:
-    """Yield what there is to say of a run, one sentence per line."""
+    """Yield what there is to say of a run, one sentence per line; what was replaced comes first."""
+    if run.record.substitutes:
+        yield f"Substitutes: {'; '.join(run.record.substitutes)}."
     if run.outcome.peaks.allocated_bytes is not None:
         yield _peak(run)
     if run.out_of_memory is not None:
@@ -45,8 +47,6 @@ def run_sentences(run: RunLines) -> Iterator[str]:
     if run.outcome.message:
         yield _first_lines(run.outcome.message)
     yield _work(run)
-    if run.record.substitutes:
-        yield f"Substitutes: {'; '.join(run.record.substitutes)}."
     if run.outcome.verdict.unavailable:
         yield f"Not measured: {run.outcome.verdict.unavailable}."
 
