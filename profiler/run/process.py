@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import profiler
@@ -19,7 +19,7 @@ from profiler.storage.typed_json import to_json
 
 _PROGRAM = Path(profiler.__file__).parent / "worker" / "script_process.py"
 _GRACE_S = 10.0
-"""How long a script has to end after SIGTERM."""
+"""How long a script has to end after SIGINT, by which its `finally` blocks run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,12 @@ def run_in_process(
     record = store.find(job.run_id)
     if record is None:
         record = _of_lost_process(job, ended, timeout_s)
+        store.write(record)
+    elif ended.timed_out:
+        # It was interrupted, and has kept its peaks so far.
+        status, message = _verdict(ended, timeout_s)
+        verdict = replace(record.outcome.verdict, status=status, message=message)
+        record = replace(record, outcome=replace(record.outcome, verdict=verdict))
         store.write(record)
     return record
 
@@ -68,7 +74,7 @@ def _run(job: ScriptJob, executable: Path, environment: Mapping[str, str], timeo
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGTERM)
+        os.killpg(process.pid, signal.SIGINT)
     with suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE_S)
     with suppress(ProcessLookupError, PermissionError):

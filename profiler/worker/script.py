@@ -1,6 +1,7 @@
 """A script in this process: on a real or emulated card its memory is counted, on a simulated one it is traced."""
 
 import resource
+import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from profiler.domain.context import cuda_context_bytes
-from profiler.domain.errors import ProfilerError, UnsupportedTrialError
+from profiler.domain.errors import EXIT_SIGNAL_BASE, ProfilerError, UnsupportedTrialError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Outcome, Status, Verdict, Work
@@ -37,6 +38,9 @@ from profiler.worker.emulated import as_emulated
 from profiler.worker.held_tensors import KnownObjects, largest_at_peak, largest_held, names_by_place
 from profiler.worker.measured import SNAPSHOT_ENTRIES, Instruments, MeasuringTask, measure
 from profiler.worker.script_errors import last_line_in, print_error_of_script
+
+_INTERRUPTED = EXIT_SIGNAL_BASE + signal.SIGINT
+"""Exit code of a script that SIGINT ended."""
 
 _MOST_ENTRIES = 300_000
 """Most allocations and frees that a breakdown looks at; their Python stacks take memory of the host."""
@@ -76,6 +80,9 @@ class ScriptRun:
             end = self._end(script, session)
         except UnsupportedTrialError:
             raise
+        except KeyboardInterrupt:
+            self.ending = ScriptEnding(exit_code=_INTERRUPTED, by_steps=False)
+            return Outcome(verdict=Verdict(status=Status.FAILED, message="the script was interrupted"))
         except Exception as error:
             self.ending = ScriptEnding(exit_code=1, by_steps=False)
             print_error_of_script(error, self.path)

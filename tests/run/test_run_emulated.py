@@ -108,6 +108,16 @@ def test_a_script_that_fails_keeps_its_peaks_and_ends_with_3(tmp_path):
     assert '(raise RuntimeError("on purpose")): RuntimeError: on purpose' in " ".join(out.split())
 
 
+def test_a_script_that_takes_too_long_keeps_its_peaks(tmp_path):
+    script = tmp_path / "matrices.py"
+    script.write_text("import time, torch\nmade = torch.ones(1024, 1024, device='cuda')\ntime.sleep(100)\n")
+    code, _, _, (record,) = run(tmp_path, "timeout_s=30", str(script))
+    assert code == 3
+    assert record.outcome.status is Status.TIMEOUT
+    assert record.outcome.message == "the script ran longer than timeout_s=30"
+    assert record.outcome.peaks.allocated_bytes == 1024 * 1024 * 4
+
+
 def measured_run(folder, *words):
     """Run backend=cuda where the emulated driver passes for a real one; nothing of it is a measurement."""
     python = emulated_python()

@@ -49,6 +49,12 @@ def test_a_script_that_takes_too_long_is_ended(run):
     assert record.outcome.message == "the script ran longer than timeout_s=0.5"
 
 
+def test_a_script_that_takes_too_long_can_finish(run, tmp_path):
+    note = tmp_path / "note"
+    run(f"import time\ntry:\n    time.sleep(60)\nfinally:\n    open({str(note)!r}, 'w').close()", timeout_s=0.5)
+    assert note.exists()
+
+
 def test_nothing_waits_for_the_keyboard(run):
     record = run("import sys; sys.exit(len(sys.stdin.read()) + 5)")
     assert "exit code 5" in record.outcome.message
