@@ -1,0 +1,37 @@
+"""The table of tried scripts in docs/scripts.md has the kept results."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from profiler.domain.units import GIB
+
+ROOT = Path(__file__).parents[1]
+TRIED = list(csv.DictReader((ROOT / "results/reference/scripts/tried.csv").read_text().splitlines()))
+COLUMN = {"simulated": 3, "emulated": 4}
+
+
+def shown(row: dict[str, str]) -> str:
+    if row["status"] in ("failed", "unsupported"):
+        return row["status"]
+    peaks = f"{int(row['allocated_bytes']) / GIB:.3f} / {int(row['reserved_bytes']) / GIB:.3f}"
+    return f"out of memory, {peaks}" if row["status"] == "oom" else peaks
+
+
+@pytest.mark.parametrize("row", TRIED, ids=lambda row: f"{row['script']}-{row['backend']}")
+def test_a_row_is_in_the_table(row: dict[str, str]) -> None:
+    lines = (ROOT / "docs/scripts.md").read_text().splitlines()
+    line = next(line for line in lines if line.startswith(f"| {row['script']} | {row['source']} |"))
+    assert line.split(" | ")[COLUMN[row["backend"]] - 1].strip(" |") == shown(row)
+
+
+def test_both_backends_agree_where_both_ran() -> None:
+    """Allocated memory of the two differs by less than one part in 2,000, as the page says."""
+    by_script: dict[str, list[int]] = {}
+    for row in TRIED:
+        if row["status"] == "ok":
+            by_script.setdefault(row["script"], []).append(int(row["allocated_bytes"]))
+    both = [found for found in by_script.values() if len(found) == 2]
+    assert len(both) >= 8
+    assert all(max(found) / min(found) < 1 + 1 / 2000 for found in both)
