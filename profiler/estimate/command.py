@@ -38,8 +38,8 @@ class Command:
     """Keys of the trial with one value, untyped."""
     axes: Mapping[str, tuple[object, ...]]
     """Keys of the trial with several values, untyped, in the order of the command line."""
-    config: str | None
-    """Path of a trl or verl configuration, for keys that the command line does not give."""
+    configs: tuple[str, ...]
+    """Files that describe the job, for keys that the command line does not give."""
     strict: bool
     """Whether a key that trl does not have is a fault."""
     output_format: OutputFormat
@@ -48,10 +48,11 @@ class Command:
 
 
 def read_command(words: Sequence[str]) -> Command:
-    """Parse `words` (argv without the program); a later word of the same key wins."""
+    """Parse `words` (argv without the program); a later word of the same key wins, except that files add up."""
     values: dict[str, tuple[object, ...]] = {}
     faults: list[Fault] = []
-    config, output_format, wants_help, strict = None, OutputFormat.TABLE, False, False
+    configs: dict[str, None] = {}
+    output_format, wants_help, strict = OutputFormat.TABLE, False, False
     for word in words:
         key, equals, text = word.partition("=")
         if word in ("-h", "--help"):
@@ -59,7 +60,7 @@ def read_command(words: Sequence[str]) -> Command:
         elif not equals or word.startswith("-"):
             faults.append(Fault(key="argument", found=word, problem="is not of the form key=value"))
         elif key == CONFIG:
-            config = text
+            configs[text] = None
         elif key == FORMAT:
             if text in list(OutputFormat):
                 output_format = OutputFormat(text)
@@ -76,7 +77,7 @@ def read_command(words: Sequence[str]) -> Command:
     return Command(
         keys={key: found[0] for key, found in values.items() if len(found) == 1},
         axes={key: found for key, found in values.items() if len(found) > 1},
-        config=config,
+        configs=tuple(configs),
         strict=strict,
         output_format=output_format,
         wants_help=wants_help,

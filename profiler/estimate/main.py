@@ -11,11 +11,10 @@ from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.grid import estimate_grid
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.specification import attention_line, parse_point
-from profiler.config.verl_config import SECTION
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.estimate.command import Command, OutputFormat, read_command
-from profiler.estimate.inputs import Inputs, ModelConfigLoader, architecture_lookup, file_values, read_inputs
+from profiler.estimate.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
 from profiler.estimate.points import grid_specs
 from profiler.estimate.verl import verl_answer
 from profiler.rendering.estimate_grid import grid_json, grid_table
@@ -26,12 +25,14 @@ from profiler.storage.model_config import load_model_config
 _USAGE = """\
 python -m profiler.estimate model=NAME [key=value ...] [format=table|json]
 python -m profiler.estimate model=NAME,NAME key=value,value [key=value ...]
-python -m profiler.estimate config=FILE.yaml [key=value ...]
+python -m profiler.estimate config=FILE [config=FILE ...] [key=value ...]
 
 What training needs of a GPU, by phase and category, in closed form.
 NAME is a built-in model, a hub id, or a local folder or config.json. FILE is a
-configuration of trl (GRPO or SFT) or of verl. Keys are those of a sweep
-(python -m profiler.sweep --help) and win over the file. Keys of FILE that trl
+configuration of trl (GRPO or SFT) or of verl. Files next to a recipe of trl are
+read with it: accelerate's, DeepSpeed's, an adapter_config.json, and the script,
+whose literals are read without running it. Keys are those of a sweep
+(python -m profiler.sweep --help) and win over files. Keys of FILE that trl
 does not have are listed and ignored; strict=true refuses them.
 
 Several values of a key, separated by commas, give one table of the estimates of
@@ -42,6 +43,8 @@ Examples:
   python -m profiler.estimate model=qwen2.5-3b,qwen2.5-7b num_generations=4,8
   python -m profiler.estimate recipe=sft model=qwen2.5-7b max_length=2048
   python -m profiler.estimate config=grpo.yaml format=json
+  python -m profiler.estimate config=grpo.yaml config=accelerate.yaml
+  python -m profiler.estimate config=train.py gpu=rtx-4090-24gb
 """
 
 
@@ -77,10 +80,10 @@ def answer(
     if command.wants_help:
         return _USAGE
     architecture_of = architecture_lookup(load_model)
-    values = file_values(command)
-    if values is not None and SECTION in values:
-        return verl_answer(command, values, architecture_of)
-    common = read_inputs(command, values)
+    files = job_files(command)
+    if files.verl is not None:
+        return verl_answer(command, files.verl, architecture_of)
+    common = read_inputs(command, files.part)
     if common.ignored:
         say(common.ignored)
     if command.axes:

@@ -14,7 +14,6 @@ from profiler.analytical.explanation.cards import CardVerdict, all_cards, card_v
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.grid import refuse_too_many_points
 from profiler.config.specification import parse_point
-from profiler.config.verl_config import SECTION
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import TrialSpec, key_named
@@ -24,7 +23,7 @@ from profiler.estimate.inputs import (
     Inputs,
     ModelConfigLoader,
     architecture_lookup,
-    file_values,
+    job_files,
     read_inputs,
 )
 from profiler.rendering.solve_table import (
@@ -100,12 +99,12 @@ def _inputs(command: Command) -> Inputs:
     Raises:
         UsageError: With every fault of both.
     """
-    values = file_values(command.rest)
+    files = job_files(command.rest)
     faults = list(command.faults)
-    if values is not None and SECTION in values:
+    if files.verl is not None:
         problem = "is a configuration of verl, for which there is only an estimate"
-        raise UsageError([*faults, Fault(key="config", found=str(command.rest.config), problem=problem)])
-    inputs = read_inputs(command.rest, values)
+        raise UsageError([*faults, Fault(key="config", found=", ".join(command.rest.configs), problem=problem)])
+    inputs = read_inputs(command.rest, files.part)
     if faults or inputs.faults:
         raise UsageError(tuple(dict.fromkeys((*faults, *inputs.faults))))
     return inputs
