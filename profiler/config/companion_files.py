@@ -41,7 +41,7 @@ _AUTO = "auto"
 _PEFT_DEFAULTS: Mapping[str, object] = {"r": 8, "lora_alpha": 8}
 """Defaults of peft's `LoraConfig`, which differ from those of trl's `ModelConfig`."""
 
-_LORA_NAMES = {
+LORA_NAMES = {
     "r": "lora_r",
     "lora_alpha": "lora_alpha",
     "target_modules": "lora_target_modules",
@@ -154,7 +154,7 @@ def lora_values(fields: Mapping[str, object], *, name: str) -> tuple[dict[str, o
     """Return the fields of a `LoraConfig` under trl's names, and what of them is not counted."""
     stated = {**_PEFT_DEFAULTS, **{key: value for key, value in fields.items() if value is not None}}
     found: dict[str, object] = {"use_peft": True}
-    found.update({_LORA_NAMES[key]: value for key, value in stated.items() if key in _LORA_NAMES})
+    found.update({LORA_NAMES[key]: value for key, value in stated.items() if key in LORA_NAMES})
     notes = [
         not_counted(f"what {key}={show(stated[key])} of {name} changes")
         for key, neutral in _LORA_EXTRAS.items()

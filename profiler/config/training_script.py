@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from profiler.config.companion_files import lora_values
+from profiler.config.companion_files import LORA_NAMES, lora_values
 from profiler.config.foreign_text import MOST_DEPTH, parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.parts import Part
 from profiler.config.reading import show
-from profiler.config.trl_config import TRL_DEFAULTS
+from profiler.config.specification import DEFAULT_LORA_RANK
+from profiler.config.trl_config import PEFT_TARGETS, TRL_DEFAULTS
 from profiler.config.trl_keys import KEY_OF, NEUTRAL_VALUES
 from profiler.domain.errors import Fault
 from profiler.domain.recipe import Recipe
@@ -55,6 +56,13 @@ _LOADED = {
     "load_in_8bit": "load_in_8bit",
 }
 """trl's names of the arguments of `from_pretrained`."""
+
+_DEFAULTS: Mapping[str, object] = {
+    **TRL_DEFAULTS,
+    "lora_rank": DEFAULT_LORA_RANK,
+    "lora_target_modules": PEFT_TARGETS,
+}
+"""What is assumed where the script has no literal."""
 
 _MOST_DIGITS = 15
 """Longest number that arithmetic may make."""
@@ -148,15 +156,16 @@ class _Script:
         if not calls:
             return
         fields: dict[str, object] = {}
+        open_keys = set()
         for call in calls:
             for key, value, line in self._arguments(call):
-                if isinstance(value, ast.expr):
-                    if f"lora_{key}" in KEY_OF or key in ("r", "target_modules"):
-                        self._found.lines[f"lora_{key}".replace("lora_lora", "lora")] = line
-                else:
+                if not isinstance(value, ast.expr):
                     self._state(fields, key, value)
+                elif key in LORA_NAMES:
+                    open_keys.add(LORA_NAMES[key])
+                    self._found.lines[LORA_NAMES[key]] = line
         stated, notes = lora_values(fields, name=self._name)
-        self._found.values.update(stated)
+        self._found.values.update({key: value for key, value in stated.items() if key not in open_keys})
         self._found.notes.extend(notes)
 
     def _read_models(self) -> None:
@@ -234,7 +243,7 @@ class _Script:
             where = f"line {line} of {self._name} has no literal"
             if key in KEY_OF:
                 name = KEY_OF[key]
-                default = TRL_DEFAULTS.get(name, key_named(name).default)
+                default = _DEFAULTS.get(name, key_named(name).default)
                 yield Note(key=name, text=f"{name}={show(default)} ({where})")
             elif key in NEUTRAL_VALUES:
                 yield Note(key="", text=f"{key}={show((*NEUTRAL_VALUES[key], None)[0])} ({where})")

@@ -42,7 +42,7 @@ _OLD_ENGINE = "vllm_device"
 
 _NO_EVALUATION = (None, "no", False)
 
-_PEFT_TARGETS = ("q_proj", "v_proj")
+PEFT_TARGETS = ("q_proj", "v_proj")
 """The modules that peft adapts where none are named, in all families that it knows by default.
 
 Source: `TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING` of peft 0.21. trl passes null on.
@@ -93,7 +93,7 @@ def read_trl_config(
             point[KEY_OF[key]] = value
     point["tuning"] = _tuning(flat)
     if point["tuning"] != "full":
-        point.setdefault("lora_target_modules", list(_PEFT_TARGETS))
+        point.setdefault("lora_target_modules", list(PEFT_TARGETS))
     point["optim"] = _OPTIM_ALIASES.get(show(point["optim"]), point["optim"])
     point["dtype"] = _DTYPE_ALIASES.get(show(point["dtype"]), point["dtype"])
     if flat.get("packing") is True:
@@ -207,7 +207,7 @@ def _assumed(
     elif "auto" in stated:
         notes.append(Note(key="dtype", text=f"dtype={_DTYPE_ALIASES['auto']} (auto: the type of the checkpoint)"))
     if point["tuning"] != "full" and flat.get("lora_target_modules") is None:
-        text = f"lora_target_modules={show(_PEFT_TARGETS)} (peft's default)"
+        text = f"lora_target_modules={show(PEFT_TARGETS)} (peft's default)"
         notes.append(Note(key="lora_target_modules", text=text))
     return notes
 

@@ -6,7 +6,7 @@ import json
 import pytest
 import yaml
 
-from profiler.config.companion_files import _LORA_EXTRAS, _LORA_NAMES, ACCELERATE_KEYS
+from profiler.config.companion_files import _LORA_EXTRAS, ACCELERATE_KEYS, LORA_NAMES
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.estimate.main import answer, main
 
@@ -188,7 +188,7 @@ def test_the_names_are_those_of_the_installed_accelerate_and_peft():
 
     assert {each.name for each in dataclasses.fields(ClusterConfig)} == ACCELERATE_KEYS - {"ipex_config"}
     fields = {each.name: each.default for each in dataclasses.fields(LoraConfig)}
-    assert {*_LORA_NAMES, *_LORA_EXTRAS} <= fields.keys()
+    assert {*LORA_NAMES, *_LORA_EXTRAS} <= fields.keys()
     assert (fields["r"], fields["lora_alpha"]) == (8, 8)
     families = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "mixtral")
     assert {tuple(TARGETS[family]) for family in families} == {("q_proj", "v_proj")}

@@ -130,6 +130,14 @@ def test_a_model_that_is_loaded_without_a_type_has_that_of_its_checkpoint(script
     assert "dtype=bfloat16 (auto: the type of the checkpoint)" in found["notes"][0]
 
 
+def test_a_rank_that_is_no_literal_is_not_peft_s_default(script):
+    text = "LoraConfig(r=rank(), target_modules=modules)\nGRPOConfig()\nGRPOTrainer('Qwen/Qwen2.5-0.5B')\n"
+    found = _found(script(text))
+    assert (found["trial"]["tuning"], found["trial"]["lora_rank"]) == ("lora", 16)
+    assert "lora_rank=16 (line 1" in found["notes"][0]
+    assert "lora_target_modules=[q_proj,v_proj] (line 1" in found["notes"][0]
+
+
 def test_a_script_and_a_recipe_are_read_together(script, tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("model_name_or_path: Qwen/Qwen2.5-0.5B\nmax_completion_length: 64\n")
