@@ -11,6 +11,7 @@ from profiler.domain.architecture import Architecture
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.gpu_names import find_gpu
 from profiler.domain.trial import ALL_LINEAR, Attention, Backend, Dtype, TrialSpec, Tuning, Weights, key_named
 
 _ALLOC_CONF = re.compile(r"[a-z_0-9]+:(\[[^\[\]]+\]|[^,:\[\]]+)(,[a-z_0-9]+:(\[[^\[\]]+\]|[^,:\[\]]+))*")
@@ -119,7 +120,7 @@ def _qlora_needs_a_gpu(spec: TrialSpec, _: Architecture | None) -> Iterator[Faul
 def _flash_attention_runs(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
     if spec.attn_implementation is not Attention.FLASH_ATTENTION_2:
         return
-    gpu = KNOWN_GPUS[spec.gpu] if spec.gpu is not None else None
+    gpu = find_gpu(spec.gpu)
     reason = ""
     if spec.backend is Backend.CPU:
         reason = "needs backend=cuda, emulated or simulated, because its kernels are CUDA only"
@@ -190,6 +191,8 @@ def only_estimated(specs: Iterable[TrialSpec]) -> list[Fault]:
     for spec in specs:
         if spec.use_vllm:
             faults.append(_only_estimated("use_vllm", "true", "vLLM"))
+        if spec.gpu is not None and spec.gpu not in KNOWN_GPUS:
+            faults.append(_only_estimated("gpu", spec.gpu, "trials on a card that has a size only"))
         if spec.num_processes > 1:
             faults.append(_only_estimated("num_processes", str(spec.num_processes), "training on several GPUs"))
     return list(dict.fromkeys(faults))

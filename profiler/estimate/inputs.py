@@ -7,10 +7,12 @@ from profiler.config.architecture import read_architecture
 from profiler.config.model_lookup import builtin_architecture, builtin_of_folder
 from profiler.config.notes import Note, note_lines
 from profiler.config.parts import Part, merged
+from profiler.config.reading import show
 from profiler.config.trl_config import read_trl_config
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.domain.trial import Backend
+from profiler.estimate.cards import capability_note
 from profiler.estimate.command import Command
 from profiler.estimate.config_file import load_config
 from profiler.storage.model_config import is_local
@@ -61,6 +63,8 @@ def read_inputs(command: Command, part: Part | None) -> Inputs:
         unknown = () if command.strict else (*reading.unknown, *part.unknown)
         notes = [*_folder_taken_by_name(keys), *reading.notes, *part.notes]
     keys.update(command.keys)
+    if keys.get("gpu") is not None and capability_note(show(keys["gpu"])):
+        notes.append(Note(key="", text=capability_note(show(keys["gpu"]))))
     stated = {*command.keys, *command.axes}
     lines = note_lines([note for note in notes if note.key not in stated])
     if keys["backend"] == "auto":

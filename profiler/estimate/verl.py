@@ -9,8 +9,8 @@ from profiler.config.reading import show
 from profiler.config.specification import DEFAULT_GPU
 from profiler.config.verl_config import read_verl_config
 from profiler.domain.architecture import Architecture
-from profiler.domain.errors import Fault, UsageError, nearest
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.errors import Fault, UsageError
+from profiler.domain.gpu_names import gpu_named, name_card
 from profiler.estimate.command import Command, OutputFormat
 from profiler.rendering.verl_table import verl_json, verl_table
 
@@ -32,7 +32,8 @@ def verl_answer(command: Command, values: Mapping[str, object], architecture_of:
         faults.extend(error.faults)
     if faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
-    found = verl_estimate(job, architecture, KNOWN_GPUS[str(command.keys.get(_CARD, DEFAULT_GPU))])
+    gpu = gpu_named(name_card(show(command.keys.get(_CARD, DEFAULT_GPU))).name)
+    found = verl_estimate(job, architecture, gpu)
     baseline = baseline_view(found, architecture)
     return verl_json(found, baseline) if command.output_format is OutputFormat.JSON else verl_table(found, baseline)
 
@@ -48,9 +49,8 @@ def _key_faults(keys: Mapping[str, object]) -> list[Fault]:
         for key, value in keys.items()
         if key != _CARD
     ]
-    card = keys.get(_CARD, DEFAULT_GPU)
-    if card not in KNOWN_GPUS:
-        names = tuple(KNOWN_GPUS)
-        hint = nearest(show(card), names)
-        faults.append(Fault(key=_CARD, found=show(card), problem=f"must be one of {', '.join(names)}", hint=hint))
+    text = show(keys.get(_CARD, DEFAULT_GPU))
+    card = name_card(text)
+    if not card.name:
+        faults.append(Fault(key=_CARD, found=text, problem=card.problem, hint=card.hint))
     return faults

@@ -99,7 +99,7 @@ def test_unknown_keys_and_wrong_values_are_reported_together(tmp_path, capsys):
         reward_model__enable=True,
     )
 
-    assert main([word, "model=qwen2.5-7b", "gpu=h100"]) == EXIT_USAGE
+    assert main([word, "model=qwen2.5-7b", "gpu=a100"]) == EXIT_USAGE
     said = {line.partition("=")[0]: line for line in capsys.readouterr().err.splitlines()}
     assert set(said) == {
         "model",
