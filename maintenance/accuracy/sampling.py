@@ -101,7 +101,15 @@ FIXED: Mapping[str, object] = {
 change no size, and vLLM and several processes are not simulated."""
 
 NEXT_SAMPLE: Mapping[str, tuple[str, ...]] = {
-    "model": ("deepseek-r1-distill-qwen-1.5b", "deepseek-r1-distill-qwen-7b", "deepseek-r1-distill-qwen-14b"),
+    "model": (
+        "deepseek-r1-distill-qwen-1.5b",
+        "deepseek-r1-distill-qwen-7b",
+        "deepseek-r1-distill-qwen-14b",
+        "deepseek-llm-7b",
+        "qwen2.5-32b",
+        "qwen2.5-72b",
+        "qwen3-32b",
+    ),
     "gpu": (
         "rtx-3060-12gb",
         "rtx-3090-24gb",

@@ -22,6 +22,11 @@ OWN_KEYS = (CONFIG, FORMAT, STRICT, MEMORY, CAPABILITY, PRICES)
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 """A number that YAML 1.1 reads as text, because it has no point."""
 
+_OF_VERL = re.compile(
+    r"\+{0,2}(actor_rollout_ref|critic|data|algorithm|trainer|reward_model|reward_manager|ray_\w+)\.\w"
+)
+"""How an override of verl begins: a section, and a dot."""
+
 _OPENING, _CLOSING, _QUOTES = "[{(", "]})", "\"'"
 
 
@@ -42,6 +47,8 @@ class Command:
     """Keys of the trial with several values, untyped, in the order of the command line."""
     configs: tuple[str, ...]
     """Files that describe the job, for keys that the command line does not give."""
+    overrides: tuple[str, ...]
+    """Words that set a key of verl, as Hydra spells them."""
     any_card: bool
     """Whether the verdict of every card is asked for."""
     prices: str | None
@@ -59,11 +66,14 @@ def read_command(words: Sequence[str]) -> Command:
     faults: list[Fault] = []
     configs: dict[str, None] = {}
     own: dict[str, str] = {}
+    overrides: list[str] = []
     output_format, wants_help, strict = OutputFormat.TABLE, False, False
     for word in words:
         key, equals, text = word.partition("=")
         if word in ("-h", "--help"):
             wants_help = True
+        elif equals and _OF_VERL.match(word):
+            overrides.append(word)
         elif not equals or word.startswith("-"):
             faults.append(Fault(key="argument", found=word, problem="is not of the form key=value"))
         elif key == CONFIG:
@@ -83,6 +93,7 @@ def read_command(words: Sequence[str]) -> Command:
         keys={key: found[0] for key, found in values.items() if len(found) == 1},
         axes={key: found for key, found in values.items() if len(found) > 1},
         configs=tuple(configs),
+        overrides=tuple(overrides),
         any_card=any_card,
         prices=own.get(PRICES),
         strict=strict,

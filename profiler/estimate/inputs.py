@@ -9,6 +9,7 @@ from profiler.config.notes import Note, note_lines
 from profiler.config.parts import Part, merged
 from profiler.config.reading import show
 from profiler.config.trl_config import read_trl_config
+from profiler.config.verl_sources import VerlSource, joined, override_source
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.domain.trial import Backend
@@ -45,7 +46,7 @@ class JobFiles:
 
     part: Part | None = None
     """A job of trl; None if no file describes one."""
-    verl: Mapping[str, object] | None = None
+    verl: VerlSource | None = None
 
 
 def read_inputs(command: Command, part: Part | None) -> Inputs:
@@ -131,12 +132,16 @@ def job_files(command: Command) -> JobFiles:
         except UsageError as error:
             faults.extend(error.faults)
     of_verl = [file for file in files if file.verl is not None]
-    if of_verl and len(command.configs) > 1:
-        problem = "is a configuration of verl, which is read alone"
+    if of_verl and len(of_verl) < len(files):
+        problem = "is a configuration of verl, which is not read with files of trl"
         faults.append(Fault(key="config", found=of_verl[0].path, problem=problem))
+    if command.overrides and not of_verl and command.configs:
+        problem = "is a key of verl, and the files are not"
+        faults.extend(Fault(key=word.partition("=")[0], found=word, problem=problem) for word in command.overrides[:1])
     if len(faults) > len(command.faults):
         raise UsageError(faults)
-    if of_verl:
-        return JobFiles(verl=of_verl[0].verl)
+    if of_verl or command.overrides:
+        sources = [file.verl for file in of_verl if file.verl is not None]
+        return JobFiles(verl=joined([*sources, override_source(command.overrides)]))
     parts = [file.part for file in files if file.part is not None]
     return JobFiles(part=merged(parts, given={*command.keys, *command.axes}) if parts else None)

@@ -33,7 +33,8 @@ python -m profiler.estimate config=FILE [config=FILE ...] [key=value ...]
 
 What training needs of a GPU, by phase and category, in closed form.
 NAME is a built-in model, a hub id, or a local folder or config.json. FILE is a
-configuration of trl (GRPO or SFT) or of verl. Files next to a recipe of trl are
+configuration of trl (GRPO or SFT) or of verl: its YAML, a run script, or its
+defaults (config=verl), with Hydra's overrides as further words. Files next to a recipe of trl are
 read with it: accelerate's, DeepSpeed's, an adapter_config.json, and the script,
 whose literals are read without running it. Keys are those of a sweep
 (python -m profiler.sweep --help) and win over files. Keys of FILE that trl
@@ -54,6 +55,7 @@ Examples:
   python -m profiler.estimate config=grpo.yaml format=json
   python -m profiler.estimate config=grpo.yaml config=accelerate.yaml
   python -m profiler.estimate config=train.py gpu=4090
+  python -m profiler.estimate config=run_qwen2-7b.sh trainer.n_gpus_per_node=4
   python -m profiler.estimate model=qwen2.5-7b gpu=any
 """
 
@@ -92,7 +94,7 @@ def answer(
     architecture_of = architecture_lookup(load_model)
     files = job_files(command)
     if files.verl is not None:
-        return verl_answer(command, files.verl, architecture_of)
+        return verl_answer(command, files.verl, architecture_of, say)
     common = read_inputs(command, files.part)
     if common.ignored:
         say(common.ignored)
