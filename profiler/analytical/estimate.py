@@ -31,9 +31,9 @@ def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
     scratch of kernels other than cuBLAS and attention by matrix products.
 
     Raises:
-        UsageError: If the model is a mixture of experts, for which there is no closed form.
+        UsageError: If there is no closed form for the model: a mixture of experts, or a family that is not known.
     """
-    refuse_experts(architecture)
+    refuse_without_formula(architecture)
     instants = trial_instants(spec, architecture)
     peak = max(instants, key=lambda instant: int(instant.total_bytes))
     return Estimate(
@@ -49,17 +49,12 @@ def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
     )
 
 
-def refuse_experts(architecture: Architecture) -> None:
+def refuse_without_formula(architecture: Architecture) -> None:
     """Raise the error of `estimate` if there is no closed form for the model."""
-    if architecture.num_experts <= 1:
+    if architecture.has_closed_form:
         return
-    raise UsageError(
-        [
-            Fault(
-                key="model",
-                found=architecture.model_type,
-                problem=f"a mixture of {architecture.num_experts} experts has no closed-form estimate",
-                hint="`python -m profiler.sweep` simulates it.",
-            )
-        ]
-    )
+    problem = f"a mixture of {architecture.num_experts} experts has no closed-form estimate"
+    if architecture.num_experts <= 1:
+        problem = "is of a family whose layers have no closed-form estimate"
+    hint = "`python -m profiler.sweep` simulates it."
+    raise UsageError([Fault(key="model", found=architecture.model_type, problem=problem, hint=hint)])

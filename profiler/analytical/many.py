@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from profiler.analytical.baselines.rule import rule_of_thumb
 from profiler.analytical.columns import TrialTable, table_of
-from profiler.analytical.estimate import refuse_experts
+from profiler.analytical.estimate import refuse_without_formula
 from profiler.analytical.formulas.quantities import Coded, Count, Flag, larger
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.timeline.instants import Instant
@@ -42,7 +42,6 @@ _ONE_VALUE = (
 )
 _NUMBERS = tuple(key.name for key in TRIAL_KEYS if _is_number(key) and key.name not in _ONE_VALUE)
 _CODED = tuple(key for key in SPEC_KEYS if key not in (*_NUMBERS, *_ONE_VALUE))
-_SHAPE_NUMBERS = tuple(field.name for field in fields(Architecture) if field.name != "model_type")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +97,9 @@ class _Shapes:
     num_experts: Count
 
 
+_SHAPE_NUMBERS = tuple(each.name for each in fields(_Shapes) if each.name != "model_type")
+
+
 def estimate_specs(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> EstimateTable:
     """Return the estimate of each trial of `specs`, in order.
 
@@ -118,7 +120,7 @@ def estimate_table(table: TrialTable) -> EstimateTable:
         UsageError: If a model is a mixture of experts, for which there is no closed form.
     """
     for architecture in table.architectures.values():
-        refuse_experts(architecture)
+        refuse_without_formula(architecture)
     allocated, reserved, by_rule = _zeros(table), _zeros(table), _zeros(table)
     phases = {phase: _zeros(table) for phase in Phase}
     for rows, trials, shapes in _groups(table):

@@ -178,6 +178,24 @@ def _targets_exist(spec: TrialSpec, architecture: Architecture | None) -> Iterat
             )
 
 
+_FOUR_BITS = "bitsandbytes 4-bit"
+
+
+def _checkpoint_is_counted(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
+    """Check that the weights of a quantised checkpoint are counted as they are: only those of QLoRA are."""
+    if architecture is None or not architecture.quantization:
+        return
+    is_of_qlora = architecture.quantization == _FOUR_BITS
+    if is_of_qlora and spec.tuning is Tuning.QLORA:
+        return
+    yield Fault(
+        key="model",
+        found=spec.model,
+        problem=f"its checkpoint is quantised ({architecture.quantization}), which tuning={spec.tuning} does not count",
+        hint="Use tuning=qlora." if is_of_qlora else "Name the model that is not quantised.",
+    )
+
+
 def _takes_a_part_of_the_card(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
     """Check vLLM's own rule (`CacheConfig.gpu_memory_utilization`)."""
     part = spec.vllm_gpu_memory_utilization
@@ -222,4 +240,5 @@ _RULES = (
     _Rule(keys=("attn_implementation", "model"), check=_sdpa_exists),
     _Rule(keys=("weights", "model"), check=_pretrained_weights_exist),
     _Rule(keys=("model", "tuning", "lora_target_modules"), check=_targets_exist),
+    _Rule(keys=("model", "tuning"), check=_checkpoint_is_counted),
 )

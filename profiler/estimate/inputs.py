@@ -16,6 +16,7 @@ from profiler.domain.trial import Backend
 from profiler.estimate.cards import capability_note
 from profiler.estimate.command import Command
 from profiler.estimate.config_file import load_config
+from profiler.estimate.counting import ParameterCounter, checked, counted_by_transformers
 from profiler.storage.model_config import is_local
 
 ModelConfigLoader = Callable[[str], Mapping[str, object]]
@@ -96,9 +97,16 @@ def _folder_taken_by_name(keys: dict[str, object]) -> list[Note]:
     return [Note(key="model", text=f"model={builtin} (by its name, because there is no {model} here)")]
 
 
-def architecture_lookup(load_model: ModelConfigLoader) -> ArchitectureLookup:
-    """Return a lookup that reads each model once, built in or by `load_model`."""
-    return _remembered(lambda model: builtin_architecture(model) or read_architecture(load_model(model), model=model))
+def architecture_lookup(
+    load_model: ModelConfigLoader, count: ParameterCounter = counted_by_transformers
+) -> ArchitectureLookup:
+    """Return a lookup that reads each model once, built in or by `load_model`, and counts it where it is unknown."""
+
+    def read(model: str) -> Architecture:
+        config = load_model(model)
+        return checked(read_architecture(config, model=model), config, model=model, count=count)
+
+    return _remembered(lambda model: builtin_architecture(model) or read(model))
 
 
 def _remembered(architecture_of: Callable[[str], Architecture]) -> Callable[[str], Architecture]:

@@ -74,7 +74,7 @@ def _estimates(specs: Sequence[TrialSpec], architectures: Mapping[str, Architect
     from profiler.analytical.many import estimate_specs
 
     found: list[Estimate | None] = [None] * len(specs)
-    dense = {name: each for name, each in architectures.items() if each.num_experts <= 1}
+    dense = {name: each for name, each in architectures.items() if each.has_closed_form}
     places = [place for place, spec in enumerate(specs) if spec.model in dense]
     ordinary = [place for place in places if _fits_in_arrays(specs[place])]
     table = estimate_specs([specs[place] for place in ordinary], dense)
