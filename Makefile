@@ -1,7 +1,7 @@
 # Needs Python 3.11 and make. Every target makes the environment in .venv first.
 #   make sweep      run the sweep lora_vs_full   (GRID=name for another grid, ARGS="key=value ..." for more keys)
 #   make test       format, lint, types, import rules, tests
-# For contributors: make check (make test without the tests), make format, make bench, make stress, make clean.
+# For contributors: make check (make test without the tests), make format, make bench, make stress, make emulated, make clean.
 PYTHON ?= python3
 GRID ?= lora_vs_full
 ARGS ?=
@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: sweep test bench stress install check format clean
+.PHONY: sweep test bench stress emulated install check format clean
 
 sweep: $(INSTALLED)
 	$(BIN)/python -m profiler.sweep +grid=$(GRID) $(ARGS)
@@ -33,6 +33,11 @@ stress: $(INSTALLED)
 	$(BIN)/python tests/stress/stress.py signals=1000
 	$(BIN)/python tests/stress/stress.py signals=30 worker=real
 	STRESS_KILLS=50 $(BIN)/python -m pytest -s tests/execution/test_stress.py
+
+# Sampled trials, each emulated and simulated, and what differs; with ARGS="results_dir=results/reference" the kept ones. Needs
+# the environment of `python -m profiler.emulation install`, or EMULATION_PYTHON.
+emulated: $(INSTALLED)
+	$(BIN)/python -m maintenance.emulated $(ARGS)
 
 install: $(INSTALLED)
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 from itertools import islice, product
 from typing import Any
 
-from maintenance.accuracy.sampling import architecture_of, sample
+from maintenance.accuracy.sampling import sample
+from maintenance.sampling import architecture_of
 from profiler.analytical.many import estimate_specs
 from profiler.config.identity import trial_id
 from profiler.config.labels import labels
@@ -27,12 +28,12 @@ from profiler.domain.outcome import (
     OutOfMemory,
     Peaks,
     PhasePeak,
-    SimulatedDetails,
     Status,
     StepInstant,
     StepPeak,
     TensorGroup,
     TrialRecord,
+    UnlimitedCard,
     Verdict,
     Versions,
     Work,
@@ -156,7 +157,7 @@ def _outcome(spec: TrialSpec, peaks: Mapping[Phase, int], chance: random.Random)
             alloc_retries=0,
         ),
         breakdown=Breakdown(shares=shares, largest=_largest(shares, peak_phase, gpu, chance)),
-        simulated=None if measured else _simulated(required, peaks, chance),
+        unlimited=None if measured else _unlimited(required, peaks, chance),
         measured=_measured(reached) if measured else None,
     )
 
@@ -192,12 +193,12 @@ def _largest(
     return tuple(sorted(groups, key=lambda group: -group.size_bytes))
 
 
-def _simulated(required: int, peaks: Mapping[Phase, int], chance: random.Random) -> SimulatedDetails:
+def _unlimited(required: int, peaks: Mapping[Phase, int], chance: random.Random) -> UnlimitedCard:
     shape = []
     for phase, peak in peaks.items():
         for _ in range(_SHAPE_INSTANTS):
             shape.append(StepInstant(phase=phase, shares=_shares(int(peak * chance.uniform(0.3, 1.0)), chance)))
-    return SimulatedDetails(
+    return UnlimitedCard(
         required_allocated_bytes=required,
         required_reserved_bytes=required + 500 * MIB,
         required_unreleasable_bytes=required + 100 * MIB,

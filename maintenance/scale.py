@@ -66,7 +66,7 @@ def make(folder: Path, trials: int) -> dict[str, float]:
 
 def assemble(folder: Path) -> dict[str, float]:
     """Read the records and write the tables, as the end of a sweep does."""
-    from maintenance.accuracy.sampling import architecture_of
+    from maintenance.sampling import architecture_of
     from profiler.config.labels import relabelled
     from profiler.storage.records import RecordStore
     from profiler.storage.tables import write_tables
@@ -83,7 +83,7 @@ def assemble(folder: Path) -> dict[str, float]:
 
 def draw(folder: Path) -> dict[str, float]:
     """Draw page and figures from the tables."""
-    from profiler.report import PAGE, render_folder
+    from profiler.report.drawing import PAGE, render_folder
 
     started = time.process_time()
     render_folder(folder, console=None)

@@ -100,7 +100,7 @@ def _solve(words: Sequence[str]) -> int:
 
 
 def _report(words: Sequence[str]) -> int:
-    from profiler.report import main as run
+    from profiler.report.main import main as run
 
     return run(words)
 

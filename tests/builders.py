@@ -21,10 +21,10 @@ from profiler.domain.outcome import (
     OutOfMemory,
     Peaks,
     PhasePeak,
-    SimulatedDetails,
     Status,
     StepPeak,
     TrialRecord,
+    UnlimitedCard,
     Verdict,
     Versions,
     Work,
@@ -152,12 +152,12 @@ def outcome(spec: TrialSpec, *, scale: float = 1.0) -> Outcome:
         breakdown=Breakdown(
             shares=tuple(CategoryShare(category=category, size_bytes=size) for category, size in parts.items())
         ),
-        simulated=SimulatedDetails(required_allocated_bytes=required),
+        unlimited=UnlimitedCard(required_allocated_bytes=required),
     )
 
 
 _EMPTY_PARTS = {
-    "simulated": SimulatedDetails(required_allocated_bytes=0),
+    "unlimited": UnlimitedCard(required_allocated_bytes=0),
     "measured": MeasuredDetails(),
     "emulated": EmulatedDetails(values=""),
 }
@@ -213,7 +213,7 @@ def emulated(spec: TrialSpec, *, label: str = "full", grid: str = "made_up", **c
     counted = replace(
         peaks,
         verdict=replace(peaks.verdict, unavailable=NOT_EMULATED),
-        simulated=None,
+        unlimited=None,
         measured=MeasuredDetails(step_peaks=(step,)),
         emulated=EmulatedDetails(values="complete"),
         breakdown=Breakdown(),
@@ -236,7 +236,7 @@ def planned(record: TrialRecord) -> PlannedTrial:
 
 def estimate(record: TrialRecord, *, ratio: float = 0.97, rule_ratio: float = 1.4) -> Estimate:
     """An estimate that is `ratio` of what the record needs, and a rule of thumb that is `rule_ratio` of it."""
-    simulated, peak = record.outcome.simulated, record.outcome.peaks.allocated_bytes
+    simulated, peak = record.outcome.unlimited, record.outcome.peaks.allocated_bytes
     result = simulated.required_allocated_bytes if simulated else peak or 0
     return Estimate(
         peak_allocated_bytes=int(result * ratio),

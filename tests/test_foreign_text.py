@@ -9,7 +9,6 @@ from dataclasses import replace
 import builders
 import pytest
 
-from profiler import report
 from profiler.command_line import as_command, print_line
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.plain_text import plain
@@ -17,6 +16,7 @@ from profiler.estimate.main import main as estimate
 from profiler.rendering.progress import SweepProgress
 from profiler.rendering.terminal_console import TerminalConsole
 from profiler.replay.main import main as replay
+from profiler.report import main as report
 
 HOSTILE = "\x1b]0;title\x9c\x1b[2J\x9b31m\u202e"
 SHOWN = r"\x1b]0;title\x9c\x1b[2J\x9b31m\u202e"

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from profiler.report import main as report
+from profiler.report.main import main as report
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results" / "reference"

@@ -32,7 +32,7 @@ def temporary(tmp_path, monkeypatch):
     ("name", "broken", "words"),
     [
         ("sweep", "profiler.sweep.main.prepare", ["+grid=lora_vs_full"]),
-        ("report", "profiler.report._folders", ["."]),
+        ("report", "profiler.report.main._folders", ["."]),
         ("estimate", "profiler.estimate.main.answer", ["model=tiny"]),
         ("replay", "profiler.replay.main._replay", ["."]),
         ("accuracy", "maintenance.accuracy.main._settings", ["limit=1"]),

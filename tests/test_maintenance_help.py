@@ -29,7 +29,14 @@ def campaign(monkeypatch):
     return main.main
 
 
-@pytest.mark.parametrize("tool", [bench, accuracy, campaign])
+def emulated(monkeypatch):
+    from maintenance.emulated import main
+
+    monkeypatch.setattr(main, "_run", lambda *_: pytest.fail("a trial has started"))
+    return main.main
+
+
+@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated])
 def test_help_has_examples_and_starts_nothing(tool, monkeypatch, capsys):
     for words in (["--help"], ["-h"], ["x", "--help"]):
         assert tool(monkeypatch)(words) == EXIT_OK
@@ -40,7 +47,7 @@ def test_help_has_examples_and_starts_nothing(tool, monkeypatch, capsys):
         assert max(map(len, (usage + examples).splitlines())) <= 80
 
 
-@pytest.mark.parametrize("tool", [bench, accuracy, campaign])
+@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated])
 def test_options_with_dashes_are_a_fault(tool, monkeypatch, capsys):
     assert tool(monkeypatch)(["--limit-s", "5"]) == EXIT_USAGE
     assert "--limit-s" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from profiler.domain.units import GIB
+from profiler.rendering.markdown_table import Align, markdown_table
 from profiler.storage.published import read_published
 
 FOLDER = Path(__file__).parents[1] / "results" / "reference" / "oxen_2025"
@@ -53,25 +54,24 @@ def number(value: float, *, sign: bool = False) -> str:
 
 
 def table_of_cells() -> str:
-    lines = [
-        "| method | model | published | simulated: allocated, GiB | reserved, GiB | fits | published less allocated |",
-        "| --- | --- | ---: | ---: | ---: | --- | ---: |",
-    ]
+    header = (
+        "method", "model", "published", "simulated: allocated, GiB", "reserved, GiB", "fits", "published less allocated"
+    )  # fmt: skip
+    rows = []
     for cell in cells().itertuples():
         difference = UNKNOWN if cell.published == "OOM" else number(float(cell.published) - cell.allocated, sign=True)
         fits = "yes" if cell.status == "ok" else "no"
-        lines.append(
-            f"| {cell.method} | {cell.model} | {cell.published} | {number(cell.allocated)} | {number(cell.reserved)} "
-            f"| {fits} | {difference} |"
+        rows.append(
+            (cell.method, cell.model, cell.published, number(cell.allocated), number(cell.reserved), fits, difference)
         )
-    return "\n".join(lines)
+    return markdown_table(header, rows, align=(*[Align.LEFT] * 2, *[Align.RIGHT] * 3, Align.LEFT, Align.RIGHT))
 
 
 def table_of_savings() -> str:
     """The memory that a change of method saves, published and simulated, if both cells are numbers."""
     by_cell = cells().set_index(["method", "model"])
     steps = (("full", "full + 8-bit"), ("full + 8-bit", "full + 8-bit + checkpointing"))
-    lines = ["| from | to | model | published | simulated, GiB |", "| --- | --- | --- | ---: | ---: |"]
+    rows = []
     for before, after in steps:
         for model in by_cell.loc[before].index:
             first, second = by_cell.loc[(before, model)], by_cell.loc[(after, model)]
@@ -79,8 +79,9 @@ def table_of_savings() -> str:
                 continue
             printed = float(first.published) - float(second.published)
             saved = first.allocated - second.allocated
-            lines.append(f"| {before} | {after} | {model} | {printed:.0f} | {number(saved)} |")
-    return "\n".join(lines)
+            rows.append((before, after, model, f"{printed:.0f}", number(saved)))
+    header = ("from", "to", "model", "published", "simulated, GiB")
+    return markdown_table(header, rows, align=(*[Align.LEFT] * 3, *[Align.RIGHT] * 2))
 
 
 TABLES = {"cells": table_of_cells, "savings": table_of_savings}

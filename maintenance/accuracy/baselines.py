@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from maintenance.accuracy.sampling import architecture_of
+from maintenance.sampling import architecture_of
 from profiler.analytical import parameter_count
 from profiler.analytical.baselines.verl_report import (
     REPORT_OVERHEAD_BYTES,

@@ -14,29 +14,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from maintenance.accuracy.sampling import read_sampled, sample, sampled_text
+from maintenance.accuracy.sampling import sample
+from maintenance.sampled_file import folder_faults, written_down
+from maintenance.words import read_words
 from profiler.command_line import as_command, print_line, print_text
-from profiler.config.foreign_text import MOST_JSON_BYTES, ForeignTextError, parse_yaml
 from profiler.config.identity import trial_id
 from profiler.config.labels import labels
 from profiler.config.reading import FieldReader
 from profiler.config.run_options import DECLARATIONS, RunOptions
-from profiler.config.specification import unknown_key
-from profiler.domain.errors import (
-    EXIT_OK,
-    EXIT_SOME_TRIALS_FAILED,
-    Fault,
-    UsageError,
-)
+from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.storage.atomic import write_atomically
-from profiler.storage.foreign_files import Kind, kind_of, read_bytes, reason
 from profiler.storage.records import RecordStore
 from profiler.storage.versions import installed_versions
 
 GRID = "accuracy"
-SAMPLED, ROWS, PAGE, FIGURE = "sampled.jsonl", "rows.parquet", "accuracy.md", "predictors"
+ROWS, PAGE, FIGURE = "rows.parquet", "accuracy.md", "predictors"
 
 _DEFAULTS: Mapping[str, object] = {
     "count": 500,
@@ -92,18 +86,7 @@ def main(argv: Sequence[str] | None = None, *, simulate: Simulate | None = None)
 
 
 def _settings(words: Sequence[str]) -> Settings:
-    values, faults = dict(_DEFAULTS), []
-    for word in words:
-        key, equals, text = word.partition("=")
-        if not equals:
-            faults.append(Fault(key="argument", found=word, problem="is not of the form key=value"))
-        elif key not in _DEFAULTS:
-            faults.append(unknown_key(key, text, tuple(_DEFAULTS)))
-        else:
-            try:
-                values[key] = parse_yaml(text)
-            except ForeignTextError as error:
-                faults.append(Fault(key=key, found=text, problem=f"cannot be read as a value, because it {error}"))
+    values, faults = read_words(words, _DEFAULTS)
     reader = FieldReader(values)
     settings = Settings(
         count=reader.count("count", maximum=_MOST_TRIALS),
@@ -116,22 +99,15 @@ def _settings(words: Sequence[str]) -> Settings:
         folder=Path(reader.text("results_dir", "a folder")) / GRID,
     )
     if reader.sound("results_dir"):
-        faults.extend(_folder_faults(settings.folder))
+        faults.extend(folder_faults(settings.folder))
     if faults or reader.faults:
         raise UsageError((*faults, *reader.faults))
     return settings
 
 
-def _folder_faults(folder: Path) -> list[Fault]:
-    try:
-        kind_of(folder / SAMPLED)
-    except OSError as error:
-        return [Fault(key="results_dir", found=str(folder.parent), problem=f"cannot be used ({reason(error)})")]
-    return []
-
-
 def _run(settings: Settings, simulate: Simulate) -> int:
-    specs = _sampled(settings)
+    sampled = sample(settings.count, seed=settings.seed)
+    specs = written_down(settings.folder, sampled, seed=settings.seed)
     asked = specs[: settings.limit]
     plan = _plan(asked)
     store = RecordStore(settings.folder)
@@ -143,30 +119,6 @@ def _run(settings: Settings, simulate: Simulate) -> int:
         _write_results(settings, answered, sampled=len(specs))
     print_line(f"{len(answered)} of {len(plan)} trials are answered.")
     return EXIT_OK if len(answered) == len(plan) or not settings.simulate else EXIT_SOME_TRIALS_FAILED
-
-
-def _sampled(settings: Settings) -> tuple[TrialSpec, ...]:
-    """Return the sample; write its file if there is none.
-
-    Raises:
-        UsageError: The file exists and has another sample.
-    """
-    path = settings.folder / SAMPLED
-    text = sampled_text(sample(settings.count, seed=settings.seed), seed=settings.seed)
-    if kind_of(path) is Kind.MISSING:
-        write_atomically(path, text.encode())
-    elif _content(path) != text.encode():
-        problem = f"does not give the sample of {path}, which was written before any result was known"
-        hint = "Give the count and seed of its first line, or another results_dir."
-        raise UsageError([Fault(key="seed", found=str(settings.seed), problem=problem, hint=hint)])
-    return read_sampled(text)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return read_bytes(path, most_bytes=MOST_JSON_BYTES)
-    except OSError as error:
-        raise UsageError([Fault(key="sample", found=str(path), problem=f"cannot be read ({reason(error)})")]) from error
 
 
 def _plan(specs: Sequence[TrialSpec]) -> list[PlannedTrial]:

@@ -5,23 +5,23 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from maintenance.accuracy.baselines import accelerate_bytes, verl_report_bytes
-from maintenance.accuracy.sampling import architecture_of
+from maintenance.sampling import architecture_of
 from profiler.analysis.predictors import PREDICTORS, REASON, Predictor
 from profiler.analytical import estimate
 from profiler.analytical.estimate import phase_instants
 from profiler.config.identity import spec_to_mapping
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import CategoryShare, Estimate, SimulatedDetails, Status, TrialRecord
+from profiler.domain.outcome import CategoryShare, Estimate, Status, TrialRecord, UnlimitedCard
 
 
 def prediction_frame(records: Sequence[TrialRecord]) -> pd.DataFrame:
     """Return one row per answered trial: its keys, its required memory and each prediction, in bytes."""
     return pd.DataFrame(
-        [_row(record, record.outcome.simulated) for record in records if record.outcome.simulated is not None]
+        [_row(record, record.outcome.unlimited) for record in records if record.outcome.unlimited is not None]
     )
 
 
-def _row(record: TrialRecord, simulated: SimulatedDetails) -> Mapping[str, object]:
+def _row(record: TrialRecord, simulated: UnlimitedCard) -> Mapping[str, object]:
     spec, outcome = record.spec, record.outcome
     architecture = architecture_of(spec.model)
     found = estimate(spec, architecture)

@@ -1,14 +1,8 @@
-"""Seeded sampler of trials over every key that decides memory. Samples are written before results are looked at."""
+"""The sample over every key that decides memory."""
 
-import json
-import random
 from collections.abc import Mapping, Sequence
 
-from profiler.config.identity import spec_from_mapping, stable_mapping
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
-from profiler.domain.architecture import Architecture
-from profiler.domain.errors import Fault, UsageError
+from maintenance.sampling import sample_trials
 from profiler.domain.trial import TrialSpec
 
 AXES: Mapping[str, Sequence[object]] = {
@@ -138,49 +132,5 @@ NEXT_SAMPLE: Mapping[str, tuple[str, ...]] = {
 
 
 def sample(count: int, *, seed: int) -> tuple[TrialSpec, ...]:
-    """Return `count` different trials. They depend only on the seed; a larger count adds trials at the end.
-
-    A point that breaks a rule between keys (a group that is not whole, a kernel that a card lacks) is sampled again.
-    """
-    chance = random.Random(seed)
-    sampled: dict[TrialSpec, None] = {}
-    while len(sampled) < count:
-        point = {key: _plain(chance.choice(values)) for key, values in AXES.items()}
-        try:
-            sampled[parse_point({**FIXED, **point}, architecture_of=architecture_of)] = None
-        except UsageError:
-            continue
-    return tuple(sampled)
-
-
-def architecture_of(model: str) -> Architecture:
-    """Return the architecture of a built-in model.
-
-    Raises:
-        UsageError: There is no model of that name.
-    """
-    found = builtin_architecture(model)
-    if found is None:
-        raise UsageError([Fault(key="model", found=model, problem="must be a built-in model")])
-    return found
-
-
-def sampled_text(specs: Sequence[TrialSpec], *, seed: int) -> str:
-    """Return the sample as lines of JSON: the seed, then one trial per line."""
-    lines = [json.dumps({"seed": seed, "count": len(specs)})]
-    return "\n".join([*lines, *(json.dumps(stable_mapping(spec)) for spec in specs)]) + "\n"
-
-
-def read_sampled(text: str) -> tuple[TrialSpec, ...]:
-    """Read the trials that `sampled_text` wrote.
-
-    Raises:
-        ValueError: The text does not have that form.
-    """
-    _, *lines = text.splitlines()
-    return tuple(spec_from_mapping(json.loads(line)) for line in lines)
-
-
-def _plain(value: object) -> object:
-    """Return `value` as a user would type it."""
-    return list(value) if isinstance(value, tuple) else value
+    """Return `count` different trials. They depend only on the seed; a larger count adds trials at the end."""
+    return sample_trials(count, seed=seed, axes=AXES, fixed=FIXED)

@@ -59,7 +59,7 @@ def curves(section: Section, keys: Iterable[str] | None = None) -> tuple[Curve, 
 
 
 def surfaces(section: Section, pairs: Iterable[tuple[str, str]] | None = None) -> tuple[Surface, ...]:
-    """Return the surfaces of a section, of at least two values of each key.
+    """Return the surfaces of a section, of at least two values of each key, with trials that share values of both.
 
     Args:
         section: The trials.
@@ -90,7 +90,8 @@ def _over(section: Section, keys: tuple[str, str]) -> Iterator[Surface]:
             found.setdefault((name, cell.model), {})[_number(cell, keys[0]), _number(cell, keys[1])] = cell
     for (name, model), cells in found.items():
         values = tuple(sorted({one for one, _ in cells})), tuple(sorted({other for _, other in cells}))
-        if min(map(len, values)) > 1:
+        # Trials of which no two share a value of either key are points, not a surface.
+        if min(map(len, values)) > 1 and len(cells) > max(map(len, values)):
             yield Surface(method=name, model=model, keys=keys, values=values, cells=cells)
 
 

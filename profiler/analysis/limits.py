@@ -1,8 +1,11 @@
 """How far a numeric key goes before a trial runs out of memory, and which trials fit which card."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, takewhile
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
 
 from profiler.analysis.axes import Curve, Surface
 from profiler.analysis.cells import Cell
@@ -44,6 +47,26 @@ class CardLimit:
     """Whether the trials ran on this card, so that the verdicts are theirs."""
     fits: Mapping[Field, bool]
     """Without the fields of which it is unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimatedLimit:
+    """Free memory of one card over two keys, according to the closed form; the limit is where it is 0."""
+
+    gpu: Gpu
+    values: tuple[NDArray[Any], NDArray[Any]]
+    """The values of each key, ascending."""
+    left_bytes: NDArray[Any]
+    """By index of the first and the second key; negative where a trial may not fit."""
+
+    @property
+    def has_line(self) -> bool:
+        """Whether some trials fit and others do not."""
+        return bool(self.left_bytes.min() < 0 <= self.left_bytes.max())
+
+
+EstimateLimits: TypeAlias = Callable[[Surface], tuple[EstimatedLimit, ...]]
+"""Returns the estimated limits of cards over the keys of a surface; none where the closed form has no answer."""
 
 
 def limits_along(curves: Iterable[Curve]) -> tuple[Limit, ...]:

@@ -70,17 +70,17 @@ def predictor_errors(frame: pd.DataFrame) -> tuple[ErrorSummary, ...]:
     found = [
         summary
         for predictor, column in PREDICTORS.items()
-        if (summary := _summary(predictor.value, frame, column, ACTUAL)) is not None
+        if (summary := error_summary(predictor.value, frame, column, ACTUAL)) is not None
     ]
     found.sort(key=lambda summary: summary.median_ratio)
-    reserved = _summary("closed form, reserved", frame, "estimated_reserved_bytes", "required_reserved_bytes")
+    reserved = error_summary("closed form, reserved", frame, "estimated_reserved_bytes", "required_reserved_bytes")
     return (*found, reserved) if reserved else tuple(found)
 
 
 def phase_errors(frame: pd.DataFrame) -> tuple[ErrorSummary, ...]:
     """Return the errors of the closed form per phase, over trials that fit."""
     found = (
-        _summary(phase.value, frame, f"estimated_{phase.value}_bytes", f"simulated_{phase.value}_bytes")
+        error_summary(phase.value, frame, f"estimated_{phase.value}_bytes", f"simulated_{phase.value}_bytes")
         for phase in Phase
     )
     return tuple(summary for summary in found if summary is not None)
@@ -101,7 +101,8 @@ def worst_rows(frame: pd.DataFrame, count: int = 10) -> tuple[WorstRow, ...]:
     )
 
 
-def _summary(of: str, frame: pd.DataFrame, predicted: str, actual: str) -> ErrorSummary | None:
+def error_summary(of: str, frame: pd.DataFrame, predicted: str, actual: str) -> ErrorSummary | None:
+    """Return the errors of one column against another; None if no row has both."""
     every = error_ratios(frame, predicted, actual)
     ratios = every[np.isfinite(every)]
     if not ratios.size:

@@ -30,19 +30,32 @@ def table_of(specs: Sequence[TrialSpec], architectures: Mapping[str, Architectur
 
 
 def product_table(
-    base: TrialSpec, axes: Mapping[str, Sequence[object]], architectures: Mapping[str, Architecture]
+    base: TrialSpec,
+    axes: Mapping[str, Sequence[object]],
+    architectures: Mapping[str, Architecture],
+    *,
+    tied: Mapping[str, tuple[str, Sequence[object]]] | None = None,
 ) -> TrialTable:
     """Return all combinations of the values of `axes`, the other keys as in `base`; the first axis varies slowest.
 
     No specification is built per row, and values are not checked or normalised as `profiler.config` does.
+
+    Args:
+        base: The values of all other keys.
+        axes: The values of each key that varies.
+        architectures: The architecture of each model.
+        tied: Keys that vary with an axis: its name, and a value for each of its values.
     """
     shape = tuple(len(values) for values in axes.values())
     rows = int(np.prod(shape, dtype=np.int64))
     indices = np.indices(shape, dtype=np.int32).reshape(len(shape), rows)
+    of_axis = dict(zip(axes, indices, strict=True))
+    varying = {**{key: (key, values) for key, values in axes.items()}, **(tied or {})}
     columns: dict[str, Coded[Any]] = {}
     for key in SPEC_KEYS:
-        if key in axes:
-            columns[key] = Coded(values=tuple(axes[key]), codes=indices[list(axes).index(key)])
+        if key in varying:
+            axis, values = varying[key]
+            columns[key] = Coded(values=tuple(values), codes=of_axis[axis])
         else:
             columns[key] = Coded(values=(getattr(base, key),), codes=np.zeros(rows, dtype=np.int32))
     return TrialTable(keys=columns, architectures=architectures, rows=rows)

@@ -251,17 +251,18 @@ class Breakdown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulatedDetails:
-    """What only a simulation knows: the same trial on a card of unlimited memory."""
+class UnlimitedCard:
+    """The same trial on a card of unlimited memory."""
 
     required_allocated_bytes: int
     """Peak of allocated memory on that card."""
     required_reserved_bytes: int | None = None
     """Peak of reserved memory on that card."""
     required_unreleasable_bytes: int | None = None
-    """Peak on that card of segments that hold a tensor; a full card cannot release them."""
+    """Peak on that card of segments that hold a tensor; a full card cannot release them. None unless simulated."""
     step_shape: Sequence[StepInstant] = ()
-    """The last optimizer step on that card, in the order of its events; of a stored record a `StepShape`."""
+    """The last optimizer step on that card, in the order of its events; of a stored record a `StepShape`. Empty unless
+    simulated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,8 +306,8 @@ class Outcome:
     card: CardFacts = CardFacts()
     peaks: Peaks = Peaks()
     breakdown: Breakdown = Breakdown()
-    simulated: SimulatedDetails | None = None
-    """None unless simulated."""
+    unlimited: UnlimitedCard | None = None
+    """None unless simulated, or emulated and out of memory."""
     measured: MeasuredDetails | None = None
     """None unless measured or emulated."""
     emulated: EmulatedDetails | None = None

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiler.emulation.library_sources import CORE_LIBRARY
+from profiler.emulation.loaded_card import loaded_card
 
 FILE_VARIABLE = "EMULATED_MARKS"
 """Environment variable of an emulated process: a file to which each of its marks is appended when it is first made."""
@@ -40,7 +40,7 @@ def marks_of_file(path: Path) -> Marks:
 
 def marks_of_this_process() -> Marks | None:
     """Return the marks of the process that calls, since `forget_marks`; None if it is not emulated."""
-    library = _loaded()
+    library = loaded_card()
     if library is None:
         return None
     text = ctypes.create_string_buffer(1 << 17)
@@ -50,7 +50,7 @@ def marks_of_this_process() -> Marks | None:
 
 def forget_marks() -> None:
     """Forget the marks of the process that calls, such as those of a parent before a fork."""
-    library = _loaded()
+    library = loaded_card()
     if library is not None:
         library.em_forget_marks()
 
@@ -65,12 +65,3 @@ def _marks(pairs: Iterable[list[str]]) -> Marks:
         assumptions=tuple(found[_ASSUMPTION]),
         unseen_entry_points=tuple(found[_ENTRY_POINT]),
     )
-
-
-def _loaded() -> ctypes.CDLL | None:
-    """Return the emulated card if this process has loaded it."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        path = line.partition("/")[2]
-        if path.endswith(f"/{CORE_LIBRARY}"):
-            return ctypes.CDLL(f"/{path}")
-    return None

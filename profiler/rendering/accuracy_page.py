@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from profiler.analysis.predictors import ErrorSummary, WorstRow
+from profiler.rendering.markdown_table import Align, markdown_table
 from profiler.rendering.wording import percent, signed_percent
 
 _NAMED_KEYS = (
@@ -39,7 +40,7 @@ def accuracy_page(
         f"{rows} of {sampled} sampled trials are simulated. Errors are relative to the simulated peak of allocated "
         "memory on a card of unlimited memory (reserved where it says so). Simulated, not measured.",
         "",
-        *_table("predictor", predictors),
+        _table("predictor", predictors),
         "",
         f"![Predicted against simulated]({figure})",
         "",
@@ -47,15 +48,14 @@ def accuracy_page(
         "",
         "Trials that ran to their end on their card.",
         "",
-        *_table("phase", phases),
+        _table("phase", phases),
         "",
         "## The worst",
         "",
-        "| error | largest difference | trial |",
-        "|---:|---|---|",
-        *(
-            f"| {signed_percent(row.error_ratio)} | {row.reason or 'not known'} | {_named(row.trial)} |"
-            for row in worst
+        markdown_table(
+            ("error", "largest difference", "trial"),
+            [(signed_percent(row.error_ratio), row.reason or "not known", _named(row.trial)) for row in worst],
+            align=(Align.RIGHT, Align.LEFT, Align.LEFT),
         ),
         "",
         f"Regenerate with `{command}`.",
@@ -63,16 +63,18 @@ def accuracy_page(
     return "\n".join(lines) + "\n"
 
 
-def _table(head: str, summaries: Sequence[ErrorSummary]) -> list[str]:
-    return [
-        f"| {head} | trials | median error | 95th percentile | worst |",
-        "|---|---:|---:|---:|---:|",
-        *(
-            f"| {each.of} | {each.rows} | {percent(each.median_ratio)} | {percent(each.p95_ratio)} | "
-            f"{signed_percent(each.worst_ratio)} |"
-            for each in summaries
-        ),
+def _table(head: str, summaries: Sequence[ErrorSummary]) -> str:
+    rows = [
+        (
+            each.of,
+            str(each.rows),
+            percent(each.median_ratio),
+            percent(each.p95_ratio),
+            signed_percent(each.worst_ratio),
+        )
+        for each in summaries
     ]
+    return markdown_table((head, "trials", "median error", "95th percentile", "worst"), rows)
 
 
 def _named(trial: Mapping[str, object]) -> str:

@@ -12,6 +12,7 @@ from profiler.config.reading import show
 from profiler.domain.memory import Origin
 from profiler.rendering.estimate_table import CONTEXT_NOTE, RESERVED_NOTE, WIDTH
 from profiler.rendering.memory_words import gib_number
+from profiler.rendering.text_table import text_table
 
 _TITLE = "Estimated peaks, GiB (2^30 bytes)."
 _NUMBERS = ("allocated", "reserved", "rule")
@@ -22,9 +23,7 @@ def grid_table(grid: EstimatedGrid) -> str:
     """Return one row per trial: the keys that vary, its peaks, the phase of the peak, the verdict for its card."""
     header = [*grid.keys, *_NUMBERS, *_TEXTS]
     rows = [_cells(point, grid.keys) for point in grid.points]
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    is_number = [name in _NUMBERS or _is_count(grid, name) for name in header]
-    lines = [_line(cells, widths, is_number) for cells in (header, *rows)]
+    lines = text_table(header, rows, numbers=[*_NUMBERS, *(key for key in grid.keys if _is_count(grid, key))])
     notes = wrap(f"{_summary(grid)} {RESERVED_NOTE} {CONTEXT_NOTE}", WIDTH, break_on_hyphens=False)
     return "\n".join([_TITLE, "", *lines, "", *notes]) + "\n"
 
@@ -60,15 +59,7 @@ def _cells(point: EstimatedPoint, keys: Sequence[str]) -> list[str]:
 
 
 def _is_count(grid: EstimatedGrid, key: str) -> bool:
-    return key in grid.keys and isinstance(getattr(grid.points[0].spec, key), int | float)
-
-
-def _line(cells: Sequence[str], widths: Sequence[int], is_number: Sequence[bool]) -> str:
-    padded = [
-        cell.rjust(width) if right else cell.ljust(width)
-        for cell, width, right in zip(cells, widths, is_number, strict=True)
-    ]
-    return "  ".join(padded).rstrip()
+    return isinstance(getattr(grid.points[0].spec, key), int | float)
 
 
 def _summary(grid: EstimatedGrid) -> str:

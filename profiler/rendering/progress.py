@@ -91,7 +91,7 @@ def _name(trial: PlannedTrial) -> str:
 
 def _outcome_text(backend: Backend, outcome: Outcome) -> str:
     word = backend.origin or "on the CPU"
-    peak, needed = outcome.peaks.allocated_bytes, outcome.simulated and outcome.simulated.required_allocated_bytes
+    peak, needed = outcome.peaks.allocated_bytes, outcome.unlimited and outcome.unlimited.required_allocated_bytes
     if outcome.status is Status.OK:
         return f"{gib_text(peak)} {word}" if peak is not None else f"ok {word}"
     if outcome.status is Status.OOM:

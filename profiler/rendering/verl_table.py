@@ -11,28 +11,32 @@ from profiler.domain.memory import Origin
 from profiler.domain.units import gib_text
 from profiler.domain.verl import Strategy, VerlJob
 from profiler.rendering.memory_words import gib_number
+from profiler.rendering.text_table import text_table
 
 TAG = "estimated, not yet measured"
 
 _WIDTH = 80
-_NAME_WIDTH = 18
-_NUMBER_WIDTH = 11
 _GB = 1_000_000_000
 
 
 def verl_table(found: VerlEstimate, baseline: BaselineView) -> str:
     """Return components as rows and phases as columns, the rollout pool, and each difference to the report's rule."""
     lines = [*_wrapped(f"{_title(found.job)}. GiB (2^30 bytes) per GPU, {TAG}:"), ""]
-    lines.append(" " * _NAME_WIDTH + "".join(phase.value.rjust(_NUMBER_WIDTH) for phase in found.phases))
+    lines += _components(found)
+    lines += ["", *_verdict(found), "", *_baseline(baseline), "", *_report()]
+    return "\n".join(lines) + "\n"
+
+
+def _components(found: VerlEstimate) -> list[str]:
+    """Return the lines of the table: a row per component, and their sums."""
+    phases = [phase.value for phase in found.phases]
+    rows = []
     for component in Component:
         numbers = [parts.get(component, 0) for parts in found.phases.values()]
         if any(numbers):
-            cells = [gib_number(number) if number else "." for number in numbers]
-            lines.append(component.value.ljust(_NAME_WIDTH) + "".join(cell.rjust(_NUMBER_WIDTH) for cell in cells))
-    totals = [gib_number(sum(parts.values())) for parts in found.phases.values()]
-    lines.append("all".ljust(_NAME_WIDTH) + "".join(total.rjust(_NUMBER_WIDTH) for total in totals))
-    lines += ["", *_verdict(found), "", *_baseline(baseline), "", *_report()]
-    return "\n".join(lines) + "\n"
+            rows.append([component.value, *(gib_number(number) if number else "." for number in numbers)])
+    rows.append(["all", *(gib_number(sum(parts.values())) for parts in found.phases.values())])
+    return text_table(["", *phases], rows, numbers=phases)
 
 
 def verl_json(found: VerlEstimate, baseline: BaselineView, notes: Sequence[str] = ()) -> str:

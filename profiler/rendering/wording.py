@@ -21,6 +21,8 @@ from profiler.rendering.memory_words import CATEGORY_TITLES as CATEGORY_TITLES
 from profiler.rendering.memory_words import gib_number as gib_number
 
 _MODEL_CHARACTERS = 24
+_MOST_ANSWERS = 12
+"""Methods in one sentence; more are not read."""
 
 
 def setting_title(setting: Setting) -> str:
@@ -188,21 +190,30 @@ def answer_sentences(part: SectionReport) -> list[str]:
     card = f"On {gib_text(section.setting.memory_bytes or 0)}"
     limited = [_limit_text(limit, names if limit.other_key is None else {}) for limit in found.limits]
     if part.matrix.key is not None and limited:
-        return [f"{card}: {'; '.join(limited)}."]
-    sentences = [
+        return [f"{card}: {_joined(limited)}."]
+    spans = [
         f"{span.method} of {names[span.model]}: {gib_number(span.least[1])} GiB with {span.key}={span.least[0]}, "
         f"{gib_number(span.most[1])} with {span.key}={span.most[0]}."
         for span in found.spans
     ]
+    sentences = spans[:_MOST_ANSWERS]
+    if len(spans) > _MOST_ANSWERS:
+        sentences.append(f"And {len(spans) - _MOST_ANSWERS:,} more like these: the table has them.")
     if limited:
-        sentences.append(f"{card}: {'; '.join(limited)}.")
+        sentences.append(f"{card}: {_joined(limited)}.")
     saved = [f"{saving.method} {_range(saving)}" for saving in found.savings]
     if saved:
-        sentences.append(f"Against {section.rows[0]}, memory ({origin}) changes by: {'; '.join(saved)}.")
+        sentences.append(f"Against {section.rows[0]}, memory ({origin}) changes by: {_joined(saved)}.")
     reached = [text for reach in found.reaches if (text := _reach_text(reach, section, names))]
     if reached:
-        sentences.append(f"{card}: {'; '.join(reached)}.")
+        sentences.append(f"{card}: {_joined(reached)}.")
     return sentences
+
+
+def _joined(answers: Sequence[str]) -> str:
+    """Return the answers as parts of one sentence, and how many more there are."""
+    more = len(answers) - _MOST_ANSWERS
+    return "; ".join(answers[:_MOST_ANSWERS]) + (f"; and {more:,} more: the table has them" if more > 0 else "")
 
 
 def _limit_text(limit: Limit, names: Mapping[str, str]) -> str:

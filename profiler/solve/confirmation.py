@@ -45,7 +45,7 @@ def _side(value: int, record: TrialRecord | None) -> SimulatedSide:
     if record is None:
         return SimulatedSide(value=value, status=Status.FAILED, needed_bytes=None, message="no record")
     outcome = record.outcome
-    unreleasable = outcome.simulated.required_unreleasable_bytes if outcome.simulated is not None else None
+    unreleasable = outcome.unlimited.required_unreleasable_bytes if outcome.unlimited is not None else None
     context = outcome.card.context_bytes
     needed = unreleasable + context if unreleasable is not None and context is not None else None
     return SimulatedSide(value=value, status=outcome.status, needed_bytes=needed, message=outcome.verdict.message)

@@ -15,8 +15,8 @@ from profiler.domain.outcome import (
     MeasuredDetails,
     Outcome,
     Peaks,
-    SimulatedDetails,
     StepInstant,
+    UnlimitedCard,
     Verdict,
     Work,
 )
@@ -29,7 +29,7 @@ _PARTS = {
     "card": CardFacts,
     "peaks": Peaks,
     "breakdown": Breakdown,
-    "simulated": SimulatedDetails,
+    "unlimited": UnlimitedCard,
     "measured": MeasuredDetails,
     "emulated": EmulatedDetails,
 }
@@ -44,17 +44,17 @@ OUTCOME_FIELDS: Mapping[str, tuple[str, str]] = {
     "peak_reserved_bytes": ("peaks", "reserved_bytes"),
     "peak_device_bytes": ("peaks", "device_bytes"),
     "peak_phase": ("peaks", "phase"),
-    "required_allocated_bytes": ("simulated", "required_allocated_bytes"),
+    "required_allocated_bytes": ("unlimited", "required_allocated_bytes"),
     "oom": ("verdict", "oom"),
     "phases": ("peaks", "phases"),
     "breakdown": ("breakdown", "shares"),
-    "step_shape": ("simulated", "step_shape"),
+    "step_shape": ("unlimited", "step_shape"),
     "largest": ("breakdown", "largest"),
     "peak_inactive_split_bytes": ("peaks", "inactive_split_bytes"),
     "alloc_retries": ("peaks", "alloc_retries"),
     "context_bytes": ("card", "context_bytes"),
-    "required_reserved_bytes": ("simulated", "required_reserved_bytes"),
-    "required_unreleasable_bytes": ("simulated", "required_unreleasable_bytes"),
+    "required_reserved_bytes": ("unlimited", "required_reserved_bytes"),
+    "required_unreleasable_bytes": ("unlimited", "required_unreleasable_bytes"),
     "steps_run": ("work", "steps_run"),
     "micro_batches_run": ("work", "micro_batches_run"),
     "wall_s": ("work", "wall_s"),
@@ -85,7 +85,7 @@ _SEPARATOR = "; "
 
 _READERS = {Sequence[StepInstant]: step_shape_from_json}
 
-_OPTIONAL_PARTS = ("simulated", "measured", "emulated")
+_OPTIONAL_PARTS = ("unlimited", "measured", "emulated")
 
 _REQUIRED = frozenset({"status"})
 """Keys that records of every version have."""

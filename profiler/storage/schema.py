@@ -73,6 +73,7 @@ def _size(name: str, meaning: str, null: str, **laws: Any) -> Column:  # noqa: A
 _NO_GPU = "backend is cpu, or the trial ended before the value was known"
 _NO_ESTIMATE = "there is no closed form"
 _NO_ALLOCATOR = "unknown with this backend"
+_NOT_UNLIMITED = "not simulated, and not emulated and out of memory"
 _NO_OOM = "status is not oom, or the framework does not report it"
 _STILL_GROWING = "simulated, the peak grew in the last step, or there was only one step"
 _TOO_FEW_STEPS = "simulated, or fewer than two steps remain"
@@ -123,8 +124,8 @@ _RESULT = (
         _NO_ALLOCATOR,
     ),
     _text("peak_phase", "the phase of peak_allocated_bytes", _NO_GPU, words=Phase),
-    _size("required_allocated_bytes", "the peak on a card of unlimited memory", "not simulated"),
-    _size("required_reserved_bytes", "peak_reserved_bytes on a card of unlimited memory", "not simulated"),
+    _size("required_allocated_bytes", "the peak on a card of unlimited memory", _NOT_UNLIMITED),
+    _size("required_reserved_bytes", "peak_reserved_bytes on a card of unlimited memory", _NOT_UNLIMITED),
     _size(
         "required_unreleasable_bytes",
         "most bytes in segments that contain a tensor, on such a card: a full card cannot release them",

@@ -18,7 +18,7 @@ def shape_table(records: Sequence[TrialRecord], schema: pa.Schema) -> pa.Table:
         records: The trials; those that were not simulated have no rows.
         schema: The schema of the table.
     """
-    known = [(each.trial_id, each.outcome.simulated.step_shape) for each in records if each.outcome.simulated]
+    known = [(each.trial_id, each.outcome.unlimited.step_shape) for each in records if each.outcome.unlimited]
     shapes = [(name, shape if isinstance(shape, StepShape) else StepShape.of(shape)) for name, shape in known]
     tables = [_rows(trial_id, shape, schema) for trial_id, shape in shapes]
     return pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()

@@ -309,7 +309,7 @@ def _row_problem(name: str, rows: Sequence[Row]) -> str:
 
 
 def _shape_problem(record: TrialRecord) -> str:
-    shape = record.outcome.simulated.step_shape if record.outcome.simulated else ()
+    shape = record.outcome.unlimited.step_shape if record.outcome.unlimited else ()
     sizes = shape.sizes_bytes if isinstance(shape, StepShape) else [s.size_bytes for each in shape for s in each.shares]
     return f"a size of its step is {min(sizes)} bytes" if min(sizes, default=0) < 0 else ""
 

@@ -19,6 +19,7 @@ from profiler.domain.outcome import Estimate
 from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.execution.decision import stored_answer
 from profiler.execution.pruning import NeedsAtMost, Pruning
+from profiler.rendering.plan_table import plan_table
 from profiler.storage.last_resort import last_resort
 from profiler.storage.records import RecordStore
 from profiler.sweep.command import read_command
@@ -26,7 +27,7 @@ from profiler.sweep.composition import show_instead
 from profiler.sweep.folder import make_writable
 from profiler.sweep.output import WhileReadable
 from profiler.sweep.parts import SweepParts
-from profiler.sweep.plan import estimates_by_trial, listing, order_for_pruning, plan_trials
+from profiler.sweep.plan import estimates_by_trial, order_for_pruning, plan_trials
 from profiler.sweep.preparation import Sweep, architecture_lookup, prepare, remembering
 from profiler.sweep.results import assemble, conclude, keep_what_has_finished
 from profiler.sweep.stored import is_of_this_card, under_earlier_names
@@ -55,7 +56,7 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
         print_line(line)
     plan = plan_trials(sweep.grid.name, sweep.specs, sweep.versions, hardware=sweep.hardware, files_of=sweep.files_of)
     if sweep.options.dry_run:
-        print_line(listing(plan, estimates({trial.trial_id: trial.spec for trial in plan})))
+        print_line(plan_table(plan, estimates({trial.trial_id: trial.spec for trial in plan})))
         return EXIT_OK
     lacking = make_writable(sweep.folder)
     if lacking:

@@ -59,36 +59,26 @@ class WriteTables(Protocol):
 
 
 class RenderFolder(Protocol):
-    """Writes the report of a grid: `profiler.report.render_folder`."""
+    """Writes the report of a grid: `profiler.report.drawing.render_folder`."""
 
     def __call__(self, folder: Path, *, to_terminal: bool, trial_ids: Collection[str]) -> None:
         """Write page and figures to `folder`, and the table to the terminal."""
 
 
-_MOST_IN_ARRAYS = 2**40
-"""Rows times squared tokens of a trial up to which every size of the closed form fits in the 64 bits of an array."""
-
-
 def _estimates(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> list[Estimate | None]:
     from profiler.analytical import estimate
-    from profiler.analytical.many import estimate_specs
+    from profiler.analytical.closed_form import has_form
+    from profiler.analytical.many import estimate_specs, fits_in_arrays
 
     found: list[Estimate | None] = [None] * len(specs)
-    dense = {name: each for name, each in architectures.items() if each.has_closed_form}
-    places = [place for place, spec in enumerate(specs) if spec.model in dense]
-    ordinary = [place for place in places if _fits_in_arrays(specs[place])]
-    table = estimate_specs([specs[place] for place in ordinary], dense)
+    places = [place for place, spec in enumerate(specs) if has_form(spec, architectures[spec.model])]
+    ordinary = [place for place in places if fits_in_arrays(specs[place])]
+    table = estimate_specs([specs[place] for place in ordinary], architectures)
     for row, place in enumerate(ordinary):
         found[place] = table.estimate(row)
     for place in set(places).difference(ordinary):
-        found[place] = estimate(specs[place], dense[specs[place].model])
+        found[place] = estimate(specs[place], architectures[specs[place].model])
     return found
-
-
-def _fits_in_arrays(spec: TrialSpec) -> bool:
-    micro_batches = max(spec.steps_per_generation, spec.gradient_accumulation_steps)
-    tokens = spec.max_prompt_length + spec.longest
-    return spec.per_device_train_batch_size * micro_batches * tokens**2 <= _MOST_IN_ARRAYS
 
 
 def _open_store(folder: Path) -> "RecordStore":
@@ -146,7 +136,7 @@ def _write_tables(
 
 def _render_folder(folder: Path, *, to_terminal: bool, trial_ids: Collection[str]) -> None:
     from profiler.rendering.terminal_console import TerminalConsole
-    from profiler.report import render_folder
+    from profiler.report.drawing import render_folder
 
     render_folder(folder, console=TerminalConsole() if to_terminal else None, trial_ids=trial_ids)
 

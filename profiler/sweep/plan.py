@@ -1,4 +1,4 @@
-"""The plan of a sweep: trials with their names and labels, in order, and listed with their estimates."""
+"""The plan of a sweep: trials with their names and labels, in order, and their estimates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -7,10 +7,8 @@ from profiler.config.identity import trial_id
 from profiler.config.labels import labels
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Estimate, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
-from profiler.domain.units import gib_text
 
 Estimates = Callable[[Sequence[TrialSpec], Mapping[str, Architecture]], Sequence[Estimate | None]]
 """Returns the estimate of each trial, in order; None where there is no closed form."""
@@ -75,29 +73,3 @@ def estimates_by_trial(
     known = {name: spec for name, spec in specs.items() if spec.model in architectures}
     found = zip(known, estimates(tuple(known.values()), architectures), strict=True)
     return {name: estimate for name, estimate in found if estimate is not None}
-
-
-def listing(plan: Sequence[PlannedTrial], estimates: Mapping[str, Estimate]) -> str:
-    """Return the trials of `plan` with their estimated peaks, one per line: the output of `dry_run=true`."""
-    header = ("trial", "model", "method", "estimated", "rule", "on the card")
-    rows = [header, *(_row(trial, estimates.get(trial.trial_id)) for trial in plan)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*lines, f"{len(plan)} trials, none run (dry_run=true)."])
-
-
-def _row(trial: PlannedTrial, estimate: Estimate | None) -> tuple[str, ...]:
-    spec = trial.spec
-    if estimate is None:
-        return (trial.trial_id, spec.model, trial.label, "?", "?", "")
-    peak, rule = estimate.peak_allocated_bytes, estimate.peak_rule_bytes
-    return (trial.trial_id, spec.model, trial.label, gib_text(peak), gib_text(rule), _verdict(spec, peak))
-
-
-def _verdict(spec: TrialSpec, peak_bytes: int) -> str:
-    if spec.gpu is None:
-        return ""
-    capacity = KNOWN_GPUS[spec.gpu].memory_bytes
-    if peak_bytes <= capacity:
-        return f"fits {spec.gpu}"
-    return f"{gib_text(peak_bytes - capacity)} more than {spec.gpu} has"

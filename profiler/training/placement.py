@@ -13,6 +13,10 @@ from profiler.domain.memory import Category
 class DecodeExtrapolator(Protocol):
     """Adds decoding steps that repeat to a trace without running them."""
 
+    @property
+    def most_rollouts(self) -> int:
+        """Rollouts of a trial that are extrapolated; later ones fill their cache at once."""
+
     def rollout_begins(self) -> None:
         """Begin a rollout."""
 
@@ -76,6 +80,6 @@ class RealDevice:
         """Do nothing."""
         return nullcontext()
 
-    def decode_extrapolator(self) -> None:
+    def decode_extrapolator(self) -> DecodeExtrapolator | None:
         """Return None: every decoding step runs."""
-        return
+        return None

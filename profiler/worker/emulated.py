@@ -3,13 +3,34 @@
 from dataclasses import replace
 
 from profiler.domain.context import cuda_context_bytes
+from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import Gpu
 from profiler.domain.memory import NOT_EMULATED
-from profiler.domain.outcome import CardFacts, EmulatedDetails, MeasuredDetails, Outcome, Peaks, Status, Work
+from profiler.domain.outcome import (
+    CardFacts,
+    EmulatedDetails,
+    MeasuredDetails,
+    Outcome,
+    Peaks,
+    Status,
+    Verdict,
+    Work,
+)
 from profiler.emulation.marks import Marks
 
+_REFUSED_BY_TORCH = ("is only supported for CUDA devices with compute capability",)
+"""Parts of torch's messages about an operation that it does not have for a card."""
 
-def as_emulated(outcome: Outcome, gpu: Gpu, *, marks: Marks) -> Outcome:
+
+def refusal(error: Exception) -> Outcome | None:
+    """Return the outcome of a trial that transformers, trl or torch refuse on the card; None for other errors."""
+    message = (str(error).splitlines() or [""])[0]
+    if isinstance(error, UnsupportedTrialError) or any(words in message for words in _REFUSED_BY_TORCH):
+        return Outcome(verdict=Verdict(status=Status.UNSUPPORTED, message=message))
+    return None
+
+
+def as_emulated(outcome: Outcome, gpu: Gpu, *, marks: Marks, steps_extrapolated: int = 0) -> Outcome:
     """Return the outcome of the measured path as that of an emulated trial on `gpu`.
 
     Peaks of torch's counters stay. Times, samples and the driver's figures go: nothing was computed, and the driver is
@@ -19,11 +40,12 @@ def as_emulated(outcome: Outcome, gpu: Gpu, *, marks: Marks) -> Outcome:
         outcome: As the measured path returns it.
         gpu: The card.
         marks: What the emulated driver has noted about the process.
+        steps_extrapolated: Decoding steps that did not run.
     """
     context = cuda_context_bytes(gpu.compute_capability)
     return replace(
         outcome,
-        verdict=replace(outcome.verdict, unavailable=_unavailable(marks), message=_marked(outcome)),
+        verdict=replace(outcome.verdict, unavailable=_unavailable(marks, steps_extrapolated), message=_marked(outcome)),
         work=_without_time(outcome.work),
         card=CardFacts(name=gpu.title, memory_bytes=gpu.memory_bytes, context_bytes=context),
         peaks=_counted(outcome.peaks, context),
@@ -32,12 +54,13 @@ def as_emulated(outcome: Outcome, gpu: Gpu, *, marks: Marks) -> Outcome:
     )
 
 
-def _unavailable(marks: Marks) -> str:
+def _unavailable(marks: Marks, steps_extrapolated: int) -> str:
     """Return what the figures lack: what no emulation has, and what the driver has noted about this trial."""
     values = [f"a value that the host read: {name}" for name in marks.values_read]
     assumed = [f"assumed: {assumption}" for assumption in marks.assumptions]
     unseen = [f"what {name} does, which the emulated driver does not answer" for name in marks.unseen_entry_points]
-    return "; ".join((NOT_EMULATED, *values, *assumed, *unseen))
+    steps = [f"{steps_extrapolated:,} decoding steps, which were extrapolated"] if steps_extrapolated else []
+    return "; ".join((NOT_EMULATED, *values, *assumed, *unseen, *steps))
 
 
 def _marked(outcome: Outcome) -> str:

@@ -16,6 +16,7 @@ from profiler.measurement.torch_cuda import TorchCuda
 from profiler.training.phases import TrainingObserver
 from profiler.training.run import run_training
 from profiler.training.session import PlainSession
+from profiler.worker.card_decoding import CardDecoding
 from profiler.worker.measured import SNAPSHOT_ENTRIES, Instruments, Measured, MeasuringTask, measure
 
 Beat = Callable[[], None]
@@ -51,6 +52,23 @@ class _Beating:
         self.inner.model_built(parameters=parameters, trainable=trainable)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _CardSession(PlainSession):
+    """A session that may extrapolate decoding steps."""
+
+    decoding: CardDecoding | None
+
+    def decode_extrapolator(self) -> CardDecoding | None:
+        """Return the extrapolator; None if every step runs."""
+        return self.decoding
+
+    def trainer_ready(self, trainer: Any) -> None:
+        """Pass the size of the model on, and its heads to the extrapolator."""
+        super().trainer_ready(trainer)
+        if self.decoding is not None:
+            self.decoding.attends_with(int(trainer.model.config.get_text_config().num_attention_heads))
+
+
 def run_real(
     spec: TrialSpec,
     model_config: Mapping[str, Any],
@@ -59,6 +77,7 @@ def run_real(
     snapshot: bool = False,
     history_entries: int = SNAPSHOT_ENTRIES,
     sample_period_s: float | None = None,
+    decoding: CardDecoding | None = None,
     beat: Beat = lambda: None,
 ) -> Measured:
     """Run the trial; on CUDA, measure its GPU memory.
@@ -70,12 +89,14 @@ def run_real(
         snapshot: Whether a memory snapshot is taken.
         history_entries: Allocations and frees in the snapshot's history.
         sample_period_s: Seconds between samples of the driver; None takes none.
+        decoding: Extrapolates decoding steps on an emulated card; None if they all run.
         beat: A sign of life, called at each phase.
     """
     started_s = time.monotonic()
 
     def train(observer: TrainingObserver, device: torch.device) -> Outcome:
-        return _train(spec, model_config, PlainSession(device=device, observer=_Beating(observer, beat)))
+        session = _CardSession(device=device, observer=_Beating(observer, beat), decoding=decoding)
+        return _train(spec, model_config, session)
 
     if spec.backend is Backend.CPU:
         log = _PhaseLog()

@@ -2,15 +2,16 @@
 
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict
-from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
+from profiler.domain.outcome import Outcome, Status, TrialRecord, UnlimitedCard, Verdict
+from profiler.domain.trial import Backend, PlannedTrial, Rollout, TrialSpec
 from profiler.domain.units import KIB
 from profiler.emulation.marks import Marks, forget_marks, marks_of_this_process
 from profiler.execution import EndOfSweepError, WorkerJob, beat
@@ -19,7 +20,11 @@ from profiler.seams.checking import check_seams, note_on_versions
 from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.model_config import load_model_config
 from profiler.storage.records import RecordStore
-from profiler.worker.emulated import as_emulated
+from profiler.worker.emulated import as_emulated, refusal
+from profiler.worker.unlimited import needs_on_an_unlimited_card, waiting_process
+
+if TYPE_CHECKING:
+    from profiler.worker.card_decoding import CardDecoding
 
 
 def run_job(job: WorkerJob) -> None:
@@ -43,26 +48,79 @@ def run_job(job: WorkerJob) -> None:
         raise EndOfSweepError("The workers of backend=emulated have not loaded the emulated driver, so none can run.")
     if spec.backend.reads_counters and (problem := fork_problem()):
         raise EndOfSweepError(problem)
-    _run_real(job, model_config)
+    if spec.backend is Backend.EMULATED:
+        _run_emulated(job, model_config)
+    else:
+        _run_real(job, model_config)
 
 
-def _run_real(job: WorkerJob, model_config: Mapping[str, object]) -> None:
+def _run_emulated(job: WorkerJob, model_config: Mapping[str, object]) -> None:
+    """Run the trainer on the emulated card, and after an out-of-memory error once more on one without an end.
+
+    If decoding steps cannot be extrapolated, the trial starts again and decodes every token.
+    """
+    from profiler.simulation.extrapolation.decode_extrapolator import StepsDifferError
+
+    spec, started = job.trial.spec, time.monotonic()
+
+    def decode_in_full() -> None:
+        _run_real(job, model_config)
+
+    def on_an_unlimited_card() -> UnlimitedCard | None:
+        return needs_on_an_unlimited_card(spec, model_config, decoding=_decoding(job), beat=_beat_of(job))
+
+    with waiting_process(on_an_unlimited_card) as unlimited, waiting_process(decode_in_full) as in_full:
+        try:
+            outcome = _run_real(job, model_config, decoding=_decoding(job))
+        except StepsDifferError:
+            in_full.ask()
+            record = RecordStore(Path(job.store_folder)).find(job.trial.trial_id)
+            if record is None:
+                raise
+            outcome = record.outcome
+        needed = unlimited.ask() if outcome.status is Status.OOM else None
+    if needed is not None:
+        # Added to a stored record: if it fails, the outcome on the card is not lost.
+        _store(job, job.trial, replace(outcome, unlimited=needed), started)
+
+
+def _decoding(job: WorkerJob) -> "CardDecoding | None":
+    """Return what extrapolates the decoding steps of an emulated trial; None if they all run."""
+    from profiler.worker.card_decoding import MOST_DECODED_IN_FULL, CardDecoding
+
+    spec = job.trial.spec
+    generates = spec.recipe.generates and spec.rollout is Rollout.GENERATE
+    is_long = generates and spec.max_completion_length > MOST_DECODED_IN_FULL
+    if not is_long or job.options.snapshot:  # a snapshot needs the history for itself
+        return None
+    return CardDecoding(KNOWN_GPUS[str(spec.gpu)].chip)
+
+
+def _run_real(job: WorkerJob, model_config: Mapping[str, object], *, decoding: "CardDecoding | None" = None) -> Outcome:
     """Run the trainer on a real or emulated GPU, or on the CPU, and store the record, the samples and the snapshot."""
     from profiler.worker.real import run_real
 
     forget_marks()  # those of the imports
     spec, started = job.trial.spec, time.monotonic()
-    path = job.heartbeat_path
-    beat_of_trial = (lambda: beat(Path(path))) if path is not None else (lambda: None)
-    measured = run_real(
-        spec,
-        model_config,
-        gpu_uuid=job.gpu_uuid,
-        snapshot=job.options.snapshot,
-        sample_period_s=job.options.sample_period_s if spec.backend is Backend.CUDA else None,
-        beat=beat_of_trial,
-    )
-    outcome = _of_backend(measured.outcome, spec, started)
+    beat_of_trial = _beat_of(job)
+    try:
+        measured = run_real(
+            spec,
+            model_config,
+            gpu_uuid=job.gpu_uuid,
+            snapshot=job.options.snapshot,
+            sample_period_s=job.options.sample_period_s if spec.backend is Backend.CUDA else None,
+            decoding=decoding,
+            beat=beat_of_trial,
+        )
+    except (UnsupportedTrialError, RuntimeError) as error:
+        refused = refusal(error) if spec.backend is Backend.EMULATED else None
+        if refused is None:
+            raise
+        outcome = _of_backend(refused, spec, started)
+        _store(job, job.trial, outcome, started)
+        return outcome
+    outcome = _of_backend(measured.outcome, spec, started, decoding=decoding)
     # The record comes after the samples, because it marks the trial as done. It comes before the snapshot, which is
     # large and slow to write, and whose absence is noticed by itself.
     folder = Path(job.store_folder)
@@ -78,13 +136,27 @@ def _run_real(job: WorkerJob, model_config: Mapping[str, object]) -> None:
 
         # Last, and added to a stored record: if it fails, the measurement is not lost.
         with_breakdown = breakdown_of(outcome, spec, model_config, beat=beat_of_trial)
-        _store(job, job.trial, _of_backend(with_breakdown, spec, started), started)
+        _store(job, job.trial, _of_backend(with_breakdown, spec, started, decoding=decoding), started)
+    return outcome
 
 
-def _of_backend(outcome: Outcome, spec: TrialSpec, started: float) -> Outcome:
+def _beat_of(job: WorkerJob) -> Callable[[], None]:
+    """Return what gives a sign of life."""
+    path = job.heartbeat_path
+    return (lambda: beat(Path(path))) if path is not None else (lambda: None)
+
+
+def _of_backend(
+    outcome: Outcome, spec: TrialSpec, started: float, *, decoding: "CardDecoding | None" = None
+) -> Outcome:
     """Return the outcome with the time on the GPU, or without what an emulated one cannot know."""
     if spec.backend is Backend.EMULATED:
-        return as_emulated(outcome, KNOWN_GPUS[str(spec.gpu)], marks=marks_of_this_process() or Marks())
+        return as_emulated(
+            outcome,
+            KNOWN_GPUS[str(spec.gpu)],
+            marks=marks_of_this_process() or Marks(),
+            steps_extrapolated=decoding.steps_extrapolated if decoding else 0,
+        )
     if spec.backend is Backend.CUDA:
         return replace(outcome, work=replace(outcome.work, gpu_s=time.monotonic() - started))
     return outcome

@@ -21,9 +21,9 @@ from profiler.domain.outcome import (
     OutOfMemory,
     Peaks,
     PhasePeak,
-    SimulatedDetails,
     Status,
     StepInstant,
+    UnlimitedCard,
     Verdict,
     Work,
 )
@@ -122,7 +122,7 @@ def outcome_on_card(run: SimulatedRun, spec: TrialSpec) -> Outcome:
             shares=_shares(on_card.breakdown),
             largest=largest_groups(trace, on_card.live_bytes),
         ),
-        simulated=SimulatedDetails(
+        unlimited=UnlimitedCard(
             required_allocated_bytes=unlimited.peak_allocated_bytes,
             required_reserved_bytes=unlimited.peak_reserved_bytes,
             required_unreleasable_bytes=unlimited.peak_unreleasable_bytes,

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maintenance.accuracy.baselines import accelerate_bytes, verl_report_bytes
-from maintenance.accuracy.sampling import AXES, FIXED, NEXT_SAMPLE, architecture_of, read_sampled, sample, sampled_text
+from maintenance.accuracy.sampling import AXES, FIXED, NEXT_SAMPLE, sample
+from maintenance.sampling import architecture_of, read_sampled, sampled_text
 from profiler.analytical import estimate
 from profiler.config.architecture import PROJECTION_NAMES
 from profiler.domain.builtin_models import BUILTIN_MODELS

@@ -66,3 +66,18 @@ def test_keys_that_are_no_numbers_have_spans_too(tmp_path):
         ).section
     )
     assert (span.key, span.least[0], span.most[0]) == ("optim", "sgd", "adamw_torch_fused")
+
+
+def test_a_sentence_names_twelve_methods_and_counts_the_others(tmp_path):
+    optims = (Optimizer.SGD, Optimizer.ADAMW_TORCH_FUSED, Optimizer.ADAMW_8BIT, Optimizer.ADAFACTOR)
+    specs = [
+        builders.spec(model=model, optim=optim, max_completion_length=length, max_prompt_length=prompt)
+        for model in ("qwen2.5-0.5b", "qwen2.5-3b")
+        for optim in optims
+        for length in (256, 512)
+        for prompt in (100, 200)
+    ]
+    *_, fitting = answer_sentences(report_of(tmp_path, specs))
+    # By hand: 4 optimizers x 2 x 2 lengths are 16 methods.
+    assert fitting.count("fits") == 12
+    assert fitting.endswith("; and 4 more: the table has them.")

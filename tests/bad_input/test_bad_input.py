@@ -19,7 +19,7 @@ from profiler.console import main as console
 from profiler.emulation.__main__ import main as emulation
 from profiler.estimate.main import main as estimate
 from profiler.replay.main import main as replay
-from profiler.report import main as report
+from profiler.report.main import main as report
 from profiler.seams.__main__ import main as seams
 from profiler.solve.main import main as solve
 from profiler.sweep import main as run_sweep

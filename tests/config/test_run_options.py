@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from maintenance.run_options_page import run_options_page
 from profiler.config.reading import show
 from profiler.config.run_options import DECLARATIONS, RUN_KEYS, RunOptions, read_run_options
-from profiler.config.run_options_page import run_options_page
 from profiler.domain.errors import UsageError
 
 ROOT = Path(__file__).parents[2]

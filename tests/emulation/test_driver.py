@@ -28,6 +28,20 @@ print(json.dumps([before, fits, second, error, free.value]))
     assert found == [before, 0, 2, [2, 0], T4.memory_bytes - context]
 
 
+def test_without_its_limit_a_card_takes_more_than_any_card_has(driver):
+    found = run_on_card(
+        driver,
+        """
+card.em_lift_limit()
+p, free, total = c_void_p(), c_size_t(), c_size_t()
+takes = [rt.cudaMalloc(byref(p), c_size_t(2**39)) for _ in range(4)]
+rt.cudaMemGetInfo(byref(free), byref(total))
+print(json.dumps([takes, total.value - free.value, total.value]))
+""",
+    )
+    assert found == [[0, 0, 0, 0], 4 * 2**39 + cuda_context_bytes(T4.compute_capability), 2**46]
+
+
 def test_memory_is_taken_in_pieces_of_2_mib(driver):
     found = run_on_card(
         driver,

@@ -11,9 +11,11 @@ from profiler.analysis.comparison import compare
 from profiler.analysis.limits import card_limits
 from profiler.analysis.sweep_report import sweep_report
 from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import Status
 from profiler.domain.units import GIB, as_gib
 from profiler.rendering.figures.catalogue import drawings
+from profiler.rendering.figures.files import as_png
 from profiler.rendering.figures.growth import growth_figure
 from profiler.rendering.figures.heat import heat_figure
 from profiler.rendering.figures.slopes import slope_figure
@@ -213,3 +215,26 @@ def test_the_figures_of_each_kind_of_section(tmp_path):
     failed = [replace(record, outcome=builders.failed()) for record in builders.records(LENGTHS)]
     (part,) = sweep_report(builders.tables(tmp_path / "failed", failed), grid="made_up").sections
     assert [drawing.name for drawing in drawings(part, number=2)] == ["comparison-2"]
+
+
+def test_trials_that_share_no_value_of_either_key_are_no_surface(tmp_path):
+    pairs = [(2, 256), (4, 4096), (8, 16384)]
+    specs = [
+        builders.spec(num_generations=group, per_device_train_batch_size=8, max_completion_length=length)
+        for group, length in pairs
+    ]
+    assert surfaces(section_of(tmp_path / "diagonal", specs)) == ()
+    corner = builders.spec(num_generations=2, per_device_train_batch_size=8, max_completion_length=4096)
+    assert len(surfaces(section_of(tmp_path / "corner", [*specs, corner]))) == 1
+
+
+def test_a_long_title_has_lines_for_which_the_figure_is_wide_enough(tmp_path):
+    # matplotlib warns, which is an error here, if a title is wider than the figure.
+    specs = [
+        replace(spec, optim=Optimizer.ADAMW_8BIT if spec.num_generations > 2 else spec.optim, max_prompt_length=length)
+        for spec in SURFACE
+        for length in (100, 1000)
+    ]
+    section = section_of(tmp_path, specs)
+    for surface in surfaces(section):
+        as_png(heat_figure(section, surface, card_limits(section, surface)))

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from profiler.domain.trial import Backend
 from profiler.rendering.html import page as page_module
-from profiler.report import render_folder
+from profiler.report.drawing import render_folder
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: scripts/install_browser.sh installs it")

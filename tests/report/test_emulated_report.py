@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from profiler import report
 from profiler.analysis.acceptance import pairs
 from profiler.analysis.cards import by_card
 from profiler.analysis.comparison import compare
@@ -17,6 +16,7 @@ from profiler.domain.memory import NOT_EMULATED, Origin
 from profiler.domain.trial import Backend
 from profiler.rendering.progress import SweepProgress
 from profiler.rendering.wording import card_names, headroom_legend
+from profiler.report import drawing
 from profiler.storage.records import RecordStore
 from profiler.storage.tables import read_tables
 
@@ -27,7 +27,7 @@ SPECS = [builders.spec(model=model) for model in ("qwen2.5-0.5b", "qwen2.5-3b")]
 def folder(tmp_path):
     """A folder with the same two trials measured, emulated and simulated."""
     on_card = replace(SPECS[0], backend=Backend.CUDA, gpu=None)
-    measured = builders.record(on_card, outcome=replace(builders.outcome(SPECS[0]), simulated=None))
+    measured = builders.record(on_card, outcome=replace(builders.outcome(SPECS[0]), unlimited=None))
     found = [measured, *map(builders.emulated, SPECS), *builders.records(SPECS)]
     return builders.write_folder(tmp_path / "lora_vs_full", found)
 
@@ -49,7 +49,7 @@ def test_the_simulation_is_not_compared_with_an_emulated_trial_as_if_it_were_mea
 def test_pages_and_terminal_say_emulated_and_what_is_missing(tmp_path):
     folder = builders.write_folder(tmp_path / "lora_vs_full", [builders.emulated(spec) for spec in SPECS])
     sink = io.StringIO()
-    report.render_folder(folder, console=Console(file=sink, width=300))
+    drawing.render_folder(folder, console=Console(file=sink, width=300))
     for text in (sink.getvalue(), (folder / "report.md").read_text(), (folder / "report.html").read_text()):
         text = text.replace("&#39;", "'")
         assert "Emulated on NVIDIA H100 80GB HBM3" in text

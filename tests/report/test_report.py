@@ -10,12 +10,13 @@ import pytest
 from rich.console import Console
 
 from maintenance.many_records import many_specs, varied_records
-from profiler import report
 from profiler.domain.errors import ProfilerError
 from profiler.domain.trial import Backend
 from profiler.rendering.figures.catalogue import MOST_FIGURES, Drawing
 from profiler.rendering.html import page as page_module
 from profiler.rendering.html.page import MOST_TRIALS
+from profiler.report import drawing
+from profiler.report.main import main
 from profiler.storage.tables import TABLES, table_path
 
 
@@ -30,7 +31,7 @@ PAGES = ("report.html", "report.md", "comparison.csv")
 
 def rendered(folder, **settings):
     sink = io.StringIO()
-    report.render_folder(folder, console=Console(file=sink, width=80), **settings)
+    drawing.render_folder(folder, console=Console(file=sink, width=80), **settings)
     return sink.getvalue()
 
 
@@ -70,7 +71,7 @@ def test_the_terminal_has_the_trials_of_the_command_and_the_page_all(folder):
 
 
 def test_without_a_console_nothing_is_printed(folder, capsys):
-    report.render_folder(folder, console=None)
+    drawing.render_folder(folder, console=None)
     assert capsys.readouterr().out == ""
     assert (folder / "report.md").is_file()
 
@@ -79,9 +80,9 @@ def test_a_figure_that_fails_costs_only_itself(folder, monkeypatch):
     def broken():
         raise RuntimeError("made up\nsecond line")
 
-    real = report.chosen
+    real = drawing.chosen
     bad = Drawing(name="bad", title="bad", draw=broken)
-    monkeypatch.setattr(report, "chosen", lambda sections: [(bad, *own) for own in real(sections)])
+    monkeypatch.setattr(drawing, "chosen", lambda *given: [(bad, *own) for own in real(*given)])
     before = {name: table_path(folder, name).read_bytes() for name in TABLES}
     with pytest.raises(ProfilerError, match="The figure 'bad' could not be drawn") as error:
         rendered(folder)
@@ -109,6 +110,8 @@ def test_the_page_of_many_trials_grows_by_the_bytes_of_their_rows_only(tmp_path)
         page = (folder / "report.html").read_text()
         assert page.count("<img ") <= MOST_FIGURES
         sections = page.count("<h3>Every trial</h3>")
+        # The page says first which sections follow.
+        assert [f'href="#section-{number}"' in page for number in range(1, sections + 2)] == [True] * sections + [False]
         assert page.count("data-trial=") <= sections * MOST_TRIALS
         sizes.append(len(re.sub('src="[^"]*"', "", page)))
     # Below 2,000 trials the details have the largest tensors and the command: 1.5 kB of them.
@@ -163,7 +166,7 @@ def _no_tables(folder):
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(folder, capsys, arguments, message):
-    assert report.main(arguments(folder)) == 2
+    assert main(arguments(folder)) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert len(captured.err.splitlines()) == 1
@@ -172,7 +175,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(folder, capsys, arguments, me
 
 def test_the_command_in_a_process_of_its_own_needs_no_torch(folder):
     script = (
-        "import sys; from profiler.report import main; code = main([sys.argv[1]]); "
+        "import sys; from profiler.report.main import main; code = main([sys.argv[1]]); "
         "sys.exit(code or 'torch' in sys.modules)"
     )
     child = subprocess.run([sys.executable, "-W", "error", "-c", script, folder], capture_output=True, check=False)

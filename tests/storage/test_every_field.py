@@ -76,7 +76,7 @@ def in_runs(name: str, record: TrialRecord, estimate: Estimate) -> Any:
         return plain(getattr(record.outcome.verdict.oom, name.removeprefix("oom_")))
     if name.startswith("estimated_"):
         return getattr(estimate, name.removeprefix("estimated_"))
-    if name.endswith("_version") and name != "driver_version":
+    if name.endswith("_version") and name not in ("driver_version", "fsdp_version"):
         return getattr(record.versions, name.removesuffix("_version"))
     if name in OUTCOME_FIELDS:
         part, attribute = OUTCOME_FIELDS[name]
@@ -119,7 +119,7 @@ def test_every_value_of_a_record_is_in_its_own_column(tmp_path, record, estimate
             "category": share.category.value,
             "bytes": share.size_bytes,
         }
-        for number, instant in enumerate(outcome.simulated.step_shape, start=1)
+        for number, instant in enumerate(outcome.unlimited.step_shape, start=1)
         for share in instant.shares
     ]
     assert rows_of(tmp_path, "largest") == [

@@ -11,7 +11,7 @@ from test_carried_rows import full_record
 from test_measured_tables import measured
 
 from profiler.domain.errors import UsageError
-from profiler.report import main
+from profiler.report.main import main
 from profiler.storage.folder_faults import folder_faults
 from profiler.storage.schema import OPTIONAL_TABLES, TABLES, Column
 from profiler.storage.tables import read_tables, table_path, write_tables

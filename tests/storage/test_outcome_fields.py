@@ -36,7 +36,7 @@ def test_the_problem_of_a_breakdown_and_unavailable_figures_share_a_key(unavaila
 
 def test_parts_without_a_value_are_none():
     read = outcome_from_flat(stored(builders.failed()), defaults=False)
-    assert (read.simulated, read.measured, read.status) == (None, None, Status.FAILED)
+    assert (read.unlimited, read.measured, read.status) == (None, None, Status.FAILED)
     assert outcome_from_flat({"status": "ok"}, defaults=True) == builders.outcome_of()
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 import cheap_worker
 import psutil
 
-import profiler.report
+import profiler.rendering.figures.catalogue
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_TOO_MANY_FAILURES
 from profiler.execution import WorkerProgram, run_trials
 from profiler.storage.records import RecordStore
@@ -81,7 +81,7 @@ class Kind:
 
 
 def _cheap_parts() -> SweepParts:
-    profiler.report.drawings = lambda *_, **__: ()  # figures take seconds
+    profiler.rendering.figures.catalogue.drawings = lambda *_, **__: ()  # figures take seconds
 
     def run(plan: object, **how: object) -> object:
         how.pop("gpu_uuids")

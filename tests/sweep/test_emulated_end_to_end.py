@@ -1,5 +1,6 @@
 """`backend=emulated` for real: torch's CUDA build on emulated cards. Skipped without an environment that has it."""
 
+import json
 import os
 import subprocess
 import sys
@@ -108,6 +109,11 @@ def test_a_trial_runs_out_of_memory_in_the_phase_that_needs_more(tmp_path):
         ends[record.spec.alloc_conf] = oom.phase.value if oom else record.outcome.status.value
         assert oom is None or record.outcome.message.endswith(f"(Emulated, in {oom.phase}.)")
         assert oom is None or oom.reserved_bytes <= float(record.spec.alloc_conf.partition(":")[2]) * CARD_BYTES
+    (fits,) = (each.outcome.peaks for each in records(tmp_path) if each.outcome.status is Status.OK)
+    needed = [each.outcome.unlimited for each in records(tmp_path) if each.outcome.status is Status.OOM]
+    assert {(each.required_allocated_bytes, each.required_reserved_bytes) for each in needed} == {
+        (fits.allocated_bytes, fits.reserved_bytes)
+    }
     assert [ends[name] for name in sorted(ends)] == ["load", "forward", "backward", "optimizer", "ok"]
     assert "out of memory in optimizer" in out
 
@@ -164,3 +170,59 @@ def test_the_measured_path_caps_and_samples_the_emulated_card_in_tests(tmp_path)
     assert run["sampled_max_device_bytes"] <= run["peak_device_bytes"]
     assert "emulated" in run["driver_version"]
     assert len(tables.samples) > 0
+
+
+BOTH_WAYS = """
+import json, sys
+from profiler.config.model_lookup import builtin_architecture
+from profiler.config.specification import parse_point
+from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.emulation.marks import marks_of_this_process
+from profiler.worker.card_decoding import CardDecoding
+from profiler.worker.real import run_real
+point = json.loads(sys.argv[1])
+spec = parse_point(point, architecture_of=builtin_architecture)
+decoding = CardDecoding(KNOWN_GPUS[spec.gpu].chip) if sys.argv[2] == "extrapolated" else None
+peaks = run_real(spec, BUILTIN_MODELS[spec.model].config, decoding=decoding).outcome.peaks
+phases = [(each.phase, each.peak_allocated_bytes, each.peak_reserved_bytes) for each in peaks.phases]
+print(json.dumps([phases, peaks.inactive_split_bytes, decoding and decoding.steps_extrapolated,
+                  marks_of_this_process().values]))
+"""
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"gpu": "a100-80gb", "per_device_train_batch_size": 8},
+        {"gpu": "t4-16gb", "attn_implementation": "eager", "dtype": "float16", "bf16": False},
+        {"gpu": "h100-80gb", "alloc_conf": "expandable_segments:True"},
+    ],
+    ids=lambda keys: keys["gpu"],
+)
+def test_an_extrapolated_rollout_equals_one_that_is_decoded_in_full(keys):
+    """Completions of 200 tokens; the steps run until a pattern is known, once in between and at the end."""
+    point = {
+        "backend": "emulated",
+        "model": "tiny",
+        "max_prompt_length": 40,
+        "max_completion_length": 200,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 1,
+        "steps": 3,
+        **keys,
+    }
+    python = emulated_python()
+    base = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    base |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "EMULATED_PROCESSES": os.devnull}
+    environment = process_environment(python, KNOWN_GPUS[keys["gpu"]], base=base)
+    found = []
+    for way in ("in full", "extrapolated"):
+        command = [str(python.executable), "-c", BOTH_WAYS, json.dumps(point), way]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    in_full, extrapolated = found
+    assert extrapolated[:2] == in_full[:2]
+    assert (in_full[2], in_full[3], extrapolated[3]) == (None, "complete", "complete")
+    assert extrapolated[2] > 200

@@ -69,7 +69,7 @@ def test_dry_run_lists_the_trials_and_writes_nothing(sweep, world, tmp_path):
     assert lines[1].split() == ["trial", "model", "method", "estimated", "rule", "on", "the", "card"]
     assert "qwen2.5-0.5b" in lines[2]
     assert "28.0 GiB" in lines[2]
-    assert "fits h100-80gb" in lines[2]
+    assert "fits: h100-80gb" in lines[2]
     assert "GiB more than h100-80gb has" in lines[-2]
 
 

@@ -17,6 +17,8 @@ CPU = RealDevice(device=torch.device("cpu"))
 class Extrapolator:
     """Counts rollouts and extrapolates no step."""
 
+    most_rollouts = 2
+
     def __init__(self) -> None:
         self.rollouts = 0
 

@@ -3,6 +3,7 @@
 from dataclasses import fields
 
 from profiler.domain.context import cuda_context_bytes
+from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import NOT_EMULATED, Phase
 from profiler.domain.outcome import (
@@ -19,7 +20,7 @@ from profiler.domain.outcome import (
     Work,
 )
 from profiler.emulation.marks import Marks
-from profiler.worker.emulated import as_emulated
+from profiler.worker.emulated import as_emulated, refusal
 
 T4 = KNOWN_GPUS["t4-16gb"]
 NO_MARKS = Marks()
@@ -119,3 +120,16 @@ def test_torchs_out_of_memory_message_is_marked() -> None:
     ran_out = as_emulated(measured(Status.OOM, oom, "CUDA out of memory."), T4, marks=NO_MARKS)
     assert ran_out.message == "CUDA out of memory. (Emulated, in forward.)"
     assert as_emulated(measured(), T4, marks=NO_MARKS).message == ""
+
+
+def test_what_torch_or_trl_refuse_on_the_card_is_unsupported_and_other_errors_are_not() -> None:
+    words = (
+        "gemm input type at::BFloat16 and output type float is only supported for CUDA devices with compute capability"
+    )
+
+    for error in (RuntimeError(f"{words} 8.0 or higher\nat a line"), UnsupportedTrialError("no sdpa")):
+        found = refusal(error)
+        assert found is not None
+        assert (found.status, found.message) == (Status.UNSUPPORTED, str(error).splitlines()[0])
+    assert refusal(RuntimeError("CUDA error: an illegal memory access was encountered")) is None
+    assert refusal(RuntimeError("")) is None

@@ -1,6 +1,7 @@
 """A worker's job: one run, a record per card that it is valid for, and snapshots on request."""
 
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,21 @@ from simulating import small_spec
 from profiler.config.identity import trial_id
 from profiler.config.run_options import RunOptions
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import CategoryShare, Outcome, Sample, Status, StepPeak, TrialRecord, Versions
+from profiler.domain.outcome import (
+    CategoryShare,
+    Outcome,
+    OutOfMemory,
+    Sample,
+    Status,
+    StepPeak,
+    TrialRecord,
+    UnlimitedCard,
+    Versions,
+)
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
+from profiler.emulation.marks import Marks
 from profiler.execution import EndOfSweepError, WorkerJob
+from profiler.simulation.extrapolation.decode_extrapolator import StepsDifferError
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.records import RecordStore
 from profiler.storage.tables import read_tables, write_tables
@@ -45,7 +58,7 @@ def test_one_run_writes_records_and_snapshots_of_its_siblings(tmp_path: Path) ->
     assert all(record is not None and record.outcome.status is Status.OK for record in records)
     first, second = (record.outcome for record in records if record is not None)
     assert (first.card.name, second.card.name) == ("NVIDIA H100 80GB HBM3", "NVIDIA H200")
-    assert first.simulated.required_allocated_bytes == second.simulated.required_allocated_bytes
+    assert first.unlimited.required_allocated_bytes == second.unlimited.required_allocated_bytes
     # Expandable segments grow by pages and reserve less.
     assert second.peaks.reserved_bytes != first.peaks.reserved_bytes
     for trial in (own, other):
@@ -154,3 +167,67 @@ def test_a_measured_trial_is_stored_before_its_breakdown_and_again_with_it(
     assert record is not None
     assert record.outcome.peaks.allocated_bytes == 900
     assert [share.size_bytes for share in record.outcome.breakdown.shares] == [900]
+
+
+def run_emulated(folder: Path, monkeypatch: pytest.MonkeyPatch, ends: Callable[[TrialSpec], Outcome]) -> TrialRecord:
+    """Run a trial on an emulated card that ends as `ends` says, and return its record."""
+    monkeypatch.setattr("profiler.worker.run.marks_of_this_process", Marks)
+    monkeypatch.setattr("profiler.worker.real.run_real", lambda spec, *_, **__: Measured(outcome=ends(spec)))
+    own = planned(TrialSpec(backend=Backend.EMULATED, gpu="t4-16gb", model="tiny"))
+    run_job(WorkerJob(trial=own, versions=VERSIONS, store_folder=str(folder), stderr_path=str(folder / "stderr")))
+    record = RecordStore(folder).find(own.trial_id)
+    assert record is not None
+    return record
+
+
+def test_an_emulated_trial_without_memory_runs_again_on_an_unlimited_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oom = OutOfMemory(phase=Phase.FORWARD, requested_bytes=1)
+    on_card = builders.outcome_of(Status.OOM, oom=oom, peak_allocated_bytes=10)
+    unlimited = builders.outcome_of(peak_allocated_bytes=70, peak_reserved_bytes=80)
+
+    # Without `gpu` nothing caps the unlimited card.
+    record = run_emulated(tmp_path, monkeypatch, lambda spec: on_card if spec.gpu else unlimited)
+    assert record.outcome.status is Status.OOM
+    assert record.outcome.peaks.allocated_bytes == 10
+    assert record.outcome.unlimited == UnlimitedCard(required_allocated_bytes=70, required_reserved_bytes=80)
+
+
+def test_an_emulated_trial_that_fits_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = run_emulated(tmp_path, monkeypatch, lambda _: builders.outcome_of(peak_allocated_bytes=70))
+    assert (record.outcome.status, record.outcome.unlimited) == (Status.OK, None)
+
+
+def test_what_torch_refuses_on_an_emulated_card_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_: TrialSpec) -> Outcome:
+        raise RuntimeError("gemm is only supported for CUDA devices with compute capability 8.0 or higher")
+
+    record = run_emulated(tmp_path, monkeypatch, refuses)
+    assert record.outcome.status is Status.UNSUPPORTED
+    assert record.outcome.card.name == "Tesla T4"
+
+
+def test_a_trial_whose_decoding_steps_differ_is_decoded_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_real(spec: TrialSpec, *_: object, decoding: object, **__: object) -> Measured:
+        if decoding is not None:
+            raise StepsDifferError("they differ")
+        return Measured(outcome=builders.outcome_of(peak_allocated_bytes=70))
+
+    monkeypatch.setattr("profiler.worker.run.marks_of_this_process", Marks)
+    monkeypatch.setattr("profiler.worker.real.run_real", run_real)
+    own = planned(TrialSpec(backend=Backend.EMULATED, gpu="t4-16gb", model="tiny", max_completion_length=257))
+    run_job(WorkerJob(trial=own, versions=VERSIONS, store_folder=str(tmp_path), stderr_path=str(tmp_path / "stderr")))
+    record = RecordStore(tmp_path).find(own.trial_id)
+    assert record is not None
+    assert (record.outcome.status, record.outcome.peaks.allocated_bytes) == (Status.OK, 70)
+
+
+def test_other_errors_of_an_emulated_trial_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: TrialSpec) -> Outcome:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.raises(RuntimeError, match="illegal"):
+        run_emulated(tmp_path, monkeypatch, fails)

@@ -56,7 +56,7 @@ def test_every_way_to_train_has_an_outcome_whose_parts_sum_to_its_peak(keys: dic
     assert max(phase.peak_allocated_bytes or 0 for phase in outcome.peaks.phases) == peak
     other = sum(share.size_bytes for share in outcome.breakdown.shares if share.category is Category.OTHER)
     assert other <= peak / 100
-    assert outcome.simulated.required_allocated_bytes == peak
+    assert outcome.unlimited.required_allocated_bytes == peak
     assert outcome.work.steps_run == 2
     assert outcome.work.parameters == BUILTIN_MODELS["tiny"].parameters
     assert outcome.work.step_time_s is None
@@ -83,8 +83,8 @@ def test_a_card_that_is_too_small_has_an_outcome_with_the_memory_needed() -> Non
     assert outcome.peaks.alloc_retries >= 1
     assert outcome.card.memory_bytes is not None
     assert outcome.peaks.allocated_bytes is not None
-    assert outcome.simulated.required_allocated_bytes is not None
-    assert outcome.peaks.allocated_bytes <= outcome.card.memory_bytes < outcome.simulated.required_allocated_bytes
+    assert outcome.unlimited.required_allocated_bytes is not None
+    assert outcome.peaks.allocated_bytes <= outcome.card.memory_bytes < outcome.unlimited.required_allocated_bytes
     assert outcome.peaks.phases[-1].phase is outcome.verdict.oom.phase
     assert outcome.message.startswith("CUDA out of memory. Tried to allocate")
     assert "would have been needed" in outcome.message

@@ -3,8 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any, overload
+
+from numpy.typing import NDArray
 
 from profiler.analytical.estimate import estimate
+from profiler.analytical.formulas.quantities import Count, smaller
 from profiler.domain.architecture import Architecture
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import KNOWN_GPUS, Gpu
@@ -59,12 +63,16 @@ class CardVerdict:
         return self.gpu.memory_bytes - self.needed_bytes
 
 
-def unreleasable_bytes(allocated_bytes: int, reserved_bytes: int) -> int:
+@overload
+def unreleasable_bytes(allocated_bytes: int, reserved_bytes: int) -> int: ...
+@overload
+def unreleasable_bytes(allocated_bytes: NDArray[Any], reserved_bytes: NDArray[Any]) -> NDArray[Any]: ...
+def unreleasable_bytes(allocated_bytes: Count, reserved_bytes: Count) -> Count:
     """Return the segments that hold a tensor at the worst instant, at most: a full card cannot return them.
 
     By hand, 100 B allocated and 130 B reserved: 116 B. 100 B allocated and 105 B reserved: 105 B.
     """
-    return min(reserved_bytes, allocated_bytes + allocated_bytes * FRAGMENTS_PERCENT // 100)
+    return smaller(reserved_bytes, allocated_bytes + allocated_bytes * FRAGMENTS_PERCENT // 100)
 
 
 def card_verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu) -> CardVerdict:

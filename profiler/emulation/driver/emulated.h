@@ -42,6 +42,7 @@ typedef struct {
 } EmCard;
 
 const EmCard *em_card(void);
+void em_lift_limit(void);         /* cards without an end from here on */
 int em_count(void);               /* visible cards */
 int em_count_present(void);       /* cards of the machine, whatever CUDA_VISIBLE_DEVICES says */
 int em_physical(int device);      /* visible index -> index in the machine */

@@ -6,6 +6,9 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
+from profiler.analysis.axes import Surface
+from profiler.analysis.comparison import Section
+from profiler.analysis.limits import CardLimit, EstimatedLimit, EstimateLimits
 from profiler.analysis.sweep_report import SectionReport
 from profiler.rendering.figures.categories import categories_figure, pages
 from profiler.rendering.figures.comparison import comparison_figure
@@ -39,20 +42,36 @@ class Drawing:
     draw: Callable[[], Figure]
 
 
-def drawings(part: SectionReport, *, number: int) -> tuple[Drawing, ...]:
+def _not_estimated(_surface: Surface) -> tuple[EstimatedLimit, ...]:
+    return ()
+
+
+def drawings(
+    part: SectionReport, *, number: int, estimate_limits: EstimateLimits = _not_estimated
+) -> tuple[Drawing, ...]:
     """Return the figures for which a section has results.
 
     Args:
         part: The section.
         number: Number of the section on the page, from 1; part of the names of its files.
+        estimate_limits: Returns the estimated limits of a surface; called when its figure is drawn.
     """
     suffix = "" if number == 1 else f"-{number}"
-    return (*_overview(part, suffix), *_along_keys(part, suffix), *_references(part, suffix), *_step(part, suffix))
+    return (
+        *_overview(part, suffix),
+        *_along_keys(part, suffix, estimate_limits),
+        *_references(part, suffix),
+        *_step(part, suffix),
+    )
 
 
-def chosen(sections: Sequence[SectionReport]) -> tuple[tuple[Drawing, ...], ...]:
+def chosen(
+    sections: Sequence[SectionReport], estimate_limits: EstimateLimits = _not_estimated
+) -> tuple[tuple[Drawing, ...], ...]:
     """Return the figures of each section: all of them if they are few enough, else the first of each in turn."""
-    every = [drawings(part, number=number) for number, part in enumerate(sections, start=1)]
+    every = [
+        drawings(part, number=number, estimate_limits=estimate_limits) for number, part in enumerate(sections, start=1)
+    ]
     in_turn = [(turn, number) for number, found in enumerate(every) for turn in range(len(found))]
     kept = sorted(in_turn)[:MOST_FIGURES]
     return tuple(
@@ -100,7 +119,7 @@ def _overview(part: SectionReport, suffix: str) -> Iterable[Drawing]:
         )
 
 
-def _along_keys(part: SectionReport, suffix: str) -> Iterable[Drawing]:
+def _along_keys(part: SectionReport, suffix: str, estimate_limits: EstimateLimits) -> Iterable[Drawing]:
     """Peaks along one key or two, and what methods save."""
     drawable = [curve for curve in part.curves if len(curve.known) > 1]
     for key in dict.fromkeys(curve.key for curve in drawable):
@@ -118,8 +137,12 @@ def _along_keys(part: SectionReport, suffix: str) -> Iterable[Drawing]:
         yield Drawing(
             name=f"heat{suffix}-{number}",
             title=f"{surface.method}, {surface.model}: {surface.keys[0]} and {surface.keys[1]}",
-            draw=partial(heat_figure, part.section, surface, limits),
+            draw=partial(_heat, part.section, surface, limits, estimate_limits),
         )
+
+
+def _heat(section: Section, surface: Surface, limits: Sequence[CardLimit], estimate_limits: EstimateLimits) -> Figure:
+    return heat_figure(section, surface, limits, estimate_limits(surface))
 
 
 def _references(part: SectionReport, suffix: str) -> Iterable[Drawing]:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from textwrap import fill
+from typing import cast
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -88,10 +90,20 @@ def new_figure(width_in: float, height_in: float) -> tuple[Figure, Axes]:
         return figure, figure.add_subplot()
 
 
+_TITLE_CHARACTERS_PER_INCH = 9
+
+
 def title(axes: Axes, first: str, second: str) -> None:
-    """Write a bold title and, below it, the origin of the numbers."""
+    """Write a bold title, in lines that the figure has room for, and below it the origin of the numbers."""
+    width = int(cast("Figure", axes.get_figure(root=True)).get_figwidth() * _TITLE_CHARACTERS_PER_INCH)
     axes.annotate(
-        first, (0, 1), xytext=(0, 22), xycoords="axes fraction", textcoords="offset points", weight="bold", size=11.5
+        fill(first, width),
+        (0, 1),
+        xytext=(0, 22),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        weight="bold",
+        size=11.5,
     )
     axes.annotate(
         second, (0, 1), xytext=(0, 8), xycoords="axes fraction", textcoords="offset points", color=SOFT_INK, size=9

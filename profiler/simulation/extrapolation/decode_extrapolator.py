@@ -9,13 +9,15 @@ is removed from the trace and decoded again.
 
 import gc
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from profiler.allocator.trace import TraceBuilder
 from profiler.simulation.extrapolation.step_template import (
     Template,
     TracePosition,
@@ -24,7 +26,6 @@ from profiler.simulation.extrapolation.step_template import (
     matches_prediction,
 )
 from profiler.simulation.tracing.host_values import host_value, set_host_value
-from profiler.simulation.tracing.recorder import Recorder
 
 _CYCLE_LENGTHS = (1, 8)
 """Possible periods of the pattern, in steps. Attention masks of the memory-efficient kernel are padded to 8."""
@@ -41,6 +42,23 @@ Growing = Iterable[tuple[torch.Tensor, int]]
 
 class StepsDifferError(Exception):
     """An extrapolated rollout cannot be removed from the trace."""
+
+
+class Recorded(Protocol):
+    """What is known about the blocks of a rollout: those of the simulation's `Recorder`, or of a card's history."""
+
+    @property
+    def trace(self) -> TraceBuilder:
+        """The trace so far."""
+
+    def alike(self) -> int:
+        """Return for how many more steps the scratch stays the same, and reset it."""
+
+    def blocks_in_use(self) -> Mapping[int, int]:
+        """Return the number of each block in use, by the key of its storage."""
+
+    def renumber(self, blocks: Mapping[int, int]) -> None:
+        """Replace the numbers of blocks in use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +79,11 @@ class DecodeExtrapolator:
     With `every_block` every block is extrapolated; without it, neutral blocks are left out (`neutral_blocks.py`).
     """
 
-    def __init__(self, recorder: Recorder, *, every_block: bool = False) -> None:
+    most_rollouts = 2
+    """One before and one after the optimizer states exist. Later rollouts would grow like the second, in segments that
+    exist already; they only fill their cache."""
+
+    def __init__(self, recorder: Recorded, *, every_block: bool = False) -> None:
         self._recorder = recorder
         self.every_block = every_block
         self._begin: TracePosition = (0, 0)
@@ -186,24 +208,42 @@ class DecodeExtrapolator:
             storage = tensor.untyped_storage()
             if not tensor.is_contiguous() or tensor.nbytes != storage.nbytes():
                 return False
-            offered[storage._cdata] = length * tensor.nbytes // tensor.shape[dimension]
+            offered[self._key(storage)] = length * tensor.nbytes // tensor.shape[dimension]
         return offered == expected
+
+    def _key(self, storage: torch.UntypedStorage) -> int:
+        """Return the key of a storage among the blocks in use."""
+        return storage._cdata
 
     def _extrapolate(
         self, template: Template, cycles: int, growing: list[tuple[torch.Tensor, int]], length: int
     ) -> None:
         last = self._positions[-1][1]
-        continue_trace(self._recorder.trace, template, cycles)
-        for tensor, dimension in growing:
-            _lengthen(tensor, dimension, cycles * length)
         outlived = np.arange(-template.memory * template.blocks, 0, dtype=np.int64)
         numbers = outlived + cycles * template.blocks
         numbers = np.where(numbers < 0, numbers, template.number_extrapolated(numbers))
-        self._recorder.renumber(dict(zip((last + outlived).tolist(), (last + numbers).tolist(), strict=True)))
+        renumbered = dict(zip((last + outlived).tolist(), (last + numbers).tolist(), strict=True))
+        self._continue(template, cycles, growing, renumbered, steps=cycles * length)
+        self._recorder.renumber(renumbered)
         self._positions = [self._now()]
         self._kept, self._missed = None, 0
         self._prediction = _Prediction(begin=self._now(), template=template, extrapolated=cycles, steps_in_cycle=length)
         self.steps_extrapolated += cycles * length
+
+    def _continue(
+        self,
+        template: Template,
+        cycles: int,
+        growing: list[tuple[torch.Tensor, int]],
+        renumbered: Mapping[int, int],
+        *,
+        steps: int,
+    ) -> None:
+        """Let `cycles` more cycles, of `steps` steps, happen. `renumbered`: the blocks that replace those in use."""
+        del renumbered
+        continue_trace(self._recorder.trace, template, cycles)
+        for tensor, dimension in growing:
+            _lengthen(tensor, dimension, steps)
 
 
 def _lengthen(tensor: torch.Tensor, dimension: int, by: int) -> None:

@@ -8,15 +8,9 @@ from profiler.training.rollouts.decode_loop import extrapolated_decoding
 from profiler.training.rollouts.generate import GeneratedRollout
 from profiler.training.rollouts.synthetic import SyntheticRollout
 
-_EXTRAPOLATED = 2
-"""Rollouts whose whole growth is in the trace: one before and one after the optimizer states exist.
-
-Later ones would grow like the second, in segments that exist already; they only fill their cache.
-"""
-
 
 class ExtrapolatedRollout(GeneratedRollout):
-    """Extrapolates the decoding steps of the first rollouts; later rollouts are synthetic."""
+    """Extrapolates the decoding steps of rollouts; those beyond the extrapolator's number are synthetic."""
 
     def __init__(self, placement: Placement) -> None:
         extrapolator = placement.decode_extrapolator()
@@ -29,6 +23,6 @@ class ExtrapolatedRollout(GeneratedRollout):
     def generating(self, model: Any) -> AbstractContextManager[None]:
         """While active, `model.generate` runs as few decoding steps as the extrapolation needs."""
         self._rollouts += 1
-        if self._rollouts > _EXTRAPOLATED:
+        if self._rollouts > self._extrapolator.most_rollouts:
             return self._synthetic.generating(model)
         return extrapolated_decoding(model, extrapolator=self._extrapolator)

@@ -1,5 +1,6 @@
 """The documentation of all columns in Markdown, generated from the schema."""
 
+from profiler.rendering.markdown_table import Align, markdown_table
 from profiler.storage.schema import OPTIONAL_TABLES, SCHEMA_VERSION, TABLES, Column
 
 _ALWAYS, _SOMETIMES = "in every results folder", "only if it has rows"
@@ -20,8 +21,9 @@ def columns_page() -> str:
 
 
 def _table(columns: tuple[Column, ...]) -> str:
-    lines = ["| column | type | unit | meaning | null means |", "| --- | --- | --- | --- | --- |"]
-    for column in columns:
-        cells = (f"`{column.name}`", str(column.kind), column.unit, column.meaning, column.null or "never null")
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines)
+    rows = [
+        (f"`{column.name}`", str(column.kind), column.unit, column.meaning, column.null or "never null")
+        for column in columns
+    ]
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return markdown_table(("column", "type", "unit", "meaning", "null means"), cells, align=Align.LEFT)

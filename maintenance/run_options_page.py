@@ -5,6 +5,7 @@ from pathlib import PurePath
 
 from profiler.config.reading import show
 from profiler.config.run_options import DECLARATIONS, Declaration, RunOptions, kind_of
+from profiler.rendering.markdown_table import Align, markdown_table
 
 _HEAD = """\
 # Run options
@@ -13,19 +14,22 @@ How a sweep runs its trials: `python -m profiler.sweep +grid=NAME timeout_s=600 
 a trial is, and not the name under which it is stored. This page is made from `profiler/config/run_options.py` by
 `python tests/config/test_run_options.py`.
 
-| key | default | unit | allowed | meaning |
-|---|---|---|---|---|
 """
 
 
 def run_options_page() -> str:
     """Return the whole page."""
-    rows = (
-        f"| `{option.name}` | `{_default(option.default)}` | {DECLARATIONS[option.name].unit} "
-        f"| {_allowed(kind_of(option.type), DECLARATIONS[option.name])} | {_meaning(DECLARATIONS[option.name])} |"
+    rows = [
+        (
+            f"`{option.name}`",
+            f"`{_default(option.default)}`",
+            DECLARATIONS[option.name].unit,
+            _allowed(kind_of(option.type), DECLARATIONS[option.name]),
+            _meaning(DECLARATIONS[option.name]),
+        )
         for option in fields(RunOptions)
-    )
-    return _HEAD + "\n".join(rows) + "\n"
+    ]
+    return _HEAD + markdown_table(("key", "default", "unit", "allowed", "meaning"), rows, align=Align.LEFT) + "\n"
 
 
 def _default(value: object) -> str:

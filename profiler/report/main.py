@@ -1,73 +1,23 @@
-"""`python -m profiler.report results/<grid>`: draw table, pages and figures from the stored results."""
+"""The command: arguments, and which folders they name."""
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from profiler.analysis.differences import compare_sweeps
-from profiler.analysis.frames import comparison_frame
-from profiler.analysis.sweep_report import SectionReport, only_trials, sweep_report
 from profiler.command_line import as_command, print_text, readable
-from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError, nearest
-from profiler.rendering.csv_table import as_csv
+from profiler.domain.errors import EXIT_OK, Fault, UsageError, nearest
 from profiler.rendering.differences import print_differences
-from profiler.rendering.figures.catalogue import Drawing, chosen, too_much
-from profiler.rendering.figures.files import as_png, as_svg
-from profiler.rendering.html.page import html_page
-from profiler.rendering.markdown import report_page
-from profiler.rendering.pages import FIGURES, RenderedFigure, SectionFigures
-from profiler.rendering.terminal import print_comparison
 from profiler.rendering.terminal_console import TerminalConsole
-from profiler.storage.atomic import remove_abandoned, write_atomically
+from profiler.report.drawing import render_folder
 from profiler.storage.foreign_files import Kind, kind_of, reason
-from profiler.storage.published import read_published
 from profiler.storage.tables import read_tables
 
-PAGE = "report.html"
-"""The page that opens from disk, with everything in one file."""
-MARKDOWN = "report.md"
-"""The page that GitHub shows, with links to the figures."""
-TABLE = "comparison.csv"
 _MOST_FOLDERS = 2
 REFERENCE = "reference"
 """The folder in `results/` whose results are in git."""
-
-
-def render_folder(folder: Path, *, console: Console | None, trial_ids: Collection[str] | None = None) -> None:
-    """Draw the stored results of a grid: a table on `console`, pages, `comparison.csv` and `figures/` in `folder`.
-
-    Args:
-        folder: `<results_dir>/<grid>/`.
-        console: Where to print the table and the path of the page; None prints nothing.
-        trial_ids: The trials of the table on the console; None for all. Page and figures always have all.
-
-    Raises:
-        UsageError: A table is missing or damaged.
-        StorageError: The page or a figure could not be written.
-        ProfilerError: A figure could not be drawn; everything else was written.
-    """
-    remove_abandoned(folder)
-    report = sweep_report(read_tables(folder), read_published(), grid=folder.resolve().name)
-    figures = [
-        _draw_section(folder, part, number, own)
-        for number, (part, own) in enumerate(zip(report.sections, chosen(report.sections), strict=True), start=1)
-    ]
-    table = comparison_frame(part.section for part in report.sections)
-    write_atomically(folder / MARKDOWN, report_page(report, figures).encode())
-    write_atomically(folder / PAGE, html_page(report, figures).encode())
-    write_atomically(folder / TABLE, as_csv(table).encode())
-    # The terminal comes last: a reader such as `head` can close it, and the files have to be complete all the same.
-    if console is not None:
-        print_comparison(report if trial_ids is None else only_trials(report, trial_ids), console)
-        console.print()
-        console.print(f"Report: {folder / PAGE}", highlight=False, markup=False, soft_wrap=True)
-    broken = [sentence for each in figures for sentence in each.broken]
-    if broken:
-        raise ProfilerError(
-            " ".join(broken) + f" The records are unchanged; draw again with: python -m profiler.report {folder}"
-        )
 
 
 @as_command("report")
@@ -159,29 +109,3 @@ def _no_folder(folder: Path, kind: Kind) -> Fault:
         grids = sorted(path.parent.name for path in folder.parent.glob("*/runs.parquet"))
         hint = nearest(folder.name, grids) or f"{_USAGE}."
     return Fault(key="folder", found=str(folder), problem="no such folder", hint=hint)
-
-
-def _draw_section(folder: Path, part: SectionReport, number: int, own: Sequence[Drawing]) -> SectionFigures:
-    results = [_draw(folder, drawing) for drawing in own]
-    return SectionFigures(
-        figures=tuple(figure for figure in results if isinstance(figure, RenderedFigure)),
-        left_out=too_much(part, number=number, shown=len(own)),
-        broken=tuple(sentence for sentence in results if isinstance(sentence, str)),
-    )
-
-
-def _draw(folder: Path, drawing: Drawing) -> RenderedFigure | str:
-    """Draw and write one figure; return a sentence if it cannot be drawn."""
-    try:
-        figure = drawing.draw()
-        png, svg = as_png(figure), as_svg(figure)
-    except Exception as error:  # a figure that fails, for whatever reason, must not cost the others
-        lines = str(error).splitlines() or [""]
-        return f"The figure '{drawing.name}' could not be drawn ({type(error).__name__}: {lines[0]})."
-    write_atomically(folder / FIGURES / f"{drawing.name}.png", png)
-    write_atomically(folder / FIGURES / f"{drawing.name}.svg", svg)
-    return RenderedFigure(name=drawing.name, title=drawing.title, png=png, svg=svg)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

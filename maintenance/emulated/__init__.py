@@ -1,0 +1,1 @@
+"""Sampled trials, each emulated and simulated, and what differs between both."""

@@ -1,0 +1,83 @@
+"""Seeded sampler of trials. Samples are written down before results are looked at."""
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+from profiler.config.identity import spec_from_mapping, stable_mapping
+from profiler.config.model_lookup import builtin_architecture
+from profiler.config.specification import parse_point
+from profiler.domain.architecture import Architecture
+from profiler.domain.errors import Fault, UsageError
+from profiler.domain.trial import TRIAL_KEYS, TrialSpec
+
+
+def sample_trials(
+    count: int,
+    *,
+    seed: int,
+    axes: Mapping[str, Sequence[object]],
+    fixed: Mapping[str, object],
+    is_wanted: Callable[[TrialSpec], bool] = lambda _: True,
+) -> tuple[TrialSpec, ...]:
+    """Return `count` different trials. They depend only on the seed; a larger count adds trials at the end.
+
+    A point that breaks a rule between keys (a group that is not whole, a kernel that a card lacks) is sampled again.
+
+    Args:
+        count: Number of trials.
+        seed: Seed of the sample.
+        axes: Values of each key that is sampled; a key that the recipe does not have is left out.
+        fixed: Values of the other keys.
+        is_wanted: Whether a trial is kept; one that is not is sampled again.
+    """
+    chance = random.Random(seed)
+    sampled: dict[TrialSpec, None] = {}
+    while len(sampled) < count:
+        point = {**fixed, **{key: _plain(chance.choice(values)) for key, values in axes.items()}}
+        try:
+            spec = parse_point(_of_recipe(point), architecture_of=architecture_of)
+        except UsageError:
+            continue
+        if is_wanted(spec):
+            sampled[spec] = None
+    return tuple(sampled)
+
+
+def _of_recipe(point: Mapping[str, object]) -> Mapping[str, object]:
+    """Return `point` without the keys that its recipe does not have."""
+    recipes = {key.name: key.recipes for key in TRIAL_KEYS}
+    return {key: value for key, value in point.items() if point["recipe"] in recipes[key]}
+
+
+def architecture_of(model: str) -> Architecture:
+    """Return the architecture of a built-in model.
+
+    Raises:
+        UsageError: There is no model of that name.
+    """
+    found = builtin_architecture(model)
+    if found is None:
+        raise UsageError([Fault(key="model", found=model, problem="must be a built-in model")])
+    return found
+
+
+def sampled_text(specs: Sequence[TrialSpec], *, seed: int) -> str:
+    """Return the sample as lines of JSON: the seed, then one trial per line."""
+    lines = [json.dumps({"seed": seed, "count": len(specs)})]
+    return "\n".join([*lines, *(json.dumps(stable_mapping(spec)) for spec in specs)]) + "\n"
+
+
+def read_sampled(text: str) -> tuple[TrialSpec, ...]:
+    """Read the trials that `sampled_text` wrote.
+
+    Raises:
+        ValueError: The text does not have that form.
+    """
+    _, *lines = text.splitlines()
+    return tuple(spec_from_mapping(json.loads(line)) for line in lines)
+
+
+def _plain(value: object) -> object:
+    """Return `value` as a user would type it."""
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,1 @@
+"""`python -m profiler.report`: table, pages and figures from stored results."""

@@ -1,0 +1,42 @@
+"""The trials that are emulated and simulated: written down, and over every way to train and many cards."""
+
+from collections import Counter
+from pathlib import Path
+
+from maintenance.emulated.sampling import AXES, FIXED, MOST_DECODED_TOKENS, SEED, sample
+from maintenance.sampling import sampled_text
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.recipe import Recipe
+from profiler.domain.trial import TRIAL_KEYS, Attention, Backend, Rollout
+
+KEPT = Path(__file__).parents[2] / "results" / "reference" / "emulated" / "sampled.jsonl"
+SAMPLED = sample()
+
+
+def test_the_kept_file_equals_the_sample():
+    assert KEPT.read_text() == sampled_text(SAMPLED, seed=SEED)
+
+
+def test_the_sample_has_every_tuning_optimizer_and_way_and_many_families_of_cards():
+    for key in ("recipe", "model", "tuning", "optim", "lengths", "logprobs", "rollout", "gpu"):
+        found = Counter(str(getattr(spec, key)) for spec in SAMPLED)
+        assert set(found) == set(map(str, AXES[key])), key
+        assert min(found.values()) >= 10, key
+    assert len({KNOWN_GPUS[str(spec.gpu)].compute_capability for spec in SAMPLED}) >= 5
+    assert Attention.FLASH_ATTENTION_2 not in AXES["attn_implementation"]
+
+
+def test_every_key_is_sampled_or_fixed():
+    assert set(AXES) | set(FIXED) == {key.name for key in TRIAL_KEYS}
+    assert not set(AXES) & set(FIXED)
+
+
+def test_few_tokens_are_decoded_one_by_one():
+    decoded = [
+        spec.max_completion_length
+        for spec in SAMPLED
+        if spec.recipe is Recipe.GRPO and spec.rollout is Rollout.GENERATE
+    ]
+    assert len(decoded) >= 20
+    assert max(decoded) <= MOST_DECODED_TOKENS
+    assert {spec.backend for spec in SAMPLED} == {Backend.SIMULATED}
