@@ -86,11 +86,7 @@ def accelerate_part(name: str, values: Mapping[str, object]) -> Part:
         job["num_processes"] = values["num_processes"]
     notes = list(_accelerate_notes(name, values, kind))
     if kind == "FSDP":
-        inner = _section(values, "fsdp_config")
-        job["fsdp"] = inner.get("fsdp_sharding_strategy", f"version {show(inner.get('fsdp_version', 1))}")
-        job["fsdp_offload_params"] = inner.get("fsdp_offload_params", False)
-        if inner.get("fsdp_activation_checkpointing") is True:
-            found["gradient_checkpointing"] = True
+        job.update(_fsdp(_section(values, "fsdp_config")))
     if kind == "DEEPSPEED":
         inner = _section(values, "deepspeed_config")
         job.update(_stated(inner, ("zero_stage", "offload_optimizer_device", "offload_param_device")))
@@ -99,6 +95,19 @@ def accelerate_part(name: str, values: Mapping[str, object]) -> Part:
         found.update(_stated(inner, ("gradient_accumulation_steps",)))
     unknown = tuple(str(key) for key in values if key not in ACCELERATE_KEYS)
     return Part(name=name, values=found, job=job, notes=tuple(notes), unknown=unknown, faults=tuple(faults))
+
+
+def _fsdp(inner: Mapping[str, object]) -> dict[str, object]:
+    """Return accelerate's keys of FSDP, of which the version is 1 if none is named."""
+    version = inner.get("fsdp_version", 1)
+    reshards = inner.get("fsdp_reshard_after_forward", inner.get("fsdp_sharding_strategy", "FULL_SHARD"))
+    return {
+        "distributed_type": "fsdp",
+        "fsdp_version": version,
+        "fsdp_reshard_after_forward": reshards if isinstance(reshards, bool) else show(reshards) in ("FULL_SHARD", "1"),
+        "fsdp_offload_params": inner.get("fsdp_offload_params", False),
+        "fsdp_activation_checkpointing": inner.get("fsdp_activation_checkpointing", False),
+    }
 
 
 def _accelerate_notes(name: str, values: Mapping[str, object], kind: str) -> Iterable[Note]:

@@ -29,16 +29,24 @@ class Part:
     faults: tuple[Fault, ...] = ()
 
 
+FSDP_KEYS = (
+    "distributed_type",
+    "fsdp_version",
+    "fsdp_reshard_after_forward",
+    "fsdp_offload_params",
+    "fsdp_activation_checkpointing",
+)
+"""Keys of a trial that say how FSDP shards it."""
+
 JOB_KEYS = (
     "num_processes",
     "zero_stage",
     "offload_optimizer_device",
     "offload_param_device",
-    "fsdp",
-    "fsdp_offload_params",
+    *FSDP_KEYS,
     "deepspeed_file",
 )
-"""Keys of `Part.job`. Only the first is counted; `sharding_notes` names the others."""
+"""Keys of `Part.job`. Those of FSDP are counted where they have a closed form; `sharding_notes` names the others."""
 
 _SHARDED_BY_STAGE = {
     1: "optimizer states",
@@ -118,9 +126,20 @@ def sharding_notes(job: Mapping[str, object]) -> tuple[Note, ...]:
     for key, what in _OFFLOADED.items():
         if job.get(key) not in (None, "none"):
             notes.append(not_counted(f"that {what} are offloaded ({key}={show(job[key])})"))
-    if job.get("fsdp") is not None:
-        what = f"weights, gradients and optimizer states over {gpus}"
-        notes.append(not_counted(f"what fsdp={show(job['fsdp'])} changes (it shards {what})"))
-    if job.get("fsdp_offload_params") is True:
-        notes.append(not_counted("that weights are offloaded (fsdp_offload_params=true)"))
     return tuple(notes)
+
+
+def fsdp_keys(job: Mapping[str, object]) -> dict[str, object]:
+    """Return the keys of a trial that is sharded by FSDP; none if the job is not."""
+    found = {key: job[key] for key in FSDP_KEYS if job.get(key) is not None}
+    if "distributed_type" not in found:
+        return {}
+    # accelerate refuses to checkpoint twice.
+    return {**found, "gradient_checkpointing": False} if found.get("fsdp_activation_checkpointing") is True else found
+
+
+def fsdp_note(job: Mapping[str, object]) -> Note:
+    """Return what an estimate leaves out that does not count FSDP."""
+    said = ", ".join(f"{key}={show(job[key])}" for key in FSDP_KEYS[1:] if job.get(key) not in (None, False))
+    what = f"what FSDP changes ({said})" if said else "what FSDP changes"
+    return not_counted(f"{what}: it shards weights, gradients and optimizer states")

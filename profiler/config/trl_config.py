@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from profiler.config.notes import Note, not_counted
-from profiler.config.parts import sharding_notes
+from profiler.config.parts import fsdp_keys, fsdp_note, sharding_notes
 from profiler.config.reading import show
 from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.config.trl_trainers import recipe_of
@@ -57,6 +57,10 @@ class TrlReading:
     """Untyped keys of the trial, for `parse_point`."""
     notes: tuple[Note, ...]
     """What was assumed, and what is not counted."""
+    sharding: Mapping[str, object]
+    """Keys of the trial that say how FSDP shards it, which `point` leaves out."""
+    fsdp: Note | None
+    """What an estimate of `point` alone leaves out."""
     unknown: tuple[str, ...]
     """Keys that none of trl's classes has."""
     faults: tuple[Fault, ...]
@@ -106,7 +110,15 @@ def read_trl_config(
     if job.get("num_processes") is not None:
         point["num_processes"] = job["num_processes"]
     notes = (*_assumed(flat, point, recipe, job), *sharding_notes(job), *_not_counted(flat))
-    return TrlReading(point=point, notes=notes, unknown=unknown, faults=tuple(faults))
+    sharding = fsdp_keys(job)
+    return TrlReading(
+        point=point,
+        notes=notes,
+        sharding=sharding,
+        fsdp=fsdp_note(job) if sharding else None,
+        unknown=unknown,
+        faults=tuple(faults),
+    )
 
 
 def _flattened(values: Mapping[str, object]) -> dict[str, object]:
@@ -120,7 +132,13 @@ def _own_job(flat: Mapping[str, object]) -> dict[str, object]:
     """Return how processes share the work, as trl's own keys say it."""
     job: dict[str, object] = {}
     if flat.get("fsdp") not in (None, "", [], False):
-        job["fsdp"] = flat["fsdp"]
+        inner = flat.get("fsdp_config")
+        stated = inner if isinstance(inner, Mapping) else {}
+        job["distributed_type"] = "fsdp"
+        job["fsdp_version"] = stated.get("version", stated.get("fsdp_version"))
+        for key in ("reshard_after_forward", "activation_checkpointing"):
+            job[f"fsdp_{key}"] = stated.get(key, stated.get(f"fsdp_{key}"))
+        job["fsdp_offload_params"] = "offload" in show(flat["fsdp"])
     if isinstance(flat.get("deepspeed"), str) and flat["deepspeed"]:
         job["deepspeed_file"] = flat["deepspeed"]
     return job

@@ -29,6 +29,14 @@ _LONGEST_LIST = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShardedInputs:
+    """Keys of a trial that FSDP shards, for where it has a closed form."""
+
+    keys: Mapping[str, object]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Inputs:
     """What all trials of a command share."""
 
@@ -36,6 +44,8 @@ class Inputs:
     """Untyped keys of a trial."""
     notes: tuple[str, ...]
     """What was assumed, and what is not counted."""
+    sharded: ShardedInputs | None
+    """The same as FSDP shards it; None if no file says so."""
     ignored: str
     """A line that lists the keys of the file that trl does not have; empty if there are none."""
     faults: tuple[Fault, ...]
@@ -56,6 +66,7 @@ def read_inputs(command: Command, part: Part | None) -> Inputs:
     faults = list(command.faults)
     notes: list[Note] = []
     unknown: tuple[str, ...] = ()
+    reading = None
     if part is not None:
         given = {key: command.keys[key] for key in ("num_processes",) if key in command.keys}
         job = {**part.job, **given}
@@ -68,10 +79,15 @@ def read_inputs(command: Command, part: Part | None) -> Inputs:
     if keys.get("gpu") is not None and capability_note(show(keys["gpu"])):
         notes.append(Note(key="", text=capability_note(show(keys["gpu"]))))
     stated = {*command.keys, *command.axes}
-    lines = note_lines([note for note in notes if note.key not in stated])
     if keys["backend"] == "auto":
         keys["backend"] = Backend.SIMULATED.value
-    return Inputs(keys=keys, notes=lines, ignored=_ignored_line(unknown), faults=tuple(faults))
+    notes = [note for note in notes if note.key not in stated]
+    lines, sharded = note_lines(notes), None
+    if reading is not None and reading.fsdp is not None and "distributed_type" not in stated:
+        own = {key: value for key, value in reading.sharding.items() if key not in stated}
+        sharded = ShardedInputs(keys={**keys, **own}, notes=lines)
+        lines = note_lines([*notes, reading.fsdp])
+    return Inputs(keys=keys, notes=lines, sharded=sharded, ignored=_ignored_line(unknown), faults=tuple(faults))
 
 
 def _foreign_faults(part: Part, *, strict: bool) -> list[Fault]:

@@ -5,8 +5,10 @@ Exit codes: docs/exit_codes.md. An estimate that does not fit ends with 0.
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from textwrap import fill
 
+from profiler.analytical.closed_form import has_form
 from profiler.analytical.explanation.cards import all_cards
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.grid import estimate_grid
@@ -105,7 +107,13 @@ def answer(
     return _trial_answer(command, common, architecture_of)
 
 
-def _parsed(common: Inputs, architecture_of: Callable[[str], Architecture]) -> TrialSpec:
+def _parsed(common: Inputs, architecture_of: Callable[[str], Architecture]) -> tuple[TrialSpec, tuple[str, ...]]:
+    """Return the trial, sharded by FSDP where that has a closed form, and what was assumed."""
+    if common.sharded is not None and not common.faults:
+        with suppress(UsageError):
+            spec = parse_point(common.sharded.keys, architecture_of=architecture_of)
+            if has_form(spec, architecture_of(spec.model)):
+                return spec, common.sharded.notes
     faults = list(common.faults)
     try:
         spec = parse_point(common.keys, architecture_of=architecture_of)
@@ -113,28 +121,28 @@ def _parsed(common: Inputs, architecture_of: Callable[[str], Architecture]) -> T
         faults.extend(error.faults)
     if faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
-    return spec
+    return spec, common.notes
 
 
 def _cards_answer(
     command: Command, common: Inputs, architecture_of: Callable[[str], Architecture], say: Callable[[str], None]
 ) -> str:
-    spec = _parsed(common, architecture_of)
+    spec, notes = _parsed(common, architecture_of)
     prices = load_prices(command.prices) if command.prices is not None else None
     if prices is not None and unknown_cards_line(prices):
         say(unknown_cards_line(prices))
     cards = all_cards(spec, architecture_of(spec.model))
     show_cards = card_list_json if command.output_format is OutputFormat.JSON else card_list
-    return show_cards(spec, cards, prices.by_card if prices is not None else None, common.notes)
+    return show_cards(spec, cards, prices.by_card if prices is not None else None, notes)
 
 
 def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> str:
-    spec = _parsed(common, architecture_of)
+    spec, notes = _parsed(common, architecture_of)
     architecture = architecture_of(spec.model)
     explained = explain(spec, architecture)
     if command.output_format is OutputFormat.JSON:
-        return estimate_json(explained, notes=common.notes)
-    return _lines(common.notes, (attention_line(spec, architecture),)) + estimate_table(explained)
+        return estimate_json(explained, notes=notes)
+    return _lines(notes, (attention_line(spec, architecture),)) + estimate_table(explained)
 
 
 def _grid_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> str:

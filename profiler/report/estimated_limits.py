@@ -62,7 +62,7 @@ def _architecture(model: str) -> Architecture | None:
     if known is None:
         return None
     architecture = read_architecture(known.config, model=model)
-    return architecture if architecture.num_experts <= 1 else None
+    return architecture if architecture.has_closed_form else None
 
 
 def _grow(keys: Sequence[str]) -> bool:

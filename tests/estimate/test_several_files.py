@@ -92,8 +92,8 @@ def test_a_file_of_deepspeed_names_its_stage_and_settles_the_one_that_the_recipe
 @pytest.mark.parametrize(
     ("accelerate", "said"),
     [
-        ({"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2}}, "what fsdp=version 2 changes"),
-        ({"distributed_type": "FSDP", "fsdp_config": {"fsdp_offload_params": True}}, "that weights are offloaded"),
+        ({"distributed_type": "FSDP", "num_processes": 2}, "what FSDP changes (fsdp_version=1, fsdp_reshard_after"),
+        ({"distributed_type": "FSDP", "fsdp_config": {"fsdp_offload_params": True}}, "fsdp_offload_params=true"),
         ({"distributed_type": "MEGATRON_LM"}, "what Megatron-LM changes"),
         ({"distributed_type": "MULTI_GPU", "mixed_precision": "fp8"}, "mixed_precision=fp8 of accelerate.yaml"),
         ({"distributed_type": "NO", "dynamo_config": {"dynamo_backend": "INDUCTOR"}}, "what torch.compile changes"),
@@ -102,6 +102,30 @@ def test_a_file_of_deepspeed_names_its_stage_and_settles_the_one_that_the_recipe
 )
 def test_what_accelerate_changes_without_a_formula_is_named(written, accelerate, said):
     assert said in _notes(written(recipe_yaml=RECIPE, accelerate_yaml=accelerate))
+
+
+def test_fsdp_2_is_counted(written):
+    accelerate = {
+        "distributed_type": "FSDP",
+        "num_processes": 4,
+        "fsdp_config": {"fsdp_version": 2, "fsdp_reshard_after_forward": True, "fsdp_activation_checkpointing": True},
+    }
+    words = written(recipe_yaml=RECIPE, accelerate_yaml=accelerate)
+    found = _found(words)
+    trial = found["trial"]
+    assert (trial["distributed_type"], trial["fsdp_version"], trial["num_processes"]) == ("fsdp", 2, 4)
+    assert (trial["fsdp_activation_checkpointing"], trial["gradient_checkpointing"]) == (True, False)
+    assert "FSDP" not in " ".join(found["notes"])
+    assert _found([*words, "distributed_type=multi_gpu"])["trial"]["distributed_type"] == "multi_gpu"
+    own = written(own_yaml={**RECIPE, "fsdp": "full_shard", "fsdp_config": {"version": 2}})
+    assert _found([*own, "num_processes=4"])["trial"]["distributed_type"] == "fsdp"
+
+
+def test_fsdp_without_a_closed_form_is_named(written):
+    accelerate = {"distributed_type": "FSDP", "num_processes": 4, "fsdp_config": {"fsdp_version": 2}}
+    found = _found(written(recipe_yaml={**RECIPE, "dtype": "float32"}, accelerate_yaml=accelerate))
+    assert found["trial"]["distributed_type"] == "multi_gpu"
+    assert "what FSDP changes (fsdp_version=2, fsdp_reshard_after_forward=true): it shards" in found["notes"][-1]
 
 
 @pytest.mark.parametrize(
