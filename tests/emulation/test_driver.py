@@ -33,9 +33,10 @@ def test_without_its_limit_a_card_takes_more_than_any_card_has(driver):
         driver,
         """
 card.em_lift_limit()
-p, free, total = c_void_p(), c_size_t(), c_size_t()
-takes = [rt.cudaMalloc(byref(p), c_size_t(2**39)) for _ in range(4)]; reserved = c_void_p()
-for _ in range(8): takes.append(cu.cuMemAddressReserve(byref(reserved), c_size_t(2**42 * 9 // 8), c_size_t(0), c_void_p(), c_size_t(0)))
+p, at, none, free, total = c_void_p(), c_void_p(), c_size_t(0), c_size_t(), c_size_t()
+takes = [rt.cudaMalloc(byref(p), c_size_t(2**39)) for _ in range(4)]
+whole_card = c_size_t(2**42 // 8 * 9)  # expandable segments reserve the addresses of more than a card, several times
+takes += [cu.cuMemAddressReserve(byref(at), whole_card, none, c_void_p(), none) for _ in range(8)]
 rt.cudaMemGetInfo(byref(free), byref(total))
 print(json.dumps([takes, total.value - free.value, total.value]))
 """,
