@@ -1,11 +1,11 @@
 """The estimate of one trial: the largest of its instants."""
 
 from profiler.analytical.baselines.rule import rule_of_thumb
+from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.reserved import peak_reserved_bytes
 from profiler.domain.architecture import Architecture
-from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import CategoryShare, Estimate
 from profiler.domain.trial import TrialSpec
@@ -31,9 +31,9 @@ def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
     scratch of kernels other than cuBLAS and attention by matrix products.
 
     Raises:
-        UsageError: If the model is a mixture of experts, for which there is no closed form.
+        UsageError: There is no closed form: the model is a mixture of experts, or FSDP does what has no formula yet.
     """
-    refuse_experts(architecture)
+    refuse_without_form(spec, architecture)
     instants = trial_instants(spec, architecture)
     peak = max(instants, key=lambda instant: int(instant.total_bytes))
     return Estimate(
@@ -46,20 +46,4 @@ def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
             for category in Category
             if peak.sizes.get(category, 0)
         ),
-    )
-
-
-def refuse_experts(architecture: Architecture) -> None:
-    """Raise the error of `estimate` if there is no closed form for the model."""
-    if architecture.num_experts <= 1:
-        return
-    raise UsageError(
-        [
-            Fault(
-                key="model",
-                found=architecture.model_type,
-                problem=f"a mixture of {architecture.num_experts} experts has no closed-form estimate",
-                hint="`python -m profiler.sweep` simulates it.",
-            )
-        ]
     )

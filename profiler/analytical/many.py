@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiler.analytical.baselines.rule import rule_of_thumb
+from profiler.analytical.closed_form import refuse_experts, refuse_without_form
 from profiler.analytical.columns import TrialTable, table_of
-from profiler.analytical.estimate import refuse_experts
 from profiler.analytical.formulas.quantities import Coded, Count, Flag, larger
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.timeline.instants import Instant
@@ -39,6 +39,9 @@ _ONE_VALUE = (
     "gradient_checkpointing",
     "lora_target_modules",
     "use_vllm",
+    "distributed_type",
+    "fsdp_reshard_after_forward",
+    "fsdp_activation_checkpointing",
 )
 _NUMBERS = tuple(key.name for key in TRIAL_KEYS if _is_number(key) and key.name not in _ONE_VALUE)
 _CODED = tuple(key for key in SPEC_KEYS if key not in (*_NUMBERS, *_ONE_VALUE))
@@ -112,6 +115,8 @@ def estimate_specs(specs: Sequence[TrialSpec], architectures: Mapping[str, Archi
     Raises:
         UsageError: If a model is a mixture of experts, for which there is no closed form.
     """
+    for spec in specs:
+        refuse_without_form(spec, architectures[spec.model])
     return estimate_table(table_of(specs, architectures))
 
 
@@ -128,8 +133,9 @@ def estimate_table(table: TrialTable) -> EstimateTable:
     Raises:
         UsageError: If a model is a mixture of experts, for which there is no closed form.
     """
-    for architecture in table.architectures.values():
-        refuse_experts(architecture)
+    models = table.keys["model"]
+    for code in np.unique(models.codes):
+        refuse_experts(table.architectures[models.values[code]])
     allocated, reserved, by_rule = _zeros(table), _zeros(table), _zeros(table)
     phases = {phase: _zeros(table) for phase in Phase}
     for rows, trials, shapes in _groups(table):

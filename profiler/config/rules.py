@@ -11,7 +11,17 @@ from profiler.domain.architecture import Architecture
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.trial import ALL_LINEAR, Attention, Backend, Dtype, TrialSpec, Tuning, Weights, key_named
+from profiler.domain.trial import (
+    ALL_LINEAR,
+    Attention,
+    Backend,
+    DistributedType,
+    Dtype,
+    TrialSpec,
+    Tuning,
+    Weights,
+    key_named,
+)
 
 _ALLOC_CONF = re.compile(r"[a-z_0-9]+:(\[[^\[\]]+\]|[^,:\[\]]+)(,[a-z_0-9]+:(\[[^\[\]]+\]|[^,:\[\]]+))*")
 
@@ -190,9 +200,46 @@ def only_estimated(specs: Iterable[TrialSpec]) -> list[Fault]:
     for spec in specs:
         if spec.use_vllm:
             faults.append(_only_estimated("use_vllm", "true", "vLLM"))
-        if spec.num_processes > 1:
-            faults.append(_only_estimated("num_processes", str(spec.num_processes), "training on several GPUs"))
+        if spec.num_processes > 1 and spec.backend is not Backend.EMULATED:
+            faults.append(_several_gpus(spec))
     return list(dict.fromkeys(faults))
+
+
+def _several_gpus(spec: TrialSpec) -> Fault:
+    return Fault(
+        key="num_processes",
+        found=str(spec.num_processes),
+        problem=f"a sweep runs several GPUs with backend=emulated only, and this trial has backend={spec.backend}",
+        hint="Add backend=emulated, or use `python -m profiler.estimate`.",
+    )
+
+
+def _takes_all_processes(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    """Check that the way to train fits the number of GPUs."""
+    alone = spec.distributed_type is DistributedType.NO
+    if alone and spec.num_processes > 1:
+        problem, hint = f"does not train on num_processes={spec.num_processes}", "Use multi_gpu or fsdp."
+    elif not alone and spec.num_processes == 1:
+        problem, hint = "needs several GPUs, and num_processes is 1", "Set num_processes to 2 or more."
+    else:
+        return
+    yield Fault(key="distributed_type", found=spec.distributed_type.value, problem=problem, hint=hint)
+
+
+def _is_a_version_of_fsdp(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    if spec.fsdp_version not in (None, 1, 2):
+        yield Fault(key="fsdp_version", found=str(spec.fsdp_version), problem="must be 1 or 2")
+
+
+def _checkpoints_once(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    """Check that activations are not checkpointed twice, which accelerate refuses."""
+    if spec.fsdp_activation_checkpointing and spec.gradient_checkpointing:
+        yield Fault(
+            key="fsdp_activation_checkpointing",
+            found="true",
+            problem="cannot be combined with gradient_checkpointing=true",
+            hint="Set gradient_checkpointing=false.",
+        )
 
 
 def _only_estimated(key: str, found: str, what: str) -> Fault:
@@ -211,6 +258,9 @@ _RULES = (
         ),
         check=_whole_groups,
     ),
+    _Rule(keys=("distributed_type", "num_processes"), check=_takes_all_processes),
+    _Rule(keys=("fsdp_version",), check=_is_a_version_of_fsdp),
+    _Rule(keys=("fsdp_activation_checkpointing", "gradient_checkpointing"), check=_checkpoints_once),
     _Rule(keys=("use_vllm", "vllm_gpu_memory_utilization"), check=_takes_a_part_of_the_card),
     _Rule(keys=("model", "max_prompt_length", "max_completion_length"), check=_within_context),
     _Rule(keys=("model", "max_length"), check=_rows_within_context),

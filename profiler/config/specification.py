@@ -31,6 +31,7 @@ from profiler.domain.trial import (
     TRIAL_KEYS,
     Attention,
     Backend,
+    DistributedType,
     TrialSpec,
     Tuning,
     VllmMode,
@@ -142,6 +143,7 @@ def _resolved(given: Mapping[str, Any]) -> dict[str, Any]:
         "steps_per_generation": given["steps_per_generation"] or given["gradient_accumulation_steps"],
         **_lora(given),
         **_engine(given),
+        **_distributed(given),
     }
 
 
@@ -171,6 +173,23 @@ def _engine(given: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _distributed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how several GPUs train together; keys of FSDP have no meaning without it."""
+    kind = given["distributed_type"]
+    if kind is None:
+        kind = DistributedType.MULTI_GPU if (given["num_processes"] or 1) > 1 else DistributedType.NO
+    none = {} if kind is DistributedType.FSDP else dict.fromkeys(key for key in given if key.startswith("fsdp_"))
+    return {"distributed_type": kind, **none}
+
+
+def _read_distributed(reader: FieldReader, key: Key) -> DistributedType | None:
+    value = reader.value(key.name)
+    if value == "ddp":
+        return DistributedType.MULTI_GPU
+    # YAML reads a bare `no` as false.
+    return DistributedType.NO if value is False else read_given(reader, key)
+
+
 def _read_backend(reader: FieldReader, key: Key) -> Backend:
     return reader.choice(key.name, Backend, also=(AUTO,))
 
@@ -198,6 +217,7 @@ def _read_alloc_conf(reader: FieldReader, key: Key) -> str | None:
 
 _READERS: Mapping[str, Callable[[FieldReader, Key], Any]] = {
     "backend": _read_backend,
+    "distributed_type": _read_distributed,
     "lora_target_modules": _read_targets,
     "alloc_conf": _read_alloc_conf,
 }

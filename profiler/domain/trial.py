@@ -96,6 +96,17 @@ class VllmMode(StrEnum):
     """On other GPUs."""
 
 
+class DistributedType(StrEnum):
+    """How several GPUs train together, by accelerate's names."""
+
+    NO = "no"
+    """One GPU."""
+    MULTI_GPU = "multi_gpu"
+    """Each GPU has a copy of the model (DDP)."""
+    FSDP = "fsdp"
+    """Weights, gradients and optimizer states are sharded over the GPUs (FSDP)."""
+
+
 class Weights(StrEnum):
     """Where the values of the weights come from."""
 
@@ -127,6 +138,7 @@ _SAME, _GROWS, _ORDERED = MemoryOrder.SAME, MemoryOrder.GROWS, MemoryOrder.ORDER
 
 _FULL = "tuning is full"
 _NO_ENGINE = "vLLM does not run on the GPU that trains"
+_NO_FSDP = "distributed_type is not fsdp"
 
 _GRPO, _SFT = frozenset({Recipe.GRPO}), frozenset({Recipe.SFT})
 
@@ -429,12 +441,76 @@ class TrialSpec:
     num_processes: int = field(
         default=1,
         metadata=declared(
-            "GPUs that train together, each with a copy of the model (DDP)",
+            "GPUs that train together",
             group=Group.METHOD,
             memory=_SAME,
             unit="processes",
             since="0.2.0",
             earlier=1,
+        ),
+    )
+    distributed_type: DistributedType = field(
+        default=DistributedType.NO,
+        metadata=declared(
+            "how several GPUs train together: multi_gpu (DDP) or fsdp",
+            group=Group.METHOD,
+            memory=_SAME,
+            null_given="multi_gpu where num_processes is more than 1, else no",
+            since="0.2.0",
+            earlier=DistributedType.NO,
+        ),
+    )
+    fsdp_version: int | None = field(
+        default=None,
+        metadata=declared(
+            "version of FSDP",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="version",
+            null=_NO_FSDP,
+            null_given="2, which is transformers' default",
+            given_default=2,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    fsdp_reshard_after_forward: bool | None = field(
+        default=None,
+        metadata=declared(
+            "whether FSDP frees the gathered weights of a layer after its forward",
+            group=Group.METHOD,
+            memory=_SAME,
+            null=_NO_FSDP,
+            null_given="true, which is transformers' default",
+            given_default=True,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    fsdp_offload_params: bool | None = field(
+        default=None,
+        metadata=declared(
+            "whether FSDP keeps weights, gradients and optimizer states in the memory of the host",
+            group=Group.METHOD,
+            memory=_SAME,
+            null=_NO_FSDP,
+            null_given="false, which is transformers' default",
+            given_default=False,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    fsdp_activation_checkpointing: bool | None = field(
+        default=None,
+        metadata=declared(
+            "whether FSDP checkpoints the activations, instead of the model (gradient_checkpointing)",
+            group=Group.METHOD,
+            memory=_SAME,
+            null=_NO_FSDP,
+            null_given="false, which is transformers' default",
+            given_default=False,
+            since="0.2.0",
+            earlier=None,
         ),
     )
     steps: int = field(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from profiler.analytical.baselines.verl_baseline import baseline_view
-from profiler.analytical.estimate import refuse_experts
+from profiler.analytical.closed_form import refuse_experts
 from profiler.analytical.sharded.verl_phases import verl_estimate
 from profiler.config.reading import show
 from profiler.config.specification import DEFAULT_GPU

@@ -5,7 +5,7 @@ from textwrap import wrap
 
 from profiler.analytical.explanation.cards import FRAGMENTS_PERCENT, CardVerdict, Fit
 from profiler.analytical.explanation.explained import ExplainedEstimate, ExplainedPhase
-from profiler.domain.trial import TrialSpec, Tuning
+from profiler.domain.trial import DistributedType, TrialSpec, Tuning
 from profiler.domain.units import gib_text
 from profiler.rendering.memory_words import CATEGORY_TITLES, gib_number
 
@@ -34,9 +34,13 @@ def estimate_table(explained: ExplainedEstimate) -> str:
 
 
 def _uncompared(spec: TrialSpec) -> list[str]:
-    """Return which parts no simulation and no card has confirmed yet."""
-    parts = ["vLLM"] * spec.use_vllm + ["DDP"] * (spec.num_processes > 1)
-    return [f"The part of {' and '.join(parts)} has not been compared with a simulation or a card."] if parts else []
+    """Return what no card has confirmed yet, beyond what holds for every estimate."""
+    notes = []
+    if spec.use_vllm:
+        notes.append("The part of vLLM has not been compared with a simulation or a card.")
+    if spec.num_processes > 1:
+        notes.append("Several GPUs have been compared with emulated trials only; NCCL's buffers are left out.")
+    return notes
 
 
 def method_text(spec: TrialSpec) -> str:
@@ -57,7 +61,8 @@ def _title(spec: TrialSpec) -> list[str]:
 def _rows(spec: TrialSpec) -> str:
     count = f"{spec.per_device_train_batch_size} x {spec.gradient_accumulation_steps}"
     if spec.num_processes > 1:
-        count = f"on each of {spec.num_processes} GPUs {count}"
+        kind = "DDP" if spec.distributed_type is DistributedType.MULTI_GPU else "FSDP"
+        count = f"{kind}, on each of {spec.num_processes} GPUs {count}"
     if spec.recipe.generates:
         return f"{count} completions of {spec.max_prompt_length} + {spec.max_completion_length} tokens"
     return f"{count} rows of {spec.longest} tokens"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
-from profiler.analytical.estimate import refuse_experts
+from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.boundary import largest_that_fits
 from profiler.analytical.explanation.cards import CardVerdict, all_cards, card_verdict
 from profiler.command_line import as_command, print_error, print_text
@@ -149,7 +149,7 @@ class _Boundary:
             UsageError: No value of the key is allowed.
         """
         first = self._first_allowed()
-        refuse_experts(self._architecture_of(first.model))
+        refuse_without_form(first, self._architecture_of(first.model))
         boundary = largest_that_fits(
             self._verdict, self._fits, minimum=getattr(first, self._key.name), maximum=_MAXIMUM
         )

@@ -48,7 +48,9 @@ class EmulatedWorkers:
         """Return the Python of an emulated trial, with its card in the environment variables."""
         return Interpreter(
             executable=str(self.python.executable),
-            environment=_environment(self.python, KNOWN_GPUS[str(spec.gpu)], strict=self.strict),
+            environment=_environment(
+                self.python, KNOWN_GPUS[str(spec.gpu)], strict=self.strict, num_processes=spec.num_processes
+            ),
             search_path=self.search_path,
         )
 
@@ -86,13 +88,16 @@ def _executable(options: RunOptions) -> Path | None:
         raise UsageError([Fault(key="python", found=str(options.python), problem=problem)]) from error
 
 
-def _environment(python: EmulatedPython, gpu: Gpu, *, strict: bool) -> Mapping[str, str]:
-    """Return the variables of a process on the card: this process's own and the emulation's."""
+def _environment(python: EmulatedPython, gpu: Gpu, *, strict: bool, num_processes: int = 1) -> Mapping[str, str]:
+    """Return the variables of a process on the card: this process's own and the emulation's.
+
+    With several processes it is rank 0; the others are taken to hold what it holds.
+    """
     card = VisibleGpu(uuid="", name=gpu.title, memory_bytes=gpu.memory_bytes, compute_capability=gpu.compute_capability)
     base = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     # Every trial has a card of its own, so the driver lists no other process.
-    base |= {**capability_environment([card]), "EMULATED_PROCESSES": os.devnull}
-    return process_environment(python, gpu, base=base, strict=strict)
+    base |= {**capability_environment([card] * num_processes), "EMULATED_PROCESSES": os.devnull}
+    return process_environment(python, gpu, num_processes=num_processes, base=base, strict=strict)
 
 
 def _ask(python: EmulatedPython) -> _Answer:

@@ -67,17 +67,17 @@ class RenderFolder(Protocol):
 
 def _estimates(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> list[Estimate | None]:
     from profiler.analytical import estimate
+    from profiler.analytical.closed_form import has_form
     from profiler.analytical.many import estimate_specs, fits_in_arrays
 
     found: list[Estimate | None] = [None] * len(specs)
-    dense = {name: each for name, each in architectures.items() if each.num_experts <= 1}
-    places = [place for place, spec in enumerate(specs) if spec.model in dense]
+    places = [place for place, spec in enumerate(specs) if has_form(spec, architectures[spec.model])]
     ordinary = [place for place in places if fits_in_arrays(specs[place])]
-    table = estimate_specs([specs[place] for place in ordinary], dense)
+    table = estimate_specs([specs[place] for place in ordinary], architectures)
     for row, place in enumerate(ordinary):
         found[place] = table.estimate(row)
     for place in set(places).difference(ordinary):
-        found[place] = estimate(specs[place], dense[specs[place].model])
+        found[place] = estimate(specs[place], architectures[specs[place].model])
     return found
 
 

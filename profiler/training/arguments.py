@@ -5,7 +5,7 @@ from typing import Any
 
 from peft import LoraConfig
 
-from profiler.domain.trial import ALL_LINEAR, TrialSpec, Tuning
+from profiler.domain.trial import ALL_LINEAR, DistributedType, TrialSpec, Tuning
 
 
 def common_arguments(spec: TrialSpec, *, use_cpu: bool, output_dir: Path) -> dict[str, Any]:
@@ -28,7 +28,24 @@ def common_arguments(spec: TrialSpec, *, use_cpu: bool, output_dir: Path) -> dic
         "report_to": [],
         "disable_tqdm": True,
         "dataloader_pin_memory": False,
+        **_sharding(spec),
     }
+
+
+def _sharding(spec: TrialSpec) -> dict[str, Any]:
+    """Return the arguments of FSDP; DDP needs none, because accelerate takes it where there are several processes."""
+    if spec.distributed_type is not DistributedType.FSDP:
+        return {}
+    reshard: bool | str = bool(spec.fsdp_reshard_after_forward)
+    if spec.fsdp_version == 1:
+        reshard = "full_shard" if reshard else "shard_grad_op"
+    config = {
+        "version": spec.fsdp_version,
+        "reshard_after_forward": reshard,
+        "cpu_offload": spec.fsdp_offload_params,
+        "activation_checkpointing": spec.fsdp_activation_checkpointing,
+    }
+    return {"fsdp": True, "fsdp_config": config}
 
 
 def lora_config(spec: TrialSpec) -> Any | None:

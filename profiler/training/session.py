@@ -4,9 +4,12 @@ Three classes implement it: the simulated GPU (`simulation/session.py`), the tra
 (`simulation/tracing/tracing_mode.py`) and `PlainSession`. `run.py` calls them in one fixed order.
 """
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import torch
 
 from profiler.domain.memory import Phase
 from profiler.training.phases import PhaseObserver, TrainingObserver
@@ -40,9 +43,14 @@ class PlainSession(RealDevice):
         """Begin `phase`."""
         self.observer.enter(phase)
 
-    def running(self) -> AbstractContextManager[None]:
-        """Do nothing."""
-        return nullcontext()
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Leave the group of processes at the end; accelerate joins it where there are several."""
+        try:
+            yield
+        finally:
+            if torch.distributed.is_initialized():
+                torch.distributed.destroy_process_group()
 
     def adopt(self, arguments: Any) -> None:
         """Do nothing: transformers finds the device."""

@@ -73,7 +73,7 @@ CONSOLE = (
     bad("\x1b[31m", says="command= … must be one of estimate,"),
     bad("a" * 10_000, says="command= … must be one of estimate,"),
     bad("estimate", says="model= … must be a built-in name, a local path or a hub id"),
-    bad("sweep", says="grid= … a sweep needs a grid; the grids are completion_length, full,"),
+    bad("sweep", says="grid= … a sweep needs a grid; the grids are completion_length, fsdp,"),
     bad("report", says="folder= … name one folder or two"),
     bad("replay", says="snapshot= … name a file or a folder"),
     bad("seams", "x", says="x= … is unknown; the only key is all"),

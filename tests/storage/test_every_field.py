@@ -76,7 +76,7 @@ def in_runs(name: str, record: TrialRecord, estimate: Estimate) -> Any:
         return plain(getattr(record.outcome.verdict.oom, name.removeprefix("oom_")))
     if name.startswith("estimated_"):
         return getattr(estimate, name.removeprefix("estimated_"))
-    if name.endswith("_version") and name != "driver_version":
+    if name.endswith("_version") and name not in ("driver_version", "fsdp_version"):
         return getattr(record.versions, name.removesuffix("_version"))
     if name in OUTCOME_FIELDS:
         part, attribute = OUTCOME_FIELDS[name]

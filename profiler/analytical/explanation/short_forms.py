@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from profiler.analytical.explanation.sharded_forms import sharded_forms
 from profiler.analytical.formulas.parameters import key_width, lora_parameter_count, parameter_count
 from profiler.analytical.formulas.rollout import kv_element_bytes
 from profiler.analytical.formulas.trained import (
@@ -14,8 +15,9 @@ from profiler.analytical.formulas.trained import (
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import micro_batch
 from profiler.domain.architecture import Architecture
+from profiler.domain.count_text import count_text
 from profiler.domain.memory import Category
-from profiler.domain.trial import Logprobs, TrialSpec, Tuning
+from profiler.domain.trial import DistributedType, Logprobs, TrialSpec, Tuning
 
 LONGEST = 50
 """Most characters of a short form."""
@@ -66,20 +68,13 @@ def short_forms(spec: TrialSpec, architecture: Architecture, instant: Instant) -
         Category.COMMUNICATION: f"DDP's buckets: {_every_gradient(spec, architecture)}",
         Category.WORKSPACE: _workspace(spec, instant.name),
     }
+    if spec.distributed_type is DistributedType.FSDP:
+        written |= sharded_forms(spec, architecture, instant.name)
     return {category: text for category, text in written.items() if instant.sizes.get(category, 0)}
 
 
-def _count(number: object) -> str:
-    """Return ``7615616512`` as ``"7.62e9"``."""
-    value = int(str(number))
-    for exponent in (9, 6, 3):
-        if value >= 10**exponent:
-            return f"{value / 10**exponent:.3g}e{exponent}"
-    return str(value)
-
-
 def _parameters(architecture: Architecture, element: object) -> str:
-    return f"{_count(parameter_count(architecture))} parameters x {element} B"
+    return f"{count_text(parameter_count(architecture))} parameters x {element} B"
 
 
 def _weights(spec: TrialSpec, architecture: Architecture) -> str:
@@ -92,7 +87,7 @@ def _weights(spec: TrialSpec, architecture: Architecture) -> str:
 def _adapters(spec: TrialSpec, architecture: Architecture) -> str:
     rank = lora_rank(spec)
     count = lora_parameter_count(architecture, rank, spec.lora_target_modules or ())
-    return f"{_count(count)} x {element_bytes(spec).adapter} B, rank {rank}"
+    return f"{count_text(count)} x {element_bytes(spec).adapter} B, rank {rank}"
 
 
 def _gradients(spec: TrialSpec, architecture: Architecture, name: InstantName) -> str:
@@ -106,11 +101,11 @@ def _gradients(spec: TrialSpec, architecture: Architecture, name: InstantName) -
 
 
 def _every_gradient(spec: TrialSpec, architecture: Architecture) -> str:
-    return f"{_count(trainable_parameter_count(spec, architecture))} x {trained_element_bytes(spec)} B"
+    return f"{count_text(trainable_parameter_count(spec, architecture))} x {trained_element_bytes(spec)} B"
 
 
 def _states(spec: TrialSpec, architecture: Architecture) -> str:
-    count = _count(trainable_parameter_count(spec, architecture))
+    count = count_text(trainable_parameter_count(spec, architecture))
     return spec.optim.traits.state_text.format(n=count, e=trained_element_bytes(spec))
 
 

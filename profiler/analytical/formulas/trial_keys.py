@@ -2,7 +2,7 @@
 
 `TrialSpec` and `Architecture` match them. `profiler.analytical.many` builds objects of the same form whose numbers are
 arrays. The keys that decide which formula applies (recipe, tuning, log-probs, attention, checkpointing, LoRA modules,
-engine) are single values in both.
+engine, sharding) are single values in both.
 """
 
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from profiler.analytical.formulas.quantities import Coded, Count, Flag
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.recipe import Recipe
-from profiler.domain.trial import Attention, Dtype, Lengths, Logprobs, Rollout, Tuning, VllmMode
+from profiler.domain.trial import Attention, DistributedType, Dtype, Lengths, Logprobs, Rollout, Tuning, VllmMode
 
 
 class TrialKeys(Protocol):
@@ -72,6 +72,12 @@ class TrialKeys(Protocol):
     def vllm_enable_sleep_mode(self) -> Flag | None: ...  # noqa: D102
     @property
     def num_processes(self) -> Count: ...  # noqa: D102
+    @property
+    def distributed_type(self) -> DistributedType: ...  # noqa: D102
+    @property
+    def fsdp_reshard_after_forward(self) -> bool | None: ...  # noqa: D102
+    @property
+    def fsdp_activation_checkpointing(self) -> bool | None: ...  # noqa: D102
     @property
     def steps(self) -> Count: ...  # noqa: D102
 

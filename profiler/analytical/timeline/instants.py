@@ -20,6 +20,7 @@ class InstantName(StrEnum):
     """The instants that are considered, in the order of a step."""
 
     LOADED = "models and adapters are made"
+    SHARDING = "the model is sharded"
     ENGINE_START = "vLLM starts"
     ENGINE = "vLLM generates"
     PREFILL = "prefill, in a layer's MLP"

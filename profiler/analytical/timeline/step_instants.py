@@ -182,10 +182,15 @@ def reward_instant(spec: TrialKeys, architecture: DecoderShape, persistent: Byte
 
 def optimizer_instant(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> Instant:
     """Return the peak of `step()`: gradients, state and scratch together."""
-    tensors, element = trained_tensors(spec, architecture), trained_element_bytes(spec)
     step: Bytes = {
         Category.GRADIENTS: gradient_bytes(spec, architecture),
-        Category.WORKSPACE: optimizer_scratch_bytes(spec.optim, tensors, element, block_of(spec)),
+        Category.WORKSPACE: step_scratch_bytes(spec, architecture),
     }
     state: Bytes = {**persistent, Category.OPTIMIZER_STATE: state_bytes(spec, architecture)}
     return Instant(phase=Phase.OPTIMIZER, name=InstantName.STEP, sizes=added(state, step))
+
+
+def step_scratch_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the peak of what exists only during `step()`."""
+    tensors, element = trained_tensors(spec, architecture), trained_element_bytes(spec)
+    return optimizer_scratch_bytes(spec.optim, tensors, element, block_of(spec))

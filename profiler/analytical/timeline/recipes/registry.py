@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from profiler.analytical.formulas.batch import Batch, generated_micro_batch
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.grpo import grpo_instants
 from profiler.analytical.timeline.recipes.sft import labelled_rows, sft_instants
+from profiler.analytical.timeline.sharded_instants import sharded
 from profiler.domain.recipe import Recipe
+from profiler.domain.trial import DistributedType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,4 +35,20 @@ def micro_batch(spec: TrialKeys) -> Batch:
 
 def trial_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Return the instants of a trial, in the order of a step."""
-    return _STEPS[spec.recipe].instants(spec, architecture)
+    instants = _STEPS[spec.recipe].instants
+    if spec.distributed_type is not DistributedType.FSDP:
+        return instants(spec, architecture)
+    alone = cast("TrialKeys", _Checkpointed(spec)) if spec.fsdp_activation_checkpointing else spec
+    return sharded(spec, architecture, instants(alone, architecture))
+
+
+class _Checkpointed:
+    """A trial whose layers are checkpointed by FSDP: they keep what they keep if the model does it."""
+
+    gradient_checkpointing = True
+
+    def __init__(self, spec: TrialKeys) -> None:
+        self._spec = spec
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._spec, name)

@@ -23,7 +23,8 @@ def build_prompts(spec: TrialSpec, tokenizer: Any) -> Dataset:
 
 
 def _rows_needed(spec: TrialSpec) -> int:
-    return max(1, spec.generation_batch_size // spec.num_generations) * (spec.steps + 1) * _generations_per_step(spec)
+    prompts = max(1, spec.generation_batch_size * spec.num_processes // spec.num_generations)
+    return prompts * (spec.steps + 1) * _generations_per_step(spec)
 
 
 def _generations_per_step(spec: TrialSpec) -> int:

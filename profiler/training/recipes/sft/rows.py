@@ -35,7 +35,8 @@ def build_rows(spec: TrialSpec, tokenizer: Any) -> Dataset:
 
 
 def _rows_needed(spec: TrialSpec) -> int:
-    return spec.per_device_train_batch_size * spec.gradient_accumulation_steps * spec.steps
+    micro_batch = spec.per_device_train_batch_size * spec.num_processes
+    return micro_batch * spec.gradient_accumulation_steps * spec.steps
 
 
 def _synthetic(spec: TrialSpec) -> Dataset:

@@ -1,0 +1,193 @@
+"""`python -m maintenance.several_gpus`: sampled trials of several GPUs, emulated, compared with the closed form.
+
+The sample is written to `sampled.jsonl` first. An existing file is kept, so that results cannot influence the sample.
+Each trial writes one record; the same command continues after an interruption.
+
+Exit codes: docs/exit_codes.md.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+
+import numpy as np
+import pandas as pd
+
+from maintenance.accuracy.sampling import FIXED as FIXED_IN_ACCURACY
+from maintenance.emulated.running import Side, run_pending, run_side
+from maintenance.sampled_file import folder_faults, written_down
+from maintenance.sampling import architecture_of, sample_trials
+from maintenance.words import read_words
+from profiler.analytical.closed_form import has_form
+from profiler.analytical.estimate import estimate
+from profiler.command_line import as_command, print_line, print_text
+from profiler.config.reading import FieldReader
+from profiler.config.run_options import RunOptions
+from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
+from profiler.domain.outcome import Outcome, Status
+from profiler.domain.trial import Backend, DistributedType, TrialSpec
+from profiler.rendering.csv_table import as_csv
+from profiler.rendering.markdown_table import markdown_table
+from profiler.storage.atomic import write_atomically
+from profiler.storage.records import RecordStore
+
+GRID, COUNT, SEED = "several_gpus", 60, 1515
+ROWS, PAGE = "rows.csv", "README.md"
+
+AXES: Mapping[str, Sequence[object]] = {
+    "recipe": ("grpo", "grpo", "grpo", "sft"),
+    "model": ("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "llama-3.2-1b", "llama-3.2-3b", "qwen3-1.7b"),
+    "gpu": ("h100-80gb", "a100-40gb"),
+    "num_processes": (2, 4, 8),
+    "distributed_type": ("multi_gpu", "fsdp", "fsdp", "fsdp"),
+    "fsdp_reshard_after_forward": (True, True, False),
+    "fsdp_activation_checkpointing": (False, False, True),
+    "gradient_checkpointing": (True, False),
+    "tuning": ("full", "lora"),
+    "lora_rank": (8, 16, 64),
+    "lora_target_modules": (("all-linear",), ("q_proj", "v_proj")),
+    "optim": ("adamw_torch_fused", "adamw_torch_fused", "adamw_torch", "sgd"),
+    "num_generations": (2, 4, 8),
+    "max_prompt_length": (64, 256, 512),
+    "max_completion_length": (64, 256, 786),
+    "max_length": (256, 1024),
+    "lengths": ("ragged", "forced"),
+    "per_device_train_batch_size": (1, 2, 4, 8),
+    "gradient_accumulation_steps": (1, 2, 4),
+    "logprobs": ("fused", "fused", "full"),
+    "steps": (2, 3),
+}
+"""Values of each key, as literals; each entry is equally likely."""
+
+FIXED: Mapping[str, object] = {
+    **{key: value for key, value in FIXED_IN_ACCURACY.items() if key not in AXES},
+    "rollout": "synthetic",
+}
+
+_DEFAULTS: Mapping[str, object] = {"jobs": 1, "python": None, "results_dir": "results"}
+
+_USAGE = f"""\
+python -m maintenance.several_gpus [key=value ...]
+
+Samples {COUNT} trials of several GPUs, emulates those that have no record yet, and
+compares their peaks with the closed form. Keys and defaults:
+{chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
+python=PATH is a Python with torch's CUDA build.
+
+Examples:
+  python -m maintenance.several_gpus
+  python -m maintenance.several_gpus jobs=2 results_dir=results/reference
+"""
+
+
+@as_command("several_gpus", when_interrupted="What has finished is kept; the same command continues from there.")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if {"-h", "--help"} & set(words):
+        print_text(_USAGE)
+        return EXIT_OK
+    options, folder = _settings(words)
+    specs = written_down(folder, sample(), seed=SEED)
+    store, side = RecordStore(folder), _emulated(options)
+    run_pending(specs, (side,), store=store, options=options, at_most=None, run=run_side)
+    found = [(spec, store.find(side.trial(spec).trial_id)) for spec in specs]
+    rows = comparison([(spec, record.outcome) for spec, record in found if record is not None])
+    write_atomically(folder / ROWS, as_csv(rows).encode())
+    write_atomically(folder / PAGE, page(rows, sampled=len(specs)).encode())
+    compared = int(rows["error"].notna().sum())
+    print_line(f"{compared} of {len(specs)} trials are compared: {folder / PAGE}")
+    return EXIT_OK if compared == len(specs) else EXIT_SOME_TRIALS_FAILED
+
+
+def sample(count: int = COUNT, *, seed: int = SEED) -> tuple[TrialSpec, ...]:
+    """Return the first `count` trials of the sample; they depend only on the seed."""
+    return sample_trials(count, seed=seed, axes=AXES, fixed=FIXED, is_wanted=_has_form)
+
+
+def comparison(ended: Sequence[tuple[TrialSpec, Outcome]]) -> pd.DataFrame:
+    """Return one row per trial: its main keys, how it ended, both peaks in bytes, and the error of the estimate.
+
+    Of a trial that ran out of memory, the peak is what it needs on a card of unlimited memory. A trial without a peak
+    has no error.
+    """
+    return pd.DataFrame([_row(number, spec, outcome) for number, (spec, outcome) in enumerate(ended)])
+
+
+def page(rows: pd.DataFrame, *, sampled: int) -> str:
+    """Return the comparison as a page of Markdown."""
+    compared = rows[rows["error"].notna()]
+    groups = [("all", compared), *((str(kind), group) for kind, group in compared.groupby("distributed_type"))]
+    table = markdown_table(
+        ("distributed_type", "trials", "median error", "95th percentile", "lowest", "highest"),
+        [(name, str(len(group)), *_errors(group["error"])) for name, group in groups],
+    )
+    other = rows[rows["error"].isna()]
+    ends = [(str(row.trial), str(row.model), str(row.status)) for row in other.itertuples()]
+    lines = [
+        "# The estimate of several GPUs, and emulated trials",
+        "",
+        f"{len(compared)} of {sampled} sampled trials are compared. Errors of estimated allocated memory, relative to "
+        "torch's counters on the first of the emulated GPUs. Nothing here is measured. The sample was written down "
+        "before any trial ran; formulas were checked with qwen2.5-0.5b on 4 and 8 GPUs before.",
+        "",
+        table,
+        "",
+        *(("Trials without a peak:", "", markdown_table(("trial", "model", "status"), ends), "") if ends else ()),
+        "Regenerate with `python -m maintenance.several_gpus results_dir=results/reference`.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _settings(words: Sequence[str]) -> tuple[RunOptions, Path]:
+    values, faults = read_words(words, _DEFAULTS)
+    reader = FieldReader(values)
+    python = None if reader.value("python") is None else PurePath(reader.text("python", "the path of a program"))
+    options = RunOptions(jobs=reader.count("jobs"), python=python)
+    folder = Path(reader.text("results_dir", "a folder")) / GRID
+    if reader.sound("results_dir"):
+        faults.extend(folder_faults(folder))
+    if faults or reader.faults:
+        raise UsageError((*faults, *reader.faults))
+    return options, folder
+
+
+def _emulated(options: RunOptions) -> Side:
+    from profiler.sweep.emulated import emulated_workers
+
+    workers = emulated_workers(options)
+    return Side(backend=Backend.EMULATED, versions=workers.versions, interpreter_of=workers.interpreter_of)
+
+
+def _has_form(spec: TrialSpec) -> bool:
+    return spec.distributed_type is not DistributedType.NO and has_form(spec, architecture_of(spec.model))
+
+
+def _row(number: int, spec: TrialSpec, outcome: Outcome) -> dict[str, object]:
+    peak = outcome.peaks.allocated_bytes if outcome.status is Status.OK else None
+    if outcome.status is Status.OOM and outcome.unlimited is not None:
+        peak = outcome.unlimited.required_allocated_bytes
+    estimated = estimate(spec, architecture_of(spec.model)).peak_allocated_bytes
+    return {
+        "trial": number,
+        "model": spec.model,
+        "distributed_type": spec.distributed_type.value,
+        "num_processes": spec.num_processes,
+        "recipe": spec.recipe.value,
+        "tuning": spec.tuning.value,
+        "status": outcome.status.value,
+        "emulated_allocated_bytes": peak,
+        "estimated_allocated_bytes": estimated,
+        "error": None if peak is None else estimated / peak - 1,
+    }
+
+
+def _errors(errors: "pd.Series[float]") -> tuple[str, ...]:
+    values = errors.to_numpy(dtype=float)
+    sizes = np.abs(values)
+    unsigned = (f"{100 * size:.1f} %" for size in (np.median(sizes), np.quantile(sizes, 0.95)))
+    return (*unsigned, *(f"{100 * value:+.1f} %" for value in (values.min(), values.max())))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

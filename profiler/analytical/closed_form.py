@@ -1,0 +1,66 @@
+"""For which trials there is a closed form."""
+
+from profiler.domain.architecture import Architecture
+from profiler.domain.errors import Fault, UsageError
+from profiler.domain.optimizers import State
+from profiler.domain.trial import DistributedType, Dtype, Logprobs, TrialSpec, Tuning
+
+_STATES = (State.NONE, State.TWO_STATES)
+_LOGPROBS = (Logprobs.FUSED, Logprobs.FULL)
+
+
+def refuse_without_form(spec: TrialSpec, architecture: Architecture) -> None:
+    """Raise the error of `estimate` if there is no closed form for the trial.
+
+    Raises:
+        UsageError: There is none.
+    """
+    refuse_experts(architecture)
+    if (fault := _sharding_fault(spec)) is not None:
+        raise UsageError([fault])
+
+
+def has_form(spec: TrialSpec, architecture: Architecture) -> bool:
+    """Return whether there is a closed form for the trial."""
+    return architecture.num_experts <= 1 and _sharding_fault(spec) is None
+
+
+def refuse_experts(architecture: Architecture) -> None:
+    """Raise the error of `estimate` if there is no closed form for the model.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if architecture.num_experts <= 1:
+        return
+    raise UsageError(
+        [
+            Fault(
+                key="model",
+                found=architecture.model_type,
+                problem=f"a mixture of {architecture.num_experts} experts has no closed-form estimate",
+                hint="`python -m profiler.sweep` simulates it.",
+            )
+        ]
+    )
+
+
+def _sharding_fault(spec: TrialSpec) -> Fault | None:
+    """Return the first key for which the closed form of FSDP has no formula."""
+    if spec.distributed_type is not DistributedType.FSDP:
+        return None
+    checks: tuple[tuple[str, object, bool], ...] = (
+        ("fsdp_version", spec.fsdp_version, spec.fsdp_version == 2),
+        ("fsdp_offload_params", "true", not spec.fsdp_offload_params),
+        ("tuning", spec.tuning, spec.tuning is not Tuning.QLORA),
+        ("dtype", spec.dtype, spec.dtype is Dtype.BFLOAT16),
+        ("bf16", "false", spec.bf16),
+        ("optim", spec.optim, spec.optim.traits.state in _STATES),
+        ("logprobs", spec.logprobs, spec.logprobs in _LOGPROBS),
+        ("beta", spec.beta, not spec.keeps_reference_model),
+    )
+    for key, found, is_known in checks:
+        if not is_known:
+            problem = "has no closed-form estimate together with distributed_type=fsdp"
+            return Fault(key=key, found=str(found), problem=problem, hint="A sweep with backend=emulated runs it.")
+    return None
