@@ -49,7 +49,7 @@ def sentence(kind: str) -> str:
     worst = (simulated / emulated - 1).abs().max() * 100
     if not worst:
         return f"equal to the byte in all {len(found)} trials"
-    return f"equal to the byte in {(simulated == emulated).sum()} of {len(found)} trials, at most {worst:.3f} % off"
+    return f"equal to the byte in {(simulated == emulated).sum()} of {len(found)} trials, at most {worst:.4f} % off"
 
 
 def phases_sentence() -> str:

@@ -97,8 +97,9 @@ __attribute__((constructor)) static void read_environment(void) {
 
 const EmCard *em_card(void) { return &card; }
 
-/* Give every card more memory than any program takes: half of the addresses of a process. Before the first use of a card. */
-void em_lift_limit(void) { card.memory_bytes = card.nvml_memory_bytes = (uint64_t)1 << 46; }
+/* Give every card more memory than any program takes. Before the first use of a card. Not more than 4 TiB: with expandable
+ * segments torch reserves addresses for more than a whole card, several times. */
+void em_lift_limit(void) { card.memory_bytes = card.nvml_memory_bytes = (uint64_t)1 << 42; }
 int em_count(void) { return visible_count; }
 int em_count_present(void) { return present; }
 int em_physical(int device) { return device >= 0 && device < visible_count ? visible[device] : 0; }
