@@ -64,10 +64,11 @@ class HeldTensors:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RealCard:
-    """The card of a script that is measured, as the driver names it."""
+class NamedCard:
+    """The card of a script, as far as it is known without CUDA."""
 
     uuid: str
+    """Empty if emulated."""
     name: str
     memory_bytes: int
     compute_capability: tuple[int, int]
@@ -89,7 +90,7 @@ class ScriptJob:
     """Whether the largest tensors at the peak are named."""
     sample_period_s: float | None = None
     """Seconds between samples of the driver; None takes none."""
-    card: RealCard | None = None
+    card: NamedCard | None = None
     """None unless measured."""
 
 

@@ -5,11 +5,11 @@ A script can choose its cards, set the allocator or fork processes before it use
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from profiler.domain.script import NamedCard
 from profiler.measurement.cuda import OutOfMemoryCallback
 from profiler.measurement.torch_cuda import TorchCuda
 
@@ -17,20 +17,10 @@ _CUDA: Any = torch.cuda
 """torch has no types for the functions that are used here."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class KnownCard:
-    """What is known of the card without CUDA."""
-
-    uuid: str
-    name: str
-    memory_bytes: int
-    compute_capability: tuple[int, int]
-
-
 class LateCuda(TorchCuda):
     """The first visible CUDA device. Before CUDA is initialised nothing is in use, and `card` has the rest."""
 
-    def __init__(self, card: KnownCard) -> None:
+    def __init__(self, card: NamedCard) -> None:
         self._card = card
         self._process = os.getpid()
 

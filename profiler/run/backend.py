@@ -13,7 +13,7 @@ from profiler.config.specification import DEFAULT_GPU
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Versions
-from profiler.domain.script import RealCard
+from profiler.domain.script import NamedCard
 from profiler.domain.trial import Backend
 from profiler.domain.units import gib_text
 from profiler.emulation.launch import EmulatedPython, emulated_python, process_environment
@@ -56,7 +56,7 @@ class Place:
     executable: Path
     versions: Versions
     gpu: str | None
-    card: RealCard | None = None
+    card: NamedCard | None = None
     emulated: EmulatedPython | None = None
 
     def environment(self, *, num_processes: int, strict: bool) -> dict[str, str]:
@@ -159,7 +159,7 @@ def _on_gpu(
         executable=python.executable,
         versions=python.versions,
         gpu=options.gpu,
-        card=RealCard(
+        card=NamedCard(
             uuid=gpu.uuid,
             name=gpu.name,
             memory_bytes=gpu.memory_bytes,

@@ -68,7 +68,7 @@ def _own(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 def _read_word(word: str, values: dict[str, object], faults: list[Fault]) -> None:
     key, _, text = word.partition("=")
     if key not in KEYS:
-        problem = f"unknown key; the keys are {', '.join(KEYS)}"
+        problem = f"is an unknown key; the keys are {', '.join(KEYS)}"
         hint = nearest(key, tuple(KEYS)) or "Arguments of the script come after its name."
         faults.append(Fault(key=key or "key", found=text, problem=problem, hint=hint))
         return

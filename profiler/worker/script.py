@@ -4,46 +4,36 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.errors import EXIT_SIGNAL_BASE, ProfilerError, UnsupportedTrialError
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.memory import Phase
 from profiler.domain.outcome import Outcome, Status, Verdict, Work
-from profiler.domain.script import HeldTensors, RealCard, ScriptEnding, ScriptJob, ScriptRecord
+from profiler.domain.script import HeldTensors, ScriptEnding, ScriptJob, ScriptRecord
 from profiler.domain.trial import Backend
 from profiler.domain.units import KIB
 from profiler.emulation.marks import Marks, forget_marks, marks_of_this_process
-from profiler.measurement.cuda import OutOfMemoryCallback
-from profiler.measurement.late_cuda import KnownCard, LateCuda
 from profiler.measurement.no_driver import NoDriver
 from profiler.measurement.nvml import Nvml
 from profiler.measurement.pynvml_driver import PynvmlDriver
 from profiler.measurement.torch_cuda import TorchCuda
 from profiler.scripts.running import Script, ScriptEnd, run_script
-from profiler.scripts.session import CountedSession, ScriptSession
+from profiler.scripts.session import ScriptSession
 from profiler.scripts.totals import ParameterTotals
 from profiler.seams.checking import notes_on_untested
 from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.script_records import ScriptStore
 from profiler.substitutes import SubstituteOptions, substitutes
-from profiler.training.phases import TrainingObserver
-from profiler.training.sizes import parameter_counts
 from profiler.worker.card import CapError
 from profiler.worker.emulated import as_emulated
-from profiler.worker.held_tensors import KnownObjects, largest_at_peak, largest_held, names_by_place
 from profiler.worker.measured import SNAPSHOT_ENTRIES, Instruments, MeasuringTask, measure
+from profiler.worker.script_card import MOST_ENTRIES, ScriptCuda, notes_on_history
 from profiler.worker.script_errors import last_line_in, print_error_of_script
 
 _INTERRUPTED = EXIT_SIGNAL_BASE + signal.SIGINT
 """Exit code of a script that SIGINT ended."""
-
-_MOST_ENTRIES = 300_000
-"""Most allocations and frees that a breakdown looks at; their Python stacks take memory of the host."""
 
 
 @dataclass
@@ -164,13 +154,13 @@ def _run_on_card(run: ScriptRun) -> None:
     if emulated:
         forget_marks()
     has_history = job.snapshot or job.breakdown
-    cuda = _ScriptCuda(_known_card(job), run, has_history=has_history)
+    cuda = ScriptCuda(job)
     measured = measure(
         MeasuringTask(
             gpu=job.spec.gpu,
             gpu_uuid=None if emulated else cuda.uuid(),
             snapshot=has_history,
-            history_entries=_MOST_ENTRIES if job.breakdown else SNAPSHOT_ENTRIES,
+            history_entries=MOST_ENTRIES if job.breakdown else SNAPSHOT_ENTRIES,
             started_s=run.started_s,
         ),
         Instruments(
@@ -183,83 +173,17 @@ def _run_on_card(run: ScriptRun) -> None:
     )
     outcome = _with_sizes(measured.outcome, cuda.totals)
     if outcome.status is Status.OOM:
+        run.largest = cuda.largest_at_failure
         verdict = replace(outcome.verdict, message=run.failed_at + outcome.message)
         outcome = replace(outcome, verdict=verdict)
     if emulated:
         outcome = as_emulated(outcome, KNOWN_GPUS[str(job.spec.gpu)], marks=marks_of_this_process() or Marks())
     if job.breakdown and measured.snapshot is not None and outcome.status is not Status.OOM:
         run.largest = cuda.largest_at_peak(measured.snapshot)
-        run.notes = (*run.notes, *cuda.notes_on_history(measured.snapshot))
+        run.notes = (*run.notes, *notes_on_history(measured.snapshot))
     run.store(outcome)
     if job.snapshot and measured.snapshot is not None:
         write_memory_snapshot(snapshot_path(Path(job.folder), job.run_id), measured.snapshot)
-
-
-class _ScriptCuda(LateCuda):
-    """The card of a script. Where an allocation fails, it looks at what is in use before anything is freed."""
-
-    def __init__(self, card: KnownCard, run: ScriptRun, *, has_history: bool) -> None:
-        super().__init__(card)
-        self._run = run
-        self.totals = ParameterTotals(count=parameter_counts)
-        self._session: CountedSession | None = None
-        self._names: dict[tuple[int, int], str] = {}
-        if not has_history:
-            self.record_stacks()
-
-    def session(self, observer: TrainingObserver) -> CountedSession:
-        """Return the session in which the script runs."""
-        self._session = CountedSession(observer=observer, totals=self.totals, before_phase=self._before_phase)
-        return self._session
-
-    def largest_at_peak(self, snapshot: Mapping[str, Any]) -> tuple[HeldTensors, ...]:
-        """Return the largest tensors at the peak of a recorded history."""
-        known = self._known_objects()
-        return largest_at_peak(snapshot, known, self._names | names_by_place(known))
-
-    def notes_on_history(self, snapshot: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return what the history lacks."""
-        if len(snapshot["device_traces"][0]) < _MOST_ENTRIES:
-            return ()
-        return (f"tensors from before the last {_MOST_ENTRIES:,} allocations and frees, for their names at the peak",)
-
-    def _before_phase(self, phase: Phase) -> None:
-        """Keep the names of gradients while there are gradients: the optimizer's phase begins."""
-        if self._run.job.breakdown and phase is Phase.OPTIMIZER and self.is_used:
-            self._names |= names_by_place(self._known_objects())
-
-    def when_out_of_memory(self, callback: OutOfMemoryCallback) -> None:
-        """Attach an observer that also keeps the largest tensors."""
-
-        def both(requested_bytes: int, free_bytes: int) -> None:
-            callback(requested_bytes, free_bytes)
-            self._run.largest = largest_held(self.snapshot(), self._known_objects())
-
-        super().when_out_of_memory(both)
-
-    def _known_objects(self) -> KnownObjects:
-        models, optimizers = (self._session.models, self._session.optimizers) if self._session else ([], [])
-        return KnownObjects(script=self._run.path, models=_alive(models), optimizers=_alive(optimizers))
-
-
-def _alive(references: Iterable[Any]) -> list[Any]:
-    return [found for each in references if (found := each()) is not None]
-
-
-def _known_card(job: ScriptJob) -> KnownCard:
-    if job.card is not None:
-        return _as_known(job.card)
-    gpu = KNOWN_GPUS[str(job.spec.gpu)]
-    return KnownCard(uuid="", name=gpu.title, memory_bytes=gpu.memory_bytes, compute_capability=gpu.compute_capability)
-
-
-def _as_known(card: RealCard) -> KnownCard:
-    return KnownCard(
-        uuid=card.uuid,
-        name=card.name,
-        memory_bytes=card.memory_bytes,
-        compute_capability=card.compute_capability,
-    )
 
 
 def _nvml(emulated: bool) -> Nvml:
