@@ -263,6 +263,10 @@ _SIMULATED_SCRIPTS = (
     _seam("torch._C._nn", "_parse_to", _BUILTIN, _CARD_NAMES, "reads the arguments of `Module.to`"),
     _seam("torch.overrides", "TorchFunctionMode", Exists(), _CARD_NAMES, "sees names of devices"),
     _seam("torch.cuda.amp", "autocast", Exists(), _CUDA_CALLS, "autocast by its older name"),
+    _seam(
+        "torch.amp.grad_scaler:GradScaler", "step", Parameters("self", "optimizer", more=True), _CUDA_CALLS,
+        "skips steps by values that are not computed",
+    ),
     _seam("torch", "compile", Parameters("model", more=True), _CUDA_CALLS, "a script runs without it"),
     _seam(
         "torch.nn.modules.module:Module", "compile", Parameters("self", more=True), _CUDA_CALLS,

@@ -138,7 +138,12 @@ def _of_random_numbers() -> dict[str, Any]:
 
 
 def _other_patches(reads: UnknownReads) -> list[Patch]:
-    autocast = torch.autocast
+    autocast, scaled_step = torch.autocast, torch.amp.GradScaler.step
+
+    def step(scaler: Any, *arguments: Any, **named: Any) -> Any:
+        if scaler.is_enabled():
+            reads.note("whether gradients are finite: no step of a GradScaler is skipped")
+        return scaled_step(scaler, *arguments, **named)
 
     def on_card(device_type: Any, dtype: Any = None, enabled: bool = True, cache_enabled: Any = None) -> Any:
         if str(device_type).partition(":")[0] != "cuda":
@@ -156,6 +161,7 @@ def _other_patches(reads: UnknownReads) -> list[Patch]:
         (torch, "autocast", on_card),
         (torch.amp, "autocast", on_card),
         (torch.cuda.amp, "autocast", of_cuda),
+        (torch.amp.GradScaler, "step", step),
         (torch, "compile", compiled),
         (torch.nn.Module, "compile", lambda module, *_, **__: compiled(module)),
         # Pinned memory is the host's. Data loaders ask for it in threads of their own.

@@ -180,6 +180,18 @@ def test_what_is_not_simulated_is_refused_by_name(call: object) -> None:
         call()  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_no_step_of_a_scaler_is_skipped_and_the_assumption_is_noted(enabled: bool) -> None:
+    with script() as session:
+        layer = torch.nn.Linear(4, 4).cuda()
+        optimizer, scaler = torch.optim.Adam(layer.parameters()), torch.amp.GradScaler("cuda", enabled=enabled)
+        scaler.scale(layer(torch.ones(1, 4, device="cuda")).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert len(optimizer.state) == 2
+    assert ("no step of a GradScaler is skipped" in " ".join(session.reads.phrases())) is enabled
+
+
 def test_compilation_is_left_out_and_noted() -> None:
     with script() as session:
         model = torch.nn.Linear(2, 2)
