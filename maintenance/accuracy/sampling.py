@@ -90,6 +90,11 @@ FIXED: Mapping[str, object] = {
     "vllm_gpu_memory_utilization": None,
     "vllm_enable_sleep_mode": None,
     "num_processes": 1,
+    "distributed_type": "no",
+    "fsdp_version": None,
+    "fsdp_reshard_after_forward": None,
+    "fsdp_offload_params": None,
+    "fsdp_activation_checkpointing": None,
 }
 """Keys that are not sampled: a simulated trial reads no weights, its prompts are synthetic, values of the random seed
 change no size, and vLLM and several processes are not simulated."""

@@ -15,7 +15,7 @@ def refuse_without_form(spec: TrialSpec, architecture: Architecture) -> None:
     Raises:
         UsageError: There is none.
     """
-    refuse_model(architecture)
+    refuse_without_formula(architecture)
     if (fault := _sharding_fault(spec)) is not None:
         raise UsageError([fault])
 
@@ -25,11 +25,11 @@ def has_form(spec: TrialSpec, architecture: Architecture) -> bool:
     return architecture.has_closed_form and _sharding_fault(spec) is None
 
 
-def refuse_model(architecture: Architecture) -> None:
+def refuse_without_formula(architecture: Architecture) -> None:
     """Raise the error of `estimate` if there is no closed form for the model.
 
     Raises:
-        UsageError: There is none.
+        UsageError: It is a mixture of experts, or of a family that is not known.
     """
     if architecture.has_closed_form:
         return

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiler.analytical.baselines.rule import rule_of_thumb
-from profiler.analytical.closed_form import refuse_model, refuse_without_form
+from profiler.analytical.closed_form import refuse_without_form, refuse_without_formula
 from profiler.analytical.columns import TrialTable, table_of
 from profiler.analytical.formulas.quantities import Coded, Count, Flag, larger
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
@@ -137,7 +137,7 @@ def estimate_table(table: TrialTable) -> EstimateTable:
     """
     models = table.keys["model"]
     for code in np.unique(models.codes):
-        refuse_model(table.architectures[models.values[code]])
+        refuse_without_formula(table.architectures[models.values[code]])
     allocated, reserved, by_rule = _zeros(table), _zeros(table), _zeros(table)
     phases = {phase: _zeros(table) for phase in Phase}
     for rows, trials, shapes in _groups(table):

@@ -174,18 +174,6 @@ def _engine(given: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _read_gpu(reader: FieldReader, key: Key) -> str | None:
-    """Return our name of the card that the user names in any way."""
-    value = reader.value(key.name)
-    if value is None:
-        return None
-    card = name_card(show(value)) if isinstance(value, str | int) and not isinstance(value, bool) else name_card("")
-    if not card.name:
-        reader.fail(key.name, card.problem, card.hint)
-        return None
-    return card.name
-
-
 def _distributed(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return how several GPUs train together; keys of FSDP have no meaning without it."""
     kind = given["distributed_type"]
@@ -201,6 +189,18 @@ def _read_distributed(reader: FieldReader, key: Key) -> DistributedType | None:
         return DistributedType.MULTI_GPU
     # YAML reads a bare `no` as false.
     return DistributedType.NO if value is False else read_given(reader, key)
+
+
+def _read_gpu(reader: FieldReader, key: Key) -> str | None:
+    """Return our name of the card that the user names in any way."""
+    value = reader.value(key.name)
+    if value is None:
+        return None
+    card = name_card(show(value)) if isinstance(value, str | int) and not isinstance(value, bool) else name_card("")
+    if not card.name:
+        reader.fail(key.name, card.problem, card.hint)
+        return None
+    return card.name
 
 
 def _read_backend(reader: FieldReader, key: Key) -> Backend:
@@ -230,8 +230,8 @@ def _read_alloc_conf(reader: FieldReader, key: Key) -> str | None:
 
 _READERS: Mapping[str, Callable[[FieldReader, Key], Any]] = {
     "backend": _read_backend,
-    "gpu": _read_gpu,
     "distributed_type": _read_distributed,
+    "gpu": _read_gpu,
     "lora_target_modules": _read_targets,
     "alloc_conf": _read_alloc_conf,
 }

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from textwrap import fill
 
 from profiler.analytical.baselines.verl_baseline import baseline_view
-from profiler.analytical.closed_form import refuse_model
+from profiler.analytical.closed_form import refuse_without_formula
 from profiler.analytical.sharded.verl_phases import verl_estimate
 from profiler.config.model_lookup import builtin_of_folder
 from profiler.config.notes import Note, note_lines
@@ -46,7 +46,7 @@ def verl_answer(
         values, taken = _folder_taken_by_name(source.values)
         reading = read_verl(values, megatron=source.megatron, strict=command.strict)
         architecture = architecture_of(reading.job.model)
-        refuse_model(architecture)
+        refuse_without_formula(architecture)
     except UsageError as error:
         faults.extend(error.faults)
     if faults:

@@ -18,8 +18,11 @@ from profiler.domain.outcome import (
 )
 from profiler.emulation.marks import Marks
 
-_REFUSED_BY_TORCH = ("is only supported for CUDA devices with compute capability",)
-"""Parts of torch's messages about an operation that it does not have for a card."""
+_REFUSED_BY_TORCH = (
+    "is only supported for CUDA devices with compute capability",
+    "does not have a sharding strategy registered",
+)
+"""Parts of torch's messages about an operation that it does not have for a card or for shards (bitsandbytes)."""
 
 
 def refusal(error: Exception) -> Outcome | None:
