@@ -87,7 +87,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(words):
         print_text(_USAGE)
         return EXIT_OK
-    options, folder = _settings(words)
+    return _run(*_settings(words))
+
+
+def _run(options: RunOptions, folder: Path) -> int:
     specs = written_down(folder, sample(), seed=SEED)
     store, side = RecordStore(folder), _emulated(options)
     run_pending(specs, (side,), store=store, options=options, at_most=None, run=run_side)

@@ -36,7 +36,14 @@ def emulated(monkeypatch):
     return main.main
 
 
-@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated])
+def several_gpus(monkeypatch):
+    from maintenance import several_gpus
+
+    monkeypatch.setattr(several_gpus, "_run", lambda *_: pytest.fail("a trial has started"))
+    return several_gpus.main
+
+
+@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated, several_gpus])
 def test_help_has_examples_and_starts_nothing(tool, monkeypatch, capsys):
     for words in (["--help"], ["-h"], ["x", "--help"]):
         assert tool(monkeypatch)(words) == EXIT_OK

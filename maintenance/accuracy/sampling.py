@@ -100,7 +100,38 @@ FIXED: Mapping[str, object] = {
 change no size, and vLLM and several processes are not simulated."""
 
 NEXT_SAMPLE: Mapping[str, tuple[str, ...]] = {
-    "model": ("deepseek-r1-distill-qwen-1.5b", "deepseek-r1-distill-qwen-7b", "deepseek-r1-distill-qwen-14b"),
+    "model": (
+        "deepseek-r1-distill-qwen-1.5b",
+        "deepseek-r1-distill-qwen-7b",
+        "deepseek-r1-distill-qwen-14b",
+        "deepseek-llm-7b",
+        "qwen2.5-32b",
+        "qwen2.5-72b",
+        "qwen3-32b",
+    ),
+    "gpu": (
+        "rtx-3060-12gb",
+        "rtx-3090-24gb",
+        "rtx-4060-ti-16gb",
+        "rtx-4070-12gb",
+        "rtx-4080-16gb",
+        "rtx-5080-16gb",
+        "rtx-a6000-48gb",
+        "rtx-6000-ada-48gb",
+        "rtx-pro-6000-96gb",
+        "a10g-24gb",
+        "a40-48gb",
+        "l4-24gb",
+        "l40-48gb",
+        "v100-16gb",
+        "v100-32gb",
+        "h100-pcie-80gb",
+        "h100-nvl-94gb",
+        "h20-96gb",
+        "gh200-96gb",
+        "b300-288gb",
+        "dgx-spark-128gb",
+    ),
 }
 """Values that were added after the sample was written down. The next sample has them: move them to `AXES` then."""
 

@@ -15,34 +15,29 @@ def refuse_without_form(spec: TrialSpec, architecture: Architecture) -> None:
     Raises:
         UsageError: There is none.
     """
-    refuse_experts(architecture)
+    refuse_without_formula(architecture)
     if (fault := _sharding_fault(spec)) is not None:
         raise UsageError([fault])
 
 
 def has_form(spec: TrialSpec, architecture: Architecture) -> bool:
     """Return whether there is a closed form for the trial."""
-    return architecture.num_experts <= 1 and _sharding_fault(spec) is None
+    return architecture.has_closed_form and _sharding_fault(spec) is None
 
 
-def refuse_experts(architecture: Architecture) -> None:
+def refuse_without_formula(architecture: Architecture) -> None:
     """Raise the error of `estimate` if there is no closed form for the model.
 
     Raises:
-        UsageError: There is none.
+        UsageError: It is a mixture of experts, or of a family that is not known.
     """
-    if architecture.num_experts <= 1:
+    if architecture.has_closed_form:
         return
-    raise UsageError(
-        [
-            Fault(
-                key="model",
-                found=architecture.model_type,
-                problem=f"a mixture of {architecture.num_experts} experts has no closed-form estimate",
-                hint="`python -m profiler.sweep` simulates it.",
-            )
-        ]
-    )
+    problem = f"a mixture of {architecture.num_experts} experts has no closed-form estimate"
+    if architecture.num_experts <= 1:
+        problem = "is of a family whose layers have no closed-form estimate"
+    hint = "`python -m profiler.sweep` simulates it."
+    raise UsageError([Fault(key="model", found=architecture.model_type, problem=problem, hint=hint)])
 
 
 def _sharding_fault(spec: TrialSpec) -> Fault | None:

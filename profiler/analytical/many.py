@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiler.analytical.baselines.rule import rule_of_thumb
-from profiler.analytical.closed_form import refuse_experts, refuse_without_form
+from profiler.analytical.closed_form import refuse_without_form, refuse_without_formula
 from profiler.analytical.columns import TrialTable, table_of
 from profiler.analytical.formulas.quantities import Coded, Count, Flag, larger
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
@@ -45,7 +45,6 @@ _ONE_VALUE = (
 )
 _NUMBERS = tuple(key.name for key in TRIAL_KEYS if _is_number(key) and key.name not in _ONE_VALUE)
 _CODED = tuple(key for key in SPEC_KEYS if key not in (*_NUMBERS, *_ONE_VALUE))
-_SHAPE_NUMBERS = tuple(field.name for field in fields(Architecture) if field.name != "model_type")
 
 
 _MOST_IN_ARRAYS = 2**40
@@ -105,6 +104,9 @@ class _Shapes:
     num_experts: Count
 
 
+_SHAPE_NUMBERS = tuple(each.name for each in fields(_Shapes) if each.name != "model_type")
+
+
 def estimate_specs(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> EstimateTable:
     """Return the estimate of each trial of `specs`, in order.
 
@@ -135,7 +137,7 @@ def estimate_table(table: TrialTable) -> EstimateTable:
     """
     models = table.keys["model"]
     for code in np.unique(models.codes):
-        refuse_experts(table.architectures[models.values[code]])
+        refuse_without_formula(table.architectures[models.values[code]])
     allocated, reserved, by_rule = _zeros(table), _zeros(table), _zeros(table)
     phases = {phase: _zeros(table) for phase in Phase}
     for rows, trials, shapes in _groups(table):

@@ -5,7 +5,7 @@ listed here. Source: transformers 5.23, `models/<type>/configuration_<type>.py`,
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from profiler.config.reading import FieldReader, show
 from profiler.domain.architecture import Architecture
@@ -78,6 +78,13 @@ OTHER_TARGETS = ("embed_tokens", "lm_head")
 """Modules outside the layers that peft can adapt as well."""
 
 
+_OTHER_SENSES = ("vision_config", "audio_config", "vision_tower", "visual", "thinker_config", "speech_config")
+"""Fields by which a `config.json` describes more than a language model."""
+
+_UNCOUNTED_FIELDS = ("mlp_bias",)
+"""Fields of a known model type that add tensors, if they are true."""
+
+
 def read_architecture(config: Mapping[str, object], *, model: str) -> Architecture:
     """Return the architecture that a `config.json` describes.
 
@@ -90,16 +97,40 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     """
     inner = config.get("text_config")
     text_config = inner if isinstance(inner, Mapping) else config
+    _refuse_other_senses(config, model=model)
     model_type = show(text_config.get("model_type", "unknown"))
     family = _FAMILIES.get(model_type, _Family(max_position_embeddings=2048))
     filled = _with_defaults(text_config, family)
     _refuse_what_is_no_decoder(config, filled, model=model, model_type=model_type)
     reader = FieldReader(filled)
     architecture = _read(reader, model_type=model_type, qk_norm=family.qk_norm)
+    is_plain = text_config is config and not any(config.get(name) for name in _UNCOUNTED_FIELDS)
+    architecture = replace(
+        architecture,
+        has_known_layers=model_type in _FAMILIES and is_plain,
+        quantization=_quantization(config),
+    )
     if reader.faults:
         details = "; ".join(fault.sentence().rstrip(".") for fault in reader.faults)
         raise _no_decoder(model, f"its config.json cannot be used, {details}")
     return architecture
+
+
+def _quantization(config: Mapping[str, object]) -> str:
+    """Return how the weights of the checkpoint are quantised: ``"bitsandbytes 4-bit"``, ``"gptq"``."""
+    inner = config.get("quantization_config")
+    if not isinstance(inner, Mapping):
+        return ""
+    method = show(inner.get("quant_method", "unknown"))
+    bits = next((bits for bits in (4, 8) if inner.get(f"load_in_{bits}bit") is True), inner.get("bits"))
+    return method if bits is None else f"{method} {show(bits)}-bit"
+
+
+def _refuse_other_senses(config: Mapping[str, object], *, model: str) -> None:
+    found = [name for name in _OTHER_SENSES if config.get(name) not in (None, {}, "")]
+    if found:
+        what = f"its config.json has {', '.join(found)} (model_type {show(config.get('model_type', 'unknown'))})"
+        raise _no_decoder(model, f"{what}, and towers for images or sound have no formula")
 
 
 def _read(reader: FieldReader, *, model_type: str, qk_norm: bool) -> Architecture:

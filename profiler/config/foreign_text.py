@@ -1,9 +1,11 @@
-"""Parse YAML and JSON that others wrote, within limits: no text can exhaust the memory or hang the program.
+"""Parse YAML, JSON and Python that others wrote, within limits: no text can exhaust the memory or hang the program.
 
 All limits are declared here. `profiler.storage.foreign_files` reads files up to the size that belongs to their format.
 """
 
+import ast
 import json
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +15,7 @@ from profiler.domain.units import MIB
 
 MOST_YAML_BYTES = 1 * MIB
 MOST_JSON_BYTES = 10 * MIB
+MOST_SCRIPT_BYTES = 1 * MIB
 
 MOST_DEPTH = 64
 """Most containers inside each other."""
@@ -75,6 +78,23 @@ def parse_json(text: bytes, *, most_bytes: int = MOST_JSON_BYTES) -> Any:  # noq
         raise ForeignTextError(f"cannot be read as JSON ({_one_line(error)})") from error
     _check_depth(value)
     return value
+
+
+def parse_python(text: str) -> ast.Module:
+    """Return the syntax tree of a Python script, which is not run.
+
+    Raises:
+        ForeignTextError: It is not valid Python, or exceeds a limit.
+    """
+    _check_size(len(text.encode(errors="surrogatepass")), MOST_SCRIPT_BYTES)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes of a string of others
+            return ast.parse(text)
+    except (RecursionError, MemoryError) as error:
+        raise ForeignTextError("has expressions that are nested too deep") from error
+    except (SyntaxError, ValueError) as error:
+        raise ForeignTextError(f"is not valid Python ({_one_line(error)})") from error
 
 
 def _check_size(size_bytes: int, most_bytes: int) -> None:

@@ -11,6 +11,7 @@ from profiler.domain.architecture import Architecture
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.gpu_names import find_gpu
 from profiler.domain.trial import (
     ALL_LINEAR,
     Attention,
@@ -129,7 +130,7 @@ def _qlora_needs_a_gpu(spec: TrialSpec, _: Architecture | None) -> Iterator[Faul
 def _flash_attention_runs(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
     if spec.attn_implementation is not Attention.FLASH_ATTENTION_2:
         return
-    gpu = KNOWN_GPUS[spec.gpu] if spec.gpu is not None else None
+    gpu = find_gpu(spec.gpu)
     reason = ""
     if spec.backend is Backend.CPU:
         reason = "needs backend=cuda, emulated or simulated, because its kernels are CUDA only"
@@ -187,6 +188,24 @@ def _targets_exist(spec: TrialSpec, architecture: Architecture | None) -> Iterat
             )
 
 
+_FOUR_BITS = "bitsandbytes 4-bit"
+
+
+def _checkpoint_is_counted(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
+    """Check that the weights of a quantised checkpoint are counted as they are: only those of QLoRA are."""
+    if architecture is None or not architecture.quantization:
+        return
+    is_of_qlora = architecture.quantization == _FOUR_BITS
+    if is_of_qlora and spec.tuning is Tuning.QLORA:
+        return
+    yield Fault(
+        key="model",
+        found=spec.model,
+        problem=f"its checkpoint is quantised ({architecture.quantization}), which tuning={spec.tuning} does not count",
+        hint="Use tuning=qlora." if is_of_qlora else "Name the model that is not quantised.",
+    )
+
+
 def _takes_a_part_of_the_card(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
     """Check vLLM's own rule (`CacheConfig.gpu_memory_utilization`)."""
     part = spec.vllm_gpu_memory_utilization
@@ -200,6 +219,8 @@ def only_estimated(specs: Iterable[TrialSpec]) -> list[Fault]:
     for spec in specs:
         if spec.use_vllm:
             faults.append(_only_estimated("use_vllm", "true", "vLLM"))
+        if spec.gpu is not None and spec.gpu not in KNOWN_GPUS:
+            faults.append(_only_estimated("gpu", spec.gpu, "trials on a card that has a size only"))
         if spec.num_processes > 1 and spec.backend is not Backend.EMULATED:
             faults.append(_several_gpus(spec))
     return list(dict.fromkeys(faults))
@@ -269,4 +290,5 @@ _RULES = (
     _Rule(keys=("attn_implementation", "model"), check=_sdpa_exists),
     _Rule(keys=("weights", "model"), check=_pretrained_weights_exist),
     _Rule(keys=("model", "tuning", "lora_target_modules"), check=_targets_exist),
+    _Rule(keys=("model", "tuning"), check=_checkpoint_is_counted),
 )

@@ -24,6 +24,7 @@ from profiler.config.reading import FieldReader, show
 from profiler.config.rules import broken_rules, in_layer_order, is_alloc_conf
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.domain.gpu_names import name_card
 from profiler.domain.keys import Key
 from profiler.domain.trial import (
     ALL_LINEAR,
@@ -190,6 +191,18 @@ def _read_distributed(reader: FieldReader, key: Key) -> DistributedType | None:
     return DistributedType.NO if value is False else read_given(reader, key)
 
 
+def _read_gpu(reader: FieldReader, key: Key) -> str | None:
+    """Return our name of the card that the user names in any way."""
+    value = reader.value(key.name)
+    if value is None:
+        return None
+    card = name_card(show(value)) if isinstance(value, str | int) and not isinstance(value, bool) else name_card("")
+    if not card.name:
+        reader.fail(key.name, card.problem, card.hint)
+        return None
+    return card.name
+
+
 def _read_backend(reader: FieldReader, key: Key) -> Backend:
     return reader.choice(key.name, Backend, also=(AUTO,))
 
@@ -218,6 +231,7 @@ def _read_alloc_conf(reader: FieldReader, key: Key) -> str | None:
 _READERS: Mapping[str, Callable[[FieldReader, Key], Any]] = {
     "backend": _read_backend,
     "distributed_type": _read_distributed,
+    "gpu": _read_gpu,
     "lora_target_modules": _read_targets,
     "alloc_conf": _read_alloc_conf,
 }

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 
+from profiler.config.notes import Note, not_counted
+from profiler.config.parts import sharding_notes
 from profiler.config.reading import show
 from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.config.trl_trainers import recipe_of
@@ -40,23 +42,11 @@ _OLD_ENGINE = "vllm_device"
 
 _NO_EVALUATION = (None, "no", False)
 
+PEFT_TARGETS = ("q_proj", "v_proj")
+"""The modules that peft adapts where none are named, in all families that it knows by default.
 
-@dataclass(frozen=True, kw_only=True)
-class Note:
-    """Something that the file does not say, or that is not counted."""
-
-    key: str
-    """The key of a trial that would settle it; empty if none would."""
-    text: str
-    is_counted: bool = True
-    """Whether the estimate has it, by an assumption."""
-
-
-def note_lines(notes: Sequence[Note]) -> tuple[str, ...]:
-    """Return what was assumed, and what is not counted, as one line each."""
-    assumed = ", ".join(note.text for note in notes if note.is_counted)
-    missing = ", ".join(note.text for note in notes if not note.is_counted)
-    return tuple(line for line in (assumed and f"Assumed: {assumed}.", missing and f"Not counted: {missing}.") if line)
+Source: `TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING` of peft 0.21. trl passes null on.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +63,25 @@ class TrlReading:
     """Values that have no formula, and files of other trainers."""
 
 
-def read_trl_config(values: Mapping[str, object], *, strict: bool = False) -> TrlReading:
+def read_trl_config(
+    values: Mapping[str, object],
+    *,
+    strict: bool = False,
+    recipe: Recipe | None = None,
+    job: Mapping[str, object] | None = None,
+) -> TrlReading:
     """Return the trial that a file of trl describes, with every fault in it.
 
     Args:
         values: The content of the file.
         strict: Whether an unknown key is a fault.
+        recipe: The trainer, where it is known; else the keys tell.
+        job: How processes share the work, by `profiler.config.parts.JOB_KEYS`.
     """
     flat = _flattened(values)
-    recipe, faults = recipe_of(flat)
+    job = {**_own_job(flat), **(job or {})}
+    found, faults = recipe_of(flat)
+    recipe = recipe or found
     faults += [fault for key, value in flat.items() for fault in _faults(key, value)]
     unknown = tuple(key for key in flat if not _is_known(key))
     if strict:
@@ -92,6 +92,8 @@ def read_trl_config(values: Mapping[str, object], *, strict: bool = False) -> Tr
         if key in KEY_OF and value is not None and recipe in key_named(KEY_OF[key]).recipes:
             point[KEY_OF[key]] = value
     point["tuning"] = _tuning(flat)
+    if point["tuning"] != "full":
+        point.setdefault("lora_target_modules", list(PEFT_TARGETS))
     point["optim"] = _OPTIM_ALIASES.get(show(point["optim"]), point["optim"])
     point["dtype"] = _DTYPE_ALIASES.get(show(point["dtype"]), point["dtype"])
     if flat.get("packing") is True:
@@ -99,9 +101,11 @@ def read_trl_config(values: Mapping[str, object], *, strict: bool = False) -> Tr
     if recipe is Recipe.GRPO:
         if _OLD_ENGINE in flat:
             point.setdefault("vllm_mode", VllmMode.SERVER.value)
+        faults += _read_generation_batch(flat, point, job)
         point["num_processes"] = _processes(flat, point)
-        faults += _read_generation_batch(flat, point)
-    notes = tuple(_assumed(flat, point, recipe)) + tuple(_not_counted(flat))
+    if job.get("num_processes") is not None:
+        point["num_processes"] = job["num_processes"]
+    notes = (*_assumed(flat, point, recipe, job), *sharding_notes(job), *_not_counted(flat))
     return TrlReading(point=point, notes=notes, unknown=unknown, faults=tuple(faults))
 
 
@@ -110,6 +114,16 @@ def _flattened(values: Mapping[str, object]) -> dict[str, object]:
     flat = {str(key): value for key, value in values.items()}
     inner = flat.pop("model_init_kwargs", None)
     return {**{str(key): value for key, value in inner.items()}, **flat} if isinstance(inner, Mapping) else flat
+
+
+def _own_job(flat: Mapping[str, object]) -> dict[str, object]:
+    """Return how processes share the work, as trl's own keys say it."""
+    job: dict[str, object] = {}
+    if flat.get("fsdp") not in (None, "", [], False):
+        job["fsdp"] = flat["fsdp"]
+    if isinstance(flat.get("deepspeed"), str) and flat["deepspeed"]:
+        job["deepspeed_file"] = flat["deepspeed"]
+    return job
 
 
 def _is_known(key: str) -> bool:
@@ -151,28 +165,34 @@ def _processes(flat: Mapping[str, object], point: Mapping[str, object]) -> int:
     return group // gcd(group, generated)
 
 
-def _read_generation_batch(flat: Mapping[str, object], point: dict[str, object]) -> list[Fault]:
-    """Read `generation_batch_size`, which determines `steps_per_generation`."""
+def _read_generation_batch(
+    flat: Mapping[str, object], point: dict[str, object], job: Mapping[str, object]
+) -> list[Fault]:
+    """Read `generation_batch_size`, which determines `steps_per_generation`; it is that of all processes."""
     batch, rows = flat.get("generation_batch_size"), point["per_device_train_batch_size"]
+    processes = job.get("num_processes", 1)
     if batch is None or not isinstance(batch, int) or not isinstance(rows, int) or rows < 1:
         return []
     if flat.get("steps_per_generation") is not None:
         problem = "cannot be combined with steps_per_generation, because each determines the other"
         return [Fault(key="generation_batch_size", found=show(batch), problem=problem)]
-    if batch % rows:
-        problem = f"must be a multiple of per_device_train_batch_size={rows}"
-        return [Fault(key="generation_batch_size", found=show(batch), problem=problem)]
-    point["steps_per_generation"] = batch // rows
+    processes = processes if isinstance(processes, int) and processes > 0 else 1
+    if batch % (rows * processes):
+        factors = f"per_device_train_batch_size={rows}" + (f" x num_processes={processes}" if processes > 1 else "")
+        return [Fault(key="generation_batch_size", found=show(batch), problem=f"must be a multiple of {factors}")]
+    point["steps_per_generation"] = batch // (rows * processes)
     return []
 
 
-def _assumed(flat: Mapping[str, object], point: Mapping[str, object], recipe: Recipe) -> Sequence[Note]:
+def _assumed(
+    flat: Mapping[str, object], point: Mapping[str, object], recipe: Recipe, job: Mapping[str, object]
+) -> Sequence[Note]:
     """Return what the file does not say."""
     notes = []
     if recipe.generates and "max_prompt_length" not in point:
         tokens = key_named("max_prompt_length").default
         notes.append(Note(key="max_prompt_length", text=f"max_prompt_length={tokens} (give that of your data)"))
-    if recipe.generates:
+    if recipe.generates and job.get("num_processes") is None:
         processes = point["num_processes"]
         why = "the fewest that num_generations allows" if processes != 1 else "not stated in a file of trl"
         notes.append(Note(key="num_processes", text=f"num_processes={processes} ({why})"))
@@ -181,8 +201,14 @@ def _assumed(flat: Mapping[str, object], point: Mapping[str, object], recipe: Re
         if _OLD_ENGINE in flat:
             why = f"{_OLD_ENGINE} is of trl before 0.16, where vLLM had a GPU of its own"
         notes.append(Note(key="vllm_mode", text=f"vllm_mode={point.get('vllm_mode', VllmMode.COLOCATE)} ({why})"))
+    stated = {flat[key] for key in ("dtype", "torch_dtype") if isinstance(flat.get(key), str)}
     if not {"dtype", "torch_dtype"} & flat.keys():
         notes.append(Note(key="dtype", text=f"dtype={TRL_DEFAULTS['dtype']} (trl's default)"))
+    elif "auto" in stated:
+        notes.append(Note(key="dtype", text=f"dtype={_DTYPE_ALIASES['auto']} (auto: the type of the checkpoint)"))
+    if point["tuning"] != "full" and flat.get("lora_target_modules") is None:
+        text = f"lora_target_modules={show(PEFT_TARGETS)} (peft's default)"
+        notes.append(Note(key="lora_target_modules", text=text))
     return notes
 
 
@@ -190,14 +216,15 @@ def _not_counted(flat: Mapping[str, object]) -> Sequence[Note]:
     """Return what needs memory and has no formula."""
     notes = []
     if flat.get("use_liger_kernel") is True:
-        text = "what use_liger_kernel saves (its layers need less than the model's own)"
-        notes.append(Note(key="", is_counted=False, text=text))
-    if flat.get("eval_strategy") not in _NO_EVALUATION:
+        notes.append(not_counted("what use_liger_kernel saves (its layers need less than the model's own)"))
+    if flat.get("load_in_4bit") is True and flat.get("use_bnb_nested_quant") is not True:
+        notes.append(not_counted("0.37 bits per weight of float32 scales (use_bnb_nested_quant is not true)"))
+    if flat.get("eval_strategy", flat.get("evaluation_strategy")) not in _NO_EVALUATION:
         rows = flat.get("per_device_eval_batch_size", 8)
-        notes.append(Note(key="", is_counted=False, text=f"evaluation (batches of {show(rows)})"))
+        notes.append(not_counted(f"evaluation (batches of {show(rows)})"))
     rewards = flat.get("reward_funcs")
     names = [*(rewards if isinstance(rewards, list) else [rewards]), flat.get("reward_model_name_or_path")]
     for name in names:
         if isinstance(name, str) and ("/" in name or name == flat.get("reward_model_name_or_path")):
-            notes.append(Note(key="", is_counted=False, text=f"the reward model {show(name)}"))
+            notes.append(not_counted(f"the reward model {show(name)}"))
     return notes

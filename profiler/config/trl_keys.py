@@ -7,7 +7,17 @@ from profiler.domain.trial import TRIAL_KEYS
 KEY_OF: Mapping[str, str] = {name: key.name for key in TRIAL_KEYS for name in key.trl_names}
 """The key of a trial by its name in trl's files. trl has no `max_prompt_length` any more, but older files do."""
 
-MODEL_KEYS = ("use_peft", "load_in_4bit", "generation_batch_size", "packing", "vllm_device")
+MODEL_KEYS = (
+    "use_peft",
+    "load_in_4bit",
+    "use_bnb_nested_quant",
+    "generation_batch_size",
+    "packing",
+    "vllm_device",
+    "deepspeed",
+    "fsdp",
+    "fsdp_config",
+)
 """Keys that have a rule of their own in `trl_config`."""
 
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
@@ -16,9 +26,6 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "use_transformers_continuous_batching": (False,),
     "cache_implementation": ("dynamic",),
     "torch_compile": (False,),
-    "fsdp": ("", [], False),
-    "fsdp_config": ({},),
-    "deepspeed": ("", {}),
     "parallelism_config": ({},),
     "cast_lm_head_to_fp32": (False,),
     "num_iterations": (1,),
@@ -30,8 +37,7 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "use_dora": (False,),
     "lora_modules_to_save": ([],),
     "lora_target_parameters": ([],),
-    "bnb_4bit_quant_type": ("nf4",),
-    "use_bnb_nested_quant": (True,),
+    "bnb_4bit_quant_type": ("nf4", "fp4"),
     "activation_offloading": (False,),
     "padding_free": (False,),
     "auto_find_batch_size": (False,),

@@ -1,10 +1,14 @@
 """Reading of a verl configuration in YAML into a job. An absent key has verl's default."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from profiler.config.model_lookup import canonical_model
+from profiler.config.notes import Note
 from profiler.config.reading import FieldReader, show
-from profiler.config.verl_keys import FREE_KEYS, FREE_PREFIXES, MEMORY_KEYS, NEUTRAL_VALUES
+from profiler.config.verl_effects import effect_notes
+from profiler.config.verl_generated import FSDP_DEFAULTS, MEGATRON_DEFAULTS, VERL_VERSION
+from profiler.config.verl_keys import FREE_KEYS, FREE_PREFIXES, MEMORY_KEYS
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.trial import ALL_LINEAR
 from profiler.domain.verl import Strategy, TrainedModel, VerlJob
@@ -14,65 +18,84 @@ SECTION = "actor_rollout_ref"
 
 _MODEL, _ACTOR, _REF, _ROLLOUT = (f"{SECTION}.{part}" for part in ("model", "actor", "ref", "rollout"))
 
-_DEFAULTS: Mapping[str, object] = {
-    f"{_MODEL}.enable_gradient_checkpointing": True,
-    f"{_MODEL}.enable_activation_offload": False,
-    f"{_MODEL}.lora_rank": 0,
-    f"{_ACTOR}.strategy": "fsdp",
-    f"{_ACTOR}.use_dynamic_bsz": False,
-    f"{_ACTOR}.ppo_max_token_len_per_gpu": 16_384,
-    f"{_ACTOR}.ppo_micro_batch_size_per_gpu": 1,
-    f"{_ACTOR}.use_kl_loss": False,
-    f"{_ACTOR}.fsdp_config.fsdp_size": -1,
-    f"{_ACTOR}.fsdp_config.reshard_after_forward": True,
-    f"{_ACTOR}.megatron.tensor_model_parallel_size": 1,
-    f"{_ACTOR}.megatron.pipeline_model_parallel_size": 1,
-    f"{_ROLLOUT}.n": 1,
-    f"{_ROLLOUT}.gpu_memory_utilization": 0.5,
-    f"{_ROLLOUT}.tensor_model_parallel_size": 2,
-    f"{_ROLLOUT}.free_cache_engine": True,
-    "critic.model.enable_gradient_checkpointing": True,
-    "critic.model.enable_activation_offload": False,
-    "critic.ppo_max_token_len_per_gpu": 32_768,
-    "algorithm.adv_estimator": "gae",
-    "algorithm.use_kl_in_reward": False,
-    "data.max_prompt_length": 512,
-    "data.max_response_length": 512,
-    "data.train_batch_size": 1024,
-    "trainer.nnodes": 1,
-    "trainer.n_gpus_per_node": 8,
-}
+_MICRO_BATCH = f"{_ACTOR}.ppo_micro_batch_size_per_gpu"
 
 _DTYPE_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 
+_PATHS = (f"{_MODEL}.path", "critic.model.path")
+"""Keys whose default is a folder of verl's authors."""
+
+_ULYSSES = "ulysses_sequence_parallel_size"
+
 _PPO = "gae"
 """The advantage estimator that needs a critic."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerlReading:
+    """A job as a configuration of verl describes it."""
+
+    job: VerlJob
+    notes: tuple[Note, ...]
+    """What was assumed, and what is not counted."""
+    unknown: tuple[str, ...]
+    """Keys that verl does not have."""
 
 
 def read_verl_config(values: Mapping[str, object]) -> VerlJob:
     """Return the job that a configuration of verl describes.
 
     Raises:
-        UsageError: A key is unknown, a value is wrong or has no formula; carries every fault.
+        UsageError: As in `read_verl`.
     """
-    flat = {key: value for key, value in _flattened(values).items() if not _is_reference(value)}
-    faults = [fault for key, value in flat.items() for fault in _key_faults(key, value)]
-    reader = FieldReader({**_DEFAULTS, **{key: value for key, value in flat.items() if value is not None}})
+    return read_verl(values).job
+
+
+def read_verl(values: Mapping[str, object], *, megatron: bool = False, strict: bool = False) -> VerlReading:
+    """Return the job that a configuration of verl describes, with what was assumed. An absent key has verl's default.
+
+    Args:
+        values: The configuration, nested or with dotted keys; of both, later ones win.
+        megatron: Whether the defaults are those of `ppo_megatron_trainer`.
+        strict: Whether an unknown key is a fault.
+
+    Raises:
+        UsageError: A value is wrong, or an unknown key resembles one that matters; carries every fault.
+    """
+    flat = {key: value for key, value in flattened(values).items() if not _is_reference(value)}
+    uses_megatron = megatron or flat.get(f"{_ACTOR}.strategy") == Strategy.MEGATRON.value
+    first, second = (FSDP_DEFAULTS, MEGATRON_DEFAULTS) if uses_megatron else (MEGATRON_DEFAULTS, FSDP_DEFAULTS)
+    defaults = {key: value for key, value in {**first, **second}.items() if key not in _PATHS}
+    unknown = tuple(key for key in flat if not _is_known(key))
+    faults = [fault for key in unknown for fault in _unknown_faults(key, flat[key], strict=strict)]
+    stated = {key: value for key, value in flat.items() if value is not None}
+    reader = FieldReader({**{key: value for key, value in defaults.items() if value is not None}, **stated})
     job = _job(reader)
     faults.extend(reader.faults)
     if not reader.faults:
-        faults.extend(_rules(job))
+        faults.extend(_rules(job, reader))
     if faults:
         raise UsageError(faults)
-    return job
+    notes = (*_assumed(flat, reader), *effect_notes(flat, {**first, **second}))
+    return VerlReading(job=job, notes=notes, unknown=unknown)
 
 
-def _flattened(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+def _assumed(flat: Mapping[str, object], reader: FieldReader) -> Iterator[Note]:
+    stated = {key for key, value in flat.items() if value is not None}
+    if not stated & {_MICRO_BATCH, f"{_ACTOR}.ppo_micro_batch_size"} and not reader.value(f"{_ACTOR}.use_dynamic_bsz"):
+        yield Note(key="", text="ppo_micro_batch_size_per_gpu=1 (verl has no default)")
+    for key in ("data.max_prompt_length", "data.max_response_length"):
+        if key not in stated:
+            yield Note(key="", text=f"{key}={show(reader.value(key))} (verl's default)")
+
+
+def flattened(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Return the keys of nested sections with dots: ``{"a": {"b": 1}}`` as ``{"a.b": 1}``."""
     flat: dict[str, object] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
-            flat.update(_flattened(value, f"{name}."))
+            flat.update(flattened(value, f"{name}."))
         else:
             flat[name] = value
     return flat
@@ -83,21 +106,34 @@ def _is_reference(value: object) -> bool:
     return isinstance(value, str) and ("${" in value or value == "???")
 
 
-def _key_faults(key: str, value: object) -> list[Fault]:
-    if key in NEUTRAL_VALUES:
-        allowed = NEUTRAL_VALUES[key]
-        if value is None or value in allowed:
-            return []
-        texts = " or ".join(show(choice) for choice in (*allowed, None))
-        return [Fault(key=key, found=show(value), problem=f"changes memory in a way that has no formula; only {texts}")]
-    if key in MEMORY_KEYS or key in FREE_KEYS or key.startswith(FREE_PREFIXES):
-        return []
-    known = [*MEMORY_KEYS, *FREE_KEYS, *NEUTRAL_VALUES]
-    return [Fault(key=key, found=show(value), problem="is unknown in verl's configuration", hint=nearest(key, known))]
+def _is_known(key: str) -> bool:
+    if key in MEMORY_KEYS or key in FREE_KEYS or key in _GENERATED:
+        return True
+    return key.startswith((*FREE_PREFIXES, *_GENERATED_PREFIXES)) or key.endswith("._target_")
+
+
+_GENERATED = {**FSDP_DEFAULTS, **MEGATRON_DEFAULTS}
+
+_GENERATED_PREFIXES = (
+    *(f"{key}." for key, value in _GENERATED.items() if value in ({}, None)),
+    *(f"{worker}.profiler." for worker in (_ACTOR, _REF, _ROLLOUT, "critic", "reward_model")),
+    "reward_model.reward_kwargs.",
+    "actor_rollout_ref.nccl_timeout",
+)
+"""Sections that verl leaves open, and those that are left out of the stored defaults."""
+
+
+def _unknown_faults(key: str, value: object, *, strict: bool) -> list[Fault]:
+    """Return a fault for an unknown key that resembles one that matters, and for any if `strict`."""
+    section, _, name = key.rpartition(".")
+    siblings = [each.rpartition(".")[2] for each in MEMORY_KEYS if each.rpartition(".")[0] == section]
+    hint = nearest(name, siblings).replace("'", f"'{section}.", 1)
+    problem = f"is unknown in verl's configuration (of {VERL_VERSION})"
+    return [Fault(key=key, found=show(value), problem=problem, hint=hint)] if hint or strict else []
 
 
 def _job(reader: FieldReader) -> VerlJob:
-    gpus = reader.count("trainer.nnodes") * reader.count("trainer.n_gpus_per_node")
+    gpus = _gpus(reader)
     tokens = reader.count("data.max_prompt_length") + reader.count("data.max_response_length")
     strategy = reader.choice(f"{_ACTOR}.strategy", Strategy)
     size = reader.value(f"{_ACTOR}.fsdp_config.fsdp_size")
@@ -132,6 +168,10 @@ def _job(reader: FieldReader) -> VerlJob:
     )
 
 
+def _gpus(reader: FieldReader) -> int:
+    return reader.count("trainer.nnodes") * reader.count("trainer.n_gpus_per_node")
+
+
 def _engine(strategy: Strategy) -> str:
     return "megatron" if strategy is Strategy.MEGATRON else "fsdp_config"
 
@@ -158,15 +198,39 @@ def _critic(reader: FieldReader, *, tokens: int, strategy: Strategy) -> TrainedM
 
 
 def _tokens(reader: FieldReader, prefix: str, row_tokens: int, *, budget: str) -> int:
-    """Return the tokens of one pass on one GPU: the budget of a dynamic batch, else rows times maximum length."""
+    """Return the tokens of one pass on one GPU: the budget of a dynamic batch, else rows times maximum length.
+
+    With Ulysses, several GPUs share the rows of a batch; a budget is that of one GPU, as verl multiplies it.
+    """
     worker, _, kind = prefix.rpartition(".")
     dynamic = f"{worker}.log_prob_use_dynamic_bsz" if kind == "log_prob" else f"{worker}.use_dynamic_bsz"
     actor_is_dynamic = reader.flag(f"{_ACTOR}.use_dynamic_bsz")
     if actor_is_dynamic if reader.value(dynamic) is None else reader.flag(dynamic):
         key = f"{worker}.{budget}"
         return reader.count(key if reader.value(key) is not None else f"{_ACTOR}.ppo_max_token_len_per_gpu")
-    key = f"{worker}.{kind}_micro_batch_size_per_gpu"
-    return row_tokens * reader.count(key if reader.value(key) is not None else f"{_ACTOR}.ppo_micro_batch_size_per_gpu")
+    shared = _sharing(reader, worker)
+    return -(-row_tokens * _rows(reader, f"{worker}.{kind}_micro_batch_size", shared) // shared)
+
+
+def _sharing(reader: FieldReader, worker: str) -> int:
+    """Return the GPUs that share the rows of a batch (Ulysses), those of the actor for rollout and reference."""
+    if reader.value(f"{_ACTOR}.strategy") == Strategy.MEGATRON.value:
+        return 1
+    key = f"{worker}.{_ULYSSES}"
+    return reader.count(key if reader.value(key) is not None else f"{_ACTOR}.{_ULYSSES}")
+
+
+def _rows(reader: FieldReader, key: str, shared: int) -> int:
+    """Return the rows of a micro-batch on one GPU; `key` itself is verl's older name, the rows on all GPUs.
+
+    Without either, those of the actor; 1 where verl would ask for a value.
+    """
+    for name in (key, f"{_ACTOR}.ppo_micro_batch_size"):
+        if reader.value(f"{name}_per_gpu") is not None:
+            return reader.count(f"{name}_per_gpu")
+        if reader.value(name) is not None:
+            return max(1, reader.count(name) * shared // _gpus(reader))
+    return 1
 
 
 def _flag(reader: FieldReader, key: str) -> bool:
@@ -189,8 +253,17 @@ def _targets(reader: FieldReader) -> tuple[str, ...]:
     return (ALL_LINEAR,) if value is None else (str(value),)
 
 
-def _rules(job: VerlJob) -> list[Fault]:
+def _rules(job: VerlJob, reader: FieldReader) -> list[Fault]:
     faults = []
+    for worker in (_ACTOR, _REF, "critic"):
+        shared = _sharing(reader, worker)
+        if job.n_gpus % shared:
+            key, problem = f"{worker}.{_ULYSSES}", f"must divide the {job.n_gpus} GPUs"
+            faults.append(Fault(key=key, found=show(shared), problem=problem))
+    device = reader.value("trainer.device")
+    if device not in (None, "cuda"):
+        problem = "is no GPU of NVIDIA; only trainer.device=cuda is known"
+        faults.append(Fault(key="trainer.device", found=show(device), problem=problem))
     if not 0 < job.gpu_memory_utilization <= 1:
         key = f"{_ROLLOUT}.gpu_memory_utilization"
         faults.append(Fault(key=key, found=show(job.gpu_memory_utilization), problem="must be above 0 and at most 1"))

@@ -55,6 +55,13 @@ MEMORY_KEYS = (
     "critic.ppo_max_token_len_per_gpu",
     "critic.ppo_micro_batch_size_per_gpu",
     "critic.use_dynamic_bsz",
+    f"{_ACTOR}.ulysses_sequence_parallel_size",
+    f"{_REF}.ulysses_sequence_parallel_size",
+    "critic.ulysses_sequence_parallel_size",
+    f"{_ACTOR}.ppo_micro_batch_size",
+    f"{_REF}.log_prob_micro_batch_size",
+    f"{_ROLLOUT}.log_prob_micro_batch_size",
+    "critic.ppo_micro_batch_size",
     "algorithm.adv_estimator",
     "algorithm.use_kl_in_reward",
     "data.max_prompt_length",
@@ -64,20 +71,6 @@ MEMORY_KEYS = (
     "trainer.n_gpus_per_node",
 )
 """Keys that the estimate reads. Chunked prefill stays within the engine's pool, so it changes no figure."""
-
-NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
-    f"{_ACTOR}.ulysses_sequence_parallel_size": (1,),
-    f"{_REF}.ulysses_sequence_parallel_size": (1,),
-    "critic.ulysses_sequence_parallel_size": (1,),
-    f"{_ACTOR}.megatron.context_parallel_size": (1,),
-    f"{_ACTOR}.megatron.expert_model_parallel_size": (1,),
-    f"{_ACTOR}.megatron.virtual_pipeline_model_parallel_size": (1,),
-    f"{_ACTOR}.ppo_micro_batch_size": (),
-    "actor_rollout_ref.hybrid_engine": (True,),
-    "reward_model.enable": (False,),
-    "critic.model.lora_rank": (0,),
-}
-"""Keys that change memory in a way that has no formula here, with the values that change nothing, as null does."""
 
 FREE_PREFIXES = (
     "hydra.",

@@ -25,3 +25,12 @@ class Architecture:
     """Whether transformers runs it with torch's `scaled_dot_product_attention`."""
     num_experts: int = 1
     """Experts per layer, of which each token uses a few; 1 for a dense model."""
+    has_known_layers: bool = True
+    """Whether its layers are those of a family that the closed form counts."""
+    quantization: str = ""
+    """How the weights of the checkpoint are quantised, such as ``bitsandbytes 4-bit``; empty if they are not."""
+
+    @property
+    def has_closed_form(self) -> bool:
+        """Whether there is a closed form for the model."""
+        return self.has_known_layers and self.num_experts <= 1

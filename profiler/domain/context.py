@@ -2,7 +2,16 @@
 
 from profiler.domain.units import MIB
 
-_CONTEXT_MIB = {(7, 5): 135, (8, 0): 501, (8, 6): 257, (8, 9): 484, (9, 0): 676, (10, 0): 676, (12, 0): 595}
+_CONTEXT_MIB = {
+    (7, 0): 501,
+    (7, 5): 135,
+    (8, 0): 501,
+    (8, 6): 257,
+    (8, 9): 484,
+    (9, 0): 676,
+    (10, 0): 676,
+    (12, 0): 595,
+}
 
 
 def cuda_context_bytes(compute_capability: tuple[int, int]) -> int:
@@ -21,10 +30,10 @@ def cuda_context_bytes(compute_capability: tuple[int, int]) -> int:
     | 9.0 | 91.91 GiB - 86.10 GiB - 5.15 GiB, H100 NVL | ali-vilab/VACE#56 |
     | 12.0 | 31.34 GiB - 30.74 GiB - 19.41 MiB, RTX 5090 | Wan-Video/Wan2.1#465 |
 
-    The messages are rounded to 0.01 GiB or worse. The value of 8.9 is between its two messages. For 10.0 there was no
-    message, so it has the value of 9.0. Other messages of the same cards differ by 0.1 to 0.3 GiB, by driver, libraries
-    and torch, so this value must be shown as an assumption. An unknown capability has the value of the nearest lower
-    one.
+    The messages are rounded to 0.01 GiB or worse. The value of 8.9 is between its two messages. For 10.0 there was
+    no message, so it has the value of 9.0, and 7.0 that of 8.0. Other messages of the same cards differ by 0.1 to
+    0.3 GiB, by driver, libraries and torch, so this value must be shown as an assumption. An unknown capability has
+    the value of the nearest lower one.
     """
     known = [capability for capability in _CONTEXT_MIB if capability <= compute_capability] or [min(_CONTEXT_MIB)]
     return _CONTEXT_MIB[max(known)] * MIB

@@ -14,6 +14,18 @@ EXIT_INTERNAL = 70
 EXIT_SIGNAL_BASE = 128
 
 
+_SUGGESTION = "Did you mean "
+
+_LONGEST_BEFORE_A_HINT = 100
+"""Most characters of a problem that is read before its suggestion."""
+
+_CLOSE = 0.75
+"""Lowest similarity of a suggestion, as `difflib` measures it."""
+
+_SHORTEST_PART = 4
+"""Fewest characters of a name that is suggested because it contains what was written."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fault:
     """One fault of the input: the key, the value found, the problem and a hint."""
@@ -24,10 +36,16 @@ class Fault:
     hint: str = ""
 
     def sentence(self) -> str:
-        """Return the fault as one line for a terminal: values shortened, control characters escaped."""
-        tail = f" {self.hint}" if self.hint else ""
+        """Return the fault as one line for a terminal: values shortened, control characters escaped.
+
+        A suggestion comes before a problem that lists much.
+        """
         found = f"{shortened(self.key, 100)}={shortened(self.found, 500)}"
-        return printable(f"{found}: {shortened(self.problem, 2000)}.{tail}")
+        problem = shortened(self.problem, 2000)
+        if self.hint.startswith(_SUGGESTION) and problem[0].islower() and len(problem) > _LONGEST_BEFORE_A_HINT:
+            return printable(f"{found}: {self.hint} It {problem}.")
+        tail = f" {self.hint}" if self.hint else ""
+        return printable(f"{found}: {problem}.{tail}")
 
 
 def shortened(text: str, most: int) -> str:
@@ -70,8 +88,8 @@ class UsageError(ProfilerError):
 
 def nearest(found: str, known: Sequence[str]) -> str:
     """Return ``"Did you mean 'x'?"`` with the name in `known` that is closest to `found`; empty if none is close."""
-    close = get_close_matches(found.lower(), [name.lower() for name in known], n=1, cutoff=0.5)
-    if not close:
-        return ""
-    spelled = next(name for name in known if name.lower() == close[0])
-    return f"Did you mean '{spelled}'?"
+    written, names = found.lower(), {name.lower(): name for name in known}
+    close = get_close_matches(written, names, n=1, cutoff=_CLOSE)
+    if not close and len(written) >= _SHORTEST_PART:
+        close = get_close_matches(written, [name for name in names if written in name], n=1, cutoff=0)
+    return f"{_SUGGESTION}'{names[close[0]]}'?" if close else ""

@@ -15,7 +15,13 @@ Sources: `check_flash_attention_hardware_support` in `aten/src/ATen/native/trans
 flash-attn.
 """
 
-_THREADS_PER_MULTIPROCESSOR = {7: {5: 1024}, 8: {0: 2048, 6: 1536, 9: 1536}, 9: {0: 2048}, 10: {0: 2048}, 12: {0: 1536}}
+_THREADS_PER_MULTIPROCESSOR = {
+    7: {0: 2048, 5: 1024},
+    8: {0: 2048, 6: 1536, 9: 1536},
+    9: {0: 2048},
+    10: {0: 2048, 3: 2048},
+    12: {0: 1536, 1: 1536},
+}
 """By compute capability, major and minor: most resident threads. Source: CUDA C++ Programming Guide, table of technical
 specifications per compute capability."""
 
@@ -94,6 +100,17 @@ def _card(name: str, title: str, memory_mib: int, chip: tuple[tuple[int, int], i
 
 
 _OOM = "'total capacity' in a torch out-of-memory message, "
+_PROPERTIES = "torch.cuda.get_device_properties in public logs"
+
+
+def _less(percent: int) -> str:
+    return (
+        f"nvidia-smi in public logs, less {percent} % that torch cannot use (ASSUMED; 0.4 to 1 % with HBM, else to 2 %)"
+    )
+
+
+_WITH_ECC = "44.43 GiB (DINGYANB/MTVCrafter#21); with error correction, which takes 3 GiB"
+_UNIFIED = "119.68 GiB of memory that the CPU uses too (leptonai/gpud#1170)"
 
 _CARDS = (
     _card("h100-80gb", "NVIDIA H100 80GB HBM3", 81_009, ((9, 0), 132), _OOM + "79.11 GiB (vllm-project/vllm#27508)"),
@@ -116,6 +133,33 @@ _CARDS = (
         ((8, 6), 48),
         _OOM + "15.73 GiB (published row oxen-laptop-oom)",
     ),
+    _card(
+        "rtx-3060-12gb", "NVIDIA GeForce RTX 3060", 12_042, ((8, 6), 28), _OOM + "11.76 GiB (TencentARC/PhotoMaker#47)"
+    ),
+    _card(
+        "rtx-3090-24gb", "NVIDIA GeForce RTX 3090", 24_248, ((8, 6), 82), _OOM + "23.68 GiB (vllm-project/vllm#16343)"
+    ),
+    _card("rtx-4060-ti-16gb", "NVIDIA GeForce RTX 4060 Ti", 16_052, ((8, 9), 34), f"16,380 MiB: {_less(2)}"),
+    _card("rtx-4070-12gb", "NVIDIA GeForce RTX 4070", 12_036, ((8, 9), 46), f"12,282 MiB: {_less(2)}"),
+    _card("rtx-4080-16gb", "NVIDIA GeForce RTX 4080", 16_049, ((8, 9), 76), _PROPERTIES),
+    _card("rtx-5080-16gb", "NVIDIA GeForce RTX 5080", 15_976, ((12, 0), 84), f"16,303 MiB: {_less(2)}"),
+    _card("rtx-a6000-48gb", "NVIDIA RTX A6000", 48_676, ((8, 6), 84), _PROPERTIES),
+    _card("rtx-6000-ada-48gb", "NVIDIA RTX 6000 Ada Generation", 45_496, ((8, 9), 142), _OOM + _WITH_ECC),
+    _card("rtx-pro-6000-96gb", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 97_249, ((12, 0), 188), _PROPERTIES),
+    _card("a10g-24gb", "NVIDIA A10G", 22_587, ((8, 6), 80), _PROPERTIES),
+    _card("a40-48gb", "NVIDIA A40", 45_416, ((8, 6), 84), _PROPERTIES),
+    _card("l4-24gb", "NVIDIA L4", 22_573, ((8, 9), 58), f"23,034 MiB: {_less(2)}"),
+    _card("l40-48gb", "NVIDIA L40", 45_146, ((8, 9), 142), f"46,068 MiB: {_less(2)}"),
+    _card("v100-16gb", "Tesla V100-SXM2-16GB", 16_130, ((7, 0), 80), _PROPERTIES),
+    _card(
+        "v100-32gb", "Tesla V100-SXM2-32GB", 32_502, ((7, 0), 80), _OOM + "31.74 GiB (liucongg/ChatGLM-Finetuning#73)"
+    ),
+    _card("h100-pcie-80gb", "NVIDIA H100 PCIe", 81_008, ((9, 0), 114), _PROPERTIES),
+    _card("h100-nvl-94gb", "NVIDIA H100 NVL", 94_871, ((9, 0), 132), f"95,830 MiB: {_less(1)}"),
+    _card("h20-96gb", "NVIDIA H20", 97_285, ((9, 0), 78), _PROPERTIES),
+    _card("gh200-96gb", "NVIDIA GH200 480GB", 97_157, ((9, 0), 132), _OOM + "94.88 GiB (Lightning-AI/litgpt#1892)"),
+    _card("b300-288gb", "NVIDIA B300 SXM6 AC", 272_289, ((10, 3), 148), f"275,040 MiB: {_less(1)}"),
+    _card("dgx-spark-128gb", "NVIDIA GB10", 122_548, ((12, 1), 48), _UNIFIED),
 )
 
 KNOWN_GPUS: Mapping[str, Gpu] = {card.name: card for card in _CARDS}

@@ -17,13 +17,16 @@ class _SharedMemory:
 
 
 _SHARED_MEMORY = {
+    (7, 0): _SharedMemory(per_multiprocessor_kib=96, reserved_per_block_kib=0),
     (7, 5): _SharedMemory(per_multiprocessor_kib=64, reserved_per_block_kib=0),
     (8, 0): _SharedMemory(per_multiprocessor_kib=164),
     (8, 6): _SharedMemory(per_multiprocessor_kib=100),
     (8, 9): _SharedMemory(per_multiprocessor_kib=100),
     (9, 0): _SharedMemory(per_multiprocessor_kib=228),
     (10, 0): _SharedMemory(per_multiprocessor_kib=228),
+    (10, 3): _SharedMemory(per_multiprocessor_kib=228),
     (12, 0): _SharedMemory(per_multiprocessor_kib=100),
+    (12, 1): _SharedMemory(per_multiprocessor_kib=100),
 }
 """By compute capability. Source: CUDA C++ Programming Guide, table of technical specifications. It decides which
 configurations Triton compiles and which attention kernels fit."""
@@ -52,8 +55,30 @@ _BOARDS = {
     "rtx-5090-32gb": _Board(nvml_mib=32_607, l2_kib=98_304, bus_bits=512, counts_errors=False),
     "t4-16gb": _Board(nvml_mib=15_360, l2_kib=4096, bus_bits=256, counts_errors=True),
     "rtx-3080-laptop-16gb": _Board(nvml_mib=16_384, l2_kib=4096, bus_bits=256, counts_errors=False),
+    "rtx-3060-12gb": _Board(nvml_mib=12_288, l2_kib=3072, bus_bits=192, counts_errors=False),
+    "rtx-3090-24gb": _Board(nvml_mib=24_576, l2_kib=6144, bus_bits=384, counts_errors=False),
+    "rtx-4060-ti-16gb": _Board(nvml_mib=16_380, l2_kib=32_768, bus_bits=128, counts_errors=False),
+    "rtx-4070-12gb": _Board(nvml_mib=12_282, l2_kib=36_864, bus_bits=192, counts_errors=False),
+    "rtx-4080-16gb": _Board(nvml_mib=16_376, l2_kib=65_536, bus_bits=256, counts_errors=False),
+    "rtx-5080-16gb": _Board(nvml_mib=16_303, l2_kib=65_536, bus_bits=256, counts_errors=False),
+    "rtx-a6000-48gb": _Board(nvml_mib=49_140, l2_kib=6144, bus_bits=384, counts_errors=False),
+    "rtx-6000-ada-48gb": _Board(nvml_mib=46_068, l2_kib=98_304, bus_bits=384, counts_errors=True),
+    "rtx-pro-6000-96gb": _Board(nvml_mib=97_887, l2_kib=131_072, bus_bits=512, counts_errors=True),
+    "a10g-24gb": _Board(nvml_mib=23_028, l2_kib=6144, bus_bits=384, counts_errors=True),
+    "a40-48gb": _Board(nvml_mib=46_068, l2_kib=6144, bus_bits=384, counts_errors=True),
+    "l4-24gb": _Board(nvml_mib=23_034, l2_kib=49_152, bus_bits=192, counts_errors=True),
+    "l40-48gb": _Board(nvml_mib=46_068, l2_kib=98_304, bus_bits=384, counts_errors=True),
+    "v100-16gb": _Board(nvml_mib=16_160, l2_kib=6144, bus_bits=4096, counts_errors=True),
+    "v100-32gb": _Board(nvml_mib=32_768, l2_kib=6144, bus_bits=4096, counts_errors=True),
+    "h100-pcie-80gb": _Board(nvml_mib=81_559, l2_kib=51_200, bus_bits=5120, counts_errors=True),
+    "h100-nvl-94gb": _Board(nvml_mib=95_830, l2_kib=51_200, bus_bits=6016, counts_errors=True),
+    "h20-96gb": _Board(nvml_mib=97_871, l2_kib=61_440, bus_bits=6144, counts_errors=True),
+    "gh200-96gb": _Board(nvml_mib=97_871, l2_kib=51_200, bus_bits=6144, counts_errors=True),
+    "b300-288gb": _Board(nvml_mib=275_040, l2_kib=129_536, bus_bits=8192, counts_errors=True),
+    "dgx-spark-128gb": _Board(nvml_mib=122_548, l2_kib=24_576, bus_bits=256, counts_errors=False),
 }
-"""By our name of the card. Sources: the vendor's data sheets, and `nvidia-smi` in public logs."""
+"""By our name of the card. Sources: the vendor's data sheets, and `nvidia-smi` in public logs. A DGX Spark has no
+total in NVML, because the CPU uses the same memory."""
 
 
 def card_description(gpu: Gpu) -> str:

@@ -11,14 +11,21 @@ from profiler.config.reading import show
 from profiler.config.run_options import RUN_KEYS
 from profiler.config.specification import unknown_key
 from profiler.domain.errors import Fault, nearest
+from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import SPEC_KEYS
+from profiler.estimate.cards import ANY, CAPABILITY, GPU, MEMORY, PRICES, read_size
 
 CONFIG, FORMAT, STRICT = "config", "format", "strict"
 
-OWN_KEYS = (CONFIG, FORMAT, STRICT)
+OWN_KEYS = (CONFIG, FORMAT, STRICT, MEMORY, CAPABILITY, PRICES)
 
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 """A number that YAML 1.1 reads as text, because it has no point."""
+
+_OF_VERL = re.compile(
+    r"\+{0,2}(actor_rollout_ref|critic|data|algorithm|trainer|reward_model|reward_manager|ray_\w+)\.\w"
+)
+"""How an override of verl begins: a section, and a dot."""
 
 _OPENING, _CLOSING, _QUOTES = "[{(", "]})", "\"'"
 
@@ -38,8 +45,14 @@ class Command:
     """Keys of the trial with one value, untyped."""
     axes: Mapping[str, tuple[object, ...]]
     """Keys of the trial with several values, untyped, in the order of the command line."""
-    config: str | None
-    """Path of a trl or verl configuration, for keys that the command line does not give."""
+    configs: tuple[str, ...]
+    """Files that describe the job, for keys that the command line does not give."""
+    overrides: tuple[str, ...]
+    """Words that set a key of verl, as Hydra spells them."""
+    any_card: bool
+    """Whether the verdict of every card is asked for."""
+    prices: str | None
+    """Path of a file with the prices of cards."""
     strict: bool
     """Whether a key that trl does not have is a fault."""
     output_format: OutputFormat
@@ -48,40 +61,79 @@ class Command:
 
 
 def read_command(words: Sequence[str]) -> Command:
-    """Parse `words` (argv without the program); a later word of the same key wins."""
+    """Parse `words` (argv without the program); a later word of the same key wins, except that files add up."""
     values: dict[str, tuple[object, ...]] = {}
     faults: list[Fault] = []
-    config, output_format, wants_help, strict = None, OutputFormat.TABLE, False, False
+    configs: dict[str, None] = {}
+    own: dict[str, str] = {}
+    overrides: list[str] = []
+    output_format, wants_help, strict = OutputFormat.TABLE, False, False
     for word in words:
         key, equals, text = word.partition("=")
         if word in ("-h", "--help"):
             wants_help = True
+        elif equals and _OF_VERL.match(word):
+            overrides.append(word)
         elif not equals or word.startswith("-"):
             faults.append(Fault(key="argument", found=word, problem="is not of the form key=value"))
         elif key == CONFIG:
-            config = text
-        elif key == FORMAT:
-            if text in list(OutputFormat):
-                output_format = OutputFormat(text)
-            else:
-                faults.append(_format_fault(text))
-        elif key == STRICT:
-            strict = text == "true"
-            if text not in ("true", "false"):
-                faults.append(Fault(key=key, found=text, problem="must be true or false"))
+            configs[text] = None
+        elif key in OWN_KEYS:
+            own[key] = text
+            if key == FORMAT:
+                output_format = _format(text, faults)
+            elif key == STRICT:
+                strict = _flag(key, text, faults)
         elif key in SPEC_KEYS:
             _read_values(key, text, values, faults)
         else:
             faults.append(_unknown(key, text))
+    any_card = _read_cards(own, values, faults)
     return Command(
         keys={key: found[0] for key, found in values.items() if len(found) == 1},
         axes={key: found for key, found in values.items() if len(found) > 1},
-        config=config,
+        configs=tuple(configs),
+        overrides=tuple(overrides),
+        any_card=any_card,
+        prices=own.get(PRICES),
         strict=strict,
         output_format=output_format,
         wants_help=wants_help,
         faults=tuple(faults),
     )
+
+
+def _read_cards(own: Mapping[str, str], values: dict[str, tuple[object, ...]], faults: list[Fault]) -> bool:
+    """Read a size in place of a card, and return whether every card is asked for."""
+    asked = read_size(own, values.get(GPU, ()))
+    faults.extend(asked.faults)
+    if asked.gpu is not None:
+        values[GPU] = (asked.gpu,)
+    if values.get(GPU) == (ANY,):
+        del values[GPU]
+        if any(len(found) > 1 for found in values.values()):
+            values[GPU] = tuple(KNOWN_GPUS)
+            return False
+        return True
+    if PRICES in own and GPU in values:
+        faults.append(Fault(key=PRICES, found=own[PRICES], problem=f"needs gpu={ANY}, because it compares cards"))
+    return PRICES in own
+
+
+def _flag(key: str, text: str, faults: list[Fault]) -> bool:
+    if text not in ("true", "false"):
+        faults.append(Fault(key=key, found=text, problem="must be true or false"))
+    return text == "true"
+
+
+def _format(text: str, faults: list[Fault]) -> OutputFormat:
+    if text in list(OutputFormat):
+        return OutputFormat(text)
+    names = [str(member) for member in OutputFormat]
+    faults.append(
+        Fault(key=FORMAT, found=text, problem=f"must be one of {', '.join(names)}", hint=nearest(text, names))
+    )
+    return OutputFormat.TABLE
 
 
 def _read_values(key: str, text: str, values: dict[str, tuple[object, ...]], faults: list[Fault]) -> None:
@@ -126,11 +178,6 @@ def read_value(text: str) -> object:
     if _EXPONENT.fullmatch(text):
         return float(text)
     return parse_yaml(text) if text else ""
-
-
-def _format_fault(text: str) -> Fault:
-    names = [str(member) for member in OutputFormat]
-    return Fault(key=FORMAT, found=text, problem=f"must be one of {', '.join(names)}", hint=nearest(text, names))
 
 
 def _unknown(key: str, text: str) -> Fault:

@@ -5,12 +5,18 @@ from dataclasses import dataclass
 
 from profiler.config.architecture import read_architecture
 from profiler.config.model_lookup import builtin_architecture, builtin_of_folder
-from profiler.config.trl_config import Note, note_lines, read_trl_config
+from profiler.config.notes import Note, note_lines
+from profiler.config.parts import Part, merged
+from profiler.config.reading import show
+from profiler.config.trl_config import read_trl_config
+from profiler.config.verl_sources import VerlSource, joined, override_source
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.domain.trial import Backend
+from profiler.estimate.cards import capability_note
 from profiler.estimate.command import Command
 from profiler.estimate.config_file import load_config
+from profiler.estimate.counting import ParameterCounter, checked, counted_by_transformers
 from profiler.storage.model_config import is_local
 
 ModelConfigLoader = Callable[[str], Mapping[str, object]]
@@ -35,23 +41,43 @@ class Inputs:
     faults: tuple[Fault, ...]
 
 
-def read_inputs(command: Command, values: Mapping[str, object] | None) -> Inputs:
-    """Return what `command` and the `values` of its file describe; keys of the command win."""
+@dataclass(frozen=True, kw_only=True)
+class JobFiles:
+    """What the files of a command describe: a job of trl, or one of verl."""
+
+    part: Part | None = None
+    """A job of trl; None if no file describes one."""
+    verl: VerlSource | None = None
+
+
+def read_inputs(command: Command, part: Part | None) -> Inputs:
+    """Return what `command` and its files describe; keys of the command win."""
     keys: dict[str, object] = {"backend": Backend.SIMULATED.value}
     faults = list(command.faults)
     notes: list[Note] = []
     unknown: tuple[str, ...] = ()
-    if values is not None:
-        reading = read_trl_config(values, strict=command.strict)
+    if part is not None:
+        given = {key: command.keys[key] for key in ("num_processes",) if key in command.keys}
+        job = {**part.job, **given}
+        reading = read_trl_config(part.values, strict=command.strict, recipe=part.recipe, job=job)
         keys.update(reading.point)
-        faults.extend(reading.faults)
-        notes, unknown = [*_folder_taken_by_name(keys), *reading.notes], () if command.strict else reading.unknown
+        faults += [*part.faults, *reading.faults, *_foreign_faults(part, strict=command.strict)]
+        unknown = () if command.strict else (*reading.unknown, *part.unknown)
+        notes = [*_folder_taken_by_name(keys), *reading.notes, *part.notes]
     keys.update(command.keys)
-    given = {*command.keys, *command.axes}
-    lines = note_lines([note for note in notes if note.key not in given])
+    if keys.get("gpu") is not None and capability_note(show(keys["gpu"])):
+        notes.append(Note(key="", text=capability_note(show(keys["gpu"]))))
+    stated = {*command.keys, *command.axes}
+    lines = note_lines([note for note in notes if note.key not in stated])
     if keys["backend"] == "auto":
         keys["backend"] = Backend.SIMULATED.value
     return Inputs(keys=keys, notes=lines, ignored=_ignored_line(unknown), faults=tuple(faults))
+
+
+def _foreign_faults(part: Part, *, strict: bool) -> list[Fault]:
+    """Return a fault per key that is unknown in a companion file."""
+    problem = f"is unknown in {part.name}, which strict=true refuses"
+    return [Fault(key=key, found=key, problem=problem) for key in part.unknown] if strict else []
 
 
 def _ignored_line(unknown: Sequence[str]) -> str:
@@ -71,9 +97,16 @@ def _folder_taken_by_name(keys: dict[str, object]) -> list[Note]:
     return [Note(key="model", text=f"model={builtin} (by its name, because there is no {model} here)")]
 
 
-def architecture_lookup(load_model: ModelConfigLoader) -> ArchitectureLookup:
-    """Return a lookup that reads each model once, built in or by `load_model`."""
-    return _remembered(lambda model: builtin_architecture(model) or read_architecture(load_model(model), model=model))
+def architecture_lookup(
+    load_model: ModelConfigLoader, count: ParameterCounter = counted_by_transformers
+) -> ArchitectureLookup:
+    """Return a lookup that reads each model once, built in or by `load_model`, and counts it where it is unknown."""
+
+    def read(model: str) -> Architecture:
+        config = load_model(model)
+        return checked(read_architecture(config, model=model), config, model=model, count=count)
+
+    return _remembered(lambda model: builtin_architecture(model) or read(model))
 
 
 def _remembered(architecture_of: Callable[[str], Architecture]) -> Callable[[str], Architecture]:
@@ -94,11 +127,29 @@ def _remembered(architecture_of: Callable[[str], Architecture]) -> Callable[[str
     return remembered
 
 
-def file_values(command: Command) -> Mapping[str, object] | None:
-    """Return the content of the configuration file; None if none is named."""
-    if command.config is None:
-        return None
-    try:
-        return load_config(command.config)
-    except UsageError as error:
-        raise UsageError((*command.faults, *error.faults)) from error
+def job_files(command: Command) -> JobFiles:
+    """Return what the files of the command describe.
+
+    Raises:
+        UsageError: A file cannot be read, or files of verl are mixed with others.
+    """
+    files, faults = [], list(command.faults)
+    for path in command.configs:
+        try:
+            files.append(load_config(path))
+        except UsageError as error:
+            faults.extend(error.faults)
+    of_verl = [file for file in files if file.verl is not None]
+    if of_verl and len(of_verl) < len(files):
+        problem = "is a configuration of verl, which is not read with files of trl"
+        faults.append(Fault(key="config", found=of_verl[0].path, problem=problem))
+    if command.overrides and not of_verl and command.configs:
+        problem = "is a key of verl, and the files are not"
+        faults.extend(Fault(key=word.partition("=")[0], found=word, problem=problem) for word in command.overrides[:1])
+    if len(faults) > len(command.faults):
+        raise UsageError(faults)
+    if of_verl or command.overrides:
+        sources = [file.verl for file in of_verl if file.verl is not None]
+        return JobFiles(verl=joined([*sources, override_source(command.overrides)]))
+    parts = [file.part for file in files if file.part is not None]
+    return JobFiles(part=merged(parts, given={*command.keys, *command.axes}) if parts else None)

@@ -7,17 +7,20 @@ import sys
 from collections.abc import Callable, Sequence
 from textwrap import fill
 
+from profiler.analytical.explanation.cards import all_cards
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.grid import estimate_grid
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.specification import attention_line, parse_point
-from profiler.config.verl_config import SECTION
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_OK, UsageError
+from profiler.domain.trial import TrialSpec
+from profiler.estimate.cards import load_prices, unknown_cards_line
 from profiler.estimate.command import Command, OutputFormat, read_command
-from profiler.estimate.inputs import Inputs, ModelConfigLoader, architecture_lookup, file_values, read_inputs
+from profiler.estimate.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
 from profiler.estimate.points import grid_specs
 from profiler.estimate.verl import verl_answer
+from profiler.rendering.card_list import card_list, card_list_json
 from profiler.rendering.estimate_grid import grid_json, grid_table
 from profiler.rendering.estimate_json import estimate_json
 from profiler.rendering.estimate_table import WIDTH, estimate_table
@@ -26,13 +29,21 @@ from profiler.storage.model_config import load_model_config
 _USAGE = """\
 python -m profiler.estimate model=NAME [key=value ...] [format=table|json]
 python -m profiler.estimate model=NAME,NAME key=value,value [key=value ...]
-python -m profiler.estimate config=FILE.yaml [key=value ...]
+python -m profiler.estimate config=FILE [config=FILE ...] [key=value ...]
 
 What training needs of a GPU, by phase and category, in closed form.
 NAME is a built-in model, a hub id, or a local folder or config.json. FILE is a
-configuration of trl (GRPO or SFT) or of verl. Keys are those of a sweep
-(python -m profiler.sweep --help) and win over the file. Keys of FILE that trl
+configuration of trl (GRPO or SFT) or of verl: its YAML, a run script, or its
+defaults (config=verl), with Hydra's overrides as further words. Files next to a recipe of trl are
+read with it: accelerate's, DeepSpeed's, an adapter_config.json, and the script,
+whose literals are read without running it. Keys are those of a sweep
+(python -m profiler.sweep --help) and win over files. Keys of FILE that trl
 does not have are listed and ignored; strict=true refuses them.
+
+gpu is a card's name or a part of it (gpu=4090), a size (gpu=24GiB, or
+gpu_memory_gib=24 compute_capability=8.6), or any, for the verdict of every card.
+prices=FILE.csv (gpu,price_per_hour,currency,source,date) puts the cheapest card
+that fits first.
 
 Several values of a key, separated by commas, give one table of the estimates of
 all combinations (at most 100,000). Quote a value that contains a comma.
@@ -42,6 +53,10 @@ Examples:
   python -m profiler.estimate model=qwen2.5-3b,qwen2.5-7b num_generations=4,8
   python -m profiler.estimate recipe=sft model=qwen2.5-7b max_length=2048
   python -m profiler.estimate config=grpo.yaml format=json
+  python -m profiler.estimate config=grpo.yaml config=accelerate.yaml
+  python -m profiler.estimate config=train.py gpu=4090
+  python -m profiler.estimate config=run_qwen2-7b.sh trainer.n_gpus_per_node=4
+  python -m profiler.estimate model=qwen2.5-7b gpu=any
 """
 
 
@@ -77,18 +92,20 @@ def answer(
     if command.wants_help:
         return _USAGE
     architecture_of = architecture_lookup(load_model)
-    values = file_values(command)
-    if values is not None and SECTION in values:
-        return verl_answer(command, values, architecture_of)
-    common = read_inputs(command, values)
+    files = job_files(command)
+    if files.verl is not None:
+        return verl_answer(command, files.verl, architecture_of, say)
+    common = read_inputs(command, files.part)
     if common.ignored:
         say(common.ignored)
+    if command.any_card:
+        return _cards_answer(command, common, architecture_of, say)
     if command.axes:
         return _grid_answer(command, common, architecture_of)
     return _trial_answer(command, common, architecture_of)
 
 
-def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> str:
+def _parsed(common: Inputs, architecture_of: Callable[[str], Architecture]) -> TrialSpec:
     faults = list(common.faults)
     try:
         spec = parse_point(common.keys, architecture_of=architecture_of)
@@ -96,6 +113,23 @@ def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[s
         faults.extend(error.faults)
     if faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
+    return spec
+
+
+def _cards_answer(
+    command: Command, common: Inputs, architecture_of: Callable[[str], Architecture], say: Callable[[str], None]
+) -> str:
+    spec = _parsed(common, architecture_of)
+    prices = load_prices(command.prices) if command.prices is not None else None
+    if prices is not None and unknown_cards_line(prices):
+        say(unknown_cards_line(prices))
+    cards = all_cards(spec, architecture_of(spec.model))
+    show_cards = card_list_json if command.output_format is OutputFormat.JSON else card_list
+    return show_cards(spec, cards, prices.by_card if prices is not None else None, common.notes)
+
+
+def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> str:
+    spec = _parsed(common, architecture_of)
     architecture = architecture_of(spec.model)
     explained = explain(spec, architecture)
     if command.output_format is OutputFormat.JSON:

@@ -1,40 +1,82 @@
 """The estimate for a configuration of verl: memory of one GPU of several."""
 
 from collections.abc import Callable, Mapping, Sequence
+from textwrap import fill
 
 from profiler.analytical.baselines.verl_baseline import baseline_view
-from profiler.analytical.closed_form import refuse_experts
+from profiler.analytical.closed_form import refuse_without_formula
 from profiler.analytical.sharded.verl_phases import verl_estimate
+from profiler.config.model_lookup import builtin_of_folder
+from profiler.config.notes import Note, note_lines
 from profiler.config.reading import show
 from profiler.config.specification import DEFAULT_GPU
-from profiler.config.verl_config import read_verl_config
+from profiler.config.verl_config import read_verl
+from profiler.config.verl_generated import VERL_VERSION
+from profiler.config.verl_sources import VerlSource
 from profiler.domain.architecture import Architecture
-from profiler.domain.errors import Fault, UsageError, nearest
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.errors import Fault, UsageError, printable, shortened
+from profiler.domain.gpu import Gpu
+from profiler.domain.gpu_names import gpu_named, name_card
 from profiler.estimate.command import Command, OutputFormat
+from profiler.rendering.estimate_table import WIDTH
 from profiler.rendering.verl_table import verl_json, verl_table
+from profiler.storage.model_config import is_local
 
 _CARD = "gpu"
 
+_PATH = "actor_rollout_ref.model.path"
 
-def verl_answer(command: Command, values: Mapping[str, object], architecture_of: Callable[[str], Architecture]) -> str:
-    """Return the memory per GPU of the job in `values`, on the card of the command.
+_LONGEST_LIST = 2000
+"""Most characters of a list of keys."""
+
+
+def verl_answer(
+    command: Command,
+    source: VerlSource,
+    architecture_of: Callable[[str], Architecture],
+    say: Callable[[str], None],
+) -> str:
+    """Return the memory per GPU of the job in `source`, on the card of the command.
 
     Raises:
         UsageError: With all faults that were found.
     """
-    faults = [*command.faults, *_key_faults(command.keys), *_list_faults(command.axes)]
+    faults = [*command.faults, *source.faults, *_key_faults(command), *_list_faults(command.axes)]
     try:
-        job = read_verl_config(values)
-        architecture = architecture_of(job.model)
-        refuse_experts(architecture)
+        values, taken = _folder_taken_by_name(source.values)
+        reading = read_verl(values, megatron=source.megatron, strict=command.strict)
+        architecture = architecture_of(reading.job.model)
+        refuse_without_formula(architecture)
     except UsageError as error:
         faults.extend(error.faults)
     if faults:
-        raise UsageError(tuple(dict.fromkeys(faults)))
-    found = verl_estimate(job, architecture, KNOWN_GPUS[str(command.keys.get(_CARD, DEFAULT_GPU))])
+        named = {fault.key for fault in source.faults}
+        once = [fault for fault in faults if fault in source.faults or fault.key not in named]
+        raise UsageError(tuple(dict.fromkeys(once)))
+    if reading.unknown:
+        names = shortened(", ".join(reading.unknown), _LONGEST_LIST)
+        say(printable(f"Ignored, because verl {VERL_VERSION} has no such keys: {names}."))
+    found = verl_estimate(reading.job, architecture, _card(command))
     baseline = baseline_view(found, architecture)
-    return verl_json(found, baseline) if command.output_format is OutputFormat.JSON else verl_table(found, baseline)
+    notes = note_lines([*taken, *source.notes, *reading.notes])
+    if command.output_format is OutputFormat.JSON:
+        return verl_json(found, baseline, notes)
+    return "".join(f"{fill(line, WIDTH, break_on_hyphens=False)}\n" for line in notes) + verl_table(found, baseline)
+
+
+def _folder_taken_by_name(values: Mapping[str, object]) -> tuple[dict[str, object], list[Note]]:
+    """Return the values with a folder of another machine replaced by the built-in model of its name, and a note."""
+    model = values.get(_PATH)
+    if isinstance(model, str) and model.startswith(("/", ".", "~", "$")) and not is_local(model):
+        builtin = builtin_of_folder(model)
+        if builtin is not None:
+            text = f"model={builtin} (by its name, because there is no {model} here)"
+            return {**values, _PATH: builtin}, [Note(key="", text=text)]
+    return dict(values), []
+
+
+def _card(command: Command) -> Gpu:
+    return gpu_named(name_card(show(command.keys.get(_CARD, DEFAULT_GPU))).name)
 
 
 def _list_faults(axes: Mapping[str, Sequence[object]]) -> list[Fault]:
@@ -42,15 +84,15 @@ def _list_faults(axes: Mapping[str, Sequence[object]]) -> list[Fault]:
     return [Fault(key=key, found=",".join(map(show, values)), problem=problem) for key, values in axes.items()]
 
 
-def _key_faults(keys: Mapping[str, object]) -> list[Fault]:
-    faults = [
-        Fault(key=key, found=show(value), problem="is a key of a trial; a verl job is described by its file alone")
-        for key, value in keys.items()
-        if key != _CARD
-    ]
-    card = keys.get(_CARD, DEFAULT_GPU)
-    if card not in KNOWN_GPUS:
-        names = tuple(KNOWN_GPUS)
-        hint = nearest(show(card), names)
-        faults.append(Fault(key=_CARD, found=show(card), problem=f"must be one of {', '.join(names)}", hint=hint))
+def _key_faults(command: Command) -> list[Fault]:
+    keys = command.keys
+    problem = "is a key of a trial; a verl job is described by verl's own keys"
+    faults = [Fault(key=key, found=show(value), problem=problem) for key, value in keys.items() if key != _CARD]
+    if command.any_card:
+        problem = "has several values, and a verl job is estimated for one card at a time"
+        faults.append(Fault(key=_CARD, found="any", problem=problem))
+    text = show(keys.get(_CARD, DEFAULT_GPU))
+    card = name_card(text)
+    if not card.name:
+        faults.append(Fault(key=_CARD, found=text, problem=card.problem, hint=card.hint))
     return faults

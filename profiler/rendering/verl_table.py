@@ -1,6 +1,7 @@
 """Memory per GPU of a sharded job, by component and phase, compared with a public report; 80 columns."""
 
 import json
+from collections.abc import Sequence
 from textwrap import wrap
 
 from profiler.analytical.baselines.verl_baseline import BaselineView
@@ -38,11 +39,12 @@ def _components(found: VerlEstimate) -> list[str]:
     return text_table(["", *phases], rows, numbers=phases)
 
 
-def verl_json(found: VerlEstimate, baseline: BaselineView) -> str:
-    """Return the same as JSON; sizes are integers of bytes."""
+def verl_json(found: VerlEstimate, baseline: BaselineView, notes: Sequence[str] = ()) -> str:
+    """Return the same as JSON, with `notes` on what was assumed; sizes are integers of bytes."""
     content = {
         "origin": Origin.ESTIMATED.value,
         "tag": TAG,
+        "notes": list(notes),
         "model": found.job.model,
         "gpu": found.gpu.name,
         "n_gpus": found.job.n_gpus,

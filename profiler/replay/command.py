@@ -7,7 +7,8 @@ from pathlib import Path
 
 from profiler.allocator.alloc_conf import parse_alloc_conf
 from profiler.domain.errors import Fault, UsageError, nearest
-from profiler.domain.gpu import KNOWN_GPUS, Gpu
+from profiler.domain.gpu import Gpu
+from profiler.domain.gpu_names import find_gpu, name_card
 
 ALLOC_CONF, DEVICE, FIGURE, FORMAT, GPU = "alloc_conf", "device", "figure", "format", "gpu"
 KEYS = (ALLOC_CONF, DEVICE, FIGURE, FORMAT, GPU)
@@ -82,9 +83,10 @@ def _read(command: Command, key: str, text: str) -> None:
                 problem = "must be a path that ends in .png or .svg, or a folder for several snapshots"
                 command.faults.append(Fault(key=key, found="", problem=problem))
         case "gpu":
-            command.gpu = KNOWN_GPUS.get(text)
+            card = name_card(text)
+            command.gpu = find_gpu(card.name)
             if command.gpu is None:
-                _one_of(command, key, text, tuple(KNOWN_GPUS))
+                command.faults.append(Fault(key=key, found=text, problem=card.problem, hint=card.hint))
         case "format":
             if text in list(OutputFormat):
                 command.output_format = OutputFormat(text)

@@ -13,10 +13,10 @@ from profiler.analytical.explanation.boundary import largest_that_fits
 from profiler.analytical.explanation.cards import CardVerdict, all_cards, card_verdict
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.grid import refuse_too_many_points
+from profiler.config.rules import only_estimated
 from profiler.config.specification import parse_point
-from profiler.config.verl_config import SECTION
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.gpu_names import gpu_named
 from profiler.domain.trial import TrialSpec, key_named
 from profiler.estimate.command import OutputFormat
 from profiler.estimate.inputs import (
@@ -24,7 +24,7 @@ from profiler.estimate.inputs import (
     Inputs,
     ModelConfigLoader,
     architecture_lookup,
-    file_values,
+    job_files,
     read_inputs,
 )
 from profiler.rendering.solve_table import (
@@ -100,12 +100,15 @@ def _inputs(command: Command) -> Inputs:
     Raises:
         UsageError: With every fault of both.
     """
-    values = file_values(command.rest)
+    files = job_files(command.rest)
     faults = list(command.faults)
-    if values is not None and SECTION in values:
+    if files.verl is not None:
         problem = "is a configuration of verl, for which there is only an estimate"
-        raise UsageError([*faults, Fault(key="config", found=str(command.rest.config), problem=problem)])
-    inputs = read_inputs(command.rest, values)
+        raise UsageError([*faults, Fault(key="config", found=", ".join(command.rest.configs), problem=problem)])
+    if command.rest.any_card:
+        problem = "asks for every card; `python -m profiler.solve gpu` finds the smallest"
+        faults.append(Fault(key="gpu", found="any", problem=problem))
+    inputs = read_inputs(command.rest, files.part)
     if faults or inputs.faults:
         raise UsageError(tuple(dict.fromkeys((*faults, *inputs.faults))))
     return inputs
@@ -127,7 +130,11 @@ def _values(command: Command, inputs: Inputs, architecture_of: ArchitectureLooku
     refuse_too_many_points(axes)
     points = [{**inputs.keys, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
     answers = [_Boundary(command, point, architecture_of).answer() for point in points]
-    if command.confirm:
+    specs = [spec for answer in answers for spec in answer.specs.values()]
+    if command.confirm and only_estimated(specs):
+        names = ", ".join(dict.fromkeys(fault.key for fault in only_estimated(specs)))
+        print_error(f"Not simulated, because only an estimate knows {names} yet.")
+    elif command.confirm:
         print_error("Simulating both sides of each boundary; confirm=false does without.")
         answers = [replace(answer, sides=tuple(simulate(answer.specs))) for answer in answers]
     if command.rest.output_format is OutputFormat.JSON:
@@ -182,7 +189,7 @@ class _Boundary:
         spec = self._allowed(value)
         if spec is None:
             return None
-        return card_verdict(spec, self._architecture_of(spec.model), KNOWN_GPUS[str(spec.gpu)])
+        return card_verdict(spec, self._architecture_of(spec.model), gpu_named(str(spec.gpu)))
 
     def _fits(self, card: CardVerdict) -> bool:
         return leaves_free(card, self._command.margin)

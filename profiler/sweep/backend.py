@@ -6,6 +6,7 @@ from profiler.config.run_options import RunOptions
 from profiler.config.specification import AUTO
 from profiler.domain.errors import Fault
 from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.gpu_names import name_card
 from profiler.domain.trial import Backend
 from profiler.domain.units import gib_text
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
@@ -48,7 +49,8 @@ def real_gpu_faults(
         hint = "backend=simulated runs the same trainer without a GPU, and so does backend=emulated."
         return [Fault(key="backend", found="cuda", problem=f"needs a GPU, but {reason}", hint=hint)]
     smallest = min(visible.gpus, key=lambda gpu: gpu.memory_bytes)
-    caps = dict.fromkeys(gpu for point in on_gpu if isinstance(gpu := point.get("gpu"), str) and gpu in KNOWN_GPUS)
+    named = [name_card(gpu).name for point in on_gpu if isinstance(gpu := point.get("gpu"), str)]
+    caps = dict.fromkeys(gpu for gpu in named if gpu in KNOWN_GPUS)
     return [
         Fault(
             key="gpu",

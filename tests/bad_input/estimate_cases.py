@@ -306,8 +306,8 @@ CONFIGS = (
     bad(MODEL, "strict=perhaps", says="strict="),
     config("model_name_or_path: tiny\nfsdp: {[a]: 1}", says="config= … is not valid"),
     config(
-        "model_name_or_path: tiny\nfsdp: !!set {a}",
-        says="fsdp= … changes memory in a way that has no formula; only '' or [] or false",
+        "model_name_or_path: tiny\ntorch_compile: !!set {a}",
+        says="torch_compile= … changes memory in a way that has no formula; only false",
     ),
     config("model_name_or_path: tiny\nbf16: 2020-01-01", says="bf16= … must be true or false"),
     config("model_name_or_path: tiny\nseed: !!binary aGVsbG8=", says="seed= … must be a whole number of at least 0"),
@@ -321,18 +321,15 @@ CONFIGS = (
     ),
     config(
         "actor_rollout_ref: 1",
-        sentences=2,
-        says="actor_rollout_ref= … is unknown in verl's configuration … actor_rollout_ref.model.path=",
+        says="actor_rollout_ref.model.path= … must be a built-in name, a local path or a hub id",
     ),
     config(
         "actor_rollout_ref: [1]",
-        sentences=2,
-        says="actor_rollout_ref= … is unknown in verl's configuration … actor_rollout_ref.model.path=",
+        says="actor_rollout_ref.model.path= … must be a built-in name, a local path or a hub id",
     ),
     config(
         "actor_rollout_ref:\n",
-        sentences=2,
-        says="actor_rollout_ref= … is unknown in verl's configuration … actor_rollout_ref.model.path=",
+        says="actor_rollout_ref.model.path= … must be a built-in name, a local path or a hub id",
     ),
     config(
         "actor_rollout_ref: {model: {path: [1]}}",
@@ -340,8 +337,7 @@ CONFIGS = (
     ),
     config(
         "actor_rollout_ref: {1: {2: 3}}",
-        sentences=2,
-        says="actor_rollout_ref.1.2= … is unknown in verl's configuration … actor_rollout_ref.model.path=",
+        says="actor_rollout_ref.model.path= … must be a built-in name, a local path or a hub id",
     ),
     config(
         "actor_rollout_ref: {model: {path: tiny}}\ntrainer: {nnodes: 0}",
@@ -357,4 +353,44 @@ CONFIGS = (
     ),
 )
 
-CASES = WORDS + VALUES + MODELS + CONFIGS
+FILES = (
+    bad("config=train.py", files={"train.py": b"\xff"}, says="config= … is not valid Python"),
+    bad("config=train.py", files={"train.py": Special.FIFO}, says="config= … cannot be read"),
+    bad(MODEL, "config=a.py", files={"a.py": "print(1)"}, says="config= … calls neither GRPOConfig nor SFTConfig"),
+    bad(
+        "config=a.json",
+        files={"a.json": '{"peft_type": "LORA", "r": [1]}'},
+        sentences=2,
+        says="model= … must be a built-in name … lora_rank= … must be a whole number",
+    ),
+    bad(
+        "config=a.yaml",
+        "config=b.yaml",
+        files={"a.yaml": "actor_rollout_ref: {}", "b.yaml": "seed: 1"},
+        says="config= … is a configuration of verl, which is not read with files of trl",
+    ),
+    bad(
+        "config=a.yaml",
+        "config=b.yaml",
+        files={"a.yaml": "model_name_or_path: tiny\nseed: 2", "b.yaml": "seed: 1"},
+        says="seed= … is 2 in a.yaml and 1 in b.yaml",
+    ),
+    bad(
+        MODEL,
+        "config=a.yaml",
+        files={"a.yaml": "distributed_type: [FSDP]\nfsdp_config: 1"},
+        says="distributed_type= … is no training on NVIDIA GPUs",
+    ),
+    bad("config=run.sh", files={"run.sh": "echo"}, says="config= … calls no verl.trainer.main_ppo"),
+    bad("config=run.sh", files={"run.sh": b"\xff"}, says="config= … is not valid text"),
+    bad("config=run.sh", files={"run.sh": Special.ZERO}, says="config= … cannot be read"),
+    bad(
+        MODEL,
+        "config=a.json",
+        files={"a.json": '{"zero_optimization": [], "train_micro_batch_size_per_gpu": {"a": 1}}'},
+        says="per_device_train_batch_size= … must be a whole number of at least 1",
+    ),
+)
+"""Files that stand next to a recipe, and scripts."""
+
+CASES = FILES + WORDS + VALUES + MODELS + CONFIGS

@@ -71,7 +71,7 @@ def test_no_phase_of_a_larger_trial_needs_less_along_any_key(key):
     compared = Counter()
 
     # Caps of a card are compared only on a real card and without vLLM: one pair in thirty.
-    examples = 500 if key.name == "gpu" else 150
+    examples = 500 if key.name == "gpu" else 200
 
     @settings(max_examples=examples, deadline=None, derandomize=True, database=None)
     @given(rising_pairs([key], most=1))

@@ -139,7 +139,7 @@ def test_alloc_conf_is_accepted(text):
     ("key", "value", "problem"),
     [
         ("backend", "gpu", "auto, cuda, emulated, simulated, cpu"),
-        ("gpu", "h100", "Did you mean 'h100-80gb'?"),
+        ("gpu", "h100-80g", "Did you mean 'h100-80gb'?"),
         ("model", "", "a built-in name"),
         ("model", 3, "a built-in name"),
         ("model", "unheard-of", "is not known"),

@@ -21,8 +21,8 @@ def test_every_card_is_described_by_its_own_numbers(gpu):
     assert int(found["context_bytes"]) == cuda_context_bytes(gpu.compute_capability)
     assert gpu.compute_capability in _SHARED_MEMORY
     assert gpu.name in _BOARDS
-    # NVML counts the driver's own part as well: up to 1.7 % more.
-    assert 1 <= int(found["nvml_memory_bytes"]) / gpu.memory_bytes < 1.018
+    # NVML counts the driver's own part as well: up to 2.1 % more.
+    assert 1 <= int(found["nvml_memory_bytes"]) / gpu.memory_bytes < 1.021
 
 
 @pytest.mark.parametrize(("name", "shared", "ecc"), [("h100-80gb", 232_448, "1"), ("rtx-4090-24gb", 101_376, "0")])

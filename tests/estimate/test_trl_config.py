@@ -5,7 +5,8 @@ import pytest
 import yaml
 
 from profiler.config import trl_trainers
-from profiler.config.trl_config import TRL_DEFAULTS, note_lines, read_trl_config
+from profiler.config.notes import note_lines
+from profiler.config.trl_config import TRL_DEFAULTS, read_trl_config
 from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.domain.errors import EXIT_USAGE
 from profiler.domain.trial import key_named
@@ -63,12 +64,12 @@ def test_unknown_keys_and_unsupported_values_are_reported_together(tmp_path, cap
         model_name_or_path="Qwen/Qwen2.5-0.5B",
         learning_rte=1e-6,
         num_generations=1,
-        fsdp="full_shard",
+        torch_compile=True,
     )
 
     assert main([word, "tuning=lorra", "strict=true"]) == EXIT_USAGE
     said = {line.partition("=")[0]: line for line in capsys.readouterr().err.splitlines()}
-    assert set(said) == {"learning_rte", "num_generations", "fsdp", "tuning"}
+    assert set(said) == {"learning_rte", "num_generations", "torch_compile", "tuning"}
     assert "Did you mean 'learning_rate'?" in said["learning_rte"]
 
 

@@ -289,7 +289,7 @@ def test_a_figure_of_another_format_is_refused_before_anything_is_read(run, path
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("gpu=a100", "gpu=a100: must be one of h100-80gb, "),
+        ("gpu=a100", "gpu=a100: is one of several cards: a100-40gb, a100-80gb"),
         ("gpu=t4-16g", "Did you mean 't4-16gb'?"),
         ("device=x", "device=x: must be the number of a device, from 0 on."),
         ("device=-1", "device=-1: must be"),

@@ -138,7 +138,7 @@ def test_a_file_of_trl_is_read_as_for_an_estimate(tmp_path, capsys):
         (["max_completion_length", "margin=2"], "margin=2: must be a number of at most 0.9"),
         (["max_completion_length", "confirm=perhaps"], "confirm=perhaps: must be true or false"),
         (["max_completion_length", "num_generations=1"], "num_generations=1"),
-        (["max_completion_length", "gpu=h100"], "gpu=h100"),
+        (["max_completion_length", "gpu=a100"], "gpu=a100"),
         (["gpu", "max_completion_length=4,8"], "solve gpu takes one value per key"),
     ],
 )

@@ -136,7 +136,7 @@ def test_other_backends_ask_no_other_python(emulate, world):
     [
         (["backend=emulated,simulated"], "backend=emulated,simulated: emulated cannot run with another backend"),
         (["python=/some/python"], "python=/some/python: is only for backend=emulated"),
-        (["backend=emulated", "gpu=h100"], "gpu=h100: must be one of"),
+        (["backend=emulated", "gpu=a100"], "gpu=a100: is one of several cards: a100-40gb"),
         (["backend=emulatd"], "Did you mean 'emulated'?"),
     ],
 )

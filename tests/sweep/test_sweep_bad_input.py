@@ -21,15 +21,15 @@ def check(result, world, *sentences, count=1):
 @pytest.mark.parametrize(
     ("words", "sentences"),
     [
-        (["+grid=lora_vs_ful"], ["grid=lora_vs_ful: is not a grid", "oxen_2025", "Did you mean 'lora_vs_full'?"]),
+        (["+grid=lora_vs_ful"], ["grid=lora_vs_ful: Did you mean 'lora_vs_full'? It is not a grid", "oxen_2025"]),
         ([], ["grid=(none): a sweep needs a grid", "completion_length, fsdp,"]),
         (["+grid=full,logprobs"], ["grid=full,logprobs: names several grids"]),
         (["+grid=full", "grid=logprobs"], ["grid=full,logprobs: names several grids"]),
         (["+grid=[full,logprobs]"], ["grid=full,logprobs: names several grids"]),
-        ([GRID, "model=qwen2.5-0.5"], ["model=qwen2.5-0.5: must be a built-in name", "Did you mean 'qwen2.5-0.5b'?"]),
-        ([GRID, "modle=tiny"], ["modle=tiny: is unknown", "Did you mean 'model'?"]),
-        ([GRID, "+nmu_generations=4,8"], ["nmu_generations=[4,8]: is unknown", "Did you mean 'num_generations'?"]),
-        ([GRID, "gpu=h100-80g"], ["gpu=h100-80g: must be one of h100-80gb", "Did you mean 'h100-80gb'?"]),
+        ([GRID, "model=qwen2.5-0.5"], ["model=qwen2.5-0.5: Did you mean 'qwen2.5-0.5b'? It must be a built-in name"]),
+        ([GRID, "modle=tiny"], ["modle=tiny: Did you mean 'model'? It is unknown"]),
+        ([GRID, "+nmu_generations=4,8"], ["nmu_generations=[4,8]: Did you mean 'num_generations'? It is unknown"]),
+        ([GRID, "gpu=h100-80g"], ["gpu=h100-80g: Did you mean 'h100-80gb'? It must be one of h100-80gb"]),
         ([GRID, "num_generations=1"], ["num_generations=1: must be a whole number of at least 2"]),
         ([GRID, "num_generations=3"], ["num_generations=3: must divide", "4 x 4 = 16"]),
         ([GRID, "max_prompt_length=0"], ["max_prompt_length=0: must be a whole number of at least 1"]),
@@ -46,7 +46,7 @@ def check(result, world, *sentences, count=1):
         ([GRID, "jobs=0"], ["jobs=0: must be a whole number of at least 1"]),
         ([GRID, "resume=perhaps"], ["resume=perhaps: must be true or false"]),
         ([GRID, "model=${modle}"], ["model=${modle}: refers to no key"]),
-        ([GRID, "--cgf"], ["flag=--cgf: is not known", "Did you mean '--cfg'?"]),
+        ([GRID, "--cgf"], ["flag=--cgf: Did you mean '--cfg'? It is not known"]),
         ([GRID, "-cd", "/nowhere"], ["--config-dir=/nowhere: must be a folder that exists"]),
         ([GRID, "backend=cuda"], ["backend=cuda: needs a GPU, but there is none in this test"]),
         ([GRID, "backend=cpu", "tuning=qlora"], ["tuning=qlora: needs backend=cuda"]),
@@ -123,7 +123,7 @@ def test_a_card_cannot_be_capped_to_a_bigger_one(sweep, world):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("# @package _global_\nmodle: x\n", "modle=x: is unknown"),
+        ("# @package _global_\nmodle: x\n", "modle=x: Did you mean 'model'? It is unknown"),
         ("# @package _global_\naxes: {modle: [x]}\n", "Did you mean 'model'?"),
         ("# @package _global_\naxes: {model: tiny}\n", "axes.model=tiny: must be a list"),
         ("a: [\n", "grid=mine: cannot be composed"),

@@ -7,6 +7,8 @@ from profiler.analytical.explanation.cards import CardVerdict, all_cards
 from profiler.analytical.explanation.short_forms import short_forms
 from profiler.analytical.timeline.instants import InstantName
 from profiler.domain.architecture import Architecture
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.gpu_names import find_gpu
 from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import Estimate
 from profiler.domain.trial import TrialSpec
@@ -60,4 +62,7 @@ def explain(spec: TrialSpec, architecture: Architecture) -> ExplainedEstimate:
         )
         size = int(instant.total_bytes)
         phases.append(ExplainedPhase(phase=phase, instant=instant.name, peak_allocated_bytes=size, shares=shares))
-    return ExplainedEstimate(spec=spec, estimate=found, phases=tuple(phases), cards=all_cards(spec, architecture))
+    own = find_gpu(spec.gpu)
+    cards = {**KNOWN_GPUS, **({own.name: own} if own is not None else {})}
+    verdicts = all_cards(spec, architecture, cards.values())
+    return ExplainedEstimate(spec=spec, estimate=found, phases=tuple(phases), cards=verdicts)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from profiler.analytical.explanation.cards import Fit, fit_of
 from profiler.analytical.many import estimate_specs
 from profiler.domain.architecture import Architecture
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.gpu_names import find_gpu
 from profiler.domain.memory import Phase
 from profiler.domain.trial import TrialSpec
 
@@ -50,7 +50,7 @@ def estimate_grid(
     points = []
     for row, spec in enumerate(specs):
         allocated, reserved = int(table.peak_allocated_bytes[row]), int(table.peak_reserved_bytes[row])
-        gpu = KNOWN_GPUS.get(spec.gpu or "")
+        gpu = find_gpu(spec.gpu)
         fit = None
         if gpu is not None:
             fit = fit_of(spec.attn_implementation, gpu, allocated_bytes=allocated, reserved_bytes=reserved)

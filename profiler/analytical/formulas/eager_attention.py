@@ -22,7 +22,7 @@ from profiler.analytical.formulas.trained import (
     stream_bytes,
 )
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.gpu_names import find_gpu
 from profiler.domain.trial import Attention, Dtype
 
 _MASKED_BYTES = 1
@@ -53,7 +53,7 @@ def makes_scores(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, a
 
 
 def _has_no_flash_attention(gpu: str | None) -> bool:
-    card = KNOWN_GPUS.get(gpu or "")
+    card = find_gpu(gpu)
     return card is not None and not card.chip.has_flash_attention
 
 

@@ -3,7 +3,7 @@
 from profiler.analytical.formulas.quantities import Count, Flag, both, holds, looked_up, rounded_down, where
 from profiler.analytical.formulas.trained import gradient_bytes
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.gpu_names import gpu_named
 from profiler.domain.trial import VllmMode
 
 DEFAULT_CARD = "h100-80gb"
@@ -62,4 +62,4 @@ def _sleeps(spec: TrialKeys) -> Flag:
 
 
 def _card_bytes(gpu: str | None) -> int:
-    return KNOWN_GPUS[gpu or DEFAULT_CARD].memory_bytes
+    return gpu_named(gpu or DEFAULT_CARD).memory_bytes

@@ -16,7 +16,7 @@ from profiler.analytical.formulas.weights import adapter_bytes, reference_bytes,
 from profiler.analytical.optimizers.optimizer_state import optimizer_state_bytes
 from profiler.analytical.timeline.instants import Bytes
 from profiler.domain.cublas import cublas_workspace_bytes
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.gpu_names import find_gpu
 from profiler.domain.memory import Category
 
 _HOPPER = (9, 0)
@@ -34,7 +34,7 @@ def workspace_bytes(gpu: str | Coded[str | None] | None, block: Block = exact) -
 
 
 def _one_workspace_bytes(gpu: str | None) -> int:
-    card = KNOWN_GPUS.get(gpu or "")
+    card = find_gpu(gpu)
     return cublas_workspace_bytes(card.compute_capability if card else _HOPPER)
 
 

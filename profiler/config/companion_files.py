@@ -1,0 +1,172 @@
+"""Files that stand next to a recipe of trl: accelerate's, DeepSpeed's and the adapter's.
+
+Names are those of accelerate 1.15, of DeepSpeed's JSON and of peft 0.21. Each function returns what a file says in the
+names of trl's files; what has no formula becomes a note, and never a silence.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from profiler.config.notes import Note, not_counted
+from profiler.config.parts import Part
+from profiler.config.reading import show
+from profiler.domain.errors import Fault
+
+ACCELERATE_KEYS = frozenset(
+    """
+    compute_environment distributed_type mixed_precision use_cpu debug num_processes machine_rank num_machines gpu_ids
+    main_process_ip main_process_port rdzv_backend same_network main_training_function enable_cpu_affinity fp8_config
+    deepspeed_config fsdp_config parallelism_config megatron_lm_config mpirun_config downcast_bf16 tpu_name tpu_zone
+    tpu_use_cluster tpu_use_sudo command_file commands tpu_vm tpu_env dynamo_config ipex_config
+    """.split()  # noqa: SIM905
+)
+"""The keys of accelerate's file, and `ipex_config` of earlier versions."""
+
+_DEEPSPEED_KEYS = frozenset(
+    """
+    zero_optimization bf16 fp16 bfloat16 amp optimizer scheduler train_batch_size train_micro_batch_size_per_gpu
+    gradient_accumulation_steps gradient_clipping steps_per_print wall_clock_breakdown prescale_gradients
+    gradient_predivide_factor zero_allow_untested_optimizer zero_force_ds_cpu_optimizer activation_checkpointing
+    communication_data_type data_types comms_logger flops_profiler tensorboard wandb csv_monitor monitor_config
+    dump_state memory_breakdown sparse_gradients elasticity autotuning checkpoint data_efficiency comet
+    seq_parallel_communication_data_type torch_autocast
+    """.split()  # noqa: SIM905
+)
+
+_WITHOUT_GPU = "is no training on NVIDIA GPUs; NO, MULTI_GPU, FSDP and DEEPSPEED are answered"
+
+_OF_GPUS = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
+
+_AUTO = "auto"
+
+_PEFT_DEFAULTS: Mapping[str, object] = {"r": 8, "lora_alpha": 8}
+"""Defaults of peft's `LoraConfig`, which differ from those of trl's `ModelConfig`."""
+
+LORA_NAMES = {
+    "r": "lora_r",
+    "lora_alpha": "lora_alpha",
+    "target_modules": "lora_target_modules",
+    "use_dora": "use_dora",
+    "modules_to_save": "lora_modules_to_save",
+    "target_parameters": "lora_target_parameters",
+}
+"""trl's name of peft's fields."""
+
+_LORA_EXTRAS: Mapping[str, tuple[object, ...]] = {
+    "bias": ("none",),
+    "rank_pattern": ({},),
+    "layers_to_transform": ([],),
+    "exclude_modules": ([],),
+    "trainable_token_indices": ([], {}),
+    "layer_replication": ([],),
+    "lora_bias": (False,),
+    "use_qalora": (False,),
+    "use_bdlora": (),
+    "arrow_config": (),
+    "kasa_config": (),
+    "monteclora_config": (),
+    "velora_config": (),
+    "eva_config": (),
+    "corda_config": (),
+    "lora_ga_config": (),
+    "megatron_config": (),
+    "alora_invocation_tokens": (),
+}
+"""peft's other fields that change memory, with the values that change nothing, as null does."""
+
+
+def accelerate_part(name: str, values: Mapping[str, object]) -> Part:
+    """Return what accelerate's configuration says."""
+    kind = show(values.get("distributed_type", "NO")).upper()
+    faults = []
+    if kind not in _OF_GPUS:
+        faults.append(Fault(key="distributed_type", found=kind, problem=_WITHOUT_GPU))
+    found: dict[str, object] = {"use_cpu": True} if values.get("use_cpu") is True else {}
+    job: dict[str, object] = {}
+    if values.get("num_processes") is not None:
+        job["num_processes"] = values["num_processes"]
+    notes = list(_accelerate_notes(name, values, kind))
+    if kind == "FSDP":
+        inner = _section(values, "fsdp_config")
+        job["fsdp"] = inner.get("fsdp_sharding_strategy", f"version {show(inner.get('fsdp_version', 1))}")
+        job["fsdp_offload_params"] = inner.get("fsdp_offload_params", False)
+        if inner.get("fsdp_activation_checkpointing") is True:
+            found["gradient_checkpointing"] = True
+    if kind == "DEEPSPEED":
+        inner = _section(values, "deepspeed_config")
+        job.update(_stated(inner, ("zero_stage", "offload_optimizer_device", "offload_param_device")))
+        if inner.get("deepspeed_config_file") is not None:
+            job["deepspeed_file"] = inner["deepspeed_config_file"]
+        found.update(_stated(inner, ("gradient_accumulation_steps",)))
+    unknown = tuple(str(key) for key in values if key not in ACCELERATE_KEYS)
+    return Part(name=name, values=found, job=job, notes=tuple(notes), unknown=unknown, faults=tuple(faults))
+
+
+def _accelerate_notes(name: str, values: Mapping[str, object], kind: str) -> Iterable[Note]:
+    precision = show(values.get("mixed_precision", "no"))
+    if precision in ("fp16", "fp8"):
+        yield not_counted(f"mixed_precision={precision} of {name} (trl's bf16 counts)")
+    if kind == "MEGATRON_LM":
+        yield not_counted(f"what Megatron-LM changes ({name})")
+    backend = _section(values, "dynamo_config").get("dynamo_backend", "no")
+    if show(backend).lower() not in ("no", "null"):
+        yield not_counted(f"what torch.compile changes (dynamo_backend={show(backend)})")
+    if _section(values, "parallelism_config"):
+        yield not_counted(f"what parallelism_config of {name} changes")
+
+
+def deepspeed_part(name: str, values: Mapping[str, object]) -> Part:
+    """Return what a configuration of DeepSpeed says; `auto` is what trl's arguments say."""
+    zero = _section(values, "zero_optimization")
+    job: dict[str, object] = {"zero_stage": zero.get("stage", 0)}
+    for key in ("offload_optimizer", "offload_param"):
+        job[f"{key}_device"] = _section(zero, key).get("device", "none")
+    found = _stated(values, ("gradient_accumulation_steps",))
+    rows = values.get("train_micro_batch_size_per_gpu", _AUTO)
+    if rows != _AUTO:
+        found["per_device_train_batch_size"] = rows
+    for key in ("bf16", "fp16"):
+        enabled = _section(values, key).get("enabled")
+        if isinstance(enabled, bool) and enabled:
+            found[key] = True
+    notes = []
+    optimizer = _section(values, "optimizer").get("type")
+    if optimizer is not None:
+        notes.append(not_counted(f"that DeepSpeed's {show(optimizer)} of {name} replaces optim"))
+    if _section(values, "activation_checkpointing"):
+        notes.append(not_counted(f"what activation_checkpointing of {name} changes"))
+    unknown = tuple(str(key) for key in values if key not in _DEEPSPEED_KEYS)
+    return Part(name=name, values=found, job=job, notes=tuple(notes), unknown=unknown)
+
+
+def adapter_part(name: str, values: Mapping[str, object]) -> Part:
+    """Return what an `adapter_config.json` of peft says."""
+    kind = show(values.get("peft_type", "LORA"))
+    if kind.upper() != "LORA":
+        fault = Fault(key="peft_type", found=kind, problem=f"in {name} has no formula; only LORA")
+        return Part(name=name, faults=(fault,))
+    found, notes = lora_values(values, name=name)
+    if values.get("base_model_name_or_path") is not None:
+        found["model_name_or_path"] = values["base_model_name_or_path"]
+    return Part(name=name, values=found, notes=notes)
+
+
+def lora_values(fields: Mapping[str, object], *, name: str) -> tuple[dict[str, object], tuple[Note, ...]]:
+    """Return the fields of a `LoraConfig` under trl's names, and what of them is not counted."""
+    stated = {**_PEFT_DEFAULTS, **{key: value for key, value in fields.items() if value is not None}}
+    found: dict[str, object] = {"use_peft": True}
+    found.update({LORA_NAMES[key]: value for key, value in stated.items() if key in LORA_NAMES})
+    notes = [
+        not_counted(f"what {key}={show(stated[key])} of {name} changes")
+        for key, neutral in _LORA_EXTRAS.items()
+        if key in stated and stated[key] not in neutral
+    ]
+    return found, tuple(notes)
+
+
+def _section(values: Mapping[str, object], key: str) -> Mapping[str, object]:
+    inner = values.get(key)
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def _stated(values: Mapping[str, object], keys: Iterable[str]) -> dict[str, object]:
+    return {key: values[key] for key in keys if values.get(key) not in (None, _AUTO)}

@@ -1,0 +1,340 @@
+"""A Python script that trains with trl, read without running it: the literal arguments of the calls that configure it.
+
+A name stands for a literal if the file binds it once, outside of conditions and loops. What is no literal becomes an
+assumption, with its line.
+"""
+
+import ast
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from profiler.config.companion_files import LORA_NAMES, lora_values
+from profiler.config.foreign_text import MOST_DEPTH, parse_python
+from profiler.config.notes import Note, not_counted
+from profiler.config.parts import Part
+from profiler.config.reading import show
+from profiler.config.specification import DEFAULT_LORA_RANK
+from profiler.config.trl_config import PEFT_TARGETS, TRL_DEFAULTS
+from profiler.config.trl_keys import KEY_OF, NEUTRAL_VALUES
+from profiler.domain.errors import Fault
+from profiler.domain.recipe import Recipe
+from profiler.domain.trial import key_named
+
+_RECIPES = {"GRPOConfig": Recipe.GRPO, "SFTConfig": Recipe.SFT}
+
+_TRAINERS = {"GRPOTrainer": Recipe.GRPO, "SFTTrainer": Recipe.SFT}
+
+_OTHER_CONFIGS = frozenset(
+    """
+    DPOConfig KTOConfig RewardConfig RLOOConfig PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
+    NashMDConfig XPOConfig PRMConfig
+    """.split()  # noqa: SIM905
+)
+"""Arguments of trl's trainers that have no recipe here."""
+
+_UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
+
+_LOADER = "from_pretrained"
+
+_CAUSAL = ("ForCausalLM", "ForImageTextToText", "ForConditionalGeneration", "ForVision2Seq")
+
+_BITSANDBYTES = {
+    "load_in_4bit": "load_in_4bit",
+    "load_in_8bit": "load_in_8bit",
+    "bnb_4bit_quant_type": "bnb_4bit_quant_type",
+    "bnb_4bit_use_double_quant": "use_bnb_nested_quant",
+}
+"""trl's names of the fields of `BitsAndBytesConfig`."""
+
+_LOADED = {
+    "pretrained_model_name_or_path": "model_name_or_path",
+    "torch_dtype": "dtype",
+    "dtype": "dtype",
+    "attn_implementation": "attn_implementation",
+    "load_in_4bit": "load_in_4bit",
+    "load_in_8bit": "load_in_8bit",
+}
+"""trl's names of the arguments of `from_pretrained`."""
+
+_DEFAULTS: Mapping[str, object] = {
+    **TRL_DEFAULTS,
+    "lora_rank": DEFAULT_LORA_RANK,
+    "lora_target_modules": PEFT_TARGETS,
+}
+"""What is assumed where the script has no literal."""
+
+_MOST_DIGITS = 15
+"""Longest number that arithmetic may make."""
+
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: lambda left, right: left + right,
+    ast.Sub: lambda left, right: left - right,
+    ast.Mult: lambda left, right: left * right,
+    ast.FloorDiv: lambda left, right: left // right,
+}
+
+
+class _NoLiteralError(ValueError):
+    """An expression whose value is not in the file."""
+
+
+def script_part(name: str, text: str) -> Part:
+    """Return what the calls in a script of trl say.
+
+    Raises:
+        ForeignTextError: It is not valid Python, or exceeds a limit.
+    """
+    return _Script(name, parse_python(text)).part()
+
+
+@dataclass
+class _Found:
+    """What the calls say so far."""
+
+    values: dict[str, object] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    """Keys of trl that are stated by no literal, with their line."""
+    notes: list[Note] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+
+
+class _Script:
+    """One script."""
+
+    def __init__(self, name: str, tree: ast.Module) -> None:
+        self._name, self._tree = name, tree
+        self._literals = dict(_bound_once(tree))
+        self._calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        self._found = _Found()
+
+    def part(self) -> Part:
+        found = self._found
+        recipe = self._recipe()
+        for call in self._called(*_RECIPES):
+            self._read(call, {})
+        for call in self._called("BitsAndBytesConfig"):
+            self._read(call, _BITSANDBYTES, only=True)
+        self._read_adapter()
+        self._read_models()
+        faults = [*self._foreign(), *found.faults]
+        if recipe is None and not faults:
+            problem = "calls neither GRPOConfig nor SFTConfig, so what it trains is not in the file"
+            faults.append(Fault(key="config", found=self._name, problem=problem))
+        return Part(
+            name=self._name,
+            values=found.values,
+            recipe=recipe,
+            notes=(*found.notes, *self._assumed()),
+            faults=tuple(faults),
+        )
+
+    def _recipe(self) -> Recipe | None:
+        names = {**_RECIPES, **_TRAINERS}
+        recipes = list(dict.fromkeys(names[_called_name(call)] for call in self._called(*names)))
+        if len(recipes) > 1:
+            problem = f"trains by {' and '.join(recipes)}, and one recipe is allowed"
+            self._found.faults.append(Fault(key="config", found=self._name, problem=problem))
+        return recipes[0] if recipes else None
+
+    def _foreign(self) -> Iterator[Fault]:
+        for other in dict.fromkeys(_called_name(call) for call in self._called(*_OTHER_CONFIGS)):
+            problem = f"calls {other}, whose trainer has no recipe here; the recipes are {', '.join(Recipe)}"
+            yield Fault(key="config", found=self._name, problem=problem)
+        for call in self._calls:
+            owner = _owner_name(call)
+            if owner in _UNSLOTH:
+                problem = f"loads its model by Unsloth's {owner}, whose kernels have no formula here"
+                yield Fault(key="config", found=self._name, problem=problem)
+                return
+
+    def _called(self, *names: str) -> list[ast.Call]:
+        return [call for call in self._calls if _called_name(call) in names]
+
+    def _read_adapter(self) -> None:
+        calls = self._called("LoraConfig")
+        if not calls:
+            return
+        fields: dict[str, object] = {}
+        open_keys = set()
+        for call in calls:
+            for key, value, line in self._arguments(call):
+                if not isinstance(value, ast.expr):
+                    self._state(fields, key, value)
+                elif key in LORA_NAMES:
+                    open_keys.add(LORA_NAMES[key])
+                    self._found.lines[LORA_NAMES[key]] = line
+        stated, notes = lora_values(fields, name=self._name)
+        self._found.values.update({key: value for key, value in stated.items() if key not in open_keys})
+        self._found.notes.extend(notes)
+
+    def _read_models(self) -> None:
+        for call in self._called(_LOADER):
+            owner = _owner_name(call)
+            if owner.endswith("ForSequenceClassification"):
+                model = self._literal_or_none(call.args[0]) if call.args else None
+                named = show(model) if isinstance(model, str) else f"of line {call.lineno}"
+                self._found.notes.append(not_counted(f"the reward model {named}"))
+            elif owner.endswith(_CAUSAL):
+                self._read(call, _LOADED, first="pretrained_model_name_or_path", only=True)
+                if not {keyword.arg for keyword in call.keywords} & {"torch_dtype", "dtype", None}:
+                    self._found.values.setdefault("dtype", "auto")
+        for call in self._called(*_TRAINERS):
+            if "model_name_or_path" in self._found.values:
+                continue
+            self._read(call, {"model": "model_name_or_path"}, first="model", only=True)
+        for call in self._called("GRPOTrainer"):
+            self._read_rewards(call)
+
+    def _read_rewards(self, call: ast.Call) -> None:
+        arguments = [keyword.value for keyword in call.keywords if keyword.arg == "reward_funcs"] or call.args[1:2]
+        for argument in arguments:
+            each = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
+            names = [self._literal_or_none(one) for one in each]
+            self._found.values["reward_funcs"] = [name for name in names if isinstance(name, str)]
+
+    def _read(self, call: ast.Call, names: Mapping[str, str], *, first: str = "", only: bool = False) -> None:
+        """Read the arguments of a call.
+
+        Args:
+            call: The call.
+            names: trl's names of arguments that are called otherwise there.
+            first: The name of its first argument without a keyword; empty where that needs no memory.
+            only: Whether no other arguments than those in `names` matter.
+        """
+        for argument, value, line in self._arguments(call, first=first):
+            if only and argument not in names:
+                continue
+            key = names.get(argument, argument)
+            if isinstance(value, ast.expr):
+                self._found.lines[key] = line
+            else:
+                self._state(self._found.values, key, value)
+
+    def _arguments(self, call: ast.Call, *, first: str = "") -> Iterator[tuple[str, object, int]]:
+        """Return each argument with its value, or with its expression where that is no literal, and its line."""
+        named = [(keyword.arg, keyword.value) for keyword in call.keywords]
+        for argument, expression in [*[(first, value) for value in call.args[:1] if first], *named]:
+            try:
+                value = self._value(expression)
+            except _NoLiteralError:
+                value = expression
+            if argument is not None:
+                yield argument, value, expression.lineno
+            elif isinstance(value, Mapping):
+                for key, inner in value.items():
+                    yield str(key), inner, expression.lineno
+            else:
+                where = f"{_called_name(call)}, line {expression.lineno} of {self._name}"
+                self._found.notes.append(Note(key="", text=f"trl's defaults for what ** adds to {where}"))
+
+    def _state(self, values: dict[str, object], key: str, value: object) -> None:
+        if value is None:
+            return
+        known = values.setdefault(key, value)
+        if known != value and (key in KEY_OF or key in NEUTRAL_VALUES):
+            problem = f"is {show(known)} and {show(value)} in {self._name}, and one value is allowed"
+            self._found.faults.append(Fault(key=key, found=show(value), problem=problem))
+
+    def _assumed(self) -> Iterator[Note]:
+        for key, line in self._found.lines.items():
+            if self._found.values.get(key) is not None:
+                continue
+            where = f"line {line} of {self._name} has no literal"
+            if key in KEY_OF:
+                name = KEY_OF[key]
+                default = _DEFAULTS.get(name, key_named(name).default)
+                yield Note(key=name, text=f"{name}={show(default)} ({where})")
+            elif key in NEUTRAL_VALUES:
+                yield Note(key="", text=f"{key}={show((*NEUTRAL_VALUES[key], None)[0])} ({where})")
+            elif key in ("load_in_4bit", "generation_batch_size", "deepspeed", "fsdp"):
+                yield Note(key="", text=f"no {key} ({where})")
+
+    def _literal_or_none(self, expression: ast.expr) -> object:
+        try:
+            return self._value(expression)
+        except _NoLiteralError:
+            return None
+
+    def _value(self, expression: ast.expr, depth: int = 0) -> object:
+        """Return the value of a literal, of a name of one, of `torch.bfloat16`, or of arithmetic with whole numbers.
+
+        Raises:
+            _NoLiteralError: It is none of these.
+        """
+        if depth > MOST_DEPTH:
+            raise _NoLiteralError
+        match expression:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name(id=name) if name in self._literals:
+                return self._value(self._literals[name], depth + 1)
+            case ast.Attribute(value=ast.Name(id="torch"), attr=name):
+                return name
+            case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
+                return [self._value(item, depth + 1) for item in items]
+            case ast.Dict(keys=keys, values=values) if None not in keys:
+                pairs = zip([key for key in keys if key is not None], values, strict=True)
+                return {show(self._value(key, depth + 1)): self._value(value, depth + 1) for key, value in pairs}
+            case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords) if all(each.arg for each in keywords):
+                return {str(each.arg): self._value(each.value, depth + 1) for each in keywords}
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                positive = self._value(operand, depth + 1)
+                if isinstance(positive, int | float):
+                    return -positive
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+                return self._calculated(type(op), self._value(left, depth + 1), self._value(right, depth + 1))
+        raise _NoLiteralError
+
+    def _calculated(self, operator: type[ast.operator], left: object, right: object) -> int:
+        if not isinstance(left, int) or not isinstance(right, int) or (operator is ast.FloorDiv and right == 0):
+            raise _NoLiteralError
+        if max(abs(left), abs(right)) >= 10**_MOST_DIGITS:
+            raise _NoLiteralError
+        return _ARITHMETIC[operator](left, right)
+
+
+def _called_name(call: ast.Call) -> str:
+    match call.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
+
+
+def _owner_name(call: ast.Call) -> str:
+    """Return `Auto` of ``transformers.Auto.from_pretrained(...)``; empty if the call has no owner."""
+    match call.func:
+        case ast.Attribute(value=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name
+    return ""
+
+
+def _bound_once(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    bound: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                bound[name] += 1
+            case ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                bound[name] += 1
+            case ast.alias(name=name, asname=other):
+                bound[other or name] += 1
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                bound.update(names)
+    for target, value in _certain_assignments(tree.body):
+        if bound[target] == 1:
+            yield target, value
+
+
+def _certain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
+    """Return the assignments that run whenever the script or its function does."""
+    for statement in body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                yield name, value
+            case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
+                yield name, value
+            case ast.FunctionDef(body=inner) | ast.With(body=inner):
+                yield from _certain_assignments(inner)
+            case ast.If(test=ast.Compare(left=ast.Name(id="__name__")), body=inner):
+                yield from _certain_assignments(inner)

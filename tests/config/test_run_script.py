@@ -1,0 +1,104 @@
+"""What a shell script passes to verl, without running it."""
+
+import pytest
+
+from profiler.config.foreign_text import ForeignTextError
+from profiler.config.run_script import read_run_script
+
+CALL = "python3 -m verl.trainer.main_ppo "
+
+
+def values(text):
+    return {key: found.text for key, found in read_run_script(text).overrides.items()}
+
+
+def one(text, argument="data.x=$X"):
+    """What `data.x` becomes, and whether it is known."""
+    (found,) = read_run_script(f"{text}\n{CALL}{argument}\n").overrides.values()
+    return found.text, found.is_known
+
+
+@pytest.mark.parametrize(
+    ("text", "argument", "expected"),
+    [
+        ("X=4", "data.x=$X", "4"),
+        ("X=4", "data.x=${X}", "4"),
+        ("export X=4", 'data.x="${X}"', "4"),
+        ("X=4; Y=5", "data.x=$X$Y", "45"),
+        ("X='a $Y b'", "data.x=$X", "a $Y b"),
+        ('Y=1; X="a $Y b"', "data.x=$X", "a 1 b"),
+        ("", "data.x=${X:-7}", "7"),
+        ("", "data.x=${1:-vllm}", "vllm"),
+        ("Y=3", "data.x=${X:-$Y}", "3"),
+        ("X=2", "data.x=${X:-7}", "2"),
+        ("X=$((1024 * 8))", "data.x=$X", "8192"),
+        ("A=3; B=4; X=$(((A + B) * 2))", "data.x=$X", "14"),
+        ("A=$((7 / 2))", "data.x=$(($A % 2))", "1"),
+        ("X=1 # a comment", "data.x=$X", "1"),
+        ("", "data.x=a#b", "a#b"),
+        ("", 'data.x=\'["console","wandb"]\' $@', '["console","wandb"]'),
+        ("", "+data.x=1", "1"),
+        ("", "++data.x=1", "1"),
+    ],
+)
+def test_values_that_the_script_states(text, argument, expected):
+    assert one(text, argument) == (expected, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "argument", "shown"),
+    [
+        ("", "data.x=$HOME/models/m", "$HOME/models/m"),
+        ("", "data.x=${HOME}/m", "${HOME}/m"),
+        ("X=$(date +%s)", "data.x=$X", "$(date +%s)"),
+        ("X=`date`", "data.x=$X", "`date`"),
+        ("if [ $A = 1 ]; then\nX=1\nfi", "data.x=$X", "$X"),
+        ("for X in 1 2; do\nX=3\ndone", "data.x=$X", "$X"),
+        ("X=1", "data.x=${X//1/2}", "${X//1/2}"),
+        ("A=two", "data.x=$((A * 2))", "$((A * 2))"),
+        ("A=1", "data.x=$((A / 0))", "$((A / 0))"),
+    ],
+)
+def test_values_that_it_does_not_state_are_unknown(text, argument, shown):
+    assert one(text, argument) == (shown, False)
+
+
+def test_lines_may_continue_and_arrays_are_spread():
+    text = (
+        "N=2\nDATA=(\n  data.a=1  # first\n  data.b=$N\n)\nDATA+=(data.c=3)\n"
+        + CALL
+        + '\\\n    "${DATA[@]}" \\\n data.d=4\n'
+    )
+    assert values(text) == {"data.a": "1", "data.b": "2", "data.c": "3", "data.d": "4"}
+
+
+def test_the_name_of_hydra_s_configuration_is_read():
+    text = CALL + "--config-path=config --config-name='ppo_megatron_trainer.yaml' data.a=1"
+    assert read_run_script(text).config_name == "ppo_megatron_trainer"
+    assert read_run_script(CALL + "--config-name ppo_trainer data.a=1").config_name == "ppo_trainer"
+
+
+def test_environment_variables_before_the_call_are_no_assignments():
+    assert values("PYTHONPATH=/opt python3 -m verl.trainer.main_ppo data.a=1 > log 2>&1") == {"data.a": "1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("echo 1", "calls no verl.trainer.main_ppo"),
+        ("python -m verl.trainer.main_eval data.a=1", "calls no verl.trainer.main_ppo"),
+        ("torchrun -m verl.trainer.fsdp_sft_trainer data.a=1", "SFT trainer, which has no recipe here"),
+        (f"{CALL} data.a=1\n{CALL} data.a=2", "calls verl's trainer 2 times"),
+        ("", "calls no verl.trainer.main_ppo"),
+    ],
+)
+def test_a_script_without_a_job_is_refused(text, said):
+    with pytest.raises(ForeignTextError, match=said.replace("(", ".")):
+        read_run_script(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["'", '"', "${", "$((", "$(", "X=(", "`", "$", "\\", "X=${X:-${X:-${X}}}", "${X:-" * 90]
+)
+def test_a_script_that_ends_too_early_does_not_hang(text):
+    assert values(f"{CALL} data.a=1\n{text}")["data.a"] == "1"

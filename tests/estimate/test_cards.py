@@ -1,0 +1,141 @@
+"""Cards of an estimate: any size, all of them, and their prices."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.estimate.main import answer, main
+from profiler.solve.main import main as solve
+from profiler.sweep import main as sweep
+
+LARGE = ["model=qwen2.5-7b", "tuning=lora"]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "prices" / "example.csv"
+
+
+def _prices(tmp_path, text):
+    path = tmp_path / "prices.csv"
+    path.write_text(text)
+    return f"prices={path}"
+
+
+def _gpus(*words):
+    return json.loads(answer([*LARGE, *words, "format=json"]))["gpus"]
+
+
+@pytest.mark.parametrize("words", [["gpu=80GiB@9.0"], ["gpu_memory_gib=80", "compute_capability=9.0"]])
+def test_a_card_of_any_size_has_a_verdict(words):
+    text = " ".join(answer([*LARGE, *words]).split())
+    assert "Fits: " in text and "of the 80.0 GiB of 80GiB@9.0" in text
+
+
+def test_the_capability_of_a_size_is_stated_as_an_assumption():
+    assert answer([*LARGE, "gpu=24GiB"]).startswith("Assumed: compute_capability=8.9 (of rtx-4090-24gb, the nearest")
+    assert not answer([*LARGE, "gpu=24GiB@8.6"]).startswith("Assumed")
+
+
+def test_vllm_takes_its_part_of_a_stated_size():
+    found = json.loads(answer(["model=tiny", "use_vllm=true", "gpu=10GiB@8.0", "format=json"]))
+    assert found["trial"]["gpu"] == "10GiB@8.0"
+
+
+def test_any_lists_every_card_from_small_to_large():
+    gpus = _gpus("gpu=any")
+    assert {each["gpu"] for each in gpus} == set(KNOWN_GPUS)
+    sizes = [each["memory_bytes"] for each in gpus]
+    assert sizes == sorted(sizes)
+    text = answer([*LARGE, "gpu=any"])
+    assert max(map(len, text.splitlines())) <= 80
+    assert "missing" in text and "left" in text
+
+
+def test_any_is_an_axis_of_a_grid():
+    assert answer(["model=tiny", "gpu=any", "num_generations=2,4"]).count("h100-80gb") == 2
+
+
+def test_the_cheapest_card_that_fits_is_first(tmp_path):
+    text = "gpu,price_per_hour,currency,source,date\nh100,3,EUR,s,2026\na100-80gb,2,EUR,s,2026\nt4,0.1,EUR,s,2026\n"
+    names = [each["gpu"] for each in _gpus(_prices(tmp_path, text))]
+    assert names[:2] == ["a100-80gb", "h100-80gb"]
+    assert names.index("t4-16gb") > names.index("b200-180gb")  # it is the cheapest, and too small
+    listed = answer([*LARGE, "gpu=any", _prices(tmp_path, text)])
+    assert "2.00 EUR/h" in listed and "no price" in listed and "Prices, per card: s, 2026." in listed
+
+
+def test_the_example_is_marked_as_made_up():
+    text = EXAMPLE.read_text()
+    assert "made up" in text.splitlines()[0]
+    assert _gpus(f"prices={EXAMPLE}")[0]["price_source"] == "made up as an example"
+
+
+def test_cards_that_are_unknown_are_named(tmp_path, capsys):
+    assert main([*LARGE, _prices(tmp_path, "gpu,price_per_hour\nmi300x,1\nh100,2\n")]) == EXIT_OK
+    assert "Ignored, because no such card is known: mi300x." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has no column gpu and no column price_per_hour"),
+        ("gpu,price\nh100,1\n", "has no column price_per_hour; the columns are gpu, price_per_hour"),
+        ("gpu,price_per_hour\nh100,cheap\n", "has a price_per_hour of 'cheap', which must be a number above 0"),
+        ("gpu,price_per_hour\nh100,nan\n", "must be a number above 0"),
+        ("gpu,price_per_hour\nh100\n", "must be a number above 0"),
+        ("gpu,price_per_hour,currency\nh100,1,USD\na100-80gb,1,EUR\n", "has prices in EUR and in USD"),
+        ('gpu,price_per_hour\n"h100,1\n', "is not valid CSV"),
+    ],
+)
+def test_a_file_without_prices_is_a_fault(tmp_path, capsys, text, said):
+    assert main([*LARGE, _prices(tmp_path, text)]) == EXIT_USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["prices=nowhere.csv"], "prices=nowhere.csv: cannot be read"),
+        (["prices=nowhere.csv", "gpu=h100"], "needs gpu=any, because it compares cards"),
+        (["compute_capability=8.6"], "needs gpu_memory_gib"),
+        (["gpu_memory_gib=24", "gpu=h100"], "cannot be combined with gpu"),
+        (["gpu_memory_gib=many"], "gpu_memory_gib=many: must be a number of GiB"),
+        (["gpu_memory_gib=24", "compute_capability=old"], "compute_capability=old: must be a number such as 8.6"),
+    ],
+)
+def test_words_that_do_not_go_together_are_a_fault(capsys, words, said):
+    assert main([*LARGE, *words]) == EXIT_USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_a_sweep_takes_names_only(capsys):
+    words = ["+grid=lora_vs_full", "backend=simulated", "model=tiny", "gpu=24GiB", "dry_run=true"]
+    assert sweep(words) == EXIT_USAGE
+    assert "gpu=24GiB: a sweep does not run trials on a card that has a size only yet" in capsys.readouterr().err
+
+
+def test_solve_takes_a_size_and_simulates_nothing_on_it(capsys):
+    assert solve(["max_completion_length", "model=tiny", "gpu=1GiB"]) == EXIT_OK
+    said = capsys.readouterr()
+    assert "on 1GiB" in said.out
+    assert "Not simulated, because only an estimate knows gpu yet." in said.err
+    assert solve(["max_completion_length", "model=tiny", "gpu=any"]) == EXIT_USAGE
+
+
+@pytest.mark.parametrize(
+    ("word", "start"),
+    [
+        ("backend=gpu", "backend=gpu: must be one of auto, cuda"),
+        ("packing=true", "packing=true: is unknown; the keys are backend"),
+        ("modle=tiny", "modle=tiny: Did you mean 'model'? It is unknown; the keys are backend"),
+        ("batch_size=4", "batch_size=4: Did you mean 'per_device_train_batch_size'? It is unknown"),
+        ("gpu=24gb", "gpu=24gb: names no card. Cards of 24 GB: "),
+    ],
+)
+def test_a_hint_is_first_and_close(capsys, word, start):
+    assert main(["model=tiny", word]) == EXIT_USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(start)
+    assert len(line) < 1000

@@ -1,0 +1,194 @@
+"""A job that several files describe: the recipe, accelerate's file, DeepSpeed's, the adapter's, and the script."""
+
+import dataclasses
+import json
+
+import pytest
+import yaml
+
+from profiler.config.companion_files import _LORA_EXTRAS, ACCELERATE_KEYS, LORA_NAMES
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.estimate.main import answer, main
+
+RECIPE = {
+    "model_name_or_path": "Qwen/Qwen2.5-0.5B-Instruct",
+    "dtype": "bfloat16",
+    "num_generations": 8,
+    "max_prompt_length": 128,
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+}
+ACCELERATE = {
+    "compute_environment": "LOCAL_MACHINE",
+    "distributed_type": "DEEPSPEED",
+    "deepspeed_config": {"zero_stage": 2, "offload_optimizer_device": "cpu", "zero3_init_flag": False},
+    "mixed_precision": "bf16",
+    "num_machines": 1,
+    "num_processes": 4,
+}
+ADAPTER = {"peft_type": "LORA", "r": 32, "lora_alpha": 64, "target_modules": ["v_proj", "q_proj"], "bias": "none"}
+ZERO_3 = {
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "none"}},
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+}
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write files and return the words that name them."""
+
+    def write(**files):
+        words = []
+        for stem, content in files.items():
+            name, _, suffix = stem.rpartition("_")
+            path = tmp_path / f"{name}.{suffix}"
+            text = content if suffix == "py" else (yaml.safe_dump if suffix == "yaml" else json.dumps)(content)
+            path.write_text(text)
+            words.append(f"config={path}")
+        return words
+
+    return write
+
+
+def _found(words):
+    return json.loads(answer([*words, "format=json"]))
+
+
+def _notes(words):
+    return " ".join(_found(words)["notes"])
+
+
+def test_the_files_of_one_job_are_read_together(written):
+    found = _found(written(recipe_yaml=RECIPE, accelerate_yaml=ACCELERATE, adapter_config_json=ADAPTER))
+    trial = found["trial"]
+    assert (trial["num_processes"], trial["tuning"], trial["lora_rank"]) == (4, "lora", 32)
+    assert trial["lora_target_modules"] == ["q_proj", "v_proj"]
+    (missing,) = [line for line in found["notes"] if line.startswith("Not counted")]
+    assert "what ZeRO-2 changes (it shards gradients and optimizer states over 4 GPUs" in missing
+    assert "that optimizer states are offloaded (offload_optimizer_device=cpu)" in missing
+    assert not any("num_processes" in line for line in found["notes"])
+
+
+def test_the_order_of_the_files_does_not_matter(written):
+    words = written(recipe_yaml=RECIPE, accelerate_yaml=ACCELERATE, adapter_config_json=ADAPTER)
+    assert _found(words)["trial"] == _found(words[::-1])["trial"]
+
+
+def test_json_and_yaml_are_alike(written):
+    assert _found(written(recipe_yaml=RECIPE)) == _found(written(recipe_json=RECIPE))
+
+
+def test_a_file_of_deepspeed_names_its_stage_and_settles_the_one_that_the_recipe_names(written):
+    recipe = {**RECIPE, "deepspeed": "configs/zero3.json"}
+    assert "what deepspeed=configs/zero3.json changes (read it as well: config=" in _notes(written(recipe_yaml=recipe))
+    notes = _notes(written(recipe_yaml=recipe, zero3_json=ZERO_3))
+    assert "what ZeRO-3 changes (it shards weights, gradients and optimizer states" in notes
+    assert "zero3.json changes" not in notes
+    assert "ZeRO-3" in _notes(written(recipe_yaml={**RECIPE, "deepspeed": ZERO_3}))
+
+
+@pytest.mark.parametrize(
+    ("accelerate", "said"),
+    [
+        ({"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2}}, "what fsdp=version 2 changes"),
+        ({"distributed_type": "FSDP", "fsdp_config": {"fsdp_offload_params": True}}, "that weights are offloaded"),
+        ({"distributed_type": "MEGATRON_LM"}, "what Megatron-LM changes"),
+        ({"distributed_type": "MULTI_GPU", "mixed_precision": "fp8"}, "mixed_precision=fp8 of accelerate.yaml"),
+        ({"distributed_type": "NO", "dynamo_config": {"dynamo_backend": "INDUCTOR"}}, "what torch.compile changes"),
+        ({"distributed_type": "NO", "parallelism_config": {"parallelism_config_tp_size": 2}}, "parallelism_config"),
+    ],
+)
+def test_what_accelerate_changes_without_a_formula_is_named(written, accelerate, said):
+    assert said in _notes(written(recipe_yaml=RECIPE, accelerate_yaml=accelerate))
+
+
+@pytest.mark.parametrize(
+    ("other", "key", "said"),
+    [
+        (("zero3_json", {**ZERO_3, "gradient_accumulation_steps": 4}), "gradient_accumulation_steps", "is 2 in recipe"),
+        (("zero3_json", {**ZERO_3, "train_micro_batch_size_per_gpu": 1}), "per_device_train_batch_size", "is 4 in"),
+        (("adapter_json", {**ADAPTER, "base_model_name_or_path": "Qwen/Qwen2.5-7B"}), "model", "in adapter.json"),
+        (("second_yaml", {"per_device_train_batch_size": 2}), "per_device_train_batch_size", "2 in second.yaml"),
+    ],
+)
+def test_files_that_contradict_each_other_are_a_fault(written, capsys, other, key, said):
+    words = written(recipe_yaml=RECIPE, **dict([other]))
+    assert main(words) == EXIT_USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{key}=") and said in line and f"Give {key}= on the command line" in line
+    settled = {"model": "qwen2.5-7b", "gradient_accumulation_steps": 4, "per_device_train_batch_size": 4}[key]
+    assert main([*words, f"{key}={settled}"]) == EXIT_OK
+
+
+def test_stages_of_zero_that_contradict_each_other_are_a_fault(written, capsys):
+    assert main(written(recipe_yaml=RECIPE, accelerate_yaml=ACCELERATE, zero3_json=ZERO_3)) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert "zero_stage=3: is 2 in accelerate.yaml and 3 in zero3.json" in said
+
+
+def test_the_same_value_in_two_files_is_no_contradiction(written):
+    adapter = {**ADAPTER, "base_model_name_or_path": "Qwen/Qwen2.5-0.5B", "target_modules": ["q_proj", "v_proj"]}
+    recipe = {**RECIPE, "use_peft": True, "lora_r": 32, "lora_target_modules": ["v_proj", "q_proj"]}
+    assert _found(written(recipe_yaml=recipe, adapter_json=adapter))["trial"]["lora_rank"] == 32
+
+
+def test_what_an_adapter_changes_without_a_formula_is_named(written):
+    adapter = {**ADAPTER, "rank_pattern": {"q_proj": 64}, "bias": "all"}
+    notes = _notes(written(recipe_yaml=RECIPE, adapter_json=adapter))
+    assert "what rank_pattern={q_proj:64} of adapter.json changes" in notes
+    assert "what bias=all of adapter.json changes" in notes
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("adapter_json", {"peft_type": "IA3"}, "only LORA"),
+        ("accelerate_yaml", {"distributed_type": "XLA"}, "is no training on NVIDIA GPUs"),
+        ("config_json", {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}, "Give it as model=."),
+    ],
+)
+def test_files_without_a_recipe_are_refused_by_name(written, capsys, name, content, said):
+    assert main(written(recipe_yaml=RECIPE, **{name: content})) == EXIT_USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_unknown_keys_of_a_companion_are_listed_and_refused_by_strict(written, capsys):
+    words = written(recipe_yaml=RECIPE, accelerate_yaml={**ACCELERATE, "my_key": 1})
+    assert main(words) == EXIT_OK
+    assert "my_key" in capsys.readouterr().err
+    assert main([*words, "strict=true"]) == EXIT_USAGE
+
+
+def test_the_generation_batch_is_that_of_all_processes(written):
+    recipe = {**RECIPE, "generation_batch_size": 32}
+    assert _found(written(recipe_yaml=recipe))["trial"]["steps_per_generation"] == 8
+    assert _found([*written(recipe_yaml=recipe), "num_processes=4"])["trial"]["steps_per_generation"] == 2
+    words = written(recipe_yaml=recipe, accelerate_yaml=ACCELERATE)
+    assert _found(words)["trial"]["steps_per_generation"] == 2
+
+
+def test_lora_without_modules_adapts_what_peft_does(written):
+    found = _found(written(recipe_yaml={**RECIPE, "use_peft": True}))
+    assert found["trial"]["lora_target_modules"] == ["q_proj", "v_proj"]
+    assert "lora_target_modules=[q_proj,v_proj] (peft's default)" in found["notes"][0]
+
+
+def test_scales_in_float32_are_named(written):
+    recipe = {**RECIPE, "use_peft": True, "load_in_4bit": True}
+    assert "0.37 bits per weight" in _notes(written(recipe_yaml=recipe))
+    assert "0.37 bits" not in _notes(written(recipe_yaml={**recipe, "use_bnb_nested_quant": True}))
+
+
+def test_the_names_are_those_of_the_installed_accelerate_and_peft():
+    from accelerate.commands.config.config_args import ClusterConfig
+    from peft import LoraConfig
+    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as TARGETS
+
+    assert {each.name for each in dataclasses.fields(ClusterConfig)} == ACCELERATE_KEYS - {"ipex_config"}
+    fields = {each.name: each.default for each in dataclasses.fields(LoraConfig)}
+    assert {*LORA_NAMES, *_LORA_EXTRAS} <= fields.keys()
+    assert (fields["r"], fields["lora_alpha"]) == (8, 8)
+    families = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "mixtral")
+    assert {tuple(TARGETS[family]) for family in families} == {("q_proj", "v_proj")}

@@ -1,0 +1,171 @@
+"""Scripts that train with trl are read without running them."""
+
+import json
+import textwrap
+
+import pytest
+
+from profiler.domain.errors import EXIT_USAGE
+from profiler.estimate.main import answer, main
+
+SCRIPT = """
+    import torch
+    from datasets import load_dataset
+    from peft import LoraConfig
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+    from trl import GRPOConfig, GRPOTrainer
+
+    MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
+    ROWS = 2 * 4
+    prompt: int = 512
+    raise SystemExit("this script must not run")
+
+    def main():
+        bnb = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16
+        )
+        model = AutoModelForCausalLM.from_pretrained(
+            MODEL, torch_dtype=torch.bfloat16, attn_implementation="flash_attention_2", quantization_config=bnb
+        )
+        args = GRPOConfig(
+            output_dir=f"out/{MODEL}",
+            per_device_train_batch_size=ROWS,
+            num_generations=8,
+            max_completion_length=1024 - prompt,
+            gradient_accumulation_steps=GRADIENTS,
+            fp16=is_old(),
+            gradient_checkpointing=True,
+            beta=-0.0,
+        )
+        lora = LoraConfig(r=64, target_modules=["q_proj", "k_proj"], task_type="CAUSAL_LM")
+        GRPOTrainer(model=model, reward_funcs=[good, "org/reward-7b"], args=args, peft_config=lora).train()
+
+    if __name__ == "__main__":
+        GRADIENTS = 3
+        GRADIENTS = 4
+        main()
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Write a script and return the word that names it."""
+
+    def write(text):
+        path = tmp_path / "train.py"
+        path.write_text(textwrap.dedent(text))
+        return f"config={path}"
+
+    return write
+
+
+def _found(*words):
+    return json.loads(answer([*words, "format=json"]))
+
+
+def test_literals_of_the_calls_are_read(script):
+    trial = _found(script(SCRIPT))["trial"]
+    assert (trial["model"], trial["tuning"], trial["dtype"]) == ("qwen2.5-1.5b", "qlora", "bfloat16")
+    assert (trial["lora_rank"], trial["lora_alpha"]) == (64, 8)
+    assert trial["lora_target_modules"] == ["q_proj", "k_proj"]
+    assert (trial["per_device_train_batch_size"], trial["max_completion_length"]) == (8, 512)
+    assert trial["attn_implementation"] == "flash_attention_2"
+
+
+def test_what_is_no_literal_is_named_as_assumed(script):
+    assumed, missing = _found(script(SCRIPT))["notes"]
+    assert "gradient_accumulation_steps=1 (line 25 of train.py has no literal)" in assumed
+    assert "fp16=false (line 26 of train.py has no literal)" in assumed
+    assert "max_prompt_length=256 (give that of your data)" in assumed
+    assert "the reward model org/reward-7b" in missing
+    settled = _found(script(SCRIPT), "gradient_accumulation_steps=4")
+    assert settled["trial"]["gradient_accumulation_steps"] == 4
+    assert "gradient_accumulation_steps" not in settled["notes"][0]
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        "for ROWS in (2, 4): pass",
+        "import numpy as ROWS",
+        "def f(ROWS): pass",
+        "ROWS += 1",
+        "def f():\n    global ROWS",
+        "with open('x') as ROWS: pass",
+    ],
+)
+def test_a_name_that_is_bound_twice_is_no_literal(script, bound):
+    text = f"ROWS = 2\n{bound}\nGRPOConfig(per_device_train_batch_size=ROWS)\nGRPOTrainer('Qwen/Qwen2.5-0.5B')\n"
+    found = _found(script(text))
+    assert found["trial"]["per_device_train_batch_size"] == 8
+    assert "per_device_train_batch_size=8 (line" in found["notes"][0]
+
+
+def test_a_name_of_a_condition_is_no_literal(script):
+    text = "if large:\n    ROWS = 2\nGRPOConfig(per_device_train_batch_size=ROWS)\nGRPOTrainer('Qwen/Qwen2.5-0.5B')\n"
+    assert _found(script(text))["trial"]["per_device_train_batch_size"] == 8
+
+
+def test_a_dictionary_of_arguments_is_read_where_it_is_literal(script):
+    text = """
+        args = dict(num_generations=4, max_completion_length=100)
+        GRPOConfig(**args, **others, model_init_kwargs={"torch_dtype": "bfloat16"})
+        GRPOTrainer(model="Qwen/Qwen2.5-0.5B")
+    """
+    found = _found(script(text))
+    trial = found["trial"]
+    assert (trial["num_generations"], trial["max_completion_length"], trial["dtype"]) == (4, 100, "bfloat16")
+    assert "trl's defaults for what ** adds to GRPOConfig, line 3 of train.py" in found["notes"][0]
+
+
+def test_the_class_names_the_recipe(script):
+    found = _found(script("SFTConfig(output_dir='x')\nSFTTrainer(model='Qwen/Qwen2.5-0.5B')\n"))
+    assert (found["trial"]["recipe"], found["trial"]["max_length"]) == ("sft", 1024)
+
+
+def test_a_model_that_is_loaded_without_a_type_has_that_of_its_checkpoint(script):
+    text = "GRPOConfig()\nm = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B')\nGRPOTrainer(model=m)\n"
+    found = _found(script(text))
+    assert found["trial"]["dtype"] == "bfloat16"
+    assert "dtype=bfloat16 (auto: the type of the checkpoint)" in found["notes"][0]
+
+
+def test_a_rank_that_is_no_literal_is_not_peft_s_default(script):
+    text = "LoraConfig(r=rank(), target_modules=modules)\nGRPOConfig()\nGRPOTrainer('Qwen/Qwen2.5-0.5B')\n"
+    found = _found(script(text))
+    assert (found["trial"]["tuning"], found["trial"]["lora_rank"]) == ("lora", 16)
+    assert "lora_rank=16 (line 1" in found["notes"][0]
+    assert "lora_target_modules=[q_proj,v_proj] (line 1" in found["notes"][0]
+
+
+def test_a_script_and_a_recipe_are_read_together(script, tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("model_name_or_path: Qwen/Qwen2.5-0.5B\nmax_completion_length: 64\n")
+    trial = _found(script("GRPOConfig(num_generations=4)\n"), f"config={recipe}")["trial"]
+    assert (trial["num_generations"], trial["max_completion_length"]) == (4, 64)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("print(1)\n", "calls neither GRPOConfig nor SFTConfig"),
+        ("DPOConfig(beta=0.1)\n", "calls DPOConfig, whose trainer has no recipe here"),
+        ("GRPOConfig()\nSFTConfig()\n", "trains by grpo and sft"),
+        ("FastLanguageModel.from_pretrained('x')\nGRPOConfig()\n", "Unsloth's FastLanguageModel"),
+        ("GRPOConfig(num_generations=2)\nGRPOConfig(num_generations=4)\n", "is 2 and 4 in train.py"),
+        ("GRPOConfig(\n", "is not valid Python"),
+        ("x = " + "(" * 5000 + ")" * 5000, "is not valid Python"),
+        ("x = " + "-" * 200_000 + "1", "nested too deep"),
+        ("GRPOConfig()\x00", "is not valid Python"),
+    ],
+)
+def test_a_script_without_an_answer_is_refused_by_name(script, capsys, text, said):
+    assert main([script(text), "model=tiny"]) == EXIT_USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_long_sums_end_as_no_literal(script):
+    text = f"GRPOConfig(num_generations={'+'.join(['1'] * 500)}, beta={'*'.join(['9'] * 60)})\nGRPOTrainer('tiny')\n"
+    found = _found(script(text))
+    assert "num_generations=8 (line 1" in found["notes"][0] and "beta=0.0 (line 1" in found["notes"][0]
