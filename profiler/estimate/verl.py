@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from textwrap import fill
 
 from profiler.analytical.baselines.verl_baseline import baseline_view
+from profiler.analytical.closed_form import refuse_model
 from profiler.analytical.sharded.verl_phases import verl_estimate
 from profiler.config.model_lookup import builtin_of_folder
 from profiler.config.notes import Note, note_lines

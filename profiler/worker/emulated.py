@@ -22,7 +22,7 @@ _REFUSED_BY_TORCH = (
     "is only supported for CUDA devices with compute capability",
     "does not have a sharding strategy registered",
 )
-"""Parts of torch's messages about an operation that it does not have for a card, or for shards."""
+"""Parts of torch's messages about an operation that it does not have for a card or for shards (bitsandbytes)."""
 
 
 def refusal(error: Exception) -> Outcome | None:
