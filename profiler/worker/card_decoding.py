@@ -90,9 +90,9 @@ class CardDecoding(DecodeExtrapolator):
     def _key(self, storage: torch.UntypedStorage) -> int:
         return storage.data_ptr()
 
-    def _all_known(self, template: Template, growing: list[tuple[torch.Tensor, int]], length: int) -> bool:
+    def all_known(self, template: Template, growing: list[tuple[torch.Tensor, int]], length: int) -> bool:
         """Whether every block that outlives a step belongs to tensors of Python, and `growing` are those that grow."""
-        if not super()._all_known(template, growing, length):
+        if not super().all_known(template, growing, length):
             return False
         first = self._positions[-1][1] - template.memory * template.blocks
         addresses = {address for address, block in self._history.blocks_in_use().items() if block >= first}

@@ -23,6 +23,8 @@ _REDUCTIONS = "simulation/cuda/reduction_scratch.py"
 _SCRATCH = "simulation/cuda/kernel_scratch.py"
 _SESSION = "simulation/session.py"
 _TORCH_CUDA = "measurement/torch_cuda.py"
+_CARD_DECODING = "worker/card_decoding.py"
+_CARD_HISTORY = "worker/card_history.py"
 _CARD_NAMES = "simulation/script/card_names.py"
 _CUDA_CALLS = "simulation/script/cuda_calls.py"
 _UNTOUCHED = "measurement/untouched_cuda.py"
@@ -53,7 +55,8 @@ _DISPATCH = (
     _seam("torch.fx.experimental._config", "patch", Exists(), _SESSION, "sets that option for the length of a trial"),
     _seam("torch:ops.aten.add.Tensor", "_schema", Exists(), (_AUTOCAST, _GPU), "says whether an operation writes"),
     _seam(
-        "torch:UntypedStorage", "_cdata", Exists(), (_EXTRAPOLATION, _IN_PLACE, _OP_CACHE, _RECORDER, _REDUCTIONS),
+        "torch:UntypedStorage", "_cdata", Exists(),
+        (_CARD_DECODING, _EXTRAPOLATION, _IN_PLACE, _OP_CACHE, _RECORDER, _REDUCTIONS),
         "identifies a storage",
     ),
     _seam("torch:Tensor", "_is_view", _BUILTIN, _AUTOCAST, "autocast keeps no casts of views"),
@@ -70,7 +73,7 @@ _BACKWARD = (
         "torch:Tensor", "_use_count", _BUILTIN, _IN_PLACE,
         "who else holds a gradient, which decides whether the engine writes into it",
     ),
-    _seam("torch._C", "_storage_Use_Count", _BUILTIN, _IN_PLACE, "the same of a gradient's storage"),
+    _seam("torch._C", "_storage_Use_Count", _BUILTIN, (_CARD_DECODING, _IN_PLACE), "the same of a gradient's storage"),
     _seam(
         "torch.autograd.function:BackwardCFunction", "apply", Parameters("self", "args"), _IN_PYTHON,
         "runs the Python of an autograd function in backward",
@@ -155,7 +158,7 @@ _CUDA = (
     ),
     _seam(
         "torch.cuda.memory", "_record_memory_history",
-        Parameters("enabled", "context", "stacks", "max_entries", more=True), (_TORCH_CUDA, _LATE_CUDA),
+        Parameters("enabled", "context", "stacks", "max_entries", more=True), (_CARD_HISTORY, _TORCH_CUDA, _LATE_CUDA),
         "records the history of a memory snapshot",
     ),
     _seam("torch.cuda.memory", "_snapshot", Parameters("device", more=True), _TORCH_CUDA, "returns a memory snapshot"),

@@ -139,7 +139,7 @@ class DecodeExtrapolator:
             if steps < length or length in self._distrusted:
                 continue
             template = self._template(length)
-            if template is not None and self._all_known(template, growing, length):
+            if template is not None and self.all_known(template, growing, length):
                 # The steps that run afterwards must be the same, too.
                 alike = self._alike - max(1, template.memory) * length
                 if alike < length:
@@ -194,7 +194,7 @@ class DecodeExtrapolator:
         segment_length = template.segment_length(cycles)
         return cycles // 2 if segment_length == cycles > _FEW_CYCLES and self._kept is None else segment_length
 
-    def _all_known(self, template: Template, growing: list[tuple[torch.Tensor, int]], length: int) -> bool:
+    def all_known(self, template: Template, growing: list[tuple[torch.Tensor, int]], length: int) -> bool:
         """Whether `growing` are exactly the blocks that a cycle replaces by larger ones, with the same growth."""
         last = self._positions[-1][1]
         first = last - template.memory * template.blocks
