@@ -10,6 +10,7 @@ from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.short_forms import LONGEST
+from profiler.analytical.formulas.decoder_layer import attention_inputs_saved_bytes
 from profiler.analytical.formulas.shards import (
     adapter_shard_bytes,
     gathered_bytes,
@@ -19,6 +20,7 @@ from profiler.analytical.formulas.shards import (
     whole_gradient_bytes,
     whole_model_bytes,
 )
+from profiler.analytical.formulas.trained import element_bytes
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
@@ -72,6 +74,15 @@ def test_only_adapters_are_trained_in_float32():
     assert adapter_shard_bytes(spec, shape) == 8_798_208
     assert whole_model_bytes(spec, shape) == 2 * PARAMETERS + 4 * 8_798_208
     assert units(spec, shape).layer == 14_912_384 + 8_798_208 // 24
+
+
+def test_layers_compute_with_adapters_in_bfloat16():
+    shape = _architecture(MODEL)
+    alone, sharded = (_spec(tuning="lora"), _sharded(tuning="lora"))
+    assert (element_bytes(alone).adapter, element_bytes(sharded).adapter) == (4, 2)
+    # By hand, 10 tokens: q, k and v share one input of 896 values, and each has an output of A of rank 16.
+    assert attention_inputs_saved_bytes(sharded, shape, 10) == 10 * (896 + 3 * 16) * 2
+    assert attention_inputs_saved_bytes(alone, shape, 10) == 10 * 3 * (896 + 16) * 2
 
 
 def test_the_step_by_hand():

@@ -23,6 +23,7 @@ from profiler.analytical.formulas.trained import (
     FLOAT32_BYTES,
     computed_bytes,
     element_bytes,
+    has_bfloat16_adapters,
     lora_rank,
     stream_bytes,
     trains_everything,
@@ -112,8 +113,8 @@ def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, posit
     - Full, float32 weights under autocast: a copy for each of q, k, v, gate, up, because autocast casts per call.
     - LoRA: each adapted layer casts its input to the float32 of the adapter, and autocast casts it back, so each layer,
       o included, keeps its own copy; and the output of A, [T, rank].
-    - QLoRA: adapters are in bfloat16, so inputs in bfloat16 are shared. Inputs of another type are copied per layer,
-      except that of o under autocast.
+    - QLoRA, and LoRA under FSDP: adapters are in bfloat16, so inputs in bfloat16 are shared. Inputs of another type are
+      copied per layer, except that of o under autocast.
 
     By hand, T = 10, H = 8, I = 16 in bfloat16, full: 10 x (8 + 8 + 16) x 2 = 640 B.
     """
@@ -132,7 +133,7 @@ def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, po
         return where(sizes.autocast_casts, 3, 1) * block(positions * hidden * sizes.compute)
     adapted = _adapted(spec, architecture, _ATTENTION_INPUTS)
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
-    if spec.tuning is Tuning.QLORA:
+    if has_bfloat16_adapters(spec):
         copies = where(sizes.adapter_casts, len(adapted), int(bool(adapted)))
         return copies * block(positions * hidden * sizes.adapter) + low_rank
     return len(adapted) * block(positions * hidden * where(spec.bf16, sizes.compute, sizes.adapter)) + low_rank
@@ -150,9 +151,9 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
         return copies * block(positions * hidden * sizes.compute) + block(positions * inner * sizes.compute)
     adapted = _adapted(spec, architecture, ("o_proj", *_MLP_INPUTS, "down_proj"))
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
-    element = sizes.adapter if spec.tuning is Tuning.QLORA else where(spec.bf16, sizes.compute, sizes.adapter)
+    element = sizes.adapter if has_bfloat16_adapters(spec) else where(spec.bf16, sizes.compute, sizes.adapter)
     own = sum(block(positions * part.in_features * element) for part in adapted)
-    if spec.tuning is Tuning.QLORA:
+    if has_bfloat16_adapters(spec):
         names = {part.name for part in adapted}
         shared = bool(names.intersection(_MLP_INPUTS)) * block(positions * hidden * element)
         shared = shared + ("down_proj" in names) * block(positions * inner * element)
@@ -287,7 +288,8 @@ def recomputation_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batc
 
 
 def _down_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    if spec.tuning is not Tuning.LORA or not _adapted(spec, architecture, ("down_proj",)):
+    has_copies = spec.tuning is Tuning.LORA and not has_bfloat16_adapters(spec)
+    if not has_copies or not _adapted(spec, architecture, ("down_proj",)):
         return 0
     sizes, block, values = element_bytes(spec), block_of(spec), batch.positions * architecture.intermediate_size
     return block(values * sizes.compute) + block(values * sizes.adapter)

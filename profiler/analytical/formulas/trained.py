@@ -6,7 +6,7 @@ from profiler.analytical.formulas.parameters import TensorGroup, base_tensors, l
 from profiler.analytical.formulas.quantities import Count, Flag, both, either, holds, looked_up, where
 from profiler.analytical.formulas.rounding import block_of
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.domain.trial import Dtype, Tuning
+from profiler.domain.trial import DistributedType, Dtype, Tuning
 
 _DTYPE_BYTES = {Dtype.BFLOAT16: 2, Dtype.FLOAT16: 2, Dtype.FLOAT32: 4}
 
@@ -45,7 +45,8 @@ def element_bytes(spec: TrialKeys) -> ElementBytes:
     Only the embedding stays float16.
 
     Adapters: peft's `autocast_adapter_dtype` keeps them in float32 over half-precision weights. Over 4-bit weights
-    trl's trainer casts them to bfloat16 (`GRPOTrainer.__init__`).
+    trl's trainer casts them to bfloat16 (`GRPOTrainer.__init__`). FSDP gathers them in the type of the computation
+    (`MixedPrecisionPolicy.param_dtype`), which is bfloat16.
 
     By hand, float16 under autocast: weight 2, stream 4, compute 2 B.
 
@@ -61,9 +62,17 @@ def element_bytes(spec: TrialKeys) -> ElementBytes:
         adapter_casts=holds(spec.dtype, lambda dtype: dtype is not Dtype.BFLOAT16),
         autocast_caches=both(spec.bf16, holds(spec.dtype, lambda dtype: dtype is Dtype.FLOAT32)),
         compute=where(spec.bf16, BFLOAT16_BYTES, weight),
-        adapter=BFLOAT16_BYTES if spec.tuning is Tuning.QLORA else FLOAT32_BYTES,
+        adapter=BFLOAT16_BYTES if has_bfloat16_adapters(spec) else FLOAT32_BYTES,
         output=where(spec.bf16, FLOAT32_BYTES, weight),
     )
+
+
+def has_bfloat16_adapters(spec: TrialKeys) -> bool:
+    """Return whether layers compute with adapters in bfloat16, so that nothing is cast for them.
+
+    Over 4-bit weights they are kept so, and FSDP gathers its float32 shards so.
+    """
+    return spec.tuning is Tuning.QLORA or spec.distributed_type is DistributedType.FSDP
 
 
 def trains_everything(spec: TrialKeys) -> bool:

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from profiler.analytical.formulas.parameters import TensorGroup, base_tensors, lora_tensors, projections
 from profiler.analytical.formulas.quantities import Count, Flag, both, larger, where, whole_units
 from profiler.analytical.formulas.rounding import Block, block_of, exact
-from profiler.analytical.formulas.trained import FLOAT32_BYTES, element_bytes, lora_rank, trains_everything
+from profiler.analytical.formulas.trained import (
+    FLOAT32_BYTES,
+    element_bytes,
+    has_bfloat16_adapters,
+    lora_rank,
+    trains_everything,
+)
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.trial import Logprobs, Tuning
 
@@ -164,7 +170,7 @@ def head_copy_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
 
 def _adapter_casts(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Return the bytes of the copies of float32 adapters in the compute type."""
-    if spec.tuning is not Tuning.LORA:
+    if spec.tuning is not Tuning.LORA or has_bfloat16_adapters(spec):
         return 0
     casts = _tensors_bytes(spec, _lora_tensors(spec, architecture), element_bytes(spec).compute)
     return where(spec.bf16, casts, 0)
