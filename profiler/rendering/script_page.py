@@ -86,7 +86,7 @@ def _page(name: str, runs: Sequence[RunLines], sources: Mapping[str, str]) -> _P
     phases = [phase for phase in Phase if any(line.phase is phase for run in runs for line in run.phases)]
     return _Page(
         name=name,
-        columns=["run", "backend", "status", *(phase.value for phase in phases), "reserved", "with context"],
+        columns=["run", "origin", "status", *(phase.value for phase in phases), "reserved", "with context"],
         overview=[_overview(run, phases) for run in runs],
         unit=f"{UNIT_NOTE}, allocated in tensors; reserved by torch and, with the CUDA context, on the card.",
         runs=[_run(run, sources.get(run.record.run_id, "")) for run in runs],
@@ -98,7 +98,7 @@ def _overview(run: RunLines, phases: Sequence[Phase]) -> list[str]:
     peaks = run.outcome.peaks
     return [
         run_title(run),
-        f"{run.record.spec.backend.value} ({run.origin})",
+        str(run.origin),
         verdict_text(run),
         *(short_gib(run, by_phase.get(phase)) for phase in phases),
         short_gib(run, peaks.reserved_bytes),
