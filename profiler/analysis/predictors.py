@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from profiler.domain.memory import Phase
+from profiler.domain.memory import TRIAL_PHASES
 
 
 class Predictor(StrEnum):
@@ -81,7 +81,7 @@ def phase_errors(frame: pd.DataFrame) -> tuple[ErrorSummary, ...]:
     """Return the errors of the closed form per phase, over trials that fit."""
     found = (
         error_summary(phase.value, frame, f"estimated_{phase.value}_bytes", f"simulated_{phase.value}_bytes")
-        for phase in Phase
+        for phase in TRIAL_PHASES
     )
     return tuple(summary for summary in found if summary is not None)
 

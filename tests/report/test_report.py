@@ -15,7 +15,7 @@ from profiler.domain.trial import Backend
 from profiler.rendering.figures.catalogue import MOST_FIGURES, Drawing
 from profiler.rendering.html import page as page_module
 from profiler.rendering.html.page import MOST_TRIALS
-from profiler.report import drawing
+from profiler.report import drawing, estimated_limits
 from profiler.report.main import main
 from profiler.storage.tables import TABLES, table_path
 
@@ -27,6 +27,12 @@ def folder(tmp_path):
 
 
 PAGES = ("report.html", "report.md", "comparison.csv")
+
+
+@pytest.fixture(autouse=True)
+def few_estimates(monkeypatch):
+    """Limits of heat maps from few points; tests of their own have as many as users."""
+    monkeypatch.setattr(estimated_limits, "POINTS", 500)
 
 
 def rendered(folder, **settings):

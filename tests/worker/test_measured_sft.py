@@ -56,7 +56,7 @@ def test_the_cpu_trains_and_reports_the_phases_of_the_recipe() -> None:
 def test_a_measured_trial_has_the_peaks_of_the_phases_of_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = ScriptedCuda()
 
-    def on_the_cpu(*, device: torch.device, observer: TrainingObserver) -> PlainSession:
+    def on_the_cpu(*, device: torch.device, observer: TrainingObserver, decoding: None) -> PlainSession:
         assert device == torch.device("cuda", 0)
         return PlainSession(device=torch.device("cpu"), observer=Allocating(cuda, observer))
 
@@ -64,7 +64,7 @@ def test_a_measured_trial_has_the_peaks_of_the_phases_of_the_recipe(monkeypatch:
     monkeypatch.setattr(
         "profiler.worker.real.PynvmlDriver", lambda: ScriptedNvml(used_bytes=cuda.used_bytes, listed=lambda: ())
     )
-    monkeypatch.setattr("profiler.worker.real.PlainSession", on_the_cpu)
+    monkeypatch.setattr("profiler.worker.real._CardSession", on_the_cpu)
     outcome = run_real(sft(Backend.CUDA), CONFIG, gpu_uuid=UUID).outcome
     assert outcome.status is Status.OK
     assert (outcome.peaks.allocated_bytes, outcome.peaks.phase) == (3 * GIB, Phase.BACKWARD)
