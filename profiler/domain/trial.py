@@ -1,11 +1,11 @@
 """One trial: a configuration of training that is run once, in a fresh process."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.keys import Group, Key, MemoryOrder, declared, keys_of
+from profiler.domain.keys import Declaration, Group, Key, MemoryOrder, declared, keys_of
 from profiler.domain.memory import Origin
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.recipe import GENERATING, Recipe
@@ -141,6 +141,20 @@ _NO_ENGINE = "vLLM does not run on the GPU that trains"
 _NO_FSDP = "distributed_type is not fsdp"
 
 _GRPO, _SFT = frozenset({Recipe.GRPO}), frozenset({Recipe.SFT})
+
+
+def _of_fsdp(meaning: str, *, default: int, unit: str = "") -> Mapping[str, Declaration]:
+    """Return the declaration of a key of FSDP, with transformers' default."""
+    return declared(
+        meaning,
+        group=Group.METHOD,
+        memory=_SAME,
+        unit=unit,
+        null=_NO_FSDP,
+        null_given=f"{str(default).lower()}, which is transformers' default",
+        given_default=default,
+        since="0.2.0",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -462,55 +476,22 @@ class TrialSpec:
     )
     fsdp_version: int | None = field(
         default=None,
-        metadata=declared(
-            "version of FSDP",
-            group=Group.METHOD,
-            memory=_SAME,
-            unit="version",
-            null=_NO_FSDP,
-            null_given="2, which is transformers' default",
-            given_default=2,
-            since="0.2.0",
-            earlier=None,
-        ),
+        metadata=_of_fsdp("version of FSDP", default=2, unit="version"),
     )
     fsdp_reshard_after_forward: bool | None = field(
         default=None,
-        metadata=declared(
-            "whether FSDP frees the gathered weights of a layer after its forward",
-            group=Group.METHOD,
-            memory=_SAME,
-            null=_NO_FSDP,
-            null_given="true, which is transformers' default",
-            given_default=True,
-            since="0.2.0",
-            earlier=None,
-        ),
+        metadata=_of_fsdp("whether FSDP frees the gathered weights of a layer after its forward", default=True),
     )
     fsdp_offload_params: bool | None = field(
         default=None,
-        metadata=declared(
-            "whether FSDP keeps weights, gradients and optimizer states in the memory of the host",
-            group=Group.METHOD,
-            memory=_SAME,
-            null=_NO_FSDP,
-            null_given="false, which is transformers' default",
-            given_default=False,
-            since="0.2.0",
-            earlier=None,
+        metadata=_of_fsdp(
+            "whether FSDP keeps weights, gradients and optimizer states in the memory of the host", default=False
         ),
     )
     fsdp_activation_checkpointing: bool | None = field(
         default=None,
-        metadata=declared(
-            "whether FSDP checkpoints the activations, instead of the model (gradient_checkpointing)",
-            group=Group.METHOD,
-            memory=_SAME,
-            null=_NO_FSDP,
-            null_given="false, which is transformers' default",
-            given_default=False,
-            since="0.2.0",
-            earlier=None,
+        metadata=_of_fsdp(
+            "whether FSDP checkpoints the activations, instead of the model (gradient_checkpointing)", default=False
         ),
     )
     steps: int = field(
