@@ -9,11 +9,12 @@ from profiler.config.reading import FieldReader
 from profiler.config.specification import DEFAULT_GPU
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.script import ScriptWeights
+from profiler.domain.script import COMPLETION_TOKENS, PROMPT_TOKENS, ScriptWeights
 
 _MOST_S = 1_000_000
 MOST_PROCESSES = 100_000
 MOST_STEPS = 1_000_000
+MOST_TOKENS = 1_000_000
 AUTO = "auto"
 
 
@@ -24,6 +25,13 @@ class ScriptBackend(StrEnum):
     CUDA = "cuda"
     EMULATED = "emulated"
     SIMULATED = "simulated"
+
+
+class ScriptEvents(StrEnum):
+    """Values of `events`."""
+
+    EARLY = "early"
+    BOTH = "both"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +79,27 @@ KEYS: Mapping[str, Declaration] = {
         meaning="random: build models from their configuration; checkpoint: read what the script names",
         default=ScriptWeights.RANDOM.value,
         shown=ScriptWeights.RANDOM,
+    ),
+    "prompt_tokens": Declaration(
+        values="N",
+        meaning="length of each prompt in a data set that is replaced, because it is not here",
+        default=PROMPT_TOKENS,
+        shown=str(PROMPT_TOKENS),
+        unit="tokens",
+    ),
+    "completion_tokens": Declaration(
+        values="N",
+        meaning="length of each completion in such a data set; a text has both lengths",
+        default=COMPLETION_TOKENS,
+        shown=str(COMPLETION_TOKENS),
+        unit="tokens",
+    ),
+    "events": Declaration(
+        values="|".join(ScriptEvents),
+        meaning="with backend=emulated, when memory that another stream used returns: early; both: run once more with "
+        "late events, and report both peaks",
+        default=None,
+        shown="both with several processes, else early",
     ),
     "python": Declaration(
         values="PATH",
@@ -125,6 +154,10 @@ class ScriptOptions:
     steps: int | None
     num_processes: int | None
     weights: ScriptWeights
+    prompt_tokens: int
+    completion_tokens: int
+    events: ScriptEvents | None
+    """None: both bounds with several processes, else the early one."""
     python: PurePath | None
     breakdown: bool
     snapshot: bool
@@ -153,6 +186,9 @@ def read_options(values: Mapping[str, object]) -> ScriptOptions:
         steps=steps,
         num_processes=processes,
         weights=reader.choice("weights", ScriptWeights),
+        prompt_tokens=reader.count("prompt_tokens", maximum=MOST_TOKENS),
+        completion_tokens=reader.count("completion_tokens", maximum=MOST_TOKENS),
+        events=None if reader.value("events") is None else reader.choice("events", ScriptEvents),
         python=None if python is None else PurePath(python),
         breakdown=reader.flag("breakdown"),
         snapshot=reader.flag("snapshot"),
