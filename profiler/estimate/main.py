@@ -5,22 +5,20 @@ Exit codes: docs/exit_codes.md. An estimate that does not fit ends with 0.
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from textwrap import fill
 
-from profiler.analytical.closed_form import has_form
 from profiler.analytical.explanation.cards import all_cards
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.grid import estimate_grid
 from profiler.command_line import as_command, print_error, print_text
-from profiler.config.specification import attention_line, parse_point
+from profiler.config.specification import attention_line
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_OK, UsageError
-from profiler.domain.trial import TrialSpec
 from profiler.estimate.cards import load_prices, unknown_cards_line
 from profiler.estimate.command import Command, OutputFormat, read_command
 from profiler.estimate.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
 from profiler.estimate.points import grid_specs
+from profiler.estimate.trial import parsed_trial
 from profiler.estimate.verl import verl_answer
 from profiler.rendering.card_list import card_list, card_list_json
 from profiler.rendering.estimate_grid import grid_json, grid_table
@@ -107,27 +105,10 @@ def answer(
     return _trial_answer(command, common, architecture_of)
 
 
-def _parsed(common: Inputs, architecture_of: Callable[[str], Architecture]) -> tuple[TrialSpec, tuple[str, ...]]:
-    """Return the trial, sharded by FSDP where that has a closed form, and what was assumed."""
-    if common.sharded is not None and not common.faults:
-        with suppress(UsageError):
-            spec = parse_point(common.sharded.keys, architecture_of=architecture_of)
-            if has_form(spec, architecture_of(spec.model)):
-                return spec, common.sharded.notes
-    faults = list(common.faults)
-    try:
-        spec = parse_point(common.keys, architecture_of=architecture_of)
-    except UsageError as error:
-        faults.extend(error.faults)
-    if faults:
-        raise UsageError(tuple(dict.fromkeys(faults)))
-    return spec, common.notes
-
-
 def _cards_answer(
     command: Command, common: Inputs, architecture_of: Callable[[str], Architecture], say: Callable[[str], None]
 ) -> str:
-    spec, notes = _parsed(common, architecture_of)
+    spec, notes = parsed_trial(common, architecture_of)
     prices = load_prices(command.prices) if command.prices is not None else None
     if prices is not None and unknown_cards_line(prices):
         say(unknown_cards_line(prices))
@@ -137,7 +118,7 @@ def _cards_answer(
 
 
 def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> str:
-    spec, notes = _parsed(common, architecture_of)
+    spec, notes = parsed_trial(common, architecture_of)
     architecture = architecture_of(spec.model)
     explained = explain(spec, architecture)
     if command.output_format is OutputFormat.JSON:

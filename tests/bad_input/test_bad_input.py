@@ -16,6 +16,7 @@ from sweep_fakes import FakeWorld
 
 from maintenance.accuracy.main import main as accuracy
 from maintenance.campaign.main import main as campaign
+from profiler.advise.main import main as advise
 from profiler.console import main as console
 from profiler.emulation.__main__ import main as emulation
 from profiler.estimate.main import main as estimate
@@ -48,6 +49,7 @@ CORPUS: tuple[tuple[Main, Sequence[Case]], ...] = (
     (report, other_cases.REPORT),
     (seams, other_cases.SEAMS),
     (solve, other_cases.SOLVE),
+    (advise, other_cases.ADVISE),
     (emulation, other_cases.EMULATION),
     (console, other_cases.CONSOLE),
     (campaign, other_cases.CAMPAIGN),
