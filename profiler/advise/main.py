@@ -1,6 +1,6 @@
 """`python -m profiler.advise [key=value ...]`: what to change so that training fits a card, or why it did not.
 
-Exit codes: docs/exit_codes.md. That nothing fits is an answer too, and ends with 0.
+Exit codes: docs/exit_codes.md. That nothing fits is an answer too, and ends with 0, unless `fail_if` says otherwise.
 """
 
 import json
@@ -23,7 +23,7 @@ from profiler.config.rules import only_estimated
 from profiler.config.specification import parse_point
 from profiler.config.trl_yaml import changed_lines, trl_file
 from profiler.domain.builtin_models import find_builtin
-from profiler.domain.errors import EXIT_OK, Fault, UsageError
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.gpu_names import gpu_named
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import MIB, as_gib
@@ -57,6 +57,7 @@ and what to change.
   margin=5%      part of the card that has to stay free (default 0)
   confirm=false  with oom: do not simulate the job
   format=json    for scripts (default text)
+  fail_if=does_not_fit   end with exit code 4 if nothing makes it fit
 
 The other keys and FILE are those of python -m profiler.estimate.
 
@@ -95,17 +96,18 @@ def main(
     advisor = _Advisor(command.margin, architecture_of)
     given = files.part.values if files.part is not None else {}
     advice = advisor.advice(spec, given)
+    code = EXIT_ANSWER_IS_NO if command.rest.fail_if is not None and not advice.fits else EXIT_OK
     if report is None:
         is_json = command.output_format is OutputFormat.JSON
         print_text(advice_json(advice, notes) if is_json else advice_text(advice, notes))
-        return EXIT_OK
+        return code
     trial = _simulated(command, spec, report, load_model, simulate)
     answer = diagnosis(report, advice, architecture_of(spec.model), trial)
     if command.output_format is OutputFormat.JSON:
         print_text(json.dumps({"oom": answer.as_object(), "advice": advice_object(advice, notes)}, indent=2) + "\n")
     else:
         print_text("\n".join([*answer.lines(), "", advice_text(advice, notes)]))
-    return EXIT_OK
+    return code
 
 
 def _report(command: Command) -> OomReport | None:

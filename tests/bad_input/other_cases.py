@@ -30,6 +30,14 @@ REPORT = (
     bad("f", files={"f/runs.parquet": b"x" * 1000}, says="runs= … this is not a parquet file, or it is damaged"),
 )
 
+REPORT_GUARD = (
+    bad("f", "max_increase=x", files={"f": Special.FOLDER}, says="max_increase= … must be an increase of at least 0"),
+    bad("f", "max_increase=-1%", files={"f": Special.FOLDER}, says="max_increase= … must be an increase of at least 0"),
+    bad("f", "max_increase=nan", files={"f": Special.FOLDER}, says="max_increase= … must be an increase of at least 0"),
+    bad("f", "max_increase=2%", files={"f": Special.FOLDER}, says="max_increase= … compares two folders"),
+    bad("max_increase=2%", says="folder= … name one folder or two"),
+)
+
 SEAMS = (
     bad("x", says="x= … is unknown; the only key is all"),
     bad("", says="= … is unknown; the only key is all"),
@@ -39,6 +47,11 @@ SEAMS = (
     bad("al=true", says="al= … is unknown; the only key is all"),
     bad("--all", says="--all= … is unknown; the only key is all"),
     bad("all=true", "x", says="x= … is unknown; the only key is all"),
+)
+
+FAIL_IF = (
+    bad("model=tiny", "fail_if=x", says="fail_if= … must be one of does_not_fit, tight"),
+    bad("model=tiny", "fail_if=thight", says="fail_if= … Did you mean 'tight'?"),
 )
 
 ADVISE = (

@@ -43,10 +43,12 @@ def sweep(words: Sequence[str]) -> int:
 
 CORPUS: tuple[tuple[Main, Sequence[Case]], ...] = (
     (estimate, estimate_cases.CASES),
+    (estimate, other_cases.FAIL_IF),
     (sweep, sweep_cases.CASES),
     (replay, replay_cases.CASES),
     (run_script, run_cases.CASES),
     (report, other_cases.REPORT),
+    (report, other_cases.REPORT_GUARD),
     (seams, other_cases.SEAMS),
     (solve, other_cases.SOLVE),
     (advise, other_cases.ADVISE),
