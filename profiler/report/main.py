@@ -70,7 +70,7 @@ def _increase(words: Sequence[str]) -> float | None:
     """Return the allowed increase as a ratio; None if none is given.
 
     Raises:
-        UsageError: It is no number from 0.
+        UsageError: It is not a number of at least 0.
     """
     if not words:
         return None
