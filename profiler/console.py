@@ -100,6 +100,12 @@ def _solve(words: Sequence[str]) -> int:
     return run(words)
 
 
+def _advise(words: Sequence[str]) -> int:
+    from profiler.advise.main import main as run
+
+    return run(words)
+
+
 def _report(words: Sequence[str]) -> int:
     from profiler.report.main import main as run
 
@@ -133,6 +139,7 @@ def _emulation(words: Sequence[str]) -> int:
 COMMANDS: Mapping[str, Command] = {
     "estimate": Command(summary="estimate one trial in closed form, within a second", run=_estimate),
     "solve": Command(summary="find the largest setting that fits a card", run=_solve),
+    "advise": Command(summary="say what to change so that training fits a card", run=_advise),
     "sweep": Command(summary="run a grid of trials: measured on a GPU, emulated or simulated", run=_sweep),
     "report": Command(summary="draw stored results again, or compare two sweeps", run=_report),
     "run": Command(summary="run any training script and show its memory by phase", run=_run),

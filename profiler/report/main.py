@@ -1,5 +1,6 @@
 """The command: arguments, and which folders they name."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,16 +9,23 @@ from rich.console import Console
 
 from profiler.analysis.differences import compare_sweeps
 from profiler.command_line import as_command, print_text, readable
-from profiler.domain.errors import EXIT_OK, Fault, UsageError, nearest
+from profiler.config.reading import FieldReader
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError, nearest
 from profiler.rendering.differences import print_differences
+from profiler.rendering.growth_summary import growth_summary
 from profiler.rendering.terminal_console import TerminalConsole
 from profiler.report.drawing import render_folder
+from profiler.storage.atomic import append
 from profiler.storage.foreign_files import Kind, kind_of, reason
 from profiler.storage.tables import read_tables
 
 _MOST_FOLDERS = 2
 REFERENCE = "reference"
 """The folder in `results/` whose results are in git."""
+MAX_INCREASE = "max_increase"
+JOB_PAGE = "GITHUB_STEP_SUMMARY"
+"""The environment variable with the file of a job's page on GitHub."""
+_MOST_INCREASE = 1000.0
 
 
 @as_command("report")
@@ -27,13 +35,56 @@ def main(argv: Sequence[str] | None = None) -> int:
     if set(words) & {"-h", "--help"}:
         print_text(_HELP)
         return EXIT_OK
-    folder, other = _folders(words)
+    limit = _increase([word for word in words if word.startswith(f"{MAX_INCREASE}=")])
+    folder, other = _folders([word for word in words if not word.startswith(f"{MAX_INCREASE}=")])
+    if limit is not None:
+        return _guard(folder, other, limit)
     with readable():
         if other is None:
             render_folder(folder, console=TerminalConsole())
         else:
             compare_folders(folder, other, console=TerminalConsole())
     return EXIT_OK
+
+
+def _guard(before: Path, after: Path | None, limit: float) -> int:
+    """Print whether a peak grew by more than `limit`, also to the page of a job; return the exit code.
+
+    Raises:
+        UsageError: There is no second folder, or a table is missing or damaged.
+        StorageError: The page cannot be written.
+    """
+    if after is None:
+        problem = "compares two folders, and one is named"
+        raise UsageError([Fault(key=MAX_INCREASE, found=f"{limit:g}", problem=problem, hint=f"{_USAGE}.")])
+    found = compare_sweeps(read_tables(before).runs, read_tables(after).runs)
+    grown = [each for each in found.both if each.grew(limit)]
+    text = growth_summary(found, grown, most_ratio=limit, names=_names(before, after))
+    print_text(text)
+    if os.environ.get(JOB_PAGE):
+        append(Path(os.environ[JOB_PAGE]), text.encode())
+    return EXIT_ANSWER_IS_NO if grown or not found.both else EXIT_OK
+
+
+def _increase(words: Sequence[str]) -> float | None:
+    """Return the allowed increase as a ratio; None if none is given.
+
+    Raises:
+        UsageError: It is not a number of at least 0.
+    """
+    if not words:
+        return None
+    text = words[-1].partition("=")[2]
+    try:
+        number: object = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        number = text
+    reader = FieldReader({MAX_INCREASE: number})
+    limit = reader.number(MAX_INCREASE, maximum=_MOST_INCREASE)
+    if reader.faults:
+        problem = "must be an increase of at least 0, such as 2% or 0.02"
+        raise UsageError([Fault(key=MAX_INCREASE, found=text, problem=problem)])
+    return limit
 
 
 def compare_folders(before: Path, after: Path, *, console: Console) -> None:
@@ -56,15 +107,20 @@ def _names(before: Path, after: Path) -> tuple[str, str]:
 
 
 _HELP = """\
-python -m profiler.report FOLDER [FOLDER]
+python -m profiler.report FOLDER [FOLDER] [max_increase=2%]
 
 Draw the stored results of a sweep: a table, report.html, report.md,
 comparison.csv and figures. With a second folder, show what changed between two
 sweeps instead. FOLDER is results/<grid>, as a sweep left it.
 
+max_increase=2% ends with exit code 4 if the peak of a trial grew by more, if it
+fitted and no longer does, or if no trial is in both; it prints Markdown, and
+appends it to the file that GITHUB_STEP_SUMMARY names.
+
 Examples:
   python -m profiler.report results/lora_vs_full
   python -m profiler.report results/reference/lora_vs_full results/lora_vs_full
+  python -m profiler.report results/before results/after max_increase=2%
 """
 
 _USAGE = "Write: python -m profiler.report results/<grid>, or two folders to compare them"
