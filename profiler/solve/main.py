@@ -16,6 +16,7 @@ from profiler.config.grid import refuse_too_many_points
 from profiler.config.rules import only_estimated
 from profiler.config.specification import parse_point
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
+from profiler.domain.extras import TRAINING, Extra, install_hint, listed, missing
 from profiler.domain.gpu_names import gpu_named
 from profiler.domain.trial import TrialSpec, key_named
 from profiler.estimate.command import OutputFormat
@@ -134,6 +135,8 @@ def _values(command: Command, inputs: Inputs, architecture_of: ArchitectureLooku
     if command.confirm and only_estimated(specs):
         names = ", ".join(dict.fromkeys(fault.key for fault in only_estimated(specs)))
         print_error(f"Not simulated, because only an estimate knows {names} yet.")
+    elif command.confirm and (absent := missing(TRAINING)):
+        print_error(f"Not simulated, because {listed(absent)} are not installed. {install_hint(Extra.SIMULATE)}")
     elif command.confirm:
         print_error("Simulating both sides of each boundary; confirm=false does without.")
         answers = [replace(answer, sides=tuple(simulate(answer.specs))) for answer in answers]

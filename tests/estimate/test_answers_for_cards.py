@@ -9,7 +9,7 @@ from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.estimate.main import answer, main
 from profiler.solve.main import main as solve
-from profiler.sweep import main as sweep
+from profiler.sweep.main import main as sweep
 
 LARGE = ["model=qwen2.5-7b", "tuning=lora"]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "prices" / "example.csv"
