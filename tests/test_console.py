@@ -89,7 +89,7 @@ def test_help_of_each_command_has_examples_that_are_valid(capsys, name):
     prefix = f"python -m profiler.{name}"
     assert prefix in usage
     found = [line.strip() for line in examples.splitlines() if line.strip().startswith(prefix)]
-    assert len(found) >= 2
+    assert len(found) >= 3
     assert all(len(line) <= 78 for line in found)
     for line in found:
         words = shlex.split(line)[3:]

@@ -30,16 +30,17 @@ CUDA program.
 
   python=PATH     interpreter of an environment with a CUDA build of torch; by
                   default the installed one, or that in EMULATION_PYTHON
-  gpu=NAME        the emulated card, h100-80gb if not given
+  gpu=NAME        the emulated card, also by a short name such as 4090
+                  (default: h100-80gb)
   strict=false    accept a version of torch that was never tried, and entry
-                  points of the driver that have no answer
+                  points of the driver that have no answer (default: true)
 
 GRPO_VRAM_CACHE names another cache folder than ~/.cache/grpo-vram-profiler.
 
 Examples:
   python -m profiler.emulation install
   python -m profiler.emulation check
-  python -m profiler.emulation check gpu=a100-80gb"""
+  python -m profiler.emulation check gpu=4090"""
 
 
 @as_command("emulation", when_interrupted="Run the same command: it starts again with what is not complete.")

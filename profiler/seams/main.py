@@ -16,16 +16,19 @@ from profiler.seams.tested import TESTED, installed, untested
 USAGE = """\
 Usage: python -m profiler.seams [all=true]
 
-Compare what the profiler relies on in torch, trl, transformers, peft, bitsandbytes and accelerate with the installed
-versions, and print what has moved.
+Compare what the profiler relies on in torch, trl, transformers, peft,
+bitsandbytes and accelerate with the installed versions, and print what has
+moved.
 
   all=true   list every detail, with the reason why the profiler relies on it
+             (default: false)
 
 Exit code: 0 if everything holds, 3 if something has moved.
 
 Examples:
   python -m profiler.seams
-  python -m profiler.seams all=true"""
+  python -m profiler.seams all=true
+  python -m profiler.seams all=true | grep peft"""
 
 
 @as_command("seams")
