@@ -11,6 +11,7 @@ from profiler.command_line import as_command, print_text, readable
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, nearest
 from profiler.rendering.differences import print_differences
 from profiler.rendering.terminal_console import TerminalConsole
+from profiler.report.command import Command, read_command
 from profiler.report.drawing import render_folder
 from profiler.storage.foreign_files import Kind, kind_of, reason
 from profiler.storage.tables import read_tables
@@ -27,10 +28,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if set(words) & {"-h", "--help"}:
         print_text(_HELP)
         return EXIT_OK
-    folder, other = _folders(words)
+    command = read_command(words)
+    folder, other = _folders(command)
     with readable():
         if other is None:
-            render_folder(folder, console=TerminalConsole())
+            render_folder(folder, console=TerminalConsole(), kinds=command.kinds)
         else:
             compare_folders(folder, other, console=TerminalConsole())
     return EXIT_OK
@@ -56,27 +58,32 @@ def _names(before: Path, after: Path) -> tuple[str, str]:
 
 
 _HELP = """\
-python -m profiler.report FOLDER [FOLDER]
+python -m profiler.report FOLDER [figures=png,svg,pdf]
+python -m profiler.report FOLDER FOLDER
 
 Draw the stored results of a sweep: a table, report.html, report.md,
-comparison.csv and figures. With a second folder, show what changed between two
-sweeps instead. FOLDER is results/<grid>, as a sweep left it.
+comparison.csv, table.tex and figures. With a second folder, show what changed
+between two sweeps instead. FOLDER is results/<grid>, as a sweep left it.
+
+  figures=KINDS  formats of the figures' files: png, svg, pdf (default: png,svg)
 
 Examples:
   python -m profiler.report results/lora_vs_full
+  python -m profiler.report results/lora_vs_full figures=png,svg,pdf
   python -m profiler.report results/reference/lora_vs_full results/lora_vs_full
 """
 
 _USAGE = "Write: python -m profiler.report results/<grid>, or two folders to compare them"
 
 
-def _folders(words: Sequence[str]) -> tuple[Path, Path | None]:
+def _folders(command: Command) -> tuple[Path, Path | None]:
     """Return the folders that the command line names: one, or two to compare.
 
     Raises:
         UsageError: There are none or more than two, or one of them cannot be used.
     """
-    faults = [
+    words = command.folders
+    faults = [*command.faults] + [
         Fault(key="argument", found=word or "(nothing)", problem="is not a folder of results", hint=f"{_USAGE}.")
         for word in words
         if not word or word.startswith("-")
