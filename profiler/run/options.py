@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
 
-from profiler.config.reading import FieldReader
+from profiler.config.reading import FieldReader, show
 from profiler.config.specification import DEFAULT_GPU
 from profiler.domain.errors import FailIf, UsageError
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.gpu_names import name_known_card
 from profiler.domain.script import COMPLETION_TOKENS, PROMPT_TOKENS, ScriptWeights
 
 _MOST_S = 1_000_000
@@ -182,7 +182,7 @@ def read_options(values: Mapping[str, object]) -> ScriptOptions:
         UsageError: Carries every fault found.
     """
     reader = FieldReader({name: key.default for name, key in KEYS.items()} | dict(values))
-    gpu = None if reader.value("gpu") is None else reader.word("gpu", tuple(KNOWN_GPUS))
+    gpu = None if reader.value("gpu") is None else _card(reader)
     python = None if reader.value("python") is None else reader.text("python", "the path of a program")
     steps = None if reader.value("steps") is None else reader.count("steps", maximum=MOST_STEPS)
     processes = reader.optional_count("num_processes", maximum=MOST_PROCESSES)
@@ -209,6 +209,13 @@ def read_options(values: Mapping[str, object]) -> ScriptOptions:
     if reader.faults:
         raise UsageError(reader.faults)
     return options
+
+
+def _card(reader: FieldReader) -> str | None:
+    card = name_known_card(show(reader.value("gpu")))
+    if not card.name:
+        reader.fail("gpu", card.problem, card.hint)
+    return card.name or None
 
 
 def _seconds(reader: FieldReader, key: str) -> float:
