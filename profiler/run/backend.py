@@ -11,6 +11,7 @@ from typing import Any
 
 from profiler.config.specification import DEFAULT_GPU
 from profiler.domain.errors import Fault, ProfilerError, UsageError
+from profiler.domain.extras import Extra, install_hint
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Versions
 from profiler.domain.script import NamedCard
@@ -259,7 +260,8 @@ def _ask(executable: Path) -> _Python:
     if tuple(said["python"]) < _OLDEST:
         raise _unfit(executable, f"is Python {'.'.join(map(str, said['python']))}, and 3.11 or newer is needed")
     if said["missing"]:
-        raise _unfit(executable, f"has no {', '.join(said['missing'])}")
+        extra = f" {install_hint(Extra.SIMULATE)}" if executable == Path(sys.executable) else ""
+        raise _unfit(executable, f"has no {', '.join(said['missing'])}", hint=f"Name another python.{extra}")
     versions = Versions(**said["versions"], profiler=installed_versions().profiler)
     return _Python(executable=executable, versions=versions, cuda=said["cuda"])
 
@@ -283,5 +285,5 @@ def _answer(executable: Path) -> dict[str, Any]:
         raise _unfit(executable, f"does not say what it has ({error})") from error
 
 
-def _unfit(executable: Path, problem: str) -> UsageError:
-    return UsageError([Fault(key="python", found=str(executable), problem=problem, hint="Name another python.")])
+def _unfit(executable: Path, problem: str, *, hint: str = "Name another python.") -> UsageError:
+    return UsageError([Fault(key="python", found=str(executable), problem=problem, hint=hint)])

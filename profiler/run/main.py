@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profiler.command_line import as_command, print_error, print_line, print_text
-from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
+from profiler.domain.outcome import Status
 from profiler.domain.script import ScriptJob, ScriptRecord, ScriptSpec
 from profiler.domain.trial import Backend
 from profiler.run.backend import Place, choose_place
 from profiler.run.command import Command, read_command, wants_help
 from profiler.run.help import usage
 from profiler.run.launched import launcher_arguments, launcher_variables
-from profiler.run.options import ScriptEvents
+from profiler.run.options import ScriptEvents, ScriptOptions
 from profiler.run.process import run_in_process
 from profiler.run.second_runs import in_new_processes, with_second_runs
 from profiler.storage.foreign_files import read_bytes, reason
@@ -61,10 +62,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     from profiler.run.results import report_run
 
     report_run(folder, record)
-    return _exit_code(record)
+    return exit_code(record, command.options)
 
 
-def _exit_code(record: ScriptRecord) -> int:
+def exit_code(record: ScriptRecord, options: ScriptOptions) -> int:
+    """Return the exit code of a run, and print why it has no answer if it has none."""
+    if options.fails_if_too_large and record.outcome.status is Status.OOM:
+        return EXIT_ANSWER_IS_NO
     if record.outcome.status.answered:
         return EXIT_OK
     print_error(f"{Path(record.spec.script).name} has no answer ({record.outcome.status}): {record.outcome.message}")

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
 
-from profiler.config.reading import FieldReader
+from profiler.config.reading import FieldReader, show
 from profiler.config.specification import DEFAULT_GPU
-from profiler.domain.errors import UsageError
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.errors import FailIf, UsageError
+from profiler.domain.gpu_names import name_known_card
 from profiler.domain.script import COMPLETION_TOKENS, PROMPT_TOKENS, ScriptWeights
 
 _MOST_S = 1_000_000
@@ -135,6 +135,12 @@ KEYS: Mapping[str, Declaration] = {
         shown="0.01",
         unit="s",
     ),
+    "fail_if": Declaration(
+        values="does_not_fit|null",
+        meaning="does_not_fit: end with exit code 4 if the script ran out of GPU memory",
+        default=None,
+        shown="null",
+    ),
     "strict": Declaration(
         values="true|false",
         meaning="refuse a torch or an entry point of the driver that was never emulated; false: go on, and say so",
@@ -164,6 +170,8 @@ class ScriptOptions:
     results_dir: PurePath
     timeout_s: float
     sample_period_s: float | None
+    fails_if_too_large: bool
+    """Whether a script that ran out of memory ends with exit code 4."""
     strict: bool
 
 
@@ -174,7 +182,7 @@ def read_options(values: Mapping[str, object]) -> ScriptOptions:
         UsageError: Carries every fault found.
     """
     reader = FieldReader({name: key.default for name, key in KEYS.items()} | dict(values))
-    gpu = None if reader.value("gpu") is None else reader.word("gpu", tuple(KNOWN_GPUS))
+    gpu = None if reader.value("gpu") is None else _card(reader)
     python = None if reader.value("python") is None else reader.text("python", "the path of a program")
     steps = None if reader.value("steps") is None else reader.count("steps", maximum=MOST_STEPS)
     processes = reader.optional_count("num_processes", maximum=MOST_PROCESSES)
@@ -195,11 +203,19 @@ def read_options(values: Mapping[str, object]) -> ScriptOptions:
         results_dir=PurePath(reader.text("results_dir", "a folder")),
         timeout_s=timeout_s,
         sample_period_s=period_s,
+        fails_if_too_large=reader.value("fail_if") is not None and bool(reader.word("fail_if", [FailIf.DOES_NOT_FIT])),
         strict=reader.flag("strict"),
     )
     if reader.faults:
         raise UsageError(reader.faults)
     return options
+
+
+def _card(reader: FieldReader) -> str | None:
+    card = name_known_card(show(reader.value("gpu")))
+    if not card.name:
+        reader.fail("gpu", card.problem, card.hint)
+    return card.name or None
 
 
 def _seconds(reader: FieldReader, key: str) -> float:

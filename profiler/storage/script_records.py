@@ -127,4 +127,4 @@ def _parse(content: bytes) -> ScriptRecord:
     if version not in range(_OLDEST_VERSION, SCRIPT_SCHEMA_VERSION + 1):
         raise JsonMismatchError(f"{_VERSION} {version} is not {SCRIPT_SCHEMA_VERSION}")
     # Fields that a record of an earlier version lacks have the value that its run had.
-    return from_json(ScriptRecord, stored["record"], readers=_READERS, defaults=version < SCRIPT_SCHEMA_VERSION)
+    return from_json(ScriptRecord, stored["record"], readers=_READERS, defaults=version != SCRIPT_SCHEMA_VERSION)
