@@ -47,4 +47,4 @@ def test_allocated_memory_is_as_measured_with_one_of_both_versions() -> None:
 
 
 if __name__ == "__main__":
-    print("\n".join(lines()))  # noqa: T201
+    print("\n".join(lines()))
