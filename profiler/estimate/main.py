@@ -108,7 +108,7 @@ def answer(
 
 
 def _parsed(common: Inputs, architecture_of: Callable[[str], Architecture]) -> tuple[TrialSpec, tuple[str, ...]]:
-    """Return the trial, sharded by FSDP where that has a closed form, and what was assumed."""
+    """Return the trial, sharded where that has a closed form, and what was assumed."""
     if common.sharded is not None and not common.faults:
         with suppress(UsageError):
             spec = parse_point(common.sharded.keys, architecture_of=architecture_of)

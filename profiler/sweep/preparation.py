@@ -20,7 +20,14 @@ from profiler.execution.interpreter import InterpreterOf
 from profiler.storage.fingerprint import content_of
 from profiler.storage.folder_faults import folder_faults
 from profiler.storage.foreign_files import expanded, reason
-from profiler.sweep.backend import emulation_faults, gpus_alike, hardware_of, real_gpu_faults, resolve_auto
+from profiler.sweep.backend import (
+    emulation_faults,
+    gpus_alike,
+    hardware_of,
+    missing_deepspeed,
+    real_gpu_faults,
+    resolve_auto,
+)
 from profiler.sweep.command import Command
 from profiler.sweep.composition import compose
 from profiler.sweep.folder import writable_faults
@@ -109,6 +116,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     workers = None
     if options is not None and not mixed and any(spec.backend is Backend.EMULATED for spec in specs):
         workers = faults.collect(partial(parts.emulated_workers, options))
+        faults.found.extend(missing_deepspeed(specs, workers.versions) if workers else ())
     if faults.found or options is None or grid is None:
         raise UsageError(tuple(dict.fromkeys(faults.found)))
     gpus, gpu_line = gpus_alike(visible)

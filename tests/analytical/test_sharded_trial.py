@@ -159,7 +159,7 @@ def test_what_has_no_formula_is_refused_by_name(keys):
             {"distributed_type": "fsdp", "num_processes": 2, "fsdp_activation_checkpointing": True},
             "fsdp_activation_checkpointing=true: cannot be combined with gradient_checkpointing=true",
         ),
-        ({"distributed_type": "deepspeed"}, "distributed_type=deepspeed: must be one of no, multi_gpu, fsdp"),
+        ({"distributed_type": "tpu"}, "distributed_type=tpu: must be one of no, multi_gpu, fsdp, deepspeed"),
     ],
 )
 def test_a_combination_that_does_not_exist_is_refused(keys, problem):

@@ -81,7 +81,8 @@ def _gathered(spec: TrialKeys, architecture: DecoderShape, name: InstantName) ->
     if name is InstantName.STEP:
         return 0
     unit, stay = units(spec, architecture), not spec.fsdp_reshard_after_forward
-    if name is InstantName.REWARD:
+    if name in (InstantName.REWARD, InstantName.FORWARD_HEAD):
+        # After the forward of the last layer there is no next one to gather.
         layers = unit.layer * architecture.num_hidden_layers if stay else 0
         return BFLOAT16_BYTES * (unit.root + layers)
     # In the backward of the first layer the others have been freed.
