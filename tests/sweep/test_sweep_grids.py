@@ -29,7 +29,7 @@ SIZES = {
     "gradient_checkpointing": 10,
     "full": 180,
     "sft": 30,
-    "fsdp": 27,
+    "fsdp": 78,
 }
 
 IDS = {
@@ -43,7 +43,7 @@ IDS = {
     "gradient_checkpointing": ("dd29aacdc94120ce", "40e7ddc12fdb1357"),
     "full": ("1a3dd5995c0980ee", "a4186b6be2307a0e"),
     "sft": ("3eff39d5f890a14c", "796cd6088c01d54d"),
-    "fsdp": ("d04eb9411cd98916", "81f29789aba3e58c"),
+    "fsdp": ("574f84fc6197a80e", "86e19d1bb6d4942b"),
 }
 """Hashes of the trial ids of each grid in order, on a simulated and on a real GPU, as the version that added it had."""
 
