@@ -68,7 +68,6 @@ def _checks_of_fsdp(spec: TrialSpec) -> tuple[_Check, ...]:
     return (
         ("fsdp_version", spec.fsdp_version, spec.fsdp_version == 2),
         ("fsdp_offload_params", "true", not spec.fsdp_offload_params),
-        ("beta", spec.beta, not spec.keeps_reference_model),
     )
 
 
