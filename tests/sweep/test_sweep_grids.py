@@ -30,6 +30,7 @@ SIZES = {
     "full": 180,
     "sft": 30,
     "fsdp": 78,
+    "verl_report": 6,
 }
 
 IDS = {
@@ -44,6 +45,7 @@ IDS = {
     "full": ("1a3dd5995c0980ee", "a4186b6be2307a0e"),
     "sft": ("3eff39d5f890a14c", "796cd6088c01d54d"),
     "fsdp": ("574f84fc6197a80e", "86e19d1bb6d4942b"),
+    "verl_report": ("a402e5677f913ac2", "295a84b15c74af28"),
 }
 """Hashes of the trial ids of each grid in order, on a simulated and on a real GPU, as the version that added it had."""
 
@@ -64,6 +66,9 @@ def test_a_grid_has_its_points(name):
     specs = specs_of(name)
     assert len(specs) == SIZES[name]
     rows = len(set(labels(specs)))
+    if name == "verl_report":  # each model has a number of GPUs of its own
+        assert rows == SIZES[name]
+        return
     assert rows * len({spec.model for spec in specs}) == SIZES[name]
 
 
