@@ -92,6 +92,9 @@ def test_what_is_offloaded_is_not_on_the_card():
     found = _instant(_zero(3, **both), InstantName.REWARD)
     assert (found[Category.WEIGHTS], found[Category.OPTIMIZER_STATE], found[Category.GRADIENTS]) == (0, 0, 0)
     assert _zero(2).offload_optimizer_device is OffloadDevice.NONE
+    # Stage 2 offloads a gradient through a tensor of the size of the largest.
+    through = _instant(_zero(2, offload_optimizer_device="cpu"), InstantName.REWARD)
+    assert through[Category.COMMUNICATION] == 2 * EMBEDDING
 
 
 # Compared with torch's counters on emulated cards (torch 2.13, accelerate 1.15, DeepSpeed 0.19.8; beta=0, 2 steps).

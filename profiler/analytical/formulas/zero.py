@@ -11,11 +11,10 @@ Source: `DeepSpeedZeroOptimizer` in DeepSpeed 0.19's `runtime/zero/stage_1_and_2
 `runtime/fp16/unfused_optimizer.py`, and the defaults in `runtime/zero/config.py`.
 """
 
-from profiler.analytical.formulas.parameters import TensorGroup, base_tensors
+from profiler.analytical.formulas.parameters import base_tensors
 from profiler.analytical.formulas.quantities import Count, larger, smaller, where, whole_units
 from profiler.analytical.formulas.trained import BFLOAT16_BYTES, FLOAT32_BYTES, trained_tensors, trains_everything
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.optimizers.optimizer_state import optimizer_scratch_bytes, optimizer_state_bytes
 from profiler.domain.trial import OffloadDevice
 
 BUCKET = 500_000_000
@@ -25,9 +24,6 @@ MOST_LIVE = 1_000_000_000
 SUB_GROUP = 1_000_000_000
 """Weights of this GPU that stage 3 updates at a time (`sub_group_size`)."""
 BUCKET_BYTES = BUCKET * BFLOAT16_BYTES
-
-_NORM_BYTES = 8
-"""The norm of gradients is computed in float64, tensor by tensor (`get_norm_dtype`)."""
 
 
 def trained(spec: TrialKeys, architecture: DecoderShape) -> Count:
@@ -56,14 +52,6 @@ def _weight_bytes(spec: TrialKeys, count: Count) -> Count:
     return 0 if spec.offload_param_device is OffloadDevice.CPU else BFLOAT16_BYTES * _share(spec, count)
 
 
-def state_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of master weights and optimizer states of this GPU; 0 where the host has them."""
-    if is_offloaded(spec):
-        return 0
-    flat = _flat(own(spec, architecture))
-    return master_bytes(spec, architecture) + optimizer_state_bytes(spec.optim, flat, FLOAT32_BYTES)
-
-
 def master_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Return the bytes of the float32 copies of the weights that this GPU updates; 0 where the host has them."""
     return 0 if is_offloaded(spec) else FLOAT32_BYTES * own(spec, architecture)
@@ -85,35 +73,19 @@ def kept_gradient_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     return BFLOAT16_BYTES * larger(first, own(spec, architecture))
 
 
+def offload_buffer_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the tensor through which stages 1 and 2 offload a gradient: as large as the largest.
+
+    Source: `temp_grad_buffer_for_gpu_offload` of `DeepSpeedZeroOptimizer`.
+    """
+    if spec.zero_stage not in (1, 2) or not is_offloaded(spec) or not trains_everything(spec):
+        return 0
+    return BFLOAT16_BYTES * embedding(architecture)
+
+
 def embedding(architecture: DecoderShape) -> Count:
     """Return the parameters of the embedding."""
     return architecture.vocab_size * architecture.hidden_size
-
-
-def step_gradient_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the largest size of gradients while weights are updated, with the scratch of the optimizer.
-
-    Stage 0 has all of them in both types. Stages 1 and 2: those that were kept, and the float64 copy of one of them, or
-    both flattened copies of this GPU's part; then only the float32 copy. Stage 3 flattens a group at a time, next to
-    the gradients that it keeps in one buffer.
-    """
-    if is_offloaded(spec):
-        return 0
-    count = own(spec, architecture)
-    both_copies = (BFLOAT16_BYTES + FLOAT32_BYTES) * count
-    if spec.zero_stage == 0:
-        return both_copies + optimizer_scratch_bytes(spec.optim, trained_tensors(spec, architecture), FLOAT32_BYTES)
-    if spec.zero_stage == 3:
-        group = smaller(count, SUB_GROUP)
-        scratch = optimizer_scratch_bytes(spec.optim, _flat(group), FLOAT32_BYTES)
-        return BFLOAT16_BYTES * count + larger(
-            (BFLOAT16_BYTES + FLOAT32_BYTES) * group, FLOAT32_BYTES * group + scratch
-        )
-    kept = kept_gradient_bytes(spec, architecture)
-    largest = smaller(embedding(architecture), count) if trains_everything(spec) else 0
-    scratch = optimizer_scratch_bytes(spec.optim, _flat(count), FLOAT32_BYTES)
-    in_norm = kept + _NORM_BYTES * largest
-    return larger(larger(in_norm, kept + both_copies), FLOAT32_BYTES * count + scratch)
 
 
 def gathered_bytes(spec: TrialKeys, architecture: DecoderShape, *, at_head: bool) -> Count:
@@ -147,8 +119,3 @@ def whole(spec: TrialKeys, architecture: DecoderShape) -> Count:
 
 def _share(spec: TrialKeys, count: Count) -> Count:
     return whole_units(count, spec.num_processes)
-
-
-def _flat(count: Count) -> tuple[TensorGroup, ...]:
-    """Return the one tensor that the optimizer updates: this GPU's part of all parameters in a row."""
-    return (TensorGroup(shape=(count,), copies=1),)

@@ -18,14 +18,14 @@ from profiler.analytical.formulas.zero import (
     is_offloaded,
     kept_gradient_bytes,
     master_bytes,
+    offload_buffer_bytes,
     own,
-    state_bytes,
-    step_gradient_bytes,
     trained,
     whole,
 )
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.step_instants import step_scratch_bytes
+from profiler.analytical.timeline.zero_step import state_bytes, step_gradient_bytes
 from profiler.domain.memory import Category, Phase
 
 _FROM_THE_LAYERS = (
@@ -197,8 +197,9 @@ def _keeps_before_the_end(spec: TrialKeys, architecture: DecoderShape) -> Flag:
 
 
 def _communication(spec: TrialKeys, architecture: DecoderShape, instant: Instant) -> Count:
-    """Return the bucket, the copy that is reduced, and gathered weights."""
-    return _buckets(spec, architecture, instant) + _gathered(spec, architecture, instant)
+    """Return the bucket, the copy that is reduced, the buffer of what is offloaded, and gathered weights."""
+    buckets = _buckets(spec, architecture, instant) + offload_buffer_bytes(spec, architecture)
+    return buckets + _gathered(spec, architecture, instant)
 
 
 def _buckets(spec: TrialKeys, architecture: DecoderShape, instant: Instant) -> Count:
