@@ -118,6 +118,12 @@ def _run(words: Sequence[str]) -> int:
     return run(words)
 
 
+def _claims(words: Sequence[str]) -> int:
+    from profiler.claims.main import main as run
+
+    return run(words)
+
+
 def _seams(words: Sequence[str]) -> int:
     from profiler.seams.__main__ import main as run
 
@@ -137,6 +143,7 @@ COMMANDS: Mapping[str, Command] = {
     "report": Command(summary="draw stored results again, or compare two sweeps", run=_report),
     "run": Command(summary="run any training script and show its memory by phase", run=_run),
     "replay": Command(summary="replay a memory snapshot with other settings or cards", run=_replay),
+    "claims": Command(summary="judge what public texts claim about the memory of GRPO", run=_claims),
     "seams": Command(summary="check what the profiler relies on in other libraries", run=_seams),
     "emulation": Command(summary="run torch's CUDA build on an emulated card", run=_emulation),
 }
