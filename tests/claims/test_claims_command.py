@@ -153,7 +153,10 @@ def test_the_short_form_of_the_documentation_counts_the_kept_verdicts(kept):
 
 
 def short_form(judged):
-    """The rows of the table at the end of docs/claims.md; `PYTHONPATH=tests python tests/claims/test_claims_command.py` prints them."""
+    """The rows of the table at the end of docs/claims.md.
+
+    `PYTHONPATH=tests python tests/claims/test_claims_command.py` prints them.
+    """
     lines = []
     for source in dict.fromkeys(each.claim.source for each in judged):
         own = [each.verdict for each in judged if each.claim.source == source]
