@@ -140,7 +140,7 @@ _FULL = "tuning is full"
 _NO_ENGINE = "vLLM does not run on the GPU that trains"
 _NO_FSDP = "distributed_type is not fsdp"
 
-_GRPO, _SFT = frozenset({Recipe.GRPO}), frozenset({Recipe.SFT})
+_SFT = frozenset({Recipe.SFT})
 
 
 def _of_fsdp(meaning: str, *, default: int, unit: str = "") -> Mapping[str, Declaration]:
@@ -360,7 +360,7 @@ class TrialSpec:
             memory=_ORDERED,
             unit="weight",
             trl_names=("beta",),
-            recipes=_GRPO,
+            recipes=GENERATING,
         ),
     )
     attn_implementation: Attention = field(
@@ -388,7 +388,9 @@ class TrialSpec:
     )
     logprobs: Logprobs = field(
         default=Logprobs.FUSED,
-        metadata=declared("how training computes log-probabilities", group=Group.METHOD, memory=_SAME, recipes=_GRPO),
+        metadata=declared(
+            "how training computes log-probabilities", group=Group.METHOD, memory=_SAME, recipes=GENERATING
+        ),
     )
     rollout: Rollout = field(
         default=Rollout.GENERATE,
