@@ -2,6 +2,7 @@
 
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
+from profiler.domain.extras import simulation_hint
 from profiler.domain.optimizers import State
 from profiler.domain.trial import DistributedType, Dtype, Logprobs, TrialSpec, Tuning
 
@@ -36,8 +37,7 @@ def refuse_model(architecture: Architecture) -> None:
     problem = f"a mixture of {architecture.num_experts} experts has no closed-form estimate"
     if architecture.num_experts <= 1:
         problem = "is of a family whose layers have no closed-form estimate"
-    hint = "`python -m profiler.sweep` simulates it."
-    raise UsageError([Fault(key="model", found=architecture.model_type, problem=problem, hint=hint)])
+    raise UsageError([Fault(key="model", found=architecture.model_type, problem=problem, hint=simulation_hint())])
 
 
 def _sharding_fault(spec: TrialSpec) -> Fault | None:

@@ -112,15 +112,16 @@ def _unknown_keys(values: Mapping[str, object]) -> list[Fault]:
     return [unknown_key(key, values[key], SPEC_KEYS) for key in values if key not in SPEC_KEYS]
 
 
+_FEW_KEYS = 12
+"""Most keys that the sentence about an unknown one lists."""
+
+
 def unknown_key(key: str, value: object, known: Iterable[str]) -> Fault:
-    """Return the fault of a key that does not exist."""
+    """Return the fault of a key that does not exist, with the nearest of the known keys, or how to list them."""
     names = list(known)
-    return Fault(
-        key=key,
-        found=show(value),
-        problem=f"is unknown; the keys are {', '.join(names)}",
-        hint=nearest(key, names),
-    )
+    few = f"; the keys are {', '.join(names)}" if len(names) <= _FEW_KEYS else ""
+    hint = nearest(key, names) or ("" if few else f"--help lists the {len(names)} keys.")
+    return Fault(key=key, found=show(value), problem=f"is unknown{few}", hint=hint)
 
 
 def _read(reader: FieldReader) -> TrialSpec:

@@ -12,9 +12,11 @@ from profiler.analytical.explanation.cards import Fit, all_cards
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.grid import estimate_grid
 from profiler.command_line import as_command, print_error, print_text
+from profiler.config.key_help import trial_keys_help
 from profiler.config.specification import attention_line
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf, UsageError
+from profiler.domain.trial import Backend
 from profiler.estimate.cards import load_prices, unknown_cards_line
 from profiler.estimate.command import Command, OutputFormat, read_command
 from profiler.estimate.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
@@ -34,12 +36,12 @@ python -m profiler.estimate config=FILE [config=FILE ...] [key=value ...]
 
 What training needs of a GPU, by phase and category, in closed form.
 NAME is a built-in model, a hub id, or a local folder or config.json. FILE is a
-configuration of trl (GRPO, RLOO or SFT) or of verl: its YAML, a run script, or its
-defaults (config=verl), with Hydra's overrides as further words. Files next to a recipe of trl are
-read with it: accelerate's, DeepSpeed's, an adapter_config.json, and the script,
-whose literals are read without running it. Keys are those of a sweep
-(python -m profiler.sweep --help) and win over files. Keys of FILE that trl
-does not have are listed and ignored; strict=true refuses them.
+configuration of trl (GRPO, RLOO or SFT) or of verl: its YAML, a run script, or
+its defaults (config=verl), with Hydra's overrides as further words. Files next
+to a recipe of trl are read with it: accelerate's, DeepSpeed's, an
+adapter_config.json, and the script, whose literals are read without running it.
+Keys win over files. Keys of FILE that trl does not have are listed and ignored;
+strict=true refuses them.
 
 gpu is a card's name or a part of it (gpu=4090), a size (gpu=24GiB, or
 gpu_memory_gib=24 compute_capability=8.6), or any, for the verdict of every card.
@@ -53,6 +55,8 @@ fail_if=does_not_fit ends with exit code 4 if the trial does not fit its card,
 fail_if=tight also if it is tight; of several trials if one is so, of gpu=any if
 no card is better.
 
+Keys of a trial [default]:
+{keys}
 Examples:
   python -m profiler.estimate model=qwen2.5-7b tuning=lora gpu=a100-40gb
   python -m profiler.estimate model=qwen2.5-3b,qwen2.5-7b num_generations=4,8
@@ -109,7 +113,7 @@ def answer(
 def _answered(words: Sequence[str], *, load_model: ModelConfigLoader, say: Callable[[str], None]) -> _Answer:
     command = read_command(words)
     if command.wants_help:
-        return _Answer(text=_USAGE)
+        return _Answer(text=_USAGE.format(keys=trial_keys_help(given=Backend.SIMULATED)))
     architecture_of = architecture_lookup(load_model)
     files = job_files(command)
     if files.verl is not None:

@@ -9,11 +9,11 @@ from rich.console import Console
 
 from profiler.analysis.differences import compare_sweeps
 from profiler.command_line import as_command, print_text, readable
-from profiler.config.reading import FieldReader
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError, nearest
 from profiler.rendering.differences import print_differences
 from profiler.rendering.growth_summary import growth_summary
 from profiler.rendering.terminal_console import TerminalConsole
+from profiler.report.command import MAX_INCREASE, Command, read_command
 from profiler.report.drawing import render_folder
 from profiler.storage.atomic import append
 from profiler.storage.foreign_files import Kind, kind_of, reason
@@ -22,10 +22,8 @@ from profiler.storage.tables import read_tables
 _MOST_FOLDERS = 2
 REFERENCE = "reference"
 """The folder in `results/` whose results are in git."""
-MAX_INCREASE = "max_increase"
 JOB_PAGE = "GITHUB_STEP_SUMMARY"
 """The environment variable with the file of a job's page on GitHub."""
-_MOST_INCREASE = 1000.0
 
 
 @as_command("report")
@@ -35,13 +33,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if set(words) & {"-h", "--help"}:
         print_text(_HELP)
         return EXIT_OK
-    limit = _increase([word for word in words if word.startswith(f"{MAX_INCREASE}=")])
-    folder, other = _folders([word for word in words if not word.startswith(f"{MAX_INCREASE}=")])
-    if limit is not None:
-        return _guard(folder, other, limit)
+    command = read_command(words)
+    folder, other = _folders(command)
+    if command.max_increase is not None:
+        return _guard(folder, other, command.max_increase)
     with readable():
         if other is None:
-            render_folder(folder, console=TerminalConsole())
+            render_folder(folder, console=TerminalConsole(), kinds=command.kinds)
         else:
             compare_folders(folder, other, console=TerminalConsole())
     return EXIT_OK
@@ -66,27 +64,6 @@ def _guard(before: Path, after: Path | None, limit: float) -> int:
     return EXIT_ANSWER_IS_NO if grown or not found.both else EXIT_OK
 
 
-def _increase(words: Sequence[str]) -> float | None:
-    """Return the allowed increase as a ratio; None if none is given.
-
-    Raises:
-        UsageError: It is not a number of at least 0.
-    """
-    if not words:
-        return None
-    text = words[-1].partition("=")[2]
-    try:
-        number: object = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        number = text
-    reader = FieldReader({MAX_INCREASE: number})
-    limit = reader.number(MAX_INCREASE, maximum=_MOST_INCREASE)
-    if reader.faults:
-        problem = "must be an increase of at least 0, such as 2% or 0.02"
-        raise UsageError([Fault(key=MAX_INCREASE, found=text, problem=problem)])
-    return limit
-
-
 def compare_folders(before: Path, after: Path, *, console: Console) -> None:
     """Print what changed between the results of two folders, trial by trial.
 
@@ -107,11 +84,14 @@ def _names(before: Path, after: Path) -> tuple[str, str]:
 
 
 _HELP = """\
-python -m profiler.report FOLDER [FOLDER] [max_increase=2%]
+python -m profiler.report FOLDER [figures=png,svg,pdf]
+python -m profiler.report FOLDER FOLDER [max_increase=2%]
 
 Draw the stored results of a sweep: a table, report.html, report.md,
-comparison.csv and figures. With a second folder, show what changed between two
-sweeps instead. FOLDER is results/<grid>, as a sweep left it.
+comparison.csv, table.tex and figures. With a second folder, show what changed
+between two sweeps instead. FOLDER is results/<grid>, as a sweep left it.
+
+  figures=KINDS  formats of the figures' files: png, svg, pdf (default: png,svg)
 
 max_increase=2% ends with exit code 4 if the peak of a trial grew by more, if it
 fitted and no longer does, or if no trial is in both; it prints Markdown, and
@@ -119,6 +99,7 @@ appends it to the file that GITHUB_STEP_SUMMARY names.
 
 Examples:
   python -m profiler.report results/lora_vs_full
+  python -m profiler.report results/lora_vs_full figures=png,svg,pdf
   python -m profiler.report results/reference/lora_vs_full results/lora_vs_full
   python -m profiler.report results/before results/after max_increase=2%
 """
@@ -126,13 +107,14 @@ Examples:
 _USAGE = "Write: python -m profiler.report results/<grid>, or two folders to compare them"
 
 
-def _folders(words: Sequence[str]) -> tuple[Path, Path | None]:
+def _folders(command: Command) -> tuple[Path, Path | None]:
     """Return the folders that the command line names: one, or two to compare.
 
     Raises:
         UsageError: There are none or more than two, or one of them cannot be used.
     """
-    faults = [
+    words = command.folders
+    faults = [*command.faults] + [
         Fault(key="argument", found=word or "(nothing)", problem="is not a folder of results", hint=f"{_USAGE}.")
         for word in words
         if not word or word.startswith("-")

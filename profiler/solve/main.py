@@ -13,11 +13,13 @@ from profiler.analytical.explanation.boundary import largest_that_fits
 from profiler.analytical.explanation.cards import CardVerdict, all_cards, card_verdict
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.grid import refuse_too_many_points
+from profiler.config.key_help import trial_keys_help
 from profiler.config.rules import only_estimated
 from profiler.config.specification import parse_point
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
+from profiler.domain.extras import TRAINING, Extra, install_hint, listed, missing
 from profiler.domain.gpu_names import gpu_named
-from profiler.domain.trial import TrialSpec, key_named
+from profiler.domain.trial import Backend, TrialSpec, key_named
 from profiler.estimate.command import OutputFormat
 from profiler.estimate.inputs import (
     ArchitectureLookup,
@@ -49,14 +51,16 @@ The largest value of KEY with which training fits CARD, and what the next value
 would need. KEY gpu finds the smallest card. The closed form finds the boundary;
 one simulation on each side confirms it.
 
-  margin=5%      part of the card that has to stay free (default 0)
-  confirm=false  do not simulate; the answer then takes a second
-  format=json    for scripts
+  margin=5%      part of the card that has to stay free (default: 0)
+  confirm=false  do not simulate; the answer then takes a second (default: true)
+  format=json    for scripts (default: table)
   fail_if=does_not_fit   end with exit code 4 if no value, or no card, fits
 
-The other keys and FILE are those of python -m profiler.estimate. Several values
-of a key, separated by commas, give one line each.
+FILE is as for python -m profiler.estimate. Several values of a key, separated by
+commas, give one line each.
 
+Keys of a trial [default]:
+{keys}
 Examples:
   python -m profiler.solve max_completion_length model=qwen2.5-7b tuning=lora
   python -m profiler.solve per_device_train_batch_size config=grpo.yaml
@@ -82,7 +86,7 @@ def main(
     words = sys.argv[1:] if argv is None else list(argv)
     command = read_command(words)
     if command.rest.wants_help:
-        print_text(_USAGE)
+        print_text(_USAGE.format(keys=trial_keys_help(given=Backend.SIMULATED)))
         return EXIT_OK
     architecture_of = architecture_lookup(load_model)
     inputs = _inputs(command)
@@ -138,6 +142,8 @@ def _values(
     if command.confirm and only_estimated(specs):
         names = ", ".join(dict.fromkeys(fault.key for fault in only_estimated(specs)))
         print_error(f"Not simulated, because only an estimate knows {names} yet.")
+    elif command.confirm and (absent := missing(TRAINING)):
+        print_error(f"Not simulated, because {listed(absent)} are not installed. {install_hint(Extra.SIMULATE)}")
     elif command.confirm:
         print_error("Simulating both sides of each boundary; confirm=false does without.")
         answers = [replace(answer, sides=tuple(simulate(answer.specs))) for answer in answers]

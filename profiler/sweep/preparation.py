@@ -1,6 +1,6 @@
 """Everything that is checked before the first trial starts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from profiler.config.rules import only_estimated
 from profiler.config.run_options import RunOptions, read_run_options
 from profiler.config.specification import ArchitectureLookup, attention_line, parse_points
 from profiler.domain.errors import Fault, UsageError
+from profiler.domain.extras import TRAINING, Extra, missing_fault
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.execution.interpreter import InterpreterOf
@@ -96,6 +97,8 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     points, backend_line = resolve_auto(points or [], visible, torch_version=versions.torch)
     specs = faults.collect(lambda: parse_points(points, architecture_of=architecture_of)) or ()
     faults.found.extend(only_estimated(specs))
+    if options is not None and not options.dry_run:
+        faults.found.extend(_uninstalled(specs))
     mixed = emulation_faults(points, options)
     faults.found.extend(mixed)
     faults.found.extend(real_gpu_faults(points, visible, torch_version=versions.torch))
@@ -126,6 +129,14 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         interpreter_of=workers.interpreter_of if workers else lambda _: None,
         lines=tuple(line for line in (backend_line, gpu_line if measured else "", *attention) if line),
     )
+
+
+def _uninstalled(specs: Iterable[TrialSpec]) -> list[Fault]:
+    """Return the faults of the backends that train in this Python, where what they import is not installed."""
+    backends = dict.fromkeys(spec.backend for spec in specs if spec.backend is not Backend.EMULATED)
+    extras = {backend: Extra.MEASURE if backend is Backend.CUDA else Extra.SIMULATE for backend in backends}
+    found = [missing_fault("backend", backend, TRAINING, extra) for backend, extra in extras.items()]
+    return [fault for fault in found if fault is not None]
 
 
 class _Faults:

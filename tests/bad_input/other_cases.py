@@ -95,8 +95,6 @@ EMULATION = (
 )
 
 CONSOLE = (
-    bad(says="command= … must be one of estimate,"),
-    bad("", says="command= … must be one of estimate,"),
     bad("sweeep", says="command= … must be one of estimate,"),
     bad("help", says="command= … must be one of estimate,"),
     bad("ESTIMATE", says="command= … must be one of estimate,"),
@@ -239,6 +237,6 @@ EMULATION = (
     bad("x", says="command=x … must be one of install, check"),
     bad("-x", says="command=-x … must be one of install, check"),
     bad("install", "torhc=2.13.0", says="torhc=2.13.0 … unknown key"),
-    bad("check", "gpu=h100", says="gpu=h100 … must be one of h100-80gb,"),
+    bad("check", "gpu=h1000", says="gpu=h1000 … must be one of h100-80gb,"),
     bad("check", "strict=perhaps", says="strict=perhaps … must be true or false"),
 )

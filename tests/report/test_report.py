@@ -26,7 +26,7 @@ def folder(tmp_path):
     return builders.write_folder(tmp_path / "lora_vs_full", records, question="Which fits?")
 
 
-PAGES = ("report.html", "report.md", "comparison.csv")
+PAGES = ("report.html", "report.md", "comparison.csv", "table.tex")
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,9 @@ from profiler.domain.trial import Backend, TrialSpec
 from profiler.emulation.launch import EmulatedPython
 from profiler.emulation.version import EMULATION_VERSION
 from profiler.measurement.visible import CAPABILITIES
-from profiler.sweep import emulated, main
+from profiler.sweep import emulated
 from profiler.sweep.emulated import EmulatedWorkers, emulated_workers
+from profiler.sweep.main import main
 
 GRID = "+grid=lora_vs_full"
 INSTALLED = replace(VERSIONS, torch="2.13.0", peft="0.21.2", bitsandbytes="0.50.2")
