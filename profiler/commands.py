@@ -23,6 +23,7 @@ class Command:
 COMMANDS: Mapping[str, Command] = {
     "estimate": Command(summary="estimate one trial in closed form, within a second"),
     "solve": Command(summary="find the largest setting that fits a card"),
+    "advise": Command(summary="say what to change so that training fits a card"),
     "sweep": Command(summary="run a grid of trials: measured on a GPU, emulated or simulated", imports=("hydra",)),
     "report": Command(summary="draw stored results again, or compare two sweeps"),
     "run": Command(summary="run any training script and show its memory by phase"),

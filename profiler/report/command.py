@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from profiler.config.reading import FieldReader
 from profiler.domain.errors import Fault, nearest
 from profiler.rendering.figures.files import STANDARD_KINDS, FigureKind
 
 FIGURES = "figures"
 
-KEYS = (FIGURES,)
+MAX_INCREASE = "max_increase"
+_MOST_INCREASE = 1000.0
+
+KEYS = (FIGURES, MAX_INCREASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +23,8 @@ class Command:
     """The words that are no `key=value`."""
     kinds: tuple[FigureKind, ...]
     """The formats of the figures."""
+    max_increase: float | None
+    """By how much a peak may grow between two folders, as a ratio; None to allow any."""
     faults: tuple[Fault, ...]
 
 
@@ -31,11 +37,29 @@ def read_command(words: Sequence[str]) -> Command:
         allowed = list(map(str, FigureKind))
         problem = f"must be one or several of {', '.join(allowed)}, separated by commas"
         faults.append(Fault(key=FIGURES, found=given[FIGURES], problem=problem, hint=nearest(wrong[0], allowed)))
+    limit, fault = _increase(given.get(MAX_INCREASE))
     return Command(
         folders=tuple(word for word in words if not _is_key(word)),
         kinds=tuple(kind for kind in FigureKind if kind in names),
-        faults=tuple(faults),
+        max_increase=limit,
+        faults=(*faults, *([fault] if fault is not None else [])),
     )
+
+
+def _increase(text: str | None) -> tuple[float | None, Fault | None]:
+    """Return an increase as a ratio, or what is wrong with it; None twice if none is given."""
+    if text is None:
+        return None, None
+    try:
+        number: object = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        number = text
+    reader = FieldReader({MAX_INCREASE: number})
+    limit = reader.number(MAX_INCREASE, maximum=_MOST_INCREASE)
+    if not reader.faults:
+        return limit, None
+    problem = "must be an increase of at least 0, such as 2% or 0.02"
+    return None, Fault(key=MAX_INCREASE, found=text, problem=problem)
 
 
 def _is_key(word: str) -> bool:

@@ -1,6 +1,6 @@
 """`python -m profiler.solve KEY [key=value ...]`: the largest value of a key with which training fits a card.
 
-Exit codes: docs/exit_codes.md. That nothing fits is an answer too, and ends with 0.
+Exit codes: docs/exit_codes.md. That nothing fits is an answer too, and ends with 0, unless `fail_if` says otherwise.
 """
 
 import sys
@@ -16,7 +16,7 @@ from profiler.config.grid import refuse_too_many_points
 from profiler.config.key_help import trial_keys_help
 from profiler.config.rules import only_estimated
 from profiler.config.specification import parse_point
-from profiler.domain.errors import EXIT_OK, Fault, UsageError
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, install_hint, listed, missing
 from profiler.domain.gpu_names import gpu_named
 from profiler.domain.trial import Backend, TrialSpec, key_named
@@ -54,6 +54,7 @@ one simulation on each side confirms it.
   margin=5%      part of the card that has to stay free (default: 0)
   confirm=false  do not simulate; the answer then takes a second (default: true)
   format=json    for scripts (default: table)
+  fail_if=does_not_fit   end with exit code 4 if no value, or no card, fits
 
 FILE is as for python -m profiler.estimate. Several values of a key, separated by
 commas, give one line each.
@@ -91,11 +92,10 @@ def main(
     inputs = _inputs(command)
     if inputs.ignored:
         print_error(inputs.ignored)
-    if command.key == CARD:
-        print_text(_cards(command, inputs, architecture_of))
-    else:
-        print_text(_values(command, inputs, architecture_of, simulate))
-    return EXIT_OK
+    solve = _cards if command.key == CARD else _values
+    text, fits = solve(command, inputs, architecture_of, simulate)
+    print_text(text)
+    return EXIT_ANSWER_IS_NO if command.rest.fail_if is not None and not fits else EXIT_OK
 
 
 def _inputs(command: Command) -> Inputs:
@@ -118,18 +118,22 @@ def _inputs(command: Command) -> Inputs:
     return inputs
 
 
-def _cards(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup) -> str:
+def _cards(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup, _: Simulate) -> tuple[str, bool]:
+    """Return the answer for the card, and whether there is one."""
     if command.rest.axes:
         names = ", ".join(command.rest.axes)
         raise UsageError([Fault(key=names, found="several values", problem="solve gpu takes one value per key")])
     spec = parse_point(inputs.keys, architecture_of=architecture_of)
     answer = CardAnswer(spec=spec, cards=all_cards(spec, architecture_of(spec.model)), margin=command.margin)
-    if command.rest.output_format is OutputFormat.JSON:
-        return solve_json([answer], inputs.notes)
-    return card_text(answer, inputs.notes)
+    is_json = command.rest.output_format is OutputFormat.JSON
+    text = solve_json([answer], inputs.notes) if is_json else card_text(answer, inputs.notes)
+    return text, answer.smallest is not None
 
 
-def _values(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup, simulate: Simulate) -> str:
+def _values(
+    command: Command, inputs: Inputs, architecture_of: ArchitectureLookup, simulate: Simulate
+) -> tuple[str, bool]:
+    """Return the answers for a key, and whether each has a value that fits."""
     axes = command.rest.axes
     refuse_too_many_points(axes)
     points = [{**inputs.keys, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
@@ -143,9 +147,9 @@ def _values(command: Command, inputs: Inputs, architecture_of: ArchitectureLooku
     elif command.confirm:
         print_error("Simulating both sides of each boundary; confirm=false does without.")
         answers = [replace(answer, sides=tuple(simulate(answer.specs))) for answer in answers]
-    if command.rest.output_format is OutputFormat.JSON:
-        return solve_json(answers, inputs.notes)
-    return key_text(answers, inputs.notes)
+    is_json = command.rest.output_format is OutputFormat.JSON
+    text = solve_json(answers, inputs.notes) if is_json else key_text(answers, inputs.notes)
+    return text, all(answer.boundary.largest is not None for answer in answers)
 
 
 class _Boundary:

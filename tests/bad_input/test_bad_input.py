@@ -16,6 +16,7 @@ from sweep_fakes import FakeWorld
 
 from maintenance.accuracy.main import main as accuracy
 from maintenance.campaign.main import main as campaign
+from profiler.advise.main import main as advise
 from profiler.console import main as console
 from profiler.emulation.main import main as emulation
 from profiler.estimate.main import main as estimate
@@ -42,12 +43,15 @@ def sweep(words: Sequence[str]) -> int:
 
 CORPUS: tuple[tuple[Main, Sequence[Case]], ...] = (
     (estimate, estimate_cases.CASES),
+    (estimate, other_cases.FAIL_IF),
     (sweep, sweep_cases.CASES),
     (replay, replay_cases.CASES),
     (run_script, run_cases.CASES),
     (report, other_cases.REPORT),
+    (report, other_cases.REPORT_GUARD),
     (seams, other_cases.SEAMS),
     (solve, other_cases.SOLVE),
+    (advise, other_cases.ADVISE),
     (emulation, other_cases.EMULATION),
     (console, other_cases.CONSOLE),
     (campaign, other_cases.CAMPAIGN),

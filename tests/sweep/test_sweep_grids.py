@@ -30,6 +30,7 @@ SIZES = {
     "full": 180,
     "sft": 30,
     "fsdp": 27,
+    "claims": 126,
 }
 
 IDS = {
@@ -44,6 +45,7 @@ IDS = {
     "full": ("1a3dd5995c0980ee", "a4186b6be2307a0e"),
     "sft": ("3eff39d5f890a14c", "796cd6088c01d54d"),
     "fsdp": ("d04eb9411cd98916", "81f29789aba3e58c"),
+    "claims": ("9103f326f369b3aa", "5143946551d655f6"),
 }
 """Hashes of the trial ids of each grid in order, on a simulated and on a real GPU, as the version that added it had."""
 
@@ -63,8 +65,10 @@ def test_every_grid_file_is_tested():
 def test_a_grid_has_its_points(name):
     specs = specs_of(name)
     assert len(specs) == SIZES[name]
-    rows = len(set(labels(specs)))
-    assert rows * len({spec.model for spec in specs}) == SIZES[name]
+    rows = labels(specs)
+    assert len({(row, spec.model) for row, spec in zip(rows, specs, strict=True)}) == SIZES[name]
+    if name != "claims":  # its trials belong to many questions, so that no method is run with every model
+        assert len(set(rows)) * len({spec.model for spec in specs}) == SIZES[name]
 
 
 @pytest.mark.parametrize("name", SIZES)

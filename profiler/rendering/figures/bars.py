@@ -1,5 +1,7 @@
 """A comparison of one model, or of one value across: a bar per trial, with its estimate."""
 
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -45,7 +47,9 @@ def bars_figure(section: Section, table: Matrix) -> Figure:
 def _draw(axes: Axes, place: int, cell: Cell) -> None:
     ran_out, size = cell.status is Status.OOM, as_gib(cell.result_bytes or 0)
     colour = ORIGIN_COLOURS[cell.setting.origin] if cell.setting.origin else SOFT_INK
-    look = {"facecolor": "none", "edgecolor": NOT_FITTING, "hatch": "///"} if ran_out else {"color": colour}
+    look: dict[str, Any] = (
+        {"facecolor": "none", "edgecolor": NOT_FITTING, "hatch": "///"} if ran_out else {"color": colour}
+    )
     axes.barh(place, size, height=_BAR, linewidth=1, **look)
     estimate = as_gib(cell.estimated_bytes) if cell.estimated_bytes is not None and cell.setting.origin else None
     if estimate is not None:

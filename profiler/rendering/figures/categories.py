@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -109,7 +110,7 @@ def _draw(axes: Axes, place: _Place) -> None:
 
 def _outline(axes: Axes, place: _Place, known: float, needed: float) -> None:
     """Outline what a trial that ran out of memory needs, and hatch what no category is known of."""
-    red = {"facecolor": "none", "edgecolor": NOT_FITTING}
+    red: dict[str, Any] = {"facecolor": "none", "edgecolor": NOT_FITTING}
     if needed > known:
         axes.barh(place.y, needed - known, left=known, height=_BAR, hatch="////", linewidth=0, alpha=0.75, **red)
     axes.barh(place.y, needed, height=_BAR, linestyle="--", linewidth=1.2, label=_RAN_OUT, zorder=3, **red)
