@@ -32,6 +32,9 @@ TRL_DEFAULTS: Mapping[str, object] = {
 """Defaults of `GRPOConfig`, `SFTConfig` and `ModelConfig` in trl 1.16. The length of prompts depends on the data, so it
 keeps the profiler's default."""
 
+RLOO_DEFAULTS: Mapping[str, object] = {"num_generations": 2, "beta": 0.05}
+"""Defaults of `RLOOConfig` that are not those of `GRPOConfig`."""
+
 _OPTIM_ALIASES = {name: optim.value for optim in Optimizer for name in optim.traits.other_names}
 
 _DTYPE_ALIASES = {"auto": "bfloat16", "torch.bfloat16": "bfloat16", "torch.float16": "float16"}
@@ -91,6 +94,8 @@ def read_trl_config(
     if strict:
         faults += [_unknown_key(key, flat[key]) for key in unknown]
     point: dict[str, object] = {key: value for key, value in TRL_DEFAULTS.items() if recipe in key_named(key).recipes}
+    if recipe is Recipe.RLOO:
+        point.update(RLOO_DEFAULTS)
     point["recipe"] = recipe.value
     for key, value in flat.items():
         if key in KEY_OF and value is not None and recipe in key_named(KEY_OF[key]).recipes:
@@ -102,7 +107,7 @@ def read_trl_config(
     point["dtype"] = _DTYPE_ALIASES.get(show(point["dtype"]), point["dtype"])
     if flat.get("packing") is True:
         point["lengths"] = Lengths.FORCED.value
-    if recipe is Recipe.GRPO:
+    if recipe.generates:
         if _OLD_ENGINE in flat:
             point.setdefault("vllm_mode", VllmMode.SERVER.value)
         faults += _read_generation_batch(flat, point, job)

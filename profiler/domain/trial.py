@@ -152,7 +152,7 @@ _NO_ENGINE = "vLLM does not run on the GPU that trains"
 _NO_FSDP = "distributed_type is not fsdp"
 _NO_DEEPSPEED = "distributed_type is not deepspeed"
 
-_GRPO, _SFT = frozenset({Recipe.GRPO}), frozenset({Recipe.SFT})
+_SFT = frozenset({Recipe.SFT})
 
 
 def _of_fsdp(meaning: str, *, default: int, unit: str = "") -> Mapping[str, Declaration]:
@@ -390,7 +390,7 @@ class TrialSpec:
             memory=_ORDERED,
             unit="weight",
             trl_names=("beta",),
-            recipes=_GRPO,
+            recipes=GENERATING,
         ),
     )
     attn_implementation: Attention = field(
@@ -418,7 +418,9 @@ class TrialSpec:
     )
     logprobs: Logprobs = field(
         default=Logprobs.FUSED,
-        metadata=declared("how training computes log-probabilities", group=Group.METHOD, memory=_SAME, recipes=_GRPO),
+        metadata=declared(
+            "how training computes log-probabilities", group=Group.METHOD, memory=_SAME, recipes=GENERATING
+        ),
     )
     rollout: Rollout = field(
         default=Rollout.GENERATE,

@@ -12,6 +12,7 @@ from profiler.config.trl_config import read_trl_config
 from profiler.config.verl_sources import VerlSource, joined, override_source
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable, shortened
+from profiler.domain.recipe import Recipe
 from profiler.domain.trial import Backend
 from profiler.estimate.cards import capability_note
 from profiler.estimate.command import Command
@@ -70,7 +71,7 @@ def read_inputs(command: Command, part: Part | None) -> Inputs:
     if part is not None:
         given = {key: command.keys[key] for key in ("num_processes",) if key in command.keys}
         job = {**part.job, **given}
-        reading = read_trl_config(part.values, strict=command.strict, recipe=part.recipe, job=job)
+        reading = read_trl_config(part.values, strict=command.strict, recipe=_recipe(command, part), job=job)
         keys.update(reading.point)
         faults += [*part.faults, *reading.faults, *_foreign_faults(part, strict=command.strict)]
         unknown = () if command.strict else (*reading.unknown, *part.unknown)
@@ -88,6 +89,12 @@ def read_inputs(command: Command, part: Part | None) -> Inputs:
         sharded = ShardedInputs(keys={**keys, **own}, notes=lines)
         lines = note_lines([*notes, *reading.left_out])
     return Inputs(keys=keys, notes=lines, sharded=sharded, ignored=_ignored_line(unknown), faults=tuple(faults))
+
+
+def _recipe(command: Command, part: Part) -> Recipe | None:
+    """Return the trainer that the command or a file names; the command wins. None if neither does."""
+    given = command.keys.get("recipe")
+    return Recipe(given) if given in list(Recipe) else part.recipe
 
 
 def _foreign_faults(part: Part, *, strict: bool) -> list[Fault]:

@@ -25,6 +25,7 @@ class _Step:
 
 _STEPS: Mapping[Recipe, _Step] = {
     Recipe.GRPO: _Step(micro_batch=generated_micro_batch, instants=grpo_instants),
+    Recipe.RLOO: _Step(micro_batch=generated_micro_batch, instants=grpo_instants),
     Recipe.SFT: _Step(micro_batch=labelled_rows, instants=sft_instants),
 }
 
