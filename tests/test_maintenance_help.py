@@ -43,7 +43,14 @@ def several_gpus(monkeypatch):
     return several_gpus.main
 
 
-@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated, several_gpus])
+def sharding_page(monkeypatch):
+    from maintenance import sharding_page
+
+    monkeypatch.setattr(sharding_page, "page", lambda *_: pytest.fail("the page is written"))
+    return sharding_page.main
+
+
+@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated, several_gpus, sharding_page])
 def test_help_has_examples_and_starts_nothing(tool, monkeypatch, capsys):
     for words in (["--help"], ["-h"], ["x", "--help"]):
         assert tool(monkeypatch)(words) == EXIT_OK
