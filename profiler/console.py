@@ -118,6 +118,12 @@ def _run(words: Sequence[str]) -> int:
     return run(words)
 
 
+def _monitor(words: Sequence[str]) -> int:
+    from profiler.monitor.main import main as run
+
+    return run(words)
+
+
 def _seams(words: Sequence[str]) -> int:
     from profiler.seams.__main__ import main as run
 
@@ -136,6 +142,7 @@ COMMANDS: Mapping[str, Command] = {
     "sweep": Command(summary="run a grid of trials: measured on a GPU, emulated or simulated", run=_sweep),
     "report": Command(summary="draw stored results again, or compare two sweeps", run=_report),
     "run": Command(summary="run any training script and show its memory by phase", run=_run),
+    "monitor": Command(summary="show the GPUs, or watch the memory of any command", run=_monitor),
     "replay": Command(summary="replay a memory snapshot with other settings or cards", run=_replay),
     "seams": Command(summary="check what the profiler relies on in other libraries", run=_seams),
     "emulation": Command(summary="run torch's CUDA build on an emulated card", run=_emulation),

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Sequence
 
 import estimate_cases
+import monitor_cases
 import other_cases
 import pytest
 import replay_cases
@@ -19,6 +20,7 @@ from maintenance.campaign.main import main as campaign
 from profiler.console import main as console
 from profiler.emulation.__main__ import main as emulation
 from profiler.estimate.main import main as estimate
+from profiler.monitor.main import main as monitor
 from profiler.replay.main import main as replay
 from profiler.report.main import main as report
 from profiler.run.main import main as run_script
@@ -45,6 +47,7 @@ CORPUS: tuple[tuple[Main, Sequence[Case]], ...] = (
     (sweep, sweep_cases.CASES),
     (replay, replay_cases.CASES),
     (run_script, run_cases.CASES),
+    (monitor, monitor_cases.CASES),
     (report, other_cases.REPORT),
     (seams, other_cases.SEAMS),
     (solve, other_cases.SOLVE),
