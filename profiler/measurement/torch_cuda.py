@@ -92,6 +92,10 @@ class TorchCuda:
         """`num_alloc_retries` of `memory_stats`."""
         return int(torch.cuda.memory_stats(_DEVICE).get("num_alloc_retries", 0))
 
+    def failed_allocations(self) -> int:
+        """`num_ooms` of `memory_stats`."""
+        return int(torch.cuda.memory_stats(_DEVICE).get("num_ooms", 0))
+
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Torch's own error, or one of the libraries' messages."""
         if isinstance(error, torch.OutOfMemoryError):
