@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from profiler.callback.metrics import metrics_of
-from profiler.domain.gpu_state import LiveCounters
 from profiler.domain.memory import Phase
 from profiler.domain.monitored import HostPeaks, MonitoredGpu, MonitoredRun, Watcher
 from profiler.domain.outcome import (
@@ -37,11 +36,10 @@ from profiler.measurement.sampler import Sampler
 from profiler.monitor.watched import Start, start_now
 from profiler.scripts.session import CountedSession
 from profiler.scripts.totals import ParameterTotals
-from profiler.storage.live_counters import live_folder, process_start, publish, withdraw
+from profiler.storage.live_counters import LivePublisher
 from profiler.storage.versions import installed_versions
 from profiler.training.sizes import parameter_counts
 
-_PUBLISH_S = 1.0
 _NO_TIMES = "times of phases: a callback does not wait for the GPU"
 _ENDS_OF_STEPS = (Phase.LOAD, Phase.OPTIMIZER)
 
@@ -82,7 +80,7 @@ class Recording:
         self._peak_device_bytes: int | None = None
         self._peak_inactive_split_bytes = 0
         self._steps_run = 0
-        self._published_s = -_PUBLISH_S
+        self._publisher = LivePublisher(_what_runs())
         self._oom: OutOfMemory | None = None
         self._since_log = _SinceLog()
         self._counters = PhaseCounters(self._cuda, clock=instruments.clock, at_phase_end=self._at_phase_end)
@@ -176,7 +174,8 @@ class Recording:
             device = peak_reserved_bytes + self._context_bytes
             log.device_bytes = max(log.device_bytes or 0, device)
             self._peak_device_bytes = max(self._peak_device_bytes or 0, device)
-        self._publish(phase)
+        if self._tools.card is not None:
+            self._publisher.offer(self._tools.card.uuid, phase, self._counters.step, self._cuda)
         return self._context_bytes
 
     def _read_context(self) -> None:
@@ -186,28 +185,6 @@ class Recording:
         used = self._cuda.total_bytes() - self._cuda.free_bytes()
         self._context_bytes = max(0, used - self._cuda.reserved_bytes() - self._before_bytes)
         self._peak_context_bytes = max(self._peak_context_bytes or 0, self._context_bytes)
-
-    def _publish(self, phase: Phase) -> None:
-        """Publish the counters for `python -m profiler.monitor`, at most once a second."""
-        now_s = self._tools.clock()
-        if self._tools.card is None or now_s - self._published_s < _PUBLISH_S:
-            return
-        self._published_s = now_s
-        publish(
-            LiveCounters(
-                pid=os.getpid(),
-                started=process_start(os.getpid()),
-                gpu_uuid=self._tools.card.uuid,
-                what=_what_runs(),
-                phase=phase,
-                step=self._counters.step,
-                allocated_bytes=self._cuda.allocated_bytes(),
-                reserved_bytes=self._cuda.reserved_bytes(),
-                alloc_retries=self._cuda.alloc_retries(),
-                out_of_memory=self._cuda.failed_allocations(),
-            ),
-            live_folder(),
-        )
 
     def _out_of_memory(self, requested_bytes: int, free_bytes: int) -> None:
         """Read the card at a failed allocation, before anything is freed."""
@@ -232,7 +209,7 @@ class Recording:
         if self._sampler is not None:
             self._sampler.stop()
         self._counters.read()
-        withdraw(os.getpid(), live_folder())
+        self._publisher.withdraw()
         steps = self._counters.step_peaks() if self._tools.card is not None else ()
         return MonitoredRun(
             run_id=self._start.run_id,

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -76,7 +76,7 @@ class VramCallback(TrainerCallback):
         """
         self._folder = _checked_folder(folder)
         self._period_s = _checked_period(sample_period_s)
-        self._instruments = instruments or self._of_this_machine
+        self._instruments = instruments or partial(instruments_of_this_machine, self._period_s)
         self._recording: Recording | None = None
         self._hooks = ExitStack()
         self._broken = False
@@ -89,25 +89,6 @@ class VramCallback(TrainerCallback):
     def _is_active() -> bool:
         """Whether this process is rank 0, or the only one."""
         return os.environ.get(_RANK, "0") == "0"
-
-    def _of_this_machine(self) -> Instruments:
-        gpus = visible_gpus()
-        card = None
-        if gpus.gpus:
-            first = gpus.gpus[0]
-            card = NamedCard(
-                uuid=first.uuid,
-                name=first.name,
-                memory_bytes=first.memory_bytes,
-                compute_capability=first.compute_capability or (0, 0),
-            )
-        unused = NamedCard(uuid="", name="", memory_bytes=0, compute_capability=(0, 0))
-        return Instruments(
-            cuda=CheapCuda(card or unused),
-            nvml=PynvmlDriver() if card else NoDriver(gpus.note),
-            card=card,
-            sample_period_s=self._period_s,
-        )
 
     # ---- events of the trainer ---------------------------------------------------------------------------------------
 
@@ -175,6 +156,27 @@ class VramCallback(TrainerCallback):
             self._hooks.close()
         except Exception as second:
             _say(f"VramCallback could not remove its hooks ({type(second).__name__}: {second}).")
+
+
+def instruments_of_this_machine(sample_period_s: float) -> Instruments:
+    """Return the first visible GPU and the driver, or what takes their place without a GPU."""
+    gpus = visible_gpus()
+    card = None
+    if gpus.gpus:
+        first = gpus.gpus[0]
+        card = NamedCard(
+            uuid=first.uuid,
+            name=first.name,
+            memory_bytes=first.memory_bytes,
+            compute_capability=first.compute_capability or (0, 0),
+        )
+    unused = NamedCard(uuid="", name="", memory_bytes=0, compute_capability=(0, 0))
+    return Instruments(
+        cuda=CheapCuda(card or unused),
+        nvml=PynvmlDriver() if card else NoDriver(gpus.note),
+        card=card,
+        sample_period_s=sample_period_s,
+    )
 
 
 def _models_in(model: Any) -> list[Any]:

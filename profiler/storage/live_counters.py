@@ -7,11 +7,14 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from profiler.domain.gpu_state import LiveCounters
+from profiler.domain.memory import Phase
 from profiler.storage.foreign_files import read_bytes
 from profiler.storage.typed_json import JSON, JsonMismatchError, from_json, to_json
 
@@ -20,6 +23,7 @@ LIVE_FOLDER = "GRPO_VRAM_LIVE_DIR"
 
 _MOST_BYTES = 1 << 16
 _MOST_FILES = 10_000
+_PERIOD_S = 1.0
 _START = 19
 """Place of the start time in `/proc/PID/stat`, after the name of the program."""
 
@@ -28,6 +32,60 @@ def live_folder(environment: Mapping[str, str] | None = None) -> Path:
     """Return the folder of the files, whether it exists or not."""
     given = (os.environ if environment is None else environment).get(LIVE_FOLDER)
     return Path(given) if given else Path(tempfile.gettempdir()) / f"grpo-vram-{os.getuid()}"
+
+
+class AllocatorCounters(Protocol):
+    """Counters of torch's allocator in this process."""
+
+    def allocated_bytes(self) -> int:
+        """Return the bytes in tensors now."""
+
+    def reserved_bytes(self) -> int:
+        """Return the bytes that the allocator holds now."""
+
+    def alloc_retries(self) -> int:
+        """Return how often it has released its cache and retried."""
+
+    def failed_allocations(self) -> int:
+        """Return how many allocations have failed."""
+
+
+class LivePublisher:
+    """Publishes the counters of this process, at most once a second."""
+
+    def __init__(self, what: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`what` names what runs in this process."""
+        self._what = what
+        self._clock = clock
+        self._folder = live_folder()
+        self._due_s = clock()
+
+    def offer(self, gpu_uuid: str, phase: Phase, step: int, counters: AllocatorCounters) -> None:
+        """Publish the counters, unless that was done less than a second ago."""
+        now_s = self._clock()
+        if now_s < self._due_s:
+            return
+        self._due_s = now_s + _PERIOD_S
+        pid = os.getpid()
+        publish(
+            LiveCounters(
+                pid=pid,
+                started=process_start(pid),
+                gpu_uuid=gpu_uuid,
+                what=self._what,
+                phase=phase,
+                step=step,
+                allocated_bytes=counters.allocated_bytes(),
+                reserved_bytes=counters.reserved_bytes(),
+                alloc_retries=counters.alloc_retries(),
+                out_of_memory=counters.failed_allocations(),
+            ),
+            self._folder,
+        )
+
+    def withdraw(self) -> None:
+        """Remove what was published."""
+        withdraw(os.getpid(), self._folder)
 
 
 def publish(counters: LiveCounters, folder: Path) -> None:
