@@ -14,7 +14,8 @@ def columns_page() -> str:
     """Return the text of `docs/columns.md`."""
     blocks = [
         "# The columns of the tables of a sweep, of a script and of monitored runs",
-        f"Generated from `profiler/storage/schema.py`, `script_schema.py` and `monitored_schema.py` (schema version {SCHEMA_VERSION}); the "
+        "Generated from `profiler/storage/schema.py`, `script_schema.py` and `monitored_schema.py` (schema version "
+        f"{SCHEMA_VERSION}); the "
         "same texts are in the metadata of the parquet files. Sizes are integers of bytes, times are seconds; null "
         'means "unknown here", never 0.',
     ]

@@ -5,6 +5,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from profiler.callback.metrics import metrics_of
@@ -102,6 +103,10 @@ class Recording:
     def samples(self) -> tuple[Sample, ...]:
         """The samples of the driver so far."""
         return self._sampler.samples if self._sampler is not None else ()
+
+    def peaks_kept(self) -> AbstractContextManager[None]:
+        """Return a context in which no peak is lost if the program resets the counters."""
+        return self._cuda.peaks_kept()
 
     # ---- notifications of training -----------------------------------------------------------------------------------
 

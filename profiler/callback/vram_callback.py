@@ -104,6 +104,7 @@ class VramCallback(TrainerCallback):
         unseen = self._hooks.enter_context(watched(watch, models=_models_in(named.get("model"))))
         problem = self._hooks.enter_context(added_to_logs(recording.metrics))
         recording.notes += [*unseen.sentences, *([problem] if problem else [])]
+        self._hooks.enter_context(recording.peaks_kept())
         self._hooks.callback(watch.finish)
 
     @_never_ends_training

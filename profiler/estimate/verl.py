@@ -5,6 +5,7 @@ from textwrap import fill
 
 from profiler.analytical.baselines.verl_baseline import baseline_view
 from profiler.analytical.closed_form import refuse_model
+from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.sharded.verl_phases import verl_estimate
 from profiler.config.model_lookup import builtin_of_folder
 from profiler.config.notes import Note, note_lines
@@ -35,8 +36,8 @@ def verl_answer(
     source: VerlSource,
     architecture_of: Callable[[str], Architecture],
     say: Callable[[str], None],
-) -> str:
-    """Return the memory per GPU of the job in `source`, on the card of the command.
+) -> tuple[str, Fit]:
+    """Return the memory per GPU of the job in `source`, on the card of the command, and whether it fits.
 
     Raises:
         UsageError: With all faults that were found.
@@ -59,9 +60,11 @@ def verl_answer(
     found = verl_estimate(reading.job, architecture, _card(command))
     baseline = baseline_view(found, architecture)
     notes = note_lines([*taken, *source.notes, *reading.notes])
+    fit = Fit.FITS if found.peak_bytes <= found.gpu.memory_bytes else Fit.TOO_LARGE
     if command.output_format is OutputFormat.JSON:
-        return verl_json(found, baseline, notes)
-    return "".join(f"{fill(line, WIDTH, break_on_hyphens=False)}\n" for line in notes) + verl_table(found, baseline)
+        return verl_json(found, baseline, notes), fit
+    lines = "".join(f"{fill(line, WIDTH, break_on_hyphens=False)}\n" for line in notes)
+    return lines + verl_table(found, baseline), fit
 
 
 def _folder_taken_by_name(values: Mapping[str, object]) -> tuple[dict[str, object], list[Note]]:

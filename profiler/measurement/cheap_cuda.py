@@ -23,15 +23,18 @@ class CheapCuda(LateCuda):
 
     def synchronize(self) -> None:
         """Read all counters at once, and do not wait."""
+        self._read()
+
+    def _read(self) -> None:
         self._counted = torch.cuda.memory_stats_as_nested_dict(_DEVICE) if self.is_used else {}
 
     def peak_allocated_bytes(self) -> int:
-        """`allocated_bytes.all.peak`."""
-        return self._of_pools("allocated_bytes", "peak")
+        """`allocated_bytes.all.peak`, also of before a library's reset."""
+        return max(self._allocated_before, self._of_pools("allocated_bytes", "peak"))
 
     def peak_reserved_bytes(self) -> int:
-        """`reserved_bytes.all.peak`."""
-        return self._of_pools("reserved_bytes", "peak")
+        """`reserved_bytes.all.peak`, also of before a library's reset."""
+        return max(self._reserved_before, self._of_pools("reserved_bytes", "peak"))
 
     def allocated_bytes(self) -> int:
         """`allocated_bytes.all.current`."""

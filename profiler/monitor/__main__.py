@@ -1,8 +1,7 @@
-"""Entry point of `python -m profiler.monitor`."""
+"""`python -m profiler.monitor`."""
 
 import sys
 
-from profiler.monitor.main import main
+from profiler.commands import start
 
-if __name__ == "__main__":
-    sys.exit(main())
+sys.exit(start("monitor"))

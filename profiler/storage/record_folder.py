@@ -42,6 +42,8 @@ class RecordFormat(Generic[Kind]):
     version_key: str
     version: int
     """Raise it with every field that is added, and if stored records would be read with another meaning."""
+    oldest: int
+    """Fields that a record of an earlier version lacks have the value that its run had."""
     what: str
     """What a record is of, in a sentence: ``"a script"``."""
 
@@ -134,9 +136,9 @@ class RecordFolder(Generic[Kind]):
             raise JsonMismatchError("the checksum does not match")
         if isinstance(version, int) and version > known:
             raise _NewerSchemaError(version)
-        if version != known:
+        if version not in range(self._form.oldest, known + 1):
             raise JsonMismatchError(f"{key} {version} is not {known}")
-        return from_json(self._form.kind, stored["record"], readers=_READERS)
+        return from_json(self._form.kind, stored["record"], readers=_READERS, defaults=version != known)
 
 
 class _NewerSchemaError(ValueError):

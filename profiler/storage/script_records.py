@@ -5,7 +5,7 @@ from pathlib import Path
 from profiler.domain.script import ScriptRecord
 from profiler.storage.record_folder import RecordFolder, RecordFormat
 
-_FORMAT = RecordFormat(kind=ScriptRecord, version_key="script_schema_version", version=1, what="a script")
+_FORMAT = RecordFormat(kind=ScriptRecord, version_key="script_schema_version", version=2, oldest=1, what="a script")
 
 
 class ScriptStore(RecordFolder[ScriptRecord]):

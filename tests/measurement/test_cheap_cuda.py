@@ -50,3 +50,17 @@ def test_before_cuda_is_used_it_stays_untouched(asked, monkeypatch):
     cuda.synchronize()
     assert counters(cuda) == (0,) * 7
     assert asked == []
+
+
+def test_a_reset_by_the_program_loses_no_peak(asked, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    resets = []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", resets.append)
+    cuda = CheapCuda(CARD)
+    monkeypatch.setitem(STATS, "allocated_bytes", {"all": {"current": 1, "peak": 50}})
+    with cuda.peaks_kept():
+        torch.cuda.reset_peak_memory_stats(0)
+        monkeypatch.setitem(STATS, "allocated_bytes", {"all": {"current": 1, "peak": 2}})
+        cuda.synchronize()
+        assert cuda.peak_allocated_bytes() == 50
+    assert resets == [0]
