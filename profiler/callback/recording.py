@@ -75,6 +75,8 @@ class Recording:
         self._start: Start = start_now()
         self._started_s = instruments.clock()
         self._probe = self._probe_of(instruments)
+        self._cuda.synchronize()  # reads the counters
+        self._retries_before, self._failed_before = self._cuda.alloc_retries(), self._cuda.failed_allocations()
         self._before_bytes = self._before()
         self._context_bytes: int | None = None
         self._peak_context_bytes: int | None = None
@@ -132,8 +134,8 @@ class Recording:
             found.allocated_bytes,
             reserved_bytes=found.reserved_bytes,
             device_bytes=found.device_bytes,
-            retries=self._cuda.alloc_retries(),
-            failed=self._cuda.failed_allocations(),
+            retries=self._cuda.alloc_retries() - self._retries_before,
+            failed=self._cuda.failed_allocations() - self._failed_before,
         )
 
     # ---- during training ---------------------------------------------------------------------------------------------
@@ -159,7 +161,6 @@ class Recording:
         """Return the memory of other programs; None if it is unknown, as when the model is already on the card."""
         if self._probe is None:
             return None
-        self._cuda.synchronize()
         used = self._probe.before_the_trial()
         if not self._cuda.reserved_bytes():
             return used
@@ -256,7 +257,7 @@ class Recording:
                 device_bytes=self._peak_device_bytes,
                 phases=with_activity(phases, self.samples),
                 inactive_split_bytes=self._peak_inactive_split_bytes if card else None,
-                alloc_retries=self._cuda.alloc_retries() if card else None,
+                alloc_retries=self._cuda.alloc_retries() - self._retries_before if card else None,
             ),
             measured=MeasuredDetails(
                 gpu_uuid=card.uuid if card else None,

@@ -90,8 +90,10 @@ def _ending(run: MonitoredLines) -> str:
 
 
 def _counters(run: MonitoredLines) -> Iterator[str]:
-    if run.outcome.peaks.alloc_retries:
-        yield f"torch's allocator released its cache and tried again {run.outcome.peaks.alloc_retries:,} times."
+    retries = run.outcome.peaks.alloc_retries
+    if retries:
+        times = "once" if retries == 1 else f"{retries:,} times"
+        yield f"torch's allocator released its cache and tried again {times}."
 
 
 def _host(run: MonitoredLines) -> str:
