@@ -30,6 +30,9 @@ class Architecture:
     quantization: str = ""
     """How the weights of the checkpoint are quantised, such as ``bitsandbytes 4-bit``; empty if they are not."""
 
+    reward_models: tuple["Architecture", ...] = ()
+    """The models that score its completions, where a trial has some (`TrialSpec.reward_models`)."""
+
     @property
     def has_closed_form(self) -> bool:
         """Whether there is a closed form for the model."""

@@ -46,6 +46,8 @@ class Inputs:
     """What was assumed, and what is not counted."""
     sharded: ShardedInputs | None
     """The same as FSDP shards it; None if no file says so."""
+    stated: frozenset[str]
+    """Keys of the command line."""
     ignored: str
     """A line that lists the keys of the file that trl does not have; empty if there are none."""
     faults: tuple[Fault, ...]
@@ -72,7 +74,9 @@ def read_inputs(command: Command, part: Part | None) -> Inputs:
         job = {**part.job, **given}
         reading = read_trl_config(part.values, strict=command.strict, recipe=part.recipe, job=job)
         keys.update(reading.point)
-        faults += [*part.faults, *reading.faults, *_foreign_faults(part, strict=command.strict)]
+        settled = {*command.keys, *command.axes}
+        faults += [fault for fault in reading.faults if fault.key not in settled]
+        faults += [*part.faults, *_foreign_faults(part, strict=command.strict)]
         unknown = () if command.strict else (*reading.unknown, *part.unknown)
         notes = [*_folder_taken_by_name(keys), *reading.notes, *part.notes]
     keys.update(command.keys)
@@ -87,7 +91,14 @@ def read_inputs(command: Command, part: Part | None) -> Inputs:
         own = {key: value for key, value in reading.sharding.items() if key not in stated}
         sharded = ShardedInputs(keys={**keys, **own}, notes=lines)
         lines = note_lines([*notes, reading.fsdp])
-    return Inputs(keys=keys, notes=lines, sharded=sharded, ignored=_ignored_line(unknown), faults=tuple(faults))
+    return Inputs(
+        keys=keys,
+        notes=lines,
+        sharded=sharded,
+        stated=frozenset(stated),
+        ignored=_ignored_line(unknown),
+        faults=tuple(faults),
+    )
 
 
 def _foreign_faults(part: Part, *, strict: bool) -> list[Fault]:
