@@ -5,6 +5,7 @@ from textwrap import fill
 
 from profiler.analytical.baselines.verl_baseline import baseline_view
 from profiler.analytical.closed_form import refuse_model
+from profiler.analytical.explanation.verl_fit import verl_fit
 from profiler.analytical.sharded.verl_phases import verl_estimate
 from profiler.config.model_lookup import builtin_of_folder
 from profiler.config.notes import Note, note_lines
@@ -56,12 +57,16 @@ def verl_answer(
     if reading.unknown:
         names = shortened(", ".join(reading.unknown), _LONGEST_LIST)
         say(printable(f"Ignored, because verl {VERL_VERSION} has no such keys: {names}."))
-    found = verl_estimate(reading.job, architecture, _card(command))
+    card = _card(command)
+    found = verl_estimate(reading.job, architecture, card)
+    fit = verl_fit(reading.job, reading.job_at, architecture, card, removes_padding=reading.removes_padding)
     baseline = baseline_view(found, architecture)
     notes = note_lines([*taken, *source.notes, *reading.notes])
     if command.output_format is OutputFormat.JSON:
-        return verl_json(found, baseline, notes)
-    return "".join(f"{fill(line, WIDTH, break_on_hyphens=False)}\n" for line in notes) + verl_table(found, baseline)
+        return verl_json(found, fit, baseline, notes)
+    return "".join(f"{fill(line, WIDTH, break_on_hyphens=False)}\n" for line in notes) + verl_table(
+        found, fit, baseline
+    )
 
 
 def _folder_taken_by_name(values: Mapping[str, object]) -> tuple[dict[str, object], list[Note]]:
