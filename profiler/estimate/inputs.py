@@ -12,11 +12,14 @@ from profiler.config.trl_config import read_trl_config
 from profiler.config.verl_sources import VerlSource, joined, override_source
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable, shortened
+from profiler.domain.recipe import Recipe
 from profiler.domain.trial import Backend
 from profiler.estimate.cards import capability_note
 from profiler.estimate.command import Command
 from profiler.estimate.config_file import load_config
 from profiler.estimate.counting import ParameterCounter, checked, counted_by_transformers
+from profiler.estimate.prompts import KEY as PROMPT_KEY
+from profiler.estimate.prompts import Measure, measured_by_transformers, prompt_note
 from profiler.storage.model_config import is_local
 
 ModelConfigLoader = Callable[[str], Mapping[str, object]]
@@ -62,8 +65,14 @@ class JobFiles:
     verl: VerlSource | None = None
 
 
-def read_inputs(command: Command, part: Part | None) -> Inputs:
-    """Return what `command` and its files describe; keys of the command win."""
+def read_inputs(command: Command, part: Part | None, *, measure: Measure = measured_by_transformers) -> Inputs:
+    """Return what `command` and its files describe; keys of the command win.
+
+    Args:
+        command: The command line.
+        part: What its files say of a job of trl; None if there are none.
+        measure: Measures the prompts of a data set on this machine.
+    """
     keys: dict[str, object] = {"backend": Backend.SIMULATED.value}
     faults = list(command.faults)
     notes: list[Note] = []
@@ -79,7 +88,11 @@ def read_inputs(command: Command, part: Part | None) -> Inputs:
         faults += [*part.faults, *_foreign_faults(part, strict=command.strict)]
         unknown = () if command.strict else (*reading.unknown, *part.unknown)
         notes = [*_folder_taken_by_name(keys), *reading.notes, *part.notes]
+    named = keys.get("model") if part is None else part.values.get("model_name_or_path")
     keys.update(command.keys)
+    if keys.get("recipe", Recipe.GRPO.value) == Recipe.GRPO.value:
+        source = command.keys.get("dataset", None if part is None else part.values.get("dataset_name"))
+        notes = _with_prompts(keys, notes, (command.keys.get("model", named), source), command, measure)
     if keys.get("gpu") is not None and capability_note(show(keys["gpu"])):
         notes.append(Note(key="", text=capability_note(show(keys["gpu"]))))
     stated = {*command.keys, *command.axes}
@@ -99,6 +112,28 @@ def read_inputs(command: Command, part: Part | None) -> Inputs:
         ignored=_ignored_line(unknown),
         faults=tuple(faults),
     )
+
+
+def _with_prompts(
+    keys: dict[str, object], notes: Sequence[Note], named: tuple[object, object], command: Command, measure: Measure
+) -> list[Note]:
+    """Take the length of the longest prompt where nothing states a length and model and data set are here.
+
+    Args:
+        keys: The keys of the trial, which get the length.
+        notes: The notes so far, without one on the length afterwards if it is measured.
+        named: Model and data set as the user names them.
+        command: The command line.
+        measure: Measures prompts.
+    """
+    is_stated = PROMPT_KEY in command.keys or PROMPT_KEY in command.axes
+    if is_stated or PROMPT_KEY in keys or "model" in command.axes:
+        return list(notes)
+    found = prompt_note(*named, measure)
+    if isinstance(found, tuple):
+        keys[PROMPT_KEY], note = found
+        return [note, *(each for each in notes if each.key != PROMPT_KEY)]
+    return [*notes, found] if found is not None else list(notes)
 
 
 def _foreign_faults(part: Part, *, strict: bool) -> list[Fault]:
