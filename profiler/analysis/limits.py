@@ -14,8 +14,10 @@ from profiler.analysis.keys import Number
 from profiler.domain.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.outcome import Status
 
-LIMIT_CARDS = tuple(KNOWN_GPUS[name] for name in ("t4-16gb", "rtx-4090-24gb", "a100-40gb", "h100-80gb", "h200-141gb"))
-"""The cards whose limits a surface has, one of each size."""
+LIMIT_CARDS = tuple(
+    KNOWN_GPUS[name] for name in ("rtx-4080-16gb", "rtx-4090-24gb", "a100-40gb", "h100-80gb", "h200-141gb")
+)
+"""The cards whose limits a surface has, one of each size. They have every kernel that a trial needs."""
 
 Field = tuple[Number, Number]
 """A value of each key of a surface."""

@@ -1,5 +1,8 @@
 """Names of the built-in models, which need neither a disk nor a network."""
 
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import PurePosixPath
 
 from profiler.config.architecture import read_architecture
@@ -19,16 +22,49 @@ def builtin_architecture(model: str) -> Architecture | None:
     return read_architecture(builtin.config, model=builtin.name) if builtin else None
 
 
-def builtin_of_folder(path: str) -> str | None:
-    """Return the built-in name of a folder that has the last part of a hub id as its name; None for any other.
+_OTHER_TENSORS = frozenset({"vl", "omni", "audio", "gptq", "awq", "bnb", "fp8", "int4", "int8", "gguf", "moe"})
+"""Words in a folder's name that say that its tensors are not those of the model it is named after."""
 
-    By hand, ``"/models/Qwen2.5-7B-Instruct"``: ``"qwen2.5-7b"``.
+
+def builtin_of_folder(path: str) -> str | None:
+    """Return the built-in model that a folder is named after, by the last part of `path` that names one; None for none.
+
+    Punctuation and case do not count, and the name may have words before and after that of the model.
+
+    By hand, ``"/models/Qwen2.5-7B-Instruct"`` and ``"/data/GSM8k_Qwen25_7B/exp052"``: ``"qwen2.5-7b"``.
     """
-    folder = PurePosixPath(path).name.lower()
-    for model in BUILTIN_MODELS.values():
-        if any(hub_id.rpartition("/")[2].lower() == folder for hub_id in model.hub_ids):
-            return model.name
+    for part in reversed(PurePosixPath(path).parts):
+        words = _words(part)
+        # The most specific name first: Qwen2.5-7B-Instruct before Qwen2.5-7B.
+        spans = sorted({(a, b) for a in range(len(words)) for b in range(a + 1, len(words) + 1)}, key=_length)
+        for first, last in reversed(spans):
+            model = _by_bare_name().get(_bare(words[first:last]))
+            if model is not None:
+                return None if _OTHER_TENSORS & set(words) else model
     return None
+
+
+def _length(span: tuple[int, int]) -> int:
+    return span[1] - span[0]
+
+
+@cache
+def _by_bare_name() -> Mapping[tuple[str, str], str]:
+    """Return built-in names by what `_bare` leaves of the last parts of their hub ids."""
+    return {
+        _bare(_words(hub_id.rpartition("/")[2])): model.name
+        for model in BUILTIN_MODELS.values()
+        for hub_id in model.hub_ids
+    }
+
+
+def _bare(words: Sequence[str]) -> tuple[str, str]:
+    """Return the letters and digits of a name, and its size apart: Qwen2-57B is not Qwen2.5-7B."""
+    return "".join(words), next((word for word in reversed(words) if re.fullmatch(r"\d+[mb]", word)), "")
+
+
+def _words(text: str) -> list[str]:
+    return re.findall("[a-z0-9]+", text.lower())
 
 
 def checkpoint(model: str) -> str:

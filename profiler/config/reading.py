@@ -123,7 +123,7 @@ class FieldReader:
         value = self.value(key)
         if isinstance(value, str) and value.strip():
             return value.strip()
-        self.fail(key, f"must be {meaning}")
+        self.fail(key, f"must be {meaning}", f"Add {key}=NAME." if value is None else "")
         return ""
 
     def names(self, key: str) -> tuple[str, ...]:

@@ -15,6 +15,12 @@ Sources: `check_flash_attention_hardware_support` in `aten/src/ATen/native/trans
 flash-attn.
 """
 
+_BFLOAT16_INTO_FLOAT32_SINCE = (8, 0)
+"""The lowest compute capability on which torch multiplies bfloat16 into float32.
+
+Source: `gemm_internal_cublas_bfloat16` with a float32 result in `aten/src/ATen/cuda/CUDABlas.cpp`.
+"""
+
 _THREADS_PER_MULTIPROCESSOR = {
     7: {0: 2048, 5: 1024},
     8: {0: 2048, 6: 1536, 9: 1536},
@@ -50,6 +56,11 @@ class Chip:
     def has_flash_attention(self) -> bool:
         """Whether FlashAttention kernels run on the card."""
         return self.compute_capability >= _FLASH_ATTENTION_SINCE
+
+    @property
+    def multiplies_bfloat16_into_float32(self) -> bool:
+        """Whether torch has products of bfloat16 matrices with a float32 result on the card."""
+        return self.compute_capability >= _BFLOAT16_INTO_FLOAT32_SINCE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,7 +71,7 @@ def _verdict(card: CardVerdict) -> str:
         case Fit.TOO_LARGE:
             return f"does not fit, {gib_text(card.least_bytes - card.gpu.memory_bytes)} missing"
         case Fit.NO_KERNEL:
-            return "no attention kernel"
+            return f"{card.fit.value}: {card.missing.name}" if card.missing else card.fit.value
 
 
 def _price_text(price: Price | None) -> str:

@@ -98,7 +98,7 @@ def _verdict(card: CardVerdict) -> list[str]:
             missing = gib_text(card.least_bytes - card.gpu.memory_bytes)
             sentence = f"Does not fit: at least {least} with context, {missing} more than the {whole}."
         case Fit.NO_KERNEL:
-            sentence = f"The attention kernel does not run on {card.gpu.name}."
+            sentence = f"No kernel: {card.no_kernel_text}"
     return _wrapped(sentence)
 
 

@@ -32,9 +32,7 @@ def _verdict(spec: TrialSpec, estimate: Estimate) -> str:
     if spec.gpu is None:
         return ""
     gpu, peak = KNOWN_GPUS[spec.gpu], estimate.peak_allocated_bytes
-    fit = fit_of(
-        spec.attn_implementation, gpu, allocated_bytes=peak, reserved_bytes=estimate.peak_reserved_bytes or peak
-    )
+    fit = fit_of(spec, gpu, allocated_bytes=peak, reserved_bytes=estimate.peak_reserved_bytes or peak)
     if fit is not Fit.TOO_LARGE:
         return f"{fit.value}: {gpu.name}"
     missing = peak + cuda_context_bytes(gpu.compute_capability) - gpu.memory_bytes

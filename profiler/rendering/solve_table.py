@@ -100,7 +100,8 @@ def _headline(answer: KeyAnswer) -> str:
     of = "".join(f", {axis}={getattr(answer.spec, axis)}" for axis in answer.axes)
     where = f"{answer.spec.model}, {method_text(answer.spec)}{of}, on {card}{_with_margin(answer.margin)}"
     if boundary.largest is None:
-        return f"{answer.key}: none fits. {where}"
+        reason = boundary.at_beyond.no_kernel_text if boundary.at_beyond else ""
+        return f"{answer.key}: none fits. {where}" + (f". {reason}" if reason else "")
     if boundary.beyond is None:
         return f"{answer.key}: every allowed value fits, up to {boundary.largest:,}. {where}"
     return f"{answer.key}: at most {boundary.largest:,}. {where}"
@@ -119,7 +120,7 @@ def _sides(answer: KeyAnswer) -> list[str]:
 
 def _needs(card: CardVerdict) -> str:
     if card.fit is Fit.NO_KERNEL:
-        return "the attention kernel does not run there"
+        return f"{card.fit.value}: {card.missing.name if card.missing else ''}"
     whole, left = gib_text(card.gpu.memory_bytes), card.left_bytes
     if card.fit is Fit.TOO_LARGE:
         return f"needs at least {gib_text(card.least_bytes)} of {whole}"

@@ -19,11 +19,10 @@ from profiler.domain.builtin_models import find_builtin
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import Gpu
 from profiler.domain.keys import Kind, MemoryOrder
-from profiler.domain.trial import SPEC_KEYS, Attention, TrialSpec, key_named
+from profiler.domain.trial import SPEC_KEYS, TrialSpec, key_named
 
 POINTS = 100_000
 """Estimated trials of all limits of a surface together."""
-_FLASH = Attention.FLASH_ATTENTION_2
 _MICRO_BATCHES = ("gradient_accumulation_steps", "steps_per_generation")
 """Between values of which one divides the other, memory is not between theirs."""
 
@@ -42,11 +41,12 @@ def estimated_limits(surface: Surface) -> tuple[EstimatedLimit, ...]:
     base = _largest(surface)
     if not fits_in_arrays(base):
         return ()
-    axes = _sampled(surface)
+    axes, known = _sampled(surface), {base.model: architecture}
     tied = {key: (axis, [factor * value for value in axes[axis]]) for key, (axis, factor) in factors.items()}
-    cards = [gpu for gpu in LIMIT_CARDS if base.attn_implementation is not _FLASH or gpu.chip.has_flash_attention]
-    tables = (product_table(replace(base, gpu=gpu.name), axes, {base.model: architecture}, tied=tied) for gpu in cards)
-    return tuple(_limit(gpu, axes, estimate_table(table)) for gpu, table in zip(cards, tables, strict=True))
+    return tuple(
+        _limit(gpu, axes, estimate_table(product_table(replace(base, gpu=gpu.name), axes, known, tied=tied)))
+        for gpu in LIMIT_CARDS
+    )
 
 
 def _limit(gpu: Gpu, axes: Mapping[str, Sequence[Number]], estimates: EstimateTable) -> EstimatedLimit:

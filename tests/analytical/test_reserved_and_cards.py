@@ -111,7 +111,7 @@ def test_what_a_full_card_cannot_return_decides():
 
 @pytest.mark.parametrize("gradient_checkpointing", [True, False])
 def test_a_trial_fits_with_fragments_or_perhaps_or_not_at_all(half_billion, gradient_checkpointing):
-    small = KNOWN_GPUS["t4-16gb"]
+    small = KNOWN_GPUS["rtx-4080-16gb"]
     spec = replace(_SPEC, gradient_checkpointing=gradient_checkpointing, max_completion_length=1024)
     found = card_verdict(spec, half_billion, small)
     context = cuda_context_bytes(small.compute_capability)
@@ -126,8 +126,6 @@ def test_a_trial_fits_with_fragments_or_perhaps_or_not_at_all(half_billion, grad
         Fit.TOO_LARGE,
     ]
     assert card_verdict(spec, half_billion, barely).left_bytes == 0
-    flash = replace(spec, attn_implementation=Attention.FLASH_ATTENTION_2)
-    assert card_verdict(flash, half_billion, small).fit is Fit.NO_KERNEL
 
 
 @settings(max_examples=30, deadline=None)

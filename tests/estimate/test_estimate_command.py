@@ -21,7 +21,8 @@ def test_the_table_fits_a_terminal_and_has_the_main_facts():
     assert "7.62e9 parameters x 2 B" in text
     assert "<- the peak" in text
     assert "Fits: " in text
-    assert "does not fit: rtx-4070-12gb, rtx-3060-12gb, t4-16gb" in text
+    assert "does not fit: rtx-4070-12gb, rtx-3060-12gb" in text
+    assert "no kernel: t4-16gb" in text
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from profiler.analysis.axes import curves, surfaces
 from profiler.analysis.comparison import compare
-from profiler.analysis.limits import card_limits
+from profiler.analysis.limits import LIMIT_CARDS, card_limits
 from profiler.analysis.sweep_report import sweep_report
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.optimizers import Optimizer
@@ -134,7 +134,7 @@ def test_the_legend_of_the_heat_map_is_inside_the_figure(surface_section):
     figure = heat_figure(section, changed, card_limits(section, changed))
     figure.canvas.draw()
     whole, legend = figure.bbox, figure.legends[0].get_window_extent()
-    assert len(figure.legends[0].texts) == 4
+    assert len(figure.legends[0].texts) == len(LIMIT_CARDS)
     assert whole.x0 <= legend.x0 < legend.x1 <= whole.x1
     assert whole.y0 <= legend.y0 < legend.y1 <= whole.y1
 

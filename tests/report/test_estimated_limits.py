@@ -13,6 +13,7 @@ from profiler.analytical.explanation.cards import card_verdict
 from profiler.config.architecture import read_architecture
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.kernels import missing_kernel
 from profiler.domain.trial import Attention
 from profiler.rendering.figures.heat import heat_figure
 from profiler.report.estimated_limits import POINTS, estimated_limits
@@ -92,9 +93,9 @@ def test_there_is_no_line_over_numbers_of_micro_batches(tmp_path):
     assert estimated_limits(replace(surface, keys=keys)) == ()
 
 
-def test_a_card_without_the_kernel_has_no_line(tmp_path):
-    _, surface = surface_of(tmp_path, specs(attn_implementation=Attention.FLASH_ATTENTION_2))
-    assert "t4-16gb" not in [limit.gpu.name for limit in estimated_limits(surface)]
+def test_no_trial_misses_a_kernel_on_the_cards_with_a_line():
+    for spec in specs(attn_implementation=Attention.FLASH_ATTENTION_2) + specs(bf16=True):
+        assert all(missing_kernel(spec, gpu.chip) is None for gpu in LIMIT_CARDS)
 
 
 def test_the_line_is_where_nothing_is_left(tmp_path):

@@ -12,7 +12,8 @@ from profiler.analytical.formulas.quantities import Count, smaller
 from profiler.domain.architecture import Architecture
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import KNOWN_GPUS, Gpu
-from profiler.domain.trial import Attention, TrialSpec
+from profiler.domain.kernels import MissingKernel, missing_kernel
+from profiler.domain.trial import TrialSpec
 
 FRAGMENTS_PERCENT = 16
 """How much more than allocated memory the segments that hold a tensor have at the worst instant, at most.
@@ -34,7 +35,7 @@ class Fit(StrEnum):
     TOO_LARGE = "does not fit"
     """Allocated memory and the CUDA context do not fit."""
     NO_KERNEL = "no kernel"
-    """The card does not support the requested attention kernel."""
+    """A kernel that the trial needs does not run on the card."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +47,18 @@ class CardVerdict:
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     context_bytes: int
+    missing: MissingKernel | None
+    """The kernel that the trial needs and the card does not have."""
 
     @property
     def needed_bytes(self) -> int:
         """What a full card cannot return, at most, and the CUDA context."""
         return unreleasable_bytes(self.peak_allocated_bytes, self.peak_reserved_bytes) + self.context_bytes
+
+    @property
+    def no_kernel_text(self) -> str:
+        """The kernel that the card does not have, and what to change. Empty if it has all."""
+        return f"{self.missing.name} does not run on {self.gpu.name}. {self.missing.hint}" if self.missing else ""
 
     @property
     def least_bytes(self) -> int:
@@ -85,17 +93,18 @@ def card_verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu) -> CardV
     reserved = found.peak_reserved_bytes or found.peak_allocated_bytes
     return CardVerdict(
         gpu=gpu,
-        fit=fit_of(spec.attn_implementation, gpu, allocated_bytes=found.peak_allocated_bytes, reserved_bytes=reserved),
+        fit=fit_of(spec, gpu, allocated_bytes=found.peak_allocated_bytes, reserved_bytes=reserved),
         peak_allocated_bytes=found.peak_allocated_bytes,
         peak_reserved_bytes=reserved,
         context_bytes=cuda_context_bytes(gpu.compute_capability),
+        missing=missing_kernel(spec, gpu.chip),
     )
 
 
-def fit_of(attention: Attention, gpu: Gpu, *, allocated_bytes: int, reserved_bytes: int) -> Fit:
+def fit_of(spec: TrialSpec, gpu: Gpu, *, allocated_bytes: int, reserved_bytes: int) -> Fit:
     """Return whether a trial with these peaks fits `gpu`."""
     available = gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
-    if attention is Attention.FLASH_ATTENTION_2 and not gpu.chip.has_flash_attention:
+    if missing_kernel(spec, gpu.chip) is not None:
         return Fit.NO_KERNEL
     if unreleasable_bytes(allocated_bytes, reserved_bytes) <= available:
         return Fit.FITS

@@ -53,7 +53,7 @@ def estimate_grid(
         gpu = find_gpu(spec.gpu)
         fit = None
         if gpu is not None:
-            fit = fit_of(spec.attn_implementation, gpu, allocated_bytes=allocated, reserved_bytes=reserved)
+            fit = fit_of(spec, gpu, allocated_bytes=allocated, reserved_bytes=reserved)
         points.append(
             EstimatedPoint(
                 spec=spec,

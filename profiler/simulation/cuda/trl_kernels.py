@@ -14,6 +14,7 @@ from trl.trainer import utils as trl_utils
 
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import Chip
+from profiler.domain.kernels import FUSED_HEAD
 from profiler.domain.memory import Category
 from profiler.seams.patching import patched
 from profiler.simulation.cuda.libraries import CublasWorkspaces
@@ -27,20 +28,16 @@ class _Launch:
         return lambda *_, **__: None
 
 
-_WIDE_PRODUCTS = (8, 0)
-"""The compute capability from which torch multiplies bfloat16 into float32 (`gemm_internal_cublas_bfloat16`)."""
-
-
 def _accumulated(
     workspaces: CublasWorkspaces, chip: Chip
 ) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]:
     """`acc += a @ b` in float32: on CUDA one cuBLAS call into `acc`, nothing else."""
 
     def accumulate(acc: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-        if a.dtype is torch.bfloat16 and chip.compute_capability < _WIDE_PRODUCTS:
+        if a.dtype is torch.bfloat16 and not chip.multiplies_bfloat16_into_float32:
             raise UnsupportedTrialError(
-                "trl's fused LM head multiplies bfloat16 into float32 in backward, which torch cannot do on compute "
-                "capability below 8.0; use logprobs=full, or dtype=float16 with bf16=false"
+                f"{FUSED_HEAD.name} multiplies into float32 in backward, which torch cannot do on compute capability "
+                f"below 8.0. {FUSED_HEAD.hint}"
             )
         workspaces.product()
 

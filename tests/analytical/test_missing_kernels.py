@@ -1,0 +1,57 @@
+"""Kernels that old cards do not have."""
+
+import pytest
+
+from profiler.analytical.explanation.cards import Fit, card_verdict
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.kernels import FLASH_ATTENTION, FUSED_HEAD, missing_kernel
+from profiler.domain.recipe import Recipe
+from profiler.domain.trial import Attention, Backend, Dtype, Logprobs, TrialSpec, Tuning
+
+T4, L4 = KNOWN_GPUS["t4-16gb"], KNOWN_GPUS["l4-24gb"]
+
+
+def _spec(**changes):
+    return TrialSpec(model="qwen2.5-0.5b", backend=Backend.SIMULATED, gpu="h100-80gb", **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"bf16": True},
+        {"bf16": True, "logprobs": Logprobs.SLICED},
+        {"bf16": True, "dtype": Dtype.FLOAT32},
+        {"bf16": True, "tuning": Tuning.LORA},
+        {"bf16": False, "dtype": Dtype.BFLOAT16},
+        {"bf16": True, "recipe": Recipe.SFT},
+    ],
+)
+def test_the_fused_head_needs_wide_products_in_bfloat16(changes):
+    assert missing_kernel(_spec(**changes), T4.chip) is FUSED_HEAD
+    assert missing_kernel(_spec(**changes), L4.chip) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"bf16": True, "logprobs": Logprobs.FULL},
+        {"bf16": False, "dtype": Dtype.FLOAT16},
+        {"bf16": False, "dtype": Dtype.FLOAT32},
+    ],
+)
+def test_other_trials_run_on_a_t4(changes):
+    assert missing_kernel(_spec(**changes), T4.chip) is None
+
+
+def test_flash_attention_is_named_before_the_head():
+    assert missing_kernel(_spec(attn_implementation=Attention.FLASH_ATTENTION_2), T4.chip) is FLASH_ATTENTION
+
+
+def test_the_verdict_names_the_kernel_and_the_way_out(half_billion):
+    verdict = card_verdict(_spec(bf16=True), half_billion, T4)
+    assert verdict.fit is Fit.NO_KERNEL
+    assert verdict.no_kernel_text == (
+        "trl's fused LM head in bfloat16 does not run on t4-16gb. "
+        "Use dtype=float16 with bf16=false, or with recipe=grpo logprobs=full."
+    )
+    assert card_verdict(_spec(bf16=True), half_billion, L4).no_kernel_text == ""
