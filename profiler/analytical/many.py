@@ -104,6 +104,8 @@ class _Shapes:
     qk_norm: Flag
     has_sdpa: Flag
     num_experts: Count
+    expert_width: Count
+    experts_per_token: Count
     reward_models: tuple[Architecture, ...]
 
 

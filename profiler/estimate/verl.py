@@ -47,7 +47,7 @@ def verl_answer(
         values, taken = _folder_taken_by_name(source.values)
         reading = read_verl(values, megatron=source.megatron, strict=command.strict)
         architecture = architecture_of(reading.job.model)
-        refuse_model(architecture)
+        refuse_model(architecture, of_verl=True)
     except UsageError as error:
         faults.extend(error.faults)
     if faults:

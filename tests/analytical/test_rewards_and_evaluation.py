@@ -66,6 +66,10 @@ SIMULATED = [
         {"load": 7.59, "rollout": 12.51, "reward": 14.81, "forward": 14.20, "backward": 14.22, "optimizer": 13.20},
     ),
     (
+        replace(SCORED, dtype=Dtype.FLOAT32, per_device_eval_batch_size=64),
+        {"load": 7.59, "rollout": 12.51, "reward": 14.81, "backward": 14.22, "evaluation": 17.91},
+    ),
+    (
         replace(SPEC, per_device_eval_batch_size=64),
         {"rollout": 3.03, "reward": 2.84, "forward": 3.95, "backward": 4.71, "optimizer": 3.79, "evaluation": 3.95},
     ),

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from profiler.analytical.explanation.cards import Fit, fit_of
+from profiler.analytical.explanation.cards import Fit, with_fragments
 from profiler.analytical.sharded.verl_phases import VerlEstimate, VerlPhase, verl_estimate
 from profiler.domain.architecture import Architecture
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import Gpu
-from profiler.domain.trial import Attention
 from profiler.domain.verl import VerlJob
 
 
@@ -32,10 +31,10 @@ def fit_of_phases(found: VerlEstimate) -> Fit:
     """
     phases = {phase: sum(parts.values()) for phase, parts in found.phases.items()}
     rollout, training = phases[VerlPhase.ROLLOUT], found.training_peak_bytes
-    if rollout + cuda_context_bytes(found.gpu.compute_capability) > found.gpu.memory_bytes:
+    available = found.gpu.memory_bytes - cuda_context_bytes(found.gpu.compute_capability)
+    if max(rollout, training) > available:
         return Fit.TOO_LARGE
-    most = 2 * training
-    return fit_of(Attention.SDPA, found.gpu, allocated_bytes=training, reserved_bytes=most)
+    return Fit.FITS if with_fragments(training) <= available else Fit.TIGHT
 
 
 def verl_fit(

@@ -113,4 +113,10 @@ class DecoderShape(Protocol):
     @property
     def qk_norm(self) -> Flag: ...  # noqa: D102
     @property
+    def num_experts(self) -> Count: ...  # noqa: D102
+    @property
+    def expert_width(self) -> Count: ...  # noqa: D102
+    @property
+    def experts_per_token(self) -> Count: ...  # noqa: D102
+    @property
     def reward_models(self) -> Sequence["DecoderShape"]: ...  # noqa: D102
