@@ -1,5 +1,6 @@
 # Needs Python 3.11 and make. Every target makes the environment in .venv first.
 #   make sweep      run the sweep lora_vs_full   (GRID=name for another grid, ARGS="key=value ..." for more keys)
+#   make emulation  an environment for backend=emulated   (2 GB; Linux on x86-64, gcc and g++)
 #   make test       format, lint, types, import rules, tests
 # For contributors: make check (make test without the tests), make format, make bench, make stress, make emulated, make clean.
 PYTHON ?= python3
@@ -9,10 +10,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: sweep test bench stress emulated install check format clean
+.PHONY: sweep test bench stress emulated emulation install check format clean
 
 sweep: $(INSTALLED)
 	$(BIN)/python -m profiler.sweep +grid=$(GRID) $(ARGS)
+
+emulation: $(INSTALLED)
+	$(BIN)/python -m profiler.emulation install
 
 test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal

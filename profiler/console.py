@@ -1,32 +1,26 @@
-"""`grpo-vram COMMAND ...`: all commands under one name. `python -m profiler.COMMAND ...` does the same."""
+"""`grpo-vram COMMAND ...`: all commands under one name, as `python -m profiler COMMAND ...`.
+
+`python -m profiler.COMMAND ...` does the same.
+"""
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from profiler import __version__
 from profiler.command_line import as_command, print_line
+from profiler.commands import COMMANDS, start
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, nearest
 
 NAME = "grpo-vram"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Command:
-    """One command."""
-
-    summary: str
-    run: Callable[[Sequence[str]], int]
-    """Takes the words after the command's name, returns the exit code."""
-
-
 @as_command(NAME)
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the first word of `argv` (without the program) names; return its exit code."""
+    """Run the command that the first word of `argv` (without the program) names; without one list all commands."""
     words = sys.argv[1:] if argv is None else list(argv)
     first = words[0] if words else ""
-    if first in ("-h", "--help"):
+    if first in ("", "-h", "--help"):
         print_line(usage())
         return EXIT_OK
     if first == "--version":
@@ -36,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complete(words)
     if first not in COMMANDS:
         raise UsageError([_unknown(first)])
-    return COMMANDS[first].run(words[1:])
+    return start(first, words[1:])
 
 
 def usage() -> str:
@@ -60,7 +54,7 @@ def usage() -> str:
 def _complete(words: Sequence[str]) -> int:
     """Answer the shell: names of commands, and Hydra's completion of grids and keys after `sweep`."""
     if not any(word.startswith("query=") for word in words):
-        return _sweep(words)
+        return start("sweep", words)
     line = os.environ.get("COMP_LINE", "")
     typed = line.split(maxsplit=2)[1:]
     if not typed or (len(typed) == 1 and not line.endswith(" ")):
@@ -68,7 +62,7 @@ def _complete(words: Sequence[str]) -> int:
     elif typed[0] == "sweep":
         # Hydra expects overrides right after the program.
         os.environ["COMP_LINE"] = f"{NAME} {''.join(typed[1:])}"
-        return _sweep(words)
+        return start("sweep", words)
     return EXIT_OK
 
 
@@ -76,71 +70,7 @@ def _unknown(word: str) -> Fault:
     names = tuple(COMMANDS)
     problem = f"must be one of {', '.join(names)}"
     hint = nearest(word, names) or f"See {NAME} --help."
-    return Fault(key="command", found=word or "none", problem=problem, hint=hint)
-
-
-# Each command is imported when it runs: an estimate does without the imports of a sweep.
-
-
-def _sweep(words: Sequence[str]) -> int:
-    from profiler.sweep.main import main as run
-
-    return run(words)
-
-
-def _estimate(words: Sequence[str]) -> int:
-    from profiler.estimate.main import main as run
-
-    return run(words)
-
-
-def _solve(words: Sequence[str]) -> int:
-    from profiler.solve.main import main as run
-
-    return run(words)
-
-
-def _report(words: Sequence[str]) -> int:
-    from profiler.report.main import main as run
-
-    return run(words)
-
-
-def _replay(words: Sequence[str]) -> int:
-    from profiler.replay.main import main as run
-
-    return run(words)
-
-
-def _run(words: Sequence[str]) -> int:
-    from profiler.run.main import main as run
-
-    return run(words)
-
-
-def _seams(words: Sequence[str]) -> int:
-    from profiler.seams.__main__ import main as run
-
-    return run(words)
-
-
-def _emulation(words: Sequence[str]) -> int:
-    from profiler.emulation.__main__ import main as run
-
-    return run(words)
-
-
-COMMANDS: Mapping[str, Command] = {
-    "estimate": Command(summary="estimate one trial in closed form, within a second", run=_estimate),
-    "solve": Command(summary="find the largest setting that fits a card", run=_solve),
-    "sweep": Command(summary="run a grid of trials: measured on a GPU, emulated or simulated", run=_sweep),
-    "report": Command(summary="draw stored results again, or compare two sweeps", run=_report),
-    "run": Command(summary="run any training script and show its memory by phase", run=_run),
-    "replay": Command(summary="replay a memory snapshot with other settings or cards", run=_replay),
-    "seams": Command(summary="check what the profiler relies on in other libraries", run=_seams),
-    "emulation": Command(summary="run torch's CUDA build on an emulated card", run=_emulation),
-}
-"""By name, in the order of the help text."""
+    return Fault(key="command", found=word, problem=problem, hint=hint)
 
 
 if __name__ == "__main__":

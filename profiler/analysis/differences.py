@@ -8,6 +8,7 @@ import pandas as pd
 from profiler.analysis.cells import Cell, cells
 from profiler.analysis.keys import KeyValue
 from profiler.analysis.order import in_reading_order
+from profiler.domain.outcome import Status
 
 NOISE_RATIO = 0.01
 """Smaller changes count as noise. Simulated peaks are equal to the byte; for measured ones the value is ASSUMED."""
@@ -36,6 +37,13 @@ class Difference:
         """Whether the verdict changed, or the result by more than `NOISE_RATIO`."""
         change = self.change_ratio
         return self.verdict_changed or (change is not None and abs(change) > NOISE_RATIO)
+
+    def grew(self, most_ratio: float) -> bool:
+        """Return whether the result grew by more than `most_ratio`, or no longer fits, or has no answer any more."""
+        change = self.change_ratio
+        if self.verdict_changed and self.before.status is Status.OK:
+            return True
+        return change is not None and change > most_ratio
 
 
 @dataclass(frozen=True, kw_only=True)

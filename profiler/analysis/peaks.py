@@ -1,14 +1,19 @@
 """The categories of each trial's peak, the peak of each phase, and the largest tensors."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
 from profiler.analysis.keys import records_of
+from profiler.analysis.shapes import ShapeOf
 from profiler.domain.memory import Category, Phase
+from profiler.domain.outcome import Status
+
+_MOST_NEEDED = 400
+"""Trials out of memory whose needs are looked up; more are not drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +23,11 @@ class Stack:
     cell: Cell
     shares: Mapping[Category, int]
     """Bytes, in the order of `Category`; they sum to the cell's peak. Empty categories are left out."""
+    needed: Mapping[Category, int] = field(default_factory=dict)
+    """Of a trial that ran out of memory, the categories at the highest stored instant with unlimited memory.
+
+    They sum to slightly less than what it needs. Empty if unknown.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,21 +41,35 @@ class PhaseRow:
     """Mean share of time in which a kernel ran; of sampled phases."""
 
 
-def stacks(section: Section, breakdown: pd.DataFrame) -> tuple[Stack, ...]:
+def stacks(section: Section, breakdown: pd.DataFrame, shape_of: ShapeOf) -> tuple[Stack, ...]:
     """Return the stacks of a section, in its order, without trials whose breakdown is unknown."""
     shares = _by_trial(section, breakdown, "category", "bytes")
+    needed = _needed(section, shape_of)
     return tuple(
-        Stack(
-            cell=cell,
-            shares={
-                category: int(size)
-                for category in Category
-                if (size := shares[cell.trial_id].get(category.value, 0)) > 0
-            },
-        )
+        Stack(cell=cell, shares=_shares(shares[cell.trial_id]), needed=_shares(needed.get(cell.trial_id, {})))
         for cell in section.in_order()
         if cell.trial_id in shares
     )
+
+
+def _shares(sizes: Mapping[str, float]) -> dict[Category, int]:
+    return {category: int(size) for category in Category if (size := sizes.get(category.value, 0)) > 0}
+
+
+def _needed(section: Section, shape_of: ShapeOf) -> dict[str, dict[str, float]]:
+    """Return the categories at the highest instant of each trial that ran out of memory, by trial."""
+    ran_out = [cell.trial_id for cell in section.in_order() if cell.status is Status.OOM]
+    rows = shape_of(ran_out[:_MOST_NEEDED]) if ran_out else pd.DataFrame()
+    if rows.empty:
+        return {}
+    place = ["trial_id", "instant"]
+    highest = rows.groupby(place)["bytes"].sum().groupby(level="trial_id").idxmax()
+    at_peak = rows[pd.MultiIndex.from_frame(rows[place]).isin(list(highest))]
+    found: dict[str, dict[str, float]] = {}
+    columns = (at_peak[name].tolist() for name in ("trial_id", "category", "bytes"))
+    for trial_id, category, size in zip(*columns, strict=True):
+        found.setdefault(str(trial_id), {})[str(category)] = size
+    return found
 
 
 def phase_rows(section: Section, phases: pd.DataFrame) -> tuple[PhaseRow, ...]:

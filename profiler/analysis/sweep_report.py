@@ -110,7 +110,7 @@ def sweep_report(tables: StoredTables, published: Iterable[PublishedFigure] = ()
         sections=tuple(
             _section_report(
                 section,
-                stacks=stacks(section, tables.breakdown),
+                stacks=stacks(section, tables.breakdown, tables.shape_of),
                 phases=phase_rows(section, tables.phases),
                 largest=largest_rows(section, tables.largest),
                 shapes=shapes(section, tables.shape_of),

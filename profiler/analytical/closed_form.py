@@ -1,7 +1,10 @@
 """For which trials there is a closed form."""
 
+from collections.abc import Callable, Mapping
+
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
+from profiler.domain.extras import simulation_hint
 from profiler.domain.optimizers import State
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import Attention, DistributedType, Dtype, Logprobs, TrialSpec, Tuning
@@ -10,6 +13,12 @@ _STATES = (State.NONE, State.TWO_STATES)
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 """Linear layers of a mixture. With all-linear, peft also adapts the parameters of its experts, which has no formula."""
 _LOGPROBS = (Logprobs.FUSED, Logprobs.FULL)
+
+_ALL = 3
+"""The stage of ZeRO that also shards reward models (`prepare_deepspeed` in trl)."""
+
+_Check = tuple[str, object, bool]
+"""A key, its value, and whether there is a formula for it."""
 
 
 def refuse_without_form(spec: TrialSpec, architecture: Architecture) -> None:
@@ -47,29 +56,47 @@ def refuse_model(architecture: Architecture, *, of_verl: bool = False) -> None:
     if is_mixture:
         where = " in a job of verl" if of_verl else ""
         problem = f"a mixture of {architecture.num_experts} experts has no closed-form estimate{where}"
-    hint = "" if of_verl else "`python -m profiler.sweep` simulates it."
+    hint = "" if of_verl else simulation_hint()
     raise UsageError([Fault(key="model", found=architecture.model_type, problem=problem, hint=hint)])
 
 
 def _sharding_fault(spec: TrialSpec) -> Fault | None:
-    """Return the first key for which the closed form of FSDP has no formula."""
-    if spec.distributed_type is not DistributedType.FSDP:
+    """Return the first key for which the closed form of FSDP or DeepSpeed has no formula."""
+    if spec.distributed_type not in _OWN_CHECKS:
         return None
-    checks: tuple[tuple[str, object, bool], ...] = (
-        ("fsdp_version", spec.fsdp_version, spec.fsdp_version == 2),
-        ("fsdp_offload_params", "true", not spec.fsdp_offload_params),
+    checks: tuple[_Check, ...] = (
+        *_OWN_CHECKS[spec.distributed_type](spec),
         ("tuning", spec.tuning, spec.tuning is not Tuning.QLORA),
         ("dtype", spec.dtype, spec.dtype is Dtype.BFLOAT16),
         ("bf16", "false", spec.bf16),
         ("optim", spec.optim, spec.optim.traits.state in _STATES),
         ("logprobs", spec.logprobs, spec.logprobs in _LOGPROBS),
-        ("beta", spec.beta, not spec.keeps_reference_model),
     )
     for key, found, is_known in checks:
         if not is_known:
-            problem = "has no closed-form estimate together with distributed_type=fsdp"
+            problem = f"has no closed-form estimate together with distributed_type={spec.distributed_type}"
             return Fault(key=key, found=str(found), problem=problem, hint="A sweep with backend=emulated runs it.")
     return None
+
+
+def _checks_of_fsdp(spec: TrialSpec) -> tuple[_Check, ...]:
+    return (
+        ("fsdp_version", spec.fsdp_version, spec.fsdp_version == 2),
+        ("fsdp_offload_params", "true", not spec.fsdp_offload_params),
+    )
+
+
+def _checks_of_deepspeed(spec: TrialSpec) -> tuple[_Check, ...]:
+    return (
+        ("use_vllm", "true", not spec.use_vllm),
+        ("reward_models", ",".join(spec.reward_models or ()), not spec.reward_models or spec.zero_stage != _ALL),
+    )
+
+
+_OWN_CHECKS: Mapping[DistributedType, Callable[[TrialSpec], tuple[_Check, ...]]] = {
+    DistributedType.FSDP: _checks_of_fsdp,
+    DistributedType.DEEPSPEED: _checks_of_deepspeed,
+}
 
 
 def _mixture_fault(spec: TrialSpec, architecture: Architecture) -> Fault | None:
@@ -79,7 +106,7 @@ def _mixture_fault(spec: TrialSpec, architecture: Architecture) -> Fault | None:
     targets = set(spec.lora_target_modules or ())
     checks: tuple[tuple[str, object, bool], ...] = (
         ("recipe", spec.recipe, spec.recipe is Recipe.GRPO),
-        ("distributed_type", spec.distributed_type, spec.distributed_type is not DistributedType.FSDP),
+        ("distributed_type", spec.distributed_type, spec.distributed_type not in _OWN_CHECKS),
         ("tuning", spec.tuning, spec.tuning is not Tuning.QLORA),
         ("dtype", spec.dtype, spec.dtype is Dtype.BFLOAT16),
         ("bf16", "false", spec.bf16),
@@ -90,5 +117,6 @@ def _mixture_fault(spec: TrialSpec, architecture: Architecture) -> Fault | None:
     for key, found, is_known in checks:
         if not is_known:
             problem = f"has no closed-form estimate with a mixture of {architecture.num_experts} experts"
-            return Fault(key=key, found=str(found), problem=problem, hint="`python -m profiler.sweep` simulates it.")
+            own = f"Name layers of the attention: {key}=[{','.join(_ATTENTION)}]."
+            return Fault(key=key, found=str(found), problem=problem, hint=own if "lora" in key else simulation_hint())
     return None

@@ -113,15 +113,16 @@ def _unknown_keys(values: Mapping[str, object]) -> list[Fault]:
     return [unknown_key(key, values[key], SPEC_KEYS) for key in values if key not in SPEC_KEYS]
 
 
+_FEW_KEYS = 12
+"""Most keys that the sentence about an unknown one lists."""
+
+
 def unknown_key(key: str, value: object, known: Iterable[str]) -> Fault:
-    """Return the fault of a key that does not exist."""
+    """Return the fault of a key that does not exist, with the nearest of the known keys, or how to list them."""
     names = list(known)
-    return Fault(
-        key=key,
-        found=show(value),
-        problem=f"is unknown; the keys are {', '.join(names)}",
-        hint=nearest(key, names),
-    )
+    few = f"; the keys are {', '.join(names)}" if len(names) <= _FEW_KEYS else ""
+    hint = nearest(key, names) or ("" if few else f"--help lists the {len(names)} keys.")
+    return Fault(key=key, found=show(value), problem=f"is unknown{few}", hint=hint)
 
 
 def _read(reader: FieldReader) -> TrialSpec:
@@ -187,13 +188,22 @@ def _read_gpu(reader: FieldReader, key: Key) -> str | None:
     return card.name
 
 
+_KEYS_OF: Mapping[DistributedType, tuple[str, ...]] = {
+    DistributedType.FSDP: ("fsdp_",),
+    DistributedType.DEEPSPEED: ("zero_", "offload_"),
+}
+"""How the keys begin that have a meaning with one value of `distributed_type` only."""
+
+
 def _distributed(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how several GPUs train together; keys of FSDP have no meaning without it."""
+    """Return how several GPUs train together; keys of FSDP and of DeepSpeed have no meaning without it."""
     kind = given["distributed_type"]
     if kind is None:
         kind = DistributedType.MULTI_GPU if (given["num_processes"] or 1) > 1 else DistributedType.NO
-    none = {} if kind is DistributedType.FSDP else dict.fromkeys(key for key in given if key.startswith("fsdp_"))
-    return {"distributed_type": kind, **none}
+    others = [
+        key for owner, prefixes in _KEYS_OF.items() if owner is not kind for key in given if key.startswith(prefixes)
+    ]
+    return {"distributed_type": kind, **dict.fromkeys(others)}
 
 
 def _read_distributed(reader: FieldReader, key: Key) -> DistributedType | None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from enum import StrEnum
 
 EXIT_OK = 0
 EXIT_USAGE = 2
@@ -12,6 +13,14 @@ EXIT_GPU_UNUSABLE = 33
 EXIT_TOO_MANY_FAILURES = 34
 EXIT_INTERNAL = 70
 EXIT_SIGNAL_BASE = 128
+
+
+class FailIf(StrEnum):
+    """Values of `fail_if`: the answer with which a command ends with `EXIT_ANSWER_IS_NO`."""
+
+    DOES_NOT_FIT = "does_not_fit"
+    TIGHT = "tight"
+    """Also if it is tight, so that only a trial that surely fits passes."""
 
 
 _SUGGESTION = "Did you mean "

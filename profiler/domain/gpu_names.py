@@ -84,6 +84,17 @@ def name_card(text: str) -> NamedCard:
     return _by_part(plain)
 
 
+def name_known_card(text: str) -> NamedCard:
+    """Return the card that a user names for a run, which takes none of a stated size."""
+    card = name_card(text)
+    if not card.name or card.name in KNOWN_GPUS:
+        return card
+    problem = "is a size, and only an estimate takes a card of any size"
+    like = find_gpu(card.name)
+    hint = f"Name a card, such as {sized_like(like.memory_bytes / GIB).name}." if like is not None else ""
+    return NamedCard(problem=problem, hint=hint)
+
+
 def sized_like(memory_gib: float) -> Gpu:
     """Return the known card whose memory is nearest; of two, the newer one."""
     size = memory_gib * GIB

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from profiler.domain.outcome import Outcome, Versions
+from profiler.domain.outcome import Outcome, Status, Versions
 from profiler.domain.trial import Backend
 
 
@@ -14,6 +14,11 @@ class ScriptWeights(StrEnum):
     """Models are built from their configuration; no checkpoint is read."""
     CHECKPOINT = "checkpoint"
     """As the script has it."""
+
+
+PROMPT_TOKENS, COMPLETION_TOKENS = 256, 512
+"""Lengths in the rows of a data set that is replaced, by default: together shorter than 1,024 tokens, the default limit
+of trl's trainers, of which some drop longer rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +40,10 @@ class ScriptSpec:
     """Ranks of a distributed job, of which the script is rank 0."""
     weights: ScriptWeights = ScriptWeights.RANDOM
     """Whether models have random weights, or those of their checkpoints."""
+    prompt_tokens: int = PROMPT_TOKENS
+    """Tokens of each prompt in the rows of a data set that is replaced."""
+    completion_tokens: int = COMPLETION_TOKENS
+    """Tokens of each completion in these rows; a text has those of a prompt and of a completion."""
     alloc_conf: str = ""
     """Settings of torch's allocator, as PYTORCH_ALLOC_CONF has them."""
 
@@ -91,7 +100,16 @@ class ScriptJob:
     sample_period_s: float | None = None
     """Seconds between samples of the driver; None takes none."""
     card: NamedCard | None = None
-    """None unless measured."""
+    """The real card, or the emulated one of unlimited memory; None if the specification names the card."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateEvents:
+    """The peaks of an emulated run whose events are reached late: when host and card have met."""
+
+    status: Status
+    allocated_bytes: int | None
+    reserved_bytes: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,5 +127,7 @@ class ScriptRecord:
     """How the script ended; None if its process ended without a word."""
     largest: tuple[HeldTensors, ...] = ()
     """The largest tensors on the card when an allocation failed, largest first; empty if none failed."""
+    late_events: LateEvents | None = None
+    """The other bound of an emulated run; None if it was not asked for, or if the run did not end well."""
     versions: Versions
     outcome: Outcome

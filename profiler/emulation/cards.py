@@ -1,6 +1,6 @@
 """Cards as the emulated driver reports them: what `Gpu` says, and what CUDA and NVML say beyond it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import Gpu
@@ -79,6 +79,16 @@ _BOARDS = {
 }
 """By our name of the card. Sources: the vendor's data sheets, and `nvidia-smi` in public logs. A DGX Spark has no
 total in NVML, because the CPU uses the same memory."""
+
+
+UNLIMITED_BYTES = 1 << 42
+"""More memory than any program takes. Not more than 4 TiB: with expandable segments torch reserves addresses for more
+than a whole card, several times."""
+
+
+def unlimited(gpu: Gpu) -> Gpu:
+    """Return the card with more memory than any program takes."""
+    return replace(gpu, memory_bytes=UNLIMITED_BYTES)
 
 
 def card_description(gpu: Gpu) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.gpu import KNOWN_GPUS, Gpu
+from profiler.domain.gpu_names import name_known_card
 
 INSTALL, CHECK = "install", "check"
 _KEYS = {INSTALL: ("torch", "python"), CHECK: ("python", "gpu", "strict")}
@@ -67,15 +68,20 @@ def _read_value(command: Command, key: str, value: str) -> None:
         problem = "must be a file that can be run"
         hint = "Give the interpreter, such as /path/to/environment/bin/python."
         command.faults.append(Fault(key=key, found=value, problem=problem, hint=hint))
-    elif key == "gpu" and value in KNOWN_GPUS:
-        command.gpu = KNOWN_GPUS[value]
     elif key == "gpu":
-        problem = f"must be one of {', '.join(KNOWN_GPUS)}"
-        command.faults.append(Fault(key=key, found=value, problem=problem, hint=nearest(value, list(KNOWN_GPUS))))
+        _read_gpu(command, value)
     elif value in ("true", "false"):
         command.strict = value == "true"
     else:
         command.faults.append(Fault(key=key, found=value, problem="must be true or false"))
+
+
+def _read_gpu(command: Command, value: str) -> None:
+    card = name_known_card(value)
+    if card.name:
+        command.gpu = KNOWN_GPUS[card.name]
+    else:
+        command.faults.append(Fault(key="gpu", found=value, problem=card.problem, hint=card.hint))
 
 
 def _is_file(path: str) -> bool:

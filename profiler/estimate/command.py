@@ -10,14 +10,17 @@ from profiler.config.grid import MAX_POINTS
 from profiler.config.reading import show
 from profiler.config.run_options import RUN_KEYS
 from profiler.config.specification import unknown_key
-from profiler.domain.errors import Fault, nearest
+from profiler.domain.errors import FailIf, Fault, nearest
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import SPEC_KEYS
 from profiler.estimate.cards import ANY, CAPABILITY, GPU, MEMORY, PRICES, read_size
 
-CONFIG, FORMAT, STRICT = "config", "format", "strict"
+CONFIG, FORMAT, STRICT, FAIL_IF = "config", "format", "strict", "fail_if"
 
-OWN_KEYS = (CONFIG, FORMAT, STRICT, MEMORY, CAPABILITY, PRICES)
+OWN_KEYS = (CONFIG, FORMAT, STRICT, FAIL_IF, MEMORY, CAPABILITY, PRICES)
+
+OTHER_NAMES = {"trainer": "recipe"}
+"""Keys by the names that users give them."""
 
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 """A number that YAML 1.1 reads as text, because it has no point."""
@@ -56,6 +59,8 @@ class Command:
     strict: bool
     """Whether a key that trl does not have is a fault."""
     output_format: OutputFormat
+    fail_if: FailIf | None
+    """The verdict with which the command ends with exit code 4; None for none."""
     wants_help: bool
     faults: tuple[Fault, ...]
 
@@ -70,6 +75,7 @@ def read_command(words: Sequence[str]) -> Command:
     output_format, wants_help, strict = OutputFormat.TABLE, False, False
     for word in words:
         key, equals, text = word.partition("=")
+        key = OTHER_NAMES.get(key, key)
         if word in ("-h", "--help"):
             wants_help = True
         elif equals and _OF_VERL.match(word):
@@ -98,6 +104,7 @@ def read_command(words: Sequence[str]) -> Command:
         prices=own.get(PRICES),
         strict=strict,
         output_format=output_format,
+        fail_if=_fail_if(own.get(FAIL_IF), faults),
         wants_help=wants_help,
         faults=tuple(faults),
     )
@@ -124,6 +131,16 @@ def _flag(key: str, text: str, faults: list[Fault]) -> bool:
     if text not in ("true", "false"):
         faults.append(Fault(key=key, found=text, problem="must be true or false"))
     return text == "true"
+
+
+def _fail_if(text: str | None, faults: list[Fault]) -> FailIf | None:
+    if text is None or text in list(FailIf):
+        return None if text is None else FailIf(text)
+    names = [str(member) for member in FailIf]
+    faults.append(
+        Fault(key=FAIL_IF, found=text, problem=f"must be one of {', '.join(names)}", hint=nearest(text, names))
+    )
+    return None
 
 
 def _format(text: str, faults: list[Fault]) -> OutputFormat:

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib.util import find_spec
 
 from profiler.analytical.formulas.parameters import parameter_count
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, shortened
+from profiler.domain.extras import listed, missing, simulation_hint
 
 TIMEOUT_S = 120
 """Time for the import of torch and transformers and for the model."""
@@ -29,8 +29,8 @@ def counted_by_transformers(config: Mapping[str, object]) -> int:
     Raises:
         CountingError: torch or transformers is missing, or there is no such model.
     """
-    if find_spec("torch") is None or find_spec("transformers") is None:
-        raise CountingError("torch and transformers, which would count it, are not installed")
+    if absent := missing(("torch", "transformers")):
+        raise CountingError(f"counting it needs {listed(absent)}, which this installation lacks")
     command = [sys.executable, "-m", "profiler.training.parameter_count"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     try:
@@ -76,6 +76,4 @@ def checked(
 def _refused(model: str, architecture: Architecture, reason: str) -> UsageError:
     kind = shortened(architecture.model_type, 60)
     problem = f"is of the unknown model_type {kind}, and {reason}"
-    return UsageError(
-        [Fault(key="model", found=model, problem=problem, hint="`python -m profiler.sweep` simulates it.")]
-    )
+    return UsageError([Fault(key="model", found=model, problem=problem, hint=simulation_hint())])

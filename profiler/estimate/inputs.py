@@ -33,7 +33,7 @@ _LONGEST_LIST = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedInputs:
-    """Keys of a trial that FSDP shards, for where it has a closed form."""
+    """Keys of a trial that FSDP or DeepSpeed shards, for where it has a closed form."""
 
     keys: Mapping[str, object]
     notes: tuple[str, ...]
@@ -48,7 +48,7 @@ class Inputs:
     notes: tuple[str, ...]
     """What was assumed, and what is not counted."""
     sharded: ShardedInputs | None
-    """The same as FSDP shards it; None if no file says so."""
+    """The same as FSDP or DeepSpeed shards it; None if no file says so."""
     stated: frozenset[str]
     """Keys of the command line."""
     ignored: str
@@ -81,7 +81,7 @@ def read_inputs(command: Command, part: Part | None, *, measure: Measure = measu
     if part is not None:
         given = {key: command.keys[key] for key in ("num_processes",) if key in command.keys}
         job = {**part.job, **given}
-        reading = read_trl_config(part.values, strict=command.strict, recipe=part.recipe, job=job)
+        reading = read_trl_config(part.values, strict=command.strict, recipe=_recipe(command, part), job=job)
         keys.update(reading.point)
         settled = {*command.keys, *command.axes}
         faults += [fault for fault in reading.faults if fault.key not in settled]
@@ -90,7 +90,7 @@ def read_inputs(command: Command, part: Part | None, *, measure: Measure = measu
         notes = [*_folder_taken_by_name(keys), *reading.notes, *part.notes]
     named = keys.get("model") if part is None else part.values.get("model_name_or_path")
     keys.update(command.keys)
-    if keys.get("recipe", Recipe.GRPO.value) == Recipe.GRPO.value:
+    if keys.get("recipe") != Recipe.SFT.value:
         source = command.keys.get("dataset", None if part is None else part.values.get("dataset_name"))
         notes = _with_prompts(keys, notes, (command.keys.get("model", named), source), command, measure)
     if keys.get("gpu") is not None and capability_note(show(keys["gpu"])):
@@ -100,10 +100,10 @@ def read_inputs(command: Command, part: Part | None, *, measure: Measure = measu
         keys["backend"] = Backend.SIMULATED.value
     notes = [note for note in notes if note.key not in stated]
     lines, sharded = note_lines(notes), None
-    if reading is not None and reading.fsdp is not None and "distributed_type" not in stated:
+    if reading is not None and reading.left_out and "distributed_type" not in stated:
         own = {key: value for key, value in reading.sharding.items() if key not in stated}
         sharded = ShardedInputs(keys={**keys, **own}, notes=lines)
-        lines = note_lines([*notes, reading.fsdp])
+        lines = note_lines([*notes, *reading.left_out])
     return Inputs(
         keys=keys,
         notes=lines,
@@ -134,6 +134,12 @@ def _with_prompts(
         keys[PROMPT_KEY], note = found
         return [note, *(each for each in notes if each.key != PROMPT_KEY)]
     return [*notes, found] if found is not None else list(notes)
+
+
+def _recipe(command: Command, part: Part) -> Recipe | None:
+    """Return the trainer that the command or a file names; the command wins. None if neither does."""
+    given = command.keys.get("recipe")
+    return Recipe(str(given)) if given in list(Recipe) else part.recipe
 
 
 def _foreign_faults(part: Part, *, strict: bool) -> list[Fault]:

@@ -1,27 +1,28 @@
 """`python -m profiler.estimate model=NAME [key=value ...]`: the memory of a trial, or of a grid, in closed form.
 
-Exit codes: docs/exit_codes.md. An estimate that does not fit ends with 0.
+Exit codes: docs/exit_codes.md. An estimate that does not fit ends with 0, unless `fail_if` says otherwise.
 """
 
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from textwrap import fill
 
-from profiler.analytical.closed_form import has_form
-from profiler.analytical.explanation.cards import all_cards
+from profiler.analytical.explanation.cards import Fit, all_cards
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.grid import estimate_grid
 from profiler.command_line import as_command, print_error, print_text
-from profiler.config.specification import attention_line, parse_point
+from profiler.config.key_help import trial_keys_help
+from profiler.config.specification import attention_line
 from profiler.domain.architecture import Architecture
-from profiler.domain.errors import EXIT_OK, UsageError
-from profiler.domain.trial import TrialSpec
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf, UsageError
+from profiler.domain.trial import Backend
 from profiler.estimate.cards import load_prices, unknown_cards_line
 from profiler.estimate.command import Command, OutputFormat, read_command
 from profiler.estimate.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
 from profiler.estimate.points import grid_specs
 from profiler.estimate.reward_models import with_reward_models
+from profiler.estimate.trial import parsed_trial
 from profiler.estimate.verl import verl_answer
 from profiler.rendering.card_list import card_list, card_list_json
 from profiler.rendering.estimate_grid import grid_json, grid_table
@@ -36,12 +37,12 @@ python -m profiler.estimate config=FILE [config=FILE ...] [key=value ...]
 
 What training needs of a GPU, by phase and category, in closed form.
 NAME is a built-in model, a hub id, or a local folder or config.json. FILE is a
-configuration of trl (GRPO or SFT) or of verl: its YAML, a run script, or its
-defaults (config=verl), with Hydra's overrides as further words. Files next to a recipe of trl are
-read with it: accelerate's, DeepSpeed's, an adapter_config.json, and the script,
-whose literals are read without running it. Keys are those of a sweep
-(python -m profiler.sweep --help) and win over files. Keys of FILE that trl
-does not have are listed and ignored; strict=true refuses them.
+configuration of trl (GRPO, RLOO or SFT) or of verl: its YAML, a run script, or
+its defaults (config=verl), with Hydra's overrides as further words. Files next
+to a recipe of trl are read with it: accelerate's, DeepSpeed's, an
+adapter_config.json, and the script, whose literals are read without running it.
+Keys win over files. Keys of FILE that trl does not have are listed and ignored;
+strict=true refuses them.
 
 gpu is a card's name or a part of it (gpu=4090), a size (gpu=24GiB, or
 gpu_memory_gib=24 compute_capability=8.6), or any, for the verdict of every card.
@@ -51,6 +52,12 @@ that fits first.
 Several values of a key, separated by commas, give one table of the estimates of
 all combinations (at most 100,000). Quote a value that contains a comma.
 
+fail_if=does_not_fit ends with exit code 4 if the trial does not fit its card,
+fail_if=tight also if it is tight; of several trials if one is so, of gpu=any if
+no card is better.
+
+Keys of a trial [default]:
+{keys}
 Examples:
   python -m profiler.estimate model=qwen2.5-7b tuning=lora gpu=a100-40gb
   python -m profiler.estimate model=qwen2.5-3b,qwen2.5-7b num_generations=4,8
@@ -67,8 +74,18 @@ Examples:
 def main(argv: Sequence[str] | None = None, *, load_model: ModelConfigLoader = load_model_config) -> int:
     """Print the estimate for `argv` (without the program) and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    print_text(answer(words, load_model=load_model, say=print_error))
-    return EXIT_OK
+    found = _answered(words, load_model=load_model, say=print_error)
+    print_text(found.text)
+    return EXIT_ANSWER_IS_NO if found.is_no else EXIT_OK
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """The output of a command."""
+
+    text: str
+    is_no: bool = False
+    """Whether `fail_if` asks for the verdict that was found."""
 
 
 def _keep_silent(line: str) -> None:
@@ -81,7 +98,7 @@ def answer(
     load_model: ModelConfigLoader = load_model_config,
     say: Callable[[str], None] = _keep_silent,
 ) -> str:
-    """Return the output for `words`.
+    """Return the output for `words`, as `_answered`.
 
     Args:
         words: The command line without the program.
@@ -91,13 +108,18 @@ def answer(
     Raises:
         UsageError: With all faults that were found.
     """
+    return _answered(words, load_model=load_model, say=say).text
+
+
+def _answered(words: Sequence[str], *, load_model: ModelConfigLoader, say: Callable[[str], None]) -> _Answer:
     command = read_command(words)
     if command.wants_help:
-        return _USAGE
+        return _Answer(text=_USAGE.format(keys=trial_keys_help(given=Backend.SIMULATED)))
     architecture_of = architecture_lookup(load_model)
     files = job_files(command)
     if files.verl is not None:
-        return verl_answer(command, files.verl, architecture_of, say)
+        text, fit = verl_answer(command, files.verl, architecture_of, say)
+        return _Answer(text=text, is_no=fails(command.fail_if, [fit]))
     common, architecture_of = with_reward_models(read_inputs(command, files.part), architecture_of)
     if common.ignored:
         say(common.ignored)
@@ -108,45 +130,37 @@ def answer(
     return _trial_answer(command, common, architecture_of)
 
 
-def _parsed(common: Inputs, architecture_of: Callable[[str], Architecture]) -> tuple[TrialSpec, tuple[str, ...]]:
-    """Return the trial, sharded by FSDP where that has a closed form, and what was assumed."""
-    if common.sharded is not None and not common.faults:
-        with suppress(UsageError):
-            spec = parse_point(common.sharded.keys, architecture_of=architecture_of)
-            if has_form(spec, architecture_of(spec.model)):
-                return spec, common.sharded.notes
-    faults = list(common.faults)
-    try:
-        spec = parse_point(common.keys, architecture_of=architecture_of)
-    except UsageError as error:
-        faults.extend(error.faults)
-    if faults:
-        raise UsageError(tuple(dict.fromkeys(faults)))
-    return spec, common.notes
+def fails(fail_if: FailIf | None, verdicts: Iterable[Fit | None]) -> bool:
+    """Return whether one of `verdicts` is what `fail_if` asks for."""
+    failing = {Fit.TOO_LARGE, Fit.NO_KERNEL} | ({Fit.TIGHT} if fail_if is FailIf.TIGHT else set())
+    return fail_if is not None and any(verdict in failing for verdict in verdicts)
 
 
 def _cards_answer(
     command: Command, common: Inputs, architecture_of: Callable[[str], Architecture], say: Callable[[str], None]
-) -> str:
-    spec, notes = _parsed(common, architecture_of)
+) -> _Answer:
+    spec, notes = parsed_trial(common, architecture_of)
     prices = load_prices(command.prices) if command.prices is not None else None
     if prices is not None and unknown_cards_line(prices):
         say(unknown_cards_line(prices))
     cards = all_cards(spec, architecture_of(spec.model))
     show_cards = card_list_json if command.output_format is OutputFormat.JSON else card_list
-    return show_cards(spec, cards, prices.by_card if prices is not None else None, notes)
+    text = show_cards(spec, cards, prices.by_card if prices is not None else None, notes)
+    return _Answer(text=text, is_no=all(fails(command.fail_if, [card.fit]) for card in cards))
 
 
-def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> str:
-    spec, notes = _parsed(common, architecture_of)
+def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> _Answer:
+    spec, notes = parsed_trial(common, architecture_of)
     architecture = architecture_of(spec.model)
     explained = explain(spec, architecture)
+    is_no = fails(command.fail_if, [card.fit for card in explained.cards if card.gpu.name == spec.gpu])
     if command.output_format is OutputFormat.JSON:
-        return estimate_json(explained, notes=notes)
-    return _lines(notes, (attention_line(spec, architecture),)) + estimate_table(explained)
+        return _Answer(text=estimate_json(explained, notes=notes), is_no=is_no)
+    lines = _lines(notes, (attention_line(spec, architecture),))
+    return _Answer(text=lines + estimate_table(explained), is_no=is_no)
 
 
-def _grid_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> str:
+def _grid_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> _Answer:
     faults = list(common.faults)
     try:
         specs = grid_specs(common.keys, command.axes, architecture_of=architecture_of)
@@ -156,10 +170,11 @@ def _grid_answer(command: Command, common: Inputs, architecture_of: Callable[[st
         raise UsageError(tuple(dict.fromkeys(faults)))
     architectures = {model: architecture_of(model) for model in dict.fromkeys(spec.model for spec in specs)}
     grid = estimate_grid(specs, tuple(command.axes), architectures)
+    is_no = fails(command.fail_if, [point.fit for point in grid.points])
     if command.output_format is OutputFormat.JSON:
-        return grid_json(grid)
+        return _Answer(text=grid_json(grid), is_no=is_no)
     lines = dict.fromkeys(attention_line(spec, architectures[spec.model]) for spec in specs)
-    return _lines(common.notes, tuple(lines)) + grid_table(grid)
+    return _Answer(text=_lines(common.notes, tuple(lines)) + grid_table(grid), is_no=is_no)
 
 
 def _lines(*parts: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from textwrap import fill
 
 from profiler.analytical.baselines.verl_baseline import baseline_view
 from profiler.analytical.closed_form import refuse_model
+from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.explanation.verl_fit import verl_fit
 from profiler.analytical.sharded.verl_phases import verl_estimate
 from profiler.config.model_lookup import builtin_of_folder
@@ -36,8 +37,8 @@ def verl_answer(
     source: VerlSource,
     architecture_of: Callable[[str], Architecture],
     say: Callable[[str], None],
-) -> str:
-    """Return the memory per GPU of the job in `source`, on the card of the command.
+) -> tuple[str, Fit]:
+    """Return the memory per GPU of the job in `source`, on the card of the command, and whether it fits.
 
     Raises:
         UsageError: With all faults that were found.
@@ -63,10 +64,9 @@ def verl_answer(
     baseline = baseline_view(found, architecture)
     notes = note_lines([*taken, *source.notes, *reading.notes])
     if command.output_format is OutputFormat.JSON:
-        return verl_json(found, fit, baseline, notes)
-    return "".join(f"{fill(line, WIDTH, break_on_hyphens=False)}\n" for line in notes) + verl_table(
-        found, fit, baseline
-    )
+        return verl_json(found, fit, baseline, notes), fit.fit
+    lines = "".join(f"{fill(line, WIDTH, break_on_hyphens=False)}\n" for line in notes)
+    return lines + verl_table(found, fit, baseline), fit.fit
 
 
 def _folder_taken_by_name(values: Mapping[str, object]) -> tuple[dict[str, object], list[Note]]:

@@ -6,9 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
+from profiler.domain.extras import Extra, missing
+
 CAPABILITIES = "GRPO_VRAM_COMPUTE_CAPABILITIES"
 """Environment variable: the compute capability of each visible GPU in the order of CUDA's indices, ``"9.0,8.6"``."""
 
+
+_NVML = "pynvml"
+"""The module of nvidia-ml-py."""
+
+_EXTRA = f"the extra '{Extra.MEASURE}' brings it"
 
 _EMULATED = "emulated"
 """Part of the driver's version where `profiler.emulation` answers in its place."""
@@ -49,7 +56,9 @@ def visible_gpus(*, environment: Mapping[str, str] | None = None, nvml: ModuleTy
         nvml: The module `pynvml` or a fake of it.
     """
     if nvml is None:
-        nvml = importlib.import_module("pynvml")
+        if missing((_NVML,)):
+            return VisibleGpus(gpus=(), note=f"nvidia-ml-py, which would find one, is not installed ({_EXTRA})")
+        nvml = importlib.import_module(_NVML)
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:

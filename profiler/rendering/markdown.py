@@ -109,7 +109,9 @@ def _figure_blocks(figures: SectionFigures) -> Iterable[str]:
         yield "### Figures"
     for figure in figures.figures:
         title, path = escaped(figure.title), f"{FIGURES}/{figure.name}"
-        yield f"**{title}** ([SVG]({path}.svg))\n\n![{title}]({path}.png)"
+        shown, *others = figure.suffixes
+        links = ", ".join(f"[{suffix.upper()}]({path}.{suffix})" for suffix in others)
+        yield f"**{title}**{f' ({links})' if links else ''}\n\n![{title}]({path}.{shown})"
     yield from (escaped(sentence) for sentence in (*figures.left_out, *figures.broken))
 
 

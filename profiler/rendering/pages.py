@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 
 FIGURES = "figures"
 """The folder of figures, in the folder of the pages."""
@@ -19,13 +20,30 @@ def more_rows(rows: int, where: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RenderedFigure:
-    """A figure, as the bytes of its two files."""
+    """A figure, as the bytes that a page can show."""
 
     name: str
     """Of its files, without the suffix."""
     title: str
     png: bytes
     svg: bytes
+    note: str = ""
+    """Which trials it does not show."""
+    suffixes: Sequence[str] = ("png", "svg")
+    """Of its files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOrigin:
+    """When and by what a page is made."""
+
+    drawn: date
+    version: str
+    """Of the profiler."""
+    home: str = ""
+    """Address of the project; empty if it declares none."""
+    files: Sequence[str] = ()
+    """Names of the files next to the page that have the same results."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ from dataclasses import fields
 
 from profiler.analysis.scripts import RunLines
 from profiler.domain.memory import Origin
-from profiler.domain.outcome import Status
-from profiler.domain.script import HeldTensors, ScriptWeights
+from profiler.domain.outcome import Status, UnlimitedCard
+from profiler.domain.script import COMPLETION_TOKENS, PROMPT_TOKENS, HeldTensors, LateEvents, ScriptWeights
 from profiler.domain.units import GIB, as_gib, gib_text, mib_text
 
 UNIT_NOTE = "GiB (2^30 bytes): the peak of each phase"
@@ -42,8 +42,12 @@ def run_sentences(run: RunLines) -> Iterator[str]:
         yield f"Substitutes: {'; '.join(run.record.substitutes)}."
     if run.outcome.peaks.allocated_bytes is not None:
         yield _peak(run)
+    if run.record.late_events is not None:
+        yield _late_events(run, run.record.late_events)
     if run.out_of_memory is not None:
         yield _failure(run)
+    if run.out_of_memory is not None and run.outcome.unlimited is not None:
+        yield _needs(run, run.outcome.unlimited)
     if run.outcome.message:
         yield _first_lines(run.outcome.message)
     yield _work(run)
@@ -71,6 +75,23 @@ def _peak(run: RunLines) -> str:
         assumed = "" if run.origin is Origin.MEASURED else " (assumed)"
         parts.append(f"{gib_text(peaks.device_bytes, 2)} on the card with the CUDA context{assumed}")
     return f"Peak, {run.origin}: {'; '.join(parts)}."
+
+
+def _late_events(run: RunLines, late: LateEvents) -> str:
+    """Return both bounds where they differ: memory of other streams returns at once, or when host and card have met."""
+    peaks = run.outcome.peaks
+    if late.status is not Status.OK:
+        return f"With late events the script ends differently: {late.status}."
+    if (late.allocated_bytes, late.reserved_bytes) == (peaks.allocated_bytes, peaks.reserved_bytes):
+        return "With late events: the same peaks."
+    sizes = f"{_size(late.allocated_bytes)} allocated; {_size(late.reserved_bytes)} reserved"
+    return f"With late events: {sizes}. A real card is between both."
+
+
+def _needs(run: RunLines, needs: UnlimitedCard) -> str:
+    reserved = needs.required_reserved_bytes
+    more = "" if reserved is None else f"; {gib_text(reserved, 2)} reserved"
+    return f"It needs {gib_text(needs.required_allocated_bytes, 2)} allocated{more} ({run.origin}, unlimited memory)."
 
 
 def _failure(run: RunLines) -> str:
@@ -130,6 +151,8 @@ def command_text(run: RunLines) -> str:
     keys = [f"backend={spec.backend}", f"gpu={spec.gpu}" if spec.gpu else "", f"steps={spec.steps or NULL}"]
     keys += [f"num_processes={spec.num_processes}"] if spec.num_processes > 1 else []
     keys += [f"weights={spec.weights}"] if spec.weights is not ScriptWeights.RANDOM else []
+    keys += [f"prompt_tokens={spec.prompt_tokens}"] if spec.prompt_tokens != PROMPT_TOKENS else []
+    keys += [f"completion_tokens={spec.completion_tokens}"] if spec.completion_tokens != COMPLETION_TOKENS else []
     words = [*filter(None, keys), *spec.launcher, spec.script, *spec.arguments]
     return f"python -m profiler.run {shlex.join(words)}"
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from profiler.replay.main import main
+from profiler.commands import start
 
-sys.exit(main())
+sys.exit(start("replay"))

@@ -34,7 +34,7 @@ given. Nothing that the files contain is run.
   device=N          which of the snapshot's devices; that with most entries if
                     not given
   figure=PATH       draw it, as .png or .svg; a folder for several snapshots
-  format=FORMAT     table (80 columns) or json
+  format=FORMAT     table (80 columns) or json (default: table)
 
 Without alloc_conf and gpu, expandable_segments:True is tried.
 

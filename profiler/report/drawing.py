@@ -1,39 +1,52 @@
-"""The page of a folder of results: table, `report.html`, `report.md`, `comparison.csv` and figures."""
+"""The page of a folder of results: table, `report.html`, `report.md`, `comparison.csv`, `table.tex` and figures."""
 
 from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 
+from profiler import __version__
 from profiler.analysis.frames import comparison_frame
 from profiler.analysis.sweep_report import SectionReport, only_trials, sweep_report
 from profiler.domain.errors import ProfilerError
 from profiler.rendering.csv_table import as_csv
 from profiler.rendering.figures.catalogue import Drawing, chosen, too_much
-from profiler.rendering.figures.files import as_png, as_svg
+from profiler.rendering.figures.files import STANDARD_KINDS, FigureKind, as_pdf, as_png, as_svg
 from profiler.rendering.html.page import html_page
+from profiler.rendering.latex import latex_tables
 from profiler.rendering.markdown import report_page
-from profiler.rendering.pages import FIGURES, RenderedFigure, SectionFigures
+from profiler.rendering.pages import FIGURES, PageOrigin, RenderedFigure, SectionFigures
 from profiler.rendering.terminal import print_comparison
 from profiler.report.estimated_limits import estimated_limits
 from profiler.storage.atomic import remove_abandoned, write_atomically
 from profiler.storage.published import read_published
 from profiler.storage.tables import read_tables
+from profiler.storage.versions import project_page
 
 PAGE = "report.html"
 """The page that opens from disk, with everything in one file."""
 MARKDOWN = "report.md"
 """The page that GitHub shows, with links to the figures."""
 TABLE = "comparison.csv"
+LATEX = "table.tex"
+"""The comparison of each section for a paper."""
 
 
-def render_folder(folder: Path, *, console: Console | None, trial_ids: Collection[str] | None = None) -> None:
-    """Draw the stored results of a grid: a table on `console`, pages, `comparison.csv` and `figures/` in `folder`.
+def render_folder(
+    folder: Path,
+    *,
+    console: Console | None,
+    trial_ids: Collection[str] | None = None,
+    kinds: Sequence[FigureKind] = STANDARD_KINDS,
+) -> None:
+    """Draw the stored results of a grid: a table on `console`, pages, tables and `figures/` in `folder`.
 
     Args:
         folder: `<results_dir>/<grid>/`.
         console: Where to print the table and the path of the page; None prints nothing.
         trial_ids: The trials of the table on the console; None for all. Page and figures always have all.
+        kinds: The formats of the figures' files. The page has its figures in itself.
 
     Raises:
         UsageError: A table is missing or damaged.
@@ -43,15 +56,16 @@ def render_folder(folder: Path, *, console: Console | None, trial_ids: Collectio
     remove_abandoned(folder)
     report = sweep_report(read_tables(folder), read_published(), grid=folder.resolve().name)
     figures = [
-        _draw_section(folder, part, number, own)
+        _draw_section(folder, part, number, own, kinds)
         for number, (part, own) in enumerate(
             zip(report.sections, chosen(report.sections, estimated_limits), strict=True), start=1
         )
     ]
     table = comparison_frame(part.section for part in report.sections)
     write_atomically(folder / MARKDOWN, report_page(report, figures).encode())
-    write_atomically(folder / PAGE, html_page(report, figures).encode())
+    write_atomically(folder / PAGE, html_page(report, figures, _origin()).encode())
     write_atomically(folder / TABLE, as_csv(table).encode())
+    write_atomically(folder / LATEX, latex_tables(report).encode())
     # The terminal comes last: a reader such as `head` can close it, and the files have to be complete all the same.
     if console is not None:
         print_comparison(report if trial_ids is None else only_trials(report, trial_ids), console)
@@ -64,8 +78,15 @@ def render_folder(folder: Path, *, console: Console | None, trial_ids: Collectio
         )
 
 
-def _draw_section(folder: Path, part: SectionReport, number: int, own: Sequence[Drawing]) -> SectionFigures:
-    results = [_draw(folder, drawing) for drawing in own]
+def _origin() -> PageOrigin:
+    drawn = datetime.now(UTC).date()
+    return PageOrigin(drawn=drawn, version=__version__, home=project_page(), files=(MARKDOWN, TABLE, LATEX))
+
+
+def _draw_section(
+    folder: Path, part: SectionReport, number: int, own: Sequence[Drawing], kinds: Sequence[FigureKind]
+) -> SectionFigures:
+    results = [_draw(folder, drawing, kinds) for drawing in own]
     return SectionFigures(
         figures=tuple(figure for figure in results if isinstance(figure, RenderedFigure)),
         left_out=too_much(part, number=number, shown=len(own)),
@@ -73,14 +94,21 @@ def _draw_section(folder: Path, part: SectionReport, number: int, own: Sequence[
     )
 
 
-def _draw(folder: Path, drawing: Drawing) -> RenderedFigure | str:
+def _draw(folder: Path, drawing: Drawing, kinds: Sequence[FigureKind]) -> RenderedFigure | str:
     """Draw and write one figure; return a sentence if it cannot be drawn."""
     try:
-        figure = drawing.draw()
-        png, svg = as_png(figure), as_svg(figure)
+        figure = drawing.figure()
+        png = as_png(figure)
+        figure.set_layout_engine("none")  # the other formats have the places that it has found
+        svg = as_svg(figure)
+        files = {FigureKind.PNG: png, FigureKind.SVG: svg}
+        if FigureKind.PDF in kinds:
+            files[FigureKind.PDF] = as_pdf(figure)
     except Exception as error:  # a figure that fails, for whatever reason, must not cost the others
         lines = str(error).splitlines() or [""]
         return f"The figure '{drawing.name}' could not be drawn ({type(error).__name__}: {lines[0]})."
-    write_atomically(folder / FIGURES / f"{drawing.name}.png", png)
-    write_atomically(folder / FIGURES / f"{drawing.name}.svg", svg)
-    return RenderedFigure(name=drawing.name, title=drawing.title, png=png, svg=svg)
+    for kind in kinds:
+        write_atomically(folder / FIGURES / f"{drawing.name}.{kind}", files[kind])
+    return RenderedFigure(
+        name=drawing.name, title=drawing.title, png=png, svg=svg, note=drawing.note, suffixes=tuple(kinds)
+    )

@@ -1,5 +1,6 @@
 """The command: arguments, and which folders they name."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,16 +9,21 @@ from rich.console import Console
 
 from profiler.analysis.differences import compare_sweeps
 from profiler.command_line import as_command, print_text, readable
-from profiler.domain.errors import EXIT_OK, Fault, UsageError, nearest
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError, nearest
 from profiler.rendering.differences import print_differences
+from profiler.rendering.growth_summary import growth_summary
 from profiler.rendering.terminal_console import TerminalConsole
+from profiler.report.command import MAX_INCREASE, Command, read_command
 from profiler.report.drawing import render_folder
+from profiler.storage.atomic import append
 from profiler.storage.foreign_files import Kind, kind_of, reason
 from profiler.storage.tables import read_tables
 
 _MOST_FOLDERS = 2
 REFERENCE = "reference"
 """The folder in `results/` whose results are in git."""
+JOB_PAGE = "GITHUB_STEP_SUMMARY"
+"""The environment variable with the file of a job's page on GitHub."""
 
 
 @as_command("report")
@@ -27,13 +33,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     if set(words) & {"-h", "--help"}:
         print_text(_HELP)
         return EXIT_OK
-    folder, other = _folders(words)
+    command = read_command(words)
+    folder, other = _folders(command)
+    if command.max_increase is not None:
+        return _guard(folder, other, command.max_increase)
     with readable():
         if other is None:
-            render_folder(folder, console=TerminalConsole())
+            render_folder(folder, console=TerminalConsole(), kinds=command.kinds)
         else:
             compare_folders(folder, other, console=TerminalConsole())
     return EXIT_OK
+
+
+def _guard(before: Path, after: Path | None, limit: float) -> int:
+    """Print whether a peak grew by more than `limit`, also to the page of a job; return the exit code.
+
+    Raises:
+        UsageError: There is no second folder, or a table is missing or damaged.
+        StorageError: The page cannot be written.
+    """
+    if after is None:
+        problem = "compares two folders, and one is named"
+        raise UsageError([Fault(key=MAX_INCREASE, found=f"{limit:g}", problem=problem, hint=f"{_USAGE}.")])
+    found = compare_sweeps(read_tables(before).runs, read_tables(after).runs)
+    grown = [each for each in found.both if each.grew(limit)]
+    text = growth_summary(found, grown, most_ratio=limit, names=_names(before, after))
+    print_text(text)
+    if os.environ.get(JOB_PAGE):
+        append(Path(os.environ[JOB_PAGE]), text.encode())
+    return EXIT_ANSWER_IS_NO if grown or not found.both else EXIT_OK
 
 
 def compare_folders(before: Path, after: Path, *, console: Console) -> None:
@@ -56,27 +84,37 @@ def _names(before: Path, after: Path) -> tuple[str, str]:
 
 
 _HELP = """\
-python -m profiler.report FOLDER [FOLDER]
+python -m profiler.report FOLDER [figures=png,svg,pdf]
+python -m profiler.report FOLDER FOLDER [max_increase=2%]
 
 Draw the stored results of a sweep: a table, report.html, report.md,
-comparison.csv and figures. With a second folder, show what changed between two
-sweeps instead. FOLDER is results/<grid>, as a sweep left it.
+comparison.csv, table.tex and figures. With a second folder, show what changed
+between two sweeps instead. FOLDER is results/<grid>, as a sweep left it.
+
+  figures=KINDS  formats of the figures' files: png, svg, pdf (default: png,svg)
+
+max_increase=2% ends with exit code 4 if the peak of a trial grew by more, if it
+fitted and no longer does, or if no trial is in both; it prints Markdown, and
+appends it to the file that GITHUB_STEP_SUMMARY names.
 
 Examples:
   python -m profiler.report results/lora_vs_full
+  python -m profiler.report results/lora_vs_full figures=png,svg,pdf
   python -m profiler.report results/reference/lora_vs_full results/lora_vs_full
+  python -m profiler.report results/before results/after max_increase=2%
 """
 
 _USAGE = "Write: python -m profiler.report results/<grid>, or two folders to compare them"
 
 
-def _folders(words: Sequence[str]) -> tuple[Path, Path | None]:
+def _folders(command: Command) -> tuple[Path, Path | None]:
     """Return the folders that the command line names: one, or two to compare.
 
     Raises:
         UsageError: There are none or more than two, or one of them cannot be used.
     """
-    faults = [
+    words = command.folders
+    faults = [*command.faults] + [
         Fault(key="argument", found=word or "(nothing)", problem="is not a folder of results", hint=f"{_USAGE}.")
         for word in words
         if not word or word.startswith("-")

@@ -1,8 +1,7 @@
-"""Entry point of `python -m profiler.run`."""
+"""`python -m profiler.run`."""
 
 import sys
 
-from profiler.run.main import main
+from profiler.commands import start
 
-if __name__ == "__main__":
-    sys.exit(main())
+sys.exit(start("run"))

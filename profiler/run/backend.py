@@ -11,12 +11,14 @@ from typing import Any
 
 from profiler.config.specification import DEFAULT_GPU
 from profiler.domain.errors import Fault, ProfilerError, UsageError
+from profiler.domain.extras import Extra, install_hint
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Versions
 from profiler.domain.script import NamedCard
 from profiler.domain.trial import Backend
 from profiler.domain.units import gib_text
-from profiler.emulation.launch import EmulatedPython, emulated_python, process_environment
+from profiler.emulation.cards import unlimited as without_limit
+from profiler.emulation.launch import EmulatedPython, Events, emulated_python, process_environment
 from profiler.emulation.version import EMULATION_VERSION
 from profiler.measurement.visible import VisibleGpu, VisibleGpus, capability_environment, visible_gpus
 from profiler.run.options import AUTO, ScriptBackend, ScriptOptions
@@ -59,17 +61,33 @@ class Place:
     card: NamedCard | None = None
     emulated: EmulatedPython | None = None
 
-    def environment(self, *, num_processes: int, strict: bool) -> dict[str, str]:
-        """Return the environment variables of the script's process."""
+    def environment(
+        self, *, num_processes: int, strict: bool, events: Events = Events.EARLY, unlimited: bool = False
+    ) -> dict[str, str]:
+        """Return the environment variables of the script's process.
+
+        Args:
+            num_processes: Ranks of the job.
+            strict: As in `process_environment`.
+            events: When events of an emulated card count as reached.
+            unlimited: Whether the emulated card has more memory than any script takes.
+        """
         own = dict(os.environ)
         if self.emulated is not None:
-            gpu = KNOWN_GPUS[str(self.gpu)]
+            known = KNOWN_GPUS[str(self.gpu)]
+            gpu = without_limit(known) if unlimited else known
             visible = VisibleGpu(
                 uuid="", name=gpu.title, memory_bytes=gpu.memory_bytes, compute_capability=gpu.compute_capability
             )
             base = own | dict(capability_environment([visible]))
             return process_environment(
-                self.emulated, gpu, cards=num_processes, num_processes=num_processes, base=base, strict=strict
+                self.emulated,
+                gpu,
+                cards=num_processes,
+                num_processes=num_processes,
+                base=base,
+                events=events,
+                strict=strict,
             )
         if self.card is not None:
             own["CUDA_VISIBLE_DEVICES"] = self.card.uuid
@@ -242,7 +260,8 @@ def _ask(executable: Path) -> _Python:
     if tuple(said["python"]) < _OLDEST:
         raise _unfit(executable, f"is Python {'.'.join(map(str, said['python']))}, and 3.11 or newer is needed")
     if said["missing"]:
-        raise _unfit(executable, f"has no {', '.join(said['missing'])}")
+        extra = f" {install_hint(Extra.SIMULATE)}" if executable == Path(sys.executable) else ""
+        raise _unfit(executable, f"has no {', '.join(said['missing'])}", hint=f"Name another python.{extra}")
     versions = Versions(**said["versions"], profiler=installed_versions().profiler)
     return _Python(executable=executable, versions=versions, cuda=said["cuda"])
 
@@ -266,5 +285,5 @@ def _answer(executable: Path) -> dict[str, Any]:
         raise _unfit(executable, f"does not say what it has ({error})") from error
 
 
-def _unfit(executable: Path, problem: str) -> UsageError:
-    return UsageError([Fault(key="python", found=str(executable), problem=problem, hint="Name another python.")])
+def _unfit(executable: Path, problem: str, *, hint: str = "Name another python.") -> UsageError:
+    return UsageError([Fault(key="python", found=str(executable), problem=problem, hint=hint)])

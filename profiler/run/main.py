@@ -11,14 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profiler.command_line import as_command, print_error, print_line, print_text
-from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
+from profiler.domain.outcome import Status
 from profiler.domain.script import ScriptJob, ScriptRecord, ScriptSpec
 from profiler.domain.trial import Backend
 from profiler.run.backend import Place, choose_place
 from profiler.run.command import Command, read_command, wants_help
 from profiler.run.help import usage
 from profiler.run.launched import launcher_arguments, launcher_variables
+from profiler.run.options import ScriptEvents, ScriptOptions
 from profiler.run.process import run_in_process
+from profiler.run.second_runs import in_new_processes, with_second_runs
 from profiler.storage.foreign_files import read_bytes, reason
 from profiler.storage.script_records import ScriptStore
 from profiler.storage.typed_json import to_json
@@ -41,18 +44,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     ScriptStore(folder).read_all()  # a record of a newer version is found before anything starts
     place = choose_place(command.options, num_processes=_processes(command))
     environment = place.environment(num_processes=_processes(command), strict=command.options.strict)
-    environment |= launcher_variables(command, place.executable, environment)
+    launched = launcher_variables(command, place.executable, environment)
+    environment |= launched
     job = _job(command, place, folder)
     print_line(place.line + _note_on_processes(command))
     record = run_in_process(job, place.executable, environment, timeout_s=command.options.timeout_s)
+    if place.backend is Backend.EMULATED:
+        again = in_new_processes(
+            place,
+            launched=launched,
+            num_processes=_processes(command),
+            strict=command.options.strict,
+            timeout_s=command.options.timeout_s,
+        )
+        record = with_second_runs(record, job, again, late_events=_wants_late_events(command))
     # Imported here, because importing matplotlib and pandas takes longer than everything before.
     from profiler.run.results import report_run
 
     report_run(folder, record)
-    return _exit_code(record)
+    return exit_code(record, command.options)
 
 
-def _exit_code(record: ScriptRecord) -> int:
+def exit_code(record: ScriptRecord, options: ScriptOptions) -> int:
+    """Return the exit code of a run, and print why it has no answer if it has none."""
+    if options.fails_if_too_large and record.outcome.status is Status.OOM:
+        return EXIT_ANSWER_IS_NO
     if record.outcome.status.answered:
         return EXIT_OK
     print_error(f"{Path(record.spec.script).name} has no answer ({record.outcome.status}): {record.outcome.message}")
@@ -61,6 +77,12 @@ def _exit_code(record: ScriptRecord) -> int:
 
 def _processes(command: Command) -> int:
     return command.options.num_processes or command.launch.num_processes or 1
+
+
+def _wants_late_events(command: Command) -> bool:
+    """Whether both bounds are reported: memory of other streams matters where several processes communicate."""
+    asked = command.options.events
+    return _processes(command) > 1 if asked is None else asked is ScriptEvents.BOTH
 
 
 def _note_on_processes(command: Command) -> str:
@@ -80,6 +102,8 @@ def _job(command: Command, place: Place, folder: Path) -> ScriptJob:
         steps=options.steps,
         num_processes=_processes(command),
         weights=options.weights,
+        prompt_tokens=options.prompt_tokens,
+        completion_tokens=options.completion_tokens,
         alloc_conf=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or "",
     )
     digest = hashlib.sha256(_text_of(command.script)).hexdigest()

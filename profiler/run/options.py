@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
 
-from profiler.config.reading import FieldReader
+from profiler.config.reading import FieldReader, show
 from profiler.config.specification import DEFAULT_GPU
-from profiler.domain.errors import UsageError
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.script import ScriptWeights
+from profiler.domain.errors import FailIf, UsageError
+from profiler.domain.gpu_names import name_known_card
+from profiler.domain.script import COMPLETION_TOKENS, PROMPT_TOKENS, ScriptWeights
 
 _MOST_S = 1_000_000
 MOST_PROCESSES = 100_000
 MOST_STEPS = 1_000_000
+MOST_TOKENS = 1_000_000
 AUTO = "auto"
 
 
@@ -24,6 +25,13 @@ class ScriptBackend(StrEnum):
     CUDA = "cuda"
     EMULATED = "emulated"
     SIMULATED = "simulated"
+
+
+class ScriptEvents(StrEnum):
+    """Values of `events`."""
+
+    EARLY = "early"
+    BOTH = "both"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +80,27 @@ KEYS: Mapping[str, Declaration] = {
         default=ScriptWeights.RANDOM.value,
         shown=ScriptWeights.RANDOM,
     ),
+    "prompt_tokens": Declaration(
+        values="N",
+        meaning="length of each prompt in a data set that is replaced, because it is not here",
+        default=PROMPT_TOKENS,
+        shown=str(PROMPT_TOKENS),
+        unit="tokens",
+    ),
+    "completion_tokens": Declaration(
+        values="N",
+        meaning="length of each completion in such a data set; a text has both lengths",
+        default=COMPLETION_TOKENS,
+        shown=str(COMPLETION_TOKENS),
+        unit="tokens",
+    ),
+    "events": Declaration(
+        values="|".join(ScriptEvents),
+        meaning="with backend=emulated, when memory that another stream used returns: early; both: run once more with "
+        "late events, and report both peaks",
+        default=None,
+        shown="both with several processes, else early",
+    ),
     "python": Declaration(
         values="PATH",
         meaning="the Python that runs the script",
@@ -106,6 +135,12 @@ KEYS: Mapping[str, Declaration] = {
         shown="0.01",
         unit="s",
     ),
+    "fail_if": Declaration(
+        values="does_not_fit|null",
+        meaning="does_not_fit: end with exit code 4 if the script ran out of GPU memory",
+        default=None,
+        shown="null",
+    ),
     "strict": Declaration(
         values="true|false",
         meaning="refuse a torch or an entry point of the driver that was never emulated; false: go on, and say so",
@@ -125,12 +160,18 @@ class ScriptOptions:
     steps: int | None
     num_processes: int | None
     weights: ScriptWeights
+    prompt_tokens: int
+    completion_tokens: int
+    events: ScriptEvents | None
+    """None: both bounds with several processes, else the early one."""
     python: PurePath | None
     breakdown: bool
     snapshot: bool
     results_dir: PurePath
     timeout_s: float
     sample_period_s: float | None
+    fails_if_too_large: bool
+    """Whether a script that ran out of memory ends with exit code 4."""
     strict: bool
 
 
@@ -141,7 +182,7 @@ def read_options(values: Mapping[str, object]) -> ScriptOptions:
         UsageError: Carries every fault found.
     """
     reader = FieldReader({name: key.default for name, key in KEYS.items()} | dict(values))
-    gpu = None if reader.value("gpu") is None else reader.word("gpu", tuple(KNOWN_GPUS))
+    gpu = None if reader.value("gpu") is None else _card(reader)
     python = None if reader.value("python") is None else reader.text("python", "the path of a program")
     steps = None if reader.value("steps") is None else reader.count("steps", maximum=MOST_STEPS)
     processes = reader.optional_count("num_processes", maximum=MOST_PROCESSES)
@@ -153,17 +194,28 @@ def read_options(values: Mapping[str, object]) -> ScriptOptions:
         steps=steps,
         num_processes=processes,
         weights=reader.choice("weights", ScriptWeights),
+        prompt_tokens=reader.count("prompt_tokens", maximum=MOST_TOKENS),
+        completion_tokens=reader.count("completion_tokens", maximum=MOST_TOKENS),
+        events=None if reader.value("events") is None else reader.choice("events", ScriptEvents),
         python=None if python is None else PurePath(python),
         breakdown=reader.flag("breakdown"),
         snapshot=reader.flag("snapshot"),
         results_dir=PurePath(reader.text("results_dir", "a folder")),
         timeout_s=timeout_s,
         sample_period_s=period_s,
+        fails_if_too_large=reader.value("fail_if") is not None and bool(reader.word("fail_if", [FailIf.DOES_NOT_FIT])),
         strict=reader.flag("strict"),
     )
     if reader.faults:
         raise UsageError(reader.faults)
     return options
+
+
+def _card(reader: FieldReader) -> str | None:
+    card = name_known_card(show(reader.value("gpu")))
+    if not card.name:
+        reader.fail("gpu", card.problem, card.hint)
+    return card.name or None
 
 
 def _seconds(reader: FieldReader, key: str) -> float:

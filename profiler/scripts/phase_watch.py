@@ -56,6 +56,8 @@ class PhaseWatch:
         self._optimizers: WeakSet[Any] = WeakSet()
         self.steps_run = 0
         self.backwards_run = 0
+        self.has_ended_script = False
+        """Whether `EndOfStepsError` was raised; a script may let it end the program in its own way."""
         session.enter(Phase.LOAD)
 
     @staticmethod
@@ -183,6 +185,7 @@ class PhaseWatch:
         if phase is not Phase.OPTIMIZER:
             self._end_step()
         if self._steps is not None and self.steps_run >= self._steps and phase in _TRAINING:
+            self.has_ended_script = True
             raise EndOfStepsError
         self._phase = phase
         self._session.enter(phase)

@@ -46,18 +46,18 @@ def run_script(script: Script, session: ScriptSession) -> ScriptEnd:
 
     with session.running():
         watch = PhaseWatch(session, steps=script.steps)
-        ended_by_steps, code = False, 0
+        code = 0
         with watched(watch) as unseen, _as_main(script):
             try:
                 runpy.run_path(str(script.path), run_name="__main__")
             except EndOfStepsError:
-                ended_by_steps = True
+                pass
             except SystemExit as end:
                 code = _exit_code(end.code)
         watch.finish()
     return ScriptEnd(
         exit_code=code,
-        ended_by_steps=ended_by_steps,
+        ended_by_steps=watch.has_ended_script and code == 0,
         steps_run=watch.steps_run,
         backwards_run=watch.backwards_run,
         unseen=tuple(unseen.sentences),

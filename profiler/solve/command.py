@@ -23,7 +23,8 @@ SOLVABLE = (
 
 MARGIN, CONFIRM = "margin", "confirm"
 
-_MAX_MARGIN = 0.9
+MAX_MARGIN = 0.9
+"""Largest part of a card that can be asked to stay free."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +50,8 @@ def read_command(words: Sequence[str]) -> Command:
     faults = list(rest.faults)
     if not rest.wants_help:
         faults += _key_faults(names, rest)
-    reader = FieldReader({MARGIN: _margin(own.get(MARGIN, "0")), CONFIRM: _value(own.get(CONFIRM, "true"))})
-    margin, confirm = reader.number(MARGIN, maximum=_MAX_MARGIN), reader.flag(CONFIRM)
+    reader = FieldReader({MARGIN: margin_value(own.get(MARGIN, "0")), CONFIRM: yaml_value(own.get(CONFIRM, "true"))})
+    margin, confirm = reader.number(MARGIN, maximum=MAX_MARGIN), reader.flag(CONFIRM)
     return Command(
         key=names[0] if names else "",
         margin=margin,
@@ -60,13 +61,13 @@ def read_command(words: Sequence[str]) -> Command:
     )
 
 
-def _margin(text: str) -> object:
+def margin_value(text: str) -> object:
     """Return ``"5%"`` as 0.05, and any other text as YAML reads it."""
-    number = _value(text.removesuffix("%"))
+    number = yaml_value(text.removesuffix("%"))
     return number / 100 if text.endswith("%") and isinstance(number, int | float) else number
 
 
-def _value(text: str) -> object:
+def yaml_value(text: str) -> object:
     """Return the value of a text; the text itself if it cannot be read, which is then reported as a wrong value."""
     try:
         return read_value(text)

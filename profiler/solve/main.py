@@ -1,6 +1,6 @@
 """`python -m profiler.solve KEY [key=value ...]`: the largest value of a key with which training fits a card.
 
-Exit codes: docs/exit_codes.md. That nothing fits is an answer too, and ends with 0.
+Exit codes: docs/exit_codes.md. That nothing fits is an answer too, and ends with 0, unless `fail_if` says otherwise.
 """
 
 import sys
@@ -13,11 +13,13 @@ from profiler.analytical.explanation.boundary import largest_that_fits
 from profiler.analytical.explanation.cards import CardVerdict, all_cards, card_verdict
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.grid import refuse_too_many_points
+from profiler.config.key_help import trial_keys_help
 from profiler.config.rules import only_estimated
 from profiler.config.specification import parse_point
-from profiler.domain.errors import EXIT_OK, Fault, UsageError
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
+from profiler.domain.extras import TRAINING, Extra, install_hint, listed, missing
 from profiler.domain.gpu_names import gpu_named
-from profiler.domain.trial import TrialSpec, key_named
+from profiler.domain.trial import Backend, TrialSpec, key_named
 from profiler.estimate.command import OutputFormat
 from profiler.estimate.inputs import (
     ArchitectureLookup,
@@ -50,13 +52,16 @@ The largest value of KEY with which training fits CARD, and what the next value
 would need. KEY gpu finds the smallest card. The closed form finds the boundary;
 one simulation on each side confirms it.
 
-  margin=5%      part of the card that has to stay free (default 0)
-  confirm=false  do not simulate; the answer then takes a second
-  format=json    for scripts
+  margin=5%      part of the card that has to stay free (default: 0)
+  confirm=false  do not simulate; the answer then takes a second (default: true)
+  format=json    for scripts (default: table)
+  fail_if=does_not_fit   end with exit code 4 if no value, or no card, fits
 
-The other keys and FILE are those of python -m profiler.estimate. Several values
-of a key, separated by commas, give one line each.
+FILE is as for python -m profiler.estimate. Several values of a key, separated by
+commas, give one line each.
 
+Keys of a trial [default]:
+{keys}
 Examples:
   python -m profiler.solve max_completion_length model=qwen2.5-7b tuning=lora
   python -m profiler.solve per_device_train_batch_size config=grpo.yaml
@@ -82,7 +87,7 @@ def main(
     words = sys.argv[1:] if argv is None else list(argv)
     command = read_command(words)
     if command.rest.wants_help:
-        print_text(_USAGE)
+        print_text(_USAGE.format(keys=trial_keys_help(given=Backend.SIMULATED)))
         return EXIT_OK
     architecture_of = architecture_lookup(load_model)
     inputs, architecture_of = with_reward_models(_inputs(command), architecture_of)
@@ -90,11 +95,10 @@ def main(
         raise UsageError(inputs.faults)
     if inputs.ignored:
         print_error(inputs.ignored)
-    if command.key == CARD:
-        print_text(_cards(command, inputs, architecture_of))
-    else:
-        print_text(_values(command, inputs, architecture_of, simulate))
-    return EXIT_OK
+    solve = _cards if command.key == CARD else _values
+    text, fits = solve(command, inputs, architecture_of, simulate)
+    print_text(text)
+    return EXIT_ANSWER_IS_NO if command.rest.fail_if is not None and not fits else EXIT_OK
 
 
 def _inputs(command: Command) -> Inputs:
@@ -117,18 +121,22 @@ def _inputs(command: Command) -> Inputs:
     return inputs
 
 
-def _cards(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup) -> str:
+def _cards(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup, _: Simulate) -> tuple[str, bool]:
+    """Return the answer for the card, and whether there is one."""
     if command.rest.axes:
         names = ", ".join(command.rest.axes)
         raise UsageError([Fault(key=names, found="several values", problem="solve gpu takes one value per key")])
     spec = parse_point(inputs.keys, architecture_of=architecture_of)
     answer = CardAnswer(spec=spec, cards=all_cards(spec, architecture_of(spec.model)), margin=command.margin)
-    if command.rest.output_format is OutputFormat.JSON:
-        return solve_json([answer], inputs.notes)
-    return card_text(answer, inputs.notes)
+    is_json = command.rest.output_format is OutputFormat.JSON
+    text = solve_json([answer], inputs.notes) if is_json else card_text(answer, inputs.notes)
+    return text, answer.smallest is not None
 
 
-def _values(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup, simulate: Simulate) -> str:
+def _values(
+    command: Command, inputs: Inputs, architecture_of: ArchitectureLookup, simulate: Simulate
+) -> tuple[str, bool]:
+    """Return the answers for a key, and whether each has a value that fits."""
     axes = command.rest.axes
     refuse_too_many_points(axes)
     points = [{**inputs.keys, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
@@ -137,12 +145,14 @@ def _values(command: Command, inputs: Inputs, architecture_of: ArchitectureLooku
     if command.confirm and only_estimated(specs):
         names = ", ".join(dict.fromkeys(fault.key for fault in only_estimated(specs)))
         print_error(f"Not simulated, because only an estimate knows {names} yet.")
+    elif command.confirm and (absent := missing(TRAINING)):
+        print_error(f"Not simulated, because {listed(absent)} are not installed. {install_hint(Extra.SIMULATE)}")
     elif command.confirm:
         print_error("Simulating both sides of each boundary; confirm=false does without.")
         answers = [replace(answer, sides=tuple(simulate(answer.specs))) for answer in answers]
-    if command.rest.output_format is OutputFormat.JSON:
-        return solve_json(answers, inputs.notes)
-    return key_text(answers, inputs.notes)
+    is_json = command.rest.output_format is OutputFormat.JSON
+    text = solve_json(answers, inputs.notes) if is_json else key_text(answers, inputs.notes)
+    return text, all(answer.boundary.largest is not None for answer in answers)
 
 
 class _Boundary:

@@ -51,6 +51,19 @@ def remove_partial(folder: Path, stem: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def append(path: Path, content: bytes) -> None:
+    """Append `content` to a file that others write too.
+
+    Raises:
+        StorageError: The file could not be written.
+    """
+    try:
+        with path.open("ab") as file:
+            file.write(content)
+    except OSError as error:
+        raise StorageError(f"{path}: could not be written ({error.strerror or error}).") from error
+
+
 def remove_abandoned(folder: Path) -> None:
     """Remove temporary files under `folder` that killed writers left: those of this machine, and old ones of others."""
     for temporary in folder.rglob(".*.part"):

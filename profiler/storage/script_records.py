@@ -13,9 +13,10 @@ from profiler.storage.foreign_files import read_bytes, reason
 from profiler.storage.outcome_fields import flat_values, outcome_from_flat
 from profiler.storage.typed_json import JSON, JsonMismatchError, Reader, from_json, to_json
 
-SCRIPT_SCHEMA_VERSION = 1
+SCRIPT_SCHEMA_VERSION = 2
 """Raise it with every field that is added, and if stored records would be read with another meaning."""
 
+_OLDEST_VERSION = 1
 _VERSION = "script_schema_version"
 _RECORDS = "records"
 _MOST_BYTES = 1 << 28
@@ -123,6 +124,7 @@ def _parse(content: bytes) -> ScriptRecord:
         raise JsonMismatchError("the checksum does not match")
     if isinstance(version, int) and version > SCRIPT_SCHEMA_VERSION:
         raise _NewerSchemaError(version)
-    if version != SCRIPT_SCHEMA_VERSION:
+    if version not in range(_OLDEST_VERSION, SCRIPT_SCHEMA_VERSION + 1):
         raise JsonMismatchError(f"{_VERSION} {version} is not {SCRIPT_SCHEMA_VERSION}")
-    return from_json(ScriptRecord, stored["record"], readers=_READERS)
+    # Fields that a record of an earlier version lacks have the value that its run had.
+    return from_json(ScriptRecord, stored["record"], readers=_READERS, defaults=version != SCRIPT_SCHEMA_VERSION)

@@ -8,6 +8,8 @@ from profiler.domain.script import ScriptWeights
 from profiler.domain.trial import Backend
 from profiler.storage.schema import BREAKDOWN, PHASES, RESULT, STEPS, VERSIONS, Column, count_column, size, text
 
+_NO_LATE_EVENTS = "no such run, or its figure is unknown"
+
 _RUN = text("run_id", "content hash of the script, of how it is run, and of the versions", identifies=True)
 
 _SPEC = (
@@ -20,6 +22,8 @@ _SPEC = (
     count_column("steps", "optimizer steps", "steps after which the script is ended", "it runs to its end"),
     count_column("num_processes", "processes", "ranks of the job; the figures are those of rank 0"),
     text("weights", "random or checkpoint", words=ScriptWeights),
+    count_column("prompt_tokens", "tokens", "length of each prompt in a data set that was replaced"),
+    count_column("completion_tokens", "tokens", "length of each completion in such a data set"),
     text("alloc_conf", "PYTORCH_ALLOC_CONF, where it is set", "torch's own settings"),
     text("script_sha256", "hash of the script's text"),
     text("substitutes", "what this machine lacks, and by what it was replaced", "nothing was replaced"),
@@ -32,6 +36,9 @@ _SPEC = (
         null="its process was lost",
     ),
     text("status", "how the run ended; oom is a result"),
+    text("late_events_status", "how the emulated run ended whose events were reached late", _NO_LATE_EVENTS),
+    size("late_events_allocated_bytes", "peak of allocated memory with late events", _NO_LATE_EVENTS),
+    size("late_events_reserved_bytes", "peak of reserved memory with late events", _NO_LATE_EVENTS),
     text("message", "why it did not end well", "it ended well"),
 )
 

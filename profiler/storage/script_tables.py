@@ -33,7 +33,7 @@ def write_script_tables(folder: Path, records: Sequence[ScriptRecord]) -> None:
 
 def script_row(record: ScriptRecord) -> Row:
     """Return the row of `scripts` for one run."""
-    spec, ending = record.spec, record.ending
+    spec, ending, late = record.spec, record.ending, record.late_events
     return {
         "run_id": record.run_id,
         "script": spec.script,
@@ -44,11 +44,16 @@ def script_row(record: ScriptRecord) -> Row:
         "steps": spec.steps,
         "num_processes": spec.num_processes,
         "weights": spec.weights.value,
+        "prompt_tokens": spec.prompt_tokens,
+        "completion_tokens": spec.completion_tokens,
         "alloc_conf": spec.alloc_conf or None,
         "script_sha256": record.script_sha256,
         "substitutes": "; ".join(record.substitutes) or None,
         "exit_code": ending.exit_code if ending else None,
         "ended_by_steps": ending.by_steps if ending else None,
+        "late_events_status": late.status.value if late else None,
+        "late_events_allocated_bytes": late.allocated_bytes if late else None,
+        "late_events_reserved_bytes": late.reserved_bytes if late else None,
         **result_row(record.outcome),
         **version_row(record.versions),
     }

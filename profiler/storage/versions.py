@@ -1,8 +1,9 @@
 """Versions of the installed packages that decide memory, read without importing any of them."""
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, metadata, version
 
 from profiler import __version__
+from profiler.domain.extras import DISTRIBUTION
 from profiler.domain.outcome import Versions
 
 
@@ -15,7 +16,19 @@ def installed_versions() -> Versions:
         peft=_version("peft"),
         bitsandbytes=_version("bitsandbytes"),
         profiler=__version__,
+        deepspeed=_version("deepspeed"),
     )
+
+
+def project_page() -> str:
+    """Return the address of the project's page; empty if the installed distribution declares none."""
+    try:
+        declared = metadata(DISTRIBUTION).get_all("Project-URL") or []
+    except PackageNotFoundError:
+        return ""
+    pages = dict(entry.partition(", ")[::2] for entry in declared)
+    page = pages.get("Homepage", "")
+    return page if page.startswith("https://") else ""
 
 
 def _version(package: str) -> str | None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiler.domain.script import ScriptWeights
+from profiler.domain.script import COMPLETION_TOKENS, PROMPT_TOKENS, ScriptWeights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,11 +13,10 @@ class SubstituteOptions:
     weights: ScriptWeights = ScriptWeights.RANDOM
     with_values: bool = False
     """Whether weights get random values. False where nothing is computed: they are zeros, which take no host memory."""
-    prompt_tokens: int = 256
+    prompt_tokens: int = PROMPT_TOKENS
     """Tokens of each prompt in the rows of a data set that is replaced."""
-    completion_tokens: int = 512
-    """Tokens of each completion; a text has those of a prompt and of a completion. Rows shorter than 1,024 tokens, the
-    default limit of trl's trainers, of which some drop longer rows."""
+    completion_tokens: int = COMPLETION_TOKENS
+    """Tokens of each completion; a text has those of a prompt and of a completion."""
     rows: int = 1024
     """Rows of each split."""
     columns: tuple[str, ...] = ()

@@ -1,5 +1,1 @@
 """The command `python -m profiler.sweep +grid=NAME [key=value ...]`."""
-
-from profiler.sweep.main import main
-
-__all__ = ["main"]

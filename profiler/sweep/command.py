@@ -39,9 +39,10 @@ _PACKAGE_FLAGS = ("--package", "-p")
 _CFG_WORDS = ("job", "hydra", "all")
 _INFO_WORDS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
+HELP_FLAGS = ("--help", "-h")
+
 _SHOW_FLAGS: Mapping[str, tuple[str, ...]] = {
-    "--help": (),
-    "-h": (),
+    **dict.fromkeys(HELP_FLAGS, ()),
     "--hydra-help": (),
     "--version": (),
     "--resolve": (),

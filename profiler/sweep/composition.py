@@ -26,7 +26,8 @@ from profiler.config.run_options import RUN_KEYS
 from profiler.config.specification import unknown_key
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, nearest
 from profiler.storage.foreign_files import Kind, kind_of, read_bytes, reason
-from profiler.sweep.command import ALL_KEYS, GRID, GRID_FILE_KEYS, Command
+from profiler.sweep.command import ALL_KEYS, GRID, GRID_FILE_KEYS, HELP_FLAGS, Command
+from profiler.sweep.help import usage
 
 _VERSION_BASE = "1.3"
 
@@ -58,6 +59,10 @@ class LimitedFileSource(FileConfigSource):  # type: ignore[misc]
         return super().load_config(config_path)
 
 
+_PACKAGE_LINE = "# @package _global_"
+"""By which Hydra puts the keys of a grid's file at the top of the configuration."""
+
+
 class SweepSearchPath(SearchPathPlugin):  # type: ignore[misc]
     """Adds `sweep_folders` to Hydra's search path."""
 
@@ -82,6 +87,9 @@ def compose(command: Command) -> dict[str, object]:
             values = _plain_values(config)
         except Exception as error:  # Hydra raises anything at a wrong grid: its own errors, ValueError, RecursionError
             raise _usage_error(error, command.settings, grid) from error
+    if GRID in values:
+        hint = f"Begin its file with the line '{_PACKAGE_LINE}'."
+        raise _grid_fault(grid, "has keys that do not count for the sweep, because a line is missing", hint)
     known = (*ALL_KEYS, *GRID_FILE_KEYS)
     faults = [unknown_key(key, values[key], known) for key in values if key not in known]
     if faults:
@@ -90,7 +98,7 @@ def compose(command: Command) -> dict[str, object]:
 
 
 def show_instead(command: Command) -> int:
-    """Let Hydra answer --help, --cfg, --info and similar flags, and return the exit code.
+    """Print the help, or let Hydra answer --cfg, --info and similar flags, and return the exit code.
 
     Args:
         command: The command line.
@@ -100,6 +108,9 @@ def show_instead(command: Command) -> int:
     """
     if command.grids:
         compose(command)
+    if set(command.show_flags) & set(HELP_FLAGS):
+        print_text(usage(_known_grids(command.config_dir)))
+        return EXIT_OK
     _prepare_hydra()
     grids = [f"+{GRID}={grid}" for grid in command.grids]
     axes = [f"{key}={_hydra_text(values)}" for key, values in command.axes.items()]
@@ -119,6 +130,11 @@ def show_instead(command: Command) -> int:
         sys.argv = saved
     print_text(shown.getvalue())
     return EXIT_OK
+
+
+def _known_grids(config_dir: str | None) -> list[str]:
+    with _initialised(config_dir):
+        return list(GlobalHydra.instance().config_loader().get_group_options(GRID))
 
 
 def _refused(command: Command, said: str) -> UsageError:

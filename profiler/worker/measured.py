@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from profiler.allocator.oom_message import read_oom_message
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import (
     CardFacts,
@@ -33,7 +34,6 @@ from profiler.measurement.process_tree import RecentProcessTree
 from profiler.measurement.sampler import PERIOD_S, Sampler
 from profiler.training.phases import TrainingObserver
 from profiler.worker.card import prepare_card
-from profiler.worker.oom_message import read_oom_message
 
 SNAPSHOT_ENTRIES = 100_000
 """Entries of a snapshot's history: the last optimizer steps, in a file that a browser can open."""
@@ -219,7 +219,8 @@ class _MeasuredTrial:
 
     def _trained(self, train: Train, sampler: Sampler) -> Outcome:
         try:
-            return train(self)
+            with self._cuda.peaks_kept():
+                return train(self)
         except Exception as error:
             if self._cuda.is_out_of_memory(error) or (self._cuda.has_no_handle(error) and self._is_full()):
                 return self._ran_out(str(error))

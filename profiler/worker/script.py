@@ -91,6 +91,8 @@ class ScriptRun:
         # Values are made where something is computed with them.
         options = SubstituteOptions(
             weights=spec.weights,
+            prompt_tokens=spec.prompt_tokens,
+            completion_tokens=spec.completion_tokens,
             with_values=spec.backend is Backend.CUDA,
             script=self.path,
             arguments=spec.arguments,
@@ -157,7 +159,8 @@ def _run_on_card(run: ScriptRun) -> None:
     cuda = ScriptCuda(job)
     measured = measure(
         MeasuringTask(
-            gpu=job.spec.gpu,
+            # A card of unlimited memory is not capped.
+            gpu=None if emulated and job.card is not None else job.spec.gpu,
             gpu_uuid=None if emulated else cuda.uuid(),
             snapshot=has_history,
             history_entries=MOST_ENTRIES if job.breakdown else SNAPSHOT_ENTRIES,

@@ -30,6 +30,14 @@ REPORT = (
     bad("f", files={"f/runs.parquet": b"x" * 1000}, says="runs= … this is not a parquet file, or it is damaged"),
 )
 
+REPORT_GUARD = (
+    bad("f", "max_increase=x", files={"f": Special.FOLDER}, says="max_increase= … must be an increase of at least 0"),
+    bad("f", "max_increase=-1%", files={"f": Special.FOLDER}, says="max_increase= … must be an increase of at least 0"),
+    bad("f", "max_increase=nan", files={"f": Special.FOLDER}, says="max_increase= … must be an increase of at least 0"),
+    bad("f", "max_increase=2%", files={"f": Special.FOLDER}, says="max_increase= … compares two folders"),
+    bad("max_increase=2%", says="folder= … name one folder or two"),
+)
+
 SEAMS = (
     bad("x", says="x= … is unknown; the only key is all"),
     bad("", says="= … is unknown; the only key is all"),
@@ -39,6 +47,31 @@ SEAMS = (
     bad("al=true", says="al= … is unknown; the only key is all"),
     bad("--all", says="--all= … is unknown; the only key is all"),
     bad("all=true", "x", says="x= … is unknown; the only key is all"),
+)
+
+FAIL_IF = (
+    bad("model=tiny", "fail_if=x", says="fail_if= … must be one of does_not_fit, tight"),
+    bad("model=tiny", "fail_if=thight", says="fail_if= … Did you mean 'tight'?"),
+)
+
+ADVISE = (
+    bad(says="model= … "),
+    bad("", says="argument= … is not of the form key=value", sentences=1),
+    bad("model=qwen2.5-7b", "format=table", says="format= … must be one of text, json"),
+    bad("model=qwen2.5-7b", "gpu=any", says="gpu= … asks for every card"),
+    bad("model=qwen2.5-7b", "gpu=h100,l4", says="gpu= … has several values"),
+    bad("model=qwen2.5-7b", "margin=2", says="margin= … must be a number of at most 0.9"),
+    bad("model=qwen2.5-7b", "confirm=x", says="confirm= … must be true or false"),
+    bad("model=qwen2.5-7b", "oom=nosuch.log", says="oom= … cannot be read"),
+    bad("model=qwen2.5-7b", "oom=", says="oom= … cannot be read"),
+    bad("model=qwen2.5-7b", "oom=pipe", files={"pipe": Special.FIFO}, says="oom= … cannot be read"),
+    bad("model=qwen2.5-7b", "oom=zero", files={"zero": Special.ZERO}, says="oom= … cannot be read"),
+    bad("model=qwen2.5-7b", "oom=f", files={"f": "fine"}, says="oom= … has no out-of-memory error of PyTorch"),
+    bad("model=qwen2.5-7b", "oom=f", files={"f": b"\xff\x00"}, says="oom= … has no out-of-memory error of PyTorch"),
+    bad("config=nosuch.yaml", says="config= … cannot be read"),
+    bad("config=verl", says="config= … is a configuration of verl"),
+    bad("model=qwen2.5-7b", "steps=0", says="steps= … must be a whole number of at least 1"),
+    bad("model=qwen2.5-7b", "lever=lora", says="lever= … is unknown"),
 )
 
 EMULATION = (
@@ -62,8 +95,6 @@ EMULATION = (
 )
 
 CONSOLE = (
-    bad(says="command= … must be one of estimate,"),
-    bad("", says="command= … must be one of estimate,"),
     bad("sweeep", says="command= … must be one of estimate,"),
     bad("help", says="command= … must be one of estimate,"),
     bad("ESTIMATE", says="command= … must be one of estimate,"),
@@ -206,6 +237,6 @@ EMULATION = (
     bad("x", says="command=x … must be one of install, check"),
     bad("-x", says="command=-x … must be one of install, check"),
     bad("install", "torhc=2.13.0", says="torhc=2.13.0 … unknown key"),
-    bad("check", "gpu=h100", says="gpu=h100 … must be one of h100-80gb,"),
+    bad("check", "gpu=h1000", says="gpu=h1000 … must be one of h100-80gb,"),
     bad("check", "strict=perhaps", says="strict=perhaps … must be true or false"),
 )

@@ -38,7 +38,7 @@ CASES = (
     bad("a=1", "b=2", "nosuch.py", says="a=1: … b=2: … script=nosuch.py: no such file", sentences=3),
     script("backend=gpu", says="backend=gpu: must be one of auto, cuda, emulated, simulated"),
     script("backend=cpu", says="backend=cpu: must be one of auto, cuda, emulated, simulated"),
-    script("gpu=h100", says="gpu=h100: Did you mean 'h100-80gb'? It must be one of h100-80gb,"),
+    script("gpu=h100-80g", says="gpu=h100-80g: Did you mean 'h100-80gb'? It must be one of h100-80gb,"),
     script("gpu=", says="gpu= … must be one of h100-80gb,"),
     script("steps=0", says="steps=0: must be a whole number of at least 1"),
     script("steps=-1", says="steps=-1: must be a whole number of at least 1"),

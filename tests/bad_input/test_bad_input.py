@@ -16,15 +16,16 @@ from sweep_fakes import FakeWorld
 
 from maintenance.accuracy.main import main as accuracy
 from maintenance.campaign.main import main as campaign
+from profiler.advise.main import main as advise
 from profiler.console import main as console
-from profiler.emulation.__main__ import main as emulation
+from profiler.emulation.main import main as emulation
 from profiler.estimate.main import main as estimate
 from profiler.replay.main import main as replay
 from profiler.report.main import main as report
 from profiler.run.main import main as run_script
-from profiler.seams.__main__ import main as seams
+from profiler.seams.main import main as seams
 from profiler.solve.main import main as solve
-from profiler.sweep import main as run_sweep
+from profiler.sweep.main import main as run_sweep
 
 LIMIT_S = 10
 """No bad input takes longer, also on a loaded machine."""
@@ -42,12 +43,15 @@ def sweep(words: Sequence[str]) -> int:
 
 CORPUS: tuple[tuple[Main, Sequence[Case]], ...] = (
     (estimate, estimate_cases.CASES),
+    (estimate, other_cases.FAIL_IF),
     (sweep, sweep_cases.CASES),
     (replay, replay_cases.CASES),
     (run_script, run_cases.CASES),
     (report, other_cases.REPORT),
+    (report, other_cases.REPORT_GUARD),
     (seams, other_cases.SEAMS),
     (solve, other_cases.SOLVE),
+    (advise, other_cases.ADVISE),
     (emulation, other_cases.EMULATION),
     (console, other_cases.CONSOLE),
     (campaign, other_cases.CAMPAIGN),

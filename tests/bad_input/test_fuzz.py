@@ -12,7 +12,7 @@ from sweep_fakes import FakeWorld
 from profiler.domain.trial import SPEC_KEYS
 from profiler.estimate.main import main as estimate
 from profiler.replay.main import main as replay
-from profiler.sweep import main as sweep
+from profiler.sweep.main import main as sweep
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 """More examples than usual, and others at each run."""

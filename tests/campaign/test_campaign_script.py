@@ -15,7 +15,7 @@ from maintenance.campaign import running
 from maintenance.campaign.running import run_stage
 from maintenance.campaign.stages import FOLDER, STAGES, Stage, Step, stage
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
-from profiler.sweep import main as sweep
+from profiler.sweep.main import main as sweep
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "campaign.sh"

@@ -6,7 +6,7 @@ import pytest
 
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.emulation import __main__ as entry
+from profiler.emulation import main as entry
 from profiler.emulation.checking import Check
 from profiler.emulation.command import read_command
 from profiler.emulation.launch import EmulatedPython
@@ -26,11 +26,19 @@ def test_keys_are_read():
     assert read_command(["install", "torch=2.11.0"]).torch == "2.11.0"
 
 
+@pytest.mark.parametrize("name", ["4090", "RTX 4090", "rtx4090", "rtx-4090-24gb"])
+def test_a_card_is_named_as_in_an_estimate(name):
+    found = read_command(["check", f"gpu={name}"])
+    assert (found.gpu, found.faults) == (KNOWN_GPUS["rtx-4090-24gb"], [])
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["instal"], "command=instal: must be one of install, check. Did you mean 'install'?"),
-        (["check", "gpu=h100"], "Did you mean 'h100-80gb'?"),
+        (["check", "gpu=h100-80g"], "Did you mean 'h100-80gb'?"),
+        (["check", "gpu=a100"], "gpu=a100: is one of several cards: a100-40gb, a100-80gb. Name one of them."),
+        (["check", "gpu=24GiB"], "gpu=24GiB: is a size, and only an estimate takes a card of any size. Name a card"),
         (["check", "torch=2.13.0"], "torch=2.13.0: unknown key; the keys are python, gpu, strict."),
         (["check", "strict=no"], "strict=no: must be true or false."),
         (["check", "python=/none"], "python=/none: must be a file that can be run. Give the interpreter"),

@@ -9,7 +9,7 @@ from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.estimate.main import answer, main
 from profiler.solve.main import main as solve
-from profiler.sweep import main as sweep
+from profiler.sweep.main import main as sweep
 
 LARGE = ["model=qwen2.5-7b", "tuning=lora"]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "prices" / "example.csv"
@@ -128,9 +128,9 @@ def test_solve_takes_a_size_and_simulates_nothing_on_it(capsys):
     ("word", "start"),
     [
         ("backend=gpu", "backend=gpu: must be one of auto, cuda"),
-        ("packing=true", "packing=true: is unknown; the keys are backend"),
-        ("modle=tiny", "modle=tiny: Did you mean 'model'? It is unknown; the keys are backend"),
-        ("batch_size=4", "batch_size=4: Did you mean 'per_device_train_batch_size'? It is unknown"),
+        ("packing=true", "packing=true: is unknown. --help lists the "),
+        ("modle=tiny", "modle=tiny: is unknown. Did you mean 'model'?"),
+        ("batch_size=4", "batch_size=4: is unknown. Did you mean 'per_device_train_batch_size'?"),
         ("gpu=24gb", "gpu=24gb: names no card. Cards of 24 GB: "),
     ],
 )

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from profiler.config.architecture import read_architecture
+from profiler.domain import extras
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError
-from profiler.estimate import counting
 from profiler.estimate.counting import CountingError, checked, counted_by_transformers
 from profiler.estimate.main import answer, main
-from profiler.sweep import main as sweep
+from profiler.sweep.main import main as sweep
 from profiler.training.parameter_count import count_parameters
 
 SIZES = {
@@ -100,8 +100,8 @@ def test_code_of_others_is_refused_and_not_run():
 
 
 def test_without_torch_an_unknown_family_is_refused(monkeypatch):
-    monkeypatch.setattr(counting, "find_spec", lambda _: None)
-    with pytest.raises(UsageError, match="torch and transformers, which would count it, are not installed"):
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    with pytest.raises(UsageError, match=r"needs torch and transformers.*pip install 'grpo-vram-profiler\[simul"):
         _read({**LLAMA, "model_type": "starcoder2"}, counted_by_transformers)
 
 

@@ -8,18 +8,21 @@ import builders
 import pytest
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 
 from profiler.analysis.sweep_report import sweep_report
-from profiler.domain.memory import Category, Origin
+from profiler.domain.memory import Category, Origin, Phase
+from profiler.domain.outcome import CategoryShare, StepInstant
 from profiler.domain.trial import Backend
-from profiler.domain.units import as_gib
+from profiler.domain.units import GIB, as_gib
 from profiler.rendering.figures.catalogue import MOST_FIGURES, chosen, drawings, too_much
 from profiler.rendering.figures.categories import BARS_PER_FIGURE, categories_figure, pages
 from profiler.rendering.figures.comparison import comparison_figure
 from profiler.rendering.figures.files import as_png, as_svg
+from profiler.rendering.figures.left_out import not_shown
 from profiler.rendering.figures.parity import parity_figure
 from profiler.rendering.figures.published import published_figure
-from profiler.rendering.figures.theme import CATEGORY_COLOURS
+from profiler.rendering.figures.theme import CATEGORY_COLOURS, add_note
 from profiler.storage.published import read_published
 
 
@@ -79,6 +82,7 @@ def test_each_bar_is_as_long_as_its_category(lora):
         bars_at.setdefault(round(bar.get_y(), 3), []).append((container.get_label(), bar.get_x(), bar.get_width()))
     assert len(bars_at) == 25
     for bars, stack in zip((bars_at[y] for y in sorted(bars_at)), found, strict=True):
+        assert not stack.needed
         parts = [(name, width) for name, _, width in bars if name in set(Category)]
         assert parts == [(category.value, pytest.approx(as_gib(size))) for category, size in stack.shares.items()]
         assert sum(width for _, width in parts) == pytest.approx(as_gib(stack.cell.peak_allocated_bytes))
@@ -87,15 +91,89 @@ def test_each_bar_is_as_long_as_its_category(lora):
 def test_out_of_memory_is_outlined_up_to_what_it_needs(lora):
     section, found = lora.section, lora.stacks
     axes = categories_figure(section, found).axes[0]
-    needed = sorted(
+    wanted = sorted(as_gib(stack.cell.result_bytes) for stack in found if stack.cell.status == "oom")
+    assert outlined(axes) == pytest.approx(wanted)
+    assert len(wanted) == 4
+
+
+def outlined(axes):
+    """The lengths of the outlines of trials that ran out of memory."""
+    return sorted(
         bar.get_x() + bar.get_width()
         for container in axes.containers
-        if container.get_label().startswith("needed")
+        if container.get_label() == "out of memory: what it needs"
         for bar in container.patches
     )
-    wanted = sorted(as_gib(stack.cell.result_bytes) for stack in found if stack.cell.status == "oom")
-    assert needed == pytest.approx(wanted)
-    assert len(needed) == 4
+
+
+def test_out_of_memory_has_the_categories_that_it_needs(tmp_path):
+    """Not those of the moment at which the card refused."""
+    (record,) = [
+        each for each in builders.records(builders.lora_vs_full_specs(["qwen2.5-14b"])) if each.label == "full"
+    ]
+    sizes = {Category.WEIGHTS: 60, Category.GRADIENTS: 50}
+    instants = [
+        StepInstant(phase=Phase.BACKWARD, shares=tuple(CategoryShare(category=c, size_bytes=n * GIB) for c, n in each))
+        for each in ([(Category.WEIGHTS, 60)], list(sizes.items()), [(Category.GRADIENTS, 90)])
+    ]
+    shaped = replace(record, outcome=builders.changed(record.outcome, step_shape=tuple(instants)))
+    (stack,) = (part := read(tmp_path, [shaped])).stacks
+    assert stack.needed == {category: size * GIB for category, size in sizes.items()}
+    axes = categories_figure(part.section, part.stacks).axes[0]
+    drawn = {container.get_label(): container.patches[0].get_width() for container in axes.containers}
+    assert {name: drawn[name] for name in drawn if name in set(Category)} == {"weights": 60, "gradients": 50}
+    assert outlined(axes) == pytest.approx([as_gib(stack.cell.result_bytes)])
+    assert f"OOM, needs {as_gib(stack.cell.result_bytes):.1f}" in [text.get_text() for text in axes.texts]
+
+
+def test_no_number_is_on_the_line_of_the_card(tmp_path):
+    part = read(tmp_path, builders.records(builders.lora_vs_full_specs(["qwen2.5-7b", "qwen2.5-14b"])))
+    figure = categories_figure(part.section, part.stacks)
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    line = axes.transData.transform((as_gib(builders.H100.memory_bytes), 0))[0]
+    numbers = [text.get_window_extent() for text in axes.texts if text.get_text().endswith(" GiB")]
+    crossed = [box for box in numbers if box.x0 < line < box.x1]
+    assert len(numbers) > 5
+    assert crossed == []
+
+
+def test_one_model_without_categories_is_drawn_as_bars(tmp_path):
+    part = read(tmp_path, builders.records(builders.lora_vs_full_specs(["qwen2.5-14b"])))
+    bare = replace(part, stacks=())
+    (first, *others) = drawings(bare, number=1)
+    assert first.name == "comparison"
+    axes = first.figure().axes[0]
+    lengths = [bar.get_width() for container in axes.containers for bar in container.patches]
+    assert lengths == pytest.approx([as_gib(cell.result_bytes) for cell in part.section.in_order()])
+    assert "OOM 170.4" in [text.get_text() for text in axes.texts]
+    assert [drawing.name for drawing in drawings(part, number=1)] == [
+        "categories",
+        *(each.name for each in others if not each.name.startswith("comparison")),
+    ]
+
+
+def test_a_figure_says_which_trials_it_leaves_out(tmp_path):
+    records = builders.records(builders.lora_vs_full_specs())
+    failed = replace(records[3], outcome=builders.failed())
+    part = read(tmp_path, [failed, *(record for record in records if record is not records[3])])
+    notes = {drawing.name: drawing.note for drawing in drawings(part, number=1)}
+    name = f"{failed.label}, {failed.spec.model}, failed"
+    assert notes["comparison"] == ""
+    assert notes["savings"] == f"Not shown: 1 of 25 trials: {name}."
+    assert notes["categories"] == f"Not shown: 1 of 25 trials (their categories are unknown): {name}."
+    (drawing,) = [drawing for drawing in drawings(part, number=1) if drawing.name == "categories"]
+    assert "Not shown: 1 of 25 trials" in drawing.figure().axes[0].get_xlabel()
+    assert not_shown(part.section, []) == "Not shown: 25 of 25 trials."
+
+
+def test_a_note_of_several_panels_is_below_their_heading(tmp_path):
+    figure = Figure()
+    figure.subplots(2, 1)
+    figure.suptitle("A heading", x=0.02, ha="left")
+    add_note(figure, "Not shown: 1 of 2 trials.")
+    (heading,) = figure.texts
+    assert (heading.get_text(), heading.get_ha()) == ("A heading\nNot shown: 1 of 2 trials.", "left")
 
 
 def test_the_cards_memory_is_a_line(lora):

@@ -209,12 +209,16 @@ def test_a_key_of_adapters_has_no_point_without_an_adapter(tmp_path):
 def test_the_figures_of_each_kind_of_section(tmp_path):
     assert "growth-max_completion_length-2" in names(tmp_path / "lengths", LENGTHS)
     surface = names(tmp_path / "surface", SURFACE)
-    assert {"heat-2-1", "growth-num_generations-2", "growth-max_completion_length-2"} <= set(surface)
+    # The heat map has the numbers of the comparison and of both curves.
+    assert surface == ["categories-2", "heat-2-1", "estimate-2"]
     assert "savings-2" in names(tmp_path / "methods", builders.lora_vs_full_specs())
-    assert names(tmp_path / "one", [builders.spec()])[0] == "comparison-2"
+    # The bars of the categories are the comparison of one model.
+    assert names(tmp_path / "one", [builders.spec()])[0] == "categories-2"
     failed = [replace(record, outcome=builders.failed()) for record in builders.records(LENGTHS)]
     (part,) = sweep_report(builders.tables(tmp_path / "failed", failed), grid="made_up").sections
-    assert [drawing.name for drawing in drawings(part, number=2)] == ["comparison-2"]
+    (only,) = drawings(part, number=2)
+    assert (only.name, only.title) == ("comparison-2", "Peak memory of every method")
+    assert as_png(only.figure()).startswith(b"\x89PNG")
 
 
 def test_trials_that_share_no_value_of_either_key_are_no_surface(tmp_path):

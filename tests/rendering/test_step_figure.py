@@ -13,6 +13,7 @@ from profiler.domain.outcome import CategoryShare, StepInstant
 from profiler.domain.units import GIB, as_gib
 from profiler.rendering.figures.files import as_png
 from profiler.rendering.figures.step_shape import step_figure
+from profiler.rendering.wording import gib_number
 from profiler.storage.tables import table_path
 
 PHASES = (Phase.ROLLOUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
@@ -59,8 +60,12 @@ def test_the_areas_are_the_sizes(stored):
         assert tops == [2.0, 5.0]  # weights; activations on top of them
         (peak,) = [line for line in axes.lines if line.get_label() == "peak"]
         assert (list(peak.get_xdata()), list(peak.get_ydata())) == ([3], [as_gib(5 * GIB)])
-        assert {text.get_text() for text in axes.texts} == {*(phase.value for phase in PHASES), "5.0"}
+        assert {text.get_text() for text in axes.texts} == {
+            *(phase.value for phase in PHASES),
+            f"5.0 ({gib_number(shape.cell.result_bytes)})",
+        }
         assert shape.cell.label == axes.get_title(loc="left")
+    assert "The peak of the trial, in brackets, can lie between them." in figure.get_suptitle()
     assert as_png(figure).startswith(b"\x89PNG")
 
 

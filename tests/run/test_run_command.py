@@ -1,12 +1,14 @@
 """The grammar of `python -m profiler.run`: our keys, a launcher, the script and its arguments."""
 
 import pytest
+from script_builders import record
 
-from profiler.domain.errors import UsageError
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, UsageError
 from profiler.run.command import read_command, wants_help
 from profiler.run.help import usage
 from profiler.run.launched import launcher_arguments
-from profiler.run.options import KEYS
+from profiler.run.main import exit_code
+from profiler.run.options import KEYS, read_options
 
 
 @pytest.fixture(autouse=True)
@@ -92,3 +94,10 @@ def test_the_help_has_every_key_with_its_default_and_examples():
         assert "(default: " + key.shown.split()[0] in " ".join(text.split())
     assert text.count("\n  python -m profiler.run") >= 2
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_script_that_ran_out_of_memory():
+    asked, silent = read_options({"fail_if": "does_not_fit"}), read_options({})
+    assert exit_code(record(fits=False), asked) == EXIT_ANSWER_IS_NO
+    assert exit_code(record(fits=False), silent) == EXIT_OK
+    assert exit_code(record(fits=True), asked) == EXIT_OK

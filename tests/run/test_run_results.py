@@ -13,6 +13,7 @@ from profiler.domain.trial import Backend
 from profiler.domain.units import GIB
 from profiler.rendering.script_table import script_table
 from profiler.run.results import report_run, write_pages
+from profiler.storage.checksummed import with_checksum
 from profiler.storage.laws import Laws, Trials
 from profiler.storage.script_records import ScriptStore
 from profiler.storage.script_schema import SCRIPT_TABLES
@@ -131,3 +132,20 @@ def test_a_run_is_shown_with_all_runs_of_its_script(tmp_path, capsys):
     assert "Simulated" not in printed
     assert printed.endswith(f"Report: {tmp_path / 'report.html'}\n")
     assert [run.origin.value for run in ordered_runs(store.read_all()[0])] == ["emulated", "simulated"]
+
+
+def test_a_record_of_the_first_version_is_read(tmp_path):
+    stored = json.loads(_written(tmp_path, record()))
+    assert stored.pop("script_schema_version") == 2
+    del stored["checksum"], stored["record"]["late_events"]
+    del stored["record"]["spec"]["prompt_tokens"], stored["record"]["spec"]["completion_tokens"]
+    path = ScriptStore(tmp_path).path(record().run_id)
+    path.write_bytes(with_checksum({"script_schema_version": 1, **stored}))
+    assert ScriptStore(tmp_path).find(record().run_id) == record()
+    path.write_bytes(with_checksum({"script_schema_version": 2, **stored}))
+    assert ScriptStore(tmp_path).find(record().run_id) is None
+
+
+def _written(folder, kept) -> str:
+    ScriptStore(folder).write(kept)
+    return ScriptStore(folder).path(kept.run_id).read_text()

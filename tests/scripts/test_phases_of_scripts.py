@@ -60,6 +60,17 @@ def run(name, *arguments, steps=None) -> tuple[Noting, ScriptEnd]:
     return session, run_script(Script(path=PROGRAMS / name, arguments=arguments, steps=steps), session)
 
 
+def test_a_script_that_catches_its_end_has_ended_by_its_steps(tmp_path):
+    program = tmp_path / "catching.py"
+    steps = "while True: model(batch).sum().backward(); optimizer.step()"
+    program.write_text(
+        "import torch\nmodel, batch = torch.nn.Linear(2, 2), torch.ones(1, 2)\n"
+        f"optimizer = torch.optim.SGD(model.parameters())\ntry:\n    {steps}\nexcept SystemExit:\n    pass\n"
+    )
+    _, end = run(program, steps=2)
+    assert end == ScriptEnd(exit_code=0, ended_by_steps=True, steps_run=2, backwards_run=2)
+
+
 MICRO_BATCHES = [SCORE, FORWARD, BACKWARD, SCORE, FORWARD, BACKWARD]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from trl.kernels import chunked_logprob
 
-from profiler.seams.__main__ import main
+from profiler.seams.main import main
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ from profiler.domain.errors import EXIT_INTERNAL, EXIT_OK, EXIT_SOME_TRIALS_FAIL
 from profiler.execution import WorkerProgram, run_trials
 from profiler.storage.records import RecordStore
 from profiler.storage.tables import read_tables
-from profiler.sweep import main
+from profiler.sweep.main import main
 from profiler.sweep.parts import SweepParts
 
 GRID = "lora_vs_full"

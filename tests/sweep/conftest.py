@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sweep_fakes import FakeWorld
 
-from profiler.sweep import main
+from profiler.sweep.main import main
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "execution"))  # where `witness` is
 

@@ -14,7 +14,7 @@ import builders
 from profiler.execution import WorkerJob, WorkerProgram, run_trials
 from profiler.storage.records import RecordStore
 from profiler.storage.versions import installed_versions
-from profiler.sweep import main
+from profiler.sweep.main import main
 from profiler.sweep.parts import SweepParts
 
 

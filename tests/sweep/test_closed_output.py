@@ -19,7 +19,7 @@ from rich.console import Console
 from sweep_fakes import FakeWorld
 from profiler.domain.outcome import Outcome, Status
 from profiler.rendering.progress import SweepProgress
-from profiler.sweep import main
+from profiler.sweep.main import main
 
 class World(FakeWorld):
     def run_trials(self, plan, *, observer, **how):

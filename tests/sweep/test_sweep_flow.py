@@ -102,7 +102,7 @@ def test_auto_is_cuda_where_a_gpu_is_visible(sweep, world):
 def test_auto_is_simulated_where_torch_has_no_cuda(world, tmp_path, capsys):
     from dataclasses import replace
 
-    from profiler.sweep import main
+    from profiler.sweep.main import main
 
     world.visible = H100
     parts = world.parts(installed_versions=lambda: replace(VERSIONS, torch="2.13.0+cpu"))
@@ -199,7 +199,7 @@ def test_hydras_own_flags_with_a_fault(sweep):
 
 def test_the_sweep_never_imports_torch(tmp_path):
     program = (
-        "import sys; from profiler.sweep import main; "
+        "import sys; from profiler.sweep.main import main; "
         "code = main(['+grid=full', 'steps=0']); "
         "heavy = {'torch', 'transformers', 'trl', 'pandas'} & set(sys.modules); "
         "sys.exit(f'{code} {heavy}' if heavy or code != 2 else 0)"

@@ -20,7 +20,7 @@ _SWEEP = """
 import sys
 from dataclasses import replace
 from profiler.storage.versions import installed_versions
-from profiler.sweep import main
+from profiler.sweep.main import main
 from profiler.sweep.parts import SweepParts
 
 # The version of a build without CUDA names it, and such a build is refused before anything starts.

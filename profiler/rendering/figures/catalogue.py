@@ -10,14 +10,17 @@ from profiler.analysis.axes import Surface
 from profiler.analysis.comparison import Section
 from profiler.analysis.limits import CardLimit, EstimatedLimit, EstimateLimits
 from profiler.analysis.sweep_report import SectionReport
+from profiler.rendering.figures.bars import bars_figure
 from profiler.rendering.figures.categories import categories_figure, pages
 from profiler.rendering.figures.comparison import comparison_figure
 from profiler.rendering.figures.growth import growth_figure
 from profiler.rendering.figures.heat import heat_figure
+from profiler.rendering.figures.left_out import not_shown
 from profiler.rendering.figures.parity import parity_figure
 from profiler.rendering.figures.published import published_figure
 from profiler.rendering.figures.slopes import slope_figure
 from profiler.rendering.figures.step_shape import step_figure
+from profiler.rendering.figures.theme import add_note, in_theme
 
 MOST_ROWS = 60
 """Of a drawn comparison; a longer one is easier to read as a table."""
@@ -40,6 +43,15 @@ class Drawing:
     """Of its files, without the suffix."""
     title: str
     draw: Callable[[], Figure]
+    note: str = ""
+    """Which trials the figure does not show."""
+
+    def figure(self) -> Figure:
+        """Return the figure with its note."""
+        drawn = self.draw()
+        with in_theme():
+            add_note(drawn, self.note)
+        return drawn
 
 
 def _not_estimated(_surface: Surface) -> tuple[EstimatedLimit, ...]:
@@ -104,40 +116,65 @@ def too_much(part: SectionReport, *, number: int, shown: int) -> tuple[str, ...]
 
 def _overview(part: SectionReport, suffix: str) -> Iterable[Drawing]:
     """The comparison, and the categories of each peak."""
-    if len(part.section.rows) <= MOST_ROWS:
-        yield Drawing(
-            name=f"comparison{suffix}",
-            title="Peak memory of every method and model",
-            draw=partial(comparison_figure, part.section, part.matrix),
-        )
-    portions = pages(part.stacks)
+    section, portions = part.section, pages(part.stacks)
+    has_stacks = len(portions) <= MOST_PAGES and len(part.stacks) == len(section.cells)
+    if len(section.rows) <= MOST_ROWS and not _is_in_heat_maps(part):
+        if len(part.matrix.columns) > 1:
+            yield Drawing(
+                name=f"comparison{suffix}",
+                title="Peak memory of every method and model",
+                draw=partial(comparison_figure, section, part.matrix),
+            )
+        elif part.matrix.columns and not has_stacks:
+            yield Drawing(
+                name=f"comparison{suffix}",
+                title="Peak memory of every method",
+                draw=partial(bars_figure, section, part.matrix),
+            )
     for page, portion in enumerate(portions, start=1) if len(portions) <= MOST_PAGES else ():
         yield Drawing(
             name=f"categories{suffix}" + (f"-page-{page}" if page > 1 else ""),
             title="What the peak is made of" + (f", page {page} of {len(portions)}" if len(portions) > 1 else ""),
-            draw=partial(categories_figure, part.section, portion),
+            draw=partial(categories_figure, section, portion),
+            note=not_shown(section, (stack.cell for stack in part.stacks), why="their categories are unknown"),
         )
+
+
+def _is_in_heat_maps(part: SectionReport) -> bool:
+    """Whether heat maps have the number of every trial, so that the comparison and the curves would repeat them."""
+    shown = {cell.trial_id for surface in part.surfaces for cell in surface.cells.values() if cell.result_bytes}
+    return 0 < len(part.surfaces) <= MOST_SURFACES and all(
+        cell.trial_id in shown for cell in part.section.cells.values()
+    )
 
 
 def _along_keys(part: SectionReport, suffix: str, estimate_limits: EstimateLimits) -> Iterable[Drawing]:
     """Peaks along one key or two, and what methods save."""
-    drawable = [curve for curve in part.curves if len(curve.known) > 1]
+    section = part.section
+    drawable = [] if _is_in_heat_maps(part) else [curve for curve in part.curves if len(curve.known) > 1]
     for key in dict.fromkeys(curve.key for curve in drawable):
         along = [curve for curve in drawable if curve.key == key]
         if len(along) <= MOST_LINES and all(len(curve.known) <= MOST_ROWS for curve in along):
             yield Drawing(
                 name=f"growth-{key}{suffix}",
                 title=f"How the peak grows with {key}",
-                draw=partial(growth_figure, part.section, along),
+                draw=partial(growth_figure, section, along),
+                note=not_shown(section, (cell for curve in along for _, cell in curve.known)),
             )
-    if part.answers.savings and max(len(part.section.rows), len(part.section.models)) <= MOST_LINES:
-        yield Drawing(name=f"savings{suffix}", title="What each method saves", draw=partial(slope_figure, part.section))
+    if part.answers.savings and max(len(section.rows), len(section.models)) <= MOST_LINES:
+        yield Drawing(
+            name=f"savings{suffix}",
+            title="What each method saves",
+            draw=partial(slope_figure, section),
+            note=not_shown(section, (cell for cell in section.cells.values() if cell.result_bytes)),
+        )
     surfaces = list(zip(part.surfaces, part.card_limits, strict=True))
     for number, (surface, limits) in enumerate(surfaces[:MOST_SURFACES], start=1):
         yield Drawing(
             name=f"heat{suffix}-{number}",
             title=f"{surface.method}, {surface.model}: {surface.keys[0]} and {surface.keys[1]}",
-            draw=partial(_heat, part.section, surface, limits, estimate_limits),
+            draw=partial(_heat, section, surface, limits, estimate_limits),
+            note=not_shown(section, (cell for cell in surface.cells.values() if cell.result_bytes is not None)),
         )
 
 
@@ -147,17 +184,24 @@ def _heat(section: Section, surface: Surface, limits: Sequence[CardLimit], estim
 
 def _references(part: SectionReport, suffix: str) -> Iterable[Drawing]:
     """Comparisons with estimates and with published figures."""
+    section = part.section
     if part.accuracies:
         yield Drawing(
             name=f"estimate{suffix}",
             title="Estimate against result",
-            draw=partial(parity_figure, part.section, part.accuracies),
+            draw=partial(parity_figure, section, part.accuracies),
+            note=not_shown(
+                section, (cell for cell in section.cells.values() if cell.result_bytes and cell.estimated_bytes)
+            ),
         )
-    if part.section.published:
+    if section.published:
         yield Drawing(
             name=f"published{suffix}",
             title="The published table and ours",
-            draw=partial(published_figure, part.section),
+            draw=partial(published_figure, section),
+            note=not_shown(
+                section, (cell for cell in section.cells.values() if cell.published), why="nothing is published"
+            ),
         )
 
 
@@ -167,4 +211,5 @@ def _step(part: SectionReport, suffix: str) -> Iterable[Drawing]:
             name=f"step{suffix}",
             title="The shape of an optimizer step",
             draw=partial(step_figure, part.section, part.shapes),
+            note=not_shown(part.section, (shape.cell for shape in part.shapes), why="shape.parquet has them"),
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,7 +27,11 @@ from profiler.rendering.wording import CATEGORY_TITLES, gib_number, origin_word,
 BARS_PER_FIGURE = 60
 """More bars are split into several figures, by model."""
 _BAR, _GROUP_GAP = 0.78, 1.1
-_NEEDED = "needed with unlimited memory"
+_RAN_OUT = "out of memory: what it needs"
+_UNKNOWN = "needed, category unknown"
+_AXES_IN = 7.2
+_CHARACTER_IN = 0.085
+"""About the width of the axes, and of a character of a number."""
 _FAR_RATIO = 6
 """The line of a card this many times larger than the longest bar would leave no width for the bars."""
 _CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
@@ -57,17 +62,19 @@ def pages(stacks: Sequence[Stack]) -> tuple[tuple[Stack, ...], ...]:
 def categories_figure(section: Section, stacks: Sequence[Stack]) -> Figure:
     """Draw horizontal stacked bars of `stacks`, which belong to `section`.
 
-    The bar of a trial that ran out of memory is its peak before the failure; the outline is what it needs.
+    The outlined bar of a trial that ran out of memory is what it needs with unlimited memory.
     """
     with in_theme():
         models = list(dict.fromkeys(stack.cell.model for stack in stacks))
         height = 0.27 * len(stacks) + 0.33 * len(models) + 1.9
         label_in = 0.07 * max(len(stack.cell.label) for stack in stacks)
-        figure, axes = new_figure(label_in + 7.2, height)
+        figure, axes = new_figure(label_in + _AXES_IN, height)
         places = list(_places(stacks))
         for place in places:
             _draw(axes, place)
         _label_axes(axes, section, places)
+        for place in places:
+            _number(axes, section, place)
         _legend(figure, stacks)
         return figure
 
@@ -82,8 +89,9 @@ def _places(stacks: Sequence[Stack]) -> Iterable[_Place]:
 
 
 def _draw(axes: Axes, place: _Place) -> None:
-    cell, left = place.stack.cell, 0.0
-    for category, size in place.stack.shares.items():
+    stack, left = place.stack, 0.0
+    ran_out = stack.cell.status is Status.OOM
+    for category, size in (stack.needed if ran_out and stack.needed else stack.shares).items():
         axes.barh(
             place.y,
             as_gib(size),
@@ -95,12 +103,32 @@ def _draw(axes: Axes, place: _Place) -> None:
             label=category.value,
         )
         left += as_gib(size)
-    end, text, ink = left, gib_text(cell.peak_allocated_bytes or 0), INK
+    needed = stack.cell.result_bytes
+    if ran_out and needed is not None:
+        _outline(axes, place, left, as_gib(needed))
+
+
+def _outline(axes: Axes, place: _Place, known: float, needed: float) -> None:
+    """Outline what a trial that ran out of memory needs, and hatch what no category is known of."""
+    red: dict[str, Any] = {"facecolor": "none", "edgecolor": NOT_FITTING}
+    if needed > known:
+        axes.barh(place.y, needed - known, left=known, height=_BAR, hatch="////", linewidth=0, alpha=0.75, **red)
+    axes.barh(place.y, needed, height=_BAR, linestyle="--", linewidth=1.2, label=_RAN_OUT, zorder=3, **red)
+
+
+def _number(axes: Axes, section: Section, place: _Place) -> None:
+    """Write the number at the end of a bar; right of the line of the card, if it would cover the line."""
+    cell = place.stack.cell
+    end, text, ink = as_gib(sum(place.stack.shares.values())), gib_text(cell.peak_allocated_bytes or 0), INK
     if cell.status is Status.OOM:
-        end, text, ink = _draw_needed(axes, place, left)
+        end, text, ink = as_gib(cell.result_bytes or sum(place.stack.shares.values())), "OOM", NOT_FITTING
+        if cell.result_bytes is not None:
+            text = f"OOM, needs {gib_number(cell.result_bytes)}"
+    capacity = as_gib(section.setting.memory_bytes or 0)
+    width = _CHARACTER_IN * len(text) / _AXES_IN * axes.get_xlim()[1]
     axes.annotate(
         text,
-        (end, place.y),
+        (capacity if end <= capacity < end + width else end, place.y),
         xytext=(4, 0),
         textcoords="offset points",
         va="center",
@@ -109,26 +137,6 @@ def _draw(axes: Axes, place: _Place) -> None:
         zorder=5,
         bbox=_CLEAR,
     )
-
-
-def _draw_needed(axes: Axes, place: _Place, reached: float) -> tuple[float, str, str]:
-    needed = place.stack.cell.result_bytes
-    if needed is None:
-        return reached, "OOM", NOT_FITTING
-    axes.barh(
-        place.y,
-        as_gib(needed) - reached,
-        left=reached,
-        height=_BAR,
-        facecolor="none",
-        edgecolor=NOT_FITTING,
-        linestyle="--",
-        linewidth=1,
-        hatch="///",
-        label=_NEEDED,
-        alpha=0.75,
-    )
-    return as_gib(needed), f"OOM, needs {gib_number(needed)}", NOT_FITTING
 
 
 def _label_axes(axes: Axes, section: Section, places: Sequence[_Place]) -> None:
@@ -187,10 +195,14 @@ def _capacity(axes: Axes, memory_bytes: int) -> None:
 
 
 def _legend(figure: Figure, stacks: Sequence[Stack]) -> None:
-    present = [category for category in Category if any(category in stack.shares for stack in stacks)]
+    present = [
+        category
+        for category in Category
+        if any(category in stack.shares or category in stack.needed for stack in stacks)
+    ]
     handles = [Patch(color=CATEGORY_COLOURS[category], label=CATEGORY_TITLES[category]) for category in present]
-    if any(stack.cell.status is Status.OOM and stack.cell.result_bytes is not None for stack in stacks):
-        handles.append(
-            Patch(facecolor="none", edgecolor=NOT_FITTING, linestyle="--", hatch="///", alpha=0.75, label=_NEEDED)
-        )
+    ran_out = [stack for stack in stacks if stack.cell.status is Status.OOM and stack.cell.result_bytes is not None]
+    if ran_out:
+        handles.append(Patch(facecolor="none", edgecolor=NOT_FITTING, linestyle="--", label=_RAN_OUT))
+        handles.append(Patch(facecolor="none", edgecolor=NOT_FITTING, linewidth=0, hatch="////", label=_UNKNOWN))
     figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8.5, handlelength=1.4)

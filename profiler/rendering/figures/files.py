@@ -1,12 +1,25 @@
 """Figures as bytes of files; the same figure gives the same bytes."""
 
 import io
+from enum import StrEnum
 
 from matplotlib.figure import Figure
 
 from profiler.rendering.figures.theme import in_theme
 
 _DOTS_PER_INCH = 150
+
+
+class FigureKind(StrEnum):
+    """Format of a figure's file, as the suffix of its name."""
+
+    PNG = "png"
+    SVG = "svg"
+    PDF = "pdf"
+
+
+STANDARD_KINDS = (FigureKind.PNG, FigureKind.SVG)
+"""Those of a report where the user names none."""
 
 
 def as_png(figure: Figure) -> bytes:
@@ -17,6 +30,11 @@ def as_png(figure: Figure) -> bytes:
 def as_svg(figure: Figure) -> bytes:
     """Return the figure as SVG. Letters are outlines, so that the fonts of the viewer do not matter."""
     return _saved(figure, "svg", {"Date": None, "Creator": None})
+
+
+def as_pdf(figure: Figure) -> bytes:
+    """Return the figure as PDF, with its letters as text."""
+    return _saved(figure, "pdf", {"CreationDate": None, "Creator": None, "Producer": None})
 
 
 def _saved(figure: Figure, kind: str, metadata: dict[str, None]) -> bytes:

@@ -18,6 +18,10 @@ _FAR_RATIO = 3
 """The line of a card this many times larger than the highest point would leave no height for the curves."""
 
 
+_SHORT = 45
+"""Most characters of a name of which two are next to each other."""
+
+
 def growth_figure(section: Section, curves: Sequence[Curve]) -> Figure:
     """Draw the curves, which share one key. Estimates are dotted.
 
@@ -28,7 +32,8 @@ def growth_figure(section: Section, curves: Sequence[Curve]) -> Figure:
         for curve, colour in zip(curves, _colours(len(curves)), strict=True):
             _draw(axes, curve, colour)
         _label_axes(axes, section, curves)
-        figure.legend(loc="outside lower center", ncols=2, fontsize=8.5)
+        longest = max(len(text) for text in axes.get_legend_handles_labels()[1])
+        figure.legend(loc="outside lower center", ncols=2 if longest <= _SHORT else 1, fontsize=8.5)
         return figure
 
 
@@ -59,6 +64,7 @@ def _draw(axes: Axes, curve: Curve, colour: str) -> None:
         textcoords="offset points",
         va="center",
         size=8.5,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
     )
 
 

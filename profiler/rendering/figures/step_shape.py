@@ -31,7 +31,8 @@ def step_figure(section: Section, shapes: Sequence[Shape]) -> Figure:
             _draw(axes, shape)
         model = short_model(shapes[0].cell.model)
         figure.suptitle(
-            f"The shape of an optimizer step, {model}\n{setting_title(section.setting)}; a card of unlimited memory",
+            f"The shape of an optimizer step, {model}\n{setting_title(section.setting)}; a card of unlimited memory\n"
+            "Ten instants per phase of the last step. The peak of the trial, in brackets, can lie between them.",
             x=0.02, ha="left", size=10.5,
         )  # fmt: skip
         figure.supylabel(f"allocated memory, GiB ({origin_word(section.setting)})", size=9)
@@ -81,8 +82,10 @@ def _peak(axes: Axes, shape: Shape) -> None:
     highest = max(range(len(totals)), key=lambda place: totals[place])
     on_the_left = highest > len(totals) / 2
     axes.plot([highest], [as_gib(totals[highest])], marker="v", markersize=5, color="black", zorder=4, label="peak")
+    peak = shape.cell.result_bytes
+    shown, known = gib_number(totals[highest]), gib_number(peak) if peak is not None else ""
     axes.annotate(
-        gib_number(totals[highest]),
+        f"{shown} ({known})" if known not in ("", shown) else shown,
         (highest, as_gib(totals[highest])), xytext=(-7 if on_the_left else 7, 2), textcoords="offset points",
         ha="right" if on_the_left else "left", va="bottom", size=8.5,
     )  # fmt: skip

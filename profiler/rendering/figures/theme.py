@@ -78,6 +78,7 @@ def in_theme() -> AbstractContextManager[None]:
             # Fixed, so that equal figures are equal files.
             "svg.hashsalt": "grpo-vram-profiler",
             "svg.fonttype": "path",
+            "pdf.fonttype": 42,
         }
     )
 
@@ -91,7 +92,21 @@ def new_figure(width_in: float, height_in: float) -> tuple[Figure, Axes]:
         return figure, figure.add_subplot()
 
 
+def add_note(figure: Figure, note: str) -> None:
+    """Write a note below the heading of a figure of several panels, otherwise below its only axes."""
+    if not note:
+        return
+    lines = fill(note, int(figure.get_figwidth() * _NOTE_CHARACTERS_PER_INCH))
+    heading = next((text for text in figure.texts if text.get_text() == figure.get_suptitle() != ""), None)
+    if heading is not None:
+        heading.set_text(f"{heading.get_text()}\n{lines}")
+        return
+    label = figure.axes[0].get_xlabel()
+    figure.axes[0].set_xlabel(f"{label}\n{lines}" if label else lines)
+
+
 _TITLE_CHARACTERS_PER_INCH = 9
+_NOTE_CHARACTERS_PER_INCH = 10
 
 
 def title(axes: Axes, first: str, second: str) -> None:

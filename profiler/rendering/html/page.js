@@ -45,8 +45,30 @@
       for (const text of largest) element("li", text, list);
     }
     if (message) whole("Message", "pre", box).textContent = message;
-    whole("Run this trial again", "pre", box).textContent = command;
+    const again = whole("Run this trial again", "div", box);
+    again.className = "command";
+    element("pre", command, again);
+    const button = element("button", "Copy", again, "copy");
+    button.type = "button";
+    button.setAttribute("aria-label", "Copy the command of this trial");
     return box;
+  }
+
+  // Pages from disk may not have the clipboard's interface; a selection can be copied everywhere.
+  async function copy(button) {
+    const command = button.parentElement.querySelector("pre");
+    let copied = false;
+    try {
+      await navigator.clipboard.writeText(command.textContent);
+      copied = true;
+    } catch {
+      const selection = getSelection();
+      selection.selectAllChildren(command);
+      copied = document.execCommand("copy");
+    }
+    button.textContent = copied ? "Copied" : "Press Ctrl+C";
+    document.getElementById("said").textContent = copied ? "The command is copied." : "The command is selected.";
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
   }
 
   function rowOf([number, kind, fields]) {
@@ -135,7 +157,8 @@
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button");
     if (!button) return;
-    if (button.classList.contains("open")) toggle(button);
+    if (button.classList.contains("copy")) copy(button);
+    else if (button.classList.contains("open")) toggle(button);
     else if (button.classList.contains("rest")) complete(document.getElementById(button.dataset.table));
     else if (button.closest("thead")) sort(button.closest("th"));
   });

@@ -19,7 +19,7 @@ from profiler.analysis.comparison import Section
 from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.domain.memory import TRIAL_PHASES, Category
 from profiler.domain.outcome import Status
-from profiler.rendering.pages import MOST_ROWS, RenderedFigure, SectionFigures, more_rows
+from profiler.rendering.pages import MOST_ROWS, PageOrigin, RenderedFigure, SectionFigures, more_rows
 from profiler.rendering.wording import (
     CATEGORY_TITLES,
     accuracy_text,
@@ -63,12 +63,13 @@ _ESTIMATE, _PUBLISHED = "estimated ", "published "
 _KINDS = {Status.OK: "", Status.OOM: "bad"}
 
 
-def html_page(report: SweepReport, figures: Sequence[SectionFigures]) -> str:
+def html_page(report: SweepReport, figures: Sequence[SectionFigures], origin: PageOrigin) -> str:
     """Return the whole page, which loads nothing else.
 
     Args:
         report: What is shown.
         figures: The figures of each section of the report.
+        origin: When and by what it is made.
     """
     trials = sum(len(part.section.cells) for part in report.sections)
     commands = report.trial_commands if trials <= MOST_WITH_ALL else None
@@ -84,6 +85,10 @@ def html_page(report: SweepReport, figures: Sequence[SectionFigures]) -> str:
         ],
         "cards": _cards(report.cards) if report.cards else None,
         "thresholds": [_threshold(threshold) for threshold in report.thresholds],
+        "drawn": origin.drawn.isoformat(),
+        "version": origin.version,
+        "home": origin.home,
+        "files": origin.files,
     }
     return _template().render(page=page, css=_asset("page.css"), script=_asset("page.js"), data=_as_script(vars(data)))
 
@@ -172,7 +177,9 @@ def _section(
         "more": more_rows(len(table.rows), _IN_THE_LIST),
         "legend": legend(section, mark=_ESTIMATE, published_mark=_PUBLISHED),
         "accuracy": [accuracy_text(accuracy) for accuracy in part.accuracies],
-        "figures": [{"title": figure.title, "source": _source(figure)} for figure in figures.figures],
+        "figures": [
+            {"title": figure.title, "note": figure.note, "source": _source(figure)} for figure in figures.figures
+        ],
         "left_out": [*figures.left_out, *figures.broken],
         "columns": _columns(section),
         "trials": trials[:MOST_TRIALS],
@@ -205,7 +212,8 @@ def _matrix_cell(cell: Cell | None) -> dict[str, object] | None:
     if cell is None:
         return None
     published = published_text(cell)
-    lines = [needs_text(cell), estimate_text(cell, _ESTIMATE), f"{_PUBLISHED}{published}" if published else ""]
+    needs = f"needs {gib_number(cell.result_bytes)}" if cell.status is Status.OOM and cell.result_bytes else ""
+    lines = [needs, estimate_text(cell, _ESTIMATE), f"{_PUBLISHED}{published}" if published else ""]
     result = "OOM" if cell.status is Status.OOM else result_text(cell)
     return {"kind": _kind(cell), "result": result, "lines": [line for line in lines if line]}
 
@@ -256,7 +264,7 @@ def _details(part: SectionReport, commands: Mapping[str, str] | None) -> Iterabl
             [0 if size is None else gib_number(size) for size in metrics],
             _known(busy.get(name, {}), TRIAL_PHASES, "{:.0f} %".format),
             [group_text(group) for group in largest.get(name, ())],
-            cell.message or "",
+            ". ".join(filter(None, (needs_text(cell), cell.message))),
             (commands or {}).get(name, f"trial_id={name}; its keys are in runs.parquet"),
         ]
 

@@ -4,12 +4,12 @@ The kernels allocate nothing: trl's own Python code around them makes every allo
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from trl.kernels import chunked_logprob
 from trl.trainer import utils as trl_utils
 
 from profiler.domain.errors import UnsupportedTrialError
@@ -19,6 +19,8 @@ from profiler.domain.memory import Category
 from profiler.seams.patching import patched
 from profiler.simulation.cuda.libraries import CublasWorkspaces
 from profiler.simulation.tracing.recorder import Recorder
+
+_KERNELS = "trl.kernels"
 
 
 class _Launch:
@@ -54,6 +56,11 @@ def _attributed(function: Any, recorder: Recorder) -> Any:
 
 def triton_path(recorder: Recorder, workspaces: CublasWorkspaces, chip: Chip) -> AbstractContextManager[None]:
     """While active, trl scores tokens as it does on a CUDA device with `chip`."""
+    # A script may have a trl from before its fused LM head. A trial is refused then, because the head is a seam.
+    if find_spec(_KERNELS) is None:
+        return nullcontext()
+    from trl.kernels import chunked_logprob
+
     head = chunked_logprob.ChunkedLogProbFunction
     return patched(
         [

@@ -13,7 +13,6 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
-from trl.kernels import chunked_logprob
 
 from profiler.domain.memory import Category
 from profiler.seams.patching import patched
@@ -60,6 +59,8 @@ def _cpu_optimizers() -> AbstractContextManager[None]:
 
 def _attributed_head(recorder: Recorder) -> AbstractContextManager[None]:
     """Attribute the memory of trl's LM head, which runs without Triton: uncompacted, with float32 copies."""
+    from trl.kernels import chunked_logprob  # a script that is not compared may have a trl without it
+
     head = chunked_logprob.ChunkedLogProbFunction
 
     def attributed(function: Any) -> Any:

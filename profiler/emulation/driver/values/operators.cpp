@@ -341,7 +341,9 @@ class Operator : public c10::OperatorKernel {
   void draw(const at::Tensor& indices, int64_t choices, int64_t dimension) const {
     if (name_ == "aten::topk") {
       draw_balanced(indices, dimension, choices);
-      em_mark("assumption", "aten::topk chooses each expert equally often");
+      const int64_t k = indices.size(dimension);
+      em_mark("assumption",
+              ("aten::topk chooses " + std::to_string(k) + " of " + std::to_string(choices) + " equally often").c_str());
     } else {
       draw_uniformly(indices, choices);
       em_mark("assumption", (name_ + " draws any token with equal probability").c_str());

@@ -1,0 +1,7 @@
+"""`python -m profiler`: list the commands."""
+
+import sys
+
+from profiler.console import main
+
+sys.exit(main())

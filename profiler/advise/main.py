@@ -1,0 +1,234 @@
+"""`python -m profiler.advise [key=value ...]`: what to change so that training fits a card, or why it did not.
+
+Exit codes: docs/exit_codes.md. That nothing fits is an answer too, and ends with 0, unless `fail_if` says otherwise.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from profiler.advise.command import OOM, Command, OutputFormat, read_command
+from profiler.advise.diagnosis import diagnosis
+from profiler.advise.levers import Change
+from profiler.advise.plan import Plan, Planner, Step
+from profiler.advise.refusal import card_of
+from profiler.advise.simulated import SimulatedTrial, simulate_requests
+from profiler.allocator.oom_message import OomReport, find_oom
+from profiler.analytical.closed_form import refuse_without_form
+from profiler.analytical.explanation.cards import CardVerdict, all_cards, card_verdict
+from profiler.command_line import as_command, print_error, print_text
+from profiler.config.identity import spec_to_mapping
+from profiler.config.rules import only_estimated
+from profiler.config.specification import parse_point
+from profiler.config.trl_yaml import changed_lines, trl_file
+from profiler.domain.builtin_models import find_builtin
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
+from profiler.domain.gpu_names import gpu_named
+from profiler.domain.trial import TrialSpec
+from profiler.domain.units import MIB, as_gib
+from profiler.estimate.inputs import (
+    ArchitectureLookup,
+    Inputs,
+    JobFiles,
+    ModelConfigLoader,
+    architecture_lookup,
+    job_files,
+    read_inputs,
+)
+from profiler.estimate.reward_models import with_reward_models
+from profiler.estimate.trial import parsed_trial
+from profiler.rendering.advice_text import Advice, AdvisedStep, advice_json, advice_object, advice_text
+from profiler.rendering.solve_table import leaves_free
+from profiler.storage.foreign_files import expanded, read_bytes, reason
+from profiler.storage.model_config import load_model_config
+
+_USAGE = """\
+python -m profiler.advise config=FILE gpu=CARD [key=value ...]
+python -m profiler.advise oom=LOG config=FILE [gpu=CARD] [key=value ...]
+
+What to change so that training fits CARD: each change with what it saves, what
+it costs and the lines to paste, what hurts least first, until it fits; then the
+whole configuration as YAML for trl. With oom=LOG: which tensor the card refused
+in that log, in which phase, whether memory or one piece of memory was missing,
+and what to change.
+
+  oom=LOG        a file with an out-of-memory error of PyTorch; the card is that
+                 of its message if gpu is not given
+  margin=5%      part of the card that has to stay free (default 0)
+  confirm=false  with oom: do not simulate the job
+  format=json    for scripts (default text)
+  fail_if=does_not_fit   end with exit code 4 if nothing makes it fit
+
+The other keys and FILE are those of python -m profiler.estimate.
+
+Examples:
+  python -m profiler.advise config=grpo.yaml gpu=rtx-4090-24gb
+  python -m profiler.advise model=qwen2.5-7b tuning=lora gpu=24GiB margin=5%
+  python -m profiler.advise oom=train.log config=grpo.yaml
+"""
+
+_MOST_LOG_BYTES = 64 * MIB
+
+Simulate = Callable[..., SimulatedTrial]
+"""Returns the simulated requests of a trial, as `simulate_requests`."""
+
+
+@as_command("advise")
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    load_model: ModelConfigLoader = load_model_config,
+    simulate: Simulate = simulate_requests,
+) -> int:
+    """Print the advice for `argv` (without the program) and return the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    command = read_command(words)
+    if command.rest.wants_help:
+        print_text(_USAGE)
+        return EXIT_OK
+    architecture_of = architecture_lookup(load_model)
+    report = _report(command)
+    files, read = _inputs(command, report)
+    inputs, architecture_of = with_reward_models(read, architecture_of)
+    if inputs.faults:
+        raise UsageError(inputs.faults)
+    if inputs.ignored:
+        print_error(inputs.ignored)
+    spec, notes = parsed_trial(inputs, architecture_of)
+    refuse_without_form(spec, architecture_of(spec.model))
+    advisor = _Advisor(command.margin, architecture_of)
+    given = files.part.values if files.part is not None else {}
+    advice = advisor.advice(spec, given)
+    code = EXIT_ANSWER_IS_NO if command.rest.fail_if is not None and not advice.fits else EXIT_OK
+    if report is None:
+        is_json = command.output_format is OutputFormat.JSON
+        print_text(advice_json(advice, notes) if is_json else advice_text(advice, notes))
+        return code
+    trial = _simulated(command, spec, report, load_model, simulate)
+    answer = diagnosis(report, advice, architecture_of(spec.model), trial)
+    if command.output_format is OutputFormat.JSON:
+        print_text(json.dumps({"oom": answer.as_object(), "advice": advice_object(advice, notes)}, indent=2) + "\n")
+    else:
+        print_text("\n".join([*answer.lines(), "", advice_text(advice, notes)]))
+    return code
+
+
+def _report(command: Command) -> OomReport | None:
+    """Return the out-of-memory error of the log; None if the command names none.
+
+    Raises:
+        UsageError: The log cannot be read or has no such error, or the command line is wrong.
+    """
+    if command.log is None:
+        return None
+    try:
+        text = read_bytes(expanded(command.log), most_bytes=_MOST_LOG_BYTES).decode(errors="replace")
+    except OSError as error:
+        problem = f"cannot be read ({reason(error)})"
+        raise UsageError([*command.faults, Fault(key=OOM, found=command.log, problem=problem)]) from error
+    report = find_oom(text)
+    if report is None:
+        problem = "has no out-of-memory error of PyTorch (CUDA out of memory. Tried to allocate ...)"
+        raise UsageError([*command.faults, Fault(key=OOM, found=command.log, problem=problem)])
+    return report
+
+
+def _inputs(command: Command, report: OomReport | None) -> tuple[JobFiles, Inputs]:
+    """Return the files of the command, and its keys, on the card of the log if the command names none.
+
+    Raises:
+        UsageError: With every fault of both.
+    """
+    files = job_files(command.rest)
+    faults = list(command.faults)
+    if files.verl is not None:
+        problem = "is a configuration of verl, for which there is only an estimate"
+        raise UsageError([*faults, Fault(key="config", found=", ".join(command.rest.configs), problem=problem)])
+    rest = command.rest
+    total = report.message.total_bytes if report is not None else None
+    if report is not None and total is not None and "gpu" not in rest.keys:
+        card = card_of(report.message)
+        rest = replace(rest, keys={**rest.keys, "gpu": card.name if card is not None else f"{as_gib(total):.4g}GiB"})
+    inputs = read_inputs(rest, files.part)
+    if faults or inputs.faults:
+        raise UsageError(tuple(dict.fromkeys((*faults, *inputs.faults))))
+    return files, inputs
+
+
+class _Advisor:
+    """The search for what to change, with the rules between keys and the verdict of the card."""
+
+    def __init__(self, margin: float, architecture_of: ArchitectureLookup) -> None:
+        self._margin, self._architecture_of = margin, architecture_of
+
+    def advice(self, spec: TrialSpec, given: Mapping[str, object]) -> Advice:
+        """Return the advice for `spec`, whose file has the keys `given`."""
+        planner = Planner(self._verdict, self._changed, self._fits)
+        plan = planner.plan(spec)
+        card = planner.at(spec)
+        assert card is not None
+        used = {step.lever for step in plan.steps}
+        alone = tuple(_advised(step) for step in planner.alone(spec) if step.lever not in used)
+        return Advice(
+            spec=spec,
+            card=card,
+            margin=self._margin,
+            steps=tuple(_advised(step) for step in plan.steps),
+            alone=alone if plan.fits else (),
+            after=plan.spec,
+            fits=plan.fits,
+            smallest=None if plan.fits else self._smallest(plan),
+            smallest_unchanged=self._smallest_of(spec),
+            file=trl_file(plan.spec, given),
+        )
+
+    def _verdict(self, spec: TrialSpec) -> CardVerdict | None:
+        try:
+            return card_verdict(spec, self._architecture_of(spec.model), gpu_named(str(spec.gpu)))
+        except UsageError:
+            return None
+
+    def _changed(self, spec: TrialSpec, change: Change) -> TrialSpec | None:
+        try:
+            return parse_point({**spec_to_mapping(spec), **change}, architecture_of=self._architecture_of)
+        except UsageError:
+            return None
+
+    def _fits(self, card: CardVerdict) -> bool:
+        return leaves_free(card, self._margin)
+
+    def _smallest(self, plan: Plan) -> str | None:
+        return self._smallest_of(plan.spec)
+
+    def _smallest_of(self, spec: TrialSpec) -> str | None:
+        cards = all_cards(spec, self._architecture_of(spec.model))
+        return next((card.gpu.name for card in cards if leaves_free(card, self._margin)), None)
+
+
+def _advised(step: Step) -> AdvisedStep:
+    extra = (step.lever.extra_line,) if step.lever.extra_line else ()
+    return AdvisedStep(
+        name=step.lever.name,
+        hurts=step.lever.hurts.value,
+        costs=step.lever.costs,
+        lines=(*changed_lines(step.before, step.after), *extra),
+        saved_bytes=step.saved_bytes,
+        card=step.at_after,
+    )
+
+
+def _simulated(
+    command: Command, spec: TrialSpec, report: OomReport, load_model: ModelConfigLoader, simulate: Simulate
+) -> SimulatedTrial | None:
+    """Return the simulation of the trial; None if the command asks for none or only an estimate knows the trial."""
+    if not command.confirm:
+        return None
+    if only_estimated([spec]):
+        names = ", ".join(dict.fromkeys(fault.key for fault in only_estimated([spec])))
+        print_error(f"Not simulated, because only an estimate knows {names} yet.")
+        return None
+    print_error("Simulating the job; confirm=false does without.")
+    builtin = find_builtin(spec.model)
+    config = builtin.config if builtin is not None else load_model(spec.model)
+    return simulate(spec, config, allocated_bytes=report.message.allocated_bytes or 0)

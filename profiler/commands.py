@@ -1,0 +1,56 @@
+"""All commands, declared once: `python -m profiler.NAME` and `grpo-vram NAME` start them here."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from profiler.command_line import as_command
+from profiler.domain.extras import Extra, require
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """One command."""
+
+    summary: str
+    imports: tuple[str, ...] = ()
+    """What its modules import beyond the dependencies of the bare distribution."""
+    extra: Extra = Extra.SIMULATE
+    """The extra that brings them."""
+
+
+COMMANDS: Mapping[str, Command] = {
+    "estimate": Command(summary="estimate one trial in closed form, within a second"),
+    "solve": Command(summary="find the largest setting that fits a card"),
+    "advise": Command(summary="say what to change so that training fits a card"),
+    "sweep": Command(summary="run a grid of trials: measured on a GPU, emulated or simulated", imports=("hydra",)),
+    "report": Command(summary="draw stored results again, or compare two sweeps"),
+    "run": Command(summary="run any training script and show its memory by phase"),
+    "replay": Command(summary="replay a memory snapshot with other settings or cards"),
+    "claims": Command(summary="judge what public texts claim about the memory of GRPO"),
+    "seams": Command(summary="check what the profiler relies on in other libraries", imports=("torch",)),
+    "emulation": Command(
+        summary="run torch's CUDA build on an emulated card", imports=("packaging",), extra=Extra.EMULATE
+    ),
+}
+"""By name, in the order of the help text."""
+
+
+def start(name: str, words: Sequence[str] | None = None) -> int:
+    """Import the command `name`, run it, and return its exit code. Other commands are not imported.
+
+    Args:
+        name: A key of `COMMANDS`.
+        words: The words after the name of the command; those of the process where not given.
+    """
+    arguments = sys.argv[1:] if words is None else list(words)
+
+    @as_command(name)
+    def run() -> int:
+        command = COMMANDS[name]
+        require("command", name, command.imports, command.extra)
+        main: Callable[[Sequence[str]], int] = import_module(f"profiler.{name}.main").main
+        return main(arguments)
+
+    return run()

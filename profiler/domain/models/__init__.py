@@ -1,0 +1,1 @@
+"""The data of the built-in models, by family."""

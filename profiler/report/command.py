@@ -1,0 +1,72 @@
+"""The parsed command line of `python -m profiler.report`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from profiler.config.reading import FieldReader
+from profiler.domain.errors import Fault, nearest
+from profiler.rendering.figures.files import STANDARD_KINDS, FigureKind
+
+FIGURES = "figures"
+
+MAX_INCREASE = "max_increase"
+_MOST_INCREASE = 1000.0
+
+KEYS = (FIGURES, MAX_INCREASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A parsed command line; `faults` has what is wrong with its keys."""
+
+    folders: tuple[str, ...]
+    """The words that are no `key=value`."""
+    kinds: tuple[FigureKind, ...]
+    """The formats of the figures."""
+    max_increase: float | None
+    """By how much a peak may grow between two folders, as a ratio; None to allow any."""
+    faults: tuple[Fault, ...]
+
+
+def read_command(words: Sequence[str]) -> Command:
+    """Parse `words` (argv without the program). If a key is repeated, the last value counts."""
+    given = dict(word.partition("=")[::2] for word in words if _is_key(word))
+    faults = [_unknown(key, value) for key, value in given.items() if key not in KEYS]
+    names = given[FIGURES].split(",") if FIGURES in given else list(STANDARD_KINDS)
+    if wrong := [name for name in names if name not in list(FigureKind)]:
+        allowed = list(map(str, FigureKind))
+        problem = f"must be one or several of {', '.join(allowed)}, separated by commas"
+        faults.append(Fault(key=FIGURES, found=given[FIGURES], problem=problem, hint=nearest(wrong[0], allowed)))
+    limit, fault = _increase(given.get(MAX_INCREASE))
+    return Command(
+        folders=tuple(word for word in words if not _is_key(word)),
+        kinds=tuple(kind for kind in FigureKind if kind in names),
+        max_increase=limit,
+        faults=(*faults, *([fault] if fault is not None else [])),
+    )
+
+
+def _increase(text: str | None) -> tuple[float | None, Fault | None]:
+    """Return an increase as a ratio, or what is wrong with it; None twice if none is given."""
+    if text is None:
+        return None, None
+    try:
+        number: object = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        number = text
+    reader = FieldReader({MAX_INCREASE: number})
+    limit = reader.number(MAX_INCREASE, maximum=_MOST_INCREASE)
+    if not reader.faults:
+        return limit, None
+    problem = "must be an increase of at least 0, such as 2% or 0.02"
+    return None, Fault(key=MAX_INCREASE, found=text, problem=problem)
+
+
+def _is_key(word: str) -> bool:
+    """Whether a word is `key=value`; the name of a folder may contain "=" after a separator."""
+    key, equals, _ = word.partition("=")
+    return bool(equals) and key.isidentifier()
+
+
+def _unknown(key: str, value: str) -> Fault:
+    return Fault(key=key, found=value, problem=f"is unknown; the keys are {', '.join(KEYS)}", hint=nearest(key, KEYS))

@@ -1,0 +1,241 @@
+"""`python -m profiler.advise`: what to change so that training fits a card."""
+
+import json
+
+import pytest
+import yaml
+
+from profiler.advise import plan
+from profiler.advise.levers import LEVERS, Hurts
+from profiler.advise.main import main
+from profiler.analytical.explanation.cards import Fit, card_verdict
+from profiler.config.identity import spec_from_mapping
+from profiler.config.model_lookup import builtin_architecture
+from profiler.config.trl_config import read_trl_config
+from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
+from profiler.config.trl_trainers import RLOO_KEYS
+from profiler.config.trl_yaml import NOT_IN_RLOO, ONLY_GRPO, ONLY_SFT, trl_arguments
+from profiler.domain.errors import EXIT_OK
+from profiler.domain.gpu_names import gpu_named
+from profiler.domain.trial import TrialSpec
+
+CARD = "rtx-4090-24gb"
+
+
+def _advised(capsys, *words: str) -> dict:
+    assert main([*words, "format=json"]) == EXIT_OK
+    return json.loads(capsys.readouterr().out)
+
+
+def _needed(spec: TrialSpec) -> tuple[int, Fit]:
+    architecture = builtin_architecture(spec.model)
+    assert architecture is not None
+    card = card_verdict(spec, architecture, gpu_named(str(spec.gpu)))
+    return card.needed_bytes, card.fit
+
+
+def test_levers_are_ordered_by_what_hurts_least():
+    order = list(Hurts)
+    ranks = [order.index(lever.hurts) for lever in LEVERS]
+    assert ranks == sorted(ranks)
+    assert len({lever.name for lever in LEVERS}) == len(LEVERS)
+
+
+def test_the_steps_add_up_to_a_trial_that_fits(capsys):
+    found = _advised(capsys, "model=qwen2.5-7b", f"gpu={CARD}", "gradient_checkpointing=false", "dtype=float32")
+    assert [step["name"] for step in found["steps"]] == [
+        "gradient checkpointing",
+        "weights in bfloat16",
+        "LoRA in place of full fine-tuning",
+    ]
+    saved = sum(step["saved_bytes"] for step in found["steps"])
+    assert found["before"]["needed_bytes"] - saved == found["after"]["needed_bytes"]
+    after = spec_from_mapping(found["trial_after"])
+    assert _needed(after) == (found["after"]["needed_bytes"], Fit.FITS)
+    assert (found["fits"], found["before"]["verdict"]) == (True, "does not fit")
+    # None of the steps can be left out.
+    assert _needed(spec_from_mapping({**found["trial_after"], "gradient_checkpointing": False}))[1] is not Fit.FITS
+    assert _needed(spec_from_mapping({**found["trial_after"], "dtype": "float32"}))[1] is not Fit.FITS
+
+
+@pytest.mark.parametrize(
+    ("keys", "lever", "lines"),
+    [
+        (("logprobs=full",), "fused log-probabilities", ['pip install "trl>=1.16"']),
+        (("attn_implementation=eager",), "attention without stored scores", ["attn_implementation: sdpa"]),
+        (("gradient_checkpointing=false",), "gradient checkpointing", ["gradient_checkpointing: true"]),
+        (
+            (),
+            "expandable segments of the allocator",
+            ["export PYTORCH_ALLOC_CONF=expandable_segments:True"],
+        ),
+        (
+            ("use_vllm=true", "gradient_checkpointing=false"),
+            "vLLM sleeps while the model trains",
+            ["vllm_enable_sleep_mode: true"],
+        ),
+        (
+            ("gradient_checkpointing=false",),
+            "smaller micro-batches, same effective batch",
+            ["per_device_train_batch_size: 1", "gradient_accumulation_steps: 16", "steps_per_generation: 16"],
+        ),
+        (
+            ("max_completion_length=8192",),
+            "fewer completions generated at once, same effective batch",
+            ["steps_per_generation: 1"],
+        ),
+        (("use_vllm=true",), "a smaller part of the card for vLLM", ["vllm_gpu_memory_utilization: 0.1"]),
+        (
+            ("num_processes=4",),
+            "weights, gradients and optimizer states sharded over the GPUs",
+            ["accelerate launch --use_fsdp --fsdp_version 2 train.py"],
+        ),
+        ((), "8-bit optimizer", ["optim: adamw_8bit"]),
+        (("optim=adamw_8bit",), "paged 8-bit optimizer", ["optim: paged_adamw_8bit"]),
+        (("dtype=float32",), "weights in bfloat16", ["dtype: bfloat16"]),
+        (("beta=0.04",), "no KL term, so no reference model", ["beta: 0.0"]),
+        (
+            (),
+            "LoRA in place of full fine-tuning",
+            ["lora_r: 16", "lora_alpha: 32", "lora_target_modules: [all-linear]", "use_peft: true"],
+        ),
+        (("tuning=lora", "lora_rank=512"), "lower LoRA rank", ["lora_r: 8", "lora_alpha: 16"]),
+        (("max_completion_length=8192",), "shorter completions", ["max_completion_length: 2048"]),
+        (("recipe=sft", "max_length=8192"), "shorter rows", ["max_length: 2048"]),
+        (
+            ("max_completion_length=8192",),
+            "fewer completions per prompt",
+            ["num_generations: 2", "gradient_accumulation_steps: 2", "steps_per_generation: 2"],
+        ),
+        (("tuning=lora",), "QLoRA: base weights in 4 bits", ["load_in_4bit: true", "use_bnb_nested_quant: true"]),
+        ((), "a smaller model of the same family", ["model_name_or_path: Qwen/Qwen2.5-0.5B"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_lever_saves_memory_and_has_lines_to_paste(capsys, monkeypatch, keys, lever, lines):
+    monkeypatch.setattr(plan, "_WORTH", 0.0)
+    found = _advised(capsys, "model=qwen2.5-1.5b", "gpu=b200", *keys)
+    (step,) = [step for step in found["alone"] if step["name"] == lever]
+    assert step["lines"] == lines
+    assert step["saved_bytes"] > 0
+    assert step["costs"]
+
+
+def test_the_same_effective_batch(capsys):
+    keys = ("model=qwen2.5-3b", f"gpu={CARD}", "tuning=lora", "gradient_checkpointing=true")
+    found = _advised(capsys, *keys, "per_device_train_batch_size=64", "gradient_accumulation_steps=1")
+    before, after = (spec_from_mapping(found[key]) for key in ("trial", "trial_after"))
+    assert after.per_device_train_batch_size < before.per_device_train_batch_size
+    rows = {spec.per_device_train_batch_size * spec.gradient_accumulation_steps for spec in (before, after)}
+    assert rows == {64}
+    assert before.generation_batch_size == after.generation_batch_size == 64
+
+
+def test_a_trial_that_fits_needs_no_change(capsys):
+    assert main(["model=qwen2.5-0.5b", "tuning=lora", "gpu=h100"]) == EXIT_OK
+    said = capsys.readouterr().out
+    assert "It fits as it is." in said
+    assert "What to change" not in said
+
+
+def test_nothing_fits(capsys):
+    found = _advised(capsys, "model=tiny", "gpu=1GiB", "max_completion_length=3000", "per_device_train_batch_size=64")
+    assert found["fits"] is True  # the model is small enough for every card
+    found = _advised(capsys, "model=llama-2-7b", "gpu=4GiB")
+    assert (found["fits"], found["smallest_gpu"]) == (False, "rtx-4070-12gb")
+    assert found["smallest_gpu_unchanged"] == "h100-pcie-80gb"
+    assert main(["model=llama-2-7b", "gpu=4GiB"]) == EXIT_OK
+    assert "Nothing makes it fit 4GiB" in capsys.readouterr().out
+
+
+def test_a_margin_asks_for_more(capsys):
+    words = ("model=qwen2.5-7b", "tuning=lora", "gpu=24GiB")
+    assert not _advised(capsys, *words)["steps"]
+    found = _advised(capsys, *words, "margin=30%")
+    assert found["steps"]
+    assert found["after"]["needed_bytes"] <= 0.7 * 24 * 2**30
+
+
+def test_the_file_is_read_back_as_the_trial(capsys, tmp_path):
+    recipe = {
+        "model_name_or_path": "Qwen/Qwen2.5-7B-Instruct",
+        "torch_dtype": "bfloat16",
+        "learning_rate": 1e-6,
+        "system_prompt": "x",
+        "hub_token": "hf_secret",
+        "max_prompt_length": 512,
+        "generation_batch_size": 16,
+    }
+    file = tmp_path / "grpo.yaml"
+    file.write_text(yaml.safe_dump(recipe))
+    assert main([f"config={file}", f"gpu={CARD}"]) == EXIT_OK
+    said = capsys.readouterr().out
+    written = yaml.safe_load(said[said.index("# GRPOConfig") :])
+    assert written["model_name_or_path"] == "Qwen/Qwen2.5-7B-Instruct"
+    assert written["learning_rate"] == 1e-6
+    assert "hf_secret" not in said
+    assert "system_prompt" in said[said.index("# left out") :]
+    found = _advised(capsys, f"config={file}", f"gpu={CARD}")
+    point = read_trl_config(written).point
+    after = trl_arguments(spec_from_mapping(found["trial_after"]))
+    assert written["steps_per_generation"] == point["steps_per_generation"] == after["steps_per_generation"]
+    assert (point["tuning"], point["lora_target_modules"]) == ("lora", ["all-linear"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tuning=lora", "gpu=16GiB"),
+        ("gpu=a100-40gb", "use_vllm=true"),
+        ("gpu=6GiB",),
+        ("recipe=sft", "gpu=12GiB"),
+        ("trainer=rloo", "gpu=12GiB"),
+    ],
+)
+def test_trl_accepts_the_file(capsys, tmp_path, words):
+    """trl's own parser makes its arguments and its LoraConfig of what `advise` ends with."""
+    trl = pytest.importorskip("trl")
+    from trl.scripts.grpo import GRPOScriptArguments
+
+    assert main(["model=qwen2.5-3b", *words]) == EXIT_OK
+    said = capsys.readouterr().out
+    trainer = next((word.partition("=")[2] for word in words if word.startswith(("recipe", "trainer"))), "grpo")
+    file = tmp_path / "advised.yaml"
+    file.write_text(said[said.index(f"# {trainer.upper()}Config") :])
+    script = trl.ScriptArguments if trainer == "sft" else GRPOScriptArguments
+    training = {"sft": trl.SFTConfig, "rloo": trl.RLOOConfig, "grpo": trl.GRPOConfig}[trainer]
+    parser = trl.TrlParser((script, training, trl.ModelConfig))
+    own = ["--config", str(file), "--use_cpu", "true", "--dataset_name", "x", "--output_dir", str(tmp_path)]
+    _, training_args, model_args = parser.parse_args_and_config(own)
+    written = yaml.safe_load(file.read_text())
+    for name, value in written.items():
+        known = getattr(training_args if hasattr(training_args, name) else model_args, name)
+        assert known == value or [known] == value, name
+    peft = trl.get_peft_config(model_args)
+    if written.get("use_peft"):
+        assert (peft.r, peft.target_modules) == (written["lora_r"], "all-linear")
+    else:
+        assert peft is None
+
+
+@pytest.mark.slow
+def test_keys_of_other_trainers_are_as_trl_has_them():
+    pytest.importorskip("trl")
+    import dataclasses
+
+    from trl import GRPOConfig, ModelConfig, RLOOConfig, ScriptArguments, SFTConfig
+    from trl.scripts.grpo import GRPOScriptArguments
+
+    def names(*classes: type) -> set[str]:
+        return {field.name for each in classes for field in dataclasses.fields(each)}
+
+    of_rloo = names(RLOOConfig, ModelConfig, GRPOScriptArguments)
+    of_grpo, of_sft = (
+        names(GRPOConfig, ModelConfig, GRPOScriptArguments),
+        names(SFTConfig, ModelConfig, ScriptArguments),
+    )
+    assert (of_grpo - of_rloo, of_rloo - of_grpo) == (NOT_IN_RLOO, RLOO_KEYS)
+    known = {*KEY_OF, *FREE_KEYS, *NEUTRAL_VALUES, *MODEL_KEYS}
+    assert (known & of_sft) - of_grpo == ONLY_SFT
+    assert (known & of_grpo) - of_sft == ONLY_GRPO

@@ -1,0 +1,32 @@
+"""Built-in models by the names that people use."""
+
+import pytest
+
+from profiler.domain.builtin_models import BUILTIN_MODELS, find_builtin
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("QWEN/qwen2.5-7b-instruct", "qwen2.5-7b"),
+        ("unsloth/Qwen2.5-7B-Instruct", "qwen2.5-7b"),
+        ("unsloth/mistral-7b-instruct-v0.3", "mistral-7b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "llama-3.1-70b"),
+    ],
+)
+def test_hub_ids_and_their_mirrors(name, model):
+    found = find_builtin(name)
+    assert found is not None and found.name == model
+
+
+@pytest.mark.parametrize(
+    "name", ["unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "someone/Qwen2.5-7B-Instruct", "unsloth/", ""]
+)
+def test_other_names_are_not_built_in(name):
+    assert find_builtin(name) is None
+
+
+def test_no_hub_id_belongs_to_two_models():
+    hub_ids = [hub_id.lower() for model in BUILTIN_MODELS.values() for hub_id in model.hub_ids]
+    tails = {hub_id.rpartition("/")[2] for hub_id in hub_ids}
+    assert len(set(hub_ids)) == len(hub_ids) == len(tails)

@@ -1,0 +1,165 @@
+"""The built wheel with the packages that it depends on, and no other: what its commands do without torch."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from profiler import commands
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.domain.extras import TRAINING, Extra
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+KEPT = ROOT / "results" / "reference" / "logprobs"
+OF_MODULE = {"hydra": "hydra-core", "pynvml": "nvidia-ml-py"}
+"""Distributions that are not named as their module is."""
+
+LLAMA = {
+    "architectures": ["MineForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 512,
+    "max_position_embeddings": 2048,
+}
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory) -> Path:
+    """A folder with the unpacked wheel and links to what it requires, taken from this environment."""
+    folder = tmp_path_factory.mktemp("bare")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    built = subprocess.run(build, capture_output=True, text=True, check=False)
+    if built.returncode and "hatchling" in built.stderr:
+        pytest.skip("hatchling, which builds the wheel, cannot be downloaded")
+    assert built.returncode == 0, built.stderr
+    (wheel,) = folder.glob("*.whl")
+    site = folder / "site"
+    unpack = [sys.executable, "-m", "zipfile", "-e", str(wheel), str(site)]
+    subprocess.run(unpack, check=True)
+    (metadata,) = site.glob("*.dist-info")
+    for each in required(Distribution.at(metadata)):
+        for top in {Path(str(file)).parts[0] for file in each.files or () if not str(file).startswith("..")}:
+            link = site / top
+            if not link.exists() and top != "__pycache__":
+                link.symlink_to(Path(str(each.locate_file(top))))
+    return site
+
+
+def required(of: Distribution) -> Iterator[Distribution]:
+    """The distributions that `of` requires without an extra, and those that they require."""
+    seen: set[str] = set()
+    waiting = [of]
+    while waiting:
+        for requirement in map(Requirement, waiting.pop().requires or ()):
+            name = canonicalize_name(requirement.name)
+            if name in seen or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+                continue
+            seen.add(name)
+            found = distribution(name)
+            yield found
+            waiting.append(found)
+
+
+def run(bare: Path, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run `python -m profiler...` with nothing but `bare` and the standard library."""
+    program = f"import sys; sys.path = [{str(bare)!r}, *[p for p in sys.path if 'site-packages' not in p]]; "
+    program += f"sys.argv = {['-m', *words[1:]]!r}; import runpy; runpy.run_module({words[0]!r}, run_name='__main__')"
+    return subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, cwd=folder, check=False
+    )
+
+
+def test_the_extras_bring_what_the_code_says_that_they_bring():
+    extras = PROJECT["optional-dependencies"]
+    assert set(Extra) | {"dev"} == set(extras)
+
+    def names(entries: Iterable[str]) -> set[str]:
+        found: set[str] = set()
+        for requirement in map(Requirement, entries):
+            if requirement.name == PROJECT["name"]:
+                found |= {name for extra in requirement.extras for name in names(extras[extra])}
+            found.add(requirement.name)
+        return found
+
+    assert set(TRAINING) <= names(extras["simulate"])
+    assert {"nvidia-ml-py", *TRAINING} <= names(extras["measure"])
+    assert {"vllm", "nvidia-ml-py", *TRAINING} <= names(extras["vllm"])
+    assert names(extras["simulate"]) | names(extras["measure"]) | names(extras["emulate"]) <= names(extras["dev"])
+    for command in commands.COMMANDS.values():
+        assert {OF_MODULE.get(name, name) for name in command.imports} <= names(extras[command.extra])
+    assert not names(PROJECT["dependencies"]) & {*TRAINING, "hydra-core", "nvidia-ml-py", "vllm"}
+
+
+def test_the_bare_wheel_estimates_within_a_second(bare, tmp_path):
+    started = time.monotonic()
+    found = run(bare, "profiler.estimate", "model=qwen2.5-7b", "tuning=lora", "format=json", folder=tmp_path)
+    assert found.returncode == EXIT_OK, found.stderr
+    assert json.loads(found.stdout)["peak_allocated_bytes"] > 2**34
+    # A second on a free machine, and this one may be busy.
+    assert time.monotonic() - started < 5
+
+
+def test_the_bare_wheel_reads_a_config_json_and_solves(bare, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "model_type": "llama"}))
+    found = run(bare, "profiler.solve", "num_generations", "model=config.json", "gpu=4090", folder=tmp_path)
+    assert found.returncode == EXIT_OK, found.stderr
+    assert "num_generations" in found.stdout
+    assert "Not simulated, because accelerate, " in found.stderr
+    assert "pip install 'grpo-vram-profiler[simulate]'" in found.stderr
+
+
+def test_the_bare_wheel_draws_a_report(bare, tmp_path):
+    for table in KEPT.glob("*.parquet"):
+        (tmp_path / table.name).write_bytes(table.read_bytes())
+    found = run(bare, "profiler.report", ".", folder=tmp_path)
+    assert found.returncode == EXIT_OK, found.stderr
+    assert (tmp_path / "report.html").is_file()
+    assert (tmp_path / "figures" / "categories.png").is_file()
+
+
+def test_the_bare_wheel_lists_the_commands(bare, tmp_path):
+    found = run(bare, "profiler", folder=tmp_path)
+    assert found.returncode == EXIT_OK, found.stderr
+    assert all(command.summary in found.stdout for command in commands.COMMANDS.values())
+
+
+@pytest.mark.parametrize(
+    ("config", "words", "extra"),
+    [
+        ({**LLAMA, "model_type": "starcoder2"}, ["profiler.estimate", "model=config.json"], "simulate"),
+        (
+            {**LLAMA, "model_type": "x", "auto_map": {"A": "b.C"}},
+            ["profiler.estimate", "model=config.json"],
+            "simulate",
+        ),
+        ({}, ["profiler.sweep", "+grid=lora_vs_full"], "simulate"),
+        ({}, ["profiler.seams"], "simulate"),
+    ],
+    ids=["family", "code", "sweep", "seams"],
+)
+def test_what_needs_more_is_one_sentence_that_names_the_extra(bare, tmp_path, config, words, extra):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = run(bare, *words, folder=tmp_path)
+    assert found.returncode == EXIT_USAGE, found.stderr
+    assert len(found.stderr.splitlines()) == 1
+    assert re.search(rf"pip install 'grpo-vram-profiler\[{extra}\]'\.$", found.stderr.strip())
+
+
+def test_packages_that_the_distribution_requires_are_named_as_pip_names_them():
+    for requirement in map(Requirement, PROJECT["dependencies"]):
+        try:
+            distribution(requirement.name)
+        except PackageNotFoundError:  # pragma: no cover
+            pytest.fail(f"{requirement.name} is not installed")
