@@ -484,6 +484,33 @@ class TrialSpec:
             earlier=None,
         ),
     )
+    reward_models: tuple[str, ...] | None = field(
+        default=None,
+        metadata=declared(
+            "models that score the completions, joined by commas",
+            group=Group.METHOD,
+            memory=_SAME,
+            null="functions score them",
+            null_given="functions score them",
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    per_device_eval_batch_size: int | None = field(
+        default=None,
+        metadata=declared(
+            "completions that an evaluation generates at once",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="rows",
+            null="no evaluation",
+            null_given="no evaluation",
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
     num_processes: int = field(
         default=1,
         metadata=declared(
