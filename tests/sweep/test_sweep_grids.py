@@ -30,7 +30,7 @@ SIZES = {
     "full": 180,
     "sft": 30,
     "fsdp": 27,
-    "claims": 126,
+    "claims": 129,
 }
 
 IDS = {
@@ -45,7 +45,7 @@ IDS = {
     "full": ("1a3dd5995c0980ee", "a4186b6be2307a0e"),
     "sft": ("3eff39d5f890a14c", "796cd6088c01d54d"),
     "fsdp": ("d04eb9411cd98916", "81f29789aba3e58c"),
-    "claims": ("9103f326f369b3aa", "5143946551d655f6"),
+    "claims": ("df21a473d82b4e2a", "58b7387d3d5a9861"),
 }
 """Hashes of the trial ids of each grid in order, on a simulated and on a real GPU, as the version that added it had."""
 
@@ -108,7 +108,7 @@ def test_a_composed_configuration_has_every_key():
 
 def _config_file():
     values = yaml.safe_load((SWEEPS / "config.yaml").read_text())
-    assert set(values) == {*ALL_KEYS, "defaults", "hydra"}
+    assert set(values) == {*ALL_KEYS, "defaults"}
     return {key: values[key] for key in SPEC_KEYS}
 
 
