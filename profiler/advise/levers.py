@@ -212,7 +212,7 @@ LEVERS: tuple[Lever, ...] = (
         hurts=Hurts.TIME,
         costs="nothing; trl 1.16 computes them so",
         changes=_fused,
-        recipes=frozenset({Recipe.GRPO}),
+        recipes=GENERATING,
         extra_line='pip install "trl>=1.16"',
     ),
     Lever(

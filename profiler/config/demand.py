@@ -6,6 +6,7 @@ from profiler.domain.architecture import Architecture
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.keys import Key, MemoryOrder
 from profiler.domain.optimizers import Optimizer
+from profiler.domain.recipe import Recipe
 from profiler.domain.trial import (
     RAGGED_ROWS,
     TRIAL_KEYS,
@@ -143,7 +144,7 @@ def _events(spec: TrialSpec) -> frozenset[str]:
     micro_batches = spec.steps * accumulation
     first_after_a_step = generation * -(-accumulation // generation)
     happens = {
-        "the old policy is scored": accumulation % generation != 0,
+        "the old policy is scored": spec.recipe is Recipe.RLOO or accumulation % generation != 0,
         "a second rollout": generation < micro_batches,
         "a rollout after an optimizer step": first_after_a_step < micro_batches,
         "a rollout between two micro-batches of one optimizer step": (

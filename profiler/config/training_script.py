@@ -21,13 +21,13 @@ from profiler.domain.errors import Fault
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import key_named
 
-_RECIPES = {"GRPOConfig": Recipe.GRPO, "SFTConfig": Recipe.SFT}
+_RECIPES = {"GRPOConfig": Recipe.GRPO, "RLOOConfig": Recipe.RLOO, "SFTConfig": Recipe.SFT}
 
-_TRAINERS = {"GRPOTrainer": Recipe.GRPO, "SFTTrainer": Recipe.SFT}
+_TRAINERS = {"GRPOTrainer": Recipe.GRPO, "RLOOTrainer": Recipe.RLOO, "SFTTrainer": Recipe.SFT}
 
 _OTHER_CONFIGS = frozenset(
     """
-    DPOConfig KTOConfig RewardConfig RLOOConfig PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
+    DPOConfig KTOConfig RewardConfig PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
     NashMDConfig XPOConfig PRMConfig
     """.split()  # noqa: SIM905
 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from profiler.config.notes import Note, not_counted
-from profiler.config.parts import fsdp_keys, fsdp_note, sharding_notes
+from profiler.config.parts import sharding_keys, sharding_notes, unread_notes
 from profiler.config.reading import show
 from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.config.trl_trainers import recipe_of
@@ -31,6 +31,9 @@ TRL_DEFAULTS: Mapping[str, object] = {
 }
 """Defaults of `GRPOConfig`, `SFTConfig` and `ModelConfig` in trl 1.16. The length of prompts depends on the data, so it
 keeps the profiler's default."""
+
+RLOO_DEFAULTS: Mapping[str, object] = {"num_generations": 2, "beta": 0.05}
+"""Defaults of `RLOOConfig` that are not those of `GRPOConfig`."""
 
 _OPTIM_ALIASES = {name: optim.value for optim in Optimizer for name in optim.traits.other_names}
 
@@ -58,9 +61,9 @@ class TrlReading:
     notes: tuple[Note, ...]
     """What was assumed, and what is not counted."""
     sharding: Mapping[str, object]
-    """Keys of the trial that say how FSDP shards it, which `point` leaves out."""
-    fsdp: Note | None
-    """What an estimate of `point` alone leaves out."""
+    """Keys of the trial that say how FSDP or DeepSpeed shards it, which `point` leaves out."""
+    left_out: tuple[Note, ...]
+    """What an estimate of `point` alone leaves out of that."""
     unknown: tuple[str, ...]
     """Keys that none of trl's classes has."""
     faults: tuple[Fault, ...]
@@ -91,6 +94,8 @@ def read_trl_config(
     if strict:
         faults += [_unknown_key(key, flat[key]) for key in unknown]
     point: dict[str, object] = {key: value for key, value in TRL_DEFAULTS.items() if recipe in key_named(key).recipes}
+    if recipe is Recipe.RLOO:
+        point.update(RLOO_DEFAULTS)
     point["recipe"] = recipe.value
     for key, value in flat.items():
         if key in KEY_OF and value is not None and recipe in key_named(KEY_OF[key]).recipes:
@@ -102,20 +107,19 @@ def read_trl_config(
     point["dtype"] = _DTYPE_ALIASES.get(show(point["dtype"]), point["dtype"])
     if flat.get("packing") is True:
         point["lengths"] = Lengths.FORCED.value
-    if recipe is Recipe.GRPO:
+    if recipe.generates:
         if _OLD_ENGINE in flat:
             point.setdefault("vllm_mode", VllmMode.SERVER.value)
         faults += _read_generation_batch(flat, point, job)
         point["num_processes"] = _processes(flat, point)
     if job.get("num_processes") is not None:
         point["num_processes"] = job["num_processes"]
-    notes = (*_assumed(flat, point, recipe, job), *sharding_notes(job), *_not_counted(flat))
-    sharding = fsdp_keys(job)
+    notes = (*_assumed(flat, point, recipe, job), *unread_notes(job), *_not_counted(flat))
     return TrlReading(
         point=point,
         notes=notes,
-        sharding=sharding,
-        fsdp=fsdp_note(job) if sharding else None,
+        sharding=sharding_keys(job),
+        left_out=sharding_notes(job),
         unknown=unknown,
         faults=tuple(faults),
     )

@@ -82,7 +82,8 @@ FREE_KEYS = frozenset(
     model_revision revision lora_dropout lora_task_type use_rslora bnb_4bit_quant_storage dataset_name dataset_config
     dataset_train_split dataset_test_split dataset_streaming ignore_bias_buffers datasets reward_funcs
     reward_model_name_or_path dataset_num_proc eos_token pad_token chat_template_path truncation_mode eval_packing
-    packing_strategy completion_only_loss assistant_only_loss dataset_text_field dataset_kwargs
+    normalize_advantages reward_clip_range packing_strategy completion_only_loss assistant_only_loss dataset_text_field
+    dataset_kwargs
     """.split()  # noqa: SIM905
 )
 """Keys that need no GPU memory, and keys of which `trl_config` says that their memory is not counted."""

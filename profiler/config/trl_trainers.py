@@ -23,6 +23,10 @@ SFT_KEYS = frozenset(
 """Keys that of trl's arguments only `SFTConfig` has; `max_seq_length` is the earlier name of its `max_length`."""
 
 
+RLOO_KEYS = frozenset({"normalize_advantages", "reward_clip_range"})
+"""Keys that of trl's arguments only `RLOOConfig` has."""
+
+
 class _Other(NamedTuple):
     """A trainer that has no recipe here."""
 
@@ -31,7 +35,6 @@ class _Other(NamedTuple):
 
 
 OTHERS = (
-    _Other("RLOOTrainer", frozenset({"normalize_advantages", "reward_clip_range", "rloo_k"})),
     _Other("KTOTrainer", frozenset({"desirable_weight", "undesirable_weight"})),
     _Other("RewardTrainer", frozenset({"center_rewards_coefficient"})),
     _Other(
@@ -55,8 +58,10 @@ def recipe_of(values: Mapping[str, object]) -> tuple[Recipe, list[Fault]]:
     generates = any(key in GENERATION_KEYS for key in values)
     for other in OTHERS:
         found = sorted(key for key in values if key in other.keys)
-        if found and not (generates and other.trainer != "RLOOTrainer"):
+        if found and not generates:
             return Recipe.GRPO, [_no_recipe(found[0], other.trainer)]
+    if any(key in RLOO_KEYS for key in values):
+        return Recipe.RLOO, []
     if generates:
         return Recipe.GRPO, []
     if any(key in SFT_KEYS for key in values):

@@ -8,6 +8,7 @@ import yaml
 
 from profiler.config.model_lookup import canonical_model, checkpoint
 from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
+from profiler.config.trl_trainers import RLOO_KEYS
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import TRIAL_KEYS, TrialSpec, Tuning, VllmMode
 
@@ -53,6 +54,19 @@ ONLY_GRPO = frozenset(
     """.split()  # noqa: SIM905
 )
 """Keys of `GRPOConfig` and of the script of `trl grpo` that those of SFT do not have."""
+
+NOT_IN_RLOO = frozenset(
+    """
+    cast_lm_head_to_fp32
+    delta sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg
+    importance_sampling_level multi_objective_aggregation scale_rewards loss_type top_entropy_quantile entropy_coef
+    use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target max_tool_calling_iterations
+    vllm_importance_sampling_correction vllm_importance_sampling_mode vllm_importance_sampling_clip_max
+    vllm_importance_sampling_clip_min off_policy_mask_threshold use_bias_correction_kl log_completions_hub_repo
+    vllm_importance_sampling_cap
+    """.split()  # noqa: SIM905
+)
+"""Keys of `GRPOConfig` that `RLOOConfig` does not have."""
 
 MODEL_ARGUMENTS = (
     "model_name_or_path",
@@ -168,8 +182,15 @@ def _yaml(value: object) -> str:
 def _belongs(key: str, recipe: Recipe) -> bool:
     """Return whether the arguments of trl 1.16 for `recipe` have `key`."""
     is_known = key in FREE_KEYS or key in KEY_OF or key in MODEL_KEYS or key in NEUTRAL_VALUES
-    others = ONLY_SFT if recipe is not Recipe.SFT else ONLY_GRPO
-    return is_known and key not in OLD_KEYS and key not in others
+    return is_known and key not in OLD_KEYS and key not in _OTHERS[recipe]
+
+
+_OTHERS = {
+    Recipe.GRPO: ONLY_SFT | RLOO_KEYS,
+    Recipe.RLOO: ONLY_SFT | NOT_IN_RLOO,
+    Recipe.SFT: ONLY_GRPO | RLOO_KEYS,
+}
+"""Keys that the arguments of each recipe do not have."""
 
 
 def _plain(value: Any) -> object:  # noqa: ANN401  of any key

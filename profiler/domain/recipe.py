@@ -8,13 +8,15 @@ class Recipe(StrEnum):
 
     GRPO = "grpo"
     """trl's `GRPOTrainer`."""
+    RLOO = "rloo"
+    """trl's `RLOOTrainer`, with GRPO's keys."""
     SFT = "sft"
     """trl's `SFTTrainer`."""
 
     @property
     def generates(self) -> bool:
         """Whether training generates its own completions, in addition to reading a data set."""
-        return self is Recipe.GRPO
+        return self in (Recipe.GRPO, Recipe.RLOO)
 
 
 ALL_RECIPES = frozenset(Recipe)

@@ -19,6 +19,9 @@ CONFIG, FORMAT, STRICT, FAIL_IF = "config", "format", "strict", "fail_if"
 
 OWN_KEYS = (CONFIG, FORMAT, STRICT, FAIL_IF, MEMORY, CAPABILITY, PRICES)
 
+OTHER_NAMES = {"trainer": "recipe"}
+"""Keys by the names that users give them."""
+
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 """A number that YAML 1.1 reads as text, because it has no point."""
 
@@ -72,6 +75,7 @@ def read_command(words: Sequence[str]) -> Command:
     output_format, wants_help, strict = OutputFormat.TABLE, False, False
     for word in words:
         key, equals, text = word.partition("=")
+        key = OTHER_NAMES.get(key, key)
         if word in ("-h", "--help"):
             wants_help = True
         elif equals and _OF_VERL.match(word):

@@ -12,6 +12,7 @@ from profiler.config.trl_config import read_trl_config
 from profiler.config.verl_sources import VerlSource, joined, override_source
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable, shortened
+from profiler.domain.recipe import Recipe
 from profiler.domain.trial import Backend
 from profiler.estimate.cards import capability_note
 from profiler.estimate.command import Command
@@ -30,7 +31,7 @@ _LONGEST_LIST = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedInputs:
-    """Keys of a trial that FSDP shards, for where it has a closed form."""
+    """Keys of a trial that FSDP or DeepSpeed shards, for where it has a closed form."""
 
     keys: Mapping[str, object]
     notes: tuple[str, ...]
@@ -45,7 +46,7 @@ class Inputs:
     notes: tuple[str, ...]
     """What was assumed, and what is not counted."""
     sharded: ShardedInputs | None
-    """The same as FSDP shards it; None if no file says so."""
+    """The same as FSDP or DeepSpeed shards it; None if no file says so."""
     ignored: str
     """A line that lists the keys of the file that trl does not have; empty if there are none."""
     faults: tuple[Fault, ...]
@@ -70,7 +71,7 @@ def read_inputs(command: Command, part: Part | None) -> Inputs:
     if part is not None:
         given = {key: command.keys[key] for key in ("num_processes",) if key in command.keys}
         job = {**part.job, **given}
-        reading = read_trl_config(part.values, strict=command.strict, recipe=part.recipe, job=job)
+        reading = read_trl_config(part.values, strict=command.strict, recipe=_recipe(command, part), job=job)
         keys.update(reading.point)
         faults += [*part.faults, *reading.faults, *_foreign_faults(part, strict=command.strict)]
         unknown = () if command.strict else (*reading.unknown, *part.unknown)
@@ -83,11 +84,17 @@ def read_inputs(command: Command, part: Part | None) -> Inputs:
         keys["backend"] = Backend.SIMULATED.value
     notes = [note for note in notes if note.key not in stated]
     lines, sharded = note_lines(notes), None
-    if reading is not None and reading.fsdp is not None and "distributed_type" not in stated:
+    if reading is not None and reading.left_out and "distributed_type" not in stated:
         own = {key: value for key, value in reading.sharding.items() if key not in stated}
         sharded = ShardedInputs(keys={**keys, **own}, notes=lines)
-        lines = note_lines([*notes, reading.fsdp])
+        lines = note_lines([*notes, *reading.left_out])
     return Inputs(keys=keys, notes=lines, sharded=sharded, ignored=_ignored_line(unknown), faults=tuple(faults))
+
+
+def _recipe(command: Command, part: Part) -> Recipe | None:
+    """Return the trainer that the command or a file names; the command wins. None if neither does."""
+    given = command.keys.get("recipe")
+    return Recipe(given) if given in list(Recipe) else part.recipe
 
 
 def _foreign_faults(part: Part, *, strict: bool) -> list[Fault]:

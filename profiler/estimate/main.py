@@ -36,9 +36,9 @@ python -m profiler.estimate config=FILE [config=FILE ...] [key=value ...]
 
 What training needs of a GPU, by phase and category, in closed form.
 NAME is a built-in model, a hub id, or a local folder or config.json. FILE is a
-configuration of trl (GRPO or SFT) or of verl: its YAML, a run script, or its
-defaults (config=verl), with Hydra's overrides as further words. Files next to a
-recipe of trl are read with it: accelerate's, DeepSpeed's, an
+configuration of trl (GRPO, RLOO or SFT) or of verl: its YAML, a run script, or
+its defaults (config=verl), with Hydra's overrides as further words. Files next
+to a recipe of trl are read with it: accelerate's, DeepSpeed's, an
 adapter_config.json, and the script, whose literals are read without running it.
 Keys win over files. Keys of FILE that trl does not have are listed and ignored;
 strict=true refuses them.

@@ -9,7 +9,6 @@ from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.config.identity import spec_to_mapping
 from profiler.config.trl_yaml import TrlFile, yaml_lines
 from profiler.domain.memory import Origin
-from profiler.domain.recipe import Recipe
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import as_gib, gib_text
 from profiler.rendering.estimate_table import CONTEXT_NOTE, FRAGMENTS_NOTE, WIDTH, method_text
@@ -75,8 +74,7 @@ def advice_text(advice: Advice, notes: Sequence[str]) -> str:
 
 def file_lines(spec: TrialSpec, file: TrlFile) -> list[str]:
     """Return a file that trl accepts, with what does not belong into it as comments."""
-    name = "SFTConfig" if spec.recipe is Recipe.SFT else "GRPOConfig"
-    lines = [f"# {name}, for `trl {spec.recipe} --config FILE` (trl 1.16)"]
+    lines = [f"# {spec.recipe.upper()}Config, for `trl {spec.recipe} --config FILE` (trl 1.16)"]
     lines += [f"# export {key}={value}" for key, value in file.environment.items()]
     if spec.recipe.generates:
         lines.append(f"# with prompts of at most {spec.max_prompt_length} tokens")

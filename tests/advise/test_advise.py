@@ -13,7 +13,8 @@ from profiler.config.identity import spec_from_mapping
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.trl_config import read_trl_config
 from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
-from profiler.config.trl_yaml import ONLY_GRPO, ONLY_SFT, trl_arguments
+from profiler.config.trl_trainers import RLOO_KEYS
+from profiler.config.trl_yaml import NOT_IN_RLOO, ONLY_GRPO, ONLY_SFT, trl_arguments
 from profiler.domain.errors import EXIT_OK
 from profiler.domain.gpu_names import gpu_named
 from profiler.domain.trial import TrialSpec
@@ -184,7 +185,13 @@ def test_the_file_is_read_back_as_the_trial(capsys, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [("tuning=lora", "gpu=16GiB"), ("gpu=a100-40gb", "use_vllm=true"), ("gpu=6GiB",), ("recipe=sft", "gpu=12GiB")],
+    [
+        ("tuning=lora", "gpu=16GiB"),
+        ("gpu=a100-40gb", "use_vllm=true"),
+        ("gpu=6GiB",),
+        ("recipe=sft", "gpu=12GiB"),
+        ("trainer=rloo", "gpu=12GiB"),
+    ],
 )
 def test_trl_accepts_the_file(capsys, tmp_path, words):
     """trl's own parser makes its arguments and its LoraConfig of what `advise` ends with."""
@@ -193,10 +200,11 @@ def test_trl_accepts_the_file(capsys, tmp_path, words):
 
     assert main(["model=qwen2.5-3b", *words]) == EXIT_OK
     said = capsys.readouterr().out
-    is_sft = "recipe=sft" in words
+    trainer = next((word.partition("=")[2] for word in words if word.startswith(("recipe", "trainer"))), "grpo")
     file = tmp_path / "advised.yaml"
-    file.write_text(said[said.index("# SFTConfig" if is_sft else "# GRPOConfig") :])
-    script, training = (trl.ScriptArguments, trl.SFTConfig) if is_sft else (GRPOScriptArguments, trl.GRPOConfig)
+    file.write_text(said[said.index(f"# {trainer.upper()}Config") :])
+    script = trl.ScriptArguments if trainer == "sft" else GRPOScriptArguments
+    training = {"sft": trl.SFTConfig, "rloo": trl.RLOOConfig, "grpo": trl.GRPOConfig}[trainer]
     parser = trl.TrlParser((script, training, trl.ModelConfig))
     own = ["--config", str(file), "--use_cpu", "true", "--dataset_name", "x", "--output_dir", str(tmp_path)]
     _, training_args, model_args = parser.parse_args_and_config(own)
@@ -216,16 +224,18 @@ def test_keys_of_other_trainers_are_as_trl_has_them():
     pytest.importorskip("trl")
     import dataclasses
 
-    from trl import GRPOConfig, ModelConfig, ScriptArguments, SFTConfig
+    from trl import GRPOConfig, ModelConfig, RLOOConfig, ScriptArguments, SFTConfig
     from trl.scripts.grpo import GRPOScriptArguments
 
     def names(*classes: type) -> set[str]:
         return {field.name for each in classes for field in dataclasses.fields(each)}
 
+    of_rloo = names(RLOOConfig, ModelConfig, GRPOScriptArguments)
     of_grpo, of_sft = (
         names(GRPOConfig, ModelConfig, GRPOScriptArguments),
         names(SFTConfig, ModelConfig, ScriptArguments),
     )
+    assert (of_grpo - of_rloo, of_rloo - of_grpo) == (NOT_IN_RLOO, RLOO_KEYS)
     known = {*KEY_OF, *FREE_KEYS, *NEUTRAL_VALUES, *MODEL_KEYS}
     assert (known & of_sft) - of_grpo == ONLY_SFT
     assert (known & of_grpo) - of_sft == ONLY_GRPO

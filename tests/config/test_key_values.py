@@ -47,7 +47,7 @@ def test_the_recipe_is_grpo_unless_stated():
     assert DEFAULTS["recipe"] is Recipe.GRPO
     point = {"backend": "simulated", "model": "tiny"}
     assert parse_point(point, architecture_of=builtin_architecture).recipe is Recipe.GRPO
-    with pytest.raises(UsageError, match="recipe=grop: must be one of grpo, sft"):
+    with pytest.raises(UsageError, match="recipe=grop: must be one of grpo, rloo, sft"):
         parse_point({**point, "recipe": "grop"}, architecture_of=builtin_architecture)
 
 

@@ -132,14 +132,13 @@ def test_a_file_of_sft_is_answered_by_its_own_recipe(tmp_path):
         ({"loss_weights": [1.0]}, "DPOTrainer"),
         ({"center_rewards_coefficient": 0.1}, "RewardTrainer"),
         ({"desirable_weight": 1.0}, "KTOTrainer"),
-        ({"num_generations": 8, "normalize_advantages": True}, "RLOOTrainer"),
     ],
 )
 def test_a_file_of_another_trainer_is_refused_by_name(tmp_path, capsys, values, trainer):
     assert main([_write(tmp_path, model_name_or_path="Qwen/Qwen2.5-0.5B", **values)]) == EXIT_USAGE
     said = capsys.readouterr().err
     assert trainer in said
-    assert "the recipes are grpo, sft" in said
+    assert "the recipes are grpo, rloo, sft" in said
 
 
 def test_the_keys_that_tell_trainers_apart_are_theirs_alone():
@@ -155,7 +154,10 @@ def test_the_keys_that_tell_trainers_apart_are_theirs_alone():
         "RLOOTrainer": RLOOConfig,
     }
     names = {name: {field.name for field in dataclasses.fields(kind)} for name, kind in kinds.items()}
-    claimed = {other.trainer: other.keys for other in trl_trainers.OTHERS} | {"SFTTrainer": trl_trainers.SFT_KEYS}
+    claimed = {other.trainer: other.keys for other in trl_trainers.OTHERS} | {
+        "SFTTrainer": trl_trainers.SFT_KEYS,
+        "RLOOTrainer": trl_trainers.RLOO_KEYS,
+    }
     for trainer, keys in claimed.items():
         assert keys & names[trainer], trainer
         assert not any(keys & names[other] for other in names if other != trainer), trainer

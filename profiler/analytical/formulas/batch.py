@@ -4,11 +4,18 @@ from dataclasses import dataclass, replace
 
 from profiler.analytical.formulas.quantities import Count, Flag, both, holds, larger, smaller, where, whole_units
 from profiler.analytical.formulas.trial_keys import TrialKeys
+from profiler.domain.recipe import Recipe
 from profiler.domain.trial import Lengths, Logprobs
 
 _RAGGED_ROWS = 4
 _RAGGED_PARTS = 8
 """`completion_lengths`: four lengths that repeat, each an eighth of the longest shorter than the one before."""
+
+_GRPO_LOSS_TENSORS = 12
+"""An estimate: ratios, clipped ratios, masks, entropy."""
+
+_RLOO_LOSS_TENSORS = 3
+"""The loss is one number per row. Kept are the log-probabilities, their entropy and the mask."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,9 +27,8 @@ class Batch:
     completion_tokens: Count
     scored_tokens: Count
     """Completion tokens of all rows that are not padding."""
-    loss_tensors: int = 12
-    """Float32 tensors [rows, completion_tokens] that the loss keeps until backward. Of GRPO, where their number is an
-    estimate: ratios, clipped ratios, masks, entropy."""
+    loss_tensors: int = _GRPO_LOSS_TENSORS
+    """Float32 tensors [rows, completion_tokens] that the loss keeps until backward."""
     has_mask: Flag
     """Whether attention gets an explicit mask. transformers drops a mask that masks nothing."""
 
@@ -52,6 +58,7 @@ def generated_micro_batch(spec: TrialKeys) -> Batch:
         prompt_tokens=spec.max_prompt_length,
         completion_tokens=longest,
         scored_tokens=longest + whole_units(tokens * (rows - 1), generated),
+        loss_tensors=_RLOO_LOSS_TENSORS if spec.recipe is Recipe.RLOO else _GRPO_LOSS_TENSORS,
         has_mask=both(is_padded(spec, rows=generated, longest=longest), spec.logprobs is not Logprobs.FULL),
     )
 
@@ -91,6 +98,7 @@ def one_row(batch: Batch) -> Batch:
         prompt_tokens=batch.prompt_tokens,
         completion_tokens=batch.completion_tokens,
         scored_tokens=batch.completion_tokens,
+        loss_tensors=batch.loss_tensors,
         has_mask=batch.has_mask,
     )
 

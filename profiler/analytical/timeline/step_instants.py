@@ -29,6 +29,7 @@ from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, a
 from profiler.analytical.timeline.persistent import models, state_bytes, unfinished_gradient_bytes, untied_head_bytes
 from profiler.analytical.timeline.training_pass import attention_mask_bytes
 from profiler.domain.memory import Category, Phase
+from profiler.domain.recipe import Recipe
 from profiler.domain.trial import Logprobs
 
 
@@ -142,9 +143,11 @@ def score_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Byte
     """Return the instants at which log-probabilities are computed without gradient.
 
     They are those of the reference, or the old ones of the policy. trl computes these if generations and optimizer
-    steps are not aligned, or if vLLM generates (`vllm_importance_sampling_correction`, on by default).
+    steps are not aligned, or if vLLM generates (`vllm_importance_sampling_correction`, on by default); and
+    `RLOOTrainer` always.
     """
-    old_policy = either(spec.use_vllm, spec.gradient_accumulation_steps % spec.steps_per_generation != 0)
+    unaligned = spec.gradient_accumulation_steps % spec.steps_per_generation != 0
+    old_policy: Flag = True if spec.recipe is Recipe.RLOO else either(spec.use_vllm, unaligned)
     happens = either(spec.beta != 0.0, old_policy)
     if happens is False:
         return ()

@@ -1,5 +1,7 @@
 """A comparison of one model, or of one value across: a bar per trial, with its estimate."""
 
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 

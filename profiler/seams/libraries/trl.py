@@ -8,6 +8,7 @@ from profiler.seams.seam import Absence, Seam
 _KERNELS = "trl.kernels.chunked_logprob"
 _HEAD = f"{_KERNELS}:ChunkedLogProbFunction"
 _TRAINER = "trl.trainer.grpo_trainer:GRPOTrainer"
+_RLOO = "trl.trainer.rloo_trainer:RLOOTrainer"
 _TRL_KERNELS = "simulation/cuda/trl_kernels.py"
 _HOOKS = "scripts/hooks.py"
 _CPU_CHOICES = "simulation/device/cpu_choices.py"
@@ -89,6 +90,38 @@ _GRPO_TRAINER = (
     ),
 )  # fmt: skip
 
+_RLOO_TRAINER = (
+    _seam(
+        _RLOO, "_generate_single_turn", Parameters("self", "prompt_ids", "images", "multimodal_fields", more=True),
+        (_PHASES,), "overridden: the rollout begins here, and completions get the trial's lengths",
+    ),
+    _seam(
+        _RLOO, "_get_per_token_logps_and_entropies",
+        Parameters(
+            "self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy",
+            more=True,
+        ),
+        (_PHASES,), "overridden: scoring begins here, and `logprobs` chooses how it is done",
+    ),
+    _seam(
+        _RLOO, "_calculate_rewards",
+        Parameters("self", "inputs", "prompts", "completions", "completion_ids_list", more=True), (_PHASES,),
+        "overridden: the reward begins here",
+    ),
+    _seam(
+        _RLOO, "compute_loss", Parameters("self", "model", "inputs", "return_outputs", "num_items_in_batch"),
+        (_PHASES,), "overridden: forward begins here",
+    ),
+    _seam(
+        _RLOO, "__init__", Uses("create_model_from_path"), ("training/model.py",),
+        "makes the reference model by the function below",
+    ),
+    _seam(
+        "trl.trainer.rloo_trainer", "create_model_from_path", Parameters("model_id", more=True),
+        ("training/model.py",), "replaced, so that the reference is made from the configuration without a download",
+    ),
+)  # fmt: skip
+
 _CONSTANTS = (
     _seam(
         _KERNELS, "TOKEN_CHUNK_SIZE", Equals(TOKEN_CHUNK), ("analytical/formulas/head.py",),
@@ -110,4 +143,4 @@ def _default(key: str, value: object) -> Seam:
 
 _DEFAULTS = tuple(_default(key, value) for key, value in TRL_DEFAULTS.items())
 
-TRL: tuple[Seam, ...] = (*_FUSED_HEAD, *_GRPO_TRAINER, *_CONSTANTS, *_DEFAULTS)
+TRL: tuple[Seam, ...] = (*_FUSED_HEAD, *_GRPO_TRAINER, *_RLOO_TRAINER, *_CONSTANTS, *_DEFAULTS)

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from profiler.domain.recipe import Recipe as Name
 from profiler.domain.trial import TrialSpec
-from profiler.training.recipes.grpo.recipe import Grpo
+from profiler.training.recipes.grpo.recipe import Grpo, Rloo
 from profiler.training.recipes.recipe import Recipe
 from profiler.training.recipes.sft.recipe import Sft
 
-RECIPES: Mapping[Name, Recipe] = {Name.GRPO: Grpo(), Name.SFT: Sft()}
+RECIPES: Mapping[Name, Recipe] = {Name.GRPO: Grpo(), Name.RLOO: Rloo(), Name.SFT: Sft()}
 
 
 def recipe_of(spec: TrialSpec) -> Recipe:

@@ -1,10 +1,10 @@
-"""GRPO: what `GRPOTrainer` needs of a trial."""
+"""GRPO and RLOO: what `GRPOTrainer` and `RLOOTrainer` need of a trial."""
 
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from trl import GRPOConfig
+from trl import GRPOConfig, RLOOConfig
 
 from profiler.domain.memory import Phase
 from profiler.domain.trial import TrialSpec
@@ -12,7 +12,7 @@ from profiler.training.arguments import common_arguments, lora_config
 from profiler.training.recipes.grpo.prompts import build_prompts
 from profiler.training.recipes.grpo.reference import reference_from_config
 from profiler.training.recipes.grpo.reward import count_words
-from profiler.training.recipes.grpo.trainer import ProfiledGRPOTrainer
+from profiler.training.recipes.grpo.trainer import ProfiledGeneration, ProfiledGRPOTrainer, ProfiledRLOOTrainer
 from profiler.training.recipes.recipe import TrainerParts
 from profiler.training.rollouts.registry import rollout_engine
 from profiler.training.session import Session
@@ -31,9 +31,12 @@ class Grpo:
         Phase.OPTIMIZER,
     )
 
+    _config: type[Any] = GRPOConfig
+    _trainer: type[ProfiledGeneration] = ProfiledGRPOTrainer
+
     def arguments(self, spec: TrialSpec, session: Session, output_dir: Path) -> Any:
-        """Return the `GRPOConfig` of the trial."""
-        return GRPOConfig(
+        """Return trl's configuration of the trial."""
+        return self._config(
             **common_arguments(spec, use_cpu=session.use_cpu, output_dir=output_dir),
             **rollout_engine(spec, session).arguments(),
             num_generations=spec.num_generations,
@@ -46,11 +49,11 @@ class Grpo:
         """Return the prompts."""
         return build_prompts(spec, tokenizer)
 
-    def trainer(self, parts: TrainerParts) -> ProfiledGRPOTrainer:
+    def trainer(self, parts: TrainerParts) -> ProfiledGeneration:
         """Return the trainer, with a reference model where `beta` needs one."""
         spec, session = parts.spec, parts.session
         with reference_from_config(spec, parts.config, session):
-            return ProfiledGRPOTrainer(
+            return self._trainer(
                 spec=spec,
                 observer=session,
                 rollout=rollout_engine(spec, session),
@@ -61,3 +64,10 @@ class Grpo:
                 processing_class=parts.tokenizer,
                 peft_config=lora_config(spec),
             )
+
+
+class Rloo(Grpo):
+    """As GRPO; the loss is one number per row, and the policy always scores its own completions."""
+
+    _config = RLOOConfig
+    _trainer = ProfiledRLOOTrainer

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from trl.trainer import grpo_trainer
+from trl.trainer import grpo_trainer, rloo_trainer
 
+from profiler.domain.recipe import Recipe
 from profiler.domain.trial import TrialSpec, Weights
 from profiler.training.model import random_model
 from profiler.training.placement import Placement
@@ -13,11 +14,12 @@ from profiler.training.placement import Placement
 
 @contextmanager
 def reference_from_config(spec: TrialSpec, config: Any, placement: Placement) -> Iterator[None]:
-    """While active, `GRPOTrainer` makes its reference model from the configuration and not from a checkpoint."""
-    from_path = grpo_trainer.create_model_from_path
+    """While active, trl's trainer makes its reference model from the configuration and not from a checkpoint."""
+    trainer = rloo_trainer if spec.recipe is Recipe.RLOO else grpo_trainer
+    from_path = trainer.create_model_from_path
     if spec.weights is Weights.RANDOM:
-        grpo_trainer.create_model_from_path = lambda *_, **__: random_model(spec, config, placement)
+        trainer.create_model_from_path = lambda *_, **__: random_model(spec, config, placement)
     try:
         yield
     finally:
-        grpo_trainer.create_model_from_path = from_path
+        trainer.create_model_from_path = from_path

@@ -1,4 +1,4 @@
-"""trl's `GRPOTrainer`, unchanged in what it computes, that announces its phases.
+"""trl's `GRPOTrainer` and `RLOOTrainer`, unchanged in what they compute, that announce their phases.
 
 Seams, each checked by a test against the installed trl: `_generate_single_turn`, `_get_per_token_logps_and_entropies`,
 `_calculate_rewards` and `compute_loss`; those of transformers are in `announced_steps.py`.
@@ -7,7 +7,7 @@ Seams, each checked by a test against the installed trl: `_generate_single_turn`
 from typing import Any
 
 import torch
-from trl import GRPOTrainer
+from trl import GRPOTrainer, RLOOTrainer
 
 from profiler.domain.memory import Phase
 from profiler.domain.trial import Logprobs, TrialSpec, completion_lengths
@@ -20,8 +20,8 @@ _NO_TOKEN = -1
 """The end of a sequence while rows are generated: a random model samples the real id by accident."""
 
 
-class ProfiledGRPOTrainer(AnnouncedSteps, GRPOTrainer):
-    """A `GRPOTrainer` that announces its phases to `observer`; its completions have the lengths of `spec`."""
+class ProfiledGeneration(AnnouncedSteps):
+    """A trainer that announces its phases to `observer`; its completions have the lengths of `spec`."""
 
     eos_token_ids: list[int]
     """trl's: every id that ends a completion."""
@@ -35,19 +35,21 @@ class ProfiledGRPOTrainer(AnnouncedSteps, GRPOTrainer):
 
     # ---- rollout -----------------------------------------------------------------------------------------------------
 
-    def _generate_single_turn(
-        self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any
-    ) -> tuple[list[list[int]], Any]:
-        """Generate to the full length, then cut each row: finished rows are computed to the end anyway."""
+    def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
+        """Generate to the full length, then cut each row: finished rows are computed to the end anyway.
+
+        `GRPOTrainer` returns the log-probabilities of vLLM alongside the completions, `RLOOTrainer` the latter alone.
+        """
         self._observer.enter(Phase.ROLLOUT)
         base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
         eos_token_ids = self.eos_token_ids
         self.eos_token_ids = [_NO_TOKEN]
         try:
             with self._rollout.generating(base):
-                completions, logprobs = super()._generate_single_turn(prompt_ids, *args, **kwargs)
+                found = super()._generate_single_turn(prompt_ids, *args, **kwargs)  # type: ignore[misc]  # of trl
         finally:
             self.eos_token_ids = eos_token_ids
+        completions, *others = found if isinstance(found, tuple) else (found,)
         lengths = completion_lengths(
             lengths=self._spec.lengths,
             rows=len(completions),
@@ -57,7 +59,7 @@ class ProfiledGRPOTrainer(AnnouncedSteps, GRPOTrainer):
             ids if length >= len(ids) else [*ids[: length - 1], eos_token_ids[0]]
             for ids, length in zip(completions, lengths, strict=True)
         ]
-        return cut, logprobs
+        return (cut, *others) if isinstance(found, tuple) else cut
 
     # ---- scoring without gradient, and in training -------------------------------------------------------------------
 
@@ -81,13 +83,13 @@ class ProfiledGRPOTrainer(AnnouncedSteps, GRPOTrainer):
             return logps, torch.zeros_like(logps, requires_grad=False), None
         if self._spec.logprobs is Logprobs.SLICED:
             batch_size = 1
-        return super()._get_per_token_logps_and_entropies(
+        return super()._get_per_token_logps_and_entropies(  # type: ignore[misc, no-any-return]  # of trl
             model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **kwargs
         )
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         self._observer.enter(Phase.REWARD)
-        return super()._calculate_rewards(*args, **kwargs)
+        return super()._calculate_rewards(*args, **kwargs)  # type: ignore[misc, no-any-return]  # of trl
 
     # ---- forward and backward ----------------------------------------------------------------------------------------
 
@@ -104,6 +106,14 @@ class ProfiledGRPOTrainer(AnnouncedSteps, GRPOTrainer):
             del loss
         last = self._announced_loss(model, _row(inputs, rows - 1), *rest)
         return last if done is None else last + done
+
+
+class ProfiledGRPOTrainer(ProfiledGeneration, GRPOTrainer):
+    """trl's `GRPOTrainer` with its phases announced."""
+
+
+class ProfiledRLOOTrainer(ProfiledGeneration, RLOOTrainer):
+    """trl's `RLOOTrainer` with its phases announced."""
 
 
 def _row(inputs: dict[str, Any], row: int) -> dict[str, Any]:
