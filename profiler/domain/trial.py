@@ -382,6 +382,19 @@ class TrialSpec:
             trl_names=("gradient_checkpointing", "activation_checkpointing"),
         ),
     )
+    torch_empty_cache_steps: int | None = field(
+        default=None,
+        metadata=declared(
+            "optimizer steps between those in which torch's cache is emptied before each backward",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="optimizer steps",
+            null="the cache is not emptied",
+            null_given="never, which is transformers' default",
+            trl_names=("torch_empty_cache_steps",),
+            since="0.2.0",
+        ),
+    )
     beta: float = field(
         default=0.0,
         metadata=declared(
