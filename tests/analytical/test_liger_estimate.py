@@ -1,4 +1,4 @@
-"""Liger's layer kernels: the closed form beside trials that were emulated with liger-kernel 0.8.5.
+"""Liger's layer kernels: the closed form compared with trials that were emulated with liger-kernel 0.8.5.
 
 The peaks are those of torch's counters in torch's CUDA build (torch 2.13.0+cu130, trl 1.16.0, transformers 5.23.0) on
 an emulated H100, for prompts of 256 and completions of up to 1,024 tokens, 4 rows, 1 micro-batch, 2 steps.
