@@ -8,6 +8,7 @@ Exit codes: docs/exit_codes.md.
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 import numpy as np
@@ -20,21 +21,22 @@ from maintenance.sampling import architecture_of, sample_trials
 from maintenance.words import read_words
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate
+from profiler.analytical.formulas.trained import trainable_parameter_count
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.reading import FieldReader
 from profiler.config.run_options import RunOptions
-from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
+from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
 from profiler.domain.outcome import Outcome, Status
-from profiler.domain.trial import Backend, DistributedType, TrialSpec
+from profiler.domain.trial import Backend, DistributedType, OffloadDevice, TrialSpec
+from profiler.domain.units import GIB
 from profiler.rendering.csv_table import as_csv
 from profiler.rendering.markdown_table import markdown_table
 from profiler.storage.atomic import write_atomically
 from profiler.storage.records import RecordStore
 
-GRID, COUNT, SEED = "several_gpus", 60, 1516
 ROWS, PAGE = "rows.csv", "README.md"
 
-AXES: Mapping[str, Sequence[object]] = {
+_AXES: Mapping[str, Sequence[object]] = {
     "recipe": ("grpo", "grpo", "grpo", "sft"),
     "model": ("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "llama-3.2-1b", "llama-3.2-3b", "qwen3-1.7b"),
     "gpu": ("h100-80gb", "a100-40gb"),
@@ -59,24 +61,86 @@ AXES: Mapping[str, Sequence[object]] = {
 }
 """Values of each key, as literals; each entry is equally likely."""
 
-FIXED: Mapping[str, object] = {
-    **{key: value for key, value in FIXED_IN_ACCURACY.items() if key not in AXES},
-    "rollout": "synthetic",
+_WITHOUT_FSDP = {key: values for key, values in _AXES.items() if not key.startswith("fsdp_")}
+
+_DEEPSPEED_AXES: Mapping[str, Sequence[object]] = {
+    **_WITHOUT_FSDP,
+    "distributed_type": ("deepspeed",),
+    "zero_stage": (1, 2, 2, 3, 3),
+    "offload_optimizer_device": ("none", "none", "none", "cpu"),
+    "offload_param_device": ("none", "none", "none", "cpu"),
+    "beta": (0.0, 0.0, 0.04),
 }
 
-_DEFAULTS: Mapping[str, object] = {"jobs": 1, "python": None, "results_dir": "results"}
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Trials that are sampled, emulated and compared."""
+
+    name: str
+    """Also the folder of its results."""
+    count: int
+    seed: int
+    axes: Mapping[str, Sequence[object]]
+    earlier: str
+    """What was known before the sample was written down."""
+
+    @property
+    def fixed(self) -> Mapping[str, object]:
+        """Values of the keys that are no axes."""
+        return {
+            **{key: value for key, value in FIXED_IN_ACCURACY.items() if key not in self.axes},
+            "rollout": "synthetic",
+        }
+
+
+SAMPLES: Mapping[str, Sample] = {
+    each.name: each
+    for each in (
+        Sample(
+            name="several_gpus",
+            count=60,
+            seed=1516,
+            axes=_AXES,
+            earlier=(
+                "An earlier sample (seed 1515; median 0.7 %, 95th percentile 11.6 %, worst +18.1 %) had shown that "
+                "adapters under FSDP were taken for float32 ones; their formula was corrected, and then this sample "
+                "was drawn. This one showed that outputs under FSDP are not cast to float32 (worst then +19.2 %, with "
+                "logprobs=full); that formula was corrected after it, from the source of torch and accelerate."
+            ),
+        ),
+        Sample(
+            name="deepspeed",
+            count=30,
+            seed=1517,
+            axes=_DEEPSPEED_AXES,
+            earlier=(
+                "The formulas were written with DeepSpeed's source and the histories of eight emulated trials of "
+                "qwen2.5-0.5b and 3b, and looked at next to 16 of 1.5b and 7b, before this sample was drawn."
+            ),
+        ),
+    )
+}
+
+_OFFLOADED_BYTES = 20
+"""Of each offloaded value: master weight, two states, and gradients in two types, rounded up."""
+_MOST_ON_HOST_BYTES = 8 * GIB
+
+_DEFAULTS: Mapping[str, object] = {"sample": "several_gpus", "jobs": 1, "python": None, "results_dir": "results"}
 
 _USAGE = f"""\
 python -m maintenance.several_gpus [key=value ...]
 
-Samples {COUNT} trials of several GPUs, emulates those that have no record yet, and
+Samples trials of several GPUs, emulates those that have no record yet, and
 compares their peaks with the closed form. Keys and defaults:
 {chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
-python=PATH is a Python with torch's CUDA build.
+sample is one of {", ".join(SAMPLES)}; python=PATH is a Python with torch's CUDA
+build, and for deepspeed with DeepSpeed.
 
 Examples:
   python -m maintenance.several_gpus
   python -m maintenance.several_gpus jobs=2 results_dir=results/reference
+  python -m maintenance.several_gpus sample=deepspeed python=~/deepspeed/bin/python
 """
 
 
@@ -90,22 +154,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _run(*_settings(words))
 
 
-def _run(options: RunOptions, folder: Path) -> int:
-    specs = written_down(folder, sample(), seed=SEED)
+def _run(chosen: Sample, options: RunOptions, folder: Path) -> int:
+    specs = written_down(folder, sample(chosen), seed=chosen.seed)
     store, side = RecordStore(folder), _emulated(options)
     run_pending(specs, (side,), store=store, options=options, at_most=None, run=run_side)
     found = [(spec, store.find(side.trial(spec).trial_id)) for spec in specs]
     rows = comparison([(spec, record.outcome) for spec, record in found if record is not None])
     write_atomically(folder / ROWS, as_csv(rows).encode())
-    write_atomically(folder / PAGE, page(rows, sampled=len(specs)).encode())
+    write_atomically(folder / PAGE, page(rows, chosen).encode())
     compared = int(rows["error"].notna().sum())
     print_line(f"{compared} of {len(specs)} trials are compared: {folder / PAGE}")
     return EXIT_OK if compared == len(specs) else EXIT_SOME_TRIALS_FAILED
 
 
-def sample(count: int = COUNT, *, seed: int = SEED) -> tuple[TrialSpec, ...]:
-    """Return the first `count` trials of the sample; they depend only on the seed."""
-    return sample_trials(count, seed=seed, axes=AXES, fixed=FIXED, is_wanted=_has_form)
+def sample(chosen: Sample, *, count: int | None = None) -> tuple[TrialSpec, ...]:
+    """Return the trials of a sample, or the first `count`; they depend only on the seed."""
+    number = chosen.count if count is None else count
+    return sample_trials(number, seed=chosen.seed, axes=chosen.axes, fixed=chosen.fixed, is_wanted=_has_form)
 
 
 def comparison(ended: Sequence[tuple[TrialSpec, Outcome]]) -> pd.DataFrame:
@@ -117,12 +182,14 @@ def comparison(ended: Sequence[tuple[TrialSpec, Outcome]]) -> pd.DataFrame:
     return pd.DataFrame([_row(number, spec, outcome) for number, (spec, outcome) in enumerate(ended)])
 
 
-def page(rows: pd.DataFrame, *, sampled: int) -> str:
+def page(rows: pd.DataFrame, chosen: Sample) -> str:
     """Return the comparison as a page of Markdown."""
     compared = rows[rows["error"].notna()]
-    groups = [("all", compared), *((str(kind), group) for kind, group in compared.groupby("distributed_type"))]
+    kinds = compared.groupby(compared["zero_stage"].map("zero_stage={:.0f}".format, na_action="ignore"))
+    kinds = kinds if compared["zero_stage"].notna().any() else compared.groupby("distributed_type")
+    groups = [("all", compared), *((str(kind), group) for kind, group in kinds)]
     table = markdown_table(
-        ("distributed_type", "trials", "median error", "95th percentile", "lowest", "highest"),
+        ("trials of", "number", "median error", "95th percentile", "lowest", "highest"),
         [(name, str(len(group)), *_errors(group["error"])) for name, group in groups],
     )
     other = rows[rows["error"].isna()]
@@ -130,31 +197,33 @@ def page(rows: pd.DataFrame, *, sampled: int) -> str:
     lines = [
         "# The estimate of several GPUs, and emulated trials",
         "",
-        f"{len(compared)} of {sampled} sampled trials are compared. Errors of estimated allocated memory, relative to "
-        "torch's counters on the first of the emulated GPUs. Nothing here is measured. The sample was written down "
-        "before any trial ran. An earlier sample (seed 1515; median 0.7 %, 95th percentile 11.6 %, worst +18.1 %) had "
-        "shown that adapters under FSDP were taken for float32 ones; their formula was corrected, and then this sample "
-        "was drawn.",
+        f"{len(compared)} of {chosen.count} sampled trials are compared. Errors of estimated allocated memory, "
+        "relative to torch's counters on the first of the emulated GPUs. Nothing here is measured. The sample was "
+        "written down "
+        f"before any trial ran. {chosen.earlier}",
         "",
         table,
         "",
         *(("Trials without a peak:", "", markdown_table(("trial", "model", "status"), ends), "") if ends else ()),
-        "Regenerate with `python -m maintenance.several_gpus results_dir=results/reference`.",
+        f"Regenerate with `python -m maintenance.several_gpus sample={chosen.name} results_dir=results/reference`.",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _settings(words: Sequence[str]) -> tuple[RunOptions, Path]:
+def _settings(words: Sequence[str]) -> tuple[Sample, RunOptions, Path]:
     values, faults = read_words(words, _DEFAULTS)
     reader = FieldReader(values)
     python = None if reader.value("python") is None else PurePath(reader.text("python", "the path of a program"))
     options = RunOptions(jobs=reader.count("jobs"), python=python)
-    folder = Path(reader.text("results_dir", "a folder")) / GRID
+    name = reader.text("sample", f"one of {', '.join(SAMPLES)}")
+    if name not in SAMPLES:
+        faults.append(Fault(key="sample", found=name, problem=f"must be one of {', '.join(SAMPLES)}"))
+    folder = Path(reader.text("results_dir", "a folder")) / name
     if reader.sound("results_dir"):
         faults.extend(folder_faults(folder))
     if faults or reader.faults:
         raise UsageError((*faults, *reader.faults))
-    return options, folder
+    return SAMPLES[name], options, folder
 
 
 def _emulated(options: RunOptions) -> Side:
@@ -165,7 +234,16 @@ def _emulated(options: RunOptions) -> Side:
 
 
 def _has_form(spec: TrialSpec) -> bool:
-    return spec.distributed_type is not DistributedType.NO and has_form(spec, architecture_of(spec.model))
+    architecture = architecture_of(spec.model)
+    return spec.distributed_type is not DistributedType.NO and has_form(spec, architecture) and _fits_host(spec)
+
+
+def _fits_host(spec: TrialSpec) -> bool:
+    """Return whether the host of the emulation has enough memory for what is offloaded, which is really there."""
+    if spec.offload_optimizer_device is not OffloadDevice.CPU:
+        return True
+    values = trainable_parameter_count(spec, architecture_of(spec.model)) // spec.num_processes
+    return int(values) * _OFFLOADED_BYTES <= _MOST_ON_HOST_BYTES
 
 
 def _row(number: int, spec: TrialSpec, outcome: Outcome) -> dict[str, object]:
@@ -177,6 +255,7 @@ def _row(number: int, spec: TrialSpec, outcome: Outcome) -> dict[str, object]:
         "trial": number,
         "model": spec.model,
         "distributed_type": spec.distributed_type.value,
+        "zero_stage": spec.zero_stage,
         "num_processes": spec.num_processes,
         "recipe": spec.recipe.value,
         "tuning": spec.tuning.value,

@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, Command] = {
     "report": Command(summary="draw stored results again, or compare two sweeps"),
     "run": Command(summary="run any training script and show its memory by phase"),
     "replay": Command(summary="replay a memory snapshot with other settings or cards"),
+    "claims": Command(summary="judge what public texts claim about the memory of GRPO"),
     "seams": Command(summary="check what the profiler relies on in other libraries", imports=("torch",)),
     "emulation": Command(
         summary="run torch's CUDA build on an emulated card", imports=("packaging",), extra=Extra.EMULATE

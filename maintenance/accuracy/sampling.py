@@ -95,6 +95,9 @@ FIXED: Mapping[str, object] = {
     "fsdp_reshard_after_forward": None,
     "fsdp_offload_params": None,
     "fsdp_activation_checkpointing": None,
+    "zero_stage": None,
+    "offload_optimizer_device": None,
+    "offload_param_device": None,
 }
 """Keys that are not sampled: a simulated trial reads no weights, its prompts are synthetic, values of the random seed
 change no size, and vLLM and several processes are not simulated."""

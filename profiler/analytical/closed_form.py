@@ -1,5 +1,7 @@
 """For which trials there is a closed form."""
 
+from collections.abc import Callable, Mapping
+
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.extras import simulation_hint
@@ -8,6 +10,9 @@ from profiler.domain.trial import DistributedType, Dtype, Logprobs, TrialSpec, T
 
 _STATES = (State.NONE, State.TWO_STATES)
 _LOGPROBS = (Logprobs.FUSED, Logprobs.FULL)
+
+_Check = tuple[str, object, bool]
+"""A key, its value, and whether there is a formula for it."""
 
 
 def refuse_without_form(spec: TrialSpec, architecture: Architecture) -> None:
@@ -41,21 +46,36 @@ def refuse_model(architecture: Architecture) -> None:
 
 
 def _sharding_fault(spec: TrialSpec) -> Fault | None:
-    """Return the first key for which the closed form of FSDP has no formula."""
-    if spec.distributed_type is not DistributedType.FSDP:
+    """Return the first key for which the closed form of FSDP or DeepSpeed has no formula."""
+    if spec.distributed_type not in _OWN_CHECKS:
         return None
-    checks: tuple[tuple[str, object, bool], ...] = (
-        ("fsdp_version", spec.fsdp_version, spec.fsdp_version == 2),
-        ("fsdp_offload_params", "true", not spec.fsdp_offload_params),
+    checks: tuple[_Check, ...] = (
+        *_OWN_CHECKS[spec.distributed_type](spec),
         ("tuning", spec.tuning, spec.tuning is not Tuning.QLORA),
         ("dtype", spec.dtype, spec.dtype is Dtype.BFLOAT16),
         ("bf16", "false", spec.bf16),
         ("optim", spec.optim, spec.optim.traits.state in _STATES),
         ("logprobs", spec.logprobs, spec.logprobs in _LOGPROBS),
-        ("beta", spec.beta, not spec.keeps_reference_model),
     )
     for key, found, is_known in checks:
         if not is_known:
-            problem = "has no closed-form estimate together with distributed_type=fsdp"
+            problem = f"has no closed-form estimate together with distributed_type={spec.distributed_type}"
             return Fault(key=key, found=str(found), problem=problem, hint="A sweep with backend=emulated runs it.")
     return None
+
+
+def _checks_of_fsdp(spec: TrialSpec) -> tuple[_Check, ...]:
+    return (
+        ("fsdp_version", spec.fsdp_version, spec.fsdp_version == 2),
+        ("fsdp_offload_params", "true", not spec.fsdp_offload_params),
+    )
+
+
+def _checks_of_deepspeed(spec: TrialSpec) -> tuple[_Check, ...]:
+    return (("use_vllm", "true", not spec.use_vllm),)
+
+
+_OWN_CHECKS: Mapping[DistributedType, Callable[[TrialSpec], tuple[_Check, ...]]] = {
+    DistributedType.FSDP: _checks_of_fsdp,
+    DistributedType.DEEPSPEED: _checks_of_deepspeed,
+}

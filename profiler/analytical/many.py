@@ -43,6 +43,9 @@ _ONE_VALUE = (
     "distributed_type",
     "fsdp_reshard_after_forward",
     "fsdp_activation_checkpointing",
+    "zero_stage",
+    "offload_optimizer_device",
+    "offload_param_device",
 )
 _NUMBERS = tuple(key.name for key in TRIAL_KEYS if _is_number(key) and key.name not in _ONE_VALUE)
 _CODED = tuple(key for key in SPEC_KEYS if key not in (*_NUMBERS, *_ONE_VALUE))

@@ -32,6 +32,20 @@ _DEEPSPEED_KEYS = frozenset(
     """.split()  # noqa: SIM905
 )
 
+_ZERO_DEFAULTS: Mapping[str, object] = {
+    "reduce_bucket_size": 500_000_000,
+    "stage3_max_live_parameters": 1_000_000_000,
+    "stage3_max_reuse_distance": 1_000_000_000,
+    "sub_group_size": 1_000_000_000,
+    "contiguous_gradients": True,
+    "zero_quantized_weights": False,
+    "zero_hpz_partition_size": 1,
+}
+"""Keys of `zero_optimization` that change memory, with DeepSpeed's defaults."""
+
+_ACCELERATE_STAGE = 2
+"""The stage of ZeRO where accelerate's file names none."""
+
 _WITHOUT_GPU = "is no training on NVIDIA GPUs; NO, MULTI_GPU, FSDP and DEEPSPEED are answered"
 
 _OF_GPUS = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
@@ -92,6 +106,8 @@ def accelerate_part(name: str, values: Mapping[str, object]) -> Part:
         job.update(_stated(inner, ("zero_stage", "offload_optimizer_device", "offload_param_device")))
         if inner.get("deepspeed_config_file") is not None:
             job["deepspeed_file"] = inner["deepspeed_config_file"]
+        else:
+            job.setdefault("zero_stage", _ACCELERATE_STAGE)
         found.update(_stated(inner, ("gradient_accumulation_steps",)))
     unknown = tuple(str(key) for key in values if key not in ACCELERATE_KEYS)
     return Part(name=name, values=found, job=job, notes=tuple(notes), unknown=unknown, faults=tuple(faults))
@@ -141,10 +157,18 @@ def deepspeed_part(name: str, values: Mapping[str, object]) -> Part:
     optimizer = _section(values, "optimizer").get("type")
     if optimizer is not None:
         notes.append(not_counted(f"that DeepSpeed's {show(optimizer)} of {name} replaces optim"))
+    notes += [
+        not_counted(f"{key}={show(zero[key])} of {name} (DeepSpeed's default counts)") for key in _other_sizes(zero)
+    ]
     if _section(values, "activation_checkpointing"):
         notes.append(not_counted(f"what activation_checkpointing of {name} changes"))
     unknown = tuple(str(key) for key in values if key not in _DEEPSPEED_KEYS)
     return Part(name=name, values=found, job=job, notes=tuple(notes), unknown=unknown)
+
+
+def _other_sizes(zero: Mapping[str, object]) -> list[str]:
+    """Return the keys whose value is stated and not the default that the closed form of ZeRO has."""
+    return [key for key, default in _ZERO_DEFAULTS.items() if zero.get(key, default) != default]
 
 
 def adapter_part(name: str, values: Mapping[str, object]) -> Part:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from profiler.config.key_values import read_stored
 from profiler.config.reading import FieldReader
 from profiler.domain.outcome import Versions
-from profiler.domain.trial import SPEC_KEYS, TRIAL_KEYS, Backend, TrialSpec
+from profiler.domain.trial import SPEC_KEYS, TRIAL_KEYS, Backend, DistributedType, TrialSpec
 
 JsonValue = str | int | float | bool | list[str] | None
 
@@ -82,8 +82,8 @@ def trial_id(
     """Return the id of a trial: 16 hexadecimal digits of a SHA-256 over everything that decides its result.
 
     This is the specification, the versions of the packages, the content of the files that the specification names, for
-    a simulated trial `SIMULATION_RESULTS_VERSION`, and for an emulated one the versions of CUDA and of the emulation. A
-    measured trial keeps its id under every version of this program.
+    a simulated trial `SIMULATION_RESULTS_VERSION`, for an emulated one the versions of CUDA and of the emulation, and
+    for one that runs DeepSpeed its version. A measured trial keeps its id under every version of this program.
 
     Args:
         spec: The trial.
@@ -103,6 +103,8 @@ def trial_id(
         hashed["simulation"] = SIMULATION_RESULTS_VERSION
     if spec.backend is Backend.EMULATED:
         hashed["emulation"] = {"cuda": versions.cuda, "version": versions.emulation}
+    if spec.distributed_type is DistributedType.DEEPSPEED:
+        hashed["deepspeed"] = versions.deepspeed
     return _digest(hashed)
 
 

@@ -38,15 +38,11 @@ FSDP_KEYS = (
 )
 """Keys of a trial that say how FSDP shards it."""
 
-JOB_KEYS = (
-    "num_processes",
-    "zero_stage",
-    "offload_optimizer_device",
-    "offload_param_device",
-    *FSDP_KEYS,
-    "deepspeed_file",
-)
-"""Keys of `Part.job`. Those of FSDP are counted where they have a closed form; `sharding_notes` names the others."""
+ZERO_KEYS = ("zero_stage", "offload_optimizer_device", "offload_param_device")
+"""Keys of a trial that say how DeepSpeed shards it."""
+
+JOB_KEYS = ("num_processes", *ZERO_KEYS, *FSDP_KEYS, "deepspeed_file")
+"""Keys of `Part.job`. Those of FSDP and DeepSpeed are counted where they have a closed form, and else named."""
 
 _SHARDED_BY_STAGE = {
     1: "optimizer states",
@@ -111,26 +107,34 @@ def _comparable(name: str, value: object) -> object:
     return canonical_model(text) if name == "model" else value if isinstance(value, int | float) else text
 
 
-def sharding_notes(job: Mapping[str, object]) -> tuple[Note, ...]:
-    """Return what the job does to the model that the estimate of one GPU with all of it leaves out."""
+def unread_notes(job: Mapping[str, object]) -> tuple[Note, ...]:
+    """Return a note of a file of DeepSpeed that the job names and the user does not."""
+    if "deepspeed_file" not in job or job.get("zero_stage") is not None:
+        return ()
+    name = show(job["deepspeed_file"])
+    return (not_counted(f"what deepspeed={name} changes (read it as well: config={name})"),)
+
+
+def _zero_notes(job: Mapping[str, object]) -> tuple[Note, ...]:
+    """Return what an estimate leaves out that does not count ZeRO."""
     count = job.get("num_processes")
-    gpus = f"{show(count)} GPUs" if count is not None else "the GPUs"
+    gpus = f"{show(count)} GPUs" if count is not None else "the GPUs; num_processes= counts it"
     notes = []
     stage = job.get("zero_stage")
     if isinstance(stage, int) and stage in _SHARDED_BY_STAGE:
         what = f"{_SHARDED_BY_STAGE[stage]} over {gpus}, and keeps float32 copies of trained weights"
         notes.append(not_counted(f"what ZeRO-{stage} changes (it shards {what})"))
-    elif "deepspeed_file" in job and stage is None:
-        name = show(job["deepspeed_file"])
-        notes.append(not_counted(f"what deepspeed={name} changes (read it as well: config={name})"))
     for key, what in _OFFLOADED.items():
         if job.get(key) not in (None, "none"):
             notes.append(not_counted(f"that {what} are offloaded ({key}={show(job[key])})"))
     return tuple(notes)
 
 
-def fsdp_keys(job: Mapping[str, object]) -> dict[str, object]:
-    """Return the keys of a trial that is sharded by FSDP; none if the job is not."""
+def sharding_keys(job: Mapping[str, object]) -> dict[str, object]:
+    """Return the keys of a trial that FSDP or DeepSpeed shards; none if the job is neither."""
+    if job.get("zero_stage") is not None:
+        zero = {key: job[key] for key in ZERO_KEYS if job.get(key) is not None}
+        return {**zero, "distributed_type": "deepspeed"}
     found = {key: job[key] for key in FSDP_KEYS if job.get(key) is not None}
     if "distributed_type" not in found:
         return {}
@@ -138,8 +142,14 @@ def fsdp_keys(job: Mapping[str, object]) -> dict[str, object]:
     return {**found, "gradient_checkpointing": False} if found.get("fsdp_activation_checkpointing") is True else found
 
 
-def fsdp_note(job: Mapping[str, object]) -> Note:
-    """Return what an estimate leaves out that does not count FSDP."""
+def sharding_notes(job: Mapping[str, object]) -> tuple[Note, ...]:
+    """Return what an estimate leaves out that does not count the sharding of `sharding_keys`."""
+    if job.get("zero_stage") is not None:
+        return _zero_notes(job)
+    return (_fsdp_note(job),) if sharding_keys(job) else ()
+
+
+def _fsdp_note(job: Mapping[str, object]) -> Note:
     said = ", ".join(f"{key}={show(job[key])}" for key in FSDP_KEYS[1:] if job.get(key) not in (None, False))
     what = f"what FSDP changes ({said})" if said else "what FSDP changes"
     return not_counted(f"{what}: it shards weights, gradients and optimizer states")

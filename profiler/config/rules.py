@@ -12,12 +12,15 @@ from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.gpu_names import find_gpu
+from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import (
     ALL_LINEAR,
     Attention,
     Backend,
     DistributedType,
     Dtype,
+    Logprobs,
+    OffloadDevice,
     TrialSpec,
     Tuning,
     Weights,
@@ -241,7 +244,7 @@ def _takes_all_processes(spec: TrialSpec, _: Architecture | None) -> Iterator[Fa
     """Check that the way to train fits the number of GPUs."""
     alone = spec.distributed_type is DistributedType.NO
     if alone and spec.num_processes > 1:
-        problem, hint = f"does not train on num_processes={spec.num_processes}", "Use multi_gpu or fsdp."
+        problem, hint = f"does not train on num_processes={spec.num_processes}", "Use multi_gpu, fsdp or deepspeed."
     elif not alone and spec.num_processes == 1:
         problem, hint = "needs several GPUs, and num_processes is 1", "Set num_processes to 2 or more."
     else:
@@ -265,6 +268,42 @@ def _checkpoints_once(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault
         )
 
 
+def _stage_offloads(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    """Check that ZeRO shards what it offloads: `offload_optimizer` is of stages 1 to 3, `offload_param` of stage 3."""
+    stage = spec.zero_stage
+    for key, device, stages in (
+        ("offload_optimizer_device", spec.offload_optimizer_device, (1, 2, 3)),
+        ("offload_param_device", spec.offload_param_device, (3,)),
+    ):
+        if device is OffloadDevice.CPU and stage not in stages:
+            needed = " or ".join(map(str, stages)) if len(stages) < 3 else "1, 2 or 3"
+            problem = f"needs zero_stage={needed}, and it is {stage}"
+            yield Fault(key=key, found="cpu", problem=problem, hint=f"Use zero_stage={stages[-1]}.")
+
+
+def _offloaded_optimizer_is_adamw(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    """Check `map_pytorch_optim_to_deepspeed` of accelerate 1.15: others would silently be another optimizer."""
+    known = (Optimizer.ADAMW_TORCH, Optimizer.ADAMW_TORCH_FUSED)
+    if spec.offload_optimizer_device is OffloadDevice.CPU and spec.optim not in known:
+        yield Fault(
+            key="optim",
+            found=spec.optim.value,
+            problem="with offload_optimizer_device=cpu accelerate runs DeepSpeed's AdamW on the CPU in its place",
+            hint="Use optim=adamw_torch, which is the same optimizer.",
+        )
+
+
+def _backward_runs_once(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    """Check that there is one backward per micro-batch, because accelerate's ends with DeepSpeed's step."""
+    if spec.distributed_type is DistributedType.DEEPSPEED and spec.logprobs is Logprobs.MINIBATCH:
+        yield Fault(
+            key="logprobs",
+            found="minibatch",
+            problem="has a backward per row, and with distributed_type=deepspeed a backward ends with the step",
+            hint="Use logprobs=fused, full or sliced.",
+        )
+
+
 def _only_estimated(key: str, found: str, what: str) -> Fault:
     hint = "Use `python -m profiler.estimate`, or leave the key out."
     return Fault(key=key, found=found, problem=f"a sweep does not run {what} yet", hint=hint)
@@ -283,6 +322,9 @@ _RULES = (
     ),
     _Rule(keys=("distributed_type", "num_processes"), check=_takes_all_processes),
     _Rule(keys=("fsdp_version",), check=_is_a_version_of_fsdp),
+    _Rule(keys=("zero_stage", "offload_optimizer_device", "offload_param_device"), check=_stage_offloads),
+    _Rule(keys=("offload_optimizer_device", "optim"), check=_offloaded_optimizer_is_adamw),
+    _Rule(keys=("distributed_type", "logprobs"), check=_backward_runs_once),
     _Rule(keys=("fsdp_activation_checkpointing", "gradient_checkpointing"), check=_checkpoints_once),
     _Rule(keys=("use_vllm", "vllm_gpu_memory_utilization"), check=_takes_a_part_of_the_card),
     _Rule(keys=("model", "max_prompt_length", "max_completion_length"), check=_within_context),

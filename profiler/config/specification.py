@@ -187,13 +187,22 @@ def _read_gpu(reader: FieldReader, key: Key) -> str | None:
     return card.name
 
 
+_KEYS_OF: Mapping[DistributedType, tuple[str, ...]] = {
+    DistributedType.FSDP: ("fsdp_",),
+    DistributedType.DEEPSPEED: ("zero_", "offload_"),
+}
+"""How the keys begin that have a meaning with one value of `distributed_type` only."""
+
+
 def _distributed(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how several GPUs train together; keys of FSDP have no meaning without it."""
+    """Return how several GPUs train together; keys of FSDP and of DeepSpeed have no meaning without it."""
     kind = given["distributed_type"]
     if kind is None:
         kind = DistributedType.MULTI_GPU if (given["num_processes"] or 1) > 1 else DistributedType.NO
-    none = {} if kind is DistributedType.FSDP else dict.fromkeys(key for key in given if key.startswith("fsdp_"))
-    return {"distributed_type": kind, **none}
+    others = [
+        key for owner, prefixes in _KEYS_OF.items() if owner is not kind for key in given if key.startswith(prefixes)
+    ]
+    return {"distributed_type": kind, **dict.fromkeys(others)}
 
 
 def _read_distributed(reader: FieldReader, key: Key) -> DistributedType | None:

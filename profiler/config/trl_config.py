@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from profiler.config.notes import Note, not_counted
-from profiler.config.parts import fsdp_keys, fsdp_note, sharding_notes
+from profiler.config.parts import sharding_keys, sharding_notes, unread_notes
 from profiler.config.reading import show
 from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.config.trl_trainers import recipe_of
@@ -61,9 +61,9 @@ class TrlReading:
     notes: tuple[Note, ...]
     """What was assumed, and what is not counted."""
     sharding: Mapping[str, object]
-    """Keys of the trial that say how FSDP shards it, which `point` leaves out."""
-    fsdp: Note | None
-    """What an estimate of `point` alone leaves out."""
+    """Keys of the trial that say how FSDP or DeepSpeed shards it, which `point` leaves out."""
+    left_out: tuple[Note, ...]
+    """What an estimate of `point` alone leaves out of that."""
     unknown: tuple[str, ...]
     """Keys that none of trl's classes has."""
     faults: tuple[Fault, ...]
@@ -114,13 +114,12 @@ def read_trl_config(
         point["num_processes"] = _processes(flat, point)
     if job.get("num_processes") is not None:
         point["num_processes"] = job["num_processes"]
-    notes = (*_assumed(flat, point, recipe, job), *sharding_notes(job), *_not_counted(flat))
-    sharding = fsdp_keys(job)
+    notes = (*_assumed(flat, point, recipe, job), *unread_notes(job), *_not_counted(flat))
     return TrlReading(
         point=point,
         notes=notes,
-        sharding=sharding,
-        fsdp=fsdp_note(job) if sharding else None,
+        sharding=sharding_keys(job),
+        left_out=sharding_notes(job),
         unknown=unknown,
         faults=tuple(faults),
     )

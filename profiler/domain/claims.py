@@ -46,7 +46,9 @@ class Quantity(StrEnum):
     GRADIENTS = "gradients"
     OPTIMIZER_STATE = "optimizer_state"
     ACTIVATIONS = "activations"
-    """The largest size of the category in a step, as the five above it are of theirs."""
+    """The largest size of the category in a step, as those above are of theirs."""
+    KEPT_GRADIENTS = "kept_gradients"
+    """Gradients during the optimizer's step, without the buffers in which they are accumulated."""
     PARAMETERS = "parameters"
     PEAK = "peak"
     """Of a job of verl, the largest phase."""
@@ -67,6 +69,7 @@ TRIAL_QUANTITIES = (
     Quantity.GRADIENTS,
     Quantity.OPTIMIZER_STATE,
     Quantity.ACTIVATIONS,
+    Quantity.KEPT_GRADIENTS,
     Quantity.PARAMETERS,
 )
 """Quantities of a trial, and of its closed form."""

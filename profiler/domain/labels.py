@@ -13,6 +13,9 @@ Trial = Mapping[str, object]
 
 _TUNING_WORDS = {Tuning.FULL: "full", Tuning.LORA: "LoRA", Tuning.QLORA: "QLoRA"}
 
+_OF_A_METHOD = ("lora_", "fsdp_", "zero_", "offload_")
+"""How keys begin that have a meaning with one value of `tuning` or `distributed_type` only."""
+
 _PLAIN_TEXT = re.compile(r"[A-Za-z0-9_./:\-]+")
 
 
@@ -36,8 +39,8 @@ class Naming:
 
     def keys_of(self, trial: Trial) -> tuple[str, ...]:
         """Return the keys that the label of a trial names."""
-        # Without an adapter its keys have no meaning, and the method already says that there is none.
-        return tuple(key for key in self.keys if trial[key] is not None or not key.startswith("lora_"))
+        # Without an adapter or shards their keys have no meaning, and the label already says that there are none.
+        return tuple(key for key in self.keys if trial[key] is not None or not key.startswith(_OF_A_METHOD))
 
     def label(self, trial: Trial, *, without: Collection[str] = ()) -> str:
         """Return the label of a trial, with the keys in `without` left out."""

@@ -153,6 +153,8 @@ class Versions:
     """The CUDA release that torch was built for; None unless emulated. On a real GPU the driver decides."""
     emulation: str | None = None
     """Version of `profiler.emulation`; None unless emulated."""
+    deepspeed: str | None = None
+    """Part of the identity of trials that run it."""
 
 
 class BreakdownStatus(StrEnum):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.keys import Declaration, Group, Key, MemoryOrder, declared, keys_of
+from profiler.domain.keys import MAX_COUNT, Declaration, Group, Key, MemoryOrder, declared, keys_of
 from profiler.domain.memory import Origin
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.recipe import GENERATING, Recipe
@@ -105,6 +105,17 @@ class DistributedType(StrEnum):
     """Each GPU has a copy of the model (DDP)."""
     FSDP = "fsdp"
     """Weights, gradients and optimizer states are sharded over the GPUs (FSDP)."""
+    DEEPSPEED = "deepspeed"
+    """What is sharded depends on `zero_stage` (DeepSpeed's ZeRO)."""
+
+
+class OffloadDevice(StrEnum):
+    """Where DeepSpeed keeps what is offloaded, by its names."""
+
+    NONE = "none"
+    """On the GPU."""
+    CPU = "cpu"
+    """In the memory of the host."""
 
 
 class Weights(StrEnum):
@@ -139,6 +150,7 @@ _SAME, _GROWS, _ORDERED = MemoryOrder.SAME, MemoryOrder.GROWS, MemoryOrder.ORDER
 _FULL = "tuning is full"
 _NO_ENGINE = "vLLM does not run on the GPU that trains"
 _NO_FSDP = "distributed_type is not fsdp"
+_NO_DEEPSPEED = "distributed_type is not deepspeed"
 
 _SFT = frozenset({Recipe.SFT})
 
@@ -152,6 +164,24 @@ def _of_fsdp(meaning: str, *, default: int, unit: str = "") -> Mapping[str, Decl
         unit=unit,
         null=_NO_FSDP,
         null_given=f"{str(default).lower()}, which is transformers' default",
+        given_default=default,
+        since="0.2.0",
+    )
+
+
+def _of_deepspeed(
+    meaning: str, *, default: object, maximum: int = MAX_COUNT, unit: str = ""
+) -> Mapping[str, Declaration]:
+    """Return the declaration of a key of DeepSpeed, with accelerate's default."""
+    return declared(
+        meaning,
+        group=Group.METHOD,
+        memory=_SAME,
+        unit=unit,
+        minimum=0,
+        maximum=maximum,
+        null=_NO_DEEPSPEED,
+        null_given=f"{default}, which is accelerate's default",
         given_default=default,
         since="0.2.0",
     )
@@ -479,7 +509,7 @@ class TrialSpec:
     distributed_type: DistributedType = field(
         default=DistributedType.NO,
         metadata=declared(
-            "how several GPUs train together: multi_gpu (DDP) or fsdp",
+            "how several GPUs train together: multi_gpu (DDP), fsdp or deepspeed",
             group=Group.METHOD,
             memory=_SAME,
             null_given="multi_gpu where num_processes is more than 1, else no",
@@ -506,6 +536,23 @@ class TrialSpec:
         metadata=_of_fsdp(
             "whether FSDP checkpoints the activations, instead of the model (gradient_checkpointing)", default=False
         ),
+    )
+    zero_stage: int | None = field(
+        default=None,
+        metadata=_of_deepspeed(
+            "what ZeRO shards: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights",
+            default=2,
+            maximum=3,
+            unit="stage",
+        ),
+    )
+    offload_optimizer_device: OffloadDevice | None = field(
+        default=None,
+        metadata=_of_deepspeed("where ZeRO keeps optimizer states and master weights", default=OffloadDevice.NONE),
+    )
+    offload_param_device: OffloadDevice | None = field(
+        default=None,
+        metadata=_of_deepspeed("where ZeRO keeps the shards of the weights", default=OffloadDevice.NONE),
     )
     steps: int = field(
         default=3,

@@ -31,7 +31,7 @@ _LONGEST_LIST = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedInputs:
-    """Keys of a trial that FSDP shards, for where it has a closed form."""
+    """Keys of a trial that FSDP or DeepSpeed shards, for where it has a closed form."""
 
     keys: Mapping[str, object]
     notes: tuple[str, ...]
@@ -46,7 +46,7 @@ class Inputs:
     notes: tuple[str, ...]
     """What was assumed, and what is not counted."""
     sharded: ShardedInputs | None
-    """The same as FSDP shards it; None if no file says so."""
+    """The same as FSDP or DeepSpeed shards it; None if no file says so."""
     ignored: str
     """A line that lists the keys of the file that trl does not have; empty if there are none."""
     faults: tuple[Fault, ...]
@@ -84,10 +84,10 @@ def read_inputs(command: Command, part: Part | None) -> Inputs:
         keys["backend"] = Backend.SIMULATED.value
     notes = [note for note in notes if note.key not in stated]
     lines, sharded = note_lines(notes), None
-    if reading is not None and reading.fsdp is not None and "distributed_type" not in stated:
+    if reading is not None and reading.left_out and "distributed_type" not in stated:
         own = {key: value for key, value in reading.sharding.items() if key not in stated}
         sharded = ShardedInputs(keys={**keys, **own}, notes=lines)
-        lines = note_lines([*notes, reading.fsdp])
+        lines = note_lines([*notes, *reading.left_out])
     return Inputs(keys=keys, notes=lines, sharded=sharded, ignored=_ignored_line(unknown), faults=tuple(faults))
 
 

@@ -12,7 +12,7 @@ from profiler.estimate.inputs import Inputs
 
 
 def parsed_trial(common: Inputs, architecture_of: Callable[[str], Architecture]) -> tuple[TrialSpec, tuple[str, ...]]:
-    """Return the trial, sharded by FSDP where that has a closed form, and what was assumed.
+    """Return the trial, sharded where that has a closed form, and what was assumed.
 
     Raises:
         UsageError: With every fault of the keys and files.

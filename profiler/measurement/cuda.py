@@ -1,6 +1,7 @@
 """Protocol of the CUDA calls of a measured trial, which tests implement with scripted values."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from profiler.measurement.phase_counters import Counters
@@ -44,6 +45,9 @@ class CudaDevice(Counters, Protocol):
 
     def peak_inactive_split_bytes(self) -> int:
         """Return the most free bytes between blocks in use since the last reset."""
+
+    def peaks_kept(self) -> AbstractContextManager[None]:
+        """Return a context in which no peak is lost if a library resets the counters."""
 
     def alloc_retries(self) -> int:
         """Return how often the allocator has released its cache and retried."""

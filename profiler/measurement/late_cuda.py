@@ -21,6 +21,7 @@ class LateCuda(TorchCuda):
     """The first visible CUDA device. Before CUDA is initialised nothing is in use, and `card` has the rest."""
 
     def __init__(self, card: NamedCard) -> None:
+        super().__init__()
         self._card = card
         self._process = os.getpid()
 

@@ -1,11 +1,13 @@
 """Implementation of `CudaDevice` by torch. Importing this module initialises no GPU; the first call may."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import torch
 
 from profiler.measurement.cuda import OutOfMemoryCallback
+from profiler.seams.patching import patched
 
 _DEVICE = 0
 _NO_MEMORY_LEFT = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "cudaErrorMemoryAllocation")
@@ -21,6 +23,19 @@ _NO_HANDLE = (
 
 class TorchCuda:
     """The first visible CUDA device. torch's counters are exact; see `torch.cuda.memory_stats`."""
+
+    def __init__(self) -> None:
+        self._allocated_before, self._reserved_before = 0, 0
+        self._reset = torch.cuda.reset_peak_memory_stats
+
+    def peaks_kept(self) -> AbstractContextManager[None]:
+        """Replace torch's function: DeepSpeed, for one, resets the counters while it shards a model."""
+
+        def keep_and_reset(device: object = None) -> None:
+            self._allocated_before, self._reserved_before = self.peak_allocated_bytes(), self.peak_reserved_bytes()
+            self._reset(device)
+
+        return patched([(torch.cuda, "reset_peak_memory_stats", keep_and_reset)])
 
     def set_allocator_settings(self, settings: str) -> None:
         """As `PYTORCH_ALLOC_CONF`."""
@@ -65,16 +80,17 @@ class TorchCuda:
         torch.cuda.synchronize(_DEVICE)
 
     def peak_allocated_bytes(self) -> int:
-        """`torch.cuda.max_memory_allocated`."""
-        return int(torch.cuda.max_memory_allocated(_DEVICE))
+        """`torch.cuda.max_memory_allocated`, also of before a library's reset."""
+        return max(self._allocated_before, int(torch.cuda.max_memory_allocated(_DEVICE)))
 
     def peak_reserved_bytes(self) -> int:
-        """`torch.cuda.max_memory_reserved`."""
-        return int(torch.cuda.max_memory_reserved(_DEVICE))
+        """`torch.cuda.max_memory_reserved`, also of before a library's reset."""
+        return max(self._reserved_before, int(torch.cuda.max_memory_reserved(_DEVICE)))
 
     def reset(self) -> None:
         """`torch.cuda.reset_peak_memory_stats`."""
-        torch.cuda.reset_peak_memory_stats(_DEVICE)
+        self._allocated_before, self._reserved_before = 0, 0
+        self._reset(_DEVICE)
 
     def allocated_bytes(self) -> int:
         """`torch.cuda.memory_allocated`."""

@@ -58,10 +58,18 @@ def _title(spec: TrialSpec) -> list[str]:
     return _wrapped(f"{how}. Estimated, GiB (2^30 bytes) of allocated memory:")
 
 
+_KINDS = {
+    DistributedType.NO: "",
+    DistributedType.MULTI_GPU: "DDP",
+    DistributedType.FSDP: "FSDP",
+    DistributedType.DEEPSPEED: "ZeRO-{stage}",
+}
+
+
 def _rows(spec: TrialSpec) -> str:
     count = f"{spec.per_device_train_batch_size} x {spec.gradient_accumulation_steps}"
     if spec.num_processes > 1:
-        kind = "DDP" if spec.distributed_type is DistributedType.MULTI_GPU else "FSDP"
+        kind = _KINDS[spec.distributed_type].format(stage=spec.zero_stage)
         count = f"{kind}, on each of {spec.num_processes} GPUs {count}"
     if spec.recipe.generates:
         return f"{count} completions of {spec.max_prompt_length} + {spec.max_completion_length} tokens"

@@ -13,19 +13,25 @@ from profiler.rendering.text_table import text_table
 _NUMBERS = ("estimated", "rule")
 
 
-def plan_table(plan: Sequence[PlannedTrial], estimates: Mapping[str, Estimate]) -> str:
-    """Return the trials of `plan` with their estimated peaks, one per line: the output of `dry_run=true`."""
-    rows = [_row(trial, estimates.get(trial.trial_id)) for trial in plan]
+def plan_table(plan: Sequence[PlannedTrial], estimates: Mapping[str, Estimate], *, knows_ids: bool = True) -> str:
+    """Return the trials of `plan` with their estimated peaks, one per line: the output of `dry_run=true`.
+
+    Args:
+        plan: The trials.
+        estimates: By trial id.
+        knows_ids: Whether ids are shown.
+    """
+    rows = [_row(trial, estimates.get(trial.trial_id), knows_ids=knows_ids) for trial in plan]
     lines = text_table(("trial", "model", "method", *_NUMBERS, "on the card"), rows, numbers=_NUMBERS)
     return "\n".join([*lines, f"{len(plan)} trials, none run (dry_run=true)."])
 
 
-def _row(trial: PlannedTrial, estimate: Estimate | None) -> tuple[str, ...]:
-    spec = trial.spec
+def _row(trial: PlannedTrial, estimate: Estimate | None, *, knows_ids: bool) -> tuple[str, ...]:
+    spec, name = trial.spec, trial.trial_id if knows_ids else "?"
     if estimate is None:
-        return (trial.trial_id, spec.model, trial.label, "?", "?", "")
+        return (name, spec.model, trial.label, "?", "?", "")
     peak, rule = estimate.peak_allocated_bytes, estimate.peak_rule_bytes
-    return (trial.trial_id, spec.model, trial.label, gib_text(peak), gib_text(rule), _verdict(spec, estimate))
+    return (name, spec.model, trial.label, gib_text(peak), gib_text(rule), _verdict(spec, estimate))
 
 
 def _verdict(spec: TrialSpec, estimate: Estimate) -> str:

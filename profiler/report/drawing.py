@@ -98,7 +98,9 @@ def _draw(folder: Path, drawing: Drawing, kinds: Sequence[FigureKind]) -> Render
     """Draw and write one figure; return a sentence if it cannot be drawn."""
     try:
         figure = drawing.figure()
-        png, svg = as_png(figure), as_svg(figure)
+        png = as_png(figure)
+        figure.set_layout_engine("none")  # the other formats have the places that it has found
+        svg = as_svg(figure)
         files = {FigureKind.PNG: png, FigureKind.SVG: svg}
         if FigureKind.PDF in kinds:
             files[FigureKind.PDF] = as_pdf(figure)

@@ -5,6 +5,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from profiler.analysis.published import PublishedFigure
+from profiler.analysis.verdicts import LookedUp
 from profiler.config.claims import read_claims
 from profiler.domain.claims import Claim
 
@@ -22,6 +23,17 @@ def read_published_claims() -> tuple[Claim, ...]:
     """Return every claim of `profiler/published/claims.yaml`, in order."""
     text = (files("profiler") / "published" / "claims.yaml").read_text(encoding="utf-8")
     return read_claims(text, published=[figure.id for figure in read_published()])
+
+
+def read_looked_up() -> dict[tuple[str, str], LookedUp]:
+    """Return the kept look-ups of claims by claim and setting; `python -m maintenance.look_up` makes them."""
+    path = files("profiler") / "published" / LOOKED_UP
+    return {
+        (row["claim"], row["when"]): LookedUp(is_so=row["is_so"] == "true", found=row["found"]) for row in _rows(path)
+    }
+
+
+LOOKED_UP = "looked_up.csv"
 
 
 def _rows(path: Traversable) -> list[dict[str, str]]:

@@ -215,6 +215,7 @@ VERSIONS = (
     text("profiler_version", "version of this project"),
     text("cuda_version", "the CUDA release that torch was built for", "not emulated"),
     text("emulation_version", "version of the emulated driver", "not emulated"),
+    text("deepspeed_version", "version of DeepSpeed", "not installed"),
 )
 
 RUNS = (*_TRIAL, *_SPEC, *RESULT, *VERSIONS)

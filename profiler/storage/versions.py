@@ -16,6 +16,7 @@ def installed_versions() -> Versions:
         peft=_version("peft"),
         bitsandbytes=_version("bitsandbytes"),
         profiler=__version__,
+        deepspeed=_version("deepspeed"),
     )
 
 

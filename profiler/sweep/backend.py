@@ -7,7 +7,8 @@ from profiler.config.specification import AUTO
 from profiler.domain.errors import Fault
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.gpu_names import name_card
-from profiler.domain.trial import Backend
+from profiler.domain.outcome import Versions
+from profiler.domain.trial import Backend, DistributedType, TrialSpec
 from profiler.domain.units import gib_text
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
 
@@ -83,6 +84,22 @@ def emulation_faults(points: Iterable[Mapping[str, object]], options: RunOptions
             found=",".join(backends),
             problem="emulated cannot run with another backend in one sweep, because it runs in another Python",
             hint="Run one sweep per backend: with the same results_dir one table shows both.",
+        )
+    ]
+
+
+def missing_deepspeed(specs: Iterable[TrialSpec], versions: Versions) -> list[Fault]:
+    """Return the fault of trials that run DeepSpeed where it is not installed."""
+    if versions.deepspeed is not None or not any(
+        spec.distributed_type is DistributedType.DEEPSPEED and spec.backend.reads_counters for spec in specs
+    ):
+        return []
+    return [
+        Fault(
+            key="distributed_type",
+            found="deepspeed",
+            problem="DeepSpeed is not installed in the Python of the trials",
+            hint="Run `DS_BUILD_OPS=0 pip install deepspeed` there.",
         )
     ]
 

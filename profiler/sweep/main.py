@@ -56,7 +56,8 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
         print_line(line)
     plan = plan_trials(sweep.grid.name, sweep.specs, sweep.versions, hardware=sweep.hardware, files_of=sweep.files_of)
     if sweep.options.dry_run:
-        print_line(plan_table(plan, estimates({trial.trial_id: trial.spec for trial in plan})))
+        found = estimates({trial.trial_id: trial.spec for trial in plan})
+        print_line(plan_table(plan, found, knows_ids=sweep.knows_ids))
         return EXIT_OK
     lacking = make_writable(sweep.folder)
     if lacking:

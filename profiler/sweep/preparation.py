@@ -21,7 +21,14 @@ from profiler.execution.interpreter import InterpreterOf
 from profiler.storage.fingerprint import content_of
 from profiler.storage.folder_faults import folder_faults
 from profiler.storage.foreign_files import expanded, reason
-from profiler.sweep.backend import emulation_faults, gpus_alike, hardware_of, real_gpu_faults, resolve_auto
+from profiler.sweep.backend import (
+    emulation_faults,
+    gpus_alike,
+    hardware_of,
+    missing_deepspeed,
+    real_gpu_faults,
+    resolve_auto,
+)
 from profiler.sweep.command import Command
 from profiler.sweep.composition import compose
 from profiler.sweep.folder import writable_faults
@@ -53,6 +60,8 @@ class Sweep:
     """The Python that a trial runs in."""
     lines: tuple[str, ...]
     """Lines to print first: which backend `auto` became and why, and which GPUs are left out."""
+    knows_ids: bool = True
+    """False in a dry run without the environment whose versions are a part of the ids of emulated trials."""
 
 
 def architecture_lookup(config_of: ConfigLookup) -> ArchitectureLookup:
@@ -109,9 +118,15 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     files_of = _files_lookup(config_of)
     for model, dataset in dict.fromkeys((spec.model, spec.dataset) for spec in specs):
         faults.collect(partial(files_of, model, dataset))
-    workers = None
+    workers, lacking = None, ""
     if options is not None and not mixed and any(spec.backend is Backend.EMULATED for spec in specs):
-        workers = faults.collect(partial(parts.emulated_workers, options))
+        try:
+            workers = parts.emulated_workers(options)
+        except UsageError as error:
+            if not options.dry_run or options.python is not None:
+                faults.found.extend(error.faults)
+            lacking = f"Trial ids are not known: {error.faults[0].problem}."
+        faults.found.extend(missing_deepspeed(specs, workers.versions) if workers else ())
     if faults.found or options is None or grid is None:
         raise UsageError(tuple(dict.fromkeys(faults.found)))
     gpus, gpu_line = gpus_alike(visible)
@@ -127,7 +142,8 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         hardware=hardware_of(visible),
         files_of=lambda spec: files_of(spec.model, spec.dataset),
         interpreter_of=workers.interpreter_of if workers else lambda _: None,
-        lines=tuple(line for line in (backend_line, gpu_line if measured else "", *attention) if line),
+        lines=tuple(line for line in (backend_line, gpu_line if measured else "", *attention, lacking) if line),
+        knows_ids=not lacking,
     )
 
 

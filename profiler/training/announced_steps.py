@@ -1,6 +1,7 @@
 """Phases of an optimizer step that every trainer of transformers has: forward, backward and optimizer.
 
 Seams, each checked by a test against the installed transformers: `compute_loss` and `_clip_grad_norm` of its `Trainer`.
+With DeepSpeed, accelerate's wrapper of the engine steps right after its backward.
 """
 
 from typing import Any
@@ -31,6 +32,7 @@ class AnnouncedSteps(Trainer):
         return self._announced_loss(*args)
 
     def _announced_loss(self, *args: Any) -> torch.Tensor:
+        self._announce_engine()
         self._observer.enter(Phase.FORWARD)
         loss = super().compute_loss(*args)
         # transformers runs backward as soon as it has the loss.
@@ -40,3 +42,25 @@ class AnnouncedSteps(Trainer):
     def _clip_grad_norm(self, model: Any) -> Any:
         self._observer.enter(Phase.OPTIMIZER)
         return super()._clip_grad_norm(model)
+
+    def _announce_engine(self) -> None:
+        """Announce the steps of DeepSpeed's engine, which exists once training has begun."""
+        wrapper = getattr(self.accelerator, "deepspeed_engine_wrapped", None)
+        if wrapper is not None and not isinstance(wrapper.engine, AnnouncedEngine):
+            wrapper.engine = AnnouncedEngine(wrapper.engine, self._observer)
+
+
+class AnnouncedEngine:
+    """DeepSpeed's engine as accelerate uses it, with its steps announced to `observer`."""
+
+    def __init__(self, engine: Any, observer: PhaseObserver) -> None:
+        self._engine = engine
+        self._observer = observer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        """Update the weights."""
+        self._observer.enter(Phase.OPTIMIZER)
+        return self._engine.step(*args, **kwargs)

@@ -1,5 +1,6 @@
 """Arguments of transformers' trainer that every recipe shares, and peft's `LoraConfig`."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,9 @@ def common_arguments(spec: TrialSpec, *, use_cpu: bool, output_dir: Path) -> dic
 
 
 def _sharding(spec: TrialSpec) -> dict[str, Any]:
-    """Return the arguments of FSDP; DDP needs none, because accelerate takes it where there are several processes."""
+    """Return the arguments of FSDP or DeepSpeed; DDP has none, as accelerate takes it where there are processes."""
+    if spec.distributed_type is DistributedType.DEEPSPEED:
+        return {"deepspeed": _deepspeed(spec)}
     if spec.distributed_type is not DistributedType.FSDP:
         return {}
     reshard: bool | str = bool(spec.fsdp_reshard_after_forward)
@@ -47,6 +50,24 @@ def _sharding(spec: TrialSpec) -> dict[str, Any]:
         "activation_checkpointing": spec.fsdp_activation_checkpointing,
     }
     return {"fsdp": True, "fsdp_config": config}
+
+
+def _deepspeed(spec: TrialSpec) -> dict[str, Any]:
+    """Return the configuration that accelerate's `DeepSpeedPlugin` makes of the same keys, without a JSON file."""
+    return {
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "bf16": {"enabled": "auto"},
+        "fp16": {"enabled": False},
+        "steps_per_print": sys.maxsize,
+        "zero_optimization": {
+            "stage": spec.zero_stage,
+            "offload_optimizer": {"device": str(spec.offload_optimizer_device)},
+            "offload_param": {"device": str(spec.offload_param_device)},
+        },
+    }
 
 
 def lora_config(spec: TrialSpec) -> Any | None:

@@ -219,7 +219,8 @@ class _MeasuredTrial:
 
     def _trained(self, train: Train, sampler: Sampler) -> Outcome:
         try:
-            return train(self)
+            with self._cuda.peaks_kept():
+                return train(self)
         except Exception as error:
             if self._cuda.is_out_of_memory(error) or (self._cuda.has_no_handle(error) and self._is_full()):
                 return self._ran_out(str(error))

@@ -6,22 +6,29 @@ import builders
 import pandas as pd
 import pytest
 
-from maintenance.several_gpus import COUNT, GRID, ROWS, comparison, main, page, sample
+from maintenance.sampling import architecture_of, read_sampled
+from maintenance.several_gpus import ROWS, SAMPLES, comparison, main, page, sample
+from profiler.analytical.estimate import estimate
 from profiler.domain.outcome import Status
 from profiler.domain.trial import DistributedType
 
-KEPT = Path(__file__).parents[2] / "results" / "reference" / GRID
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
+EACH = pytest.mark.parametrize("chosen", SAMPLES.values(), ids=SAMPLES)
+FIRST = SAMPLES["several_gpus"]
 
 
-def test_the_sample_is_the_kept_one_and_a_larger_one_only_adds():
-    first = sample(5)
-    assert sample(3) == first[:3]
+@EACH
+def test_the_sample_is_the_kept_one_and_a_larger_one_only_adds(chosen):
+    first = sample(chosen, count=5)
+    assert sample(chosen, count=3) == first[:3]
     assert all(spec.distributed_type is not DistributedType.NO and spec.num_processes > 1 for spec in first)
-    assert len((KEPT / "sampled.jsonl").read_text().splitlines()) >= COUNT
+    kept = read_sampled((REFERENCE / chosen.name / "sampled.jsonl").read_text())
+    assert len(kept) == chosen.count
+    assert kept[:5] == first
 
 
 def test_errors_by_hand():
-    spec = sample(1)[0]
+    spec = sample(FIRST, count=1)[0]
     good = builders.outcome(spec)
     failed = builders.changed(good, status=Status.FAILED)
     rows = comparison([(spec, good), (spec, failed)])
@@ -29,22 +36,34 @@ def test_errors_by_hand():
     assert peak == good.peaks.allocated_bytes
     assert rows.loc[0, "error"] == pytest.approx(estimated / peak - 1)
     assert pd.isna(rows.loc[1, "error"])
-    text = page(rows, sampled=60)
+    text = page(rows, FIRST)
     assert "1 of 60 sampled trials are compared" in text
     assert "failed" in text
 
 
-def test_the_kept_page_is_that_of_the_kept_rows():
-    rows = pd.read_csv(KEPT / ROWS)
-    assert page(rows, sampled=COUNT) == (KEPT / "README.md").read_text()
+@EACH
+def test_the_kept_page_is_that_of_the_kept_rows(chosen):
+    folder = REFERENCE / chosen.name
+    rows = pd.read_csv(folder / ROWS)
+    assert page(rows, chosen) == (folder / "README.md").read_text()
     sizes = rows["error"].abs()
     assert sizes.median() <= 0.03
     quoted = f"{sizes.median():.1%} in the median and {sizes.quantile(0.95):.1%} in the\n95th percentile".replace(
         "%", " %"
     )
-    assert quoted in (KEPT.parents[2] / "docs" / "trust.md").read_text()
+    assert quoted in (REFERENCE.parents[1] / "docs" / "trust.md").read_text()
 
 
-def test_bad_words_are_refused(capsys):
-    assert main(["jobs=0"]) == 2
-    assert "jobs=0" in capsys.readouterr().err
+@EACH
+def test_the_kept_rows_have_the_estimates_of_today(chosen):
+    folder = REFERENCE / chosen.name
+    rows, specs = pd.read_csv(folder / ROWS), read_sampled((folder / "sampled.jsonl").read_text())
+    for row, spec in list(zip(rows.itertuples(), specs, strict=True))[:: len(specs) // 6]:
+        found = estimate(spec, architecture_of(spec.model)).peak_allocated_bytes
+        assert int(found) == row.estimated_allocated_bytes
+
+
+@pytest.mark.parametrize(("word", "said"), [("jobs=0", "jobs=0"), ("sample=x", "must be one of several_gpus, deep")])
+def test_bad_words_are_refused(word, said, capsys):
+    assert main([word]) == 2
+    assert said in capsys.readouterr().err

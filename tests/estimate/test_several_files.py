@@ -65,9 +65,9 @@ def test_the_files_of_one_job_are_read_together(written):
     trial = found["trial"]
     assert (trial["num_processes"], trial["tuning"], trial["lora_rank"]) == (4, "lora", 32)
     assert trial["lora_target_modules"] == ["q_proj", "v_proj"]
-    (missing,) = [line for line in found["notes"] if line.startswith("Not counted")]
-    assert "what ZeRO-2 changes (it shards gradients and optimizer states over 4 GPUs" in missing
-    assert "that optimizer states are offloaded (offload_optimizer_device=cpu)" in missing
+    assert (trial["distributed_type"], trial["zero_stage"]) == ("deepspeed", 2)
+    assert (trial["offload_optimizer_device"], trial["offload_param_device"]) == ("cpu", "none")
+    assert "ZeRO" not in " ".join(found["notes"])
     assert not any("num_processes" in line for line in found["notes"])
 
 
@@ -87,6 +87,37 @@ def test_a_file_of_deepspeed_names_its_stage_and_settles_the_one_that_the_recipe
     assert "what ZeRO-3 changes (it shards weights, gradients and optimizer states" in notes
     assert "zero3.json changes" not in notes
     assert "ZeRO-3" in _notes(written(recipe_yaml={**RECIPE, "deepspeed": ZERO_3}))
+
+
+def test_zero_is_counted_where_the_number_of_gpus_is_known(written):
+    words = written(recipe_yaml=RECIPE, zero3_json=ZERO_3)
+    sharded = _found([*words, "num_processes=8"])
+    assert (sharded["trial"]["distributed_type"], sharded["trial"]["zero_stage"]) == ("deepspeed", 3)
+    assert "ZeRO" not in " ".join(sharded["notes"])
+    assert sharded["peak_allocated_bytes"] < _found([*words, "num_processes=2"])["peak_allocated_bytes"]
+    alone = _found(words)
+    assert alone["trial"]["distributed_type"] == "no"
+    assert "over the GPUs; num_processes= counts it" in " ".join(alone["notes"])
+
+
+def test_zero_without_a_closed_form_is_named(written):
+    found = _found(written(recipe_yaml={**RECIPE, "dtype": "float32"}, accelerate_yaml=ACCELERATE))
+    assert found["trial"]["distributed_type"] == "multi_gpu"
+    notes = " ".join(found["notes"])
+    assert "what ZeRO-2 changes (it shards gradients and optimizer states over 4 GPUs" in notes
+    assert "that optimizer states are offloaded (offload_optimizer_device=cpu)" in notes
+
+
+def test_sizes_of_buckets_that_differ_are_named(written):
+    zero = {**ZERO_3, "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto", "sub_group_size": 1e9}}
+    notes = _notes([*written(recipe_yaml=RECIPE, zero2_json=zero), "num_processes=2"])
+    assert "reduce_bucket_size=auto of zero2.json (DeepSpeed's default counts)" in notes
+    assert "sub_group_size" not in notes
+
+
+def test_accelerate_has_stage_2_unless_its_file_says_otherwise(written):
+    accelerate = {"distributed_type": "DEEPSPEED", "num_processes": 2}
+    assert _found(written(recipe_yaml=RECIPE, accelerate_yaml=accelerate))["trial"]["zero_stage"] == 2
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`report.html` in a real browser: no request to the network, no error in the console, and every control works."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -7,8 +8,9 @@ from pathlib import Path
 
 import builders
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from profiler import __version__
 from profiler.domain.trial import Backend
 from profiler.rendering.html import page as page_module
 from profiler.report.drawing import render_folder
@@ -116,6 +118,48 @@ def test_a_trial_opens_its_phases_categories_and_command(seen: Seen) -> None:
     assert first.get_attribute("aria-expanded") == "true"
     first.click()
     assert seen.page.locator(".details").count() == 0
+
+
+def test_a_button_copies_the_command_of_a_trial(seen: Seen) -> None:
+    seen.page.locator("button.open").first.click()
+    box = seen.page.locator(".details .command")
+    command = box.locator("pre").inner_text()
+    seen.page.get_by_role("button", name="Copy the command of this trial").click()
+    expect(box.locator("button")).to_have_text("Copied")
+    assert seen.texts("#said") == ["The command is copied."]
+    search = seen.page.get_by_role("searchbox")
+    search.focus()
+    seen.page.keyboard.press("Control+V")
+    assert search.input_value() == command
+    assert command.startswith("python -m profiler.sweep")
+
+
+def test_without_a_clipboard_the_command_is_selected(browser: Browser, folder: Path) -> None:
+    found = opened(browser, folder / "report.html")
+    found.page.evaluate("navigator.clipboard.writeText = () => Promise.reject(); document.execCommand = () => false")
+    found.page.locator("section > .command button").click()
+    expect(found.page.locator("section > .command button")).to_have_text("Press Ctrl+C")
+    assert found.page.evaluate("getSelection().toString().trim()") == "run it again"
+    found.page.close()
+
+
+def test_the_page_says_when_and_by_what_it_was_drawn(seen: Seen, folder: Path) -> None:
+    (text,) = seen.texts("footer p")
+    assert re.fullmatch(rf"Drawn on \d{{4}}-\d\d-\d\d by grpo-vram-profiler {re.escape(__version__)}\. .*", text)
+    links = [link.get_attribute("href") for link in seen.page.locator("footer a").all()]
+    assert {"report.md", "comparison.csv", "table.tex"} <= set(links)
+    assert all((folder / link).is_file() for link in links if "://" not in link)
+    assert seen.texts("section > p.note")[-1].startswith("torch ")
+    assert "Not shown: 1 of 26 trials" in "\n".join(seen.texts("figcaption"))
+
+
+def test_rows_are_low_at_the_width_of_a_phone(browser: Browser, folder: Path) -> None:
+    """Texts of columns that are out of sight made empty rows of 200 pixels."""
+    found = opened(browser, folder / "report.html", width=390)
+    rows = found.page.locator("table.matrix tbody tr")
+    assert "needs" in rows.first.inner_text()
+    assert max(row.bounding_box()["height"] for row in rows.all()) < 100
+    found.page.close()
 
 
 def test_a_message_is_never_run_as_a_script(seen: Seen) -> None:

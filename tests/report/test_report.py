@@ -13,8 +13,10 @@ from maintenance.many_records import many_specs, varied_records
 from profiler.domain.errors import ProfilerError
 from profiler.domain.trial import Backend
 from profiler.rendering.figures.catalogue import MOST_FIGURES, Drawing
+from profiler.rendering.figures.files import FigureKind
 from profiler.rendering.html import page as page_module
 from profiler.rendering.html.page import MOST_TRIALS
+from profiler.rendering.pages import RenderedFigure
 from profiler.report import drawing, estimated_limits
 from profiler.report.main import main
 from profiler.storage.tables import TABLES, table_path
@@ -24,6 +26,23 @@ from profiler.storage.tables import TABLES, table_path
 def folder(tmp_path):
     records = builders.records(builders.lora_vs_full_specs(), grid="lora_vs_full")
     return builders.write_folder(tmp_path / "lora_vs_full", records, question="Which fits?")
+
+
+@pytest.fixture
+def few(tmp_path):
+    """Two models, for tests that draw every figure and not for what is in it."""
+    records = builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b", "qwen2.5-14b"]), grid="lora_vs_full")
+    return builders.write_folder(tmp_path / "few", records)
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Pages with the names of their figures; drawing them takes nine tenths of the time."""
+
+    def empty(_folder, chosen, _kinds):
+        return RenderedFigure(name=chosen.name, title=chosen.title, png=b"", svg=b"<svg/>")
+
+    monkeypatch.setattr(drawing, "_draw", empty)
 
 
 PAGES = ("report.html", "report.md", "comparison.csv", "table.tex")
@@ -60,7 +79,20 @@ def test_page_and_figures_are_written_and_the_last_line_has_the_path(folder):
     assert all(name in page for name in names)
 
 
-def test_drawing_again_changes_nothing(folder):
+def test_figures_are_written_in_the_formats_that_are_asked_for(few):
+    folder = few
+    rendered(folder, kinds=(FigureKind.SVG, FigureKind.PDF))
+    figures = sorted((folder / "figures").iterdir())
+    assert {path.suffix for path in figures} == {".svg", ".pdf"}
+    assert all(path.read_bytes().startswith(b"%PDF-") for path in figures if path.suffix == ".pdf")
+    page = (folder / "report.md").read_text()
+    assert "([PDF](figures/comparison.pdf))" in page
+    assert "](figures/comparison.svg)" in page
+    assert ".png" not in page
+
+
+def test_drawing_again_changes_nothing(few):
+    folder = few
     first, second = rendered(folder), None
     before = {name: (folder / name).read_bytes() for name in files(folder)}
     second = rendered(folder)
@@ -68,7 +100,7 @@ def test_drawing_again_changes_nothing(folder):
     assert {name: (folder / name).read_bytes() for name in files(folder)} == before
 
 
-def test_the_terminal_has_the_trials_of_the_command_and_the_page_all(folder):
+def test_the_terminal_has_the_trials_of_the_command_and_the_page_all(folder, undrawn):
     asked = builders.records(builders.lora_vs_full_specs(["qwen2.5-3b"]), grid="lora_vs_full")
     text = rendered(folder, trial_ids=[record.trial_id for record in asked])
     assert "qwen2.5-3b" in text
@@ -76,13 +108,15 @@ def test_the_terminal_has_the_trials_of_the_command_and_the_page_all(folder):
     assert "qwen2.5-7b" in (folder / "report.md").read_text()
 
 
-def test_without_a_console_nothing_is_printed(folder, capsys):
+def test_without_a_console_nothing_is_printed(folder, undrawn, capsys):
     drawing.render_folder(folder, console=None)
     assert capsys.readouterr().out == ""
     assert (folder / "report.md").is_file()
 
 
-def test_a_figure_that_fails_costs_only_itself(folder, monkeypatch):
+def test_a_figure_that_fails_costs_only_itself(few, monkeypatch):
+    folder = few
+
     def broken():
         raise RuntimeError("made up\nsecond line")
 
@@ -99,7 +133,7 @@ def test_a_figure_that_fails_costs_only_itself(folder, monkeypatch):
     assert "could not be drawn" in (folder / "report.md").read_text()
 
 
-def test_the_comparison_as_csv(folder):
+def test_the_comparison_as_csv(folder, undrawn):
     rendered(folder)
     lines = (folder / "comparison.csv").read_text().splitlines()
     assert lines[0].startswith("origin,card,method,model,status,result_bytes,")
@@ -107,7 +141,7 @@ def test_the_comparison_as_csv(folder):
     assert lines[1].startswith("simulated,NVIDIA H100 80GB HBM3,full,qwen2.5-0.5b,ok,")
 
 
-def test_the_page_of_many_trials_grows_by_the_bytes_of_their_rows_only(tmp_path):
+def test_the_page_of_many_trials_grows_by_the_bytes_of_their_rows_only(tmp_path, undrawn):
     """The goal is 15 MB for 10,000 varied trials, half of them for figures; `make bench` has the real sizes."""
     sizes = []
     for count in (120, 240):
@@ -124,7 +158,7 @@ def test_the_page_of_many_trials_grows_by_the_bytes_of_their_rows_only(tmp_path)
     assert (sizes[1] - sizes[0]) / 120 < 3_000
 
 
-def test_the_largest_tensors_are_left_to_parquet_in_a_page_of_many_trials(tmp_path, monkeypatch):
+def test_the_largest_tensors_are_left_to_parquet_in_a_page_of_many_trials(tmp_path, undrawn, monkeypatch):
     specs = [spec for spec in many_specs(66) if spec.backend is Backend.SIMULATED]
     folder = builders.write_folder(tmp_path / "many", list(varied_records(specs)))
     monkeypatch.setattr(page_module, "MOST_WITH_ALL", len(specs) - 1)
@@ -134,7 +168,7 @@ def test_the_largest_tensors_are_left_to_parquet_in_a_page_of_many_trials(tmp_pa
     assert "made in" not in page
 
 
-def test_published_figures_have_their_own_figure(tmp_path):
+def test_published_figures_have_their_own_figure(tmp_path, undrawn):
     records = builders.records(builders.oxen_specs(), grid="oxen_2025")
     folder = builders.write_folder(tmp_path / "oxen_2025", records)
     rendered(folder)
@@ -179,16 +213,17 @@ def test_bad_input_is_one_sentence_and_exit_code_2(folder, capsys, arguments, me
     assert message in captured.err
 
 
-def test_the_command_in_a_process_of_its_own_needs_no_torch(folder):
+def test_the_command_in_a_process_of_its_own_needs_no_torch(few):
     script = (
         "import sys; from profiler.report.main import main; code = main([sys.argv[1]]); "
         "sys.exit(code or 'torch' in sys.modules)"
     )
-    child = subprocess.run([sys.executable, "-W", "error", "-c", script, folder], capture_output=True, check=False)
+    child = subprocess.run([sys.executable, "-W", "error", "-c", script, few], capture_output=True, check=False)
     assert (child.returncode, child.stderr) == (0, b"")
 
 
-def test_a_closed_pipe_costs_no_file_and_shows_no_traceback(folder):
+def test_a_closed_pipe_costs_no_file_and_shows_no_traceback(few):
+    folder = few
     command = f"{sys.executable} -m profiler.report {folder} | head -n 1"
     child = subprocess.run(command, shell=True, capture_output=True, check=False)
     assert child.stderr == b""

@@ -4,14 +4,15 @@ import json
 import sys
 from dataclasses import asdict, replace
 
+import builders
 import pytest
 from sweep_fakes import VERSIONS
 
 from profiler.config.identity import trial_id
 from profiler.config.run_options import RunOptions
-from profiler.domain.errors import UsageError
+from profiler.domain.errors import EXIT_USAGE, Fault, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.trial import Backend, TrialSpec
+from profiler.domain.trial import Backend, DistributedType, TrialSpec
 from profiler.emulation.launch import EmulatedPython
 from profiler.emulation.version import EMULATION_VERSION
 from profiler.measurement.visible import CAPABILITIES
@@ -117,6 +118,37 @@ def test_a_sweep_records_the_versions_of_its_emulation(emulate, world):
     cards = {how["interpreter_of"](trial.spec).environment["EMULATED_CARD"] for trial in plan}
     assert len(cards) == 2
     assert how["gpu_uuids"] == ()
+
+
+def test_a_dry_run_needs_no_environment(world, capsys):
+    def none_found(_):
+        raise UsageError([Fault(key="python", found="none", problem="no environment was found")])
+
+    parts = world.parts(emulated_workers=none_found)
+    words = [GRID, "backend=emulated", "model=qwen2.5-3b"]
+    assert main([*words, "dry_run=true"], parts=parts) == 0
+    out = capsys.readouterr().out
+    assert "Trial ids are not known: no environment was found." in out
+    rows = [line for line in out.splitlines() if "qwen2.5-3b" in line]
+    assert len(rows) == 5
+    assert all(line.startswith("? ") and "GiB" in line for line in rows)
+    assert main(words, parts=parts) == EXIT_USAGE
+    assert main([*words, "dry_run=true", "python=/some/python"], parts=parts) == EXIT_USAGE
+    assert not world.runs
+
+
+def test_deepspeed_that_is_missing_is_named_with_what_installs_it(emulate):
+    words = [GRID, "backend=emulated", "optim=adamw_torch", "num_processes=2", "distributed_type=deepspeed"]
+    code, _, err = emulate(*words)
+    assert code == EXIT_USAGE
+    assert "distributed_type=deepspeed: DeepSpeed is not installed" in err
+    assert "pip install deepspeed" in err
+
+
+def test_the_version_of_deepspeed_is_a_part_of_the_id_of_its_trials():
+    spec = builders.spec(zero_stage=2, distributed_type=DistributedType.DEEPSPEED, num_processes=2)
+    assert len({trial_id(spec, replace(INSTALLED, deepspeed=version)) for version in ("0.19.8", "0.20.0")}) == 2
+    assert len({trial_id(builders.spec(), replace(INSTALLED, deepspeed=version)) for version in ("0.19.8", None)}) == 1
 
 
 def test_the_same_command_again_runs_nothing(emulate, world):

@@ -1,13 +1,17 @@
 """What several GPUs change in a trainer's arguments, data and session."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate.utils import DeepSpeedPlugin
 from simulating import small_spec
 
-from profiler.domain.trial import Backend, DistributedType, Recipe
-from profiler.training.arguments import common_arguments
+from profiler.domain.memory import Phase
+from profiler.domain.trial import Backend, DistributedType, OffloadDevice, Recipe
+from profiler.training.announced_steps import AnnouncedEngine
+from profiler.training.arguments import _sharding, common_arguments
 from profiler.training.recipes.grpo.prompts import build_prompts
 from profiler.training.recipes.sft.rows import build_rows
 from profiler.training.session import PlainSession
@@ -65,3 +69,39 @@ def test_a_session_leaves_the_group_of_processes():
     with session.running():
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     assert not torch.distributed.is_initialized()
+
+
+DEEPSPEED = {
+    "backend": Backend.EMULATED,
+    "num_processes": 4,
+    "distributed_type": DistributedType.DEEPSPEED,
+    "zero_stage": 3,
+    "offload_optimizer_device": OffloadDevice.CPU,
+    "offload_param_device": OffloadDevice.NONE,
+}
+
+
+def test_deepspeed_has_the_configuration_that_accelerate_makes_of_the_same_keys(monkeypatch):
+    said = {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "3", "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu"}
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    theirs = DeepSpeedPlugin().deepspeed_config["zero_optimization"]
+    ours = common_arguments_of(**DEEPSPEED)["zero_optimization"]
+    assert ours == {
+        key: {"device": value["device"]} if isinstance(value, dict) else value
+        for key, value in theirs.items()
+        if key in ours
+    }
+
+
+def common_arguments_of(**keys):
+    return _sharding(small_spec(**keys))["deepspeed"]
+
+
+def test_the_steps_of_an_engine_are_announced():
+    entered, steps = [], []
+    engine = SimpleNamespace(step=lambda: steps.append(1) or "done", is_there=True)
+    observer = SimpleNamespace(enter=entered.append)
+    announced = AnnouncedEngine(engine, observer)
+    assert (announced.step(), announced.is_there) == ("done", True)
+    assert (entered, steps) == ([Phase.OPTIMIZER], [1])

@@ -23,8 +23,10 @@ def sharded_forms(spec: TrialSpec, architecture: Architecture, name: InstantName
     element = FLOAT32_BYTES if trains_everything(spec) else element_bytes(spec).weight
     adapters = count_text(lora_parameter_count(architecture, lora_rank(spec), spec.lora_target_modules or ()))
     states = spec.optim.traits.state_text.format(n=_trained(spec, architecture), e=FLOAT32_BYTES)
+    every = count_text(parameter_count(architecture))
     return {
-        Category.WEIGHTS: f"{count_text(parameter_count(architecture))} parameters x {element} B / {gpus} GPUs",
+        Category.WEIGHTS: f"{every} parameters x {element} B / {gpus} GPUs",
+        Category.REFERENCE: f"{every} x {element_bytes(spec).weight} B / {gpus} GPUs",
         Category.ADAPTERS: f"{adapters} x {FLOAT32_BYTES} B / {gpus} GPUs",
         Category.GRADIENTS: _gradients(spec, architecture, name),
         Category.OPTIMIZER_STATE: f"({states}) / {gpus} GPUs",
@@ -49,6 +51,8 @@ def _gathered(spec: TrialSpec, architecture: Architecture, name: InstantName) ->
     if name is InstantName.SHARDING:
         return "the whole model, until it is sharded"
     root = f"{count_text(units(spec, architecture).root)} x {BFLOAT16_BYTES} B of the root"
+    if name in (InstantName.SCORE_LAYER, InstantName.SCORE_HEAD) and spec.keeps_reference_model:
+        return "the gathered reference, twice, and the root"
     at_the_end = name in (InstantName.BACKWARD_FIRST_LAYER, InstantName.BACKWARD_END)
     if not spec.fsdp_reshard_after_forward and not at_the_end:
         return f"gathered: {root}, all layers"

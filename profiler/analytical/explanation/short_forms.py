@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from profiler.analytical.explanation.sharded_forms import sharded_forms
+from profiler.analytical.explanation.zero_forms import zero_forms
 from profiler.analytical.formulas.parameters import key_width, lora_parameter_count, parameter_count
 from profiler.analytical.formulas.rollout import kv_element_bytes
 from profiler.analytical.formulas.trained import (
@@ -44,6 +45,7 @@ _TRANSIENT: Mapping[InstantName, str] = {
     InstantName.BACKWARD_HEAD: "{stack} + N x H gradients",
     InstantName.BACKWARD_NORM: "{stack} + 4 float32 T x H",
     InstantName.BACKWARD_LAYER: "{stack} + {again}",
+    InstantName.REDUCTION: "a part of {stack} + {again}",
     InstantName.BACKWARD_FIRST_LAYER: "one layer + {again}",
     InstantName.BACKWARD_END: "rows whose own backward waits",
 }
@@ -70,6 +72,8 @@ def short_forms(spec: TrialSpec, architecture: Architecture, instant: Instant) -
     }
     if spec.distributed_type is DistributedType.FSDP:
         written |= sharded_forms(spec, architecture, instant.name)
+    if spec.distributed_type is DistributedType.DEEPSPEED:
+        written |= zero_forms(spec, architecture, instant.name, instant.phase)
     return {category: text for category, text in written.items() if instant.sizes.get(category, 0)}
 
 

@@ -69,7 +69,7 @@ def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Hea
     """Return what the head keeps from forward until backward.
 
     Fused: the hidden states of the scored positions, [N, H], their targets, and two float32 statistics per position.
-    Full: the log-softmax of each row, [C, V] in the output type; if the head is trained, its input,
+    Full: the log-softmax of each row, [C, V] in its own type; if the head is trained, its input,
     [rows x (C + 1), H]; and the copy of its weight, if autocast makes one.
 
     By hand, full, 1 row, C = 10, V = 100, under autocast: 10 x 100 x 4 B = 4,000 B of logits.
@@ -77,7 +77,7 @@ def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Hea
     sizes, block = element_bytes(spec), block_of(spec)
     if spec.logprobs is Logprobs.FULL:
         kept = block(batch.rows * (batch.completion_tokens + 1) * architecture.hidden_size * sizes.compute)
-        row = block(batch.completion_tokens * architecture.vocab_size * sizes.output)
+        row = block(batch.completion_tokens * architecture.vocab_size * sizes.log_softmax)
         return HeadBytes(
             logits=batch.rows * row + loss_bytes(batch, block),
             activations=(kept if trains_everything(spec) else 0) + head_copy_bytes(spec, architecture),
@@ -101,8 +101,8 @@ def full_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch
     """
     sizes, block = element_bytes(spec), block_of(spec)
     whole = batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size
-    rows = batch.rows * block(batch.completion_tokens * architecture.vocab_size * sizes.output)
-    converted = where(spec.bf16, block(whole * sizes.compute), 0)
+    rows = batch.rows * block(batch.completion_tokens * architecture.vocab_size * sizes.log_softmax)
+    converted = where(sizes.output != sizes.compute, block(whole * sizes.compute), 0)
     return 2 * block(whole * sizes.output) + converted + rows
 
 
@@ -111,13 +111,14 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
 
     Fused: one tile, seven float32 statistics per token, the last hidden states, [T, H], and if autocast casts, a cast
     chunk of the head and the hidden states of a tile.
-    Full: the logits of C + 1 positions of all rows, in the output type, until the log-softmax of the last row.
+    Full: the logits of C + 1 positions of all rows, in the output type, until the log-softmax of the last row, and the
+    copy of a row that autocast casts for it.
     """
     sizes, block = element_bytes(spec), block_of(spec)
     hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
     if spec.logprobs is Logprobs.FULL:
         logits = block(batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size * sizes.output)
-        return HeadBytes(logits=logits, activations=hidden)
+        return HeadBytes(logits=logits + _cast_row_bytes(spec, architecture, batch), activations=hidden)
     statistics = _FORWARD_STATISTICS * block(FLOAT32_BYTES * batch.scored_tokens)
     tile = block(tile_bytes(batch.scored_tokens, sizes.compute))
     return HeadBytes(
@@ -141,8 +142,9 @@ def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     sizes, hidden, vocabulary = element_bytes(spec), architecture.hidden_size, architecture.vocab_size
     trained, block = trains_everything(spec), block_of(spec)
     if spec.logprobs is Logprobs.FULL:
-        one_row = block(batch.completion_tokens * vocabulary * sizes.output)
-        return HeadBytes(logits=larger(batch.rows, 2) * one_row)
+        one_row = block(batch.completion_tokens * vocabulary * sizes.log_softmax)
+        # Gradients in a narrower type than the log-softmax fit into what it frees, row by row.
+        return HeadBytes(logits=where(sizes.output < sizes.log_softmax, 2, larger(batch.rows, 2)) * one_row)
 
     values = batch.scored_tokens * hidden
     weights = vocabulary * hidden if trained else 0
@@ -173,9 +175,17 @@ def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
         return HeadBytes(logits=scratch.logits, activations=scratch.activations + compact)
     sizes, block = element_bytes(spec), block_of(spec)
     values = batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size
-    converted = where(spec.bf16, block(values * sizes.compute), 0)
-    row = block(batch.completion_tokens * architecture.vocab_size * sizes.output)
+    converted = where(sizes.output != sizes.compute, block(values * sizes.compute), 0)
+    row = block(batch.completion_tokens * architecture.vocab_size * sizes.log_softmax)
+    row = row + _cast_row_bytes(spec, architecture, batch)
     hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
     copied = where(both(trains_everything(spec), sizes.autocast_caches), 0, head_copy_bytes(spec, architecture))
     product = block(values * sizes.compute) + copied
     return HeadBytes(logits=larger(block(values * sizes.output) + larger(converted, row), product), activations=hidden)
+
+
+def _cast_row_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the logits of a row that are cast to the type of the log-softmax; 0 if it is their own."""
+    sizes = element_bytes(spec)
+    row = block_of(spec)(batch.completion_tokens * architecture.vocab_size * sizes.log_softmax)
+    return where(sizes.output < sizes.log_softmax, row, 0)

@@ -48,6 +48,21 @@ def shard_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     return whole_units(_count(base_tensors(architecture)) * element, spec.num_processes)
 
 
+def reference_shard_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of this GPU's shards of a reference model, as loaded."""
+    return whole_units(_count(base_tensors(architecture)) * element_bytes(spec).weight, spec.num_processes)
+
+
+def gathered_reference_bytes(architecture: DecoderShape) -> Count:
+    """Return the bytes of a gathered reference model: trl makes it one unit, so it is there whole, and its buffer too.
+
+    By hand, qwen2.5-0.5b: 2 x 494,032,768 x 2 B = 1,976,131,072 B.
+
+    Source: `prepare_fsdp` in trl's `models/utils.py`, which calls `fully_shard` once.
+    """
+    return 2 * BFLOAT16_BYTES * _count(base_tensors(architecture))
+
+
 def adapter_shard_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Return the bytes of this GPU's shards of the adapters."""
     return whole_units(_adapters(spec, architecture) * FLOAT32_BYTES, spec.num_processes)

@@ -29,7 +29,12 @@ class ElementBytes:
     adapter: int
     """LoRA matrices."""
     output: Count
-    """Outputs of the model, which accelerate's `convert_outputs_to_fp32` casts to float32 under autocast."""
+    """Outputs of the model, which accelerate's `convert_outputs_to_fp32` casts to float32 under autocast.
+
+    Not under FSDP 2 and DeepSpeed, whose models accelerate does not wrap.
+    """
+    log_softmax: Count
+    """Log-softmax of all logits: float32 wherever autocast is on, which it is not with DeepSpeed."""
     autocast_casts: Flag
     """Whether autocast copies the weights, because they are not in its compute type."""
     adapter_casts: Flag
@@ -50,10 +55,15 @@ def element_bytes(spec: TrialKeys) -> ElementBytes:
 
     By hand, float16 under autocast: weight 2, stream 4, compute 2 B.
 
+    Outputs: FSDP casts them to its `output_dtype`, bfloat16 (`_cast_output_dtype` in torch's `_fsdp_state.py`;
+    accelerate's `set_mixed_precision`), and autocast casts the input of a log-softmax to float32. DeepSpeed computes
+    in bfloat16 without autocast (`native_amp` of accelerate's `Accelerator`).
+
     Source of what is cached: `cached_cast` in `aten/src/ATen/autocast_mode.cpp` (float32 leaves that require a
     gradient).
     """
     weight = looked_up(spec.dtype, _DTYPE_BYTES.__getitem__)
+    compute = where(spec.bf16, BFLOAT16_BYTES, weight)
     widened = both(spec.bf16, holds(spec.dtype, lambda dtype: dtype is Dtype.FLOAT16))
     return ElementBytes(
         weight=weight,
@@ -61,18 +71,26 @@ def element_bytes(spec: TrialKeys) -> ElementBytes:
         autocast_casts=both(spec.bf16, holds(spec.dtype, lambda dtype: dtype is not Dtype.BFLOAT16)),
         adapter_casts=holds(spec.dtype, lambda dtype: dtype is not Dtype.BFLOAT16),
         autocast_caches=both(spec.bf16, holds(spec.dtype, lambda dtype: dtype is Dtype.FLOAT32)),
-        compute=where(spec.bf16, BFLOAT16_BYTES, weight),
+        compute=compute,
         adapter=BFLOAT16_BYTES if has_bfloat16_adapters(spec) else FLOAT32_BYTES,
-        output=where(spec.bf16, FLOAT32_BYTES, weight),
+        output=compute if _is_unwrapped(spec) else where(spec.bf16, FLOAT32_BYTES, weight),
+        log_softmax=(
+            compute if spec.distributed_type is DistributedType.DEEPSPEED else where(spec.bf16, FLOAT32_BYTES, weight)
+        ),
     )
+
+
+def _is_unwrapped(spec: TrialKeys) -> bool:
+    """Return whether accelerate leaves the forward of the model as it is."""
+    return spec.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
 
 
 def has_bfloat16_adapters(spec: TrialKeys) -> bool:
     """Return whether layers compute with adapters in bfloat16, so that nothing is cast for them.
 
-    Over 4-bit weights they are kept so, and FSDP gathers its float32 shards so.
+    Over 4-bit weights they are kept so, FSDP gathers its float32 shards so, and DeepSpeed casts the whole model.
     """
-    return spec.tuning is Tuning.QLORA or spec.distributed_type is DistributedType.FSDP
+    return spec.tuning is Tuning.QLORA or _is_unwrapped(spec)
 
 
 def trains_everything(spec: TrialKeys) -> bool:

@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 from profiler.analytical.formulas.quantities import Coded, Count, Flag
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.recipe import Recipe
-from profiler.domain.trial import Attention, DistributedType, Dtype, Lengths, Logprobs, Rollout, Tuning, VllmMode
+from profiler.domain.trial import (
+    Attention,
+    DistributedType,
+    Dtype,
+    Lengths,
+    Logprobs,
+    OffloadDevice,
+    Rollout,
+    Tuning,
+    VllmMode,
+)
 
 
 class TrialKeys(Protocol):
@@ -80,6 +90,12 @@ class TrialKeys(Protocol):
     def fsdp_reshard_after_forward(self) -> bool | None: ...  # noqa: D102
     @property
     def fsdp_activation_checkpointing(self) -> bool | None: ...  # noqa: D102
+    @property
+    def zero_stage(self) -> int | None: ...  # noqa: D102
+    @property
+    def offload_optimizer_device(self) -> OffloadDevice | None: ...  # noqa: D102
+    @property
+    def offload_param_device(self) -> OffloadDevice | None: ...  # noqa: D102
     @property
     def steps(self) -> Count: ...  # noqa: D102
 

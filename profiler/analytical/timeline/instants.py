@@ -36,6 +36,7 @@ class InstantName(StrEnum):
     BACKWARD_HEAD = "the head's backward"
     BACKWARD_NORM = "the final norm's backward"
     BACKWARD_LAYER = "the last layer's backward"
+    REDUCTION = "a full bucket of gradients is reduced"
     BACKWARD_FIRST_LAYER = "the first layer's backward"
     BACKWARD_END = "the embedding's backward"
     STEP = "the optimizer's step"

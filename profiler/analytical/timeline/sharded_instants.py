@@ -12,7 +12,9 @@ from profiler.analytical.formulas.quantities import Count, where
 from profiler.analytical.formulas.shards import (
     adapter_shard_bytes,
     gathered_bytes,
+    gathered_reference_bytes,
     gradient_shard_bytes,
+    reference_shard_bytes,
     shard_bytes,
     shard_tensors,
     units,
@@ -51,6 +53,7 @@ def _sharding(spec: TrialKeys, architecture: DecoderShape) -> Instant:
     sizes: Bytes = {
         Category.WEIGHTS: shard_bytes(spec, architecture),
         Category.ADAPTERS: adapter_shard_bytes(spec, architecture),
+        Category.REFERENCE: _reference(spec, architecture),
         Category.COMMUNICATION: whole_model_bytes(spec, architecture),
     }
     return Instant(phase=Phase.LOAD, name=InstantName.SHARDING, sizes=sizes)
@@ -62,6 +65,7 @@ def _replaced(spec: TrialKeys, architecture: DecoderShape, instant: Instant) -> 
     found: dict[Category, Count] = {
         Category.WEIGHTS: shard_bytes(spec, architecture),
         Category.ADAPTERS: adapter_shard_bytes(spec, architecture),
+        Category.REFERENCE: _reference(spec, architecture),
         Category.OPTIMIZER_STATE: where(alone.get(Category.OPTIMIZER_STATE, 0) != 0, _states(spec, architecture), 0),
         Category.GRADIENTS: _gradients(spec, architecture, instant),
         Category.COMMUNICATION: _gathered(spec, architecture, instant.name),
@@ -70,6 +74,11 @@ def _replaced(spec: TrialKeys, architecture: DecoderShape, instant: Instant) -> 
         scratch = optimizer_scratch_bytes(spec.optim, shard_tensors(spec, architecture), FLOAT32_BYTES)
         found[Category.WORKSPACE] = alone[Category.WORKSPACE] - step_scratch_bytes(spec, architecture) + scratch
     return found
+
+
+def _reference(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the shards of a reference model; 0 without one, as with adapters."""
+    return where(spec.beta != 0.0, reference_shard_bytes(spec, architecture), 0) if trains_everything(spec) else 0
 
 
 def _states(spec: TrialKeys, architecture: DecoderShape) -> Count:
@@ -81,7 +90,11 @@ def _gathered(spec: TrialKeys, architecture: DecoderShape, name: InstantName) ->
     if name is InstantName.STEP:
         return 0
     unit, stay = units(spec, architecture), not spec.fsdp_reshard_after_forward
-    if name is InstantName.REWARD:
+    if name in (InstantName.SCORE_LAYER, InstantName.SCORE_HEAD) and trains_everything(spec):
+        reference = BFLOAT16_BYTES * unit.root + gathered_reference_bytes(architecture)
+        return where(spec.beta != 0.0, reference, gathered_bytes(spec, architecture, layers_stay=stay))
+    if name in (InstantName.REWARD, InstantName.FORWARD_HEAD):
+        # After the forward of the last layer there is no next one to gather.
         layers = unit.layer * architecture.num_hidden_layers if stay else 0
         return BFLOAT16_BYTES * (unit.root + layers)
     # In the backward of the first layer the others have been freed.

@@ -1,6 +1,6 @@
 """Seams of accelerate."""
 
-from profiler.seams.expectations import Exists, Parameters
+from profiler.seams.expectations import Exists, Parameters, Uses
 from profiler.seams.seam import Seam
 
 ACCELERATE: tuple[Seam, ...] = (
@@ -50,6 +50,14 @@ ACCELERATE: tuple[Seam, ...] = (
         expected=Parameters("args"),
         used_by=("worker/accelerate_launch.py",),
         why="returns the variables of a process of several GPUs",
+        since="1.4",
+    ),
+    Seam(
+        owner="accelerate.utils.deepspeed:DeepSpeedEngineWrapper",
+        name="backward",
+        expected=Uses("self.engine.backward", "self.engine.step"),
+        used_by=("training/announced_steps.py",),
+        why="steps right after the backward, so that the phase of the optimizer begins there",
         since="1.4",
     ),
 )

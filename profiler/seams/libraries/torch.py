@@ -161,6 +161,10 @@ _CUDA = (
         Parameters("enabled", "context", "stacks", "max_entries", more=True), (_CARD_HISTORY, _TORCH_CUDA, _LATE_CUDA),
         "records the history of a memory snapshot",
     ),
+    _seam(
+        "torch.cuda", "reset_peak_memory_stats", Exists(), (_TORCH_CUDA, _CUDA_CALLS),
+        "resets the counters, which hides a peak if a library calls it",
+    ),
     _seam("torch.cuda.memory", "_snapshot", Parameters("device", more=True), _TORCH_CUDA, "returns a memory snapshot"),
     _seam(
         "torch.cuda", "_lazy_call", Parameters("callable", more=True), _LATE_CUDA,
@@ -242,8 +246,8 @@ _SCRIPTS = (
 _CARD_CALLS = (
     "is_available", "is_initialized", "init", "device_count", "current_device", "set_device", "device",
     "get_device_name", "get_device_properties", "get_arch_list", "is_bf16_supported", "is_tf32_supported",
-    "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "reset_peak_memory_stats",
-    "reset_max_memory_allocated", "reset_accumulated_memory_stats", "memory_stats", "memory_summary", "mem_get_info",
+    "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "reset_max_memory_allocated",
+    "reset_accumulated_memory_stats", "memory_stats", "memory_summary", "mem_get_info",
     "ipc_collect", "synchronize", "Stream", "Event", "current_stream", "default_stream", "stream", "set_stream",
     "is_current_stream_capturing", "CUDAGraph", "graph", "manual_seed", "manual_seed_all", "seed", "seed_all",
     "initial_seed", "get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all",

@@ -10,6 +10,7 @@ from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.grpo import grpo_instants
 from profiler.analytical.timeline.recipes.sft import labelled_rows, sft_instants
 from profiler.analytical.timeline.sharded_instants import sharded
+from profiler.analytical.timeline.zero_instants import partitioned
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import DistributedType
 
@@ -37,6 +38,8 @@ def micro_batch(spec: TrialKeys) -> Batch:
 def trial_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Return the instants of a trial, in the order of a step."""
     instants = _STEPS[spec.recipe].instants
+    if spec.distributed_type is DistributedType.DEEPSPEED:
+        return partitioned(spec, architecture, instants(spec, architecture))
     if spec.distributed_type is not DistributedType.FSDP:
         return instants(spec, architecture)
     alone = cast("TrialKeys", _Checkpointed(spec)) if spec.fsdp_activation_checkpointing else spec

@@ -1,0 +1,1 @@
+"""Look-ups for claims of public texts: names in libraries, configurations of verl, gradients on the CPU."""

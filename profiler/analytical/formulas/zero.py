@@ -1,0 +1,121 @@
+"""DeepSpeed's ZeRO on one of its GPUs: what is sharded, the buckets of gradients, and gathered weights.
+
+The model is in bfloat16, adapters too. Trained weights have a float32 copy, which the optimizer updates; it is sharded
+over W GPUs from stage 1 on, and so are the optimizer's states. Gradients are accumulated in bfloat16: whole up to
+stage 1, and from stage 2 on only what this GPU updates. Buckets have DeepSpeed's default sizes.
+
+By hand, qwen2.5-0.5b full on 4 GPUs, stage 2: weights 494,032,768 x 2 B, master weights x 4 B / 4.
+
+Source: `DeepSpeedZeroOptimizer` in DeepSpeed 0.19's `runtime/zero/stage_1_and_2.py`, `DeepSpeedZeroOptimizer_Stage3` in
+`stage3.py`, `PartitionedParameterCoordinator` in `partitioned_param_coordinator.py`, `FP16_UnfusedOptimizer` in
+`runtime/fp16/unfused_optimizer.py`, and the defaults in `runtime/zero/config.py`.
+"""
+
+from profiler.analytical.formulas.parameters import base_tensors
+from profiler.analytical.formulas.quantities import Count, larger, smaller, where, whole_units
+from profiler.analytical.formulas.trained import BFLOAT16_BYTES, FLOAT32_BYTES, trained_tensors, trains_everything
+from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.trial import OffloadDevice
+
+BUCKET = 500_000_000
+"""Gradients that are reduced at a time (`reduce_bucket_size`)."""
+MOST_LIVE = 1_000_000_000
+"""Weights that are gathered at a time (`stage3_max_live_parameters`)."""
+SUB_GROUP = 1_000_000_000
+"""Weights of this GPU that stage 3 updates at a time (`sub_group_size`)."""
+BUCKET_BYTES = BUCKET * BFLOAT16_BYTES
+
+
+def trained(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the number of trained parameters."""
+    return sum(group.total for group in trained_tensors(spec, architecture))
+
+
+def own(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the number of trained parameters that this GPU updates."""
+    return where(spec.zero_stage == 0, trained(spec, architecture), _share(spec, trained(spec, architecture)))
+
+
+def base_weight_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the base model's weights, or of their shards."""
+    return _weight_bytes(spec, sum(group.total for group in base_tensors(architecture)))
+
+
+def adapter_weight_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the adapters, or of their shards."""
+    return 0 if trains_everything(spec) else _weight_bytes(spec, trained(spec, architecture))
+
+
+def _weight_bytes(spec: TrialKeys, count: Count) -> Count:
+    if spec.zero_stage != 3:
+        return BFLOAT16_BYTES * count
+    return 0 if spec.offload_param_device is OffloadDevice.CPU else BFLOAT16_BYTES * _share(spec, count)
+
+
+def master_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the float32 copies of the weights that this GPU updates; 0 where the host has them."""
+    return 0 if is_offloaded(spec) else FLOAT32_BYTES * own(spec, architecture)
+
+
+def is_offloaded(spec: TrialKeys) -> bool:
+    """Return whether the host has the optimizer's states, the master weights and their gradients."""
+    return spec.offload_optimizer_device is OffloadDevice.CPU and spec.zero_stage != 0
+
+
+def kept_gradient_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the gradients that stages 1 and 2 keep of a reduction: whole tensors of this GPU's part.
+
+    The first GPU has the embedding, which it keeps whole even if other GPUs update a part of it.
+    """
+    if is_offloaded(spec):
+        return 0
+    first = embedding(architecture) if trains_everything(spec) else 0
+    return BFLOAT16_BYTES * larger(first, own(spec, architecture))
+
+
+def offload_buffer_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the tensor through which stages 1 and 2 offload a gradient: as large as the largest.
+
+    Source: `temp_grad_buffer_for_gpu_offload` of `DeepSpeedZeroOptimizer`.
+    """
+    if spec.zero_stage not in (1, 2) or not is_offloaded(spec) or not trains_everything(spec):
+        return 0
+    return BFLOAT16_BYTES * embedding(architecture)
+
+
+def embedding(architecture: DecoderShape) -> Count:
+    """Return the parameters of the embedding."""
+    return architecture.vocab_size * architecture.hidden_size
+
+
+def gathered_bytes(spec: TrialKeys, architecture: DecoderShape, *, at_head: bool) -> Count:
+    """Return the bytes of the weights that stage 3 has gathered while the model computes.
+
+    After two passes of the same modules DeepSpeed knows their order, and gathers ahead up to `MOST_LIVE`; each
+    generation makes it begin again. Before, it gathers the weights of one module: of the LM head, or the largest of a
+    layer.
+    """
+    if spec.zero_stage != 3:
+        return 0
+    module = embedding(architecture) if at_head else architecture.hidden_size * architecture.intermediate_size
+    return BFLOAT16_BYTES * where(knows_order(spec), smaller(whole(spec, architecture), MOST_LIVE), module)
+
+
+def knows_order(spec: TrialKeys) -> Count:
+    """Return whether three passes come after one another, so that the last of them gathers ahead."""
+    if not spec.recipe.generates:
+        return spec.gradient_accumulation_steps * spec.steps >= _PASSES
+    return spec.steps_per_generation >= _PASSES
+
+
+_PASSES = 3
+
+
+def whole(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the number of all parameters, with adapters."""
+    base = sum(group.total for group in base_tensors(architecture))
+    return base + (0 if trains_everything(spec) else trained(spec, architecture))
+
+
+def _share(spec: TrialKeys, count: Count) -> Count:
+    return whole_units(count, spec.num_processes)

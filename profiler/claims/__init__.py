@@ -1,0 +1,1 @@
+"""`python -m profiler.claims`: the claims of public texts, judged by stored trials and by the closed form."""

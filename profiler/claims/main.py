@@ -1,0 +1,139 @@
+"""`python -m profiler.claims`: what five public texts claim about the memory of GRPO, judged.
+
+Exit codes: docs/exit_codes.md. That a claim does not hold is an answer, and ends with 0.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from profiler.analysis.claim_trials import StoredTrials
+from profiler.analysis.verdicts import Evidence, Judged, judge
+from profiler.claims.command import Command, OutputFormat, read_command
+from profiler.claims.figures import ClaimFigures
+from profiler.command_line import as_command, print_error, print_line, print_text
+from profiler.domain.claims import Claim
+from profiler.domain.errors import EXIT_OK, Fault, UsageError
+from profiler.rendering.claims_page import claims_html, claims_markdown
+from profiler.rendering.claims_table import claims_json, claims_table
+from profiler.rendering.figures.claims import claims_figure
+from profiler.rendering.figures.files import as_png, as_svg
+from profiler.rendering.pages import FIGURES, RenderedFigure
+from profiler.storage.atomic import write_atomically
+from profiler.storage.foreign_files import Kind, kind_of, reason
+from profiler.storage.published import read_looked_up, read_published, read_published_claims
+from profiler.storage.tables import read_tables
+
+GRID = "claims"
+PAGE, MARKDOWN = "report.html", "report.md"
+
+_USAGE = """\
+python -m profiler.claims [results_dir=FOLDER] [key=value ...]
+
+What five public texts claim about the memory of GRPO: claimed figure, ours with
+its origin, and a verdict with its reason. Claims, configurations and tolerances
+are in profiler/published/claims.yaml.
+
+  holds              in every setting that was compared
+  holds only when    in some settings, which are named
+  does not hold      in no setting
+  not decidable here for the reason that is given
+
+A configuration has the result of its trial, measured, emulated or simulated, if
+a sweep in FOLDER has stored it, and else its estimate in closed form. Run the
+trials of all claims with: python -m profiler.sweep +grid=claims
+
+  results_dir=FOLDER  of the sweeps, one folder per grid (default results)
+  source=NAME         only the claims of one text
+  claim=NAME          one claim, with every setting
+  format=json         for scripts (default table)
+  write=false         do not write report.md, report.html and their figure to
+                      FOLDER/claims, in place of the report of the sweep
+
+Examples:
+  python -m profiler.claims results_dir=results/reference
+  python -m profiler.claims results_dir=results/reference source=article-trl
+  python -m profiler.claims claim=guide-batch format=json
+"""
+
+
+@as_command("claims")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the verdicts that `argv` (without the program) asks for, and return the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    claims = read_published_claims()
+    command = read_command(words, claims)
+    if command.wants_help:
+        print_text(_USAGE)
+        return EXIT_OK
+    if command.faults:
+        raise UsageError(command.faults)
+    stored = stored_trials(command.results_dir)
+    judged = judge_all(claims, stored)
+    shown = [each for each in judged if _is_asked(each.claim, command)]
+    if command.output_format is OutputFormat.JSON:
+        print_text(claims_json(shown))
+    else:
+        print_text(claims_table(shown, every_setting=command.claim is not None))
+    if command.writes and stored:
+        path = write_pages(command.results_dir / GRID, judged)
+        if command.output_format is OutputFormat.TABLE:
+            print_line(f"Page: {path}")
+    return EXIT_OK
+
+
+def judge_all(claims: Sequence[Claim], stored: Sequence[StoredTrials]) -> tuple[Judged, ...]:
+    """Return the verdict on each claim."""
+    evidence = Evidence(
+        figures_of=ClaimFigures(stored),
+        published={figure.id: figure for figure in read_published()},
+        looked_up=read_looked_up(),
+    )
+    return tuple(judge(claim, evidence) for claim in claims)
+
+
+def stored_trials(results_dir: Path) -> list[StoredTrials]:
+    """Return the trials of each grid in a folder of results, those of the claims first.
+
+    A folder whose tables cannot be read is left out, and a line says so.
+
+    Raises:
+        UsageError: There is no such folder.
+    """
+    try:
+        if kind_of(results_dir) is not Kind.FOLDER:
+            problem = "is no folder of results"
+            hint = "Run python -m profiler.sweep +grid=claims first, or name results/reference."
+            raise UsageError([Fault(key="results_dir", found=str(results_dir), problem=problem, hint=hint)])
+        folders = [path.parent for path in sorted(results_dir.glob("*/runs.parquet"))]
+    except OSError as error:
+        fault = Fault(key="results_dir", found=str(results_dir), problem=f"cannot be read ({reason(error)})")
+        raise UsageError([fault]) from error
+    found = []
+    for folder in sorted(folders, key=lambda each: each.name != GRID):
+        try:
+            tables = read_tables(folder)
+            found.append(StoredTrials(tables.runs, tables.shape))
+        except UsageError as error:
+            print_error(f"{folder} is left out: {error}")
+    return found
+
+
+def write_pages(folder: Path, judged: Sequence[Judged]) -> Path:
+    """Write both pages and the figure, and return the path of the page for GitHub."""
+    picture = claims_figure(judged)
+    figure = RenderedFigure(
+        name=GRID, title="Claimed and found changes of memory", png=as_png(picture), svg=as_svg(picture)
+    )
+    folder.joinpath(FIGURES).mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / FIGURES / f"{GRID}.png", figure.png)
+    write_atomically(folder / FIGURES / f"{GRID}.svg", figure.svg)
+    write_atomically(folder / PAGE, claims_html(judged, figure).encode())
+    write_atomically(folder / MARKDOWN, claims_markdown(judged, figure).encode())
+    return folder / MARKDOWN
+
+
+def _is_asked(claim: Claim, command: Command) -> bool:
+    if command.claim is not None:
+        return claim.id == command.claim
+    return command.source is None or claim.source.id == command.source

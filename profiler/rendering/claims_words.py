@@ -1,0 +1,189 @@
+"""Claims and verdicts in words. Every number is that of a finding."""
+
+from profiler.analysis.verdicts import Finding, Judged, Verdict
+from profiler.domain.claims import Check, Claim, End, ExperimentLook, Line, Looked, Quantity, Range
+
+_MOST_NAMED = 3
+"""Most settings that a reason spells out."""
+
+_QUANTITIES = {
+    Quantity.PEAK_ALLOCATED: "peak of allocated memory",
+    Quantity.PEAK_RESERVED: "peak of reserved memory",
+    Quantity.PEAK_DEVICE: "peak on the card",
+    Quantity.WEIGHTS: "size of the weights",
+    Quantity.REFERENCE: "size of the reference model",
+    Quantity.GRADIENTS: "largest size of the gradients",
+    Quantity.KEPT_GRADIENTS: "size of the gradients at the optimizer's step",
+    Quantity.OPTIMIZER_STATE: "size of the optimizer's states",
+    Quantity.ACTIVATIONS: "size of the activations",
+    Quantity.PARAMETERS: "number of parameters",
+    Quantity.PEAK: "peak per GPU",
+    Quantity.TRAINING_PEAK: "peak per GPU without the rollout",
+    Quantity.ROLLOUT_POOL: "pool of the rollout engine",
+    Quantity.UNUSED: "unused part of the card",
+}
+
+_WITHOUT_QUANTITY = {
+    Check.ENABLES: "fits or not",
+    Check.ARITHMETIC: "the text's own sums",
+    Check.LOOKED_UP: "looked up",
+}
+
+_ENDS = {End.FITS: "fits", End.OOM: "out of memory"}
+
+
+def quantity_text(claim: Claim) -> str:
+    """Return what is compared."""
+    if claim.quantity is None:
+        return _WITHOUT_QUANTITY.get(claim.check, "")
+    return _QUANTITIES[claim.quantity]
+
+
+def origin_text(judged: Judged) -> str:
+    """Return where our figures come from."""
+    if judged.origins:
+        return " and ".join(origin.value for origin in judged.origins)
+    if judged.claim.check is Check.ARITHMETIC:
+        return "the text's parts"
+    if judged.claim.check is Check.LOOKED_UP:
+        settings = judged.claim.settings
+        has_run = any(isinstance(each, Looked) and isinstance(each.look, ExperimentLook) for each in settings)
+        return "computed on the CPU" if has_run else "looked up"
+    return ""
+
+
+def found_text(judged: Judged) -> str:
+    """Return what we found, of all settings together."""
+    numbers = [finding.found for finding in judged.findings if isinstance(finding.found, float)]
+    ends = [finding.found for finding in judged.findings if isinstance(finding.found, End)]
+    parts = []
+    if numbers:
+        parts.append(_span(min(numbers), max(numbers), judged.claim))
+    parts += [f"{ends.count(end)} x {_ENDS[end]}" for end in End if end in ends]
+    if judged.claim.check in (Check.LOOKED_UP, Check.ENABLES):
+        known = [finding.holds for finding in judged.findings if finding.holds is not None]
+        parts = [f"{sum(known)} of {len(known)}"] if known else []
+    return ", ".join(parts)
+
+
+def verdict_text(judged: Judged) -> str:
+    """Return the verdict, with the settings in which the claim holds if there are others."""
+    if judged.verdict is not Verdict.ONLY_WHEN:
+        return judged.verdict.value
+    holding = [finding.setting.when for finding in judged.findings if finding.holds]
+    if len(holding) <= _MOST_NAMED:
+        return f"{judged.verdict.value}: {'; '.join(holding)}"
+    return f"{judged.verdict.value}: {len(holding)} of {len(judged.findings)} settings"
+
+
+def reason_text(judged: Judged) -> str:
+    """Return the reason of a verdict in one sentence."""
+    claim = judged.claim
+    if claim.check is Check.UNDECIDABLE:
+        return f"Not decidable here, because {claim.because}."
+    known = [finding for finding in judged.findings if finding.holds is not None]
+    if not known:
+        return f"Not decidable here, because {judged.findings[0].text}."
+    if len(judged.findings) <= _MOST_NAMED:
+        said = "; ".join(finding_text(claim, finding) for finding in judged.findings)
+    else:
+        said = _summary(claim, known, len(judged.findings))
+    return f"{_sentence(quantity_text(claim))}{said}{_expected(claim)}."
+
+
+def finding_text(claim: Claim, finding: Finding) -> str:
+    """Return one setting with what was found in it."""
+    if finding.holds is None:
+        return f"{finding.setting.when}: not known, because {finding.text}"
+    return f"{finding.setting.when}: {_found(claim, finding)}"
+
+
+def claimed_text(claim: Claim, finding: Finding) -> str:
+    """Return the figure that is claimed in one setting."""
+    if isinstance(finding.claimed, End):
+        return _ENDS[finding.claimed]
+    return "" if finding.claimed is None else range_text(finding.claimed, _unit(claim), signed=_is_change(claim))
+
+
+def ours_text(claim: Claim, finding: Finding) -> str:
+    """Return what was found in one setting, or why nothing was."""
+    return _found(claim, finding) if finding.holds is not None else f"not known: {finding.text}"
+
+
+def range_text(found: Range, unit: str, *, signed: bool) -> str:
+    """Return a claimed range: "16 GB", "-20 to -15 %", "at least +10 %"."""
+    low, high = (None if end is None else _number(end, signed=signed) for end in (found.low, found.high))
+    if low is None or high is None:
+        return f"at least {low} {unit}" if high is None else f"at most {high} {unit}"
+    return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
+
+
+def _found(claim: Claim, finding: Finding) -> str:
+    if isinstance(finding.found, End):
+        return _ENDS[finding.found]
+    if finding.found is None:
+        return finding.text.rstrip(".") or ("yes" if finding.holds else "no")
+    shown = f"{_number(finding.found, signed=_is_change(claim))} {_unit(claim)}"
+    if isinstance(finding.claimed, End):
+        return shown
+    if isinstance(finding.setting, Line):
+        return f"{finding.setting.sum_text} = {shown}"
+    return shown
+
+
+def _summary(claim: Claim, known: list[Finding], settings: int) -> str:
+    """Return how many settings agree, and the one that is farthest from what is claimed."""
+    agreeing = sum(bool(finding.holds) for finding in known)
+    said = f"it is as claimed in {agreeing} of {settings} settings"
+    if len(known) < settings:
+        said += f" ({settings - len(known)} not known)"
+    wrong = [finding for finding in known if not finding.holds]
+    if not wrong:
+        return said
+    worst = max(wrong, key=_distance)
+    claimed = claimed_text(claim, worst)
+    against = f", where {claimed} is claimed" if claimed else ""
+    return f"{said}; the farthest is {finding_text(claim, worst)}{against}"
+
+
+def _distance(finding: Finding) -> float:
+    if not isinstance(finding.found, float) or not isinstance(finding.claimed, Range):
+        return 0.0
+    ends = [end for end in (finding.claimed.low, finding.claimed.high) if end is not None]
+    return min(abs(finding.found - end) / max(abs(end), 1.0) for end in ends)
+
+
+def _sentence(what: str) -> str:
+    return f"{what[:1].upper()}{what[1:]}: " if what else ""
+
+
+def _expected(claim: Claim) -> str:
+    """Return what would have counted as holding, for claims with one figure."""
+    if claim.check is Check.CHANGE and claim.claimed is not None:
+        tolerance = f", give or take {claim.tolerance:g} points" if claim.tolerance else ""
+        return f" ({range_text(claim.claimed, '%', signed=True)} is claimed{tolerance})"
+    if claim.check is Check.VALUE and claim.tolerance:
+        return f" (within {claim.tolerance:g} % counts as equal)"
+    if claim.check is Check.ARITHMETIC:
+        return f" (within {claim.tolerance:g} {claim.unit} counts as equal)"
+    return ""
+
+
+def _span(low: float, high: float, claim: Claim) -> str:
+    signed = _is_change(claim)
+    one, other = _number(low, signed=signed), _number(high, signed=signed)
+    return f"{one} {_unit(claim)}" if one == other else f"{one} to {other} {_unit(claim)}"
+
+
+def _is_change(claim: Claim) -> bool:
+    return claim.check is Check.CHANGE
+
+
+def _unit(claim: Claim) -> str:
+    return "%" if _is_change(claim) else claim.unit
+
+
+def _number(value: float, *, signed: bool) -> str:
+    text = f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}".removesuffix(".0")
+    text = "0" if text == "-0" else text
+    return f"+{text}" if signed and value > 0 and text != "0" else text

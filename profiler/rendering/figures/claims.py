@@ -1,0 +1,61 @@
+"""Claimed changes of memory, and those that were found: one row per setting."""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from profiler.analysis.verdicts import Finding, Judged
+from profiler.domain.claims import Check, End, Range
+from profiler.rendering.figures.theme import ORIGIN_COLOURS, SOFT_INK, in_theme, new_figure, title
+
+_THINNEST = 0.6
+"""Width of a range that is one figure, in percent."""
+
+_ROW_IN, _REST_IN, _WIDTH_IN = 0.22, 1.6, 9.5
+
+_CLAIMED, _TOLERATED = "#9e9e9e", "#e4e4e4"
+
+
+def claims_figure(judged: Sequence[Judged]) -> Figure:
+    """Return a figure with the claimed range of each change as a bar, and what was found as a mark."""
+    rows = [(each, finding) for each in judged if _is_drawn(each) for finding in each.findings if _is_known(finding)]
+    with in_theme():
+        figure, axes = new_figure(_WIDTH_IN, _REST_IN + _ROW_IN * len(rows))
+        for place, (each, finding) in enumerate(rows):
+            _draw_range(axes, place, finding.claimed, each.claim.tolerance)
+            colour = ORIGIN_COLOURS[finding.origin] if finding.origin is not None else SOFT_INK
+            marker = "o" if finding.holds else "x"
+            axes.scatter([finding.found], [place], color=colour, marker=marker, s=26, zorder=3)
+        names = [f"{each.claim.id}: {finding.setting.when}" for each, finding in rows]
+        axes.set_yticks(range(len(rows)), names, fontsize=7)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.axvline(0, color=SOFT_INK, linewidth=0.8, zorder=0)
+        axes.set_xlabel("change of memory, %")
+        origins = dict.fromkeys(finding.origin.value for _, finding in rows if finding.origin is not None)
+        title(axes, "Claimed changes of memory, and those found", _legend(list(origins)))
+    return figure
+
+
+def _legend(origins: Sequence[str]) -> str:
+    found = " and ".join(origins) or "nothing found"
+    return f"dark: claimed, light: counts as equal; mark: ours, {found}; o as claimed, x not"
+
+
+def _is_drawn(judged: Judged) -> bool:
+    claimed = judged.claim.claimed
+    return judged.claim.check is Check.CHANGE and claimed is not None and None not in (claimed.low, claimed.high)
+
+
+def _is_known(finding: Finding) -> bool:
+    return isinstance(finding.found, float)
+
+
+def _draw_range(axes: Axes, place: int, claimed: Range | End | None, tolerance: float) -> None:
+    """Draw the claimed range, and around it what counts as equal."""
+    if not isinstance(claimed, Range):
+        return
+    for part, colour in ((claimed.widened(tolerance), _TOLERATED), (claimed, _CLAIMED)):
+        if part.low is not None and part.high is not None:
+            width, middle = max(part.high - part.low, _THINNEST), (part.high + part.low) / 2
+            axes.barh(place, width, left=middle - width / 2, height=0.7, color=colour, zorder=1)

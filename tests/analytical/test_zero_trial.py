@@ -1,0 +1,190 @@
+"""DeepSpeed's ZeRO in the closed form: shards, master weights, buckets and gathered weights."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiler.analytical.closed_form import has_form
+from profiler.analytical.estimate import estimate
+from profiler.analytical.explanation.explained import explain
+from profiler.analytical.explanation.short_forms import LONGEST
+from profiler.analytical.formulas import zero
+from profiler.analytical.many import estimate_specs
+from profiler.analytical.timeline.instants import InstantName
+from profiler.analytical.timeline.recipes.registry import trial_instants
+from profiler.config.model_lookup import builtin_architecture
+from profiler.config.specification import parse_point
+from profiler.domain.architecture import Architecture
+from profiler.domain.errors import UsageError
+from profiler.domain.memory import Category
+from profiler.domain.trial import OffloadDevice, TrialSpec
+
+MODEL = "qwen2.5-0.5b"
+PARAMETERS = 494_032_768
+EMBEDDING = 151_936 * 896
+
+
+def _architecture(model: str) -> Architecture:
+    found = builtin_architecture(model)
+    assert found is not None
+    return found
+
+
+def _zero(stage: int, num_processes: int = 4, **keys: Any) -> TrialSpec:
+    point = {"backend": "emulated", "gpu": "h100-80gb", "model": MODEL, "distributed_type": "deepspeed", **keys}
+    point |= {"zero_stage": stage, "num_processes": num_processes}
+    return parse_point(point, architecture_of=_architecture)
+
+
+def _instant(spec: TrialSpec, name: InstantName) -> dict[Category, int]:
+    found = next(each for each in trial_instants(spec, _architecture(spec.model)) if each.name is name)
+    return {category: int(size) for category, size in found.sizes.items()}
+
+
+@pytest.mark.parametrize(("stage", "weights", "updated"), [(0, 2, 4), (1, 2, 1), (2, 2, 1), (3, 0.5, 1)])
+def test_shards_by_hand(stage, weights, updated):
+    found = _instant(_zero(stage), InstantName.REWARD)
+    assert found[Category.WEIGHTS] == weights * PARAMETERS
+    # On 4 GPUs, each updates a fourth: the float32 copy and two states, and a step counter of the fused AdamW.
+    assert 0 <= found[Category.OPTIMIZER_STATE] - 3 * updated * PARAMETERS <= 4
+    assert found[Category.COMMUNICATION] == (zero.BUCKET_BYTES if stage == 3 else 0)
+
+
+def test_the_end_of_a_backward_by_hand():
+    # All gradients fit into one bucket, which is copied; the embedding is more than a fourth of the model.
+    found = _instant(_zero(2), InstantName.BACKWARD_END)
+    assert found[Category.COMMUNICATION] == 1_000_000_000 + 2 * PARAMETERS
+    assert found[Category.GRADIENTS] == 2 * 2 * EMBEDDING  # of earlier micro-batches, and of this one
+    assert not any(each.name is InstantName.REDUCTION and each.happens for each in trial_instants(_zero(2), _shape()))
+
+
+def _shape() -> Architecture:
+    return _architecture(MODEL)
+
+
+def test_a_larger_model_fills_buckets_before_the_end():
+    spec = _zero(2, model="qwen2.5-3b")
+    reduction = _instant(spec, InstantName.REDUCTION)
+    assert reduction[Category.COMMUNICATION] == 2 * zero.BUCKET_BYTES
+    first, last = (_instant(spec, name) for name in (InstantName.BACKWARD_FIRST_LAYER, InstantName.BACKWARD_LAYER))
+    assert first[Category.ACTIVATIONS] < reduction[Category.ACTIVATIONS] < last[Category.ACTIVATIONS]
+
+
+def test_an_embedding_larger_than_a_bucket_is_reduced_alone():
+    end = _instant(_zero(2, model="qwen2.5-7b"), InstantName.BACKWARD_END)
+    assert end[Category.COMMUNICATION] == zero.BUCKET_BYTES + 2 * 152_064 * 3584
+
+
+def test_a_rollout_has_the_whole_model_and_a_pass_at_most_a_billion_weights():
+    spec = _zero(3, model="qwen2.5-7b")
+    parameters = 7_615_616_512
+    assert _instant(spec, InstantName.SAMPLING)[Category.COMMUNICATION] == zero.BUCKET_BYTES + 2 * parameters
+    assert _instant(spec, InstantName.FORWARD_LAYER)[Category.COMMUNICATION] == zero.BUCKET_BYTES + 2 * 10**9
+    # A generation after every second pass: DeepSpeed never knows the order, and gathers one matrix at a time.
+    short = _zero(3, model="qwen2.5-7b", steps_per_generation=2, gradient_accumulation_steps=2)
+    assert _instant(short, InstantName.FORWARD_LAYER)[Category.COMMUNICATION] == zero.BUCKET_BYTES + 2 * 3584 * 18_944
+
+
+def test_what_is_offloaded_is_not_on_the_card():
+    both = {"offload_optimizer_device": "cpu", "offload_param_device": "cpu"}
+    found = _instant(_zero(3, **both), InstantName.REWARD)
+    assert (found[Category.WEIGHTS], found[Category.OPTIMIZER_STATE], found[Category.GRADIENTS]) == (0, 0, 0)
+    assert _zero(2).offload_optimizer_device is OffloadDevice.NONE
+    # Stage 2 offloads a gradient through a tensor of the size of the largest.
+    through = _instant(_zero(2, offload_optimizer_device="cpu"), InstantName.REWARD)
+    assert through[Category.COMMUNICATION] == 2 * EMBEDDING
+
+
+# Compared with torch's counters on emulated cards (torch 2.13, accelerate 1.15, DeepSpeed 0.19.8; beta=0, 2 steps).
+EMULATED = {0: 62_001_333_760, 1: 20_805_529_088, 2: 15_233_232_896, 3: 14_166_200_320}
+
+
+@pytest.mark.parametrize("stage", EMULATED)
+def test_the_estimate_is_near_the_emulation(stage):
+    spec = _zero(stage, 8, model="qwen2.5-3b", rollout="synthetic", steps=2)
+    found = estimate(spec, _architecture("qwen2.5-3b")).peak_allocated_bytes
+    assert found == pytest.approx(EMULATED[stage], rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "keys", [{"optim": "adamw_8bit"}, {"logprobs": "sliced"}, {"dtype": "float32"}, {"bf16": False}, {"use_vllm": True}]
+)
+def test_what_has_no_formula_is_refused_by_name(keys):
+    spec = _zero(2, **keys)
+    assert not has_form(spec, _shape())
+    with pytest.raises(UsageError, match=f"{next(iter(keys))}=.*together with distributed_type=deepspeed"):
+        estimate(spec, _shape())
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"zero_stage": 4}, "zero_stage=4: must be a whole number of at most 3"),
+        ({"zero_stage": 2, "num_processes": 1}, "distributed_type=deepspeed: needs several GPUs"),
+        ({"zero_stage": 2, "offload_param_device": "cpu"}, "offload_param_device=cpu: needs zero_stage=3, and it is 2"),
+        (
+            {"zero_stage": 0, "offload_optimizer_device": "cpu"},
+            "offload_optimizer_device=cpu: needs zero_stage=1, 2 or 3, and it is 0",
+        ),
+        ({"zero_stage": 2, "offload_optimizer_device": "nvme"}, "offload_optimizer_device=nvme: must be one of none"),
+        (
+            {"zero_stage": 2, "offload_optimizer_device": "cpu", "optim": "adamw_8bit"},
+            "optim=adamw_8bit: with offload_optimizer_device=cpu accelerate runs DeepSpeed's AdamW",
+        ),
+        ({"zero_stage": 2, "logprobs": "minibatch"}, "logprobs=minibatch: has a backward per row"),
+    ],
+)
+def test_a_combination_that_does_not_exist_is_refused(keys, problem):
+    point = {"num_processes": 4, **keys}
+    with pytest.raises(UsageError) as caught:
+        _zero(point.pop("zero_stage"), point.pop("num_processes"), **point)
+    assert problem in caught.value.faults[0].sentence()
+
+
+@st.composite
+def _jobs(draw: st.DrawFn) -> TrialSpec:
+    return _zero(
+        draw(st.sampled_from([0, 1, 2, 3])),
+        draw(st.sampled_from([2, 8])),
+        model=draw(st.sampled_from([MODEL, "qwen2.5-7b", "llama-3.2-1b"])),
+        tuning=draw(st.sampled_from(["full", "lora"])),
+        optim=draw(st.sampled_from(["adamw_torch_fused", "adamw_torch", "sgd"])),
+        beta=draw(st.sampled_from([0.0, 0.04])),
+        logprobs=draw(st.sampled_from(["fused", "full"])),
+        gradient_accumulation_steps=draw(st.sampled_from([1, 4])),
+        steps_per_generation=4,
+        gradient_checkpointing=draw(st.booleans()),
+    )
+
+
+@settings(deadline=None, max_examples=15)
+@given(_jobs())
+def test_a_higher_stage_keeps_less_between_steps(spec):
+    shape = _architecture(spec.model)
+    keys = {key: getattr(spec, key) for key in ("model", "tuning", "optim", "beta")}
+
+    def kept(stage: int) -> int:
+        found = _instant(_zero(stage, spec.num_processes, **keys), InstantName.REWARD)
+        return sum(found[category] for category in (Category.WEIGHTS, Category.OPTIMIZER_STATE, Category.REFERENCE))
+
+    assert kept(3) <= kept(2) == kept(1) <= kept(0)
+    assert estimate(spec, shape).peak_allocated_bytes > 0
+
+
+@settings(deadline=None, max_examples=8)
+@given(st.lists(_jobs(), min_size=1, max_size=4))
+def test_arrays_agree_with_single_estimates(specs):
+    architectures = {spec.model: _architecture(spec.model) for spec in specs}
+    table = estimate_specs(specs, architectures)
+    for row, spec in enumerate(specs):
+        assert int(table.peak_allocated_bytes[row]) == estimate(spec, architectures[spec.model]).peak_allocated_bytes
+
+
+@settings(deadline=None, max_examples=8)
+@given(_jobs())
+def test_every_number_has_a_short_form(spec):
+    for phase in explain(spec, _architecture(spec.model)).phases:
+        for share in phase.shares:
+            assert 0 < len(share.short_form) <= LONGEST

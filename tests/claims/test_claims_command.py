@@ -1,0 +1,168 @@
+"""`python -m profiler.claims`: stored trials, estimates, pages, and the kept verdicts."""
+
+import json
+import sys
+from pathlib import Path
+
+import builders
+import pytest
+
+from profiler.analysis.claim_trials import StoredTrials
+from profiler.analysis.verdicts import Verdict
+from profiler.claims.figures import ClaimFigures
+from profiler.claims.main import judge_all, main, stored_trials
+from profiler.config.claim_settings import spec_of
+from profiler.domain.claims import By, Configuration, End, Quantity
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.domain.memory import Origin
+from profiler.domain.outcome import Status
+from profiler.rendering.claims_page import claims_markdown
+from profiler.rendering.pages import RenderedFigure
+from profiler.storage.published import read_looked_up, read_published_claims
+from profiler.storage.tables import read_tables
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "results" / "reference"
+
+
+def trial(**keys):
+    return Configuration(by=By.TRIAL, keys={"model": "qwen2.5-0.5b", **keys}, gpu=None)
+
+
+@pytest.fixture(scope="module")
+def claims():
+    return read_published_claims()
+
+
+@pytest.fixture(scope="module")
+def kept(claims):
+    return judge_all(claims, stored_trials(REFERENCE))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    specs = [builders.spec(model="qwen2.5-0.5b"), builders.spec(model="qwen2.5-0.5b", num_generations=8)]
+    return builders.write_folder(tmp_path / "results" / "claims", builders.records(specs, grid="claims"))
+
+
+def stored(folder):
+    tables = read_tables(folder)
+    return StoredTrials(tables.runs, tables.shape)
+
+
+def test_a_stored_trial_answers_before_the_closed_form(folder):
+    (found,) = ClaimFigures([stored(folder)])([trial(beta=0.04)], Quantity.PEAK_ALLOCATED)
+    assert (found.origin, found.end) == (Origin.SIMULATED, End.FITS)
+    assert found.value in set(read_tables(folder).runs["peak_allocated_bytes"])
+
+
+def test_a_pair_has_one_origin(folder):
+    figures = ClaimFigures([stored(folder)])
+    pair = figures([trial(beta=0.04), trial(num_generations=2, beta=0.04)], Quantity.PEAK_ALLOCATED)
+    assert [each.origin for each in pair] == [Origin.ESTIMATED, Origin.ESTIMATED]
+
+
+def test_a_trial_that_ran_out_of_memory_has_what_it_needs(claims):
+    """Full fine-tuning of 8B in the kept results: 80 GB are not enough, and the need is known."""
+    (claim,) = [claim for claim in claims if claim.id == "blog-table"]
+    found = StoredTrials(*_oxen()).figure(spec_of(claim.configurations[3]), Quantity.PEAK_ALLOCATED)
+    runs = _oxen()[0]
+    (row,) = runs[
+        (runs["model"] == "llama-3.1-8b") & (runs["optim"] == "adamw_torch") & (runs["tuning"] == "full")
+    ].iloc
+    assert found is not None
+    assert found.end is End.OOM
+    assert found.value == row["required_allocated_bytes"] > row["peak_allocated_bytes"]
+
+
+def test_a_trial_whose_need_is_unknown_says_so(tmp_path):
+    spec = builders.spec(model="qwen2.5-0.5b")
+    record = builders.record(spec, outcome=builders.outcome_of(Status.OOM))
+    found = stored(builders.write_folder(tmp_path / "claims", [record])).figure(spec, Quantity.PEAK_ALLOCATED)
+    assert found is not None
+    assert found.problem == "its trial ran out of memory, and what it needs is unknown"
+
+
+def _oxen():
+    tables = read_tables(REFERENCE / "oxen_2025")
+    return tables.runs, tables.shape
+
+
+def test_the_pages_are_written_next_to_the_trials(folder, capsys):
+    assert main([f"results_dir={folder.parent}", "source=guide-verl"]) == EXIT_OK
+    out = capsys.readouterr().out
+    assert "utilisation-pool: holds" in out
+    assert "blog-table" not in out
+    page = (folder / "report.md").read_text(encoding="utf-8")
+    assert "blog-table" in page
+    assert "<html" in (folder / "report.html").read_text(encoding="utf-8")
+    assert (folder / "figures" / "claims.svg").is_file()
+
+
+def test_json_has_every_setting(folder, capsys):
+    assert main([f"results_dir={folder.parent}", "claim=guide-sum", "format=json", "write=false"]) == EXIT_OK
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["verdict"] == "holds only when"
+    assert [each["holds"] for each in found["settings"]] == [True, False]
+    assert found["settings"][1]["ours"] == 85
+
+
+def test_a_damaged_folder_is_left_out_with_a_line(folder, capsys):
+    other = folder.parent / "other"
+    other.mkdir()
+    (other / "runs.parquet").write_bytes(b"x")
+    assert main([f"results_dir={folder.parent}", "claim=guide-sum", "write=false"]) == EXIT_OK
+    assert "other is left out:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["results_dir=none"], "results_dir=none: is no folder of results."),
+        (["results_dir="], "results_dir=(nothing): must be a folder"),
+        (["claim=guide-bach"], "claim=guide-bach: Did you mean 'guide-batch'?"),
+        (["source=guide-40"], "source=guide-40: must be one of blog-2025"),
+        (["format=xml"], "format=xml: must be one of table, json"),
+        (["write=maybe"], "write=maybe: must be one of true, false"),
+        (["resultsdir=x"], "resultsdir=x: unknown key; the keys are results_dir, claim, source, format, write."),
+        (["--format"], "argument=--format: is not of the form key=value. Write format=..."),
+        (
+            ["claim=guide-batch", "source=guide-40gb"],
+            "claim=guide-batch: names one claim, so that source has no meaning",
+        ),
+    ],
+)
+def test_wrong_input_ends_with_exit_code_2(words, sentence, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == EXIT_USAGE
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_kept_page_has_the_verdicts_of_the_kept_trials(kept):
+    figure = RenderedFigure(name="claims", title="Claimed and found changes of memory", png=b"", svg=b"")
+    assert (REFERENCE / "claims" / "report.md").read_text(encoding="utf-8") == claims_markdown(kept, figure)
+
+
+def test_every_look_up_is_kept_and_none_is_left_over(claims):
+    wanted = {(claim.id, each.when) for claim in claims for each in claim.settings if claim.check == "looked_up"}
+    assert set(read_looked_up()) == wanted
+
+
+def test_the_short_form_of_the_documentation_counts_the_kept_verdicts(kept):
+    assert short_form(kept) in (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+
+
+def short_form(judged):
+    """The rows of the table at the end of docs/claims.md.
+
+    `PYTHONPATH=tests python tests/claims/test_claims_command.py` prints them.
+    """
+    lines = []
+    for source in dict.fromkeys(each.claim.source for each in judged):
+        own = [each.verdict for each in judged if each.claim.source == source]
+        lines.append(f"| {source.title} | {' | '.join(str(own.count(verdict)) for verdict in Verdict)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(short_form(judge_all(read_published_claims(), stored_trials(REFERENCE))))
