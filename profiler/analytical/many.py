@@ -37,6 +37,7 @@ _ONE_VALUE = (
     "logprobs",
     "attn_implementation",
     "gradient_checkpointing",
+    "use_liger_kernel",
     "lora_target_modules",
     "use_vllm",
     "reward_models",

@@ -289,8 +289,6 @@ def _assumed(
 def _not_counted(flat: Mapping[str, object], recipe: Recipe) -> Sequence[Note]:
     """Return what needs memory and has no formula."""
     notes = []
-    if flat.get("use_liger_kernel") is True:
-        notes.append(not_counted("what use_liger_kernel saves (its layers need less than the model's own)"))
     if flat.get("load_in_4bit") is True and flat.get("use_bnb_nested_quant") is not True:
         notes.append(not_counted("0.37 bits per weight of float32 scales (use_bnb_nested_quant is not true)"))
     if not recipe.generates and _evaluates(flat):

@@ -439,6 +439,17 @@ class TrialSpec:
         default=Rollout.GENERATE,
         metadata=declared("how completions are generated", group=Group.METHOD, memory=_SAME, recipes=GENERATING),
     )
+    use_liger_kernel: bool = field(
+        default=False,
+        metadata=declared(
+            "whether Liger's kernels replace norms, rotary embeddings and gated MLPs",
+            group=Group.METHOD,
+            memory=_SAME,
+            trl_names=("use_liger_kernel",),
+            since="0.2.0",
+            earlier=False,
+        ),
+    )
     use_vllm: bool = field(
         default=False,
         metadata=declared(

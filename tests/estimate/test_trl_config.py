@@ -167,7 +167,6 @@ def test_the_keys_that_tell_trainers_apart_are_theirs_alone():
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"use_liger_kernel": True}, "what use_liger_kernel saves"),
         ({"packing": True, "eval_strategy": "steps", "per_device_eval_batch_size": 32}, "evaluation (batches of 32)"),
     ],
 )
