@@ -119,7 +119,7 @@ def _folders(command: Command) -> tuple[Path, Path | None]:
         for word in words
         if not word or word.startswith("-")
     ]
-    if not 1 <= len(words) <= _MOST_FOLDERS:
+    if not 1 <= len(words) <= _MOST_FOLDERS and not command.faults:
         found = " ".join(words) or "(none)"
         faults.append(Fault(key="folder", found=found, problem="name one folder or two", hint=f"{_USAGE}."))
     faults = faults or [fault for word in words if (fault := _folder_fault(Path(word))) is not None]

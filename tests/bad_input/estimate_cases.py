@@ -156,7 +156,7 @@ VALUES = (
         "max_completion_length=99999999",
         says="max_completion_length= … with max_prompt_length=256 a row has 100000255 tokens, but the",
     ),
-    bad(MODEL, "recipe=ppo", says="recipe= … must be one of grpo, sft"),
+    bad(MODEL, "recipe=ppo", says="recipe= … must be one of grpo, rloo, sft"),
     bad(MODEL, "recipe=sft", "num_generations=8", says="num_generations= … has no meaning with recipe=sft"),
     bad(MODEL, "backend=gpu", says="backend= … must be one of auto, cuda, emulated, simulated, cpu"),
     bad(
