@@ -43,6 +43,13 @@ def several_gpus(monkeypatch):
     return several_gpus.main
 
 
+def sharding_page(monkeypatch):
+    from maintenance import sharding_page
+
+    monkeypatch.setattr(sharding_page, "page", lambda *_: pytest.fail("the page is written"))
+    return sharding_page.main
+
+
 def look_up(monkeypatch):
     from maintenance.look_up import main
 
@@ -50,7 +57,7 @@ def look_up(monkeypatch):
     return main.main
 
 
-@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated, several_gpus, look_up])
+@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated, several_gpus, sharding_page, look_up])
 def test_help_has_examples_and_starts_nothing(tool, monkeypatch, capsys):
     for words in (["--help"], ["-h"], ["x", "--help"]):
         assert tool(monkeypatch)(words) == EXIT_OK

@@ -89,6 +89,8 @@ FIXED: Mapping[str, object] = {
     "vllm_mode": None,
     "vllm_gpu_memory_utilization": None,
     "vllm_enable_sleep_mode": None,
+    "reward_models": None,
+    "per_device_eval_batch_size": None,
     "num_processes": 1,
     "distributed_type": "no",
     "fsdp_version": None,

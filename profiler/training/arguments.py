@@ -30,6 +30,7 @@ def common_arguments(spec: TrialSpec, *, use_cpu: bool, output_dir: Path) -> dic
         "report_to": [],
         "disable_tqdm": True,
         "dataloader_pin_memory": False,
+        **({"use_liger_kernel": True} if spec.use_liger_kernel else {}),
         **_sharding(spec),
     }
 

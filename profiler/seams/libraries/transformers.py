@@ -146,6 +146,10 @@ _LOADING = (
 )  # fmt: skip
 
 _SCRIPTS = (
+    _seam(
+        _TRAINER, "log", Parameters("self", "logs", more=True), "callback/metrics.py",
+        "every report goes through it: peaks are added to what it logs",
+    ),
     _seam(_TRAINER, "evaluate", Parameters("self", more=True), _HOOKS, "the evaluation phase of a script"),
     _seam(_TRAINER, "predict", Parameters("self", more=True), _HOOKS, "the evaluation phase of a script"),
     _seam(_TRAINER, "_save_checkpoint", Parameters("self", more=True), _HOOKS, "the checkpoint phase of a script"),
