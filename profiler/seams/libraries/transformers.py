@@ -73,6 +73,10 @@ _TRAINING = (
         _TRAINER, "training_step", Uses("compute_loss", "accelerator.backward"), _PHASES, "backward follows the loss"
     ),
     _seam(
+        "transformers.trainer", "clear_device_cache", Parameters("garbage_collection"),
+        "simulation/cuda/emptied_cache.py", "empties the cache before backward with torch_empty_cache_steps",
+    ),
+    _seam(
         "transformers.training_args:TrainingArguments", "_setup_devices", Exists(), "simulation/session.py",
         "a cached property that holds the device",
     ),
