@@ -15,7 +15,18 @@ from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import Status
 from profiler.domain.trial import PLACE_KEYS, WORKLOAD_KEYS, Backend, Tuning
 
-VERSIONED = ("torch", "trl", "transformers", "peft", "bitsandbytes", "profiler", "cuda", "emulation")
+VERSIONED = (
+    "torch",
+    "trl",
+    "transformers",
+    "peft",
+    "bitsandbytes",
+    "profiler",
+    "cuda",
+    "emulation",
+    "deepspeed",
+    "vllm",
+)
 """What has a version that affects memory, in the order in which it is shown."""
 
 

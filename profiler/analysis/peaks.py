@@ -11,9 +11,13 @@ from profiler.analysis.keys import records_of
 from profiler.analysis.shapes import ShapeOf
 from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import Status
+from profiler.domain.trial import VllmMode
 
 _MOST_NEEDED = 400
 """Trials out of memory whose needs are looked up; more are not drawn."""
+
+_TRAINING = (Phase.SCORE, Phase.REWARD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+"""The phases of training, in which an engine in sleep mode sleeps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,17 @@ class PhaseRow:
     """Of the phases whose peak is known."""
     utilisation_percent: Mapping[Phase, float]
     """Mean share of time in which a kernel ran; of sampled phases."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnginePeaks:
+    """The two peaks of a trial with vLLM in the process that trains, in memory of the device."""
+
+    cell: Cell
+    rollout_bytes: int
+    training_bytes: int
+    """Of scoring, forward, backward and the optimizer."""
+    card_bytes: int
 
 
 def stacks(section: Section, breakdown: pd.DataFrame, shape_of: ShapeOf) -> tuple[Stack, ...]:
@@ -84,6 +99,35 @@ def phase_rows(section: Section, phases: pd.DataFrame) -> tuple[PhaseRow, ...]:
         )
         for cell in section.in_order()
         if cell.trial_id in peaks
+    )
+
+
+def engine_peaks(section: Section, phases: pd.DataFrame) -> tuple[EnginePeaks, ...]:
+    """Return the two peaks of the trials of a section that run vLLM on the GPU that trains, in its order.
+
+    Memory of the device in a phase is what torch's allocator holds at most, and what a card has beyond it (CUDA's
+    context and memory of libraries).
+    """
+    reserved = _by_trial(section, phases, "phase", "peak_reserved_bytes")
+    found = (_engine_peaks(cell, reserved.get(cell.trial_id, {})) for cell in section.in_order() if _has_engine(cell))
+    return tuple(peaks for peaks in found if peaks is not None)
+
+
+def _has_engine(cell: Cell) -> bool:
+    return cell.keys.get("vllm_mode") == VllmMode.COLOCATE.value
+
+
+def _engine_peaks(cell: Cell, reserved: Mapping[str, float]) -> EnginePeaks | None:
+    training = [int(size) for phase, size in _of_phases(reserved) if phase in _TRAINING]
+    device, held, card = cell.peak_device_bytes, cell.peak_reserved_bytes, cell.setting.memory_bytes
+    if not training or Phase.ROLLOUT.value not in reserved or device is None or held is None or card is None:
+        return None
+    beyond = device - held
+    return EnginePeaks(
+        cell=cell,
+        rollout_bytes=int(reserved[Phase.ROLLOUT.value]) + beyond,
+        training_bytes=max(training) + beyond,
+        card_bytes=card,
     )
 
 

@@ -16,7 +16,16 @@ from profiler.analysis.comparison import Section, compare, only
 from profiler.analysis.gpu_time import GpuTime, gpu_time_of
 from profiler.analysis.limits import CardLimit, card_limits
 from profiler.analysis.matrix import Matrix, matrix
-from profiler.analysis.peaks import LargestRow, PhaseRow, Stack, largest_rows, phase_rows, stacks
+from profiler.analysis.peaks import (
+    EnginePeaks,
+    LargestRow,
+    PhaseRow,
+    Stack,
+    engine_peaks,
+    largest_rows,
+    phase_rows,
+    stacks,
+)
 from profiler.analysis.published import PublishedFigure
 from profiler.analysis.repeat import repeat_commands, sweep_command
 from profiler.analysis.shapes import Shape, shapes
@@ -69,6 +78,8 @@ class SectionReport:
     """The limits of each surface."""
     stacks: tuple[Stack, ...]
     phases: tuple[PhaseRow, ...]
+    engines: tuple[EnginePeaks, ...]
+    """The two peaks of trials with vLLM."""
     largest: tuple[LargestRow, ...]
     shapes: tuple[Shape, ...]
 
@@ -112,6 +123,7 @@ def sweep_report(tables: StoredTables, published: Iterable[PublishedFigure] = ()
                 section,
                 stacks=stacks(section, tables.breakdown, tables.shape_of),
                 phases=phase_rows(section, tables.phases),
+                engines=engine_peaks(section, tables.phases),
                 largest=largest_rows(section, tables.largest),
                 shapes=shapes(section, tables.shape_of),
             )
@@ -139,6 +151,7 @@ def only_trials(report: SweepReport, trial_ids: Collection[str]) -> SweepReport:
                 section,
                 stacks=tuple(each for each in part.stacks if each.cell.trial_id in wanted),
                 phases=tuple(each for each in part.phases if each.cell.trial_id in wanted),
+                engines=tuple(each for each in part.engines if each.cell.trial_id in wanted),
                 largest=tuple(each for each in part.largest if each.cell.trial_id in wanted),
                 shapes=tuple(each for each in part.shapes if each.cell.trial_id in wanted),
             )
@@ -153,6 +166,7 @@ def _section_report(
     *,
     stacks: tuple[Stack, ...],
     phases: tuple[PhaseRow, ...],
+    engines: tuple[EnginePeaks, ...],
     largest: tuple[LargestRow, ...],
     shapes: tuple[Shape, ...],
 ) -> SectionReport:
@@ -168,6 +182,7 @@ def _section_report(
         card_limits=tuple(card_limits(section, surface) for surface in over),
         stacks=stacks,
         phases=phases,
+        engines=engines,
         largest=largest,
         shapes=shapes,
     )

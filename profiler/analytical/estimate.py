@@ -25,10 +25,10 @@ def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
     """Return the peaks of allocated and reserved memory, and the categories of the first.
 
     Holds for one GPU of a job that trains a dense decoder like Llama with gated MLPs, alone or with others by DDP or
-    FSDP. Rollouts are those of transformers' `generate`; vLLM is a block of one size, which nothing has been compared
-    with yet. Left out: rounding to multiples of 512 bytes and remainders that the allocator does not split off, by
-    which the counter of a card is 0.2 to 3 % higher (`roundup_power2_divisions` is not left out); the CUDA context; and
-    scratch of kernels other than cuBLAS and attention by matrix products.
+    FSDP. Rollouts are those of transformers' `generate`, or of vLLM by its own accounting. Left out: rounding to
+    multiples of 512 bytes and remainders that the allocator does not split off, by which the counter of a card is 0.2
+    to 3 % higher (`roundup_power2_divisions` is not left out); the CUDA context; and scratch of kernels other than
+    cuBLAS and attention by matrix products.
 
     Raises:
         UsageError: There is no closed form: the model is a mixture of experts or of a family that is not known, or FSDP

@@ -60,6 +60,7 @@ def needs_at_most(smaller: TrialSpec, larger: TrialSpec, *, architecture_of: Cal
         all(_in_order(key, smaller, larger) for key in _COMPARED)
         and _events(smaller) <= _events(larger)
         and _has_the_same_padding(smaller, larger)
+        and _has_the_same_engine(smaller, larger)
         and _has_comparable_states(smaller, larger)
         and _is_no_larger_model(smaller, larger, architecture_of)
     )
@@ -85,6 +86,17 @@ def memory_rank(spec: TrialSpec, *, architecture_of: Callable[[str], Architectur
 def comparable_group(spec: TrialSpec) -> Hashable:
     """Return a key that is equal for any two trials of which one can need at most the memory of the other."""
     return tuple(getattr(spec, key.name) for key in _COMPARED if key.memory is MemoryOrder.SAME)
+
+
+def _has_the_same_engine(smaller: TrialSpec, larger: TrialSpec) -> bool:
+    """Return whether vLLM takes the same in both trials, or runs in neither.
+
+    Between rollouts it has its part of the card without the activations of a forward. These grow with the model and
+    with the sequences, so a larger trial has the smaller engine.
+    """
+    if not smaller.use_vllm:
+        return True
+    return (smaller.model, smaller.generation_batch_size) == (larger.model, larger.generation_batch_size)
 
 
 def _in_order(key: Key, smaller: TrialSpec, larger: TrialSpec) -> bool:

@@ -83,7 +83,8 @@ def trial_id(
 
     This is the specification, the versions of the packages, the content of the files that the specification names, for
     a simulated trial `SIMULATION_RESULTS_VERSION`, for an emulated one the versions of CUDA and of the emulation, and
-    for one that runs DeepSpeed its version. A measured trial keeps its id under every version of this program.
+    for one that runs DeepSpeed or vLLM their versions. A measured trial keeps its id under every version of this
+    program.
 
     Args:
         spec: The trial.
@@ -105,6 +106,8 @@ def trial_id(
         hashed["emulation"] = {"cuda": versions.cuda, "version": versions.emulation}
     if spec.distributed_type is DistributedType.DEEPSPEED:
         hashed["deepspeed"] = versions.deepspeed
+    if spec.use_vllm and spec.backend.reads_counters:
+        hashed["vllm"] = versions.vllm
     return _digest(hashed)
 
 

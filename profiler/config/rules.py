@@ -13,6 +13,7 @@ from profiler.domain.errors import Fault, nearest
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.gpu_names import find_gpu
 from profiler.domain.optimizers import Optimizer
+from profiler.domain.recipe import Recipe
 from profiler.domain.trial import (
     ALL_LINEAR,
     Attention,
@@ -23,6 +24,7 @@ from profiler.domain.trial import (
     OffloadDevice,
     TrialSpec,
     Tuning,
+    VllmMode,
     Weights,
     key_named,
 )
@@ -218,10 +220,9 @@ def _takes_a_part_of_the_card(spec: TrialSpec, _: Architecture | None) -> Iterat
 
 def only_estimated(specs: Iterable[TrialSpec]) -> list[Fault]:
     """Return a fault per key that no trial of a sweep has yet, though the closed form counts it."""
-    faults = []
+    faults: list[Fault] = []
     for spec in specs:
-        if spec.use_vllm:
-            faults.append(_only_estimated("use_vllm", "true", "vLLM"))
+        faults.extend(_engines_not_run(spec))
         if spec.reward_models:
             faults.append(_only_estimated("reward_models", ",".join(spec.reward_models), "reward models"))
         if spec.per_device_eval_batch_size is not None:
@@ -234,6 +235,28 @@ def only_estimated(specs: Iterable[TrialSpec]) -> list[Fault]:
         if spec.num_processes > 1 and spec.backend is not Backend.EMULATED:
             faults.append(_several_gpus(spec))
     return list(dict.fromkeys(faults))
+
+
+def _engines_not_run(spec: TrialSpec) -> Iterator[Fault]:
+    """Yield the faults of vLLM where a sweep does not run it."""
+    if not spec.use_vllm:
+        return
+    if spec.vllm_mode is VllmMode.SERVER:
+        yield Fault(
+            key="vllm_mode",
+            found="server",
+            problem="a sweep does not run vLLM on other GPUs",
+            hint="Use vllm_mode=colocate, or `python -m profiler.estimate`.",
+        )
+    if spec.backend is Backend.CPU:
+        problem = "needs backend=cuda, emulated or simulated, because trl runs vLLM on the GPU that trains"
+        yield Fault(key="use_vllm", found="true", problem=problem, hint="Set use_vllm=false on the CPU.")
+    if spec.tuning is Tuning.QLORA:
+        yield _only_estimated("tuning", "qlora", "vLLM with weights in 4 bits")
+    if spec.num_processes > 1:
+        yield _only_estimated("num_processes", str(spec.num_processes), "vLLM in several processes")
+    if spec.recipe is not Recipe.GRPO:
+        yield _only_estimated("recipe", spec.recipe, "vLLM with this recipe")
 
 
 def _several_gpus(spec: TrialSpec) -> Fault:

@@ -15,7 +15,7 @@ Two points that mean the same trial become equal specifications:
 - a key that the recipe does not have is None, or its default where it cannot be None.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -89,6 +89,7 @@ def parse_point(values: Mapping[str, object], *, architecture_of: ArchitectureLo
     faults = [*unknown, *reader.faults]
     if reader.sound("recipe"):
         faults.extend(other_recipe_faults(values, spec.recipe))
+    faults.extend(_sleeping_server(values, spec))
     if reader.sound("model"):
         try:
             architecture = architecture_of(spec.model)
@@ -100,6 +101,17 @@ def parse_point(values: Mapping[str, object], *, architecture_of: ArchitectureLo
     if faults:
         raise UsageError(faults)
     return spec
+
+
+def _sleeping_server(values: Mapping[str, object], spec: TrialSpec) -> Iterator[Fault]:
+    """Check that only an engine in the process that trains is to sleep: for other engines the key has no meaning."""
+    if values.get("vllm_enable_sleep_mode") is True and spec.vllm_mode is VllmMode.SERVER:
+        yield Fault(
+            key="vllm_enable_sleep_mode",
+            found="true",
+            problem="needs vllm_mode=colocate, because an engine on other GPUs leaves nothing to free",
+            hint="Use vllm_mode=colocate, or leave vllm_enable_sleep_mode out.",
+        )
 
 
 def attention_line(spec: TrialSpec, architecture: Architecture) -> str:

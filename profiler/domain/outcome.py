@@ -154,6 +154,8 @@ class Versions:
     emulation: str | None = None
     """Version of `profiler.emulation`; None unless emulated."""
     deepspeed: str | None = None
+    """Part of the identity of trials that run it, as the next."""
+    vllm: str | None = None
     """Part of the identity of trials that run it."""
 
 

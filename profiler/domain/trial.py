@@ -665,9 +665,9 @@ def run_key(spec: TrialSpec) -> Hashable | None:
 
     They differ in the size of the card or the settings of the allocator: allocations depend on the kernels that a card
     runs, not on its memory. A card that would choose another kernel somewhere in the run gets a run of its own. None
-    with any other backend, where every trial is a run of its own.
+    with any other backend, where every trial is a run of its own, and with vLLM, which takes a part of the card.
     """
-    if spec.backend is not Backend.SIMULATED or spec.gpu is None:
+    if spec.backend is not Backend.SIMULATED or spec.gpu is None or spec.use_vllm:
         return None
     return (replace(spec, gpu=None, alloc_conf=""), KNOWN_GPUS[spec.gpu].kernel_family)
 

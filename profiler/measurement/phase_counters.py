@@ -6,6 +6,7 @@ from typing import Protocol
 
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import PhasePeak, StepPeak
+from profiler.measurement.unmapped import Unmapped
 
 
 class Counters(Protocol):
@@ -46,6 +47,7 @@ class PhaseCounters:
         *,
         clock: Callable[[], float],
         at_phase_end: Callable[[int], int | None] = lambda _: None,
+        unmapped: Callable[[Phase], Unmapped] = lambda _: Unmapped(),
     ) -> None:
         """Start outside of all phases.
 
@@ -54,10 +56,13 @@ class PhaseCounters:
             clock: Monotonic, in seconds.
             at_phase_end: Called at the end of a phase with its peak of reserved memory; returns the bytes of the CUDA
                 context, or None.
+            unmapped: Called as a phase begins; returns what the counters include of it that is not on the card.
         """
         self._counters = counters
         self._clock = clock
         self._at_phase_end = at_phase_end
+        self._unmapped = unmapped
+        self._gone = Unmapped()
         self._stretches: dict[tuple[int, Phase], _Stretch] = {}
         self._begun: dict[Phase, int] = {}
         self._phase: Phase | None = None
@@ -91,6 +96,8 @@ class PhaseCounters:
         if self._phase is None:
             self.first_phase_at_s = self._since_s
         self._phase = phase
+        # Looked up as the phase begins: at the end of training the engine may be gone.
+        self._gone = self._unmapped(phase)
 
     def read(self) -> None:
         """Add the counters to the current phase."""
@@ -98,8 +105,9 @@ class PhaseCounters:
             return
         self._counters.synchronize()
         stretch = self._stretches.setdefault((self._step, self._phase), _Stretch())
-        reserved = self._counters.peak_reserved_bytes()
-        stretch.allocated_bytes = max(stretch.allocated_bytes, self._counters.peak_allocated_bytes())
+        reserved = self._counters.peak_reserved_bytes() - self._gone.reserved_bytes
+        allocated = self._counters.peak_allocated_bytes() - self._gone.allocated_bytes
+        stretch.allocated_bytes = max(stretch.allocated_bytes, allocated)
         stretch.reserved_bytes = max(stretch.reserved_bytes, reserved)
         now_s = self._clock()
         stretch.time_s += now_s - self._since_s

@@ -37,7 +37,7 @@ def _uncompared(spec: TrialSpec) -> list[str]:
     """Return what no card has confirmed yet, beyond what holds for every estimate."""
     notes = []
     if spec.use_vllm:
-        notes.append("The part of vLLM has not been compared with a simulation or a card.")
+        notes.append("The parts of vLLM have been compared with emulated trials and with logs of real cards only.")
     if spec.num_processes > 1:
         notes.append("Several GPUs have been compared with emulated trials only; NCCL's buffers are left out.")
     return notes

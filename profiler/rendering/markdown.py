@@ -7,17 +7,19 @@ from profiler.analysis.accuracy import Accuracy
 from profiler.analysis.cards import CardTable
 from profiler.analysis.cells import Cell
 from profiler.analysis.matrix import Matrix
-from profiler.analysis.peaks import LargestRow, PhaseRow
+from profiler.analysis.peaks import EnginePeaks, LargestRow, PhaseRow
 from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Status
 from profiler.rendering.markdown_table import Align, code_block, escaped, markdown_table
 from profiler.rendering.pages import FIGURES, MOST_ROWS, SectionFigures, more_rows
 from profiler.rendering.wording import (
+    ENGINE_PEAKS,
     card_names,
     cell_name,
     column_names,
     corner,
+    engine_texts,
     estimate_text,
     gib_number,
     group_text,
@@ -91,6 +93,9 @@ def _section_blocks(part: SectionReport, figures: SectionFigures) -> Iterable[st
             yield f"These are {len(part.phases):,} trials: phases.parquet and report.html have them."
         else:
             yield _details(f"GiB, {len(part.phases)} trials; {about}", _phase_table(part.phases))
+    if part.engines:
+        yield f"### {ENGINE_PEAKS}"
+        yield _engine_table(part.engines[:_MOST_LISTED])
     if part.largest:
         yield "### The largest tensors at the peak"
         if len(part.largest) > _MOST_LISTED:
@@ -182,6 +187,11 @@ def _phase_table(rows: Sequence[PhaseRow]) -> str:
     phases = [phase for phase in Phase if any(phase in row.peaks for row in rows)]
     body = [[escaped(cell_name(row.cell)), *(_phase(row, phase) for phase in phases), *_totals(row)] for row in rows]
     return markdown_table(["trial", *phases, "reserved", "device"], body)
+
+
+def _engine_table(engines: Sequence[EnginePeaks]) -> str:
+    rows = [[escaped(cell_name(peaks.cell)), *engine_texts(peaks)] for peaks in engines]
+    return markdown_table(["trial", "rollout", "training"], rows)
 
 
 def _totals(row: PhaseRow) -> list[str]:

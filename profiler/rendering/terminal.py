@@ -19,6 +19,7 @@ from profiler.rendering.wording import (
     cell_name,
     column_names,
     corner,
+    engine_lines,
     errors_text,
     estimate_text,
     headroom_legend,
@@ -141,7 +142,7 @@ def _notes(part: SectionReport) -> list[str]:
     lines = legend(part.section, mark=_ESTIMATE, published_mark=_PUBLISHED)
     # Only the pages name the worst trial: in a terminal every line counts.
     lines += [f"{errors_text(accuracy)}." for accuracy in part.accuracies]
-    return [*lines, versions_text(part.section.setting)]
+    return [*lines, *engine_lines(part.engines), versions_text(part.section.setting)]
 
 
 def _failures(section: Section) -> list[str]:

@@ -10,7 +10,7 @@ from profiler.analysis.cells import Cell, Setting
 from profiler.analysis.comparison import Section
 from profiler.analysis.limits import Limit
 from profiler.analysis.matrix import Matrix
-from profiler.analysis.peaks import LargestGroup
+from profiler.analysis.peaks import EnginePeaks, LargestGroup
 from profiler.analysis.sweep_report import SectionReport
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.labels import value_text
@@ -23,6 +23,8 @@ from profiler.rendering.memory_words import gib_number as gib_number
 _MODEL_CHARACTERS = 24
 _MOST_ANSWERS = 12
 """Methods in one sentence; more are not read."""
+_ENGINES_LISTED = 12
+"""Trials with vLLM in a list of sentences."""
 
 
 def setting_title(setting: Setting) -> str:
@@ -245,6 +247,29 @@ def _reach_text(reach: Reach, section: Section, names: Mapping[str, str]) -> str
 def cell_name(cell: Cell) -> str:
     """Return ``"LoRA + checkpointing, qwen2.5-7b"``."""
     return f"{cell.label}, {short_model(cell.model)}"
+
+
+ENGINE_PEAKS = "vLLM on the GPU that trains: highest memory of the device in the rollout and in training"
+"""What `engine_texts` lists."""
+
+
+def engine_texts(peaks: EnginePeaks) -> tuple[str, str]:
+    """Return the peak in the rollout and that in training: ``("25.9 GiB, 32.7 % of the card", ...)``."""
+    sizes = (peaks.rollout_bytes, peaks.training_bytes)
+    rollout, training = (f"{gib_number(size)} GiB, {percent(size / peaks.card_bytes)} of the card" for size in sizes)
+    return rollout, training
+
+
+def engine_lines(engines: Sequence[EnginePeaks]) -> list[str]:
+    """Return a sentence per trial with vLLM, after one that says what they are; none without such a trial."""
+    lines = []
+    for peaks in engines[:_ENGINES_LISTED]:
+        rollout, training = engine_texts(peaks)
+        lines.append(f"{cell_name(peaks.cell)}: rollout {rollout}; training {training}.")
+    more = len(engines) - _ENGINES_LISTED
+    if more > 0:
+        lines.append(f"and {more} more: phases.parquet has them.")
+    return [f"{ENGINE_PEAKS}.", *lines] if lines else []
 
 
 def group_text(group: LargestGroup) -> str:

@@ -9,9 +9,20 @@ from profiler.seams.libraries.peft import PEFT
 from profiler.seams.libraries.torch import TORCH
 from profiler.seams.libraries.transformers import TRANSFORMERS
 from profiler.seams.libraries.trl import TRL
+from profiler.seams.libraries.vllm import VLLM
 from profiler.seams.seam import Seam
 
-SEAMS: tuple[Seam, ...] = (*TORCH, *TRL, *TRANSFORMERS, *PEFT, *BITSANDBYTES, *ACCELERATE, *DATASETS, *HUGGINGFACE_HUB)
+SEAMS: tuple[Seam, ...] = (
+    *TORCH,
+    *TRL,
+    *TRANSFORMERS,
+    *PEFT,
+    *BITSANDBYTES,
+    *ACCELERATE,
+    *DATASETS,
+    *HUGGINGFACE_HUB,
+    *VLLM,
+)
 
 SEAM_OF: Mapping[str, Seam] = {seam.key: seam for seam in SEAMS}
 """By owner and name."""

@@ -25,8 +25,8 @@ RECORD_SCHEMA_VERSION = 7
 """Raise it with every field that is added, and if stored records would be read with another meaning.
 
 3 added the details of a measurement, 4 the memory that a full card cannot release, 5 the context in each step's phases,
-6 the versions of CUDA and of the emulation, and the state of values, 7 the version of DeepSpeed. Earlier records are
-read without them."""
+6 the versions of CUDA and of the emulation, and the state of values, 7 the versions of DeepSpeed and vLLM. Earlier
+records are read without them."""
 
 _READ_WITH_DEFAULTS = (2, 3, 4, 5, 6)
 """Earlier versions; their records lack only fields with a default."""

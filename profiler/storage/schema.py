@@ -216,6 +216,7 @@ VERSIONS = (
     text("cuda_version", "the CUDA release that torch was built for", "not emulated"),
     text("emulation_version", "version of the emulated driver", "not emulated"),
     text("deepspeed_version", "version of DeepSpeed", "not installed"),
+    text("vllm_version", "version of vLLM", "not installed"),
 )
 
 RUNS = (*_TRIAL, *_SPEC, *RESULT, *VERSIONS)

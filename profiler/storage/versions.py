@@ -17,6 +17,7 @@ def installed_versions() -> Versions:
         bitsandbytes=_version("bitsandbytes"),
         profiler=__version__,
         deepspeed=_version("deepspeed"),
+        vllm=_version("vllm"),
     )
 
 

@@ -88,6 +88,21 @@ def emulation_faults(points: Iterable[Mapping[str, object]], options: RunOptions
     ]
 
 
+def missing_engine(specs: Iterable[TrialSpec], backend: Backend, versions: Versions) -> list[Fault]:
+    """Return the fault of trials of `backend` that run vLLM where it is not installed."""
+    if versions.vllm is not None or not any(spec.use_vllm and spec.backend is backend for spec in specs):
+        return []
+    where = "the Python of the emulation" if backend is Backend.EMULATED else "this environment"
+    return [
+        Fault(
+            key="use_vllm",
+            found="true",
+            problem=f"vLLM is not installed in {where}",
+            hint='Run `pip install "trl[vllm]"` there, or use backend=simulated, which needs no vLLM.',
+        )
+    ]
+
+
 def missing_deepspeed(specs: Iterable[TrialSpec], versions: Versions) -> list[Fault]:
     """Return the fault of trials that run DeepSpeed where it is not installed."""
     if versions.deepspeed is not None or not any(

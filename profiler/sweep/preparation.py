@@ -26,6 +26,7 @@ from profiler.sweep.backend import (
     gpus_alike,
     hardware_of,
     missing_deepspeed,
+    missing_engine,
     real_gpu_faults,
     resolve_auto,
 )
@@ -107,6 +108,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     faults.found.extend(only_estimated(specs))
     if options is not None and not options.dry_run:
         faults.found.extend(_uninstalled(specs))
+        faults.found.extend(missing_engine(specs, Backend.CUDA, versions))
     mixed = emulation_faults(points, options)
     faults.found.extend(mixed)
     faults.found.extend(real_gpu_faults(points, visible, torch_version=versions.torch))
@@ -126,6 +128,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
                 faults.found.extend(error.faults)
             lacking = f"Trial ids are not known: {error.faults[0].problem}."
         faults.found.extend(missing_deepspeed(specs, workers.versions) if workers else ())
+        faults.found.extend(missing_engine(specs, Backend.EMULATED, workers.versions) if workers else ())
     if faults.found or options is None or grid is None:
         raise UsageError(tuple(dict.fromkeys(faults.found)))
     gpus, gpu_line = gpus_alike(visible)

@@ -32,6 +32,7 @@ from profiler.measurement.nvml import GpuLostError, GpuProbe, Nvml, NvmlError
 from profiler.measurement.phase_counters import PhaseCounters, by_phase, peak_of_steps
 from profiler.measurement.process_tree import RecentProcessTree
 from profiler.measurement.sampler import PERIOD_S, Sampler
+from profiler.measurement.unmapped import unmapped_during, unmapped_now
 from profiler.storage.live_counters import LivePublisher
 from profiler.training.phases import TrainingObserver
 from profiler.worker.card import prepare_card
@@ -158,7 +159,9 @@ class _MeasuredTrial:
         self._cuda.when_out_of_memory(self._out_of_memory)
         if self._task.snapshot:
             self._cuda.record_history(most_entries=self._task.history_entries)
-        self._counters = PhaseCounters(self._cuda, clock=self._tools.clock, at_phase_end=self._at_phase_change)
+        self._counters = PhaseCounters(
+            self._cuda, clock=self._tools.clock, at_phase_end=self._at_phase_change, unmapped=unmapped_during
+        )
         probe = self._probe = self._probe or self._probe_of(self.uuid)
         sampler = Sampler(
             probe, clock=self._tools.clock, where=self._counters.where, period_s=self._tools.sample_period_s or PERIOD_S
@@ -201,7 +204,8 @@ class _MeasuredTrial:
         if self._before_bytes is None or self._task.has_paged_states:
             return None
         used = self._cuda.total_bytes() - self._cuda.free_bytes()
-        context = max(0, used - self._cuda.reserved_bytes() - self._before_bytes)
+        reserved = self._cuda.reserved_bytes() - unmapped_now().reserved_bytes
+        context = max(0, used - reserved - self._before_bytes)
         self._changes.readings.append(PhaseEnd(context_bytes=context, others_bytes=self._others_bytes()))
         self._changes.peak_device_bytes = max(self._changes.peak_device_bytes, peak_reserved_bytes + context)
         return context

@@ -78,7 +78,8 @@ def _run_emulated(job: WorkerJob, model_config: Mapping[str, object]) -> None:
             if record is None:
                 raise
             outcome = record.outcome
-        needed = unlimited.ask() if outcome.status is Status.OOM else None
+        # vLLM takes a part of the card, so that an unlimited card is another trial.
+        needed = unlimited.ask() if outcome.status is Status.OOM and not spec.use_vllm else None
     if needed is not None:
         # Added to a stored record: if it fails, the outcome on the card is not lost.
         _store(job, job.trial, replace(outcome, unlimited=needed), started)
@@ -89,7 +90,7 @@ def _decoding(job: WorkerJob) -> "CardDecoding | None":
     from profiler.worker.card_decoding import MOST_DECODED_IN_FULL, CardDecoding
 
     spec = job.trial.spec
-    generates = spec.recipe.generates and spec.rollout is Rollout.GENERATE
+    generates = spec.recipe.generates and spec.rollout is Rollout.GENERATE and not spec.use_vllm
     is_long = generates and spec.max_completion_length > MOST_DECODED_IN_FULL
     if not is_long or job.options.snapshot:  # a snapshot needs the history for itself
         return None

@@ -126,6 +126,22 @@ VALUES = (
         says="num_generations= … must be a whole number of at least … must divide the completions",
     ),
     bad(GRID, "axes.model=[tiny]", says="axes.model= … belongs to a grid file"),
+    bad(
+        GRID, "use_vllm=true", "vllm_gpu_memory_utilization=0", says="vllm_gpu_memory_utilization=0: must be more than"
+    ),
+    bad(GRID, "use_vllm=true", "vllm_gpu_memory_utilization=1.1", says="=1.1: must be more than 0 and at most 1"),
+    bad(GRID, "use_vllm=true", "vllm_mode=there", says="vllm_mode=there: must be one of colocate, server"),
+    bad(GRID, "use_vllm=true", "vllm_mode=server", says="vllm_mode=server: a sweep does not run vLLM on other GPUs"),
+    bad(
+        GRID,
+        "use_vllm=true",
+        "vllm_mode=server",
+        "vllm_enable_sleep_mode=true",
+        says="vllm_enable_sleep_mode=true: needs vllm_mode=colocate",
+    ),
+    bad("+grid=sft", "use_vllm=true", says="use_vllm=true: has no meaning with recipe=sft"),
+    bad(GRID, "use_vllm=true", "backend=cpu", says="use_vllm=true: needs backend=cuda, emulated or simulated"),
+    bad(GRID, "use_vllm=true", "tuning=qlora", says="tuning=qlora: a sweep does not run vLLM with weights in 4 bits"),
 )
 
 OPTIONS = (

@@ -18,7 +18,7 @@ from profiler.config.model_lookup import builtin_architecture
 from profiler.domain.memory import Phase
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import Outcome, Status, Verdict
-from profiler.domain.trial import ALL_LINEAR, Attention, Backend, Dtype, Lengths, TrialSpec
+from profiler.domain.trial import ALL_LINEAR, Attention, Backend, Dtype, Lengths, TrialSpec, VllmMode
 from profiler.domain.units import GIB
 from profiler.execution.pruning import Pruning
 from profiler.sweep.plan import order_for_pruning, plan_trials
@@ -209,6 +209,15 @@ def test_trials_that_cannot_be_compared(change):
     other = replace(base, **change)
     assert not needs_at_most(base, other)
     assert not needs_at_most(other, base)
+
+
+def test_engines_of_vllm_are_compared_only_if_they_are_the_same():
+    """More sequences at once need more activations, so that less is left for what stays while the model trains."""
+    few = replace(BASE, use_vllm=True, vllm_mode=VllmMode.COLOCATE, vllm_gpu_memory_utilization=0.3)
+    few = replace(few, vllm_enable_sleep_mode=False)
+    many = replace(few, per_device_train_batch_size=2 * few.per_device_train_batch_size)
+    assert not needs_at_most(few, many)
+    assert needs_at_most(few, replace(few, max_completion_length=2 * few.max_completion_length))
 
 
 def test_two_betas_above_zero_need_the_same():

@@ -8,8 +8,10 @@ import pytest
 from rich.console import Console
 
 from profiler.analysis.sweep_report import only_trials, sweep_report
-from profiler.domain.outcome import Status
-from profiler.domain.trial import Backend
+from profiler.domain.memory import Phase
+from profiler.domain.outcome import PhasePeak, Status
+from profiler.domain.trial import Backend, VllmMode
+from profiler.domain.units import GIB
 from profiler.rendering.terminal import print_comparison
 from profiler.storage.published import read_published
 
@@ -117,3 +119,20 @@ def test_a_part_of_the_trials_has_the_labels_of_all(tmp_path):
     assert "full, seed=1" in " ".join(sink.getvalue().split())
     assert "seed=0" not in sink.getvalue()
     assert sink.getvalue().count("estimate: median error") == 1
+
+
+def test_a_trial_with_vllm_has_two_peaks(tmp_path):
+    asleep = builders.spec(
+        use_vllm=True, vllm_mode=VllmMode.COLOCATE, vllm_gpu_memory_utilization=0.3, vllm_enable_sleep_mode=True
+    )
+    made = builders.outcome(asleep)
+    reserved = {Phase.ROLLOUT: 30 * GIB, Phase.FORWARD: 9 * GIB, Phase.BACKWARD: 10 * GIB}
+    phases = tuple(
+        PhasePeak(phase=phase, peak_allocated_bytes=made.peaks.allocated_bytes, peak_reserved_bytes=size)
+        for phase, size in reserved.items()
+    )
+    outcome = builders.changed(made, phases=phases, peak_reserved_bytes=30 * GIB, peak_device_bytes=31 * GIB)
+    text = " ".join(printed(tmp_path, [builders.record(asleep, outcome=outcome)]).split())
+    assert "vLLM on the GPU that trains: highest memory of the device in the rollout and in training." in text
+    assert "rollout 31.0 GiB, 39.2 % of the card; training 11.0 GiB, 13.9 % of the card." in text
+    assert "vLLM" not in printed(tmp_path / "without", builders.records([builders.spec()]))

@@ -74,7 +74,7 @@ def short_forms(spec: TrialSpec, architecture: Architecture, instant: Instant) -
         Category.LOGITS: _logits(spec, architecture, instant.name),
         Category.KV_CACHE: _kv_cache(spec, architecture, instant.name),
         Category.INPUTS: _inputs(spec),
-        Category.ENGINE: f"{spec.vllm_gpu_memory_utilization} of the memory of {spec.gpu}",
+        Category.ENGINE: _engine(spec, instant.name),
         Category.COMMUNICATION: f"DDP's buckets: {_every_gradient(spec, architecture)}",
         Category.WORKSPACE: _workspace(spec, instant.name),
     }
@@ -164,6 +164,15 @@ def _inputs(spec: TrialSpec) -> str:
         return f"ids and masks of {spec.generation_batch_size} rows, as int64"
     rows = spec.per_device_train_batch_size * spec.gradient_accumulation_steps
     return f"ids, masks and labels of {rows} rows, as int64"
+
+
+def _engine(spec: TrialSpec, name: InstantName) -> str:
+    whole = f"{spec.vllm_gpu_memory_utilization} of {spec.gpu}"
+    if name is InstantName.ENGINE:
+        return whole
+    if spec.vllm_enable_sleep_mode and name is not InstantName.ENGINE_START:
+        return f"asleep: {spec.generation_batch_size} x vocabulary x 4 B"
+    return f"{whole} less activations"
 
 
 def _workspace(spec: TrialSpec, name: InstantName) -> str:

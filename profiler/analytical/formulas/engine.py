@@ -1,6 +1,20 @@
-"""vLLM in the process that trains, and the buffers of data parallelism: blocks of one size each."""
+"""vLLM in the process that trains, by its own accounting, and the buffers of data parallelism."""
 
-from profiler.analytical.formulas.quantities import Count, Flag, both, holds, looked_up, rounded_down, where
+from dataclasses import dataclass
+
+from profiler.analytical.formulas.parameters import parameter_count
+from profiler.analytical.formulas.quantities import (
+    Count,
+    Flag,
+    both,
+    holds,
+    larger,
+    looked_up,
+    rounded_down,
+    where,
+    whole_units,
+)
+from profiler.analytical.formulas.rollout import kv_cache_bytes
 from profiler.analytical.formulas.trained import gradient_bytes
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.gpu_names import gpu_named
@@ -9,35 +23,125 @@ from profiler.domain.trial import VllmMode
 DEFAULT_CARD = "h100-80gb"
 """The card that is assumed where none is named."""
 
+ENGINE_TOKENS = 4096
+"""Tokens of a forward of the engine, at most: `max_num_batched_tokens`, as `VLLMGeneration._init_vllm` in trl 1.16."""
 
-def engine_bytes(spec: TrialKeys) -> Count:
-    """Return the bytes of vLLM on the GPU that trains, while it generates; 0 if it runs elsewhere.
+ENGINE_ELEMENT_BYTES = 2
+"""vLLM computes in bfloat16 or float16; it reads a float32 checkpoint as one of these."""
 
-    vLLM asks for `gpu_memory_utilization` of the card and gives its KV cache what is left of that after its weights,
-    the activations of its profile run and its libraries. So the sum is known without knowing the parts. CUDA graphs are
-    captured afterwards and come on top; they are left out.
+BLOCK_TOKENS = 16
+"""Tokens of one block of vLLM's paged KV cache, with FlashAttention."""
 
-    By hand, 0.3 of an H100 with 84,944,093,184 B: 25,483,227,955 B.
+_INT32_BYTES, _BITS = 4, 32
 
-    Source: `determine_available_memory` in `vllm/v1/worker/gpu_worker.py`, and `memory_profiling` in
-    `vllm/utils/mem_utils.py`.
+
+def requested_bytes(spec: TrialKeys) -> Count:
+    """Return the part of the card that vLLM may use, in bytes; 0 if it runs elsewhere.
+
+    By hand, 0.3 of an H100 with 84,944,093,184 B: 25,483,227,955.2, so 25,483,227,956 B.
+
+    Source: `request_memory` in vLLM's `v1/worker/utils.py`.
     """
     if not spec.use_vllm:
         return 0
     utilization = 0.0 if spec.vllm_gpu_memory_utilization is None else spec.vllm_gpu_memory_utilization
-    return where(_is_colocated(spec), rounded_down(utilization * looked_up(spec.gpu, _card_bytes)), 0)
+    part = utilization * looked_up(spec.gpu, _card_bytes)
+    down = rounded_down(part)
+    return where(_is_colocated(spec), down + where(down < part, 1, 0), 0)
 
 
-def resident_engine_bytes(spec: TrialKeys) -> Count:
-    """Return the bytes of vLLM while the model trains: all of it, or none with `vllm_enable_sleep_mode`.
+@dataclass(frozen=True, kw_only=True)
+class EngineParts:
+    """What vLLM has on the GPU that trains while it generates; all parts are 0 if it runs elsewhere."""
+
+    weights: Count
+    state: Count
+    """Counts of the tokens of each sequence, by which its sampler can penalise repetition."""
+    activations: Count
+    """Most that a forward of the engine needs; its profile run determines it. Free while nothing is generated."""
+    kv_cache: Count
+
+    @property
+    def resident(self) -> Count:
+        """Bytes that are in use from one rollout to the next, unless the engine sleeps."""
+        return self.weights + self.state + self.kv_cache
+
+    @property
+    def total(self) -> Count:
+        """Bytes during generation."""
+        return self.resident + self.activations
+
+
+def engine_parts(spec: TrialKeys, architecture: DecoderShape) -> EngineParts:
+    """Return the parts of vLLM by its own accounting, with which trl starts it.
+
+    vLLM loads the weights, runs a forward of `ENGINE_TOKENS` tokens (the profile run), and gives its KV cache whole
+    blocks of what is left of the part of the card that it may use. So the sum is known up to one block, without
+    knowing the parts. CUDA graphs are in the sum since vLLM 0.21, and are counted as KV cache here.
+
+    Source: `determine_available_memory` in vLLM's `v1/worker/gpu_worker.py`, and `memory_profiling` in its
+    `utils/mem_utils.py`.
+    """
+    requested, there = requested_bytes(spec), _is_colocated(spec)
+    weights = where(there, ENGINE_ELEMENT_BYTES * parameter_count(architecture), 0)
+    state = where(there, spec.generation_batch_size * token_count_bytes(architecture), 0)
+    activations = where(there, profile_run_bytes(spec, architecture), 0)
+    left = larger(requested - weights - state - activations, 0)
+    block = kv_block_bytes(architecture)
+    return EngineParts(weights=weights, state=state, activations=activations, kv_cache=left // block * block)
+
+
+def profile_run_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the activations of vLLM's profile run: in an MLP, or at the logits.
+
+    In an MLP there are the outputs of gate and up, their product, and four hidden states. At the logits there are one
+    row of them per sequence, and the hidden states. What torch.compile takes beyond this is left out.
+
+    By hand, qwen2.5-0.5b, 16 sequences: 4,096 x (3 x 4,864 + 4 x 896) x 2 B = 148,897,792 B, which is 2,048 B less than
+    vLLM 0.31 has in its profile run without torch.compile, on an emulated card.
+
+    Source: `GPUModelRunner.profile_run` in vLLM's `v1/worker/gpu/model_runner.py`; trl has as many sequences as are
+    generated at once.
+    """
+    hidden = ENGINE_TOKENS * architecture.hidden_size
+    mlp = 3 * ENGINE_TOKENS * architecture.intermediate_size + 4 * hidden
+    logits = spec.generation_batch_size * architecture.vocab_size + hidden
+    return ENGINE_ELEMENT_BYTES * larger(mlp, logits)
+
+
+def token_count_bytes(architecture: DecoderShape) -> Count:
+    """Return the bytes of the counts of one sequence: an integer per token of the vocabulary, and a bit.
+
+    By hand, qwen2.5-0.5b: 4 x (151,936 + 4,748) B = 626,736 B.
+
+    Source: `PenaltiesState` in vLLM's `v1/worker/gpu/sample/penalties.py`.
+    """
+    return _INT32_BYTES * (architecture.vocab_size + whole_units(architecture.vocab_size, _BITS))
+
+
+def kv_block_bytes(architecture: DecoderShape) -> Count:
+    """Return the bytes of one block of the paged KV cache: `BLOCK_TOKENS` tokens in every layer.
+
+    By hand, qwen2.5-0.5b: 2 x 24 layers x 128 x 16 tokens x 2 B = 196,608 B.
+    """
+    return kv_cache_bytes(architecture, sequences=1, tokens=BLOCK_TOKENS, element=ENGINE_ELEMENT_BYTES)
+
+
+def engine_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of vLLM on the GPU that trains, while it generates; 0 if it runs elsewhere."""
+    return engine_parts(spec, architecture).total if spec.use_vllm else 0
+
+
+def resident_engine_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of vLLM while the model trains: of its weights and KV cache only without sleep mode.
 
     trl puts the engine to sleep at level 2 after each rollout, which frees weights and cache (`VLLMGeneration.generate`
-    in trl 1.16). The activations of the profile run are free for training either way; they are counted here, because
-    their size depends on the engine's kernels.
+    in trl 1.16). The state of its sampler stays; so do input buffers and CUDA graphs, which are left out.
     """
     if not spec.use_vllm:
         return 0
-    return where(_sleeps(spec), 0, engine_bytes(spec))
+    parts = engine_parts(spec, architecture)
+    return where(_sleeps(spec), parts.state, parts.resident)
 
 
 def bucket_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:

@@ -3,7 +3,7 @@
 from profiler.analytical.formulas.batch import Batch, generated_micro_batch, one_row, unpadded
 from profiler.analytical.formulas.decoder_layer import layer_without_gradient_bytes
 from profiler.analytical.formulas.eager_attention import repeated_cache_bytes
-from profiler.analytical.formulas.engine import engine_bytes
+from profiler.analytical.formulas.engine import engine_bytes, engine_parts
 from profiler.analytical.formulas.head import score_scratch
 from profiler.analytical.formulas.quantities import Count, Flag, both, either, larger, where
 from profiler.analytical.formulas.reward_models import reward_model_bytes
@@ -52,8 +52,9 @@ def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant,
         loaded += (Instant(phase=Phase.LOAD, name=InstantName.REWARD_LOADED, sizes=both_models),)
     if not spec.use_vllm:
         return loaded
-    # vLLM starts after the model is on the GPU, and awake (`VLLMGeneration._init_vllm` in trl 1.16).
-    started = {**models(spec, architecture), Category.ENGINE: engine_bytes(spec)}
+    # vLLM starts after the model is on the GPU, and awake (`VLLMGeneration._init_vllm` in trl 1.16). Its profile run
+    # is over when it takes the KV cache.
+    started = {**models(spec, architecture), Category.ENGINE: engine_parts(spec, architecture).resident}
     return (*loaded, Instant(phase=Phase.LOAD, name=InstantName.ENGINE_START, sizes=started))
 
 
@@ -67,7 +68,7 @@ def engine_rollout_instants(spec: TrialKeys, architecture: DecoderShape, persist
     """
     more: Bytes = {
         Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture),
-        Category.ENGINE: engine_bytes(spec),
+        Category.ENGINE: engine_bytes(spec, architecture),
     }
     return (Instant(phase=Phase.ROLLOUT, name=InstantName.ENGINE, sizes=added(persistent, more)),)
 

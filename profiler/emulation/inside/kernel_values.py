@@ -1,11 +1,14 @@
 """Kernels of Triton whose small results steer the host, computed on the CPU. A closed list, by module and name.
 
 liger_kernel 0.8 counts how many tokens each expert gets, and the host allocates by the number of tiles that these need.
+Those of vLLM are in `vllm_kernels.py`.
 """
 
 import ctypes
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from profiler.emulation.inside.vllm_kernels import VLLM_EQUIVALENTS
 
 Arguments = Mapping[str, Any]
 
@@ -35,6 +38,7 @@ def add_up_tokens(arguments: Arguments) -> None:
 
 
 EQUIVALENTS: Mapping[tuple[str, str], tuple[Callable[[Arguments], None], frozenset[str], frozenset[str]]] = {
+    **VLLM_EQUIVALENTS,
     ("liger_kernel.ops.fused_moe_kernels", "_moe_router_histogram_kernel"): (
         count_tokens,
         frozenset({"topk_indices_ptr"}),

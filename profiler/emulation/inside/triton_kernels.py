@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from profiler.emulation.inside.kernel_values import EQUIVALENTS, on_host
+from profiler.emulation.inside.vllm_kernels import OF_THE_HOST, VLLM_RESULTS
 
 LOOKED_AT: Mapping[str, frozenset[str]] = {
     # trl 1.16: log-probabilities, entropies and divergences, all of floats.
@@ -79,7 +80,7 @@ class KernelNotes:
         tensors = {each: arguments[each] for each in read | written}
         if not all(tensor.is_contiguous() for tensor in tensors.values()):
             return False
-        if any(self._card.em_values_producer(*_extent(tensors[each])) for each in read):
+        if any(self._card.em_values_producer(*_extent(tensors[each])) for each in read - OF_THE_HOST):
             return False
         compute({**arguments, **{each: on_host(tensor) for each, tensor in tensors.items()}})
         for each in written:
@@ -87,7 +88,7 @@ class KernelNotes:
         return True
 
     def launched(self, module: str, name: str, arguments: Iterator[Any]) -> None:
-        """Note the tensors of one launch."""
+        """Note the tensors of one launch that may be results."""
         floats_only = name in LOOKED_AT.get(module, ())
         producer = self._names.setdefault(name, ctypes.create_string_buffer(f"Triton kernel {name}".encode()))
         for tensor in arguments:
@@ -120,7 +121,8 @@ def note_launches(card: ctypes.CDLL) -> Callable[[ModuleType], None]:
                 module, name = self.fn.__module__, self.fn.__name__
                 named = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
                 if not notes.computed(module, name, named):
-                    notes.launched(module, name, iter((*args, *kwargs.values())))
+                    written = VLLM_RESULTS.get((module, name), named)
+                    notes.launched(module, name, (named[each] for each in written))
             return result
 
         jit.JITFunction.run = run_and_note

@@ -27,6 +27,7 @@ from profiler.rendering.wording import (
     card_names,
     column_names,
     corner,
+    engine_lines,
     estimate_text,
     gib_number,
     group_text,
@@ -175,7 +176,7 @@ def _section(
             for row in table.rows[:MOST_ROWS]
         ],
         "more": more_rows(len(table.rows), _IN_THE_LIST),
-        "legend": legend(section, mark=_ESTIMATE, published_mark=_PUBLISHED),
+        "legend": [*legend(section, mark=_ESTIMATE, published_mark=_PUBLISHED), *engine_lines(part.engines)],
         "accuracy": [accuracy_text(accuracy) for accuracy in part.accuracies],
         "figures": [
             {"title": figure.title, "note": figure.note, "source": _source(figure)} for figure in figures.figures

@@ -126,6 +126,35 @@ _RLOO_TRAINER = (
     ),
 )  # fmt: skip
 
+_GENERATION = "trl.generation.vllm_generation"
+_VLLM = f"{_GENERATION}:VLLMGeneration"
+_BLOCKS = "training/rollouts/vllm_blocks.py"
+
+_VLLM_GENERATION = (
+    _seam(
+        "trl.trainer.grpo_trainer", "VLLMGeneration", Exists(), (_BLOCKS,),
+        "replaced on a simulated GPU by one with an engine of blocks",
+    ),
+    _seam(_VLLM, "_init_vllm", Uses("LLM"), (_BLOCKS,), "overridden on a simulated GPU: starts the engine"),
+    _seam(
+        _VLLM, "generate", Parameters("self", "prompts", "images", "num_generations", "profiler"), (_BLOCKS,),
+        "overridden on a simulated GPU, in the order of this function",
+    ),
+    _seam(
+        _VLLM, "sync_weights", Uses("empty_cache", "llm.wake_up", "model.load_weights", "llm.reset_prefix_cache"),
+        (_BLOCKS,), "what it calls of the engine",
+    ),
+    Seam(
+        owner=_GENERATION,
+        name="LLM",
+        expected=Exists(),
+        used_by=("training/rollouts/vllm.py",),
+        why="replaced, so that the engine has random weights; absent where vLLM is not installed",
+        since="1.16",
+        absent_in=Absence.SOME_BUILDS,
+    ),
+)  # fmt: skip
+
 _CONSTANTS = (
     _seam(
         _KERNELS, "TOKEN_CHUNK_SIZE", Equals(TOKEN_CHUNK), ("analytical/formulas/head.py",),
@@ -147,4 +176,4 @@ def _default(key: str, value: object) -> Seam:
 
 _DEFAULTS = tuple(_default(key, value) for key, value in TRL_DEFAULTS.items())
 
-TRL: tuple[Seam, ...] = (*_FUSED_HEAD, *_GRPO_TRAINER, *_RLOO_TRAINER, *_CONSTANTS, *_DEFAULTS)
+TRL: tuple[Seam, ...] = (*_FUSED_HEAD, *_GRPO_TRAINER, *_RLOO_TRAINER, *_VLLM_GENERATION, *_CONSTANTS, *_DEFAULTS)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol
 
 
@@ -10,6 +11,15 @@ class RolloutEngine(Protocol):
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the arguments of trl's configuration that the engine needs."""
+
+    def starting(self, *, model: Any, tokenizer: Any, folder: Path) -> AbstractContextManager[None]:
+        """The context in which trl makes the trainer.
+
+        Args:
+            model: The model to train, without adapters.
+            tokenizer: The trial's.
+            folder: Where files of the trial may be written.
+        """
 
     def generating(self, model: Any) -> AbstractContextManager[None]:
         """The context in which trl generates the completions of one batch.

@@ -19,6 +19,10 @@ class GeneratedRollout:
         """
         return {"generation_kwargs": {"eos_token_id": _NEVER_SAMPLED}}
 
+    def starting(self, **_: Any) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return nullcontext()
+
     def generating(self, model: Any) -> AbstractContextManager[None]:  # noqa: ARG002  # part of the protocol
         """Do nothing."""
         return nullcontext()

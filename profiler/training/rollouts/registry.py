@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping
 
-from profiler.domain.trial import Rollout, TrialSpec
+from profiler.domain.trial import Backend, Rollout, TrialSpec
 from profiler.training.placement import Placement
 from profiler.training.rollouts.engine import RolloutEngine
 from profiler.training.rollouts.extrapolated import ExtrapolatedRollout
 from profiler.training.rollouts.generate import GeneratedRollout
 from profiler.training.rollouts.synthetic import SyntheticRollout
+from profiler.training.rollouts.vllm import VllmRollout
+from profiler.training.rollouts.vllm_blocks import BlockRollout
 
 EXTRAPOLATED = "extrapolated"
 """Not a value of the key `rollout`: the engine of `rollout=generate` where decoding steps can be extrapolated."""
@@ -28,4 +30,6 @@ def engine_name(spec: TrialSpec, placement: Placement) -> str:
 
 def rollout_engine(spec: TrialSpec, placement: Placement) -> RolloutEngine:
     """Make the engine that generates the trial's completions on `placement`."""
+    if spec.use_vllm:
+        return BlockRollout(spec, placement) if spec.backend is Backend.SIMULATED else VllmRollout(spec)
     return ENGINES[engine_name(spec, placement)](placement)

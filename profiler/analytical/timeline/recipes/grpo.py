@@ -28,7 +28,7 @@ def grpo_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant,
     persistent = persistent_memory(spec, architecture, inputs=input_bytes(spec))
     at_rollout = persistent_at_rollout(spec, persistent)
     rollout = engine_rollout_instants if spec.use_vllm else rollout_instants
-    engine: Bytes = {Category.ENGINE: resident_engine_bytes(spec)}
+    engine: Bytes = {Category.ENGINE: resident_engine_bytes(spec, architecture)}
     scoring, training = added(at_rollout, engine), added(persistent, engine)
     unfinished: Bytes = {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)}
     return (

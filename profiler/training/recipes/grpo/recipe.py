@@ -52,11 +52,16 @@ class Grpo:
     def trainer(self, parts: TrainerParts) -> ProfiledGeneration:
         """Return the trainer, with a reference model where `beta` needs one."""
         spec, session = parts.spec, parts.session
-        with reference_from_config(spec, parts.config, session):
+        rollout = rollout_engine(spec, session)
+        folder = Path(parts.arguments.output_dir)
+        with (
+            reference_from_config(spec, parts.config, session),
+            rollout.starting(model=parts.model, tokenizer=parts.tokenizer, folder=folder),
+        ):
             return self._trainer(
                 spec=spec,
                 observer=session,
-                rollout=rollout_engine(spec, session),
+                rollout=rollout,
                 model=parts.model,
                 reward_funcs=count_words,
                 args=parts.arguments,

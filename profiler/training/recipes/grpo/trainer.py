@@ -59,7 +59,10 @@ class ProfiledGeneration(AnnouncedSteps):
             ids if length >= len(ids) else [*ids[: length - 1], eos_token_ids[0]]
             for ids, length in zip(completions, lengths, strict=True)
         ]
-        return (cut, *others) if isinstance(found, tuple) else cut
+        if not isinstance(found, tuple):
+            return cut
+        # None, or one log-probability per token that vLLM has sampled.
+        return (cut, *(rows and [row[: len(ids)] for row, ids in zip(rows, cut, strict=True)] for rows in others))
 
     # ---- scoring without gradient, and in training -------------------------------------------------------------------
 
