@@ -49,6 +49,8 @@ def test_the_kept_page_is_that_of_the_kept_rows(chosen):
     assert page(rows, chosen) == (folder / "README.md").read_text()
     sizes = rows["error"].abs()
     assert sizes.median() <= 0.03
+    if chosen is not FIRST:
+        return
     quoted = f"{sizes.median():.1%} in the median and {sizes.quantile(0.95):.1%} in the\n95th percentile".replace(
         "%", " %"
     )

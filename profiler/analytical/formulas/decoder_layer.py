@@ -16,7 +16,19 @@ from profiler.analytical.formulas.eager_attention import (
     scores_backward_bytes,
     scores_forward_bytes,
 )
-from profiler.analytical.formulas.parameters import Projection, adapted_projections, key_width, query_width
+from profiler.analytical.formulas.experts import (
+    experts_backward_bytes,
+    experts_forward_bytes,
+    experts_saved_bytes,
+    experts_without_gradient_bytes,
+)
+from profiler.analytical.formulas.parameters import (
+    Projection,
+    adapted_projections,
+    is_mixture,
+    key_width,
+    query_width,
+)
 from profiler.analytical.formulas.quantities import Count, Flag, larger, where, whole_units
 from profiler.analytical.formulas.rounding import block_of
 from profiler.analytical.formulas.trained import (
@@ -41,7 +53,8 @@ def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count) -> Count:
 
     The input in float32 and one float32 per row; if the weight of the norm is trained, also the normalised input, in
     the type of the residual stream. The output is saved by the operation that uses it. By hand, T = 10, width = 8 in
-    bfloat16, full: 10 x (8 x 4 + 4 + 8 x 2) = 520 B.
+    bfloat16, full: 10 x (8 x 4 + 4 + 8 x 2) = 520 B. Liger's norm saves the input as it is, and one float32 per row: 10
+    x (8 x 2 + 4) = 200 B (`LigerRMSNormFunction` in `liger_kernel/ops/rms_norm.py`).
     """
     return _norm_saved_bytes(spec, positions * width, positions, element_bytes(spec).stream)
 
@@ -63,6 +76,8 @@ def head_norms_saved_bytes(spec: TrialKeys, architecture: DecoderShape, position
 
 def _norm_saved_bytes(spec: TrialKeys, values: Count, rows: Count, element: Count) -> Count:
     block = block_of(spec)
+    if spec.use_liger_kernel:
+        return block(values * element) + block(rows * FLOAT32_BYTES)
     normalised = block(values * element) if trains_everything(spec) else 0
     return block(values * FLOAT32_BYTES) + block(rows * FLOAT32_BYTES) + normalised
 
@@ -148,7 +163,8 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
     hidden, inner = architecture.hidden_size, architecture.intermediate_size
     if trains_everything(spec):
         copies = where(sizes.autocast_casts, 2, 1)
-        return copies * block(positions * hidden * sizes.compute) + block(positions * inner * sizes.compute)
+        shared = copies * block(positions * hidden * sizes.compute)
+        return shared if is_mixture(architecture) else shared + block(positions * inner * sizes.compute)
     adapted = _adapted(spec, architecture, ("o_proj", *_MLP_INPUTS, "down_proj"))
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
     element = sizes.adapter if has_bfloat16_adapters(spec) else where(spec.bf16, sizes.compute, sizes.adapter)
@@ -184,9 +200,14 @@ def linear_output_bytes(spec: TrialKeys, *, autocast: Flag = True) -> Count:
 def mlp_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
     """Return what the gated MLP saves between its linear layers: gate, its activation, and up, each [T, I].
 
-    By hand, T = 10, I = 16 in bfloat16: 3 x 10 x 16 x 2 = 960 B.
+    Liger computes the activation again (`LigerSiLUMulFunction` in `liger_kernel/ops/swiglu.py`).
+
+    By hand, T = 10, I = 16 in bfloat16: 3 x 10 x 16 x 2 = 960 B; with Liger 2 x 10 x 16 x 2 = 640 B.
     """
-    return 3 * block_of(spec)(positions * architecture.intermediate_size * linear_output_bytes(spec))
+    if is_mixture(architecture):
+        return experts_saved_bytes(spec, architecture, positions)
+    tensors = 2 if spec.use_liger_kernel else 3
+    return tensors * block_of(spec)(positions * architecture.intermediate_size * linear_output_bytes(spec))
 
 
 def layer_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -233,16 +254,21 @@ def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     The larger of two: the gradients of the product, of the activated gate and of up, each [T, I], after the saved
     product is freed; or, before that, the gradient of the product with the new gradient of down's weight, or with that
     weight unpacked from 4 bits (`MatMul4Bit.backward`). In addition twice the gradient of the residual stream, [T, H].
+    Liger writes the gradients of gate and up over their values (`swiglu_backward`), so the second is the larger.
     """
     sizes, inner, hidden = element_bytes(spec), architecture.intermediate_size, architecture.hidden_size
     block = block_of(spec)
     wide = block(batch.positions * inner * linear_output_bytes(spec))
     stream = 2 * layer_input_bytes(spec, architecture, batch)
+    if is_mixture(architecture):
+        return stream + experts_backward_bytes(spec, architecture, batch.positions)
     weight = block(inner * hidden * sizes.weight)
     if trains_everything(spec):
-        return stream + larger(2 * wide, wide + weight)
+        return stream + (wide + weight if spec.use_liger_kernel else larger(2 * wide, wide + weight))
     adapted = {part.name for part in adapted_projections(architecture, spec.lora_target_modules or ())}
     unpacked = weight if spec.tuning is Tuning.QLORA else 0
+    if spec.use_liger_kernel:
+        return stream + wide + unpacked
     return stream + larger((2 if "down_proj" in adapted else 3) * wide, wide + unpacked)
 
 
@@ -265,8 +291,11 @@ def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
 def norm_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return the peak of a norm's backward in addition to the saved activations: four float32 [T, H].
 
-    The gradient of the product, and the three factors of the gradient of the square (`pow_backward`).
+    The gradient of the product, and the three factors of the gradient of the square (`pow_backward`). Liger writes the
+    gradient over that of the output.
     """
+    if spec.use_liger_kernel:
+        return 0
     return 4 * block_of(spec)(batch.positions * architecture.hidden_size * FLOAT32_BYTES)
 
 
@@ -276,7 +305,11 @@ def down_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     The residual stream and the input of the MLP, [T, H] each. For a float32 adapter, the product, [T, I], is cast to
     float32 before autocast casts it back to the type that is saved.
     """
-    return 2 * layer_input_bytes(spec, architecture, batch) + _down_input_bytes(spec, architecture, batch)
+    if is_mixture(architecture):
+        inner = experts_forward_bytes(spec, architecture, batch.positions)
+    else:
+        inner = _down_input_bytes(spec, architecture, batch)
+    return 2 * layer_input_bytes(spec, architecture, batch) + inner
 
 
 def recomputation_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -336,7 +369,9 @@ def layer_without_gradient_bytes(
     block, sizes = block_of(spec), element_bytes(spec)
     values = batch.positions * architecture.intermediate_size
     inner = 3 * block(values * linear_output_bytes(spec, autocast=autocast))
-    if spec.tuning is not Tuning.FULL:
+    if is_mixture(architecture):
+        inner = experts_without_gradient_bytes(spec, architecture, batch.positions)
+    elif spec.tuning is not Tuning.FULL:
         inner = where(adapted, larger(inner, _adapted_mlp_bytes(spec, architecture, values, autocast=autocast)), inner)
     hidden = batch.positions * architecture.hidden_size
     embeddings, stream = block(hidden * sizes.weight), block(hidden * stream_bytes(spec, autocast=autocast))
@@ -355,8 +390,12 @@ def rotary_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, a
 
     By hand, T = 10, 2 query heads and 1 key head of 4 in bfloat16: 10 x (4 x 8 + 2 x 4) x 2 = 800 B.
 
+    Liger rotates queries and keys in place (`LigerRopeFunction`), which needs less than the MLP: 0.
+
     Source: `apply_rotary_pos_emb` in transformers' models.
     """
+    if spec.use_liger_kernel:
+        return 0
     block, stream = block_of(spec), stream_bytes(spec, autocast=autocast)
     given = linear_output_bytes(spec, autocast=autocast)
     element = where(architecture.qk_norm, stream, given)

@@ -190,6 +190,9 @@ def _layer_backward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -
     if not spec.gradient_checkpointing:
         return backward
     recomputed = layer_saved_bytes(spec, architecture, batch)
+    if spec.use_liger_kernel:
+        # The first norm saves its input as it is, which is the one that checkpointing keeps.
+        recomputed = recomputed - layer_input_bytes(spec, architecture, batch)
     return recomputed + larger(backward, recomputation_bytes(spec, architecture, batch))
 
 

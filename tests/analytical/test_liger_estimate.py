@@ -1,0 +1,70 @@
+"""Liger's layer kernels: the closed form compared with trials that were emulated with liger-kernel 0.8.5.
+
+The peaks are those of torch's counters in torch's CUDA build (torch 2.13.0+cu130, trl 1.16.0, transformers 5.23.0) on
+an emulated H100, for prompts of 256 and completions of up to 1,024 tokens, 4 rows, 1 micro-batch, 2 steps.
+"""
+
+import pytest
+
+from profiler.analytical.estimate import estimate
+from profiler.config.model_lookup import builtin_architecture
+from profiler.config.rules import only_estimated
+from profiler.config.specification import parse_point
+from profiler.config.trl_config import read_trl_config
+from profiler.domain.trial import TrialSpec
+
+EMULATED = (
+    ({}, False, 11_968_444_416),
+    ({}, True, 9_856_153_600),
+    ({"gradient_checkpointing": True}, False, 4_499_204_096),
+    ({"gradient_checkpointing": True}, True, 4_369_951_744),
+    ({"tuning": "lora"}, False, 9_705_374_720),
+    ({"tuning": "lora"}, True, 8_055_964_672),
+    ({"tuning": "qlora"}, True, 6_562_445_312),
+    ({"dtype": "float32"}, True, 14_538_906_112),
+    ({"model": "qwen3-0.6b"}, True, 12_277_669_888),
+)
+
+
+def _spec(**keys: object) -> TrialSpec:
+    own = {
+        "backend": "emulated",
+        "model": "qwen2.5-0.5b",
+        "gradient_checkpointing": False,
+        "max_completion_length": 1024,
+        "gradient_accumulation_steps": 1,
+        "steps": 2,
+        "rollout": "synthetic",
+    }
+    return parse_point({**own, **keys}, architecture_of=builtin_architecture)
+
+
+def _estimated(spec: TrialSpec) -> int:
+    architecture = builtin_architecture(spec.model)
+    assert architecture is not None
+    return estimate(spec, architecture).peak_allocated_bytes
+
+
+@pytest.mark.parametrize(("keys", "liger", "emulated"), EMULATED)
+def test_the_closed_form_is_within_one_and_a_half_percent(keys, liger, emulated):
+    assert _estimated(_spec(**keys, use_liger_kernel=liger)) == pytest.approx(emulated, rel=0.015)
+
+
+@pytest.mark.parametrize(("one", "other"), [(EMULATED[0], EMULATED[1]), (EMULATED[4], EMULATED[5])])
+def test_what_liger_saves_is_within_five_percent(one, other):
+    saved = one[2] - other[2]
+    keys = one[0]
+    estimated = _estimated(_spec(**keys)) - _estimated(_spec(**keys, use_liger_kernel=True))
+    assert estimated == pytest.approx(saved, rel=0.05)
+
+
+def test_a_recipe_with_liger_is_estimated_with_it():
+    reading = read_trl_config({"model_name_or_path": "Qwen/Qwen2.5-0.5B", "use_liger_kernel": True})
+    assert reading.point["use_liger_kernel"] is True
+    assert not any("liger" in note.text for note in reading.notes)
+
+
+def test_a_simulation_does_not_run_it():
+    (fault,) = only_estimated([_spec(use_liger_kernel=True, backend="simulated")])
+    assert fault.key == "use_liger_kernel"
+    assert only_estimated([_spec(use_liger_kernel=True)]) == []
