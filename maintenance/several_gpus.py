@@ -159,7 +159,7 @@ def _run(chosen: Sample, options: RunOptions, folder: Path) -> int:
     store, side = RecordStore(folder), _emulated(options)
     run_pending(specs, (side,), store=store, options=options, at_most=None, run=run_side)
     found = [(spec, store.find(side.trial(spec).trial_id)) for spec in specs]
-    rows = comparison([(spec, record.outcome) for spec, record in found if record is not None])
+    rows = comparison([(spec, None if record is None else record.outcome) for spec, record in found])
     write_atomically(folder / ROWS, as_csv(rows).encode())
     write_atomically(folder / PAGE, page(rows, chosen).encode())
     compared = int(rows["error"].notna().sum())
@@ -173,11 +173,11 @@ def sample(chosen: Sample, *, count: int | None = None) -> tuple[TrialSpec, ...]
     return sample_trials(number, seed=chosen.seed, axes=chosen.axes, fixed=chosen.fixed, is_wanted=_has_form)
 
 
-def comparison(ended: Sequence[tuple[TrialSpec, Outcome]]) -> pd.DataFrame:
+def comparison(ended: Sequence[tuple[TrialSpec, Outcome | None]]) -> pd.DataFrame:
     """Return one row per trial: its main keys, how it ended, both peaks in bytes, and the error of the estimate.
 
     Of a trial that ran out of memory, the peak is what it needs on a card of unlimited memory. A trial without a peak
-    has no error.
+    has no error. None stands for a trial that has not run.
     """
     return pd.DataFrame([_row(number, spec, outcome) for number, (spec, outcome) in enumerate(ended)])
 
@@ -185,9 +185,9 @@ def comparison(ended: Sequence[tuple[TrialSpec, Outcome]]) -> pd.DataFrame:
 def page(rows: pd.DataFrame, chosen: Sample) -> str:
     """Return the comparison as a page of Markdown."""
     compared = rows[rows["error"].notna()]
-    kinds = compared.groupby(compared["zero_stage"].map("zero_stage={:.0f}".format, na_action="ignore"))
-    kinds = kinds if compared["zero_stage"].notna().any() else compared.groupby("distributed_type")
-    groups = [("all", compared), *((str(kind), group) for kind, group in kinds)]
+    stages = compared["zero_stage"].map("zero_stage={:.0f}".format, na_action="ignore")
+    kinds = stages.fillna(compared["distributed_type"])
+    groups = [("all", compared), *((str(kind), group) for kind, group in compared.groupby(kinds))]
     table = markdown_table(
         ("trials of", "number", "median error", "95th percentile", "lowest", "highest"),
         [(name, str(len(group)), *_errors(group["error"])) for name, group in groups],
@@ -246,10 +246,16 @@ def _fits_host(spec: TrialSpec) -> bool:
     return int(values) * _OFFLOADED_BYTES <= _MOST_ON_HOST_BYTES
 
 
-def _row(number: int, spec: TrialSpec, outcome: Outcome) -> dict[str, object]:
-    peak = outcome.peaks.allocated_bytes if outcome.status is Status.OK else None
+def _peak(outcome: Outcome | None) -> int | None:
+    if outcome is None:
+        return None
     if outcome.status is Status.OOM and outcome.unlimited is not None:
-        peak = outcome.unlimited.required_allocated_bytes
+        return outcome.unlimited.required_allocated_bytes
+    return outcome.peaks.allocated_bytes if outcome.status is Status.OK else None
+
+
+def _row(number: int, spec: TrialSpec, outcome: Outcome | None) -> dict[str, object]:
+    peak = _peak(outcome)
     estimated = estimate(spec, architecture_of(spec.model)).peak_allocated_bytes
     return {
         "trial": number,
@@ -259,7 +265,7 @@ def _row(number: int, spec: TrialSpec, outcome: Outcome) -> dict[str, object]:
         "num_processes": spec.num_processes,
         "recipe": spec.recipe.value,
         "tuning": spec.tuning.value,
-        "status": outcome.status.value,
+        "status": "not run" if outcome is None else outcome.status.value,
         "emulated_allocated_bytes": peak,
         "estimated_allocated_bytes": estimated,
         "error": None if peak is None else estimated / peak - 1,

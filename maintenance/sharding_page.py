@@ -8,6 +8,7 @@ Exit codes: docs/exit_codes.md.
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -74,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def page(runs: pd.DataFrame) -> str:
     """Return the page of Markdown of the grid's table."""
-    peaks = {_key(row): (row["status"], row["peak_allocated_bytes"]) for row in runs.to_dict("records")}
+    peaks = {_key(row): (row["status"], row["peak_allocated_bytes"]) for row in _rows_of(runs)}
     found = [(spec, *peaks.get(_key(_plain(spec)), ("not run", None))) for spec in _specs()]
     lines = [
         "# What is sharded, gathered and communicated",
@@ -92,16 +93,20 @@ def page(runs: pd.DataFrame) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _rows_of(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(key): value for key, value in row.items()} for row in runs.to_dict("records")]
+
+
 def _specs() -> tuple[TrialSpec, ...]:
     command = read_command([f"+grid={GRID}"])
     return parse_points(expand(read_grid(GRID, compose(command)), command.axes), architecture_of=architecture_of)
 
 
-def _plain(spec: TrialSpec) -> dict[str, object]:
+def _plain(spec: TrialSpec) -> dict[str, Any]:
     return {key: getattr(spec, key) for key in ("model", "num_processes", "distributed_type", "zero_stage")}
 
 
-def _key(row: Mapping[str, object]) -> tuple[object, ...]:
+def _key(row: Mapping[str, Any]) -> tuple[object, ...]:
     stage = row["zero_stage"]
     return (
         row["model"],

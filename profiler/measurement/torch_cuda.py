@@ -31,7 +31,7 @@ class TorchCuda:
     def peaks_kept(self) -> AbstractContextManager[None]:
         """Replace torch's function: DeepSpeed, for one, resets the counters while it shards a model."""
 
-        def keep_and_reset(device: object = None) -> None:
+        def keep_and_reset(device: torch.device | str | int | None = None) -> None:
             self._read()
             self._allocated_before, self._reserved_before = self.peak_allocated_bytes(), self.peak_reserved_bytes()
             self._reset(device)

@@ -12,7 +12,7 @@ Source: `DeepSpeedZeroOptimizer` in DeepSpeed 0.19's `runtime/zero/stage_1_and_2
 """
 
 from profiler.analytical.formulas.parameters import base_tensors
-from profiler.analytical.formulas.quantities import Count, larger, smaller, where, whole_units
+from profiler.analytical.formulas.quantities import Count, Flag, larger, smaller, where, whole_units
 from profiler.analytical.formulas.trained import BFLOAT16_BYTES, FLOAT32_BYTES, trained_tensors, trains_everything
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.trial import OffloadDevice
@@ -101,7 +101,7 @@ def gathered_bytes(spec: TrialKeys, architecture: DecoderShape, *, at_head: bool
     return BFLOAT16_BYTES * where(knows_order(spec), smaller(whole(spec, architecture), MOST_LIVE), module)
 
 
-def knows_order(spec: TrialKeys) -> Count:
+def knows_order(spec: TrialKeys) -> Flag:
     """Return whether three passes come after one another, so that the last of them gathers ahead."""
     if not spec.recipe.generates:
         return spec.gradient_accumulation_steps * spec.steps >= _PASSES

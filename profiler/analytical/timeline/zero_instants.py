@@ -96,7 +96,7 @@ def _reduction(spec: TrialKeys, architecture: DecoderShape, last: Instant, first
     done = _layers_of_a_bucket(spec, architecture)
     high, low = last.sizes.get(Category.ACTIVATIONS, 0), first.sizes.get(Category.ACTIVATIONS, 0)
     sizes = {**last.sizes, Category.ACTIVATIONS: high - (high - low) * smaller(done, layers) // layers}
-    happens = where(done < layers, last.happens, False)
+    happens = both(done < layers, last.happens)
     return replace(last, name=InstantName.REDUCTION, sizes=sizes, happens=happens)
 
 
