@@ -15,6 +15,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table
 
+from maintenance.callback_cost import ACCUMULATION, ALLOWED_SHARE, NEW_TOKENS, callback_cost
 from maintenance.emulated_operators import operator_seconds
 from maintenance.many_trials import hundred_thousand_trials
 from maintenance.scale import measure
@@ -92,6 +93,7 @@ def _print_table() -> None:
     _add_allocator(table, small, small_s)
     _add_estimates(table)
     _add_sampler(table)
+    _add_callback(table)
     _add_emulated_operators(table)
     _add_scale(table)
     console.print(table)
@@ -136,6 +138,15 @@ def _add_sampler(table: Table) -> None:
     sampler = Sampler(probe, clock=time.monotonic, where=lambda: (None, 0))
     sample_s = _seconds(lambda: [sampler.take() for _ in range(_SAMPLES)]) / _SAMPLES
     table.add_row("one sample of the driver", f"{1e6 * sample_s:.0f} µs", "its period", f"{sample_s / PERIOD_S:.3f}")
+
+
+def _add_callback(table: Table) -> None:
+    """What `VramCallback` costs: its time in one step, as a share of the 0.5 % of a step of one second."""
+    found = callback_cost()
+    counters = "" if found.has_gpu else ", no GPU: without counters"
+    what = f"VramCallback: one step of GRPO, {ACCUMULATION} micro-batches, {NEW_TOKENS} tokens{counters}"
+    ratio = f"{found.shortest_step_s:.2f}"
+    table.add_row(what, f"{1e3 * found.step_s:.2f} ms", f"{ALLOWED_SHARE:.1%} of a step of 1 s", ratio)
 
 
 def _add_emulated_operators(table: Table) -> None:

@@ -1,22 +1,31 @@
 """The documentation of all columns in Markdown, generated from the schema."""
 
 from profiler.rendering.markdown_table import Align, markdown_table
+from profiler.storage.monitored_schema import MONITORED_TABLES
 from profiler.storage.schema import OPTIONAL_TABLES, SCHEMA_VERSION, TABLES, Column
 from profiler.storage.script_schema import SCRIPT_TABLES
 
 _ALWAYS, _SOMETIMES = "in every results folder", "only if it has rows"
 _OF_SCRIPTS = "in the folder of a script (`python -m profiler.run`)"
+_OF_MONITORED = "in the folder of monitored runs (`python -m profiler.monitor`, `VramCallback`)"
 
 
 def columns_page() -> str:
     """Return the text of `docs/columns.md`."""
     blocks = [
-        "# The columns of the tables of a sweep and of a script",
-        f"Generated from `profiler/storage/schema.py` and `script_schema.py` (schema version {SCHEMA_VERSION}); the "
+        "# The columns of the tables of a sweep, of a script and of monitored runs",
+        "Generated from `profiler/storage/schema.py`, `script_schema.py` and `monitored_schema.py` (schema version "
+        f"{SCHEMA_VERSION}); the "
         "same texts are in the metadata of the parquet files. Sizes are integers of bytes, times are seconds; null "
         'means "unknown here", never 0.',
     ]
-    for tables, when in ((TABLES, _ALWAYS), (OPTIONAL_TABLES, _SOMETIMES), (SCRIPT_TABLES, _OF_SCRIPTS)):
+    kinds = (
+        (TABLES, _ALWAYS),
+        (OPTIONAL_TABLES, _SOMETIMES),
+        (SCRIPT_TABLES, _OF_SCRIPTS),
+        (MONITORED_TABLES, _OF_MONITORED),
+    )
+    for tables, when in kinds:
         for name, columns in tables.items():
             blocks += [f"## `{name}.parquet`, {when}", _table(columns)]
     return "\n\n".join(blocks) + "\n"

@@ -134,13 +134,13 @@ python -m maintenance.several_gpus [key=value ...]
 Samples trials of several GPUs, emulates those that have no record yet, and
 compares their peaks with the closed form. Keys and defaults:
 {chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
-sample is one of {", ".join(SAMPLES)}; python=PATH is a Python with torch's CUDA
-build, and for deepspeed with DeepSpeed.
+sample is one of {", ".join(SAMPLES)}. python=PATH is a Python with
+torch's CUDA build; the sample deepspeed needs DeepSpeed there.
 
 Examples:
   python -m maintenance.several_gpus
   python -m maintenance.several_gpus jobs=2 results_dir=results/reference
-  python -m maintenance.several_gpus sample=deepspeed python=~/deepspeed/bin/python
+  python -m maintenance.several_gpus sample=deepspeed python=~/ds/bin/python
 """
 
 

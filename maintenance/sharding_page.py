@@ -52,6 +52,9 @@ _USAGE = f"""\
 python -m maintenance.sharding_page
 
 Writes {FOLDER / PAGE} from the tables in that folder.
+
+Examples:
+  python -m maintenance.sharding_page
 """
 
 

@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, Command] = {
     "sweep": Command(summary="run a grid of trials: measured on a GPU, emulated or simulated", imports=("hydra",)),
     "report": Command(summary="draw stored results again, or compare two sweeps"),
     "run": Command(summary="run any training script and show its memory by phase"),
+    "monitor": Command(summary="show the GPUs, or watch the memory of any command"),
     "replay": Command(summary="replay a memory snapshot with other settings or cards"),
     "claims": Command(summary="judge what public texts claim about the memory of GRPO"),
     "seams": Command(summary="check what the profiler relies on in other libraries", imports=("torch",)),

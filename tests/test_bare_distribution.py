@@ -120,6 +120,12 @@ def test_the_bare_wheel_reads_a_config_json_and_solves(bare, tmp_path):
     assert "pip install 'grpo-vram-profiler[simulate]'" in found.stderr
 
 
+def test_the_bare_wheel_advises(bare, tmp_path):
+    found = run(bare, "profiler.advise", "model=qwen2.5-7b", "gpu=rtx-4090-24gb", folder=tmp_path)
+    assert found.returncode == EXIT_OK, found.stderr
+    assert "gradient_checkpointing" in found.stdout
+
+
 def test_the_bare_wheel_draws_a_report(bare, tmp_path):
     for table in KEPT.glob("*.parquet"):
         (tmp_path / table.name).write_bytes(table.read_bytes())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import profiler
 from profiler import __version__, console
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.estimate.command import read_command as read_estimate
@@ -62,7 +63,7 @@ def test_the_version(capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["sweeep"], f"command=sweeep: must be one of {NAMES}. Did you mean 'sweep'?"),
+        (["sweeep"], f"command=sweeep: Did you mean 'sweep'? It must be one of {NAMES}."),
         (["--hlp"], f"command=--hlp: must be one of {NAMES}. See grpo-vram --help."),
     ],
 )
@@ -103,6 +104,13 @@ def test_an_estimate_imports_neither_torch_nor_pyarrow_nor_hydra():
     loaded = modules_after(f"from profiler.console import main; assert main({words}) == 0")
     assert "profiler.estimate.main" in loaded
     assert not loaded & {"torch", "pyarrow", "pandas", "hydra", "matplotlib", "rich", "transformers"}
+
+
+def test_importing_the_package_is_light_although_it_has_a_callback():
+    loaded = modules_after("import profiler")
+    assert not loaded & {"torch", "transformers", "numpy", "pyarrow", "rich", "profiler.callback"}
+    with pytest.raises(AttributeError, match="no attribute 'VramCalback'"):
+        profiler.VramCalback  # noqa: B018
 
 
 def test_help_imports_no_command():

@@ -85,10 +85,11 @@ def text(name: str) -> str:
     return " ".join((ROOT / name).read_text().split())
 
 
-def test_the_rows_are_those_of_the_first_trials_that_were_written_down() -> None:
-    numbers = sorted(set(rows().trial))
-    assert numbers == list(range(len(numbers)))
-    assert len(numbers) <= len(trials())
+def test_the_rows_are_those_of_trials_that_were_written_down() -> None:
+    """The first hundred are complete; the others are taken in the order of their cards."""
+    numbers = set(rows().trial)
+    assert set(range(100)) <= numbers <= set(range(len(trials())))
+    assert str(len(numbers)) in text("docs/evidence.md").partition("Of these ")[2].partition(" have run")[0]
     assert {"ok", "oom"} < set(rows().emulated_status)
 
 

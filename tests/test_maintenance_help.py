@@ -43,7 +43,21 @@ def several_gpus(monkeypatch):
     return several_gpus.main
 
 
-@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated, several_gpus])
+def sharding_page(monkeypatch):
+    from maintenance import sharding_page
+
+    monkeypatch.setattr(sharding_page, "page", lambda *_: pytest.fail("the page is written"))
+    return sharding_page.main
+
+
+def look_up(monkeypatch):
+    from maintenance.look_up import main
+
+    monkeypatch.setattr(main, "looked_up", lambda *_: pytest.fail("a look-up has started"))
+    return main.main
+
+
+@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated, several_gpus, sharding_page, look_up])
 def test_help_has_examples_and_starts_nothing(tool, monkeypatch, capsys):
     for words in (["--help"], ["-h"], ["x", "--help"]):
         assert tool(monkeypatch)(words) == EXIT_OK
@@ -54,7 +68,7 @@ def test_help_has_examples_and_starts_nothing(tool, monkeypatch, capsys):
         assert max(map(len, (usage + examples).splitlines())) <= 80
 
 
-@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated])
+@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated, look_up])
 def test_options_with_dashes_are_a_fault(tool, monkeypatch, capsys):
     assert tool(monkeypatch)(["--limit-s", "5"]) == EXIT_USAGE
     assert "--limit-s" in capsys.readouterr().err

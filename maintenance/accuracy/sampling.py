@@ -89,18 +89,21 @@ FIXED: Mapping[str, object] = {
     "vllm_mode": None,
     "vllm_gpu_memory_utilization": None,
     "vllm_enable_sleep_mode": None,
+    "reward_models": None,
+    "per_device_eval_batch_size": None,
     "num_processes": 1,
     "distributed_type": "no",
     "fsdp_version": None,
     "fsdp_reshard_after_forward": None,
     "fsdp_offload_params": None,
     "fsdp_activation_checkpointing": None,
+    "torch_empty_cache_steps": None,
     "zero_stage": None,
     "offload_optimizer_device": None,
     "offload_param_device": None,
 }
 """Keys that are not sampled: a simulated trial reads no weights, its prompts are synthetic, values of the random seed
-change no size, and vLLM and several processes are not simulated."""
+change no size, vLLM and several processes are not simulated, and an emptied cache has no closed form."""
 
 NEXT_SAMPLE: Mapping[str, tuple[str, ...]] = {
     "model": (

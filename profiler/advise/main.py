@@ -37,6 +37,7 @@ from profiler.estimate.inputs import (
     job_files,
     read_inputs,
 )
+from profiler.estimate.reward_models import with_reward_models
 from profiler.estimate.trial import parsed_trial
 from profiler.rendering.advice_text import Advice, AdvisedStep, advice_json, advice_object, advice_text
 from profiler.rendering.solve_table import leaves_free
@@ -89,7 +90,10 @@ def main(
         return EXIT_OK
     architecture_of = architecture_lookup(load_model)
     report = _report(command)
-    files, inputs = _inputs(command, report)
+    files, read = _inputs(command, report)
+    inputs, architecture_of = with_reward_models(read, architecture_of)
+    if inputs.faults:
+        raise UsageError(inputs.faults)
     if inputs.ignored:
         print_error(inputs.ignored)
     spec, notes = parsed_trial(inputs, architecture_of)

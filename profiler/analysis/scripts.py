@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import Protocol
 
 from profiler.domain.memory import Origin, Phase
 from profiler.domain.outcome import Outcome, OutOfMemory, Status
@@ -18,6 +19,26 @@ class PhaseLine:
     reserved_bytes: int | None
     steps_bytes: tuple[int | None, ...]
     """Allocated memory in each optimizer step, from 1; None in a step without the phase."""
+
+
+class ShownRun(Protocol):
+    """A run whose phases are shown, of a script or of a monitored program."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """The result of the run."""
+
+    @property
+    def phases(self) -> tuple[PhaseLine, ...]:
+        """Its phases."""
+
+    @property
+    def origin(self) -> Origin:
+        """Where its figures come from."""
+
+    @property
+    def out_of_memory(self) -> OutOfMemory | None:
+        """The allocation that failed; None if none ended the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,22 +81,25 @@ class RunLines:
 
 def run_lines(record: ScriptRecord) -> RunLines:
     """Return what is shown of one run."""
-    by_step = record.outcome.measured.step_peaks if record.outcome.measured else ()
+    phases, steps = phase_lines(record.outcome)
+    return RunLines(record=record, steps=steps, phases=phases)
+
+
+def phase_lines(outcome: Outcome) -> tuple[tuple[PhaseLine, ...], int]:
+    """Return the phases of a run and the number of its optimizer steps that have figures."""
+    by_step = outcome.measured.step_peaks if outcome.measured else ()
     steps = max((peak.step for peak in by_step), default=0)
     found = {(peak.step, peak.phase): peak.peak_allocated_bytes for peak in by_step}
-    return RunLines(
-        record=record,
-        steps=steps,
-        phases=tuple(
-            PhaseLine(
-                phase=peak.phase,
-                allocated_bytes=peak.peak_allocated_bytes,
-                reserved_bytes=peak.peak_reserved_bytes,
-                steps_bytes=tuple(found.get((step, peak.phase)) for step in range(1, steps + 1)),
-            )
-            for peak in record.outcome.peaks.phases
-        ),
+    lines = tuple(
+        PhaseLine(
+            phase=peak.phase,
+            allocated_bytes=peak.peak_allocated_bytes,
+            reserved_bytes=peak.peak_reserved_bytes,
+            steps_bytes=tuple(found.get((step, peak.phase)) for step in range(1, steps + 1)),
+        )
+        for peak in outcome.peaks.phases
     )
+    return lines, steps
 
 
 def ordered_runs(records: Sequence[ScriptRecord]) -> tuple[RunLines, ...]:

@@ -6,10 +6,16 @@ from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.extras import simulation_hint
 from profiler.domain.optimizers import State
-from profiler.domain.trial import DistributedType, Dtype, Logprobs, TrialSpec, Tuning
+from profiler.domain.recipe import Recipe
+from profiler.domain.trial import Attention, DistributedType, Dtype, Logprobs, TrialSpec, Tuning
 
 _STATES = (State.NONE, State.TWO_STATES)
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+"""Linear layers of a mixture. With all-linear, peft also adapts the parameters of its experts, which has no formula."""
 _LOGPROBS = (Logprobs.FUSED, Logprobs.FULL)
+
+_ALL = 3
+"""The stage of ZeRO that also shards reward models (`prepare_deepspeed` in trl)."""
 
 _Check = tuple[str, object, bool]
 """A key, its value, and whether there is a formula for it."""
@@ -22,27 +28,36 @@ def refuse_without_form(spec: TrialSpec, architecture: Architecture) -> None:
         UsageError: There is none.
     """
     refuse_model(architecture)
-    if (fault := _sharding_fault(spec)) is not None:
+    if (fault := _sharding_fault(spec) or _mixture_fault(spec, architecture)) is not None:
         raise UsageError([fault])
 
 
 def has_form(spec: TrialSpec, architecture: Architecture) -> bool:
     """Return whether there is a closed form for the trial."""
-    return architecture.has_closed_form and _sharding_fault(spec) is None
+    if not architecture.has_closed_form:
+        return False
+    return _sharding_fault(spec) is None and _mixture_fault(spec, architecture) is None
 
 
-def refuse_model(architecture: Architecture) -> None:
+def refuse_model(architecture: Architecture, *, of_verl: bool = False) -> None:
     """Raise the error of `estimate` if there is no closed form for the model.
 
+    Args:
+        architecture: The model.
+        of_verl: Whether verl trains it, whose formulas know no experts.
+
     Raises:
-        UsageError: It is a mixture of experts, or of a family that is not known.
+        UsageError: It is a mixture of experts without a formula, or of a family that is not known.
     """
-    if architecture.has_closed_form:
+    is_mixture = architecture.num_experts > 1
+    if architecture.has_closed_form and not (of_verl and is_mixture):
         return
-    problem = f"a mixture of {architecture.num_experts} experts has no closed-form estimate"
-    if architecture.num_experts <= 1:
-        problem = "is of a family whose layers have no closed-form estimate"
-    raise UsageError([Fault(key="model", found=architecture.model_type, problem=problem, hint=simulation_hint())])
+    problem = "is of a family whose layers have no closed-form estimate"
+    if is_mixture:
+        where = " in a job of verl" if of_verl else ""
+        problem = f"a mixture of {architecture.num_experts} experts has no closed-form estimate{where}"
+    hint = "" if of_verl else simulation_hint()
+    raise UsageError([Fault(key="model", found=architecture.model_type, problem=problem, hint=hint)])
 
 
 def _sharding_fault(spec: TrialSpec) -> Fault | None:
@@ -72,10 +87,36 @@ def _checks_of_fsdp(spec: TrialSpec) -> tuple[_Check, ...]:
 
 
 def _checks_of_deepspeed(spec: TrialSpec) -> tuple[_Check, ...]:
-    return (("use_vllm", "true", not spec.use_vllm),)
+    return (
+        ("use_vllm", "true", not spec.use_vllm),
+        ("reward_models", ",".join(spec.reward_models or ()), not spec.reward_models or spec.zero_stage != _ALL),
+    )
 
 
 _OWN_CHECKS: Mapping[DistributedType, Callable[[TrialSpec], tuple[_Check, ...]]] = {
     DistributedType.FSDP: _checks_of_fsdp,
     DistributedType.DEEPSPEED: _checks_of_deepspeed,
 }
+
+
+def _mixture_fault(spec: TrialSpec, architecture: Architecture) -> Fault | None:
+    """Return the first key for which the closed form of a mixture of experts has no formula."""
+    if architecture.num_experts <= 1:
+        return None
+    targets = set(spec.lora_target_modules or ())
+    checks: tuple[tuple[str, object, bool], ...] = (
+        ("recipe", spec.recipe, spec.recipe is Recipe.GRPO),
+        ("distributed_type", spec.distributed_type, spec.distributed_type not in _OWN_CHECKS),
+        ("tuning", spec.tuning, spec.tuning is not Tuning.QLORA),
+        ("dtype", spec.dtype, spec.dtype is Dtype.BFLOAT16),
+        ("bf16", "false", spec.bf16),
+        ("logprobs", spec.logprobs, spec.logprobs is Logprobs.FUSED),
+        ("attn_implementation", spec.attn_implementation, spec.attn_implementation is not Attention.EAGER),
+        ("lora_target_modules", ",".join(sorted(targets)), targets <= set(_ATTENTION)),
+    )
+    for key, found, is_known in checks:
+        if not is_known:
+            problem = f"has no closed-form estimate with a mixture of {architecture.num_experts} experts"
+            own = f"Name layers of the attention: {key}=[{','.join(_ATTENTION)}]."
+            return Fault(key=key, found=str(found), problem=problem, hint=own if "lora" in key else simulation_hint())
+    return None

@@ -40,6 +40,8 @@ _ONE_VALUE = (
     "use_liger_kernel",
     "lora_target_modules",
     "use_vllm",
+    "reward_models",
+    "per_device_eval_batch_size",
     "distributed_type",
     "fsdp_reshard_after_forward",
     "fsdp_activation_checkpointing",
@@ -106,9 +108,12 @@ class _Shapes:
     qk_norm: Flag
     has_sdpa: Flag
     num_experts: Count
+    expert_width: Count
+    experts_per_token: Count
+    reward_models: tuple[Architecture, ...]
 
 
-_SHAPE_NUMBERS = tuple(each.name for each in fields(_Shapes) if each.name != "model_type")
+_SHAPE_NUMBERS = tuple(each.name for each in fields(_Shapes) if each.name not in ("model_type", "reward_models"))
 
 
 def estimate_specs(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> EstimateTable:
@@ -143,7 +148,7 @@ def estimate_table(table: TrialTable) -> EstimateTable:
     for code in np.unique(models.codes):
         refuse_model(table.architectures[models.values[code]])
     allocated, reserved, by_rule = _zeros(table), _zeros(table), _zeros(table)
-    phases = {phase: _zeros(table) for phase in TRIAL_PHASES}
+    phases = {phase: _zeros(table) for phase in (*TRIAL_PHASES, Phase.EVALUATION)}
     for rows, trials, shapes in _groups(table):
         instants = trial_instants(trials, shapes)
         for phase, peak in _phase_peaks(instants).items():
@@ -202,7 +207,7 @@ def _shapes(table: TrialTable, rows: NDArray[Any], model_type: str) -> DecoderSh
     codes = models.codes[rows]
     found = [table.architectures[model] for model in models.values]
     columns = {key: _numbers([getattr(model, key) for model in found], codes) for key in _SHAPE_NUMBERS}
-    return _Shapes(model_type=model_type, **columns)
+    return _Shapes(model_type=model_type, reward_models=found[codes[0]].reward_models, **columns)
 
 
 def _present(column: Coded[Any], rows: NDArray[Any]) -> Any:  # noqa: ANN401  whatever the key holds

@@ -20,7 +20,7 @@ from profiler.domain.context import cuda_context_bytes
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Origin, Phase
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trial import Backend, TrialSpec
 
 _ENDS: Mapping[Fit, End] = {Fit.FITS: End.FITS, Fit.TOO_LARGE: End.OOM}
 
@@ -31,9 +31,13 @@ class ClaimFigures:
 
     stored: Sequence[StoredTrials]
     """The trials of each folder of results, the folder of the claims first."""
+    scripts: Mapping[tuple[str, str], Mapping[Quantity, int]]
+    """Peaks of kept runs of scripts that ended well, by script and backend."""
 
     def __call__(self, configurations: Sequence[Configuration], quantity: Quantity) -> Sequence[Figure]:
         """Return a quantity of each configuration, all of one origin: estimated, unless all trials are stored."""
+        if any(configuration.by is By.SCRIPT for configuration in configurations):
+            return [self._of_script(configuration, quantity) for configuration in configurations]
         if any(configuration.by is By.VERL for configuration in configurations):
             return [_of_verl(configuration, quantity) for configuration in configurations]
         specs = [spec_of(configuration) for configuration in configurations]
@@ -41,9 +45,16 @@ class ClaimFigures:
             found = [figure for spec in specs if (figure := self._stored(spec, quantity)) is not None]
             if len(found) == len(specs) and len({figure.origin for figure in found}) == 1:
                 return found
-        if len(specs) > len({replace(spec, steps=1) for spec in specs}):
-            return [_not_estimated("the closed form does not count steps") for _ in specs]
+        if len(specs) > len({replace(spec, steps=1, torch_empty_cache_steps=None) for spec in specs}):
+            return [_not_estimated("the closed form counts neither steps nor an emptied cache") for _ in specs]
         return [_estimated(spec, quantity) for spec in specs]
+
+    def _of_script(self, configuration: Configuration, quantity: Quantity) -> Figure:
+        backend = Backend(str(configuration.keys["backend"]))
+        peaks = self.scripts.get((str(configuration.keys["script"]), backend.value))
+        if peaks is None:
+            return _not_estimated("no run of its script is kept")
+        return Figure(value=peaks[quantity], end=End.FITS, origin=backend.origin)
 
     def _stored(self, spec: TrialSpec, quantity: Quantity) -> Figure | None:
         found = (trials.figure(spec, quantity) for trials in self.stored)

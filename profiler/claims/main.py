@@ -3,8 +3,9 @@
 Exit codes: docs/exit_codes.md. That a claim does not hold is an answer, and ends with 0.
 """
 
+import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from profiler.analysis.claim_trials import StoredTrials
@@ -12,8 +13,9 @@ from profiler.analysis.verdicts import Evidence, Judged, judge
 from profiler.claims.command import Command, OutputFormat, read_command
 from profiler.claims.figures import ClaimFigures
 from profiler.command_line import as_command, print_error, print_line, print_text
-from profiler.domain.claims import Claim
+from profiler.domain.claims import Claim, Quantity
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
+from profiler.domain.outcome import Status
 from profiler.rendering.claims_page import claims_html, claims_markdown
 from profiler.rendering.claims_table import claims_json, claims_table
 from profiler.rendering.figures.claims import claims_figure
@@ -25,6 +27,10 @@ from profiler.storage.published import read_looked_up, read_published, read_publ
 from profiler.storage.tables import read_tables
 
 GRID = "claims"
+SCRIPTS = Path("scripts") / "tried.csv"
+"""The runs of scripts that are kept, in a folder of results."""
+
+ScriptPeaks = Mapping[tuple[str, str], Mapping[Quantity, int]]
 PAGE, MARKDOWN = "report.html", "report.md"
 
 _USAGE = """\
@@ -69,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command.faults:
         raise UsageError(command.faults)
     stored = stored_trials(command.results_dir)
-    judged = judge_all(claims, stored)
+    judged = judge_all(claims, stored, kept_scripts(command.results_dir))
     shown = [each for each in judged if _is_asked(each.claim, command)]
     if command.output_format is OutputFormat.JSON:
         print_text(claims_json(shown))
@@ -82,10 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return EXIT_OK
 
 
-def judge_all(claims: Sequence[Claim], stored: Sequence[StoredTrials]) -> tuple[Judged, ...]:
+def judge_all(claims: Sequence[Claim], stored: Sequence[StoredTrials], scripts: ScriptPeaks) -> tuple[Judged, ...]:
     """Return the verdict on each claim."""
     evidence = Evidence(
-        figures_of=ClaimFigures(stored),
+        figures_of=ClaimFigures(stored, scripts),
         published={figure.id: figure for figure in read_published()},
         looked_up=read_looked_up(),
     )
@@ -117,6 +123,22 @@ def stored_trials(results_dir: Path) -> list[StoredTrials]:
         except UsageError as error:
             print_error(f"{folder} is left out: {error}")
     return found
+
+
+def kept_scripts(results_dir: Path) -> ScriptPeaks:
+    """Return the peaks of the runs of scripts that are kept in a folder of results and ended well."""
+    path = results_dir / SCRIPTS
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["status"] == Status.OK.value]
+    return {
+        (row["script"], row["backend"]): {
+            Quantity.PEAK_ALLOCATED: int(row["allocated_bytes"]),
+            Quantity.PEAK_RESERVED: int(row["reserved_bytes"]),
+        }
+        for row in rows
+    }
 
 
 def write_pages(folder: Path, judged: Sequence[Judged]) -> Path:

@@ -35,6 +35,8 @@ class _Family:
     attention_bias: bool = False
     qk_norm: bool = False
     num_experts: int = 1
+    moe_intermediate_size: int | None = None
+    num_experts_per_tok: int | None = None
 
 
 _FAMILIES: Mapping[str, _Family] = {
@@ -55,12 +57,22 @@ _FAMILIES: Mapping[str, _Family] = {
     ),
     "mixtral": _Family(max_position_embeddings=131_072, num_key_value_heads=8, num_experts=8),
     "qwen2_moe": _Family(max_position_embeddings=32_768, num_key_value_heads=16, attention_bias=True, num_experts=60),
-    "qwen3_moe": _Family(max_position_embeddings=32_768, num_key_value_heads=4, qk_norm=True, num_experts=128),
+    "qwen3_moe": _Family(
+        max_position_embeddings=32_768,
+        num_key_value_heads=4,
+        qk_norm=True,
+        num_experts=128,
+        moe_intermediate_size=768,
+        num_experts_per_tok=8,
+    ),
     "phi3": _Family(max_position_embeddings=4096),
     "granite": _Family(max_position_embeddings=2048),
     "olmo2": _Family(max_position_embeddings=2048, qk_norm=True),
     "smollm3": _Family(max_position_embeddings=32_768, num_key_value_heads=4, tie_word_embeddings=True),
 }
+
+_MIXTURES = frozenset({"qwen3_moe"})
+"""Model types whose experts have a closed form."""
 
 _WITHOUT_SDPA = frozenset({"gemma2", "gpt_oss"})
 """Model types whose attention caps scores or adds sinks, which torch's SDPA does not support (`_supports_sdpa`)."""
@@ -110,10 +122,22 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
         has_known_layers=model_type in _FAMILIES and is_plain,
         quantization=_quantization(config),
     )
+    if architecture.num_experts > 1 and _has_known_experts(filled, model_type):
+        architecture = replace(
+            architecture,
+            expert_width=reader.count("moe_intermediate_size"),
+            experts_per_token=reader.count("num_experts_per_tok", maximum=architecture.num_experts),
+        )
     if reader.faults:
         details = "; ".join(fault.sentence().rstrip(".") for fault in reader.faults)
         raise _no_decoder(model, f"its config.json cannot be used, {details}")
     return architecture
+
+
+def _has_known_experts(config: Mapping[str, object], model_type: str) -> bool:
+    """Return whether each layer is a router and alike experts, and nothing else, in place of an MLP."""
+    is_sparse = config.get("mlp_only_layers") in (None, []) and config.get("decoder_sparse_step") in (None, 1)
+    return model_type in _MIXTURES and is_sparse
 
 
 def _quantization(config: Mapping[str, object]) -> str:

@@ -8,7 +8,7 @@ from profiler.config.claim_parts import Faults, read_figure
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.reading import FieldReader
 from profiler.config.rules import only_estimated
-from profiler.config.specification import parse_point
+from profiler.config.specification import parse_point, unknown_key
 from profiler.config.verl_config import read_verl
 from profiler.domain.architecture import Architecture
 from profiler.domain.claims import (
@@ -129,10 +129,29 @@ def _check_verl(configuration: Configuration) -> None:
     _builtin(read_verl(configuration.keys, strict=True).job.model)
 
 
+def _check_script(configuration: Configuration) -> None:
+    reader = FieldReader(configuration.keys)
+    reader.text("script", "the name of a script that was run")
+    reader.choice("backend", Backend)
+    faults = [
+        *reader.faults,
+        *(unknown_key(key, configuration.keys[key], _SCRIPT_KEYS) for key in _unknown(configuration)),
+    ]
+    if faults:
+        raise UsageError(faults)
+
+
+def _unknown(configuration: Configuration) -> list[str]:
+    return [key for key in configuration.keys if key not in _SCRIPT_KEYS]
+
+
+_SCRIPT_KEYS = ("script", "backend")
+
 _CHECKS: Mapping[By, Callable[[Configuration], None]] = {
     By.TRIAL: _check_trial,
     By.ESTIMATE: _check_estimate,
     By.VERL: _check_verl,
+    By.SCRIPT: _check_script,
 }
 
 

@@ -6,6 +6,7 @@ from profiler.config.claim_parts import Faults, read_range
 from profiler.config.claim_settings import Setup, read_setting
 from profiler.config.foreign_text import ForeignTextError, parse_yaml
 from profiler.domain.claims import (
+    SCRIPT_QUANTITIES,
     TRIAL_QUANTITIES,
     VERL_QUANTITIES,
     By,
@@ -27,6 +28,8 @@ _FIELDS: Mapping[Check, tuple[str, ...]] = {
     Check.UNDECIDABLE: ("because",),
 }
 """What a claim needs besides its description, by its check."""
+
+_QUANTITIES: Mapping[By, tuple[Quantity, ...]] = {By.VERL: VERL_QUANTITIES, By.SCRIPT: SCRIPT_QUANTITIES}
 
 _DESCRIPTION = ("id", "source", "says", "figure", "check")
 
@@ -135,7 +138,7 @@ def _settings(
 def _check_quantity(claim: Claim, setup: Setup | None, faults: Faults) -> None:
     if claim.quantity is None or setup is None:
         return
-    known = VERL_QUANTITIES if setup.by is By.VERL else TRIAL_QUANTITIES
+    known = _QUANTITIES.get(setup.by, TRIAL_QUANTITIES)
     if claim.quantity not in known:
         problem = f"is not a quantity of setup {setup.by}; those are {', '.join(known)}"
         faults.add(f"{claim.id}.quantity", claim.quantity, problem)

@@ -222,6 +222,11 @@ def only_estimated(specs: Iterable[TrialSpec]) -> list[Fault]:
     for spec in specs:
         if spec.use_vllm:
             faults.append(_only_estimated("use_vllm", "true", "vLLM"))
+        if spec.reward_models:
+            faults.append(_only_estimated("reward_models", ",".join(spec.reward_models), "reward models"))
+        if spec.per_device_eval_batch_size is not None:
+            rows = str(spec.per_device_eval_batch_size)
+            faults.append(_only_estimated("per_device_eval_batch_size", rows, "evaluations"))
         if spec.use_liger_kernel and not spec.backend.reads_counters:
             faults.append(_only_estimated("use_liger_kernel", "true", "Liger's kernels on a simulated card"))
         if spec.gpu is not None and spec.gpu not in KNOWN_GPUS:

@@ -10,6 +10,7 @@ Two points that mean the same trial become equal specifications:
   built-in name becomes the hub id of its base model;
 - `gpu` is None on the CPU; null is h100-80gb on an emulated or simulated backend, and the whole card on a real GPU;
 - `weights` is random on an emulated or simulated backend, because memory does not depend on values;
+- `reward_models` is a list, with built-in names where there are some;
 - `vllm_*` is None where vLLM does not run, and all but `vllm_mode` where it runs on other GPUs (``server``);
 - a key that the recipe does not have is None, or its default where it cannot be None.
 """
@@ -228,6 +229,18 @@ def _read_targets(reader: FieldReader, key: Key) -> tuple[str, ...] | None:
     return None
 
 
+def _read_reward_models(reader: FieldReader, key: Key) -> tuple[str, ...] | None:
+    """Return the models that score completions; a built-in one has its built-in name."""
+    value = reader.value(key.name)
+    if value is None:
+        return None
+    names = [value] if isinstance(value, str) else value
+    if isinstance(names, list | tuple) and names and all(isinstance(name, str) and name.strip() for name in names):
+        return tuple(canonical_model(name) for name in names)
+    reader.fail(key.name, "must be a model or a list of models")
+    return None
+
+
 def _read_alloc_conf(reader: FieldReader, key: Key) -> str | None:
     value = reader.value(key.name)
     if value is None:
@@ -243,6 +256,7 @@ _READERS: Mapping[str, Callable[[FieldReader, Key], Any]] = {
     "gpu": _read_gpu,
     "distributed_type": _read_distributed,
     "lora_target_modules": _read_targets,
+    "reward_models": _read_reward_models,
     "alloc_conf": _read_alloc_conf,
 }
 """Keys whose values have a grammar of their own."""

@@ -173,8 +173,11 @@ class _Script:
             owner = _owner_name(call)
             if owner.endswith("ForSequenceClassification"):
                 model = self._literal_or_none(call.args[0]) if call.args else None
-                named = show(model) if isinstance(model, str) else f"of line {call.lineno}"
-                self._found.notes.append(not_counted(f"the reward model {named}"))
+                if isinstance(model, str):
+                    self._found.values["reward_model_name_or_path"] = model
+                    self._found.notes.append(Note(key="", text=f"the reward model {model} in the policy's dtype"))
+                else:
+                    self._found.notes.append(not_counted(f"the reward model of line {call.lineno}"))
             elif owner.endswith(_CAUSAL):
                 self._read(call, _LOADED, first="pretrained_model_name_or_path", only=True)
                 if not {keyword.arg for keyword in call.keywords} & {"torch_dtype", "dtype", None}:

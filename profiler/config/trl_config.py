@@ -6,7 +6,7 @@ and `ScriptArguments`. Keys that none of them has belong to the user's script; t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, lcm
 
 from profiler.config.notes import Note, not_counted
 from profiler.config.parts import sharding_keys, sharding_notes, unread_notes
@@ -44,6 +44,9 @@ _OLD_ENGINE = "vllm_device"
 """A key of trl 0.14 and 0.15, which ran vLLM on a GPU that does not train."""
 
 _NO_EVALUATION = (None, "no", False)
+
+_EVAL_ROWS = 8
+"""transformers' default of `per_device_eval_batch_size`."""
 
 PEFT_TARGETS = ("q_proj", "v_proj")
 """The modules that peft adapts where none are named, in all families that it knows by default.
@@ -111,10 +114,15 @@ def read_trl_config(
         if _OLD_ENGINE in flat:
             point.setdefault("vllm_mode", VllmMode.SERVER.value)
         faults += _read_generation_batch(flat, point, job)
+        if _evaluates(flat):
+            point["per_device_eval_batch_size"] = flat.get("per_device_eval_batch_size", _EVAL_ROWS)
+        if _reward_models(flat):
+            point["reward_models"] = _reward_models(flat)
         point["num_processes"] = _processes(flat, point)
+        faults += _whole_evaluation(flat, point, job)
     if job.get("num_processes") is not None:
         point["num_processes"] = job["num_processes"]
-    notes = (*_assumed(flat, point, recipe, job), *unread_notes(job), *_not_counted(flat))
+    notes = (*_assumed(flat, point, recipe, job), *unread_notes(job), *_not_counted(flat, recipe))
     return TrlReading(
         point=point,
         notes=notes,
@@ -179,12 +187,53 @@ def _processes(flat: Mapping[str, object], point: Mapping[str, object]) -> int:
     """
     group, rows = point["num_generations"], point["per_device_train_batch_size"]
     steps = point.get("steps_per_generation", point["gradient_accumulation_steps"])
-    if flat.get("generation_batch_size") is not None:
+    evaluated = point.get("per_device_eval_batch_size")
+    generated = rows * steps if isinstance(rows, int) and isinstance(steps, int) else None
+    counts = [_fewest(group, generated) if flat.get("generation_batch_size") is None else 1]
+    if evaluated is not None:
+        counts.append(_fewest(_evaluation_group(flat, point), evaluated))
+    return lcm(*counts)
+
+
+def _fewest(group: object, rows: object) -> int:
+    """Return the number of processes whose `rows` are whole groups: 7 of 32 rows need 7. 1 where one is no count."""
+    if not isinstance(group, int) or not isinstance(rows, int) or group < 1 or rows < 1:
         return 1
-    if not all(isinstance(value, int) and value > 0 for value in (group, rows, steps)):
-        return 1
-    group, generated = int(str(group)), int(str(rows)) * int(str(steps))
-    return group // gcd(group, generated)
+    return group // gcd(group, rows)
+
+
+def _evaluation_group(flat: Mapping[str, object], point: Mapping[str, object]) -> object:
+    stated = flat.get("num_generations_eval")
+    return point["num_generations"] if stated is None else stated
+
+
+def _whole_evaluation(
+    flat: Mapping[str, object], point: Mapping[str, object], job: Mapping[str, object]
+) -> list[Fault]:
+    """Check the rule of `GRPOConfig.__post_init__` in trl 1.16 for a stated number of processes."""
+    rows, processes = point.get("per_device_eval_batch_size"), job.get("num_processes")
+    group = _evaluation_group(flat, point)
+    if not isinstance(rows, int) or not isinstance(processes, int) or not isinstance(group, int) or group < 1:
+        return []
+    if rows * processes % group == 0:
+        return []
+    problem = f"times num_processes={processes} must be a multiple of the {group} completions per prompt"
+    return [Fault(key="per_device_eval_batch_size", found=show(rows), problem=problem)]
+
+
+def _evaluates(flat: Mapping[str, object]) -> bool:
+    """Return whether there are evaluations: transformers derives `do_eval` from `eval_strategy`."""
+    strategy = flat.get("eval_strategy", flat.get("evaluation_strategy"))
+    return strategy not in _NO_EVALUATION or flat.get("eval_on_start") is True
+
+
+def _reward_models(flat: Mapping[str, object]) -> list[str]:
+    """Return the reward functions that are models: hub ids and folders, which trl tells from names by no dot."""
+    rewards = flat.get("reward_funcs")
+    names = [name for name in (rewards if isinstance(rewards, list) else [rewards]) if isinstance(name, str)]
+    stated = flat.get("reward_model_name_or_path")
+    own = [stated] if isinstance(stated, str) else []
+    return list(dict.fromkeys([*own, *(name for name in names if "/" in name)]))
 
 
 def _read_generation_batch(
@@ -223,6 +272,9 @@ def _assumed(
         if _OLD_ENGINE in flat:
             why = f"{_OLD_ENGINE} is of trl before 0.16, where vLLM had a GPU of its own"
         notes.append(Note(key="vllm_mode", text=f"vllm_mode={point.get('vllm_mode', VllmMode.COLOCATE)} ({why})"))
+    if "per_device_eval_batch_size" in point and flat.get("per_device_eval_batch_size") is None:
+        text = f"per_device_eval_batch_size={_EVAL_ROWS} (transformers' default)"
+        notes.append(Note(key="per_device_eval_batch_size", text=text))
     stated = {flat[key] for key in ("dtype", "torch_dtype") if isinstance(flat.get(key), str)}
     if not {"dtype", "torch_dtype"} & flat.keys():
         notes.append(Note(key="dtype", text=f"dtype={TRL_DEFAULTS['dtype']} (trl's default)"))
@@ -234,17 +286,12 @@ def _assumed(
     return notes
 
 
-def _not_counted(flat: Mapping[str, object]) -> Sequence[Note]:
+def _not_counted(flat: Mapping[str, object], recipe: Recipe) -> Sequence[Note]:
     """Return what needs memory and has no formula."""
     notes = []
     if flat.get("load_in_4bit") is True and flat.get("use_bnb_nested_quant") is not True:
         notes.append(not_counted("0.37 bits per weight of float32 scales (use_bnb_nested_quant is not true)"))
-    if flat.get("eval_strategy", flat.get("evaluation_strategy")) not in _NO_EVALUATION:
-        rows = flat.get("per_device_eval_batch_size", 8)
+    if not recipe.generates and _evaluates(flat):
+        rows = flat.get("per_device_eval_batch_size", _EVAL_ROWS)
         notes.append(not_counted(f"evaluation (batches of {show(rows)})"))
-    rewards = flat.get("reward_funcs")
-    names = [*(rewards if isinstance(rewards, list) else [rewards]), flat.get("reward_model_name_or_path")]
-    for name in names:
-        if isinstance(name, str) and ("/" in name or name == flat.get("reward_model_name_or_path")):
-            notes.append(not_counted(f"the reward model {show(name)}"))
     return notes

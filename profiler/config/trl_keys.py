@@ -54,7 +54,7 @@ FREE_KEYS = frozenset(
     output_dir overwrite_output_dir num_train_epochs max_steps learning_rate lr_scheduler_type lr_scheduler_kwargs
     warmup_steps warmup_ratio weight_decay adam_beta1 adam_beta2 adam_epsilon average_tokens_across_devices
     max_grad_norm label_smoothing_factor bf16_full_eval fp16_full_eval tf32 activation_checkpointing_kwargs
-    gradient_checkpointing_kwargs torch_compile_backend torch_compile_mode liger_kernel_config torch_empty_cache_steps
+    gradient_checkpointing_kwargs torch_compile_backend torch_compile_mode liger_kernel_config
     logging_strategy logging_steps logging_dir logging_first_step log_on_each_node logging_nan_inf_filter
     include_num_input_tokens_seen log_level log_level_replica disable_tqdm report_to run_name project trackio_space_id
     trackio_bucket_id trackio_static_space_id eval_strategy eval_steps eval_delay per_device_eval_batch_size

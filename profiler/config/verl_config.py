@@ -1,7 +1,8 @@
 """Reading of a verl configuration in YAML into a job. An absent key has verl's default."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from profiler.config.model_lookup import canonical_model
 from profiler.config.notes import Note
@@ -36,6 +37,11 @@ class VerlReading:
     """A job as a configuration of verl describes it."""
 
     job: VerlJob
+    """With every row of the maximum length."""
+    job_at: Callable[[int], VerlJob]
+    """Returns the job whose rows have a mean length; the same job where padding is computed like tokens."""
+    removes_padding: bool
+    """Whether only tokens are computed, so that the mean length of rows counts."""
     notes: tuple[Note, ...]
     """What was assumed, and what is not counted."""
     unknown: tuple[str, ...]
@@ -70,14 +76,33 @@ def read_verl(values: Mapping[str, object], *, megatron: bool = False, strict: b
     faults = [fault for key in unknown for fault in _unknown_faults(key, flat[key], strict=strict)]
     stated = {key: value for key, value in flat.items() if value is not None}
     reader = FieldReader({**{key: value for key, value in defaults.items() if value is not None}, **stated})
-    job = _job(reader)
+    job = _job(reader, _row_tokens(reader))
     faults.extend(reader.faults)
     if not reader.faults:
         faults.extend(_rules(job, reader))
     if faults:
         raise UsageError(faults)
     notes = (*_assumed(flat, reader), *effect_notes(flat, {**first, **second}))
-    return VerlReading(job=job, notes=notes, unknown=unknown)
+    removes_padding = _removes_padding(reader)
+    return VerlReading(
+        job=job,
+        job_at=lambda tokens: _job(reader, min(tokens, _row_tokens(reader))) if removes_padding else job,
+        removes_padding=removes_padding,
+        notes=notes,
+        unknown=unknown,
+    )
+
+
+def _row_tokens(reader: FieldReader) -> int:
+    return reader.count("data.max_prompt_length") + reader.count("data.max_response_length")
+
+
+def _removes_padding(reader: FieldReader) -> bool:
+    """Return whether the passes of all models leave padding out; those of Megatron always do (`megatron_actor.py`)."""
+    if reader.value(f"{_ACTOR}.strategy") == Strategy.MEGATRON.value:
+        return True
+    actor = _flag(reader, f"{_MODEL}.use_remove_padding") or _flag(reader, f"{_ACTOR}.use_remove_padding")
+    return actor and (not _has_critic(reader) or _flag(reader, "critic.model.use_remove_padding"))
 
 
 def _assumed(flat: Mapping[str, object], reader: FieldReader) -> Iterator[Note]:
@@ -132,15 +157,15 @@ def _unknown_faults(key: str, value: object, *, strict: bool) -> list[Fault]:
     return [Fault(key=key, found=show(value), problem=problem, hint=hint)] if hint or strict else []
 
 
-def _job(reader: FieldReader) -> VerlJob:
+def _job(reader: FieldReader, tokens: int) -> VerlJob:
+    """Return the job whose rows have `tokens` tokens."""
     gpus = _gpus(reader)
-    tokens = reader.count("data.max_prompt_length") + reader.count("data.max_response_length")
     strategy = reader.choice(f"{_ACTOR}.strategy", Strategy)
     size = reader.value(f"{_ACTOR}.fsdp_config.fsdp_size")
     has_reference = reader.flag(f"{_ACTOR}.use_kl_loss") | reader.flag("algorithm.use_kl_in_reward")
     scored = [_ROLLOUT, _REF] if has_reference else [_ROLLOUT]
     budget = "log_prob_max_token_len_per_gpu"
-    log_prob = max(_tokens(reader, f"{worker}.log_prob", tokens, budget=budget) for worker in scored)
+    log_prob = max(_tokens(reader, f"{worker}.log_prob", tokens, budget=budget)[0] for worker in scored)
     uses_fused = f"{_ACTOR}.use_fused_kernels", f"{_MODEL}.use_fused_kernels"
     return VerlJob(
         model=canonical_model(reader.text(f"{_MODEL}.path", "a built-in name, a local path or a hub id")),
@@ -179,6 +204,7 @@ def _engine(strategy: Strategy) -> str:
 def _trained(reader: FieldReader, worker: str, model: str, *, tokens: int, section: str) -> TrainedModel:
     """Return the actor, whose engine has its keys under `worker`, or the critic, with keys under `model`."""
     engine = f"{model if worker == 'critic' and section == 'fsdp_config' else worker}.{section}"
+    passed, of_mini_batch = _tokens(reader, f"{worker}.ppo", tokens, budget="ppo_max_token_len_per_gpu")
     return TrainedModel(
         param_offload=_flag(reader, f"{engine}.param_offload"),
         optimizer_offload=_flag(reader, f"{engine}.optimizer_offload"),
@@ -186,30 +212,56 @@ def _trained(reader: FieldReader, worker: str, model: str, *, tokens: int, secti
         weight_bytes=_weight_bytes(reader, f"{engine}.model_dtype"),
         gradient_checkpointing=reader.flag(f"{model}.enable_gradient_checkpointing"),
         activation_offload=reader.flag(f"{model}.enable_activation_offload"),
-        max_tokens=_tokens(reader, f"{worker}.ppo", tokens, budget="ppo_max_token_len_per_gpu"),
+        max_tokens=passed,
+        accumulates=of_mini_batch > passed,
     )
 
 
-def _critic(reader: FieldReader, *, tokens: int, strategy: Strategy) -> TrainedModel | None:
+def _has_critic(reader: FieldReader) -> bool:
     asked = reader.value("critic.enable")
-    if asked is False or (asked is None and reader.value("algorithm.adv_estimator") != _PPO):
+    return asked is True or (asked is None and reader.value("algorithm.adv_estimator") == _PPO)
+
+
+def _critic(reader: FieldReader, *, tokens: int, strategy: Strategy) -> TrainedModel | None:
+    if not _has_critic(reader):
         return None
     return _trained(reader, "critic", "critic.model", tokens=tokens, section=_engine(strategy))
 
 
-def _tokens(reader: FieldReader, prefix: str, row_tokens: int, *, budget: str) -> int:
-    """Return the tokens of one pass on one GPU: the budget of a dynamic batch, else rows times maximum length.
+def _tokens(reader: FieldReader, prefix: str, row_tokens: int, *, budget: str) -> tuple[int, int]:
+    """Return the tokens of one pass on one GPU, and those of all passes before the next optimizer step or rollout.
 
+    A pass has the budget of a dynamic batch, else rows times their length; there is no more than all rows together.
     With Ulysses, several GPUs share the rows of a batch; a budget is that of one GPU, as verl multiplies it.
     """
     worker, _, kind = prefix.rpartition(".")
+    shared, rows = _sharing(reader, worker), _rows_per_gpu(reader, worker, kind)
+    every = -(-row_tokens * rows // shared)
     dynamic = f"{worker}.log_prob_use_dynamic_bsz" if kind == "log_prob" else f"{worker}.use_dynamic_bsz"
     actor_is_dynamic = reader.flag(f"{_ACTOR}.use_dynamic_bsz")
     if actor_is_dynamic if reader.value(dynamic) is None else reader.flag(dynamic):
         key = f"{worker}.{budget}"
-        return reader.count(key if reader.value(key) is not None else f"{_ACTOR}.ppo_max_token_len_per_gpu")
-    shared = _sharing(reader, worker)
-    return -(-row_tokens * _rows(reader, f"{worker}.{kind}_micro_batch_size", shared) // shared)
+        limit = reader.count(key if reader.value(key) is not None else f"{_ACTOR}.ppo_max_token_len_per_gpu")
+        return min(limit, every), every
+    micro = min(rows, _rows(reader, f"{worker}.{kind}_micro_batch_size", shared))
+    return -(-row_tokens * micro // shared), every
+
+
+def _rows_per_gpu(reader: FieldReader, worker: str, kind: str) -> int:
+    """Return the rows of a mini-batch, or for log-probabilities of a rollout, that each group of GPUs gets.
+
+    A group is the GPUs that share rows: those of Ulysses, or of Megatron's tensor and pipeline. Source: "normalize
+    config" in `ActorRolloutRefWorker.__init__` of verl.
+    """
+    prompts = reader.count("data.train_batch_size")
+    if kind != "log_prob":
+        own = f"{worker}.ppo_mini_batch_size"
+        prompts = reader.count(own if reader.value(own) is not None else f"{_ACTOR}.ppo_mini_batch_size")
+    group = _sharing(reader, worker)
+    if reader.value(f"{_ACTOR}.strategy") == Strategy.MEGATRON.value:
+        sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size")
+        group = prod(reader.count(f"{_ACTOR}.megatron.{size}") for size in sizes)
+    return max(1, prompts * reader.count(f"{_ROLLOUT}.n") // max(1, _gpus(reader) // group))
 
 
 def _sharing(reader: FieldReader, worker: str) -> int:

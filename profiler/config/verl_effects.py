@@ -9,7 +9,7 @@ from profiler.config.reading import show
 _WITHOUT_FORMULA = re.compile(
     r"""
     (actor_rollout_ref\.(actor|ref)|critic)\.megatron\.
-        (context_parallel_size|expert_model_parallel_size|expert_tensor_parallel_size|grad_offload|sequence_parallel
+        (context_parallel_size|expert_model_parallel_size|expert_tensor_parallel_size|sequence_parallel
         |virtual_pipeline_model_parallel_size|use_distributed_optimizer|dtype|override_ddp_config(\..+)?
         |override_transformer_config\.(recompute_\w+|attention_backend|moe_\w+))
     |actor_rollout_ref\.ref\.megatron\.(tensor|pipeline)_model_parallel_size

@@ -18,6 +18,11 @@ MEMORY_KEYS = (
     f"{_ACTOR}.use_dynamic_bsz",
     f"{_ACTOR}.ppo_max_token_len_per_gpu",
     f"{_ACTOR}.ppo_micro_batch_size_per_gpu",
+    f"{_ACTOR}.ppo_mini_batch_size",
+    f"{_ACTOR}.use_remove_padding",
+    f"{_MODEL}.use_remove_padding",
+    "critic.ppo_mini_batch_size",
+    "critic.model.use_remove_padding",
     f"{_ACTOR}.use_kl_loss",
     f"{_ACTOR}.use_fused_kernels",
     f"{_ACTOR}.fsdp_config.param_offload",
@@ -113,8 +118,8 @@ FREE_PREFIXES = (
 """Sections in which no other key than those above needs GPU memory."""
 
 _FREE_NAMES: Mapping[str, str] = {
-    _ACTOR: """_target_ ppo_mini_batch_size clip_ratio clip_ratio_low clip_ratio_high clip_ratio_c loss_agg_mode
-        entropy_coeff use_torch_compile kl_loss_coef kl_loss_type ppo_epochs shuffle grad_clip use_remove_padding
+    _ACTOR: """_target_ clip_ratio clip_ratio_low clip_ratio_high clip_ratio_c loss_agg_mode
+        entropy_coeff use_torch_compile kl_loss_coef kl_loss_type ppo_epochs shuffle grad_clip
         entropy_from_logits_with_chunking entropy_checkpointing fsdp_config._target_ fsdp_config.forward_prefetch
         megatron.sequence_parallel megatron.use_distributed_optimizer megatron.seed""",
     _REF: """_target_ strategy use_torch_compile log_prob_micro_batch_size model fsdp_config._target_
@@ -126,12 +131,12 @@ _FREE_NAMES: Mapping[str, str] = {
         log_prob_micro_batch_size disable_log_stats do_sample over_sample_rate multi_stage_wake_up
         calculate_log_probs update_weights_bucket_megabytes skip_rollout skip_dump_dir load_format layered_summon
         use_fire_sampling""",
-    _MODEL: """_target_ custom_chat_template use_shm external_lib use_remove_padding lora_alpha exclude_modules
+    _MODEL: """_target_ custom_chat_template use_shm external_lib lora_alpha exclude_modules
         use_liger trust_remote_code tokenizer_path""",
-    "critic": """_target_ rollout_n strategy ppo_mini_batch_size ppo_micro_batch_size forward_max_token_len_per_gpu
+    "critic": """_target_ rollout_n strategy ppo_micro_batch_size forward_max_token_len_per_gpu
         forward_micro_batch_size forward_micro_batch_size_per_gpu ppo_epochs shuffle cliprange_value loss_agg_mode
         grad_clip model.path model.tokenizer_path model.external_lib model.trust_remote_code model._target_
-        model.use_shm model.use_remove_padding model.fsdp_config._target_ model.fsdp_config.reshard_after_forward
+        model.use_shm model.fsdp_config._target_ model.fsdp_config.reshard_after_forward
         model.fsdp_config.fsdp_size model.fsdp_config.forward_prefetch model.lora_alpha model.target_modules""",
     "data": """tokenizer use_shm train_files val_files prompt_key reward_fn_key val_batch_size return_raw_input_ids
         return_raw_chat return_full_prompt shuffle dataloader_num_workers validation_shuffle filter_overlong_prompts

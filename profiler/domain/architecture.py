@@ -25,12 +25,19 @@ class Architecture:
     """Whether transformers runs it with torch's `scaled_dot_product_attention`."""
     num_experts: int = 1
     """Experts per layer, of which each token uses a few; 1 for a dense model."""
+    expert_width: int = 0
+    """Inner size of one expert; 0 where experts have no closed form."""
+    experts_per_token: int = 0
+    """Experts that compute one token; 0 where experts have no closed form."""
     has_known_layers: bool = True
     """Whether its layers are those of a family that the closed form counts."""
     quantization: str = ""
     """How the weights of the checkpoint are quantised, such as ``bitsandbytes 4-bit``; empty if they are not."""
 
+    reward_models: tuple["Architecture", ...] = ()
+    """The models that score its completions, where a trial has some (`TrialSpec.reward_models`)."""
+
     @property
     def has_closed_form(self) -> bool:
         """Whether there is a closed form for the model."""
-        return self.has_known_layers and self.num_experts <= 1
+        return self.has_known_layers and (self.num_experts <= 1 or self.experts_per_token > 0)

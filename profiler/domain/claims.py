@@ -31,6 +31,8 @@ class By(StrEnum):
     """The closed form of a trial."""
     VERL = "verl"
     """The closed form of a job of verl, per GPU."""
+    SCRIPT = "script"
+    """The kept run of somebody's script, unmodified, with the libraries that it names."""
 
 
 class Quantity(StrEnum):
@@ -73,6 +75,9 @@ TRIAL_QUANTITIES = (
     Quantity.PARAMETERS,
 )
 """Quantities of a trial, and of its closed form."""
+
+SCRIPT_QUANTITIES = (Quantity.PEAK_ALLOCATED, Quantity.PEAK_RESERVED)
+"""Quantities of the kept run of a script."""
 
 VERL_QUANTITIES = (
     Quantity.PEAK,

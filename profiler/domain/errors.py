@@ -96,9 +96,12 @@ class UsageError(ProfilerError):
 
 
 def nearest(found: str, known: Sequence[str]) -> str:
-    """Return ``"Did you mean 'x'?"`` with the name in `known` that is closest to `found`; empty if none is close."""
+    """Return ``"Did you mean 'x'?"`` with the name in `known` that is closest to `found`; empty if none is close.
+
+    Of names that only contain `found`, it is the first.
+    """
     written, names = found.lower(), {name.lower(): name for name in known}
     close = get_close_matches(written, names, n=1, cutoff=_CLOSE)
     if not close and len(written) >= _SHORTEST_PART:
-        close = get_close_matches(written, [name for name in names if written in name], n=1, cutoff=0)
+        close = [name for name in names if written in name]
     return f"{_SUGGESTION}'{names[close[0]]}'?" if close else ""

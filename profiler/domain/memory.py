@@ -20,7 +20,7 @@ class Phase(StrEnum):
     OPTIMIZER = "optimizer"
     """Gradient clipping, the optimizer's step, gradients freed."""
     EVALUATION = "evaluation"
-    """The model is evaluated. Only scripts have this phase and the next; trials have those above."""
+    """The model is evaluated. Of trials only an estimate has this phase; scripts have it and the next."""
     CHECKPOINT = "checkpoint"
     """Weights or optimizer states are written to a file."""
 
@@ -36,6 +36,8 @@ class Category(StrEnum):
     """Parameters and buffers of the policy without adapters, with the quantisation states of 4-bit weights."""
     REFERENCE = "reference"
     """Parameters and buffers of a separate reference model."""
+    REWARD_MODEL = "reward_model"
+    """Parameters and buffers of models that score the completions."""
     ADAPTERS = "adapters"
     """LoRA matrices."""
     GRADIENTS = "gradients"

@@ -382,6 +382,19 @@ class TrialSpec:
             trl_names=("gradient_checkpointing", "activation_checkpointing"),
         ),
     )
+    torch_empty_cache_steps: int | None = field(
+        default=None,
+        metadata=declared(
+            "optimizer steps between those in which torch's cache is emptied before each backward",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="optimizer steps",
+            null="the cache is not emptied",
+            null_given="never, which is transformers' default",
+            trl_names=("torch_empty_cache_steps",),
+            since="0.2.0",
+        ),
+    )
     beta: float = field(
         default=0.0,
         metadata=declared(
@@ -490,6 +503,33 @@ class TrialSpec:
             null_given="false, which is trl's default",
             given_default=False,
             trl_names=("vllm_enable_sleep_mode",),
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    reward_models: tuple[str, ...] | None = field(
+        default=None,
+        metadata=declared(
+            "models that score the completions, joined by commas",
+            group=Group.METHOD,
+            memory=_SAME,
+            null="functions score them",
+            null_given="functions score them",
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    per_device_eval_batch_size: int | None = field(
+        default=None,
+        metadata=declared(
+            "completions that an evaluation generates at once",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="rows",
+            null="no evaluation",
+            null_given="no evaluation",
             recipes=GENERATING,
             since="0.2.0",
             earlier=None,

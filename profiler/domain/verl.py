@@ -27,7 +27,10 @@ class TrainedModel:
     gradient_checkpointing: bool = True
     activation_offload: bool = False
     max_tokens: int = 16_384
-    """Tokens of one backward on one GPU: the budget of a dynamic batch, or micro-batch times length."""
+    """Tokens of one backward on one GPU: the budget of a dynamic batch, or micro-batch times length; at most those of a
+    mini-batch."""
+    accumulates: bool = True
+    """Whether a mini-batch has several micro-batches on one GPU, so that gradients of earlier ones are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)

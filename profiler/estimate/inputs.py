@@ -18,6 +18,8 @@ from profiler.estimate.cards import capability_note
 from profiler.estimate.command import Command
 from profiler.estimate.config_file import load_config
 from profiler.estimate.counting import ParameterCounter, checked, counted_by_transformers
+from profiler.estimate.prompts import KEY as PROMPT_KEY
+from profiler.estimate.prompts import Measure, measured_by_transformers, prompt_note
 from profiler.storage.model_config import is_local
 
 ModelConfigLoader = Callable[[str], Mapping[str, object]]
@@ -47,6 +49,8 @@ class Inputs:
     """What was assumed, and what is not counted."""
     sharded: ShardedInputs | None
     """The same as FSDP or DeepSpeed shards it; None if no file says so."""
+    stated: frozenset[str]
+    """Keys of the command line."""
     ignored: str
     """A line that lists the keys of the file that trl does not have; empty if there are none."""
     faults: tuple[Fault, ...]
@@ -61,8 +65,14 @@ class JobFiles:
     verl: VerlSource | None = None
 
 
-def read_inputs(command: Command, part: Part | None) -> Inputs:
-    """Return what `command` and its files describe; keys of the command win."""
+def read_inputs(command: Command, part: Part | None, *, measure: Measure = measured_by_transformers) -> Inputs:
+    """Return what `command` and its files describe; keys of the command win.
+
+    Args:
+        command: The command line.
+        part: What its files say of a job of trl; None if there are none.
+        measure: Measures the prompts of a data set on this machine.
+    """
     keys: dict[str, object] = {"backend": Backend.SIMULATED.value}
     faults = list(command.faults)
     notes: list[Note] = []
@@ -73,10 +83,16 @@ def read_inputs(command: Command, part: Part | None) -> Inputs:
         job = {**part.job, **given}
         reading = read_trl_config(part.values, strict=command.strict, recipe=_recipe(command, part), job=job)
         keys.update(reading.point)
-        faults += [*part.faults, *reading.faults, *_foreign_faults(part, strict=command.strict)]
+        settled = {*command.keys, *command.axes}
+        faults += [fault for fault in reading.faults if fault.key not in settled]
+        faults += [*part.faults, *_foreign_faults(part, strict=command.strict)]
         unknown = () if command.strict else (*reading.unknown, *part.unknown)
         notes = [*_folder_taken_by_name(keys), *reading.notes, *part.notes]
+    named = keys.get("model") if part is None else part.values.get("model_name_or_path")
     keys.update(command.keys)
+    if keys.get("recipe") != Recipe.SFT.value:
+        source = command.keys.get("dataset", None if part is None else part.values.get("dataset_name"))
+        notes = _with_prompts(keys, notes, (command.keys.get("model", named), source), command, measure)
     if keys.get("gpu") is not None and capability_note(show(keys["gpu"])):
         notes.append(Note(key="", text=capability_note(show(keys["gpu"]))))
     stated = {*command.keys, *command.axes}
@@ -88,13 +104,42 @@ def read_inputs(command: Command, part: Part | None) -> Inputs:
         own = {key: value for key, value in reading.sharding.items() if key not in stated}
         sharded = ShardedInputs(keys={**keys, **own}, notes=lines)
         lines = note_lines([*notes, *reading.left_out])
-    return Inputs(keys=keys, notes=lines, sharded=sharded, ignored=_ignored_line(unknown), faults=tuple(faults))
+    return Inputs(
+        keys=keys,
+        notes=lines,
+        sharded=sharded,
+        stated=frozenset(stated),
+        ignored=_ignored_line(unknown),
+        faults=tuple(faults),
+    )
+
+
+def _with_prompts(
+    keys: dict[str, object], notes: Sequence[Note], named: tuple[object, object], command: Command, measure: Measure
+) -> list[Note]:
+    """Take the length of the longest prompt where nothing states a length and model and data set are here.
+
+    Args:
+        keys: The keys of the trial, which get the length.
+        notes: The notes so far, without one on the length afterwards if it is measured.
+        named: Model and data set as the user names them.
+        command: The command line.
+        measure: Measures prompts.
+    """
+    is_stated = PROMPT_KEY in command.keys or PROMPT_KEY in command.axes
+    if is_stated or PROMPT_KEY in keys or "model" in command.axes:
+        return list(notes)
+    found = prompt_note(*named, measure)
+    if isinstance(found, tuple):
+        keys[PROMPT_KEY], note = found
+        return [note, *(each for each in notes if each.key != PROMPT_KEY)]
+    return [*notes, found] if found is not None else list(notes)
 
 
 def _recipe(command: Command, part: Part) -> Recipe | None:
     """Return the trainer that the command or a file names; the command wins. None if neither does."""
     given = command.keys.get("recipe")
-    return Recipe(given) if given in list(Recipe) else part.recipe
+    return Recipe(str(given)) if given in list(Recipe) else part.recipe
 
 
 def _foreign_faults(part: Part, *, strict: bool) -> list[Fault]:

@@ -21,6 +21,7 @@ from profiler.estimate.cards import load_prices, unknown_cards_line
 from profiler.estimate.command import Command, OutputFormat, read_command
 from profiler.estimate.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
 from profiler.estimate.points import grid_specs
+from profiler.estimate.reward_models import with_reward_models
 from profiler.estimate.trial import parsed_trial
 from profiler.estimate.verl import verl_answer
 from profiler.rendering.card_list import card_list, card_list_json
@@ -119,7 +120,7 @@ def _answered(words: Sequence[str], *, load_model: ModelConfigLoader, say: Calla
     if files.verl is not None:
         text, fit = verl_answer(command, files.verl, architecture_of, say)
         return _Answer(text=text, is_no=fails(command.fail_if, [fit]))
-    common = read_inputs(command, files.part)
+    common, architecture_of = with_reward_models(read_inputs(command, files.part), architecture_of)
     if common.ignored:
         say(common.ignored)
     if command.any_card:

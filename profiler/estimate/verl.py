@@ -6,6 +6,7 @@ from textwrap import fill
 from profiler.analytical.baselines.verl_baseline import baseline_view
 from profiler.analytical.closed_form import refuse_model
 from profiler.analytical.explanation.cards import Fit
+from profiler.analytical.explanation.verl_fit import verl_fit
 from profiler.analytical.sharded.verl_phases import verl_estimate
 from profiler.config.model_lookup import builtin_of_folder
 from profiler.config.notes import Note, note_lines
@@ -47,7 +48,7 @@ def verl_answer(
         values, taken = _folder_taken_by_name(source.values)
         reading = read_verl(values, megatron=source.megatron, strict=command.strict)
         architecture = architecture_of(reading.job.model)
-        refuse_model(architecture)
+        refuse_model(architecture, of_verl=True)
     except UsageError as error:
         faults.extend(error.faults)
     if faults:
@@ -57,14 +58,15 @@ def verl_answer(
     if reading.unknown:
         names = shortened(", ".join(reading.unknown), _LONGEST_LIST)
         say(printable(f"Ignored, because verl {VERL_VERSION} has no such keys: {names}."))
-    found = verl_estimate(reading.job, architecture, _card(command))
+    card = _card(command)
+    found = verl_estimate(reading.job, architecture, card)
+    fit = verl_fit(reading.job, reading.job_at, architecture, card, removes_padding=reading.removes_padding)
     baseline = baseline_view(found, architecture)
     notes = note_lines([*taken, *source.notes, *reading.notes])
-    fit = Fit.FITS if found.peak_bytes <= found.gpu.memory_bytes else Fit.TOO_LARGE
     if command.output_format is OutputFormat.JSON:
-        return verl_json(found, baseline, notes), fit
+        return verl_json(found, fit, baseline, notes), fit.fit
     lines = "".join(f"{fill(line, WIDTH, break_on_hyphens=False)}\n" for line in notes)
-    return lines + verl_table(found, baseline), fit
+    return lines + verl_table(found, fit, baseline), fit.fit
 
 
 def _folder_taken_by_name(values: Mapping[str, object]) -> tuple[dict[str, object], list[Note]]:

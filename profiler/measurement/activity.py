@@ -22,9 +22,9 @@ def _with_activity(peak: PhasePeak, samples: Sequence[Sample]) -> PhasePeak:
         peak,
         samples=len(samples),
         sampled_max_device_bytes=sampled_max_device_bytes(samples),
-        mean_utilisation_percent=_mean(one.utilisation_percent for one in samples),
-        mean_power_watts=_mean(one.power_watts for one in samples),
-        mean_sm_clock_mhz=_mean(one.sm_clock_mhz for one in samples),
+        mean_utilisation_percent=mean_of(one.utilisation_percent for one in samples),
+        mean_power_watts=mean_of(one.power_watts for one in samples),
+        mean_sm_clock_mhz=mean_of(one.sm_clock_mhz for one in samples),
     )
 
 
@@ -45,6 +45,7 @@ def missed_by_sampling_bytes(*, peak_device_bytes: int | None, sampled_max_bytes
     return max(0, peak_device_bytes - sampled_max_bytes)
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are known; None if there is none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

@@ -52,6 +52,9 @@ class CudaDevice(Counters, Protocol):
     def alloc_retries(self) -> int:
         """Return how often the allocator has released its cache and retried."""
 
+    def failed_allocations(self) -> int:
+        """Return how many allocations have failed, also if the program went on."""
+
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Whether `error` means that the GPU's memory is exhausted."""
 

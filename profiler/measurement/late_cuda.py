@@ -84,6 +84,10 @@ class LateCuda(TorchCuda):
         """`num_alloc_retries` of `memory_stats`."""
         return super().alloc_retries() if self.is_used else 0
 
+    def failed_allocations(self) -> int:
+        """`num_ooms` of `memory_stats`."""
+        return super().failed_allocations() if self.is_used else 0
+
     def when_out_of_memory(self, callback: OutOfMemoryCallback) -> None:
         """Attach the observer when CUDA is initialised."""
         attach = super().when_out_of_memory

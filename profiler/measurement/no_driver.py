@@ -38,6 +38,10 @@ class NoDriver:
         """Refuse."""
         self._refuse()
 
+    def temperature_celsius(self, uuid: str) -> int:  # noqa: ARG002
+        """Refuse."""
+        self._refuse()
+
     def uncorrected_errors(self, uuid: str) -> int:  # noqa: ARG002
         """Refuse."""
         self._refuse()

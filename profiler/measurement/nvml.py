@@ -73,6 +73,9 @@ class Nvml(Protocol):
     def sm_clock_mhz(self, uuid: str) -> int:
         """Return the clock of its multiprocessors."""
 
+    def temperature_celsius(self, uuid: str) -> int:
+        """Return the temperature of the chip."""
+
     def uncorrected_errors(self, uuid: str) -> int:
         """Return the number of uncorrected memory errors since the driver was loaded."""
 
@@ -115,6 +118,10 @@ class GpuProbe:
         """Return the memory of all processes on the GPU."""
         memory = self._read("device memory", self._nvml.memory)
         return None if memory is None else memory.used_bytes
+
+    def listed_processes(self) -> tuple[GpuProcess, ...]:
+        """Return all processes on the GPU, as far as the driver lists them."""
+        return self._read("process memory", self._nvml.processes) or ()
 
     def free_bytes(self) -> int | None:
         """Return the memory that a process can still allocate."""
@@ -167,6 +174,10 @@ class GpuProbe:
     def sm_clock_mhz(self) -> int | None:
         """Return the clock of its multiprocessors."""
         return self._read("clock", self._nvml.sm_clock_mhz)
+
+    def temperature_celsius(self) -> int | None:
+        """Return the temperature of the chip."""
+        return self._read("temperature", self._nvml.temperature_celsius)
 
     def uncorrected_errors(self) -> int | None:
         """Return the number of uncorrected memory errors since the driver was loaded."""

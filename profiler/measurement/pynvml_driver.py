@@ -65,6 +65,11 @@ class PynvmlDriver:
         kind = self._pynvml.NVML_CLOCK_SM
         return int(self._ask(lambda: self._pynvml.nvmlDeviceGetClockInfo(self._handle(uuid), kind)))
 
+    def temperature_celsius(self, uuid: str) -> int:
+        """Return the temperature of the chip."""
+        kind = self._pynvml.NVML_TEMPERATURE_GPU
+        return int(self._ask(lambda: self._pynvml.nvmlDeviceGetTemperature(self._handle(uuid), kind)))
+
     def uncorrected_errors(self, uuid: str) -> int:
         """Return the volatile counter of uncorrected ECC errors."""
         kinds = (self._pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self._pynvml.NVML_VOLATILE_ECC)

@@ -4,11 +4,13 @@ The thread calls only the driver: it allocates no GPU memory and calls nothing o
 shorter than its period; the counters have the exact ones (`phase_counters.py`).
 """
 
+import sys
 import threading
 from collections.abc import Callable
 
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Sample
+from profiler.measurement.bounded_samples import BoundedSamples, merged_sample
 from profiler.measurement.nvml import GpuLostError, GpuProbe
 
 PERIOD_S = 0.01
@@ -31,15 +33,17 @@ class Sampler:
         where: Whereabouts,
         period_s: float = PERIOD_S,
         slow_every: int = SLOW_EVERY,
+        most_samples: int = sys.maxsize,
     ) -> None:
-        """`clock` is monotonic, in seconds; times of samples are relative to now."""
+        """`clock` is monotonic, in seconds; times of samples count from now. More than `most_samples` are merged."""
         self.period_s = period_s
         self._probe = probe
         self._clock = clock
         self._where = where
         self._slow_every = slow_every
         self._origin_s = clock()
-        self._samples: list[Sample] = []
+        self._samples = BoundedSamples(merged_sample, most=most_samples)
+        self._taken = 0
         self._lost: str = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -47,7 +51,7 @@ class Sampler:
     @property
     def samples(self) -> tuple[Sample, ...]:
         """The samples so far, in order."""
-        return tuple(self._samples)
+        return self._samples.samples()
 
     @property
     def gpu_lost(self) -> str:
@@ -68,7 +72,7 @@ class Sampler:
         """Take one sample now; return False once the GPU is lost."""
         if self._lost:
             return False
-        slow = len(self._samples) % self._slow_every == 0
+        slow = self._taken % self._slow_every == 0
         phase, step = self._where()
         try:
             self._samples.append(
@@ -86,6 +90,7 @@ class Sampler:
         except GpuLostError as error:
             self._lost = str(error)
             return False
+        self._taken += 1
         return True
 
     def _run(self) -> None:

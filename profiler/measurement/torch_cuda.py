@@ -32,10 +32,14 @@ class TorchCuda:
         """Replace torch's function: DeepSpeed, for one, resets the counters while it shards a model."""
 
         def keep_and_reset(device: object = None) -> None:
+            self._read()
             self._allocated_before, self._reserved_before = self.peak_allocated_bytes(), self.peak_reserved_bytes()
             self._reset(device)
 
         return patched([(torch.cuda, "reset_peak_memory_stats", keep_and_reset)])
+
+    def _read(self) -> None:
+        """Do nothing: each counter is read when it is asked for."""
 
     def set_allocator_settings(self, settings: str) -> None:
         """As `PYTORCH_ALLOC_CONF`."""
@@ -107,6 +111,10 @@ class TorchCuda:
     def alloc_retries(self) -> int:
         """`num_alloc_retries` of `memory_stats`."""
         return int(torch.cuda.memory_stats(_DEVICE).get("num_alloc_retries", 0))
+
+    def failed_allocations(self) -> int:
+        """`num_ooms` of `memory_stats`."""
+        return int(torch.cuda.memory_stats(_DEVICE).get("num_ooms", 0))
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Torch's own error, or one of the libraries' messages."""

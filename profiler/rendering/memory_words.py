@@ -6,6 +6,7 @@ from profiler.domain.units import as_gib
 CATEGORY_TITLES = {
     Category.WEIGHTS: "weights",
     Category.REFERENCE: "reference model",
+    Category.REWARD_MODEL: "reward models",
     Category.ADAPTERS: "adapters",
     Category.GRADIENTS: "gradients",
     Category.OPTIMIZER_STATE: "optimizer state",

@@ -37,7 +37,7 @@ class RenderedFigure:
 class PageOrigin:
     """When and by what a page is made."""
 
-    drawn: date
+    made_on: date
     version: str
     """Of the profiler."""
     home: str = ""

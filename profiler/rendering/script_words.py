@@ -4,9 +4,9 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import fields
 
-from profiler.analysis.scripts import RunLines
+from profiler.analysis.scripts import RunLines, ShownRun
 from profiler.domain.memory import Origin
-from profiler.domain.outcome import Status, UnlimitedCard
+from profiler.domain.outcome import Status, UnlimitedCard, Versions
 from profiler.domain.script import COMPLETION_TOKENS, PROMPT_TOKENS, HeldTensors, LateEvents, ScriptWeights
 from profiler.domain.units import GIB, as_gib, gib_text, mib_text
 
@@ -14,7 +14,7 @@ UNIT_NOTE = "GiB (2^30 bytes): the peak of each phase"
 NULL = "null"
 
 
-def short_gib(run: RunLines, size_bytes: int | None) -> str:
+def short_gib(run: ShownRun, size_bytes: int | None) -> str:
     """Return GiB without the unit, with the same decimals throughout a run; empty if unknown."""
     if size_bytes is None:
         return ""
@@ -31,7 +31,7 @@ def run_title(run: RunLines) -> str:
     return f"{run.origin.capitalize()} on {card.name or 'an unknown card'}{memory}: {run.script}{rank}"
 
 
-def verdict_text(run: RunLines) -> str:
+def verdict_text(run: ShownRun) -> str:
     """Return how the run ended, in a word or two."""
     return "OOM" if run.outcome.status is Status.OOM else run.outcome.status.value
 
@@ -41,15 +41,15 @@ def run_sentences(run: RunLines) -> Iterator[str]:
     if run.record.substitutes:
         yield f"Substitutes: {'; '.join(run.record.substitutes)}."
     if run.outcome.peaks.allocated_bytes is not None:
-        yield _peak(run)
+        yield peak_sentence(run)
     if run.record.late_events is not None:
         yield _late_events(run, run.record.late_events)
     if run.out_of_memory is not None:
-        yield _failure(run)
+        yield failure_sentence(run)
     if run.out_of_memory is not None and run.outcome.unlimited is not None:
         yield _needs(run, run.outcome.unlimited)
     if run.outcome.message:
-        yield _first_lines(run.outcome.message)
+        yield first_lines(run.outcome.message)
     yield _work(run)
     if run.outcome.verdict.unavailable:
         yield f"Not measured: {run.outcome.verdict.unavailable}."
@@ -66,7 +66,8 @@ def held_title(run: RunLines) -> str:
     return f"Largest tensors {when}"
 
 
-def _peak(run: RunLines) -> str:
+def peak_sentence(run: ShownRun) -> str:
+    """Return the peaks of allocated and reserved memory and on the card."""
     peaks, parts = run.outcome.peaks, []
     parts.append(f"{gib_text(peaks.allocated_bytes or 0, 2)} allocated, in {peaks.phase}")
     if peaks.reserved_bytes is not None:
@@ -94,7 +95,8 @@ def _needs(run: RunLines, needs: UnlimitedCard) -> str:
     return f"It needs {gib_text(needs.required_allocated_bytes, 2)} allocated{more} ({run.origin}, unlimited memory)."
 
 
-def _failure(run: RunLines) -> str:
+def failure_sentence(run: ShownRun) -> str:
+    """Return the allocation that failed; empty if none did."""
     oom = run.out_of_memory
     if oom is None:
         return ""
@@ -117,7 +119,8 @@ def _size(size_bytes: int | None) -> str:
 _MOST_CHARACTERS = 600
 
 
-def _first_lines(message: str) -> str:
+def first_lines(message: str) -> str:
+    """Return the beginning of a message, in one line."""
     text = " ".join(message.split())
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
 
@@ -158,7 +161,11 @@ def command_text(run: RunLines) -> str:
 
 
 def versions_text(run: RunLines) -> str:
-    """Return ``"torch 2.13.0+cu130, trl 1.16.0, ..."``, without what is not installed."""
-    versions = run.record.versions
+    """Return ``"torch 2.13.0+cu130, trl 1.16.0, ..."``."""
+    return versions_line(run.record.versions)
+
+
+def versions_line(versions: Versions) -> str:
+    """Return the versions, without what is not installed."""
     found = {each.name: getattr(versions, each.name) for each in fields(versions)}
     return ", ".join(f"{name} {version}" for name, version in found.items() if version is not None)

@@ -6,6 +6,8 @@ from textwrap import wrap
 
 from profiler.analytical.baselines.verl_baseline import BaselineView
 from profiler.analytical.baselines.verl_report import CLAIMED_GB, REPORT_ROWS, report_models_bytes, report_sharded_gb
+from profiler.analytical.explanation.cards import Fit
+from profiler.analytical.explanation.verl_fit import VerlFit
 from profiler.analytical.sharded.verl_phases import Component, VerlEstimate
 from profiler.domain.memory import Origin
 from profiler.domain.units import gib_text
@@ -19,11 +21,11 @@ _WIDTH = 80
 _GB = 1_000_000_000
 
 
-def verl_table(found: VerlEstimate, baseline: BaselineView) -> str:
+def verl_table(found: VerlEstimate, fit: VerlFit, baseline: BaselineView) -> str:
     """Return components as rows and phases as columns, the rollout pool, and each difference to the report's rule."""
     lines = [*_wrapped(f"{_title(found.job)}. GiB (2^30 bytes) per GPU, {TAG}:"), ""]
     lines += _components(found)
-    lines += ["", *_verdict(found), "", *_baseline(baseline), "", *_report()]
+    lines += ["", *_verdict(found, fit), "", *_baseline(baseline), "", *_report()]
     return "\n".join(lines) + "\n"
 
 
@@ -39,7 +41,7 @@ def _components(found: VerlEstimate) -> list[str]:
     return text_table(["", *phases], rows, numbers=phases)
 
 
-def verl_json(found: VerlEstimate, baseline: BaselineView, notes: Sequence[str] = ()) -> str:
+def verl_json(found: VerlEstimate, fit: VerlFit, baseline: BaselineView, notes: Sequence[str] = ()) -> str:
     """Return the same as JSON, with `notes` on what was assumed; sizes are integers of bytes."""
     content = {
         "origin": Origin.ESTIMATED.value,
@@ -51,6 +53,10 @@ def verl_json(found: VerlEstimate, baseline: BaselineView, notes: Sequence[str] 
         "peak_phase": found.peak_phase.value,
         "peak_bytes": found.peak_bytes,
         "training_peak_bytes": found.training_peak_bytes,
+        "fit": fit.fit.value,
+        "longest_row": fit.longest_row,
+        "mean_row_that_fits": fit.fits_up_to,
+        "mean_row_that_is_tight": fit.tight_up_to,
         "phases": {
             phase.value: {component.value: size for component, size in parts.items()}
             for phase, parts in found.phases.items()
@@ -74,18 +80,27 @@ def _title(job: VerlJob) -> str:
     return f"{job.model}, verl {algorithm}{kept} on {job.n_gpus} GPUs, {job.strategy.value} {how}, {tokens}"
 
 
-def _verdict(found: VerlEstimate) -> list[str]:
+def _verdict(found: VerlEstimate, fit: VerlFit) -> list[str]:
     memory = found.gpu.memory_bytes
-    verb = "fits" if found.peak_bytes <= memory else "does not fit"
     peak = (
-        f"Peak {gib_text(found.peak_bytes)} in {found.peak_phase.value}: {verb} {found.gpu.name} "
-        f"({gib_text(memory)}), NCCL and the CUDA context apart. Training alone {gib_text(found.training_peak_bytes)}."
+        f"Peak {gib_text(found.peak_bytes)} in {found.peak_phase.value}, every row at its maximum: {fit.fit.value} "
+        f"on {found.gpu.name} ({gib_text(memory)}), with fragments and the CUDA context, NCCL apart. Training alone "
+        f"{gib_text(found.training_peak_bytes)}."
     )
     pool = (
         f"The pool holds {gib_text(found.engine_weights_bytes)} of weights; a KV cache for all sequences at once would "
         f"need {gib_text(found.kv_demand_bytes)}, and the engine serves as many as fit."
     )
-    return [*_wrapped(peak), *_wrapped(pool)]
+    return [*_wrapped(peak), *_wrapped(_lengths(fit)), *_wrapped(pool)]
+
+
+def _lengths(fit: VerlFit) -> str:
+    """Return which mean length of rows fits; empty where that is no other answer."""
+    if fit.fit is Fit.FITS or fit.tight_up_to is None:
+        return ""
+    rows = f"Padding is removed, so the mean length of rows counts (at most {fit.longest_row:,} tokens): "
+    fits = f"{fit.fits_up_to:,} tokens fit" if fit.fits_up_to is not None else "none fits"
+    return f"{rows}{fits}, and up to {fit.tight_up_to:,} are tight."
 
 
 def _baseline(baseline: BaselineView) -> list[str]:

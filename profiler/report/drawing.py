@@ -79,8 +79,8 @@ def render_folder(
 
 
 def _origin() -> PageOrigin:
-    drawn = datetime.now(UTC).date()
-    return PageOrigin(drawn=drawn, version=__version__, home=project_page(), files=(MARKDOWN, TABLE, LATEX))
+    today = datetime.now(UTC).date()
+    return PageOrigin(made_on=today, version=__version__, home=project_page(), files=(MARKDOWN, TABLE, LATEX))
 
 
 def _draw_section(

@@ -11,6 +11,7 @@ from profiler.rendering.figures.script_phases import script_phases_figure
 from profiler.rendering.pages import FIGURES, RenderedFigure
 from profiler.rendering.script_page import script_html, script_markdown
 from profiler.rendering.script_table import script_table
+from profiler.rendering.script_words import run_title
 from profiler.storage.atomic import remove_abandoned, write_atomically
 from profiler.storage.script_records import ScriptStore
 from profiler.storage.script_tables import write_script_tables
@@ -48,7 +49,7 @@ def write_pages(folder: Path, records: Sequence[ScriptRecord]) -> None:
 
 
 def _draw(folder: Path, run: RunLines) -> RenderedFigure:
-    plot = script_phases_figure(run)
+    plot = script_phases_figure(run, run_title(run))
     figure = RenderedFigure(name=run.record.run_id, title="Peak by phase", png=as_png(plot), svg=as_svg(plot))
     write_atomically(folder / FIGURES / f"{figure.name}.svg", figure.svg)
     write_atomically(folder / FIGURES / f"{figure.name}.png", figure.png)

@@ -1,8 +1,8 @@
 """Where a script is seen from outside: torch's global hooks, and calls of torch, transformers and trl."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from types import ModuleType
@@ -27,7 +27,14 @@ def _call_of(phase: Phase) -> Around:
     return lambda watch: watch.during(phase)
 
 
-_CALLS: Mapping[str, tuple[tuple[str, str, Around], ...]] = {
+def _scores(watch: PhaseWatch) -> AbstractContextManager[None]:
+    """Return the context of log-probabilities: without gradient they are scores."""
+    return nullcontext() if torch.is_grad_enabled() else watch.during(Phase.SCORE)
+
+
+Calls = Mapping[str, tuple[tuple[str, str, Around], ...]]
+
+_CALLS: Calls = {
     "torch": (
         ("torch.autograd", "backward", PhaseWatch.backward),
         ("torch", "save", PhaseWatch.checkpoint),
@@ -49,6 +56,14 @@ _CALLS: Mapping[str, tuple[tuple[str, str, Around], ...]] = {
 }
 """Calls that are one phase as a whole, by the module whose import defines them: owner, name and phase."""
 
+_CALLS_OF_A_TRAINER: Calls = {
+    "trl.trainer.grpo_trainer": (
+        ("trl.trainer.grpo_trainer:GRPOTrainer", "_generate", _call_of(Phase.ROLLOUT)),
+        ("trl.trainer.grpo_trainer:GRPOTrainer", "_get_per_token_logps_and_entropies", _scores),
+    ),
+}
+"""Calls of a trainer whose other models are not seen: a reference, or vLLM."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Unseen:
@@ -58,15 +73,22 @@ class Unseen:
 
 
 @contextmanager
-def watched(watch: PhaseWatch) -> Iterator[Unseen]:
-    """While active, `watch` is notified of what the script does. Libraries are patched when the script imports them."""
+def watched(watch: PhaseWatch, *, models: Iterable[Any] | None = None) -> Iterator[Unseen]:
+    """While active, `watch` is notified of what the script does. Libraries are patched when the script imports them.
+
+    Args:
+        watch: Is notified.
+        models: The only modules whose passes are seen, for a trainer: hooks of all modules take a share of the time of
+            decoding. None sees every module.
+    """
     unseen = Unseen(sentences=[])
+    calls_of = [_CALLS] if models is None else [_CALLS, _CALLS_OF_A_TRAINER]
     with ExitStack() as stack:
-        for handle in _global_hooks(watch):
+        for handle in (*_module_hooks(watch, models), *_optimizer_hooks(watch)):
             stack.callback(handle.remove)
         stack.enter_context(_clipping(watch))
         stack.enter_context(_known_parameters(watch))
-        for module, calls in _CALLS.items():
+        for module, calls in ((module, calls) for each in calls_of for module, calls in each.items()):
 
             def wrap(_module: ModuleType | None = None, calls: tuple[tuple[str, str, Around], ...] = calls) -> None:
                 for owner, name, around in calls:
@@ -96,8 +118,8 @@ def _wrap(stack: ExitStack, unseen: Unseen, watch: PhaseWatch, owner: str, name:
     stack.enter_context(patched([(place, name, within)]))
 
 
-def _global_hooks(watch: PhaseWatch) -> tuple[Any, ...]:
-    """Register hooks of every module and of every optimizer."""
+def _module_hooks(watch: PhaseWatch, models: Iterable[Any] | None) -> list[Any]:
+    """Register hooks of every module, or of `models`."""
 
     def pass_begins(module: Any, _arguments: Any) -> None:
         if not torch.compiler.is_compiling():
@@ -106,6 +128,24 @@ def _global_hooks(watch: PhaseWatch) -> tuple[Any, ...]:
     def pass_ends(_module: Any, _arguments: Any, found: Any) -> None:
         if not torch.compiler.is_compiling():
             watch.pass_ends(failed=found is None)
+
+    if models is None:
+        return [
+            register_module_forward_pre_hook(pass_begins),
+            register_module_forward_hook(pass_ends, always_call=True),
+        ]
+    return [
+        handle
+        for model in models
+        for handle in (
+            model.register_forward_pre_hook(pass_begins),
+            model.register_forward_hook(pass_ends, always_call=True),
+        )
+    ]
+
+
+def _optimizer_hooks(watch: PhaseWatch) -> list[Any]:
+    """Register hooks of every optimizer."""
 
     def step_begins(optimizer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         closure = named.get("closure") or next(iter(arguments[1:]), None)
@@ -120,12 +160,10 @@ def _global_hooks(watch: PhaseWatch) -> tuple[Any, ...]:
             else (arguments, {**named, "closure": run})
         )
 
-    return (
-        register_module_forward_pre_hook(pass_begins),
-        register_module_forward_hook(pass_ends, always_call=True),
+    return [
         register_optimizer_step_pre_hook(step_begins),
         register_optimizer_step_post_hook(lambda *_: watch.step_ends()),
-    )
+    ]
 
 
 def _clipping(watch: PhaseWatch) -> AbstractContextManager[None]:

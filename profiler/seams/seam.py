@@ -28,7 +28,8 @@ class Part(StrEnum):
     ESTIMATE = "estimate"
     """Constants that the closed form repeats; no trial runs through them."""
     SCRIPTS = "scripts"
-    """Used by `profiler.run`, which runs a user's script: what it recognises phases by, and what it replaces."""
+    """Used by `profiler.run` and `VramCallback`: what they recognise the phases of a user's training by, and what they
+    replace."""
     COMPARISON = "comparison"
     """Tests that compare a simulated trial with one on the CPU."""
 
@@ -40,6 +41,7 @@ _PART_OF_PATH = (
     ("training/rollouts/decode_loop.py", Part.SIMULATION),
     ("training/", Part.TRAINING),
     ("scripts/", Part.SCRIPTS),
+    ("callback/", Part.SCRIPTS),
     ("measurement/", Part.MEASUREMENT),
     ("analytical/", Part.ESTIMATE),
     ("config/", Part.ESTIMATE),

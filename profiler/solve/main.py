@@ -29,6 +29,7 @@ from profiler.estimate.inputs import (
     job_files,
     read_inputs,
 )
+from profiler.estimate.reward_models import with_reward_models
 from profiler.rendering.solve_table import (
     CardAnswer,
     KeyAnswer,
@@ -89,7 +90,9 @@ def main(
         print_text(_USAGE.format(keys=trial_keys_help(given=Backend.SIMULATED)))
         return EXIT_OK
     architecture_of = architecture_lookup(load_model)
-    inputs = _inputs(command)
+    inputs, architecture_of = with_reward_models(_inputs(command), architecture_of)
+    if inputs.faults:
+        raise UsageError(inputs.faults)
     if inputs.ignored:
         print_error(inputs.ignored)
     solve = _cards if command.key == CARD else _values

@@ -1,9 +1,14 @@
-"""Check, before anything starts, whether this version of the program can add to a results folder."""
+"""Check, before anything starts, whether this version of the program can write and add to a results folder."""
 
+import os
 from pathlib import Path
 
 from profiler.domain.errors import Fault, UsageError
-from profiler.storage.records import RecordStore
+from profiler.storage.foreign_files import Kind, kind_of, reason
+from profiler.storage.records import RECORDS, RecordStore
+
+RESULTS_DIR = "results_dir"
+HINT = f"Choose another folder with {RESULTS_DIR}=PATH, for example on a local disk."
 
 
 def folder_faults(folder: Path) -> list[Fault]:
@@ -19,3 +24,26 @@ def folder_faults(folder: Path) -> list[Fault]:
         except UsageError as error:
             faults.extend(error.faults)
     return faults
+
+
+def writable_faults(folder: Path) -> list[Fault]:
+    """Return the faults of `folder` that can be found without creating it."""
+    for each in (folder, folder / RECORDS):
+        ancestor = each
+        try:
+            while (kind := kind_of(ancestor)) is Kind.MISSING and ancestor != ancestor.parent:
+                ancestor = ancestor.parent
+        except OSError as error:
+            return [not_writable(folder, reason(error))]
+        if kind is not Kind.FOLDER:
+            return [not_writable(folder, f"{ancestor} is not a folder")]
+        if not os.access(ancestor, os.W_OK | os.X_OK):
+            return [not_writable(folder, f"{ancestor} is not writable")]
+    return []
+
+
+def not_writable(folder: Path, why: str) -> Fault:
+    """Return the fault of a folder in which results cannot be written."""
+    return Fault(
+        key=RESULTS_DIR, found=str(folder.parent), problem=f"results cannot be written there ({why})", hint=HINT
+    )

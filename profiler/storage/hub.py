@@ -50,6 +50,17 @@ def hub_file(hub_id: str, name: str) -> Path:
     return Path(cached)
 
 
+def cached_file(hub_id: str, name: str) -> Path | None:
+    """Return the local path of a file of the hub that the cache has; nothing is asked of the network."""
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(hub_id, name)
+    except (ImportError, OSError, ValueError):
+        return None
+    return Path(found) if isinstance(found, str) else None
+
+
 def hub_problem() -> str:
     """Return why nothing can be asked of the hub; empty if it answers. It is asked once per process."""
     from huggingface_hub import constants

@@ -80,8 +80,12 @@ def rows_by_step(outcome: Outcome) -> list[Row]:
 
 def sample_rows(trial_id: str, samples: Sequence[Sample]) -> list[Row]:
     """Return the rows of `samples` for one trial."""
-    names = [field.name for field in fields(Sample)]
-    return [{"trial_id": trial_id, **{name: _plain(getattr(one, name)) for name in names}} for one in samples]
+    return [{"trial_id": trial_id, **sample_values(one)} for one in samples]
+
+
+def sample_values(sample: Sample) -> Row:
+    """Return the row of a sample, without what names the trial or the run."""
+    return {field.name: _plain(getattr(sample, field.name)) for field in fields(Sample)}
 
 
 def breakdown_rows(record: TrialRecord) -> list[Row]:

@@ -1,34 +1,15 @@
 """Check before anything starts that results can be written to the chosen folder, and trials locked in it."""
 
-import os
 from pathlib import Path
 
 from profiler.domain.errors import Fault, UsageError
 from profiler.execution.lock import LockError, take_lock
 from profiler.storage.atomic import StorageError, remove_abandoned, sync_folder, write_atomically
-from profiler.storage.foreign_files import Kind, kind_of, reason
+from profiler.storage.folder_faults import HINT, RESULTS_DIR, not_writable
 from profiler.storage.records import RECORDS
 
-_KEY = "results_dir"
-_HINT = f"Choose another folder with {_KEY}=PATH, for example on a local disk."
 _CHECK = ".check"
 """File that is written, locked and removed again."""
-
-
-def writable_faults(folder: Path) -> list[Fault]:
-    """Return the faults of `folder` that can be found without creating it."""
-    for each in (folder, folder / RECORDS):
-        ancestor = each
-        try:
-            while (kind := kind_of(ancestor)) is Kind.MISSING and ancestor != ancestor.parent:
-                ancestor = ancestor.parent
-        except OSError as error:
-            return [_fault(folder, reason(error))]
-        if kind is not Kind.FOLDER:
-            return [_fault(folder, f"{ancestor} is not a folder")]
-        if not os.access(ancestor, os.W_OK | os.X_OK):
-            return [_fault(folder, f"{ancestor} is not writable")]
-    return []
 
 
 def make_writable(folder: Path) -> str:
@@ -53,17 +34,17 @@ def make_writable(folder: Path) -> str:
         synchronised = sync_folder(records)
     except LockError as error:
         problem = f"trials cannot be locked in {records} ({error.reason})"
-        raise UsageError([Fault(key=_KEY, found=str(folder.parent), problem=problem, hint=_HINT)]) from error
+        raise UsageError([Fault(key=RESULTS_DIR, found=str(folder.parent), problem=problem, hint=HINT)]) from error
     except OSError as error:
-        raise UsageError([_fault(folder, error.strerror or str(error))]) from error
+        raise UsageError([not_writable(folder, error.strerror or str(error))]) from error
     if synchronised:
         return ""
     lacks = "its file system cannot synchronise folders, so a power failure can undo the last finished trials"
     return Fault(
-        key=_KEY,
+        key=RESULTS_DIR,
         found=str(folder.parent),
         problem=lacks,
-        hint=f"To avoid that, choose another folder with {_KEY}=PATH.",
+        hint=f"To avoid that, choose another folder with {RESULTS_DIR}=PATH.",
     ).sentence()
 
 
@@ -74,8 +55,4 @@ def _write_into(each: Path, folder: Path) -> None:
         (each / _CHECK).unlink(missing_ok=True)
     except StorageError as error:
         why = getattr(error.__cause__, "strerror", None) or str(error)
-        raise UsageError([_fault(folder, why if each == folder else f"{each}: {why}")]) from error
-
-
-def _fault(folder: Path, why: str) -> Fault:
-    return Fault(key=_KEY, found=str(folder.parent), problem=f"results cannot be written there ({why})", hint=_HINT)
+        raise UsageError([not_writable(folder, why if each == folder else f"{each}: {why}")]) from error

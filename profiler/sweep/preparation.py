@@ -19,7 +19,7 @@ from profiler.domain.outcome import Versions
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.execution.interpreter import InterpreterOf
 from profiler.storage.fingerprint import content_of
-from profiler.storage.folder_faults import folder_faults
+from profiler.storage.folder_faults import folder_faults, writable_faults
 from profiler.storage.foreign_files import expanded, reason
 from profiler.sweep.backend import (
     emulation_faults,
@@ -31,7 +31,6 @@ from profiler.sweep.backend import (
 )
 from profiler.sweep.command import Command
 from profiler.sweep.composition import compose
-from profiler.sweep.folder import writable_faults
 from profiler.sweep.parts import SweepParts
 from profiler.sweep.plan import FilesOf
 

@@ -23,6 +23,7 @@ def common_arguments(spec: TrialSpec, *, use_cpu: bool, output_dir: Path) -> dic
         "per_device_train_batch_size": spec.per_device_train_batch_size,
         "gradient_accumulation_steps": spec.gradient_accumulation_steps,
         "gradient_checkpointing": spec.gradient_checkpointing,
+        "torch_empty_cache_steps": spec.torch_empty_cache_steps,
         "max_steps": spec.steps,
         "save_strategy": "no",
         "logging_strategy": "no",

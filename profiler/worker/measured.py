@@ -32,6 +32,7 @@ from profiler.measurement.nvml import GpuLostError, GpuProbe, Nvml, NvmlError
 from profiler.measurement.phase_counters import PhaseCounters, by_phase, peak_of_steps
 from profiler.measurement.process_tree import RecentProcessTree
 from profiler.measurement.sampler import PERIOD_S, Sampler
+from profiler.storage.live_counters import LivePublisher
 from profiler.training.phases import TrainingObserver
 from profiler.worker.card import prepare_card
 
@@ -89,6 +90,8 @@ class MeasuringTask:
     """Whether a memory snapshot is taken."""
     started_s: float
     """When the worker began, on the instruments' clock."""
+    live_name: str = ""
+    """Name under which the counters are published for `python -m profiler.monitor`; empty publishes nothing."""
     history_entries: int = SNAPSHOT_ENTRIES
     """Allocations and frees in a snapshot's history."""
 
@@ -139,6 +142,7 @@ class _MeasuredTrial:
         self._at_error: _MemoryInUse | None = None
         self._snapshot: Mapping[str, Any] | None = None
         self._retries_before = 0
+        self._publisher = LivePublisher(task.live_name) if task.live_name else None
         self.uuid = task.gpu_uuid
         self._probe: GpuProbe | None = self._probe_of(self.uuid) if self.uuid else None
 
@@ -165,6 +169,8 @@ class _MeasuredTrial:
             outcome = self._trained(train, sampler)
         finally:
             sampler.stop()
+            if self._publisher is not None:
+                self._publisher.withdraw()
         if self._task.snapshot and self._snapshot is None:
             self._snapshot = self._cuda.snapshot()
         outcome = self._judged(self._completed(outcome, sampler, probe), sampler)
@@ -189,6 +195,8 @@ class _MeasuredTrial:
         """Read the card where a phase ends, and return the bytes of the CUDA context; None if unknown."""
         inactive = self._cuda.peak_inactive_split_bytes()
         self._changes.peak_inactive_split_bytes = max(self._changes.peak_inactive_split_bytes, inactive)
+        if self._publisher is not None and self.uuid:
+            self._publisher.offer(self.uuid, self._counters.phase or Phase.LOAD, self._counters.step, self._cuda)
         # Neither torch nor its peak counts paged optimizer states: they cannot be separated from the context.
         if self._before_bytes is None or self._task.has_paged_states:
             return None

@@ -110,6 +110,7 @@ def run_real(
             has_paged_states=spec.optim.traits.is_paged,
             gpu_uuid=gpu_uuid,
             snapshot=snapshot,
+            live_name=f"{spec.recipe} {spec.model} {spec.tuning}" if spec.backend is Backend.CUDA else "",
             history_entries=history_entries,
             started_s=started_s,
         ),

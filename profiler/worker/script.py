@@ -163,6 +163,7 @@ def _run_on_card(run: ScriptRun) -> None:
             gpu=None if emulated and job.card is not None else job.spec.gpu,
             gpu_uuid=None if emulated else cuda.uuid(),
             snapshot=has_history,
+            live_name="" if emulated else run.path.name,
             history_entries=MOST_ENTRIES if job.breakdown else SNAPSHOT_ENTRIES,
             started_s=run.started_s,
         ),

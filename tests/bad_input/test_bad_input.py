@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Sequence
 
 import estimate_cases
+import monitor_cases
 import other_cases
 import pytest
 import replay_cases
@@ -20,6 +21,7 @@ from profiler.advise.main import main as advise
 from profiler.console import main as console
 from profiler.emulation.main import main as emulation
 from profiler.estimate.main import main as estimate
+from profiler.monitor.main import main as monitor
 from profiler.replay.main import main as replay
 from profiler.report.main import main as report
 from profiler.run.main import main as run_script
@@ -47,6 +49,7 @@ CORPUS: tuple[tuple[Main, Sequence[Case]], ...] = (
     (sweep, sweep_cases.CASES),
     (replay, replay_cases.CASES),
     (run_script, run_cases.CASES),
+    (monitor, monitor_cases.CASES),
     (report, other_cases.REPORT),
     (report, other_cases.REPORT_GUARD),
     (seams, other_cases.SEAMS),

@@ -10,7 +10,7 @@ import pytest
 from profiler.analysis.claim_trials import StoredTrials
 from profiler.analysis.verdicts import Verdict
 from profiler.claims.figures import ClaimFigures
-from profiler.claims.main import judge_all, main, stored_trials
+from profiler.claims.main import judge_all, kept_scripts, main, stored_trials
 from profiler.config.claim_settings import spec_of
 from profiler.domain.claims import By, Configuration, End, Quantity
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
@@ -36,7 +36,7 @@ def claims():
 
 @pytest.fixture(scope="module")
 def kept(claims):
-    return judge_all(claims, stored_trials(REFERENCE))
+    return judge_all(claims, stored_trials(REFERENCE), kept_scripts(REFERENCE))
 
 
 @pytest.fixture
@@ -51,13 +51,13 @@ def stored(folder):
 
 
 def test_a_stored_trial_answers_before_the_closed_form(folder):
-    (found,) = ClaimFigures([stored(folder)])([trial(beta=0.04)], Quantity.PEAK_ALLOCATED)
+    (found,) = ClaimFigures([stored(folder)], {})([trial(beta=0.04)], Quantity.PEAK_ALLOCATED)
     assert (found.origin, found.end) == (Origin.SIMULATED, End.FITS)
     assert found.value in set(read_tables(folder).runs["peak_allocated_bytes"])
 
 
 def test_a_pair_has_one_origin(folder):
-    figures = ClaimFigures([stored(folder)])
+    figures = ClaimFigures([stored(folder)], {})
     pair = figures([trial(beta=0.04), trial(num_generations=2, beta=0.04)], Quantity.PEAK_ALLOCATED)
     assert [each.origin for each in pair] == [Origin.ESTIMATED, Origin.ESTIMATED]
 
@@ -86,6 +86,12 @@ def test_a_trial_whose_need_is_unknown_says_so(tmp_path):
 def _oxen():
     tables = read_tables(REFERENCE / "oxen_2025")
     return tables.runs, tables.shape
+
+
+def test_the_kept_run_of_a_script_answers_with_its_origin(kept):
+    (judged,) = [each for each in kept if each.claim.id == "blog-script"]
+    assert judged.origins == (Origin.EMULATED,)
+    assert judged.findings[0].found == pytest.approx(25.2, abs=0.05)
 
 
 def test_the_pages_are_written_next_to_the_trials(folder, capsys):
@@ -165,4 +171,4 @@ def short_form(judged):
 
 
 if __name__ == "__main__":
-    sys.stdout.write(short_form(judge_all(read_published_claims(), stored_trials(REFERENCE))))
+    sys.stdout.write(short_form(judge_all(read_published_claims(), stored_trials(REFERENCE), kept_scripts(REFERENCE))))

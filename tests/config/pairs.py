@@ -21,6 +21,7 @@ _VALUES: Mapping[str, Sequence[object]] = {
     "max_length": (1, 2, 7, 8, 100, 1000, 4096),
     "max_completion_length": (1, 2, 7, 8, 100, 1000, 4096),
     "alloc_conf": ("", "roundup_power2_divisions:8"),
+    "reward_models": (None, ("tiny",)),
     "vllm_mode": tuple(VllmMode),
     "vllm_gpu_memory_utilization": (0.3, 0.9),
     "vllm_enable_sleep_mode": (False, True),

@@ -11,7 +11,7 @@ import yaml
 
 from profiler.config.architecture import read_architecture
 from profiler.domain import extras
-from profiler.domain.errors import EXIT_OK, EXIT_USAGE, UsageError
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError
 from profiler.estimate.counting import CountingError, checked, counted_by_transformers
 from profiler.estimate.main import answer, main
 from profiler.sweep.main import main as sweep
@@ -118,11 +118,39 @@ def test_a_type_that_transformers_does_not_have_is_refused():
         _read({**LLAMA, "model_type": "mine"}, none)
 
 
-def test_a_reward_model_is_named(tmp_path):
-    assert "Not counted: the reward model org/reward-7b." in _notes(
-        tmp_path, reward_funcs=["accuracy", "org/reward-7b"]
-    )
-    assert "Not counted: the reward model local." in _notes(tmp_path, reward_model_name_or_path="local")
+def _answer(tmp_path, *words, **values):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump({**RECIPE, **values}))
+    return json.loads(answer([f"config={path}", *words, "format=json"], load_model=_no_hub))
+
+
+def _no_hub(model):
+    raise UsageError([Fault(key="model", found=model, problem="the hub cannot be reached")])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"reward_funcs": ["accuracy", "Qwen/Qwen2.5-1.5B-Instruct"]},
+        {"reward_model_name_or_path": "Qwen/Qwen2.5-1.5B", "reward_funcs": ["format"]},
+    ],
+)
+def test_a_reward_model_is_counted(tmp_path, values):
+    without, found = _answer(tmp_path), _answer(tmp_path, **values)
+    assert found["trial"]["reward_models"] == ["qwen2.5-1.5b"]
+    more = found["peak_allocated_bytes"] - without["peak_allocated_bytes"]
+    # 1,543,714,304 parameters, whose head is tied, and a head of 1,536, in bfloat16; buffers of the rotary embedding
+    assert more == 2 * (1_543_714_304 + 1_536) + 2 * 64 * 4
+    assert not any("Not counted" in line for line in found["notes"])
+
+
+def test_a_reward_model_that_cannot_be_read_is_named(tmp_path, capsys):
+    found = _answer(tmp_path, reward_funcs=["org/reward-7b", "Qwen/Qwen2.5-1.5B"])
+    assert found["trial"]["reward_models"] == ["qwen2.5-1.5b"]
+    assert found["notes"][-1] == "Not counted: the reward model org/reward-7b, which has no formula here."
+    words = ["model=qwen2.5-0.5b", "reward_models=org/reward-7b"]
+    assert main(words, load_model=_no_hub) == EXIT_USAGE
+    assert capsys.readouterr().err == "reward_models=org/reward-7b: the hub cannot be reached.\n"
 
 
 def test_the_length_of_prompts_is_an_assumption_in_the_first_line(tmp_path):
@@ -136,11 +164,31 @@ def test_a_file_of_sft_is_not_answered_as_grpo(tmp_path):
     assert json.loads(answer([f"config={path}", "format=json"]))["trial"]["recipe"] == "sft"
 
 
-def test_an_evaluation_batch_is_named(tmp_path):
-    notes = _notes(tmp_path, eval_strategy="steps", per_device_eval_batch_size=64)
-    assert "Not counted: evaluation (batches of 64)." in notes
-    assert "Not counted: evaluation (batches of 8)." in _notes(tmp_path, evaluation_strategy="epoch")
-    assert not any("evaluation" in line for line in _notes(tmp_path, eval_strategy="no", per_device_eval_batch_size=64))
+def test_an_evaluation_batch_is_counted(tmp_path):
+    found = _answer(tmp_path, eval_strategy="steps", per_device_eval_batch_size=64)
+    assert found["trial"]["per_device_eval_batch_size"] == 64
+    phases = {each["phase"]: each["peak_allocated_bytes"] for each in found["phases"]}
+    assert phases["evaluation"] > phases["rollout"]
+    small = _answer(tmp_path, evaluation_strategy="epoch")
+    assert "per_device_eval_batch_size=8 (transformers' default)" in small["notes"][0]
+    without = _answer(tmp_path, eval_strategy="no", per_device_eval_batch_size=64)
+    assert "evaluation" not in {each["phase"] for each in without["phases"]}
+
+
+def test_groups_of_an_evaluation_are_whole(tmp_path, capsys):
+    evaluated = {"eval_strategy": "steps", "per_device_eval_batch_size": 4, "num_generations": 2}
+    assert _answer(tmp_path, **evaluated, num_generations_eval=16)["trial"]["num_processes"] == 4
+    with pytest.raises(UsageError, match="must be a multiple of the 16 completions per prompt"):
+        _answer(tmp_path, "num_processes=2", **evaluated, num_generations_eval=16)
+    assert _answer(tmp_path, "num_processes=2", "per_device_eval_batch_size=8", **evaluated, num_generations_eval=16)
+
+
+def test_an_evaluation_of_sft_is_named(tmp_path):
+    values = {"packing": True, "eval_strategy": "steps"}
+    path = tmp_path / "sft.yaml"
+    path.write_text(yaml.safe_dump({"model_name_or_path": "Qwen/Qwen2.5-0.5B", **values}))
+    notes = json.loads(answer([f"config={path}", "format=json"]))["notes"]
+    assert any("evaluation (batches of 8)" in line for line in notes)
 
 
 FOUR_BITS = {"quant_method": "bitsandbytes", "load_in_4bit": True}

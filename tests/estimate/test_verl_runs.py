@@ -155,7 +155,6 @@ def test_a_reward_model_on_the_same_gpus_is_named(script):
     [
         (f"{ACTOR}.megatron.context_parallel_size", 2),
         (f"{ACTOR}.megatron.expert_model_parallel_size", 4),
-        (f"{ACTOR}.megatron.grad_offload", True),
         (f"{ACTOR}.entropy_coeff", 0.001),
         (f"{ACTOR}.optim.optimizer_impl", "bitsandbytes.optim"),
         ("actor_rollout_ref.model.use_liger", True),

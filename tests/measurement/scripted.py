@@ -51,7 +51,14 @@ class ScriptedNvml:
 
     def lose(self) -> None:
         """Make every further call report that the GPU is lost."""
-        for method in ("memory", "processes", "utilisation_percent", "power_watts", "sm_clock_mhz"):
+        for method in (
+            "memory",
+            "processes",
+            "utilisation_percent",
+            "power_watts",
+            "sm_clock_mhz",
+            "temperature_celsius",
+        ):
             self.broken[method] = NvmlTrouble.GPU_LOST
         self.broken["uncorrected_errors"] = self.broken["xid_errors"] = NvmlTrouble.GPU_LOST
 
@@ -73,6 +80,9 @@ class ScriptedNvml:
 
     def sm_clock_mhz(self, uuid: str) -> int:
         return self._answer("sm_clock_mhz", 1980)
+
+    def temperature_celsius(self, uuid: str) -> int:
+        return self._answer("temperature_celsius", 61)
 
     def uncorrected_errors(self, uuid: str) -> int:
         return self._answer("uncorrected_errors", self.errors)
@@ -193,6 +203,9 @@ class ScriptedCuda:
         return self.reserved - self.allocated
 
     def alloc_retries(self) -> int:
+        return self.retries
+
+    def failed_allocations(self) -> int:
         return self.retries
 
     def is_out_of_memory(self, error: BaseException) -> bool:

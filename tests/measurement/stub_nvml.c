@@ -75,6 +75,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, proce
 int nvmlDeviceGetUtilizationRates(void *handle, utilisation *rates) { ANSWER; (void)handle; rates->gpu = 55; rates->memory = 5; return 0; }
 int nvmlDeviceGetPowerUsage(void *handle, unsigned *milliwatts) { ANSWER; (void)handle; *milliwatts = 312500; return 0; }
 int nvmlDeviceGetClockInfo(void *handle, int kind, unsigned *mhz) { ANSWER; (void)handle; *mhz = kind == 1 ? 1980 : 1; return 0; }
+int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned *celsius) { ANSWER; (void)handle; *celsius = sensor == 0 ? 61 : 0; return 0; }
 int nvmlDeviceGetTotalEccErrors(void *handle, int error, int counter, unsigned long long *count) { ANSWER; (void)handle; *count = error == 1 && counter == 0 ? 2 : 99; return 0; }
 int nvmlEventSetCreate(void **set) { ANSWER; *set = &events_left; return 0; }
 int nvmlDeviceRegisterEvents(void *handle, unsigned long long types, void *set) { ANSWER; (void)handle; (void)set; return types == 8 ? 0 : 2; }

@@ -38,6 +38,7 @@ METHODS = (
     "utilisation_percent",
     "power_watts",
     "sm_clock_mhz",
+    "temperature_celsius",
     "uncorrected_errors",
     "xid_errors",
 )
@@ -68,6 +69,7 @@ def test_values_of_the_driver_are_converted(library):
     assert said["memory"] == {"total_bytes": 80 * GIB, "used_bytes": 3 * GIB, "free_bytes": 76 * GIB}
     assert said["processes"] == [{"pid": 41, "used_bytes": GIB}, {"pid": 42, "used_bytes": None}]
     assert (said["utilisation_percent"], said["power_watts"], said["sm_clock_mhz"]) == (55, 312.5, 1980)
+    assert said["temperature_celsius"] == 61
     assert said["uncorrected_errors"] == 2
     assert said["xid_errors"] == [79]
     (gpu,) = said["visible"]["gpus"]

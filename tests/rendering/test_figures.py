@@ -120,8 +120,8 @@ def test_out_of_memory_has_the_categories_that_it_needs(tmp_path):
     (stack,) = (part := read(tmp_path, [shaped])).stacks
     assert stack.needed == {category: size * GIB for category, size in sizes.items()}
     axes = categories_figure(part.section, part.stacks).axes[0]
-    drawn = {container.get_label(): container.patches[0].get_width() for container in axes.containers}
-    assert {name: drawn[name] for name in drawn if name in set(Category)} == {"weights": 60, "gradients": 50}
+    widths = {container.get_label(): container.patches[0].get_width() for container in axes.containers}
+    assert {name: widths[name] for name in widths if name in set(Category)} == {"weights": 60, "gradients": 50}
     assert outlined(axes) == pytest.approx([as_gib(stack.cell.result_bytes)])
     assert f"OOM, needs {as_gib(stack.cell.result_bytes):.1f}" in [text.get_text() for text in axes.texts]
 
@@ -138,7 +138,7 @@ def test_no_number_is_on_the_line_of_the_card(tmp_path):
     assert crossed == []
 
 
-def test_one_model_without_categories_is_drawn_as_bars(tmp_path):
+def test_one_model_without_categories_has_bars(tmp_path):
     part = read(tmp_path, builders.records(builders.lora_vs_full_specs(["qwen2.5-14b"])))
     bare = replace(part, stacks=())
     (first, *others) = drawings(bare, number=1)

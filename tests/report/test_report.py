@@ -36,7 +36,7 @@ def few(tmp_path):
 
 
 @pytest.fixture
-def undrawn(monkeypatch):
+def without_drawing(monkeypatch):
     """Pages with the names of their figures; drawing them takes nine tenths of the time."""
 
     def empty(_folder, chosen, _kinds):
@@ -100,7 +100,7 @@ def test_drawing_again_changes_nothing(few):
     assert {name: (folder / name).read_bytes() for name in files(folder)} == before
 
 
-def test_the_terminal_has_the_trials_of_the_command_and_the_page_all(folder, undrawn):
+def test_the_terminal_has_the_trials_of_the_command_and_the_page_all(folder, without_drawing):
     asked = builders.records(builders.lora_vs_full_specs(["qwen2.5-3b"]), grid="lora_vs_full")
     text = rendered(folder, trial_ids=[record.trial_id for record in asked])
     assert "qwen2.5-3b" in text
@@ -108,7 +108,7 @@ def test_the_terminal_has_the_trials_of_the_command_and_the_page_all(folder, und
     assert "qwen2.5-7b" in (folder / "report.md").read_text()
 
 
-def test_without_a_console_nothing_is_printed(folder, undrawn, capsys):
+def test_without_a_console_nothing_is_printed(folder, without_drawing, capsys):
     drawing.render_folder(folder, console=None)
     assert capsys.readouterr().out == ""
     assert (folder / "report.md").is_file()
@@ -133,7 +133,7 @@ def test_a_figure_that_fails_costs_only_itself(few, monkeypatch):
     assert "could not be drawn" in (folder / "report.md").read_text()
 
 
-def test_the_comparison_as_csv(folder, undrawn):
+def test_the_comparison_as_csv(folder, without_drawing):
     rendered(folder)
     lines = (folder / "comparison.csv").read_text().splitlines()
     assert lines[0].startswith("origin,card,method,model,status,result_bytes,")
@@ -141,7 +141,7 @@ def test_the_comparison_as_csv(folder, undrawn):
     assert lines[1].startswith("simulated,NVIDIA H100 80GB HBM3,full,qwen2.5-0.5b,ok,")
 
 
-def test_the_page_of_many_trials_grows_by_the_bytes_of_their_rows_only(tmp_path, undrawn):
+def test_the_page_of_many_trials_grows_by_the_bytes_of_their_rows_only(tmp_path, without_drawing):
     """The goal is 15 MB for 10,000 varied trials, half of them for figures; `make bench` has the real sizes."""
     sizes = []
     for count in (120, 240):
@@ -158,7 +158,7 @@ def test_the_page_of_many_trials_grows_by_the_bytes_of_their_rows_only(tmp_path,
     assert (sizes[1] - sizes[0]) / 120 < 3_000
 
 
-def test_the_largest_tensors_are_left_to_parquet_in_a_page_of_many_trials(tmp_path, undrawn, monkeypatch):
+def test_the_largest_tensors_are_left_to_parquet_in_a_page_of_many_trials(tmp_path, without_drawing, monkeypatch):
     specs = [spec for spec in many_specs(66) if spec.backend is Backend.SIMULATED]
     folder = builders.write_folder(tmp_path / "many", list(varied_records(specs)))
     monkeypatch.setattr(page_module, "MOST_WITH_ALL", len(specs) - 1)
@@ -168,7 +168,7 @@ def test_the_largest_tensors_are_left_to_parquet_in_a_page_of_many_trials(tmp_pa
     assert "made in" not in page
 
 
-def test_published_figures_have_their_own_figure(tmp_path, undrawn):
+def test_published_figures_have_their_own_figure(tmp_path, without_drawing):
     records = builders.records(builders.oxen_specs(), grid="oxen_2025")
     folder = builders.write_folder(tmp_path / "oxen_2025", records)
     rendered(folder)

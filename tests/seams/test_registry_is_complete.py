@@ -11,7 +11,7 @@ from profiler.seams.seam import Part, Seam, parts_of
 
 PROFILER = Path(__file__).parents[2] / "profiler"
 LIBRARIES = ("torch", "trl", "transformers", "peft", "bitsandbytes", "accelerate", "datasets", "huggingface_hub")
-FOLDERS = ("training", "scripts", "simulation", "substitutes", "measurement", "worker")
+FOLDERS = ("training", "scripts", "simulation", "substitutes", "measurement", "worker", "callback")
 FILES = sorted(path for folder in FOLDERS for path in (PROFILER / folder).rglob("*.py"))
 
 OWN_ATTRIBUTES = {"_overwritten"}

@@ -241,6 +241,29 @@ def test_several_gpus_by_ddp_and_fsdp(tmp_path):
     assert runs.loc["fsdp", "peak_allocated_bytes"] < 0.7 * runs.loc["multi_gpu", "peak_allocated_bytes"]
 
 
+def test_zero_2_and_3(tmp_path):
+    words = (
+        *FULL,
+        "optim=adamw_torch_fused",
+        "num_processes=4",
+        "distributed_type=deepspeed",
+        "zero_stage=2,3",
+        "steps=2",
+    )
+    code, _, err = sweep(tmp_path, *words, "beta=0")
+    if "DeepSpeed is not installed" in err:
+        pytest.skip("EMULATION_PYTHON has no DeepSpeed")
+    assert (code, err) == (0, "")
+    runs = read_tables(tmp_path / "lora_vs_full").runs.set_index("zero_stage")
+    assert set(runs["status"]) == {"ok"}
+    assert set(runs["deepspeed_version"]) == {"0.19.8"}
+    errors = runs["estimated_peak_allocated_bytes"] / runs["peak_allocated_bytes"] - 1
+    assert errors.abs().max() < 0.03
+    # The optimizer's phase begins where DeepSpeed's engine steps, inside of accelerate's backward.
+    phases = read_tables(tmp_path / "lora_vs_full").phases
+    assert (phases[phases["phase"] == "optimizer"]["peak_allocated_bytes"] > 0).all()
+
+
 def test_bitsandbytes_has_no_step_for_shards(tmp_path):
     code, out, err = sweep(tmp_path, *FULL, "num_processes=2", "distributed_type=fsdp")
     (record,) = records(tmp_path)

@@ -31,7 +31,7 @@ SIZES = {
     "sft": 30,
     "fsdp": 78,
     "verl_report": 6,
-    "claims": 126,
+    "claims": 129,
 }
 
 IDS = {
@@ -47,7 +47,7 @@ IDS = {
     "sft": ("3eff39d5f890a14c", "796cd6088c01d54d"),
     "fsdp": ("574f84fc6197a80e", "86e19d1bb6d4942b"),
     "verl_report": ("a402e5677f913ac2", "295a84b15c74af28"),
-    "claims": ("9103f326f369b3aa", "5143946551d655f6"),
+    "claims": ("df21a473d82b4e2a", "58b7387d3d5a9861"),
 }
 """Hashes of the trial ids of each grid in order, on a simulated and on a real GPU, as the version that added it had."""
 

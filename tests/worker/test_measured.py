@@ -9,12 +9,14 @@ import pytest
 from scripted import CONTEXT_BYTES, TOTAL_BYTES, UUID, Clock, ScriptedCuda, ScriptedNvml
 
 from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.gpu_state import LiveCounters
 from profiler.domain.memory import Phase
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import Outcome, OutOfMemory, Status
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.domain.units import GIB, MIB
 from profiler.measurement.nvml import GpuProcess, NvmlTrouble
+from profiler.storage.live_counters import LIVE_FOLDER, published
 from profiler.training.phases import TrainingObserver
 from profiler.worker.card import CapError
 from profiler.worker.measured import Instruments, Measured, MeasuringTask, measure
@@ -54,6 +56,7 @@ class World:
         *,
         snapshot: bool = False,
         sample_period_s: float | None = 0.001,
+        live_name: str = "",
         **spec: object,
     ) -> Measured:
         def training(observer: TrainingObserver) -> Outcome:
@@ -68,6 +71,7 @@ class World:
                 has_paged_states=trial.optim.traits.is_paged,
                 gpu_uuid=UUID,
                 snapshot=snapshot,
+                live_name=live_name,
                 started_s=0.0,
             ),
             Instruments(
@@ -492,3 +496,20 @@ def test_a_gpu_that_is_lost_before_the_trial_is_a_device_fault() -> None:
 def test_the_trials_allocator_settings_are_set_before_anything_is_allocated(world: World) -> None:
     world.measure(world.three_steps, alloc_conf="expandable_segments:True")
     assert world.cuda.settings == "expandable_segments:True"
+
+
+def test_a_monitor_sees_the_counters_while_it_trains(world: World, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LIVE_FOLDER, str(tmp_path / "live"))
+    seen: list[LiveCounters] = []
+
+    def train(observer: TrainingObserver) -> Outcome:
+        observer.enter(Phase.LOAD)
+        world.cuda.allocate(2 * GIB)
+        observer.enter(Phase.ROLLOUT)
+        seen.extend(published(tmp_path / "live"))
+        return OK
+
+    world.measure(train, live_name="grpo tiny lora")
+    (counters,) = seen
+    assert (counters.what, counters.phase, counters.allocated_bytes) == ("grpo tiny lora", Phase.LOAD, 2 * GIB)
+    assert published(tmp_path / "live") == ()

@@ -1,6 +1,7 @@
 """Short forms: the factors of each number of an instant, in at most 50 characters."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from profiler.analytical.explanation.sharded_forms import sharded_forms
 from profiler.analytical.explanation.zero_forms import zero_forms
@@ -17,7 +18,7 @@ from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import micro_batch
 from profiler.domain.architecture import Architecture
 from profiler.domain.count_text import count_text
-from profiler.domain.memory import Category
+from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import DistributedType, Logprobs, TrialSpec, Tuning
 
 LONGEST = 50
@@ -40,6 +41,10 @@ _TRANSIENT: Mapping[InstantName, str] = {
     InstantName.SAMPLING: "copies that autocast keeps",
     InstantName.SCORE_LAYER: "one layer: 4 x T x H and the MLP",
     InstantName.SCORE_HEAD: "T x H and the scored N x H",
+    InstantName.REWARD_MODEL: "one layer of {generated} completions",
+    InstantName.EVALUATION_ROLLOUT: "one layer, or copies that autocast keeps",
+    InstantName.EVALUATION_REWARD: "one layer of {generated} completions",
+    InstantName.EVALUATION_LOSS: "one layer, or T x H and the scored N x H",
     InstantName.FORWARD_LAYER: "{stack} + one layer",
     InstantName.FORWARD_HEAD: "{stack} + T x H",
     InstantName.BACKWARD_HEAD: "{stack} + N x H gradients",
@@ -56,9 +61,12 @@ def short_forms(spec: TrialSpec, architecture: Architecture, instant: Instant) -
 
     T is the number of tokens of a micro-batch, N of those that are scored, H the hidden size.
     """
+    if instant.phase is Phase.EVALUATION and spec.per_device_eval_batch_size is not None:
+        spec = replace(spec, per_device_train_batch_size=spec.per_device_eval_batch_size, steps_per_generation=1)
     written = {
         Category.WEIGHTS: _weights(spec, architecture),
         Category.REFERENCE: _parameters(architecture, element_bytes(spec).weight),
+        Category.REWARD_MODEL: _reward_models(spec, architecture),
         Category.ADAPTERS: _adapters(spec, architecture),
         Category.GRADIENTS: _gradients(spec, architecture, instant.name),
         Category.OPTIMIZER_STATE: _states(spec, architecture),
@@ -86,6 +94,11 @@ def _weights(spec: TrialSpec, architecture: Architecture) -> str:
     if spec.tuning is Tuning.QLORA:
         return f"layers in nf4 (0.52 B), the rest {element} B each"
     return _parameters(architecture, element)
+
+
+def _reward_models(spec: TrialSpec, architecture: Architecture) -> str:
+    count = sum(int(parameter_count(model)) for model in architecture.reward_models)
+    return f"{count_text(count)} parameters x {element_bytes(spec).weight} B"
 
 
 def _adapters(spec: TrialSpec, architecture: Architecture) -> str:
@@ -123,7 +136,7 @@ def _activations(spec: TrialSpec, architecture: Architecture, name: InstantName)
 
 def _logits(spec: TrialSpec, architecture: Architecture, name: InstantName) -> str:
     vocabulary = architecture.vocab_size
-    if name is InstantName.SAMPLING:
+    if name in (InstantName.SAMPLING, InstantName.EVALUATION_ROLLOUT):
         return f"{spec.generation_batch_size} x {vocabulary} x 4 copies"
     if name is InstantName.LAST_LOGITS:
         return f"{spec.generation_batch_size} x {vocabulary} x 3 copies"
@@ -139,6 +152,8 @@ def _logits(spec: TrialSpec, architecture: Architecture, name: InstantName) -> s
 def _kv_cache(spec: TrialSpec, architecture: Architecture, name: InstantName) -> str:
     prefill = name is InstantName.PREFILL
     tokens = spec.max_prompt_length + (0 if prefill else spec.max_completion_length - 1)
+    if name in (InstantName.REWARD_MODEL, InstantName.EVALUATION_REWARD):
+        return f"all layers, {spec.generation_batch_size} x {tokens + 1} tokens"
     width, element = key_width(architecture), kv_element_bytes(spec)
     whole = f"2 x {architecture.num_hidden_layers} x {spec.generation_batch_size} x {tokens} x {width} x {element} B"
     return f"{whole} + 1 K" if name is InstantName.GROWTH else whole

@@ -16,7 +16,19 @@ from profiler.analytical.formulas.eager_attention import (
     scores_backward_bytes,
     scores_forward_bytes,
 )
-from profiler.analytical.formulas.parameters import Projection, adapted_projections, key_width, query_width
+from profiler.analytical.formulas.experts import (
+    experts_backward_bytes,
+    experts_forward_bytes,
+    experts_saved_bytes,
+    experts_without_gradient_bytes,
+)
+from profiler.analytical.formulas.parameters import (
+    Projection,
+    adapted_projections,
+    is_mixture,
+    key_width,
+    query_width,
+)
 from profiler.analytical.formulas.quantities import Count, Flag, larger, where, whole_units
 from profiler.analytical.formulas.rounding import block_of
 from profiler.analytical.formulas.trained import (
@@ -151,7 +163,8 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
     hidden, inner = architecture.hidden_size, architecture.intermediate_size
     if trains_everything(spec):
         copies = where(sizes.autocast_casts, 2, 1)
-        return copies * block(positions * hidden * sizes.compute) + block(positions * inner * sizes.compute)
+        shared = copies * block(positions * hidden * sizes.compute)
+        return shared if is_mixture(architecture) else shared + block(positions * inner * sizes.compute)
     adapted = _adapted(spec, architecture, ("o_proj", *_MLP_INPUTS, "down_proj"))
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
     element = sizes.adapter if has_bfloat16_adapters(spec) else where(spec.bf16, sizes.compute, sizes.adapter)
@@ -191,6 +204,8 @@ def mlp_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Coun
 
     By hand, T = 10, I = 16 in bfloat16: 3 x 10 x 16 x 2 = 960 B; with Liger 2 x 10 x 16 x 2 = 640 B.
     """
+    if is_mixture(architecture):
+        return experts_saved_bytes(spec, architecture, positions)
     tensors = 2 if spec.use_liger_kernel else 3
     return tensors * block_of(spec)(positions * architecture.intermediate_size * linear_output_bytes(spec))
 
@@ -245,6 +260,8 @@ def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     block = block_of(spec)
     wide = block(batch.positions * inner * linear_output_bytes(spec))
     stream = 2 * layer_input_bytes(spec, architecture, batch)
+    if is_mixture(architecture):
+        return stream + experts_backward_bytes(spec, architecture, batch.positions)
     weight = block(inner * hidden * sizes.weight)
     if trains_everything(spec):
         return stream + (wide + weight if spec.use_liger_kernel else larger(2 * wide, wide + weight))
@@ -288,7 +305,11 @@ def down_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     The residual stream and the input of the MLP, [T, H] each. For a float32 adapter, the product, [T, I], is cast to
     float32 before autocast casts it back to the type that is saved.
     """
-    return 2 * layer_input_bytes(spec, architecture, batch) + _down_input_bytes(spec, architecture, batch)
+    if is_mixture(architecture):
+        inner = experts_forward_bytes(spec, architecture, batch.positions)
+    else:
+        inner = _down_input_bytes(spec, architecture, batch)
+    return 2 * layer_input_bytes(spec, architecture, batch) + inner
 
 
 def recomputation_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -348,7 +369,9 @@ def layer_without_gradient_bytes(
     block, sizes = block_of(spec), element_bytes(spec)
     values = batch.positions * architecture.intermediate_size
     inner = 3 * block(values * linear_output_bytes(spec, autocast=autocast))
-    if spec.tuning is not Tuning.FULL:
+    if is_mixture(architecture):
+        inner = experts_without_gradient_bytes(spec, architecture, batch.positions)
+    elif spec.tuning is not Tuning.FULL:
         inner = where(adapted, larger(inner, _adapted_mlp_bytes(spec, architecture, values, autocast=autocast)), inner)
     hidden = batch.positions * architecture.hidden_size
     embeddings, stream = block(hidden * sizes.weight), block(hidden * stream_bytes(spec, autocast=autocast))

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
+
 from profiler.analytical.formulas.quantities import Count, Flag, where
 from profiler.analytical.formulas.trial_keys import DecoderShape
 from profiler.domain.trial import ALL_LINEAR
@@ -58,10 +60,21 @@ def key_width(architecture: DecoderShape) -> Count:
     return architecture.num_key_value_heads * architecture.head_dim
 
 
-def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
-    """Return the linear layers of one decoder layer.
+def is_mixture(architecture: DecoderShape) -> bool:
+    """Return whether a router chooses among several experts in each layer. Models of one type are alike in that."""
+    return bool(np.all(np.asarray(architecture.num_experts) > 1))
 
-    Source: `Qwen2Attention` and `Qwen2MLP` in transformers; Llama and Qwen3 have the same without biases.
+
+def expert_weights(architecture: DecoderShape) -> Count:
+    """Return the elements of the down projections of all experts of a layer; gate and up have twice as many."""
+    return architecture.num_experts * architecture.hidden_size * architecture.expert_width
+
+
+def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
+    """Return the linear layers of one decoder layer; those of a mixture are in its attention only.
+
+    Source: `Qwen2Attention` and `Qwen2MLP` in transformers; Llama and Qwen3 have the same without biases. The
+    weights of `Qwen3MoeExperts` have three dimensions and belong to no linear layer.
     """
     hidden, inner = architecture.hidden_size, architecture.intermediate_size
     query, key, bias = query_width(architecture), key_width(architecture), architecture.qkv_bias
@@ -74,15 +87,16 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
             Projection(name="gate_up_proj", in_features=hidden, out_features=2 * inner),
             down,
         )
-    return (
+    attention = (
         Projection(name="q_proj", in_features=hidden, out_features=query, has_bias=bias),
         Projection(name="k_proj", in_features=hidden, out_features=key, has_bias=bias),
         Projection(name="v_proj", in_features=hidden, out_features=key, has_bias=bias),
         output,
-        Projection(name="gate_proj", in_features=hidden, out_features=inner),
-        Projection(name="up_proj", in_features=hidden, out_features=inner),
-        down,
     )
+    if is_mixture(architecture):
+        return attention
+    gate, up = (Projection(name=name, in_features=hidden, out_features=inner) for name in ("gate_proj", "up_proj"))
+    return (*attention, gate, up, down)
 
 
 def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
@@ -96,6 +110,11 @@ def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
     for projection in projections(architecture):
         groups.append(TensorGroup(shape=(projection.out_features, projection.in_features), copies=layers))
         groups.append(TensorGroup(shape=(projection.out_features,), copies=where(projection.has_bias, layers, 0)))
+    if is_mixture(architecture):
+        experts, width = architecture.num_experts, architecture.expert_width
+        groups.append(TensorGroup(shape=(experts, 2 * width, hidden), copies=layers))
+        groups.append(TensorGroup(shape=(experts, hidden, width), copies=layers))
+        groups.append(TensorGroup(shape=(experts, hidden), copies=layers))
     groups.append(TensorGroup(shape=(hidden,), copies=2 * layers + 1))
     groups.append(TensorGroup(shape=(architecture.head_dim,), copies=where(architecture.qk_norm, 2 * layers, 0)))
     head = where(architecture.tie_word_embeddings, 0, 1)

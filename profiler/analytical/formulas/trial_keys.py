@@ -5,6 +5,7 @@ arrays. The keys that decide which formula applies (recipe, tuning, log-probs, a
 engine, sharding) are single values in both.
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -83,6 +84,10 @@ class TrialKeys(Protocol):
     @property
     def vllm_enable_sleep_mode(self) -> Flag | None: ...  # noqa: D102
     @property
+    def reward_models(self) -> tuple[str, ...] | None: ...  # noqa: D102
+    @property
+    def per_device_eval_batch_size(self) -> Count | None: ...  # noqa: D102
+    @property
     def num_processes(self) -> Count: ...  # noqa: D102
     @property
     def distributed_type(self) -> DistributedType: ...  # noqa: D102
@@ -125,3 +130,11 @@ class DecoderShape(Protocol):
     def qkv_bias(self) -> Flag: ...  # noqa: D102
     @property
     def qk_norm(self) -> Flag: ...  # noqa: D102
+    @property
+    def num_experts(self) -> Count: ...  # noqa: D102
+    @property
+    def expert_width(self) -> Count: ...  # noqa: D102
+    @property
+    def experts_per_token(self) -> Count: ...  # noqa: D102
+    @property
+    def reward_models(self) -> Sequence["DecoderShape"]: ...  # noqa: D102

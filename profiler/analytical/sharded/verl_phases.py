@@ -1,7 +1,7 @@
 """Phases of a verl job on one GPU: the active model, and the others unless they are offloaded."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from profiler.analytical.formulas.parameters import parameter_count
@@ -25,7 +25,7 @@ from profiler.analytical.sharded.one_gpu import (
 )
 from profiler.domain.architecture import Architecture
 from profiler.domain.gpu import Gpu
-from profiler.domain.verl import TrainedModel, VerlJob
+from profiler.domain.verl import Strategy, TrainedModel, VerlJob
 
 
 class Component(StrEnum):
@@ -121,7 +121,9 @@ def _kept(job: VerlJob, architecture: Architecture, at_work: Component | None) -
     """Return the models on the GPU: those that are not offloaded, and those that verl loads back for the phase.
 
     Source: `load_fsdp_model_to_gpu` and `load_fsdp_optimizer` at the start of verl's `update_actor`: offloading saves
-    memory in other phases but not in the update of the model itself. FSDP2's `offload_policy` saves it there too.
+    memory in other phases but not in the update of the model itself. FSDP2's `offload_policy` saves it there too. The
+    gradients of Megatron are in buffers that go with the weights (`offload_megatron_model_to_cpu`); `grad_offload` is
+    read and not used in verl 0.7.
     """
     whole = int(parameter_count(architecture))
     actor, critic = job.actor, job.critic
@@ -131,6 +133,8 @@ def _kept(job: VerlJob, architecture: Architecture, at_work: Component | None) -
         found[Component.ACTOR] = kept_weights_bytes(job, whole, actor.weight_bytes)
     if not actor.offload_policy and (at_work is Component.ACTOR_STATE or not actor.optimizer_offload):
         found[Component.ACTOR_STATE] = optimizer_bytes(job, trained_count(job, architecture), actor.weight_bytes)
+    if job.strategy is Strategy.MEGATRON and not actor.param_offload:
+        found[Component.ACTOR_GRADIENTS] = kept_gradients_bytes(job, trained_count(job, architecture), 4)
     # A reference that is offloaded streams its layers through `gathered`; with LoRA it is the actor without adapters.
     if job.has_reference and not job.lora_rank and not job.ref_param_offload:
         found[Component.REFERENCE] = kept_weights_bytes(job, whole, 2)
@@ -139,6 +143,8 @@ def _kept(job: VerlJob, architecture: Architecture, at_work: Component | None) -
         is_training = at_work is Component.CRITIC_STATE
         if not critic.offload_policy and (is_training or not critic.param_offload):
             found[Component.CRITIC] = kept_weights_bytes(job, count, critic.weight_bytes)
+        if job.strategy is Strategy.MEGATRON and not critic.param_offload:
+            found[Component.CRITIC_GRADIENTS] = kept_gradients_bytes(job, count, 4)
         if not critic.offload_policy and (is_training or not critic.optimizer_offload):
             found[Component.CRITIC_STATE] = optimizer_bytes(job, count, critic.weight_bytes)
     return found
@@ -184,13 +190,16 @@ def _largest_instant(
     logits: int,
     gradients: Component,
 ) -> Parts:
-    """Return the largest of three instants of a backward, with the gradients of earlier micro-batches.
+    """Return the largest of four instants of a backward, with the gradients of earlier micro-batches.
 
-    At the head, with its new gradient; in the last layer, whose gradients are reduced while those of the head wait; and
-    at the end, when the gradients of the parameters outside layers are reduced.
+    At the head, with its new gradient; in the last layer, whose gradients are reduced while those of the head wait; in
+    the first layer, with the reduced gradients of the others; and at the end, when the gradients of the parameters
+    outside layers are reduced.
     """
-    kept = 0 if model.offload_policy else kept_gradients_bytes(job, trained, model.weight_bytes)
+    reduced = 0 if model.offload_policy else kept_gradients_bytes(job, trained, model.weight_bytes)
+    kept = reduced if model.accumulates or job.strategy is Strategy.MEGATRON else 0
     stack, outside = stack_bytes(job, architecture, model), outside_parameters(architecture)
+    one_layer = stack_bytes(job, replace(architecture, num_hidden_layers=1), model)
     waiting = unreduced_gradients_bytes(job, outside, reducing=False)
     layer = unreduced_gradients_bytes(job, layer_parameters(architecture), reducing=True)
     at_head: Parts = {gradients: kept + waiting, Component.ACTIVATIONS: stack, Component.LOGITS: logits}
@@ -198,6 +207,10 @@ def _largest_instant(
         gradients: kept + waiting + layer,
         Component.ACTIVATIONS: stack + layer_backward_bytes(job, architecture, model),
     }
-    at_end: Parts = {gradients: kept + unreduced_gradients_bytes(job, outside, reducing=True)}
-    largest = max((at_head, in_layer, at_end), key=lambda parts: sum(parts.values()))
+    in_first_layer: Parts = {
+        gradients: reduced + waiting + layer,
+        Component.ACTIVATIONS: one_layer + layer_backward_bytes(job, architecture, model),
+    }
+    at_end: Parts = {gradients: reduced + unreduced_gradients_bytes(job, outside, reducing=True)}
+    largest = max((at_head, in_layer, in_first_layer, at_end), key=lambda parts: sum(parts.values()))
     return {**largest, Component.GATHERED: gathered_bytes(job, architecture, training=True)}

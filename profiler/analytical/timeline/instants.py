@@ -21,6 +21,7 @@ class InstantName(StrEnum):
 
     LOADED = "models and adapters are made"
     SHARDING = "the model is sharded"
+    REWARD_LOADED = "reward models are on the GPU"
     ENGINE_START = "vLLM starts"
     ENGINE = "vLLM generates"
     PREFILL = "prefill, in a layer's MLP"
@@ -31,6 +32,7 @@ class InstantName(StrEnum):
     SCORE_LAYER = "scoring, in a layer's MLP"
     SCORE_HEAD = "scoring, at the LM head"
     REWARD = "rewards on the host"
+    REWARD_MODEL = "a reward model scores, in a layer's MLP"
     FORWARD_LAYER = "the last layer's forward"
     FORWARD_HEAD = "the head's forward and loss"
     BACKWARD_HEAD = "the head's backward"
@@ -40,6 +42,9 @@ class InstantName(StrEnum):
     BACKWARD_FIRST_LAYER = "the first layer's backward"
     BACKWARD_END = "the embedding's backward"
     STEP = "the optimizer's step"
+    EVALUATION_ROLLOUT = "an evaluation generates"
+    EVALUATION_REWARD = "an evaluation is rewarded"
+    EVALUATION_LOSS = "the loss of an evaluation"
 
 
 @dataclass(frozen=True, kw_only=True)

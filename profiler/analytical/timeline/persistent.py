@@ -2,6 +2,7 @@
 
 from profiler.analytical.formulas.engine import bucket_bytes
 from profiler.analytical.formulas.quantities import Coded, Count, both, looked_up, where, whole_units
+from profiler.analytical.formulas.reward_models import reward_model_bytes
 from profiler.analytical.formulas.rounding import Block, block_of, exact
 from profiler.analytical.formulas.trained import (
     FLOAT32_BYTES,
@@ -89,6 +90,7 @@ def persistent_memory(spec: TrialKeys, architecture: DecoderShape, *, inputs: Co
     """
     return {
         **models(spec, architecture),
+        Category.REWARD_MODEL: reward_model_bytes(spec, architecture),
         Category.OPTIMIZER_STATE: where(spec.steps > 1, state_bytes(spec, architecture), 0),
         Category.INPUTS: inputs,
         Category.COMMUNICATION: bucket_bytes(spec, architecture),

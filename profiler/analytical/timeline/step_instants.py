@@ -6,6 +6,7 @@ from profiler.analytical.formulas.eager_attention import repeated_cache_bytes
 from profiler.analytical.formulas.engine import engine_bytes
 from profiler.analytical.formulas.head import score_scratch
 from profiler.analytical.formulas.quantities import Count, Flag, both, either, larger, where
+from profiler.analytical.formulas.reward_models import reward_model_bytes
 from profiler.analytical.formulas.rollout import (
     growth_copy_bytes,
     kv_cache_bytes,
@@ -45,12 +46,15 @@ def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant,
     last = larger(as_made, untied_head_bytes(spec, architecture))
     made[Category.WORKSPACE] = last - adapters
     made[Category.ADAPTERS] = adapters
-    loaded = Instant(phase=Phase.LOAD, name=InstantName.LOADED, sizes=made)
+    loaded: tuple[Instant, ...] = (Instant(phase=Phase.LOAD, name=InstantName.LOADED, sizes=made),)
+    if architecture.reward_models:
+        both_models = {**models(spec, architecture), Category.REWARD_MODEL: reward_model_bytes(spec, architecture)}
+        loaded += (Instant(phase=Phase.LOAD, name=InstantName.REWARD_LOADED, sizes=both_models),)
     if not spec.use_vllm:
-        return (loaded,)
+        return loaded
     # vLLM starts after the model is on the GPU, and awake (`VLLMGeneration._init_vllm` in trl 1.16).
     started = {**models(spec, architecture), Category.ENGINE: engine_bytes(spec)}
-    return (loaded, Instant(phase=Phase.LOAD, name=InstantName.ENGINE_START, sizes=started))
+    return (*loaded, Instant(phase=Phase.LOAD, name=InstantName.ENGINE_START, sizes=started))
 
 
 def engine_rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> tuple[Instant, ...]:
@@ -151,17 +155,42 @@ def score_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Byte
     happens = either(spec.beta != 0.0, old_policy)
     if happens is False:
         return ()
+    # A reference model's weights require gradients, though it is never trained: autocast keeps their copies too.
+    keeps_casts = either(old_policy, trains_everything(spec))
+    gradients: Bytes = {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)}
+    return scored_without_gradient(
+        spec, architecture, added(persistent, gradients), adapted=old_policy, keeps_casts=keeps_casts, happens=happens
+    )
+
+
+def scored_without_gradient(
+    spec: TrialKeys,
+    architecture: DecoderShape,
+    persistent: Bytes,
+    *,
+    adapted: Flag = True,
+    keeps_casts: Flag = True,
+    happens: Flag = True,
+) -> tuple[Instant, ...]:
+    """Return the instants of log-probabilities of one micro-batch without gradient.
+
+    Args:
+        spec: The trial.
+        architecture: Its model.
+        persistent: The memory that is present throughout.
+        adapted: Whether adapters are used.
+        keeps_casts: Whether autocast keeps its copies of the weights.
+        happens: Whether there are such instants.
+    """
     batch = generated_micro_batch(spec)
     alone = batch.rows == 1
     if spec.logprobs is Logprobs.SLICED:
         batch, alone = one_row(batch), True
-    # A reference model's weights require gradients, though it is never trained: autocast keeps their copies too.
-    casts = where(either(old_policy, trains_everything(spec)), autocast_scoring_bytes(spec, architecture), 0)
-    gradients = unfinished_gradient_bytes(spec, architecture)
-    persistent = added(persistent, {Category.GRADIENTS: gradients, Category.ACTIVATIONS: casts})
+    casts = where(keeps_casts, autocast_scoring_bytes(spec, architecture), 0)
+    persistent = added(persistent, {Category.ACTIVATIONS: casts})
 
     def layer(rows: Batch) -> Bytes:
-        transient = layer_without_gradient_bytes(spec, architecture, rows, adapted=old_policy, autocast=spec.bf16)
+        transient = layer_without_gradient_bytes(spec, architecture, rows, adapted=adapted, autocast=spec.bf16)
         return {Category.ACTIVATIONS: transient, Category.INPUTS: attention_mask_bytes(spec, rows)}
 
     head = head_categories(score_scratch(spec, architecture, batch))
@@ -175,12 +204,6 @@ def score_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Byte
         Instant(phase=Phase.SCORE, name=name, sizes=added(persistent, more), happens=is_there)
         for name, more, is_there in instants
     )
-
-
-def reward_instant(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> Instant:
-    """Return the instant of rewards and advantages. Their own size, a few numbers per row, is left out."""
-    unfinished: Bytes = {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)}
-    return Instant(phase=Phase.REWARD, name=InstantName.REWARD, sizes=added(persistent, unfinished))
 
 
 def optimizer_instant(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> Instant:

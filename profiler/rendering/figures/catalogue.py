@@ -48,10 +48,10 @@ class Drawing:
 
     def figure(self) -> Figure:
         """Return the figure with its note."""
-        drawn = self.draw()
+        made = self.draw()
         with in_theme():
-            add_note(drawn, self.note)
-        return drawn
+            add_note(made, self.note)
+        return made
 
 
 def _not_estimated(_surface: Surface) -> tuple[EstimatedLimit, ...]:

@@ -2,17 +2,17 @@
 
 from matplotlib.figure import Figure
 
-from profiler.analysis.scripts import RunLines
+from profiler.analysis.scripts import ShownRun
 from profiler.domain.units import as_gib, gib_text
 from profiler.rendering.figures.theme import NOT_FITTING, ORIGIN_COLOURS, SOFT_INK, in_theme, new_figure, title
-from profiler.rendering.script_words import run_title, short_gib, verdict_text
+from profiler.rendering.script_words import short_gib, verdict_text
 
 _FAR_RATIO = 3
 """The line of a card this many times larger than the longest bar would leave no width for the bars."""
 
 
-def script_phases_figure(run: RunLines) -> Figure:
-    """Draw the peaks of each phase of a run, which has at least one."""
+def script_phases_figure(run: ShownRun, subtitle: str) -> Figure:
+    """Draw the peaks of each phase of a run, which has at least one; `subtitle` names the run."""
     with in_theme():
         figure, axes = new_figure(8.2, 1.3 + 0.45 * len(run.phases))
         names = [line.phase.value for line in run.phases]
@@ -51,6 +51,6 @@ def script_phases_figure(run: RunLines) -> Figure:
         axes.set_xlabel("GiB (2^30 bytes)", color=SOFT_INK)
         axes.grid(axis="x")
         ending = f", {verdict_text(run)}" if run.out_of_memory is not None else ""
-        title(axes, f"Peak memory by phase, {run.origin}{ending}", run_title(run))
+        title(axes, f"Peak memory by phase, {run.origin}{ending}", subtitle)
         figure.legend(loc="outside lower center", ncols=2, fontsize=8.5)
         return figure

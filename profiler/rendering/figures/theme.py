@@ -29,7 +29,8 @@ CATEGORY_COLOURS: Mapping[Category, str] = {
     Category.LOGITS: "#CC6677",
     Category.KV_CACHE: "#882255",
     Category.INPUTS: "#44AA99",
-    # Two of Tol's "bright" scheme, for what the nine of "muted" leave out.
+    # Three of Tol's "bright" scheme, for what the nine of "muted" leave out.
+    Category.REWARD_MODEL: "#AA3377",
     Category.ENGINE: "#4477AA",
     Category.COMMUNICATION: "#EE6677",
     Category.WORKSPACE: "#BBBBBB",

@@ -85,7 +85,7 @@ def html_page(report: SweepReport, figures: Sequence[SectionFigures], origin: Pa
         ],
         "cards": _cards(report.cards) if report.cards else None,
         "thresholds": [_threshold(threshold) for threshold in report.thresholds],
-        "drawn": origin.drawn.isoformat(),
+        "made_on": origin.made_on.isoformat(),
         "version": origin.version,
         "home": origin.home,
         "files": origin.files,

@@ -73,6 +73,10 @@ _TRAINING = (
         _TRAINER, "training_step", Uses("compute_loss", "accelerator.backward"), _PHASES, "backward follows the loss"
     ),
     _seam(
+        "transformers.trainer", "clear_device_cache", Parameters("garbage_collection"),
+        "simulation/cuda/emptied_cache.py", "empties the cache before backward with torch_empty_cache_steps",
+    ),
+    _seam(
         "transformers.training_args:TrainingArguments", "_setup_devices", Exists(), "simulation/session.py",
         "a cached property that holds the device",
     ),
@@ -142,6 +146,10 @@ _LOADING = (
 )  # fmt: skip
 
 _SCRIPTS = (
+    _seam(
+        _TRAINER, "log", Parameters("self", "logs", more=True), "callback/metrics.py",
+        "every report goes through it: peaks are added to what it logs",
+    ),
     _seam(_TRAINER, "evaluate", Parameters("self", more=True), _HOOKS, "the evaluation phase of a script"),
     _seam(_TRAINER, "predict", Parameters("self", more=True), _HOOKS, "the evaluation phase of a script"),
     _seam(_TRAINER, "_save_checkpoint", Parameters("self", more=True), _HOOKS, "the checkpoint phase of a script"),

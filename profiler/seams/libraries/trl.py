@@ -69,12 +69,16 @@ _GRPO_TRAINER = (
             "self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy",
             more=True,
         ),
-        (_PHASES,), "overridden: scoring begins here, and `logprobs` chooses how it is done",
+        (_PHASES, _HOOKS),
+        "overridden: scoring begins here, and `logprobs` chooses how it is done; the score phase of a callback",
     ),
     _seam(
         _TRAINER, "_calculate_rewards",
         Parameters("self", "inputs", "prompts", "completions", "completion_ids_list", more=True), (_PHASES, _HOOKS),
         "overridden: the reward begins here; the reward phase of a script",
+    ),
+    _seam(
+        _TRAINER, "_generate", Parameters("self", "prompts", more=True), (_HOOKS,), "the rollout phase of a callback"
     ),
     _seam(
         _TRAINER, "compute_loss", Parameters("self", "model", "inputs", "return_outputs", "num_items_in_batch"),

@@ -1,7 +1,7 @@
 """`torch.cuda.empty_cache` on the simulated GPU: recorded, so that the model of the allocator releases its cache.
 
-transformers' trainer calls it through accelerate when training begins (`Accelerator.free_memory`). On a card this
-releases the cache that loading left, before the rollout begins.
+transformers' trainer calls it through accelerate when training begins (`Accelerator.free_memory`), and before backward
+with `torch_empty_cache_steps`. On a card the first releases the cache that loading left, before the rollout begins.
 """
 
 import gc
@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 
 import torch
 from accelerate.utils import memory as accelerate_memory
+from transformers import trainer as transformers_trainer
 
 from profiler.seams.patching import patched
 from profiler.simulation.tracing.recorder import Recorder
@@ -26,5 +27,9 @@ def emptied_cache(recorder: Recorder) -> AbstractContextManager[None]:
         empty_cache()
 
     return patched(
-        [(torch.cuda, "empty_cache", empty_cache), (accelerate_memory, "clear_device_cache", clear_device_cache)]
+        [
+            (torch.cuda, "empty_cache", empty_cache),
+            (accelerate_memory, "clear_device_cache", clear_device_cache),
+            (transformers_trainer, "clear_device_cache", clear_device_cache),
+        ]
     )

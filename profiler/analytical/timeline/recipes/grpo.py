@@ -3,13 +3,19 @@
 from profiler.analytical.formulas.batch import generated_micro_batch
 from profiler.analytical.formulas.engine import resident_engine_bytes
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.timeline.evaluation import evaluation_instants
 from profiler.analytical.timeline.instants import Bytes, Instant, added
-from profiler.analytical.timeline.persistent import input_bytes, persistent_at_rollout, persistent_memory
+from profiler.analytical.timeline.persistent import (
+    input_bytes,
+    persistent_at_rollout,
+    persistent_memory,
+    unfinished_gradient_bytes,
+)
+from profiler.analytical.timeline.reward_instants import reward_instants
 from profiler.analytical.timeline.step_instants import (
     engine_rollout_instants,
     load_instants,
     optimizer_instant,
-    reward_instant,
     rollout_instants,
     score_instants,
 )
@@ -24,11 +30,13 @@ def grpo_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant,
     rollout = engine_rollout_instants if spec.use_vllm else rollout_instants
     engine: Bytes = {Category.ENGINE: resident_engine_bytes(spec)}
     scoring, training = added(at_rollout, engine), added(persistent, engine)
+    unfinished: Bytes = {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)}
     return (
         *load_instants(spec, architecture),
         *rollout(spec, architecture, at_rollout),
         *score_instants(spec, architecture, scoring),
-        reward_instant(spec, architecture, scoring),
+        *reward_instants(spec, architecture, added(scoring, unfinished)),
         *training_instants(spec, architecture, training, generated_micro_batch(spec)),
         optimizer_instant(spec, architecture, training),
+        *evaluation_instants(spec, architecture, persistent),
     )

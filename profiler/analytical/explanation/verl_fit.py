@@ -1,0 +1,76 @@
+"""Whether a job of verl fits a card, and how long its rows can be on average where padding is removed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from profiler.analytical.explanation.cards import Fit, with_fragments
+from profiler.analytical.sharded.verl_phases import VerlEstimate, VerlPhase, verl_estimate
+from profiler.domain.architecture import Architecture
+from profiler.domain.context import cuda_context_bytes
+from profiler.domain.gpu import Gpu
+from profiler.domain.verl import VerlJob
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerlFit:
+    """The verdict for one card, by the rule of a single GPU. Lengths are those of prompt and response together."""
+
+    fit: Fit
+    """With every row of the maximum length."""
+    longest_row: int
+    fits_up_to: int | None
+    """Largest mean length of rows that fits; None if none does, or if padding is computed like tokens."""
+    tight_up_to: int | None
+    """Largest mean length of rows that fits or is tight; None likewise."""
+
+
+def fit_of_phases(found: VerlEstimate) -> Fit:
+    """Return whether the memory of each phase fits the card, with the largest share of fragments and the context.
+
+    The pool of the engine is one block, so the rollout has no fragments.
+    """
+    phases = {phase: sum(parts.values()) for phase, parts in found.phases.items()}
+    rollout, training = phases[VerlPhase.ROLLOUT], found.training_peak_bytes
+    available = found.gpu.memory_bytes - cuda_context_bytes(found.gpu.compute_capability)
+    if max(rollout, training) > available:
+        return Fit.TOO_LARGE
+    return Fit.FITS if with_fragments(training) <= available else Fit.TIGHT
+
+
+def verl_fit(
+    job: VerlJob, job_at: Callable[[int], VerlJob], architecture: Architecture, gpu: Gpu, *, removes_padding: bool
+) -> VerlFit:
+    """Return the verdict for a job.
+
+    Args:
+        job: The job with every row of the maximum length.
+        job_at: Returns the job whose rows have a mean length.
+        architecture: Its model.
+        gpu: The card.
+        removes_padding: Whether the mean length counts.
+    """
+    longest = job.max_prompt_length + job.max_response_length
+
+    def fit_at(tokens: int) -> Fit:
+        return fit_of_phases(verl_estimate(job_at(tokens), architecture, gpu))
+
+    def most(*fits: Fit) -> int | None:
+        return _largest(lambda tokens: fit_at(tokens) in fits, longest) if removes_padding else None
+
+    return VerlFit(
+        fit=fit_of_phases(verl_estimate(job, architecture, gpu)),
+        longest_row=longest,
+        fits_up_to=most(Fit.FITS),
+        tight_up_to=most(Fit.FITS, Fit.TIGHT),
+    )
+
+
+def _largest(is_enough: Callable[[int], bool], maximum: int) -> int | None:
+    """Return the largest number up to `maximum` for which `is_enough`, which is false above some number."""
+    if not is_enough(1):
+        return None
+    low, high = 1, maximum
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if is_enough(middle) else (low, middle - 1)
+    return low

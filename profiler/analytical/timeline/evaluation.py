@@ -1,0 +1,68 @@
+"""Instants of an evaluation: trl generates, scores and computes the loss of one batch at a time, without gradients.
+
+Source: `prediction_step` and `_prepare_inputs` of `GRPOTrainer` in trl 1.16. A batch of an evaluation is generated and
+passed through the model whole. The completions of the last training batch are still there.
+"""
+
+from dataclasses import replace
+from typing import cast
+
+from profiler.analytical.formulas.engine import resident_engine_bytes
+from profiler.analytical.formulas.quantities import Count
+from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, added
+from profiler.analytical.timeline.persistent import input_bytes, state_bytes
+from profiler.analytical.timeline.reward_instants import reward_instants
+from profiler.analytical.timeline.step_instants import (
+    engine_rollout_instants,
+    rollout_instants,
+    scored_without_gradient,
+)
+from profiler.domain.memory import Category, Phase
+
+_NAMES = {
+    Phase.ROLLOUT: InstantName.EVALUATION_ROLLOUT,
+    Phase.SCORE: InstantName.EVALUATION_LOSS,
+    Phase.REWARD: InstantName.EVALUATION_REWARD,
+}
+
+
+def evaluation_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> tuple[Instant, ...]:
+    """Return the instants of an evaluation between two optimizer steps; none if the trial has no evaluation.
+
+    Log-probabilities of a reference or of an earlier policy need as much as the loss.
+
+    Args:
+        spec: The trial.
+        architecture: Its model.
+        persistent: The memory that is present after the first optimizer step.
+    """
+    if spec.per_device_eval_batch_size is None:
+        return ()
+    evaluated = cast("TrialKeys", _Evaluated(spec, spec.per_device_eval_batch_size))
+    own: Bytes = {Category.INPUTS: input_bytes(evaluated)}
+    state: Bytes = {Category.OPTIMIZER_STATE: state_bytes(spec, architecture)}
+    present = added({**persistent, **state}, own)
+    scoring = added(present, {Category.ENGINE: resident_engine_bytes(spec)})
+    rollout = engine_rollout_instants if spec.use_vllm else rollout_instants
+    instants = (
+        *rollout(evaluated, architecture, present),
+        *reward_instants(evaluated, architecture, scoring),
+        *scored_without_gradient(evaluated, architecture, scoring),
+    )
+    return tuple(replace(each, phase=Phase.EVALUATION, name=_NAMES[each.phase]) for each in instants)
+
+
+class _Evaluated:
+    """The keys of a trial whose batch is that of an evaluation, generated at once."""
+
+    gradient_accumulation_steps = 1
+    steps_per_generation = 1
+
+    def __init__(self, spec: TrialKeys, rows: Count) -> None:
+        self._spec = spec
+        self.per_device_train_batch_size = rows
+        self.generation_batch_size = rows
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._spec, name)

@@ -1,0 +1,212 @@
+"""`VramCallback`: the memory of a training by transformers or trl, recorded by the trainer's own callbacks."""
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from transformers import PreTrainedModel, TrainerCallback
+
+from profiler.callback.metrics import added_to_logs
+from profiler.callback.recording import Instruments, Recording
+from profiler.domain.errors import Fault, UsageError
+from profiler.domain.script import NamedCard
+from profiler.measurement.cheap_cuda import CheapCuda
+from profiler.measurement.no_driver import NoDriver
+from profiler.measurement.pynvml_driver import PynvmlDriver
+from profiler.measurement.visible import visible_gpus
+from profiler.scripts.hooks import watched
+from profiler.scripts.phase_watch import PhaseWatch
+from profiler.storage.folder_faults import writable_faults
+from profiler.storage.foreign_files import expanded
+from profiler.storage.monitored_records import MonitoredStore
+
+PERIOD_S = 0.1
+_SHORTEST_S, _LONGEST_S = 0.01, 3600.0
+_RANK = "RANK"
+
+Event = TypeVar("Event", bound=Callable[..., None])
+
+
+def _never_ends_training(event: Event) -> Event:
+    """Let an error of the callback end the recording, and not the training."""
+
+    @wraps(event)
+    def guarded(self: "VramCallback", *arguments: Any, **named: Any) -> None:
+        if self._broken:
+            return
+        try:
+            event(self, *arguments, **named)
+        except Exception as error:
+            self._give_up(error)
+
+    return cast("Event", guarded)
+
+
+class VramCallback(TrainerCallback):
+    """Record the peaks of each phase, and write a report when training ends.
+
+    Make it before the trainer, so that loading is recorded as well::
+
+        GRPOTrainer(..., callbacks=[VramCallback("runs/mine")])
+
+    In a job of several processes, rank 0 is recorded.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        sample_period_s: float = PERIOD_S,
+        instruments: Callable[[], Instruments] | None = None,
+    ) -> None:
+        """Begin with loading.
+
+        Args:
+            folder: Of the records and the report; runs in the same folder share a report.
+            sample_period_s: Time between two samples of the driver.
+            instruments: Makes the card and the driver, in place of those of this machine.
+
+        Raises:
+            UsageError: The folder cannot be written, or the period is not from 0.01 to 3600 s.
+        """
+        self._folder = _checked_folder(folder)
+        self._period_s = _checked_period(sample_period_s)
+        self._instruments = instruments or partial(instruments_of_this_machine, self._period_s)
+        self._recording: Recording | None = None
+        self._hooks = ExitStack()
+        self._broken = False
+        if not self._is_active():
+            return
+        self._begin()
+        atexit.register(self._end_with_the_process)
+
+    @staticmethod
+    def _is_active() -> bool:
+        """Whether this process is rank 0, or the only one."""
+        return os.environ.get(_RANK, "0") == "0"
+
+    # ---- events of the trainer ---------------------------------------------------------------------------------------
+
+    @_never_ends_training
+    def on_train_begin(self, args: Any, state: Any, control: Any, **named: Any) -> None:  # noqa: ARG002
+        """Recognise phases from now on."""
+        if not self._is_active():
+            return
+        recording = self._recording or self._begin()
+        watch = PhaseWatch(recording.session, steps=None)
+        if named.get("optimizer") is not None:
+            watch.is_trained(each for group in named["optimizer"].param_groups for each in group["params"])
+        unseen = self._hooks.enter_context(watched(watch, models=_models_in(named.get("model"))))
+        problem = self._hooks.enter_context(added_to_logs(recording.metrics))
+        recording.notes += [*unseen.sentences, *([problem] if problem else [])]
+        self._hooks.enter_context(recording.peaks_kept())
+        self._hooks.callback(watch.finish)
+
+    @_never_ends_training
+    def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:  # noqa: ARG002
+        """Keep the peaks of the step; its log follows."""
+        if self._recording is not None:
+            self._recording.step_ended()
+
+    @_never_ends_training
+    def on_train_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:  # noqa: ARG002
+        """Write the record and the report."""
+        self._finish(completed=True)
+
+    # ---- beginning and end -------------------------------------------------------------------------------------------
+
+    def _begin(self) -> Recording:
+        self._recording = Recording(self._instruments())
+        return self._recording
+
+    def _end_with_the_process(self) -> None:
+        """Write the record of a training that did not end, as after an out-of-memory error."""
+        if self._recording is None or self._broken:
+            return
+        error = getattr(sys, "last_value", None)
+        problem = f"{type(error).__name__}: {error}" if error is not None else ""
+        try:
+            self._finish(completed=False, problem=problem)
+        except Exception as failure:
+            self._give_up(failure)
+
+    def _finish(self, *, completed: bool, problem: str = "") -> None:
+        recording, self._recording = self._recording, None
+        self._hooks.close()
+        if recording is None:
+            return
+        record = recording.finished(completed=completed, problem=problem)
+        MonitoredStore(self._folder).write(record)
+        # Imported here, because importing matplotlib takes seconds.
+        from profiler.monitor.results import write_report
+        from profiler.storage.monitored_samples import write_time_series
+
+        write_time_series(self._folder, record.run_id, {0: recording.samples} if record.gpus else {}, ())
+        for sentence in write_report(self._folder):
+            _say(sentence)
+
+    def _give_up(self, error: Exception) -> None:
+        self._broken = True
+        _say(f"VramCallback has stopped recording ({type(error).__name__}: {error}); the training goes on.")
+        try:
+            self._hooks.close()
+        except Exception as second:
+            _say(f"VramCallback could not remove its hooks ({type(second).__name__}: {second}).")
+
+
+def instruments_of_this_machine(sample_period_s: float) -> Instruments:
+    """Return the first visible GPU and the driver, or what takes their place without a GPU."""
+    gpus = visible_gpus()
+    card = None
+    if gpus.gpus:
+        first = gpus.gpus[0]
+        card = NamedCard(
+            uuid=first.uuid,
+            name=first.name,
+            memory_bytes=first.memory_bytes,
+            compute_capability=first.compute_capability or (0, 0),
+        )
+    unused = NamedCard(uuid="", name="", memory_bytes=0, compute_capability=(0, 0))
+    return Instruments(
+        cuda=CheapCuda(card or unused),
+        nvml=PynvmlDriver() if card else NoDriver(gpus.note),
+        card=card,
+        sample_period_s=sample_period_s,
+    )
+
+
+def _models_in(model: Any) -> list[Any]:
+    """Return the modules whose passes are those of a model: the model, and those that adapters or a loss may call."""
+    if model is None:
+        return []
+    return list(dict.fromkeys([model, *(each for each in model.modules() if isinstance(each, PreTrainedModel))]))
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"{sentence}\n")
+
+
+def _checked_folder(folder: str | os.PathLike[str]) -> Path:
+    found = str(os.fspath(folder))
+    try:
+        path = expanded(found)
+        faults = writable_faults(path)
+    except (OSError, ValueError) as error:
+        raise UsageError([Fault(key="folder", found=found, problem=f"cannot be used ({error})")]) from error
+    if not found.strip() or faults:
+        problem = faults[0].problem if faults else "must be a folder"
+        raise UsageError([Fault(key="folder", found=found, problem=problem)])
+    MonitoredStore(path).read_all()  # a record of a newer version is found before anything starts
+    return path
+
+
+def _checked_period(period_s: float) -> float:
+    if isinstance(period_s, bool) or not isinstance(period_s, int | float) or not _SHORTEST_S <= period_s <= _LONGEST_S:
+        problem = f"must be a number of seconds from {_SHORTEST_S:g} to {_LONGEST_S:g}"
+        raise UsageError([Fault(key="sample_period_s", found=str(period_s), problem=problem)])
+    return float(period_s)

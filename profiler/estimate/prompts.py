@@ -1,0 +1,105 @@
+"""Lengths of prompts where the data set and a tokenizer are on this machine; measured in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from profiler.config.model_lookup import checkpoint
+from profiler.config.notes import Note
+from profiler.domain.errors import shortened
+from profiler.storage.foreign_files import expanded
+from profiler.storage.hub import cached_file
+from profiler.storage.model_config import is_local
+
+TIMEOUT_S = 120
+"""Time for the imports and for 10,000 prompts."""
+
+KEY = "max_prompt_length"
+
+_TOKENIZER = "tokenizer_config.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptLengths:
+    """Tokens of the prompts of a data set."""
+
+    rows: int
+    longest: int
+    mean: int
+
+
+class PromptsError(Exception):
+    """Prompts cannot be measured; the message is the reason."""
+
+
+Measure = Callable[[Path, Path], PromptLengths]
+"""Returns the lengths by the tokenizer in a folder and the data; raises `PromptsError` where that fails."""
+
+
+def measured_by_transformers(tokenizer: Path, dataset: Path) -> PromptLengths:
+    """Return the lengths of the prompts in `dataset`.
+
+    Raises:
+        PromptsError: A library is missing, or the data have no prompts.
+    """
+    if find_spec("transformers") is None or find_spec("datasets") is None:
+        raise PromptsError("transformers and datasets, which would read them, are not installed")
+    with tempfile.TemporaryDirectory() as cache:
+        offline = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "HF_DATASETS_CACHE": cache}
+        try:
+            found = subprocess.run(
+                [sys.executable, "-m", "profiler.training.prompt_lengths"],
+                input=json.dumps({"tokenizer": str(tokenizer), "dataset": str(dataset)}),
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                env={**os.environ, **offline},
+                check=False,
+            )
+            values = json.loads(found.stdout)
+            if "problem" in values:
+                raise PromptsError(shortened(str(values["problem"]), 200))
+            return PromptLengths(rows=int(values["rows"]), longest=int(values["longest"]), mean=int(values["mean"]))
+        except subprocess.TimeoutExpired as error:
+            raise PromptsError(f"they were not read within {TIMEOUT_S} s") from error
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise PromptsError("transformers and datasets cannot read them") from error
+
+
+def prompt_note(model: object, dataset: object, measure: Measure) -> tuple[int, Note] | Note | None:
+    """Return the longest prompt and a note that says so, or a note why it is not measured.
+
+    None if the data set or its tokenizer is not on this machine.
+
+    Args:
+        model: The model, as the user names it.
+        dataset: The data set, as the user names it.
+        measure: Measures prompts.
+    """
+    if not isinstance(model, str) or not isinstance(dataset, str) or not is_local(dataset):
+        return None
+    tokenizer = _tokenizer_folder(model)
+    if tokenizer is None:
+        return None
+    shown = shortened(dataset, 60)
+    try:
+        found = measure(tokenizer, expanded(dataset))
+    except PromptsError as error:
+        return Note(key="", text=f"the default, because prompts of {shown} are not measured: {error}")
+    text = f"{KEY}={found.longest} (the longest of {found.rows:,} prompts of {shown}; {found.mean} on average)"
+    return found.longest, Note(key=KEY, text=text)
+
+
+def _tokenizer_folder(model: str) -> Path | None:
+    """Return the folder with the tokenizer of a model: a local one, or one of the hub's cache."""
+    if is_local(model):
+        folder = expanded(model)
+        return folder if (folder / _TOKENIZER).is_file() else None
+    cached = cached_file(checkpoint(model), _TOKENIZER)
+    return cached.parent if cached is not None else None

@@ -1,0 +1,106 @@
+"""The GPUs on the terminal: once, or again and again until the user ends it."""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.live import Live
+
+from profiler.command_line import Interrupted, readable
+from profiler.domain.errors import Fault, UsageError
+from profiler.domain.gpu_state import GpuState
+from profiler.measurement.gpu_states import GpuReader
+from profiler.measurement.nvml import Nvml
+from profiler.measurement.pynvml_driver import PynvmlDriver
+from profiler.measurement.visible import VisibleGpus, visible_gpus
+from profiler.monitor.options import MonitorOptions, OutputFormat
+from profiler.rendering.gpu_panel import gpu_panel, gpus_content
+from profiler.rendering.terminal_console import TerminalConsole
+from profiler.storage.live_counters import live_folder, published
+
+_MOST_SHARES = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """The driver of this machine, and the time between two readings."""
+
+    visible: Callable[[], VisibleGpus] = visible_gpus
+    nvml: Callable[[], Nvml] = PynvmlDriver
+    wait: Callable[[float], None] = time.sleep
+
+
+def show_gpus(options: MonitorOptions, machine: Machine) -> None:
+    """Show the GPUs once, or with `watch` until the user interrupts it or nobody reads it.
+
+    Raises:
+        UsageError: There is no GPU.
+    """
+    visible = machine.visible()
+    if not visible.gpus:
+        hint = "A GPU with NVIDIA's driver is needed; python -m profiler.estimate needs none."
+        raise UsageError([Fault(key="gpu", found="none", problem=visible.note, hint=hint)])
+    reader = GpuReader(visible.gpus, machine.nvml())
+    shows = _Json(one_line=options.watch_s is not None) if options.output_format is OutputFormat.JSON else _Panel()
+    try:
+        with shows.session(again=options.watch_s is not None):
+            while shows.show(reader.read(published(live_folder()))) and options.watch_s is not None:
+                machine.wait(options.watch_s)
+    except Interrupted as end:
+        if options.watch_s is None or end.number is not signal.SIGINT:
+            raise
+
+
+class _Json:
+    """The GPUs as JSON."""
+
+    def __init__(self, *, one_line: bool) -> None:
+        self._indent = None if one_line else 2
+
+    def session(self, *, again: bool) -> AbstractContextManager[object]:  # noqa: ARG002
+        """Return a context in which the GPUs are shown."""
+        return nullcontext()
+
+    def show(self, gpus: Sequence[GpuState]) -> bool:
+        """Print the GPUs, and return whether somebody reads them."""
+        text = json.dumps({"gpus": gpus_content(gpus)}, indent=self._indent)
+        return _is_read(lambda: print(text, flush=True))  # noqa: T201  print_text does not say whether it is read
+
+
+@dataclass
+class _Panel:
+    """The GPUs as text, in place of the last one where the terminal allows it."""
+
+    console: Console = field(default_factory=TerminalConsole)
+    shares: dict[str, list[float]] = field(default_factory=dict)
+    live: Live | None = None
+
+    def session(self, *, again: bool) -> AbstractContextManager[object]:
+        """Return a context in which the GPUs are shown."""
+        if not again or not self.console.is_terminal:
+            return nullcontext()
+        self.live = Live(console=self.console, auto_refresh=False)
+        return self.live
+
+    def show(self, gpus: Sequence[GpuState]) -> bool:
+        """Print the GPUs, and return whether somebody reads them."""
+        for gpu in gpus:
+            shares = self.shares.setdefault(gpu.uuid, [])
+            shares.append(gpu.used_share or 0.0)
+            del shares[:-_MOST_SHARES]
+        panel = gpu_panel(gpus, self.shares if len(self.shares[gpus[0].uuid]) > 1 else None)
+        live = self.live
+        return _is_read(lambda: self.console.print(panel) if live is None else live.update(panel, refresh=True))
+
+
+def _is_read(write: Callable[[], None]) -> bool:
+    """Write to standard output, and return whether it is still read."""
+    written = []
+    with readable():
+        write()
+        written.append(True)
+    return bool(written)

@@ -1,0 +1,94 @@
+"""What a monitored run leaves: its record and time series, and tables, pages and figures of all runs in the folder."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from matplotlib.figure import Figure
+
+from profiler.analysis.monitored import Course, MonitoredLines, monitored_lines
+from profiler.domain.monitored import MonitoredRun
+from profiler.rendering.figures.files import as_png, as_svg
+from profiler.rendering.figures.script_phases import script_phases_figure
+from profiler.rendering.figures.timeline import gpu_timeline_figure, host_timeline_figure, steps_figure
+from profiler.rendering.monitored_page import monitored_html, monitored_markdown
+from profiler.rendering.monitored_words import monitored_sentences, monitored_title
+from profiler.rendering.pages import FIGURES, RenderedFigure
+from profiler.storage.atomic import remove_abandoned, write_atomically
+from profiler.storage.monitored_records import MonitoredStore
+from profiler.storage.monitored_samples import GPU_SAMPLES, HOST_SAMPLES, read_time_series
+from profiler.storage.monitored_tables import write_monitored_tables
+
+PAGE, MARKDOWN = "report.html", "report.md"
+
+MOST_WITH_FIGURES = 10
+"""The newest runs of a folder have figures; of others the page has the numbers."""
+
+
+def write_report(folder: Path) -> tuple[str, ...]:
+    """Write parquet tables, `report.html`, `report.md` and figures of all runs in `folder`.
+
+    Returns:
+        A sentence for each file that is no record.
+
+    Raises:
+        StorageError: A file could not be written.
+    """
+    records, problems = MonitoredStore(folder).read_all()
+    remove_abandoned(folder)
+    write_monitored_tables(folder, records)
+    newest = sorted(records, key=lambda record: record.run_id, reverse=True)
+    runs = [lines_of(folder, record) for record in newest]
+    figures = {run.record.run_id: tuple(_figures(folder, run)) for run in runs[:MOST_WITH_FIGURES]}
+    name = folder.resolve().name
+    write_atomically(folder / MARKDOWN, monitored_markdown(name, runs, figures).encode())
+    write_atomically(folder / PAGE, monitored_html(name, runs, figures).encode())
+    return problems
+
+
+def sentences(run: MonitoredLines) -> tuple[str, ...]:
+    """Return what a terminal shows of a run."""
+    return (monitored_title(run), *monitored_sentences(run))
+
+
+def lines_of(folder: Path, record: MonitoredRun) -> MonitoredLines:
+    """Return a run with its curves."""
+    samples = read_time_series(folder, GPU_SAMPLES, [record.run_id])
+    host = read_time_series(folder, HOST_SAMPLES, [record.run_id])
+    return monitored_lines(record, gpus=tuple(_gpu_courses(record, samples)), host=tuple(_host_courses(host)))
+
+
+def _gpu_courses(record: MonitoredRun, samples: pa.Table) -> Iterator[Course]:
+    for gpu in record.gpus:
+        own = samples.filter(pc.equal(samples["gpu"], gpu.index))
+        name = f"GPU {gpu.index}, " if len(record.gpus) > 1 else ""
+        yield _course(f"{name}all programs", own, "device_used_bytes")
+        if len(record.gpus) == 1:
+            yield _course("this run", own, "process_used_bytes")
+
+
+def _host_courses(host: pa.Table) -> Iterator[Course]:
+    yield _course("processes of the run", host, "tree_bytes")
+    yield _course("all programs", host, "used_bytes")
+
+
+def _course(label: str, table: pa.Table, column: str) -> Course:
+    known = table.filter(pc.is_valid(table[column]))
+    return Course(label=label, times_s=tuple(known["time_s"].to_pylist()), sizes_bytes=tuple(known[column].to_pylist()))
+
+
+def _figures(folder: Path, run: MonitoredLines) -> Iterator[RenderedFigure]:
+    plans: Sequence[tuple[str, str, bool, Callable[[MonitoredLines, str], Figure]]] = (
+        ("gpus", "Memory on the GPU", bool(run.gpus), gpu_timeline_figure),
+        ("phases", "Peak by phase", bool(run.outcome.peaks.allocated_bytes), script_phases_figure),
+        ("steps", "Peak by step", run.steps > 1, steps_figure),
+        ("host", "Memory on the host", bool(run.host), host_timeline_figure),
+    )
+    for kind, title, has_values, draw in plans:
+        if has_values:
+            plot = draw(run, monitored_title(run))
+            figure = RenderedFigure(name=f"{run.record.run_id}_{kind}", title=title, png=as_png(plot), svg=as_svg(plot))
+            write_atomically(folder / FIGURES / f"{figure.name}.svg", figure.svg)
+            write_atomically(folder / FIGURES / f"{figure.name}.png", figure.png)
+            yield figure

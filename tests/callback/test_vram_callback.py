@@ -1,0 +1,255 @@
+"""`VramCallback` in a real trainer of trl on the CPU, with a scripted card."""
+
+import os
+import sys
+from dataclasses import dataclass, field
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from datasets import Dataset
+from scripted import CONTEXT_BYTES, TOTAL_BYTES, UUID, CudaMemoryError, ScriptedCuda, ScriptedNvml
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from transformers import Trainer, TrainerCallback, integrations
+from trl import GRPOConfig, GRPOTrainer
+
+import profiler
+from profiler.callback.recording import Instruments
+from profiler.domain.errors import UsageError
+from profiler.domain.memory import Phase
+from profiler.domain.monitored import Watcher
+from profiler.domain.outcome import Status
+from profiler.domain.script import NamedCard
+from profiler.domain.units import GIB
+from profiler.measurement.nvml import GpuProcess
+from profiler.storage.live_counters import LIVE_FOLDER, published
+from profiler.storage.monitored_records import MonitoredStore
+from profiler.substitutes import SubstituteOptions, substitutes
+
+CARD = NamedCard(uuid=UUID, name="NVIDIA H100 80GB HBM3", memory_bytes=TOTAL_BYTES, compute_capability=(9, 0))
+STEP = [Phase.ROLLOUT, Phase.SCORE, Phase.REWARD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
+
+
+class Reports(TrainerCallback):
+    """In place of TensorBoard's callback, which `report_to` makes."""
+
+    logs: list = []  # noqa: RUF012
+
+    def on_log(self, args, state, control, logs=None, **_):
+        Reports.logs.append(dict(logs))
+
+
+@dataclass
+class Training:
+    """A finished training and what it left."""
+
+    folder: object
+    callback: object
+    cuda: ScriptedCuda
+    logs: list
+    live: list = field(default_factory=list)
+
+    @property
+    def record(self):
+        (found,), problems = MonitoredStore(self.folder).read_all()
+        assert not problems
+        return found
+
+
+def instruments(cuda, card=CARD):
+    nvml = ScriptedNvml(used_bytes=cuda.used_bytes, listed=lambda: (GpuProcess(pid=os.getpid(), used_bytes=GIB),))
+    return Instruments(cuda=cuda, nvml=nvml, card=card, sample_period_s=0.05)
+
+
+def train(folder, cuda, output, reward):
+    callback = profiler.VramCallback(folder / "mine", instruments=lambda: instruments(cuda))
+
+    def rewards(completions, **_):
+        cuda.context_bytes = CONTEXT_BYTES
+        cuda.allocate(3 * GIB)
+        cuda.free(3 * GIB)
+        reward()
+        return [float(len(text)) for text in completions]
+
+    def in_optimizer(*_):
+        cuda.allocate(5 * GIB)
+        cuda.free(5 * GIB)
+
+    handle = register_optimizer_step_pre_hook(in_optimizer)
+    try:
+        with substitutes(SubstituteOptions(with_values=True)):
+            GRPOTrainer(
+                model="tiny",
+                reward_funcs=rewards,
+                args=GRPOConfig(
+                    output_dir=str(output),
+                    use_cpu=True,
+                    bf16=False,
+                    beta=0.1,
+                    per_device_train_batch_size=4,
+                    num_generations=4,
+                    max_completion_length=4,
+                    max_steps=2,
+                    logging_steps=1,
+                    save_strategy="no",
+                    report_to=["tensorboard"],
+                    disable_tqdm=True,
+                ),
+                train_dataset=Dataset.from_dict({"prompt": ["one two three"] * 32}),
+                callbacks=[callback],
+            ).train()
+    finally:
+        handle.remove()
+    return callback
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("callback")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(integrations.integration_utils.INTEGRATION_TO_CALLBACK, "tensorboard", Reports)
+        patch.setenv(LIVE_FOLDER, str(folder / "live"))
+        Reports.logs = []
+        cuda, live = ScriptedCuda(context_bytes=0), []
+        callback = train(folder, cuda, folder / "out", lambda: live.extend(published(folder / "live")))
+        yield Training(folder=folder / "mine", callback=callback, cuda=cuda, logs=Reports.logs, live=live)
+        assert not list((folder / "live").iterdir()), "the counters of a training that has ended are withdrawn"
+
+
+def test_every_phase_of_every_step_has_its_peak(training):
+    peaks = training.record.outcome.measured.step_peaks
+    assert [peak.phase for peak in peaks] == [Phase.LOAD, *STEP, *STEP]
+    assert [peak.step for peak in peaks] == [0, *[1] * 6, *[2] * 6]
+    sizes = {Phase.REWARD: 3 * GIB, Phase.OPTIMIZER: 5 * GIB}
+    assert all(peak.peak_allocated_bytes == sizes.get(peak.phase, 0) for peak in peaks)
+    assert all(peak.time_s is None for peak in peaks)
+
+
+def test_the_record_has_peaks_counts_and_the_reading_of_the_driver(training):
+    record = training.record
+    outcome = record.outcome
+    assert (record.watcher, outcome.status, outcome.work.steps_run) == (Watcher.CALLBACK, Status.OK, 2)
+    assert outcome.work.parameters == outcome.work.trainable_parameters > 0
+    peaks = outcome.peaks
+    assert (peaks.allocated_bytes, peaks.phase, peaks.reserved_bytes) == (5 * GIB, Phase.OPTIMIZER, 5 * GIB)
+    assert peaks.device_bytes == 5 * GIB + CONTEXT_BYTES
+    (gpu,) = record.gpus
+    assert (gpu.name, gpu.before_bytes, gpu.peak_process_bytes) == (CARD.name, 0, GIB)
+    assert gpu.peak_used_bytes <= 5 * GIB + CONTEXT_BYTES
+    assert "a callback does not wait for the GPU" in outcome.verdict.unavailable
+    assert "is not as expected" not in outcome.verdict.unavailable
+
+
+def test_every_report_gets_the_peaks_of_its_steps(training):
+    steps = [logs for logs in training.logs if "loss" in logs]
+    assert len(steps) == 2
+    for logs in steps:
+        assert logs["vram/allocated_gib/reward"] == 3.0
+        assert logs["vram/allocated_gib/optimizer"] == 5.0
+        assert logs["vram/reserved_gib"] == 5.0
+        assert logs["vram/alloc_retries"] == 0.0
+    assert steps[1]["vram/device_gib"] == round(5 + CONTEXT_BYTES / GIB, 4)
+
+
+def test_a_monitor_sees_the_counters_meanwhile(training):
+    assert training.live
+    assert {one.pid for one in training.live} == {os.getpid()}
+    assert training.live[0].gpu_uuid == UUID
+
+
+def test_the_report_is_that_of_a_trial(training):
+    assert "Peak, measured: 5.00 GiB allocated, in optimizer" in (training.folder / "report.html").read_text()
+    steps = pq.read_table(training.folder / "monitored_steps.parquet").to_pylist()
+    assert [(row["step"], row["phase"]) for row in steps][1:7] == [(1, phase.value) for phase in STEP]
+    samples = pq.read_table(training.folder / "monitored_samples.parquet")
+    assert set(samples["phase"].to_pylist()) & {phase.value for phase in STEP}
+    kinds = {path.stem.rpartition("_")[2] for path in (training.folder / "figures").iterdir()}
+    assert kinds == {"gpus", "phases", "steps"}
+
+
+def test_nothing_stays_patched(training):
+    assert "with_peaks" not in Trainer.log.__qualname__
+    assert "within" not in torch.autograd.backward.__qualname__
+    assert not torch.nn.modules.module._global_forward_hooks
+
+
+# ---- without a training ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def callback(tmp_path, monkeypatch):
+    monkeypatch.setenv(LIVE_FOLDER, str(tmp_path / "live"))
+    cuda = ScriptedCuda(retries=5)  # before the callback
+    return profiler.VramCallback(tmp_path / "mine", instruments=lambda: instruments(cuda)), cuda, tmp_path / "mine"
+
+
+def test_a_training_that_runs_out_of_memory_leaves_its_record(callback, monkeypatch):
+    made, cuda, folder = callback
+    made.on_train_begin(None, None, None, model=torch.nn.Linear(1, 1))
+    made._recording.enter(Phase.FORWARD)
+    with pytest.raises(CudaMemoryError) as caught:
+        cuda.allocate(2 * TOTAL_BYTES)
+    monkeypatch.setattr(sys, "last_value", caught.value, raising=False)
+    made._end_with_the_process()
+    (record,), _ = MonitoredStore(folder).read_all()
+    oom = record.outcome.verdict.oom
+    assert (record.outcome.status, oom.phase, oom.step) == (Status.OOM, Phase.FORWARD, 1)
+    assert oom.requested_bytes == 2 * TOTAL_BYTES
+    assert record.outcome.message.startswith("CudaMemoryError: CUDA out of memory")
+    page = (folder / "report.md").read_text()
+    assert "Out of memory in forward of step 1" in page
+    assert "released its cache and tried again once." in page
+
+
+def test_an_error_of_the_callback_does_not_end_the_training(callback, monkeypatch, capsys):
+    made, cuda, folder = callback
+
+    def fail():
+        raise RuntimeError("no counters")
+
+    monkeypatch.setattr(cuda, "synchronize", fail)
+    made.on_train_begin(None, None, None, model=torch.nn.Linear(1, 1))
+    made.on_train_end(None, None, None)
+    sentence = "VramCallback has stopped recording (RuntimeError: no counters); the training goes on.\n"
+    assert capsys.readouterr().err == sentence
+    assert not folder.exists()
+    made._recording._sampler.stop()
+
+
+def test_only_rank_0_records(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    made = profiler.VramCallback(tmp_path / "mine", instruments=lambda: pytest.fail("a card is looked at"))
+    made.on_train_begin(None, None, None, model=torch.nn.Linear(1, 1))
+    made.on_train_end(None, None, None)
+    assert not (tmp_path / "mine").exists()
+
+
+def test_without_a_gpu_the_record_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    made = profiler.VramCallback(tmp_path / "mine")
+    made.on_train_begin(None, None, None, model=torch.nn.Linear(1, 1))
+    made.on_train_end(None, None, None)
+    (record,), _ = MonitoredStore(tmp_path / "mine").read_all()
+    assert (record.gpus, record.outcome.peaks.allocated_bytes) == ((), None)
+    assert "GPU: none is visible" in record.outcome.verdict.unavailable
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("file/x",), "folder=file/x: results cannot be written there (file is not a folder)."),
+        (("",), "folder=: must be a folder."),
+        (("a\0b",), "folder=a\\x00b: "),
+        (("~nosuchuser/x",), "folder=~nosuchuser/x: cannot be used"),
+        (("x", 0), "sample_period_s=0: must be a number of seconds from 0.01 to 3600."),
+        (("x", float("nan")), "sample_period_s=nan: must be a number of seconds"),
+        (("x", "soon"), "sample_period_s=soon: must be a number of seconds"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path, monkeypatch, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError) as caught:
+        profiler.VramCallback(arguments[0], **({"sample_period_s": arguments[1]} if len(arguments) > 1 else {}))
+    assert str(caught.value).startswith(says)
+    assert len(str(caught.value).splitlines()) == 1
