@@ -61,7 +61,7 @@ def test_the_profiler_is_installed(tmp_path):
         ("h100", {}, 0, "fits, by fail_if=does_not_fit"),
         ("t4", {}, 4, "does not pass fail_if=does_not_fit"),
         (
-            "t4",
+            "l4",
             {"arguments": "model=qwen2.5-0.5b max_completion_length=128", "fail_if": "tight"},
             0,
             "fits, by fail_if",

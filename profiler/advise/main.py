@@ -24,6 +24,7 @@ from profiler.config.specification import parse_point
 from profiler.config.trl_yaml import changed_lines, trl_file
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
+from profiler.domain.extras import TRAINING, Extra, install_hint, missing
 from profiler.domain.gpu_names import gpu_named
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import MIB, as_gib
@@ -100,7 +101,8 @@ def main(
     advisor = _Advisor(command.margin, architecture_of)
     given = files.part.values if files.part is not None else {}
     advice = advisor.advice(spec, given)
-    code = EXIT_ANSWER_IS_NO if command.rest.fail_if is not None and not advice.fits else EXIT_OK
+    is_no = not advice.fits or advice.last.missing is not None
+    code = EXIT_ANSWER_IS_NO if command.rest.fail_if is not None and is_no else EXIT_OK
     if report is None:
         is_json = command.output_format is OutputFormat.JSON
         print_text(advice_json(advice, notes) if is_json else advice_text(advice, notes))
@@ -196,7 +198,8 @@ class _Advisor:
             return None
 
     def _fits(self, card: CardVerdict) -> bool:
-        return leaves_free(card, self._margin)
+        """Return whether the memory is enough; a kernel that the card lacks is named apart from that."""
+        return card.left_bytes >= self._margin * card.gpu.memory_bytes
 
     def _smallest(self, plan: Plan) -> str | None:
         return self._smallest_of(plan.spec)
@@ -227,6 +230,11 @@ def _simulated(
     if only_estimated([spec]):
         names = ", ".join(dict.fromkeys(fault.key for fault in only_estimated([spec])))
         print_error(f"Not simulated, because only an estimate knows {names} yet.")
+        return None
+    if missing(TRAINING):
+        print_error(
+            f"Not simulated, because {', '.join(missing(TRAINING))} is not installed. {install_hint(Extra.SIMULATE)}"
+        )
         return None
     print_error("Simulating the job; confirm=false does without.")
     builtin = find_builtin(spec.model)

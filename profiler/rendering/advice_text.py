@@ -122,9 +122,9 @@ def _headline(advice: Advice) -> str:
 
 
 def _fit_word(advice: Advice, card: CardVerdict) -> str:
-    if card.fit is Fit.FITS and not advice.steps and advice.fits:
+    if not advice.steps and advice.fits:
         return "It fits as it is."
-    if card.fit is Fit.FITS:
+    if card.left_bytes >= 0:
         return "It fits, but leaves less free than you asked for."
     return "Tight." if card.fit is Fit.TIGHT else "It does not fit."
 
@@ -142,11 +142,12 @@ def _step_lines(number: int, step: AdvisedStep) -> list[str]:
 
 def _conclusion(advice: Advice) -> list[str]:
     card = advice.last
+    kernel = [f"No kernel: {card.no_kernel_text}"] if card.missing is not None else []
     if advice.fits:
         left = gib_text(card.gpu.memory_bytes - card.needed_bytes)
         most = gib_text(card.needed_bytes)
-        return [f"It fits {card.gpu.name}: {most} with fragments and context, and {left} are left."]
-    lines = [f"Nothing makes it fit {card.gpu.name}: with all of this it needs {_needs(card)}."]
+        return [f"It fits {card.gpu.name}: {most} with fragments and context, and {left} are left.", *kernel]
+    lines = [*kernel, f"Nothing makes it fit {card.gpu.name}: with all of this it needs {_needs(card)}."]
     if advice.smallest is not None:
         lines.append(f"With all of this the smallest card that it fits is {advice.smallest}.")
     unchanged = advice.smallest_unchanged
@@ -155,8 +156,6 @@ def _conclusion(advice: Advice) -> list[str]:
 
 
 def _needs(card: CardVerdict) -> str:
-    if card.fit is Fit.NO_KERNEL:
-        return "the attention kernel does not run there"
     if card.needed_bytes == card.least_bytes:
         return gib_text(card.needed_bytes)
     return f"{as_gib(card.least_bytes):.1f} to {gib_text(card.needed_bytes)}"

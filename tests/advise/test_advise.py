@@ -15,7 +15,7 @@ from profiler.config.trl_config import read_trl_config
 from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.config.trl_trainers import RLOO_KEYS
 from profiler.config.trl_yaml import NOT_IN_RLOO, ONLY_GRPO, ONLY_SFT, trl_arguments
-from profiler.domain.errors import EXIT_OK
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK
 from profiler.domain.gpu_names import gpu_named
 from profiler.domain.trial import TrialSpec
 
@@ -146,6 +146,14 @@ def test_nothing_fits(capsys):
     assert found["smallest_gpu_unchanged"] == "h100-pcie-80gb"
     assert main(["model=llama-2-7b", "gpu=4GiB"]) == EXIT_OK
     assert "Nothing makes it fit 4GiB" in capsys.readouterr().out
+
+
+def test_a_kernel_that_the_card_lacks_is_named(capsys):
+    assert main(["model=qwen2.5-0.5b", "tuning=lora", "gpu=t4"]) == EXIT_OK
+    assert "No kernel: trl's fused LM head in bfloat16 does not run on t4-16gb" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert main(["model=qwen2.5-0.5b", "tuning=lora", "gpu=t4", "fail_if=does_not_fit"]) == EXIT_ANSWER_IS_NO
 
 
 def test_a_margin_asks_for_more(capsys):

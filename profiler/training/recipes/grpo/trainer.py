@@ -46,7 +46,7 @@ class ProfiledGeneration(AnnouncedSteps):
         self.eos_token_ids = [_NO_TOKEN]
         try:
             with self._rollout.generating(base):
-                found = super()._generate_single_turn(prompt_ids, *args, **kwargs)  # type: ignore[misc]  # of trl
+                found = super()._generate_single_turn(prompt_ids, *args, **kwargs)
         finally:
             self.eos_token_ids = eos_token_ids
         completions, *others = found if isinstance(found, tuple) else (found,)
@@ -86,13 +86,13 @@ class ProfiledGeneration(AnnouncedSteps):
             return logps, torch.zeros_like(logps, requires_grad=False), None
         if self._spec.logprobs is Logprobs.SLICED:
             batch_size = 1
-        return super()._get_per_token_logps_and_entropies(  # type: ignore[misc, no-any-return]  # of trl
+        return super()._get_per_token_logps_and_entropies(
             model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **kwargs
         )
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         self._observer.enter(Phase.REWARD)
-        return super()._calculate_rewards(*args, **kwargs)  # type: ignore[misc, no-any-return]  # of trl
+        return super()._calculate_rewards(*args, **kwargs)
 
     # ---- forward and backward ----------------------------------------------------------------------------------------
 
