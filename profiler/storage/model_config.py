@@ -14,9 +14,9 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 _FILE_NAME = "config.json"
 
-_STAND_IN = "Or name a built-in model of the same architecture: model=qwen2.5-7b."
+_SAME_ARCHITECTURE = "Or name a built-in model of the same architecture: model=qwen2.5-7b."
 
-_WHAT_TO_NAME = f"Name a folder with a {_FILE_NAME}, or the file itself. {_STAND_IN}"
+_WHAT_TO_NAME = f"Name a folder with a {_FILE_NAME}, or the file itself. {_SAME_ARCHITECTURE}"
 
 
 def load_model_config(model: str, *, download: Callable[[str], Path] | None = None) -> Mapping[str, object]:
@@ -80,7 +80,7 @@ def _download(hub_id: str) -> Path:
     try:
         return hub_file(hub_id, _FILE_NAME)
     except HubError as error:
-        hint = nearest(hub_id, _builtin_hub_ids()) or f"A local folder needs no network. {_STAND_IN}"
+        hint = nearest(hub_id, _builtin_hub_ids()) or f"A local folder needs no network. {_SAME_ARCHITECTURE}"
         raise _fault(hub_id, f"its {_FILE_NAME} is unavailable from the hub ({error})", hint) from error
 
 

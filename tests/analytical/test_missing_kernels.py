@@ -47,7 +47,7 @@ def test_flash_attention_is_named_before_the_head():
     assert missing_kernel(_spec(attn_implementation=Attention.FLASH_ATTENTION_2), T4.chip) is FLASH_ATTENTION
 
 
-def test_the_verdict_names_the_kernel_and_the_way_out(half_billion):
+def test_the_verdict_names_the_kernel_and_what_to_change(half_billion):
     verdict = card_verdict(_spec(bf16=True), half_billion, T4)
     assert verdict.fit is Fit.NO_KERNEL
     assert verdict.no_kernel_text == (

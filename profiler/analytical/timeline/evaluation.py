@@ -43,7 +43,7 @@ def evaluation_instants(spec: TrialKeys, architecture: DecoderShape, persistent:
     own: Bytes = {Category.INPUTS: input_bytes(evaluated)}
     state: Bytes = {Category.OPTIMIZER_STATE: state_bytes(spec, architecture)}
     present = added({**persistent, **state}, own)
-    scoring = added(present, {Category.ENGINE: resident_engine_bytes(spec)})
+    scoring = added(present, {Category.ENGINE: resident_engine_bytes(spec, architecture)})
     rollout = engine_rollout_instants if spec.use_vllm else rollout_instants
     instants = (
         *rollout(evaluated, architecture, present),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from profiler.analysis.verdicts import Finding, Judged
+from profiler.analysis.verdicts import Judged
 from profiler.domain.claims import Check, End, Range
 from profiler.rendering.figures.theme import ORIGIN_COLOURS, SOFT_INK, in_theme, new_figure, title
 
@@ -19,20 +19,26 @@ _CLAIMED, _TOLERATED = "#9e9e9e", "#e4e4e4"
 
 def claims_figure(judged: Sequence[Judged]) -> Figure:
     """Return a figure with the claimed range of each change as a bar, and what was found as a mark."""
-    rows = [(each, finding) for each in judged if _is_drawn(each) for finding in each.findings if _is_known(finding)]
+    rows = [
+        (each, finding, finding.found)
+        for each in judged
+        if _has_range(each)
+        for finding in each.findings
+        if isinstance(finding.found, float)
+    ]
     with in_theme():
         figure, axes = new_figure(_WIDTH_IN, _REST_IN + _ROW_IN * len(rows))
-        for place, (each, finding) in enumerate(rows):
+        for place, (each, finding, found) in enumerate(rows):
             _draw_range(axes, place, finding.claimed, each.claim.tolerance)
             colour = ORIGIN_COLOURS[finding.origin] if finding.origin is not None else SOFT_INK
             marker = "o" if finding.holds else "x"
-            axes.scatter([finding.found], [place], color=colour, marker=marker, s=26, zorder=3)
-        names = [f"{each.claim.id}: {finding.setting.when}" for each, finding in rows]
+            axes.scatter([found], [place], color=colour, marker=marker, s=26, zorder=3)
+        names = [f"{each.claim.id}: {finding.setting.when}" for each, finding, _ in rows]
         axes.set_yticks(range(len(rows)), names, fontsize=7)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.axvline(0, color=SOFT_INK, linewidth=0.8, zorder=0)
         axes.set_xlabel("change of memory, %")
-        origins = dict.fromkeys(finding.origin.value for _, finding in rows if finding.origin is not None)
+        origins = dict.fromkeys(finding.origin.value for _, finding, _ in rows if finding.origin is not None)
         title(axes, "Claimed changes of memory, and those found", _legend(list(origins)))
     return figure
 
@@ -42,13 +48,9 @@ def _legend(origins: Sequence[str]) -> str:
     return f"dark: claimed, light: counts as equal; mark: ours, {found}; o as claimed, x not"
 
 
-def _is_drawn(judged: Judged) -> bool:
+def _has_range(judged: Judged) -> bool:
     claimed = judged.claim.claimed
     return judged.claim.check is Check.CHANGE and claimed is not None and None not in (claimed.low, claimed.high)
-
-
-def _is_known(finding: Finding) -> bool:
-    return isinstance(finding.found, float)
 
 
 def _draw_range(axes: Axes, place: int, claimed: Range | End | None, tolerance: float) -> None:
