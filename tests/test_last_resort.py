@@ -33,7 +33,7 @@ def temporary(tmp_path, monkeypatch):
     [
         ("sweep", "profiler.sweep.main.prepare", ["+grid=lora_vs_full"]),
         ("report", "profiler.report.main._folders", ["."]),
-        ("estimate", "profiler.estimate.main.answer", ["model=tiny"]),
+        ("estimate", "profiler.estimate.main._answered", ["model=tiny"]),
         ("replay", "profiler.replay.main._replay", ["."]),
         ("accuracy", "maintenance.accuracy.main._settings", ["limit=1"]),
         ("campaign", "maintenance.campaign.main._lines", ["list"]),

@@ -85,6 +85,7 @@ FIXED: Mapping[str, object] = {
     "weights": "random",
     "dataset": None,
     "seed": 0,
+    "use_liger_kernel": False,
     "use_vllm": False,
     "vllm_mode": None,
     "vllm_gpu_memory_utilization": None,
@@ -103,13 +104,24 @@ FIXED: Mapping[str, object] = {
     "offload_param_device": None,
 }
 """Keys that are not sampled: a simulated trial reads no weights, its prompts are synthetic, values of the random seed
-change no size, vLLM and several processes are not simulated, and an emptied cache has no closed form."""
+change no size, Liger's kernels and several processes are not simulated, vLLM has a comparison of its own, and an emptied cache has no closed form."""
 
 NEXT_SAMPLE: Mapping[str, tuple[str, ...]] = {
     "model": (
         "deepseek-r1-distill-qwen-1.5b",
         "deepseek-r1-distill-qwen-7b",
         "deepseek-r1-distill-qwen-14b",
+        "llama-3.1-70b",
+        "tinyllama-1.1b",
+        "smollm2-135m",
+        "smollm2-360m",
+        "smollm2-1.7b",
+        "smollm3-3b",
+        "mistral-7b",
+        "mistral-small-24b",
+        "phi-3.5-mini",
+        "phi-4",
+        "phi-4-mini",
         "deepseek-llm-7b",
         "qwen2.5-32b",
         "qwen2.5-72b",

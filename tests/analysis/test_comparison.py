@@ -200,7 +200,7 @@ def test_stacks_and_phases_have_the_stored_sizes(tmp_path):
     records = builders.records(builders.lora_vs_full_specs())
     tables = builders.tables(tmp_path, records)
     (section,) = compare(tables.runs)
-    found = stacks(section, tables.breakdown)
+    found = stacks(section, tables.breakdown, tables.shape_of)
     assert len(found) == 25
     for stack in found:
         assert sum(stack.shares.values()) == stack.cell.peak_allocated_bytes

@@ -20,7 +20,7 @@ REPORT = (
     bad("~nosuchuser", says="folder= … no such folder"),
     bad("-x", says="argument= … is not a folder of results"),
     bad("--other=x", says="argument= … is not a folder of results"),
-    bad("folder=x", sentences=2, says="folder= … is unknown; the keys are figures, max_increase"),
+    bad("folder=x", says="folder= … is unknown; the keys are figures, max_increase"),
     bad("f", files={"f/runs.parquet": Special.FIFO}, says="runs= … it cannot be read"),
     bad("f", files={"f/runs.parquet": Special.ZERO}, says="runs= … it cannot be read"),
     bad("f", files={"f/runs.parquet": Special.FOLDER}, says="runs= … it cannot be read"),

@@ -50,7 +50,7 @@ def test_all_counts_are_tested():
 def test_a_count_of_a_trial_is_bounded(key, value):
     point = {**POINT, "recipe": min(key_named(key).recipes), key: value}
     said = sentence(lambda: parse_point(point, architecture_of=builtin_architecture))
-    assert said == f"{key}={value}: must be a whole number of at most 2147483647."
+    assert said == f"{key}={value}: must be a whole number of at most {key_named(key).maximum}."
 
 
 def test_a_seed_has_the_bound_of_numpy():

@@ -27,8 +27,8 @@ def check(result, world, *sentences, count=1):
         (["+grid=full", "grid=logprobs"], ["grid=full,logprobs: names several grids"]),
         (["+grid=[full,logprobs]"], ["grid=full,logprobs: names several grids"]),
         ([GRID, "model=qwen2.5-0.5"], ["model=qwen2.5-0.5: Did you mean 'qwen2.5-0.5b'? It must be a built-in name"]),
-        ([GRID, "modle=tiny"], ["modle=tiny: Did you mean 'model'? It is unknown"]),
-        ([GRID, "+nmu_generations=4,8"], ["nmu_generations=[4,8]: Did you mean 'num_generations'? It is unknown"]),
+        ([GRID, "modle=tiny"], ["modle=tiny: is unknown. Did you mean 'model'?"]),
+        ([GRID, "+nmu_generations=4,8"], ["nmu_generations=[4,8]: is unknown. Did you mean 'num_generations'?"]),
         ([GRID, "gpu=h100-80g"], ["gpu=h100-80g: Did you mean 'h100-80gb'? It must be one of h100-80gb"]),
         ([GRID, "num_generations=1"], ["num_generations=1: must be a whole number of at least 2"]),
         ([GRID, "num_generations=3"], ["num_generations=3: must divide", "4 x 4 = 16"]),
@@ -123,7 +123,7 @@ def test_a_card_cannot_be_capped_to_a_bigger_one(sweep, world):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("# @package _global_\nmodle: x\n", "modle=x: Did you mean 'model'? It is unknown"),
+        ("# @package _global_\nmodle: x\n", "modle=x: is unknown. Did you mean 'model'?"),
         ("# @package _global_\naxes: {modle: [x]}\n", "Did you mean 'model'?"),
         ("# @package _global_\naxes: {model: tiny}\n", "axes.model=tiny: must be a list"),
         ("a: [\n", "grid=mine: cannot be composed"),

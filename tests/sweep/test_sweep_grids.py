@@ -32,6 +32,7 @@ SIZES = {
     "fsdp": 78,
     "verl_report": 6,
     "claims": 129,
+    "vllm": 8,
 }
 
 IDS = {
@@ -48,6 +49,7 @@ IDS = {
     "fsdp": ("574f84fc6197a80e", "86e19d1bb6d4942b"),
     "verl_report": ("a402e5677f913ac2", "295a84b15c74af28"),
     "claims": ("df21a473d82b4e2a", "58b7387d3d5a9861"),
+    "vllm": ("35e962757e5f7770", "2c82ab9af8d66e59"),
 }
 """Hashes of the trial ids of each grid in order, on a simulated and on a real GPU, as the version that added it had."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from sft_spec import sft_spec
 
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.memory import Phase
+from profiler.domain.recipe import Recipe
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.training.recipes.registry import RECIPES, recipe_of
 from profiler.training.run import run_training
@@ -18,7 +20,7 @@ from profiler.training.session import PlainSession
 GRPO = TrialSpec(
     backend=Backend.CPU, gpu=None, model="tiny", max_prompt_length=6, max_completion_length=8, steps=1, beta=0.04
 )
-SPECS = {spec.recipe: spec for spec in (GRPO, sft_spec())}
+SPECS = {spec.recipe: spec for spec in (GRPO, replace(GRPO, recipe=Recipe.RLOO, beta=0.05), sft_spec())}
 
 
 class Notes:
