@@ -21,15 +21,29 @@ def run(**keys: Any) -> Outcome:
     return run_simulated(spec, BUILTIN_MODELS[spec.model].config)
 
 
+VALUES: dict[str, list[Any]] = {
+    "optim": list(Optimizer),
+    "logprobs": list(Logprobs),
+    "lengths": list(Lengths),
+    "rollout": list(Rollout),
+    "attn_implementation": list(Attention),
+    "dtype": list(Dtype),
+    "gpu": ["h100-80gb", "a100-40gb", "rtx-4090-24gb", "b200-180gb"],
+}
+
+
+def together(values: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Return as few trials as have every value of every key."""
+    trials = [
+        {key: found[place % len(found)] for key, found in values.items()}
+        for place in range(max(map(len, values.values())))
+    ]
+    return [{**keys, "bf16": keys["dtype"] is not Dtype.FLOAT16, "beta": 0.04} for keys in trials]
+
+
 CASES: list[dict[str, Any]] = [
-    *({"optim": optim} for optim in Optimizer),
-    *({"logprobs": logprobs, "beta": 0.04} for logprobs in Logprobs),
+    *together(VALUES),
     *({"logprobs": logprobs, "tuning": Tuning.LORA, **LORA} for logprobs in Logprobs),
-    *({"lengths": lengths} for lengths in Lengths),
-    *({"rollout": rollout} for rollout in Rollout),
-    *({"attn_implementation": attention} for attention in Attention),
-    *({"dtype": dtype, "bf16": dtype is not Dtype.FLOAT16} for dtype in Dtype),
-    *({"gpu": gpu} for gpu in ("a100-40gb", "rtx-4090-24gb", "b200-180gb")),
     {"gpu": "t4-16gb", "logprobs": Logprobs.FULL},
     {"tuning": Tuning.QLORA, "optim": Optimizer.PAGED_ADAMW_8BIT, **LORA},
     {"tuning": Tuning.QLORA, "gradient_checkpointing": False, "beta": 0.04, **LORA},
