@@ -7,6 +7,5 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-# Where CI is set, hypothesis takes the same examples each time (its profile "ci"), so that fewer are enough. Contributors'
-# machines find new ones.
+# Where CI is set, hypothesis takes the same examples each time (its profile "ci"), so that fewer are enough.
 settings.register_profile("ci", parent=settings.get_profile("ci"), max_examples=60)
