@@ -87,10 +87,7 @@ def _checks_of_fsdp(spec: TrialSpec) -> tuple[_Check, ...]:
 
 
 def _checks_of_deepspeed(spec: TrialSpec) -> tuple[_Check, ...]:
-    return (
-        ("use_vllm", "true", not spec.use_vllm),
-        ("reward_models", ",".join(spec.reward_models or ()), not spec.reward_models or spec.zero_stage != _ALL),
-    )
+    return (("reward_models", ",".join(spec.reward_models or ()), not spec.reward_models or spec.zero_stage != _ALL),)
 
 
 _OWN_CHECKS: Mapping[DistributedType, Callable[[TrialSpec], tuple[_Check, ...]]] = {

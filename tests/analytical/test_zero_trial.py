@@ -97,6 +97,27 @@ def test_what_is_offloaded_is_not_on_the_card():
     assert through[Category.COMMUNICATION] == 2 * EMBEDDING
 
 
+@pytest.mark.parametrize(
+    ("keys", "gathered"),
+    [
+        # trl hands weights to vLLM one after the other, and gathers all to merge adapters.
+        ({"use_vllm": True}, EMBEDDING),
+        ({"use_vllm": True, "tuning": "lora", "lora_target_modules": "q_proj"}, PARAMETERS + 24 * 16 * 2 * 896),
+        ({}, PARAMETERS),
+    ],
+)
+def test_what_stage_3_gathers_for_a_rollout(keys, gathered):
+    name = InstantName.ENGINE if keys else InstantName.DECODING
+    assert _instant(_zero(3, **keys), name)[Category.COMMUNICATION] == zero.BUCKET_BYTES + 2 * gathered
+
+
+@pytest.mark.parametrize(("stage", "weights"), [(0, 0), (2, 0), (3, 2 * PARAMETERS // 4)])
+def test_vllm_starts_before_deepspeed_has_the_model(stage, weights):
+    started = _instant(_zero(stage, use_vllm=True), InstantName.ENGINE_START)
+    assert started.get(Category.WEIGHTS, 0) == pytest.approx(weights, rel=0.001)
+    assert set(started) <= {Category.WEIGHTS, Category.ENGINE}
+
+
 # Compared with torch's counters on emulated cards (torch 2.13, accelerate 1.15, DeepSpeed 0.19.8; beta=0, 2 steps).
 EMULATED = {0: 62_001_333_760, 1: 20_805_529_088, 2: 15_233_232_896, 3: 14_166_200_320}
 
@@ -109,7 +130,7 @@ def test_the_estimate_is_near_the_emulation(stage):
 
 
 @pytest.mark.parametrize(
-    "keys", [{"optim": "adamw_8bit"}, {"logprobs": "sliced"}, {"dtype": "float32"}, {"bf16": False}, {"use_vllm": True}]
+    "keys", [{"optim": "adamw_8bit"}, {"logprobs": "sliced"}, {"dtype": "float32"}, {"bf16": False}]
 )
 def test_what_has_no_formula_is_refused_by_name(keys):
     spec = _zero(2, **keys)

@@ -100,6 +100,13 @@ def test_zero_is_counted_where_the_number_of_gpus_is_known(written):
     assert "over the GPUs; num_processes= counts it" in " ".join(alone["notes"])
 
 
+def test_zero_is_counted_next_to_vllm(written):
+    words = [*written(recipe_yaml={**RECIPE, "use_vllm": True}, zero3_json=ZERO_3), "num_processes=8"]
+    found = _found(words)
+    assert (found["trial"]["zero_stage"], found["trial"]["use_vllm"]) == (3, True)
+    assert "ZeRO" not in " ".join(found["notes"])
+
+
 def test_zero_without_a_closed_form_is_named(written):
     found = _found(written(recipe_yaml={**RECIPE, "dtype": "float32"}, accelerate_yaml=ACCELERATE))
     assert found["trial"]["distributed_type"] == "multi_gpu"

@@ -50,7 +50,7 @@ _TRANSIENT: Mapping[InstantName, str] = {
     InstantName.BACKWARD_HEAD: "{stack} + N x H gradients",
     InstantName.BACKWARD_NORM: "{stack} + 4 float32 T x H",
     InstantName.BACKWARD_LAYER: "{stack} + {again}",
-    InstantName.REDUCTION: "a part of {stack} + {again}",
+    InstantName.REDUCTION: "up to {stack} + {again}",
     InstantName.BACKWARD_FIRST_LAYER: "one layer + {again}",
     InstantName.BACKWARD_END: "rows whose own backward waits",
 }

@@ -6,7 +6,7 @@ from profiler.analytical.timeline.instants import InstantName
 from profiler.domain.architecture import Architecture
 from profiler.domain.count_text import count_text
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trial import TrialSpec, Tuning
 
 _OF_BACKWARD = {
     InstantName.REDUCTION: "a bucket and its copy",
@@ -44,4 +44,7 @@ def _communication(spec: TrialSpec, name: InstantName, phase: Phase) -> str:
     found = _OF_BACKWARD.get(name, "a bucket")
     if spec.zero_stage != 3 or name in (InstantName.REWARD, InstantName.STEP, InstantName.BACKWARD_END):
         return found
-    return f"{found}, the gathered model" if phase is Phase.ROLLOUT else f"{found}, gathered layers"
+    if phase is not Phase.ROLLOUT:
+        return f"{found}, gathered layers"
+    one_tensor = spec.use_vllm and spec.tuning is Tuning.FULL
+    return f"{found}, the gathered embedding" if one_tensor else f"{found}, the gathered model"

@@ -53,6 +53,9 @@ def partitioned(spec: TrialKeys, architecture: DecoderShape, instants: tuple[Ins
             found += [] if spec.zero_stage == 3 else [each]
             found.append(_sharding(spec, architecture, each))
             continue
+        if each.name is InstantName.ENGINE_START:
+            found.append(_engine_start(spec, architecture, each))
+            continue
         if each.name is InstantName.BACKWARD_LAYER:
             last_layer = each
         if each.name is InstantName.BACKWARD_FIRST_LAYER and last_layer is not None:
@@ -85,6 +88,17 @@ def _sharding(spec: TrialKeys, architecture: DecoderShape, loaded: Instant) -> I
         parts = 2 * master_bytes(spec, architecture)
         sizes[Category.COMMUNICATION] = larger(BFLOAT16_BYTES * trained(spec, architecture), parts)
     return Instant(phase=Phase.LOAD, name=InstantName.SHARDING, sizes=sizes)
+
+
+def _engine_start(spec: TrialKeys, architecture: DecoderShape, alone: Instant) -> Instant:
+    """Return the instant at which vLLM starts: before DeepSpeed takes the model over, so that the host has it.
+
+    Stage 3 has sharded it while it was made.
+    """
+    sizes: dict[Category, Count] = {Category.ENGINE: alone.sizes[Category.ENGINE]}
+    if spec.zero_stage == 3:
+        sizes[Category.WEIGHTS] = base_weight_bytes(spec, architecture)
+    return replace(alone, sizes=sizes)
 
 
 def _reduction(spec: TrialKeys, architecture: DecoderShape, last: Instant, first: Instant) -> Instant:
@@ -252,10 +266,20 @@ def _gathered(spec: TrialKeys, architecture: DecoderShape, instant: Instant) -> 
     if spec.zero_stage != 3:
         return 0
     if instant.phase is Phase.ROLLOUT:
-        return BFLOAT16_BYTES * whole(spec, architecture)
+        return BFLOAT16_BYTES * _gathered_for_rollout(spec, architecture)
     if instant.name in (InstantName.REWARD, InstantName.STEP, InstantName.BACKWARD_END):
         return 0
     return gathered_bytes(spec, architecture, at_head=instant.name in _AT_HEAD)
+
+
+def _gathered_for_rollout(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the parameters that are gathered for a rollout: all, but for vLLM one tensor after the other.
+
+    Adapters are merged for vLLM, for which all are gathered (`_iter_named_params` of `VLLMGeneration` in trl 1.16).
+    """
+    if spec.use_vllm and trains_everything(spec):
+        return embedding(architecture)
+    return whole(spec, architecture)
 
 
 _AT_HEAD = (InstantName.FORWARD_HEAD, InstantName.BACKWARD_HEAD, InstantName.SCORE_HEAD)
