@@ -104,8 +104,8 @@ FIXED: Mapping[str, object] = {
     "offload_param_device": None,
 }
 """Keys that are not sampled: a simulated trial reads no weights, its prompts are synthetic, values of the random seed
-change no size, Liger's kernels and several processes are not simulated, vLLM has a comparison of its own, and an emptied
-cache has no closed form."""
+change no size, Liger's kernels and several processes are not simulated, vLLM is compared by itself, and for an emptied
+cache there is no closed form."""
 
 NEXT_SAMPLE: Mapping[str, tuple[str, ...]] = {
     "model": (
