@@ -17,12 +17,16 @@ _BROUGHT_SEPARATELY = re.compile(r"torch|triton|nvidia-(?!ml-py).*|cuda-.*")
 """torch and Triton are installed first, as a CUDA build; the vendor's libraries are emulated."""
 
 
+_EXTRAS = frozenset({"measure"})
+"""Trials run there as on a GPU, so that the environment needs what these bring."""
+
+
 def pinned_packages() -> list[str]:
     """Return a requirement ``name==version`` for each package that the profiler needs, torch and Triton apart."""
     versions = constrained_versions(_CONSTRAINTS.read_text()) if _CONSTRAINTS.is_file() else {}
     return [
         f"{name}=={versions.get(name) or metadata.version(name)}"
-        for name in sorted(needed_packages(PROJECT))
+        for name in sorted(needed_packages(PROJECT, _EXTRAS))
         if name != PROJECT and not _BROUGHT_SEPARATELY.fullmatch(name)
     ]
 
@@ -39,10 +43,10 @@ def constrained_versions(text: str) -> dict[str, str]:
     return {canonicalize_name(name): version for name, _, version in pairs if version}
 
 
-def needed_packages(project: str) -> set[str]:
+def needed_packages(project: str, extras: frozenset[str] = frozenset()) -> set[str]:
     """Return the normalised names of a project's requirements and theirs, as far as they are installed here."""
     found: set[str] = set()
-    waiting: list[tuple[str, frozenset[str]]] = [(canonicalize_name(project), frozenset())]
+    waiting: list[tuple[str, frozenset[str]]] = [(canonicalize_name(project), extras)]
     while waiting:
         name, extras = waiting.pop()
         for requirement in _requirements(name, extras):
