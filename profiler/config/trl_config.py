@@ -228,7 +228,7 @@ def _evaluates(flat: Mapping[str, object]) -> bool:
 
 
 def _reward_models(flat: Mapping[str, object]) -> list[str]:
-    """Return the reward functions that are models: hub ids and folders, which trl tells from names by no dot."""
+    """Return the reward functions that are models: hub ids and folders. Names of functions have no slash."""
     rewards = flat.get("reward_funcs")
     names = [name for name in (rewards if isinstance(rewards, list) else [rewards]) if isinstance(name, str)]
     stated = flat.get("reward_model_name_or_path")

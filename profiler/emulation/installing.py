@@ -10,6 +10,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from profiler.domain.errors import Fault, ProfilerError, UsageError
+from profiler.domain.extras import TRAINING, Extra, require
 from profiler.emulation.cache import environments_folder
 from profiler.emulation.compiler import require_compilers
 from profiler.emulation.environments import COMPLETE, interpreter_in
@@ -20,6 +21,10 @@ from profiler.emulation.slimming import slim
 SIZE = "about 2 GB on the disk, of which 1.2 GB are downloaded"
 
 _TRITON = re.compile(r"triton==([\w.]+)")
+
+
+_COPIED_FROM_HERE = (*TRAINING, "pynvml")
+"""The environment gets the versions of these that are installed here, and of what they require."""
 
 
 class InstallationError(ProfilerError):
@@ -35,8 +40,10 @@ def install(torch: str, *, base: Path | None, announce: Callable[[str], None]) -
         announce: Called with a sentence before each part that takes long.
 
     Raises:
+        UsageError: The trainer is not installed here.
         ProfilerError: A compiler is missing, pip fails, or the folder cannot be written.
     """
+    require("command", "install", _COPIED_FROM_HERE, Extra.MEASURE)
     require_compilers()
     folder = environments_folder() / f"torch-{torch}"
     announce(f"Environment with torch {torch} for CUDA, without the vendor's libraries: {folder} ({SIZE}).")

@@ -7,6 +7,8 @@ from importlib import metadata
 
 import pytest
 
+from profiler.domain import extras
+from profiler.domain.errors import UsageError
 from profiler.emulation import installing
 from profiler.emulation.environments import COMPLETE
 from profiler.emulation.installing import InstallationError, install
@@ -76,6 +78,13 @@ def test_an_environment_gets_the_cuda_build_its_triton_and_the_pins(pip, tmp_pat
     install("2.13.0", base=None, announce=said.append)
     assert len(pip) == before
     assert said[-1] == "It is there already."
+
+
+def test_without_the_trainer_here_nothing_is_installed(pip, monkeypatch):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "trl" else name)
+    with pytest.raises(UsageError, match=r"install: needs trl, which is not installed.*grpo-vram-profiler\[measure\]"):
+        install("2.13.0", base=None, announce=lambda line: None)
+    assert pip == []
 
 
 def test_an_interrupted_installation_starts_again(pip, tmp_path):
