@@ -118,11 +118,26 @@ def test_trl_is_given_the_keys_of_the_trial():
     }
 
 
+def test_two_trials_that_start_together_have_a_port_each(monkeypatch, tmp_path):
+    ports = set()
+    for _ in range(2):
+        monkeypatch.delenv("MASTER_PORT", raising=False)
+        engine = VllmRollout(spec(backend=Backend.CUDA, weights=Weights.PRETRAINED))
+        with engine.starting(model=SimpleNamespace(), tokenizer=None, folder=tmp_path):
+            ports.add(os.environ["MASTER_PORT"])
+    assert len(ports) == 2
+    assert "29500" not in ports  # which trl would take in both
+    monkeypatch.setenv("MASTER_PORT", "1234")
+    with engine.starting(model=SimpleNamespace(), tokenizer=None, folder=tmp_path):
+        assert os.environ["MASTER_PORT"] == "1234"
+
+
 @pytest.mark.parametrize("has_flashinfer", [True, False])
 def test_a_checkpoint_is_loaded_by_vllm_itself(monkeypatch, tmp_path, has_flashinfer):
     monkeypatch.setattr("profiler.training.rollouts.vllm.find_spec", lambda _: object() if has_flashinfer else None)
     monkeypatch.delenv("VLLM_USE_FLASHINFER_SAMPLER", raising=False)
     monkeypatch.setenv("VLLM_NO_USAGE_STATS", "1")
+    monkeypatch.setenv("MASTER_PORT", "1234")
     model = SimpleNamespace(name_or_path="a/checkpoint")
     engine = VllmRollout(spec(backend=Backend.CUDA, weights=Weights.PRETRAINED))
     with engine.starting(model=model, tokenizer=None, folder=tmp_path):
