@@ -14,7 +14,7 @@ from trl.generation import vllm_generation
 from profiler.domain.builtin_models import BUILTIN_MODELS, find_builtin
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Phase
-from profiler.domain.trial import Backend, VllmMode, Weights
+from profiler.domain.trial import Backend, VllmMode, VllmModelImpl, Weights
 from profiler.training.placement import RealDevice
 from profiler.training.rollouts.registry import rollout_engine
 from profiler.training.rollouts.vllm import VllmRollout
@@ -109,7 +109,10 @@ def test_the_backend_decides_whether_the_engine_is_vllm_or_blocks():
 
 
 def test_trl_is_given_the_keys_of_the_trial():
-    assert rollout_engine(spec(), CPU).arguments() == {
+    keys = {"vllm_max_model_length": 512, "vllm_tensor_parallel_size": 2, "vllm_model_impl": VllmModelImpl.TRANSFORMERS}
+    assert rollout_engine(spec(**keys), CPU).arguments() == {
+        **keys,
+        "vllm_model_impl": "transformers",
         "use_vllm": True,
         "vllm_mode": "colocate",
         "vllm_gpu_memory_utilization": 0.4,

@@ -36,6 +36,9 @@ def engine_arguments(spec: TrialSpec) -> Mapping[str, Any]:
         "vllm_mode": str(spec.vllm_mode),
         "vllm_gpu_memory_utilization": spec.vllm_gpu_memory_utilization,
         "vllm_enable_sleep_mode": spec.vllm_enable_sleep_mode,
+        "vllm_max_model_length": spec.vllm_max_model_length,
+        "vllm_tensor_parallel_size": spec.vllm_tensor_parallel_size,
+        "vllm_model_impl": str(spec.vllm_model_impl),
         "generation_kwargs": {"ignore_eos": True},
     }
 

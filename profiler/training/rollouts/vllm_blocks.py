@@ -38,8 +38,8 @@ class EngineBlocks:
         self._parts = parts
         self._placement = placement
         self._awake: dict[str, torch.Tensor] = {}
-        self._sizes = {WEIGHTS: int(parts.weights), KV_CACHE: int(parts.kv_cache)}
-        self._state = self._block(int(parts.state))  # it does not sleep
+        self._sizes = {WEIGHTS: int(parts.weights + parts.state), KV_CACHE: int(parts.kv_cache)}
+        self._buffers = self._block(int(parts.buffers))  # they do not sleep
         worker = SimpleNamespace(model_runner=SimpleNamespace(model=self))
         self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=worker))
         self.wake_up(tags=[WEIGHTS])
