@@ -293,8 +293,9 @@ def _engines_not_run(spec: TrialSpec) -> Iterator[Fault]:
         yield Fault(key="use_vllm", found="true", problem=problem, hint="Set use_vllm=false on the CPU.")
     if spec.tuning is Tuning.QLORA:
         yield _only_estimated("tuning", "qlora", "vLLM with weights in 4 bits")
-    if spec.num_processes > 1:
-        yield _only_estimated("num_processes", str(spec.num_processes), "vLLM in several processes")
+    if spec.vllm_tensor_parallel_size > 1:
+        size = str(spec.vllm_tensor_parallel_size)
+        yield _only_estimated("vllm_tensor_parallel_size", size, "an engine of vLLM on several GPUs")
     tokens = spec.max_prompt_length + spec.max_completion_length
     if spec.vllm_max_model_length is not None and spec.vllm_max_model_length < tokens:
         yield Fault(

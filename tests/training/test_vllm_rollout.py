@@ -166,5 +166,5 @@ def test_an_engine_that_cannot_start_is_an_answer(tmp_path, said, expected):
 def test_blocks_refuse_a_part_of_the_card_without_a_cache(tmp_path):
     model = SimpleNamespace(config=AutoConfig.for_model(**find_builtin("qwen2.5-7b").config))
     small = spec(model="qwen2.5-7b", gpu="t4-16gb")
-    with pytest.raises(UnsupportedTrialError, match=r"=0\.4 of t4-16gb is 5\.9 GiB, which leaves no KV"):
+    with pytest.raises(UnsupportedTrialError, match=r"=0\.4 of t4-16gb is 5\.9 GiB, weights and activations"):
         rollout_engine(small, CPU).starting(model=model, tokenizer=None, folder=tmp_path)
