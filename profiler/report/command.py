@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from profiler.config.reading import MAX_INCREASE, read_increase
 from profiler.domain.errors import Fault, UsageError, nearest
-from profiler.rendering.figures.files import STANDARD_KINDS, FigureKind
+from profiler.rendering.figure_kinds import STANDARD_KINDS, FigureKind
 
 FIGURES = "figures"
 
