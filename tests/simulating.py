@@ -70,6 +70,8 @@ def simulate(
     """
     spec = small_spec(**keys)
     extrapolation = Extrapolation(decoding=shortcut_rollout, steps=ends_when_repeating, every_block=every_block)
-    simulation = Simulation(KNOWN_GPUS[str(spec.gpu)], choices=choices, extrapolation=extrapolation)
+    simulation = Simulation(
+        KNOWN_GPUS[str(spec.gpu)], choices=choices, extrapolation=extrapolation, offloads=spec.activation_offloading
+    )
     trained = run_training(spec, model_config or BUILTIN_MODELS[spec.model].config, simulation)
     return Simulated(trace=simulation.recorder.finished(), trainer=trained.trainer, decoding=simulation.decoding)
