@@ -33,6 +33,7 @@ from profiler.simulation.extrapolation.repeated_steps import RepeatedSteps
 from profiler.simulation.tracing.attribution import Attribution
 from profiler.simulation.tracing.kv_cache import attributed_cache
 from profiler.simulation.tracing.recorder import Recorder
+from profiler.simulation.tracing.work import WorkCounter
 
 # torch adds `patch` to the module at import, so its types do not have it.
 _symbolic_config: Any = _config
@@ -60,6 +61,7 @@ class Simulation:
         extrapolation: What is extrapolated instead of run.
         sampled_token: As `SimulatedGpu` has it.
         offloads: Whether activations are offloaded to the host.
+        counts: Whether the work of the steps is counted (`recorder.work`).
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Simulation:
         extrapolation: Extrapolation = Extrapolation(),
         sampled_token: Callable[[int], int] | None = None,
         offloads: bool = False,
+        counts: bool = False,
     ) -> None:
         self._chip = gpu.chip
         self._others = frozenset(other.chip for other in others) - {self._chip}
@@ -79,6 +82,7 @@ class Simulation:
         self._sampled_token = sampled_token
         self._offloads = offloads
         self.recorder = Recorder()
+        self.recorder.work = WorkCounter() if counts else None
         self._workspaces = CublasWorkspaces(self.recorder.trace, self._chip, self._others)
         self.decoding = DecodeExtrapolator(self.recorder, every_block=extrapolation.every_block)
         self._attribution = Attribution(self.recorder, device_type=META.type)

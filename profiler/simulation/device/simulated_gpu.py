@@ -152,6 +152,8 @@ class SimulatedGpu(BackwardMode):
             result = self._run_with_scratch(sizes, func, args, kwargs, key, tensors)
         if self._workspaces is not None and id(func) in _PRODUCTS:
             self._workspaces.product(with_bias=func is aten.addmm.default and args[0].dim() == 1)
+        if self.recorder.work is not None:
+            self.recorder.work.operation(key, func, args, kwargs, tensors, result)
         _carry_values(func, args, kwargs, tensors, result)
         return result
 
@@ -229,6 +231,8 @@ class SimulatedGpu(BackwardMode):
         placed = torch.empty(source.shape, dtype=source.dtype, device=META)
         self.recorder.made(placed)
         self.recorder.attribute([(_BROUGHT_BACK, placed)], Category.ACTIVATIONS)
+        if self.recorder.work is not None:
+            self.recorder.work.copied(from_host_bytes=placed.nbytes, stream=self.recorder.stream)
         if value is not None:
             set_host_value(placed, value)
         return placed
@@ -335,6 +339,8 @@ def _copy_in_place(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, A
             # `copy_requires_temporaries` (native/cuda/Copy.cu): the card makes it contiguous first.
             gpu.recorder.temporary(target.numel() * target.element_size())
         content.value = host_value(source)
+        if gpu.recorder.work is not None:
+            gpu.recorder.work.copied(to_host_bytes=source.nbytes, stream=gpu.recorder.stream)
         return target
     if target.device.type == "cpu" and source.device.type == "meta":
         return aten.copy_.default(target, on_host(source))

@@ -12,6 +12,7 @@ from profiler.allocator.trace import Site, Trace, TraceBuilder
 from profiler.domain.gpu import Chip
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.tracing.modules import ModulePaths
+from profiler.simulation.tracing.work import WorkCounter
 
 _BY_PHASE = {
     Phase.LOAD: Category.WORKSPACE,
@@ -55,6 +56,8 @@ class Recorder:
         self.modules = ModulePaths()
         self.operation: Any = None
         """The operation that is running, as the dispatch mode sees it."""
+        self.work: WorkCounter | None = None
+        """Counts the work of the steps; None: it is not counted."""
         self.stream = 0
         """The stream on which tensors are made: 0 is the default one."""
         self.diverged: set[Chip] = set()
@@ -63,6 +66,8 @@ class Recorder:
     def enter(self, phase: Phase) -> None:
         """Begin `phase`."""
         self._trace.enter(phase)
+        if self.work is not None:
+            self.work.enter(phase)
 
     @property
     def phase(self) -> Phase:
