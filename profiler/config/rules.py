@@ -132,6 +132,27 @@ def _qlora_needs_a_gpu(spec: TrialSpec, _: Architecture | None) -> Iterator[Faul
         )
 
 
+def _offloading_needs_a_gpu(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    """Check `OffloadActivations` of trl 1.16, which asks torch for the accelerator."""
+    if spec.activation_offloading and spec.recipe is Recipe.SFT and spec.backend is Backend.CPU:
+        yield Fault(
+            key="activation_offloading",
+            found="true",
+            problem="needs backend=cuda, emulated or simulated with recipe=sft, as trl's offloading asks for a GPU",
+            hint="Use recipe=grpo on the CPU, which is offloaded by torch.",
+        )
+
+
+def _offloading_is_of_one_gpu(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    if spec.activation_offloading and spec.num_processes > 1:
+        yield Fault(
+            key="activation_offloading",
+            found="true",
+            problem=f"was never compared on several GPUs, and num_processes is {spec.num_processes}",
+            hint="Set num_processes=1, or use `python -m profiler.run` with your own script.",
+        )
+
+
 def _flash_attention_runs(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
     if spec.attn_implementation is not Attention.FLASH_ATTENTION_2:
         return
@@ -414,6 +435,8 @@ _RULES = (
     _Rule(keys=("model", "max_prompt_length", "max_completion_length"), check=_within_context),
     _Rule(keys=("model", "max_length"), check=_rows_within_context),
     _Rule(keys=("tuning", "backend"), check=_qlora_needs_a_gpu),
+    _Rule(keys=("activation_offloading", "recipe", "backend"), check=_offloading_needs_a_gpu),
+    _Rule(keys=("activation_offloading", "num_processes"), check=_offloading_is_of_one_gpu),
     _Rule(keys=("attn_implementation", "backend", "gpu", "dtype", "bf16"), check=_flash_attention_runs),
     _Rule(keys=("attn_implementation", "model"), check=_sdpa_exists),
     _Rule(keys=("weights", "model"), check=_pretrained_weights_exist),

@@ -14,6 +14,7 @@ def grid(content: str | bytes | Special, *, says: str = "", sentences: int = 1, 
 
 WORDS = (
     bad(says="grid= … a sweep needs a grid; the grids are claims, completion_length,"),
+    bad(GRID, "activation_offloading=cpu", says="activation_offloading= … must be true or false"),
     bad("", GRID, says="argument= … is not of the form key=value"),
     bad("=", GRID, says="= … is unknown."),
     bad("=x", GRID, says="= … is unknown."),
