@@ -218,6 +218,10 @@ def _takes_a_part_of_the_card(spec: TrialSpec, _: Architecture | None) -> Iterat
         yield Fault(key="vllm_gpu_memory_utilization", found=f"{part:g}", problem="must be more than 0 and at most 1")
 
 
+_SHARDS_WEIGHTS = 3
+"""The stage of ZeRO that also shards weights."""
+
+
 def only_estimated(specs: Iterable[TrialSpec]) -> list[Fault]:
     """Return a fault per key that no trial of a sweep has yet, though the closed form counts it."""
     faults: list[Fault] = []
@@ -234,6 +238,9 @@ def only_estimated(specs: Iterable[TrialSpec]) -> list[Fault]:
             faults.append(_only_estimated("gpu", spec.gpu, "trials on a card that has a size only"))
         if spec.num_processes > 1:
             faults.extend(_processes_not_run(spec))
+        if spec.tuning is Tuning.QLORA and spec.zero_stage == _SHARDS_WEIGHTS:
+            problem = "a sweep does not make weights in 4 bits with zero_stage=3, which shards weights as they are made"
+            faults.append(Fault(key="tuning", found="qlora", problem=problem, hint="Use zero_stage=2, or tuning=lora."))
     return list(dict.fromkeys(faults))
 
 

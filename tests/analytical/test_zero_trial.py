@@ -123,6 +123,9 @@ def test_vllm_starts_before_deepspeed_has_the_model(stage, weights):
 EMULATED = {0: 62_001_333_760, 1: 20_805_529_088, 2: 15_233_232_896, 3: 14_166_200_320}
 
 
+EMULATED_QLORA = 2_079_593_472
+"""Stage 2 of qwen2.5-0.5b on 4 GPUs."""
+
 EMULATED_OF_ONE_BUCKET = {2: 6_510_228_992, 4: 4_799_549_952}
 """By GPUs: stage 2 of a model that one bucket holds, and whose peak is at the end of a backward."""
 
@@ -131,6 +134,17 @@ EMULATED_OF_ONE_BUCKET = {2: 6_510_228_992, 4: 4_799_549_952}
 def test_what_is_kept_comes_after_the_last_copy(num_processes):
     found = estimate(_zero(2, num_processes, rollout="synthetic", steps=2), _shape()).peak_allocated_bytes
     assert found == pytest.approx(EMULATED_OF_ONE_BUCKET[num_processes], rel=0.003)
+
+
+def test_weights_in_4_bits_are_not_sharded():
+    targets = ["q_proj", "k_proj", "o_proj", "up_proj", "down_proj"]
+    keys = {"beta": 0.04, "lora_target_modules": targets, "rollout": "synthetic", "steps": 2}
+    spec = _zero(2, tuning="qlora", **keys)
+    assert _instant(spec, InstantName.REWARD)[Category.WEIGHTS] < PARAMETERS
+    found = estimate(spec, _shape()).peak_allocated_bytes
+    assert found == pytest.approx(EMULATED_QLORA, rel=0.005)
+    with pytest.raises(UsageError, match="tuning=qlora: has no closed-form estimate together with"):
+        estimate(_zero(3, tuning="qlora"), _shape())
 
 
 @pytest.mark.parametrize("stage", EMULATED)

@@ -105,6 +105,10 @@ def test_deepspeed_is_needed_where_trials_are_measured(sweep, world):
     [
         (["backend=cpu", "distributed_type=fsdp"], "distributed_type=fsdp: shards on GPUs only"),
         (["backend=simulated", "distributed_type=multi_gpu"], "num_processes=2: a sweep runs several GPUs with"),
+        (
+            ["backend=cuda", "distributed_type=deepspeed", "zero_stage=3", "tuning=qlora"],
+            "tuning=qlora: a sweep does not make weights in 4 bits with zero_stage=3",
+        ),
     ],
 )
 def test_several_processes_that_no_sweep_runs_are_refused(sweep, world, words, sentence):
