@@ -132,6 +132,27 @@ def _qlora_needs_a_gpu(spec: TrialSpec, _: Architecture | None) -> Iterator[Faul
         )
 
 
+def _offloading_needs_a_gpu(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    """Check `OffloadActivations` of trl 1.16, which asks torch for the accelerator."""
+    if spec.activation_offloading and spec.recipe is Recipe.SFT and spec.backend is Backend.CPU:
+        yield Fault(
+            key="activation_offloading",
+            found="true",
+            problem="needs backend=cuda, emulated or simulated with recipe=sft, as trl's offloading asks for a GPU",
+            hint="Use recipe=grpo on the CPU, which is offloaded by torch.",
+        )
+
+
+def _offloading_is_of_one_gpu(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    if spec.activation_offloading and spec.num_processes > 1:
+        yield Fault(
+            key="activation_offloading",
+            found="true",
+            problem=f"was never compared on several GPUs, and num_processes is {spec.num_processes}",
+            hint="Set num_processes=1, or use `python -m profiler.run` with your own script.",
+        )
+
+
 def _flash_attention_runs(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
     if spec.attn_implementation is not Attention.FLASH_ATTENTION_2:
         return
@@ -258,6 +279,10 @@ def _engine_accepts_prompts(spec: TrialSpec, architecture: Architecture | None) 
         yield Fault(key="vllm_max_model_length", found=str(length), problem=problem, hint=hint)
 
 
+_SHARDS_WEIGHTS = 3
+"""The stage of ZeRO that also shards weights."""
+
+
 def only_estimated(specs: Iterable[TrialSpec]) -> list[Fault]:
     """Return a fault per key that no trial of a sweep has yet, though the closed form counts it."""
     faults: list[Fault] = []
@@ -272,8 +297,11 @@ def only_estimated(specs: Iterable[TrialSpec]) -> list[Fault]:
             faults.append(_only_estimated("use_liger_kernel", "true", "Liger's kernels on a simulated card"))
         if spec.gpu is not None and spec.gpu not in KNOWN_GPUS:
             faults.append(_only_estimated("gpu", spec.gpu, "trials on a card that has a size only"))
-        if spec.num_processes > 1 and spec.backend is not Backend.EMULATED:
-            faults.append(_several_gpus(spec))
+        if spec.num_processes > 1:
+            faults.extend(_processes_not_run(spec))
+        if spec.tuning is Tuning.QLORA and spec.zero_stage == _SHARDS_WEIGHTS:
+            problem = "a sweep does not make weights in 4 bits with zero_stage=3, which shards weights as they are made"
+            faults.append(Fault(key="tuning", found="qlora", problem=problem, hint="Use zero_stage=2, or tuning=lora."))
     return list(dict.fromkeys(faults))
 
 
@@ -308,13 +336,19 @@ def _engines_not_run(spec: TrialSpec) -> Iterator[Fault]:
         yield _only_estimated("recipe", spec.recipe, "vLLM with this recipe")
 
 
-def _several_gpus(spec: TrialSpec) -> Fault:
-    return Fault(
-        key="num_processes",
-        found=str(spec.num_processes),
-        problem=f"a sweep runs several GPUs with backend=emulated only, and this trial has backend={spec.backend}",
-        hint="Add backend=emulated, or use `python -m profiler.estimate`.",
-    )
+def _processes_not_run(spec: TrialSpec) -> Iterator[Fault]:
+    """Yield the faults of several processes where a sweep does not run them."""
+    if spec.backend is Backend.SIMULATED:
+        yield Fault(
+            key="num_processes",
+            found=str(spec.num_processes),
+            problem="a sweep runs several GPUs with backend=cuda or emulated, and this trial has backend=simulated",
+            hint="Add backend=emulated, or use `python -m profiler.estimate`.",
+        )
+    if spec.backend is Backend.CPU and spec.distributed_type is not DistributedType.MULTI_GPU:
+        problem = "shards on GPUs only, and this trial has backend=cpu"
+        found = spec.distributed_type.value
+        yield Fault(key="distributed_type", found=found, problem=problem, hint="Use multi_gpu, or backend=emulated.")
 
 
 def _takes_all_processes(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
@@ -414,6 +448,8 @@ _RULES = (
     _Rule(keys=("model", "max_prompt_length", "max_completion_length"), check=_within_context),
     _Rule(keys=("model", "max_length"), check=_rows_within_context),
     _Rule(keys=("tuning", "backend"), check=_qlora_needs_a_gpu),
+    _Rule(keys=("activation_offloading", "recipe", "backend"), check=_offloading_needs_a_gpu),
+    _Rule(keys=("activation_offloading", "num_processes"), check=_offloading_is_of_one_gpu),
     _Rule(keys=("attn_implementation", "backend", "gpu", "dtype", "bf16"), check=_flash_attention_runs),
     _Rule(keys=("attn_implementation", "model"), check=_sdpa_exists),
     _Rule(keys=("weights", "model"), check=_pretrained_weights_exist),

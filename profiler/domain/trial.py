@@ -391,6 +391,16 @@ class TrialSpec:
             trl_names=("gradient_checkpointing", "activation_checkpointing"),
         ),
     )
+    activation_offloading: bool = field(
+        default=False,
+        metadata=declared(
+            "whether activations wait for backward in pinned memory of the host",
+            group=Group.METHOD,
+            memory=_SAME,
+            since="0.2.0",
+            earlier=False,
+        ),
+    )
     torch_empty_cache_steps: int | None = field(
         default=None,
         metadata=declared(
