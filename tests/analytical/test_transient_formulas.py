@@ -164,6 +164,18 @@ def test_ragged_rows_have_a_mask_and_fewer_scored_tokens():
     assert ragged.scored_tokens < forced.scored_tokens == 4 * 786
 
 
+def test_a_fused_layer_without_gradient_by_hand(toy):
+    """Phi 3: gate and up are one tensor, of which the adapter makes another, wide as both, and a scaled one."""
+    phi, batch = replace(toy, model_type="phi3"), _batch(rows=1, tokens=10)
+    plain = layer_without_gradient_bytes(_FULL, phi, batch, adapted=False, autocast=True)
+    assert plain == 10 * (4 * 8 + 4 * 16) * 2
+    lora = replace(_LORA, lora_target_modules=("gate_up_proj",))
+    under_autocast = layer_without_gradient_bytes(lora, phi, batch, adapted=True, autocast=True)
+    assert under_autocast == 10 * (4 * 8 + 3 * 2 * 16) * 2
+    without = layer_without_gradient_bytes(lora, phi, batch, adapted=True, autocast=False)
+    assert without == 10 * (4 * 8 * 2 + 2 * 16 * (2 + 2 * 4))
+
+
 def test_a_layer_without_gradient_by_hand(toy):
     batch = _batch(rows=1, tokens=10)
     plain = layer_without_gradient_bytes(_FULL, toy, batch, adapted=False, autocast=True)

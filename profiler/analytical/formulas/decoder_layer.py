@@ -25,6 +25,7 @@ from profiler.analytical.formulas.experts import (
 from profiler.analytical.formulas.parameters import (
     Projection,
     adapted_projections,
+    has_fused_projections,
     is_mixture,
     key_width,
     query_width,
@@ -336,16 +337,20 @@ def _adapted_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, values: Coun
     of both. Over 4-bit weights without autocast the scaled result is cast to the type of up first (`Linear4bit.forward`
     in peft's `bnb.py`).
     At down: the product, its copy in the type of the adapter if that is wider, and under autocast the copy cast back.
+    Where one layer computes gate and up, its adapter returns both: the results of the adapter are twice as wide, and
+    at down the layer still holds gate and up (`Phi3MLP.forward`).
     """
     sizes, block = element_bytes(spec), block_of(spec)
     given = linear_output_bytes(spec, autocast=autocast)
     low = where(autocast, sizes.compute, sizes.adapter)
     scaled = where(autocast, low, given) if spec.tuning is Tuning.QLORA else low
-    summed = block(values * scaled) + block(values * larger(given, scaled))
-    at_up = 2 * block(values * given) + larger(2 * block(values * low), summed)
+    fused = has_fused_projections(architecture)
+    adapted = 2 * values if fused else values
+    summed = block(adapted * scaled) + block(adapted * larger(given, scaled))
+    at_up = 2 * block(values * given) + larger(2 * block(adapted * low), summed)
     wide = where(sizes.adapter > sizes.compute, block(values * sizes.adapter), 0)
     cast = block(values * given) + block(values * sizes.compute)
-    at_down = where(autocast, cast, block(values * sizes.weight)) + wide
+    at_down = where(autocast, cast, block(values * sizes.weight)) + wide + (block(2 * values * given) if fused else 0)
     return larger(
         0,
         at_up if _adapted(spec, architecture, ("up_proj", "gate_up_proj")) else 0,
@@ -360,15 +365,17 @@ def layer_without_gradient_bytes(
 
     The peak is in the MLP, in the rotary embedding, or in attention that makes its scores. There are four [T, H]: the
     embeddings and the input of the layer, which the loop over layers still references, the residual stream and the
-    input of the MLP. The MLP adds three [T, I]: the activated gate, up and their product; or with adapters
-    `_adapted_mlp_bytes`, if that is more. Eager attention also returns its scores to the layer, which keeps them to its
-    end.
+    input of the MLP. The MLP adds three [T, I]: the activated gate, up and their product, and a fourth, the gate, where
+    one layer computes gate and up; or with adapters `_adapted_mlp_bytes`, if that is more. Eager attention also returns
+    its scores to the layer, which keeps them to its end.
 
     By hand, T = 10, H = 8, I = 16, bfloat16, no adapters: 10 x (4 x 8 + 3 x 16) x 2 = 1,600 B.
     """
     block, sizes = block_of(spec), element_bytes(spec)
     values = batch.positions * architecture.intermediate_size
-    inner = 3 * block(values * linear_output_bytes(spec, autocast=autocast))
+    inner = (4 if has_fused_projections(architecture) else 3) * block(
+        values * linear_output_bytes(spec, autocast=autocast)
+    )
     if is_mixture(architecture):
         inner = experts_without_gradient_bytes(spec, architecture, batch.positions)
     elif spec.tuning is not Tuning.FULL:

@@ -65,6 +65,11 @@ def is_mixture(architecture: DecoderShape) -> bool:
     return bool(np.all(np.asarray(architecture.num_experts) > 1))
 
 
+def has_fused_projections(architecture: DecoderShape) -> bool:
+    """Return whether one linear layer computes gate and up together, and one queries, keys and values (Phi 3)."""
+    return architecture.model_type in _FUSED_PROJECTIONS
+
+
 def expert_weights(architecture: DecoderShape) -> Count:
     """Return the elements of the down projections of all experts of a layer; gate and up have twice as many."""
     return architecture.num_experts * architecture.hidden_size * architecture.expert_width
@@ -80,7 +85,7 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
     query, key, bias = query_width(architecture), key_width(architecture), architecture.qkv_bias
     output = Projection(name="o_proj", in_features=query, out_features=hidden)
     down = Projection(name="down_proj", in_features=inner, out_features=hidden)
-    if architecture.model_type in _FUSED_PROJECTIONS:
+    if has_fused_projections(architecture):
         return (
             Projection(name="qkv_proj", in_features=hidden, out_features=query + 2 * key, has_bias=bias),
             output,
