@@ -25,6 +25,7 @@ from profiler.analytical.formulas.experts import (
 from profiler.analytical.formulas.parameters import (
     Projection,
     adapted_projections,
+    has_float32_norms,
     has_fused_projections,
     is_mixture,
     key_width,
@@ -49,15 +50,17 @@ _MLP_INPUTS = ("gate_proj", "up_proj", "gate_up_proj")
 _ATTENTION_INPUTS = ("q_proj", "k_proj", "v_proj", "qkv_proj")
 
 
-def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count) -> Count:
+def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count, *, in_float32: bool = False) -> Count:
     """Return what an RMSNorm over [T, width] saves.
 
     The input in float32 and one float32 per row; if the weight of the norm is trained, also the normalised input, in
     the type of the residual stream. The output is saved by the operation that uses it. By hand, T = 10, width = 8 in
     bfloat16, full: 10 x (8 x 4 + 4 + 8 x 2) = 520 B. Liger's norm saves the input as it is, and one float32 per row: 10
-    x (8 x 2 + 4) = 200 B (`LigerRMSNormFunction` in `liger_kernel/ops/rms_norm.py`).
+    x (8 x 2 + 4) = 200 B (`LigerRMSNormFunction` in `liger_kernel/ops/rms_norm.py`). Gemma multiplies by the weight
+    before it leaves float32 (`in_float32`): 10 x (8 x 4 + 4 + 8 x 4) = 680 B.
     """
-    return _norm_saved_bytes(spec, positions * width, positions, element_bytes(spec).stream)
+    element = FLOAT32_BYTES if in_float32 else element_bytes(spec).stream
+    return _norm_saved_bytes(spec, positions * width, positions, element)
 
 
 def head_norms_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -214,7 +217,9 @@ def mlp_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Coun
 def layer_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return what one decoder layer saves for backward without checkpointing."""
     positions, hidden = batch.positions, architecture.hidden_size
-    saved = 2 * norm_saved_bytes(spec, positions, hidden)
+    saved = architecture.norms_per_layer * norm_saved_bytes(
+        spec, positions, hidden, in_float32=has_float32_norms(architecture)
+    )
     saved = saved + head_norms_saved_bytes(spec, architecture, positions)
     saved = saved + attention_saved_bytes(spec, architecture, batch)
     saved = saved + linear_inputs_saved_bytes(spec, architecture, positions)
@@ -232,7 +237,7 @@ def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch
     if trains_everything(spec) or "embed_tokens" in targets:
         return 0
     adapted = {part.name for part in adapted_projections(architecture, targets)}
-    norm = norm_saved_bytes(spec, batch.positions, architecture.hidden_size)
+    norm = norm_saved_bytes(spec, batch.positions, architecture.hidden_size, in_float32=has_float32_norms(architecture))
     if adapted.intersection(_ATTENTION_INPUTS):
         return norm
     unsaved = norm + attention_saved_bytes(spec, architecture, batch)
@@ -281,7 +286,9 @@ def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
     scratch is left out.
     """
     sizes, positions = element_bytes(spec), batch.positions
-    freed = mlp_saved_bytes(spec, architecture, positions) + norm_saved_bytes(spec, positions, architecture.hidden_size)
+    freed = mlp_saved_bytes(spec, architecture, positions) + norm_saved_bytes(
+        spec, positions, architecture.hidden_size, in_float32=has_float32_norms(architecture)
+    )
     freed = freed + other_inputs_saved_bytes(spec, architecture, positions)
     freed = freed + block_of(spec)(positions * query_width(architecture) * sizes.compute)
     transient = scores_backward_bytes(spec, architecture, batch) - saved_scores_bytes(spec, architecture, batch)
