@@ -29,6 +29,7 @@ from profiler.sweep.backend import (
     other_python_faults,
     real_gpu_faults,
     resolve_auto,
+    too_few_gpus,
 )
 from profiler.sweep.command import Command, for_each_python
 from profiler.sweep.composition import compose
@@ -126,9 +127,11 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     if options is not None and not options.dry_run:
         faults.found.extend(_uninstalled(specs) if options.python is None else ())
         faults.found.extend(missing_engine(specs, Backend.CUDA, versions))
+        faults.found.extend(missing_deepspeed(specs, Backend.CUDA, versions))
     mixed = other_python_faults(points, options)
     faults.found.extend(mixed)
     faults.found.extend(real_gpu_faults(points, visible, torch_version=versions.torch))
+    faults.found.extend(too_few_gpus(specs, visible))
     for settings in dict.fromkeys(spec.alloc_conf for spec in specs if spec.backend is Backend.SIMULATED):
         # Only what the model of the allocator supports; a real allocator reports its own faults.
         faults.collect(partial(parse_alloc_conf, settings))
@@ -144,7 +147,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
             if not options.dry_run or options.python is not None:
                 faults.found.extend(error.faults)
             lacking = f"Trial ids are not known: {error.faults[0].problem}."
-        faults.found.extend(missing_deepspeed(specs, workers.versions) if workers else ())
+        faults.found.extend(missing_deepspeed(specs, Backend.EMULATED, workers.versions) if workers else ())
         faults.found.extend(missing_engine(specs, Backend.EMULATED, workers.versions) if workers else ())
     elif options is not None and not mixed and specs and options.python is not None:
         workers = faults.collect(partial(parts.simulated_workers, options))
