@@ -75,7 +75,9 @@ def test_nothing_fits_and_everything_fits_have_words(capsys):
     assert main([*words, "fail_if=does_not_fit"], simulate=_never) == EXIT_ANSWER_IS_NO
     capsys.readouterr()
     assert main([KEYS, "model=tiny", "gpu=b200-180gb", "per_device_train_batch_size=4,8"], simulate=_never) == EXIT_OK
-    assert capsys.readouterr().out.count("all fit") == 2
+    said = capsys.readouterr().out
+    assert said.count("all fit") == 2
+    assert "All values of max_completion_length that the other keys allow fit" in " ".join(said.split())
 
 
 @pytest.mark.parametrize(
