@@ -5,6 +5,7 @@ from pathlib import PurePath
 
 from profiler.config.reading import show
 from profiler.config.run_options import DECLARATIONS, Declaration, RunOptions, kind_of
+from profiler.domain.shard import MAX_SHARDS, Shard
 from profiler.rendering.markdown_table import Align, markdown_table
 
 _HEAD = """\
@@ -42,6 +43,8 @@ def _allowed(kind: object, declaration: Declaration) -> str:
         return "true, false"
     if kind is PurePath:
         return f"a path{null}"
+    if kind is Shard:
+        return f"k/n with 1 <= k <= n <= {MAX_SHARDS:,}{null}"
     low = f"{declaration.minimum} to" if declaration.is_minimum_allowed else f"above {declaration.minimum}, at most"
     return f"{low} {declaration.maximum:,}{null}"
 

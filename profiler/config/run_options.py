@@ -13,6 +13,7 @@ from typing import TypeVar, get_args
 from profiler.config.reading import MAX_NUMBER, FieldReader
 from profiler.domain.errors import UsageError
 from profiler.domain.keys import MAX_COUNT
+from profiler.domain.shard import MAX_SHARDS, Shard, shard_of
 
 Value = TypeVar("Value")
 
@@ -72,6 +73,14 @@ class RunOptions:
         True,
         "with backend=emulated, refuse a torch or an entry point of the driver that was never emulated before; false: "
         "go on, and mark the record",
+    )
+    shard: Shard | None = _option(  # noqa: RUF009, because a shard cannot change
+        None,
+        Declaration(
+            meaning="run one part of the trials: of 1/8 to 8/8 each trial is in exactly one, and trials that one "
+            "simulated run answers are in the same",
+            null="all trials",
+        ),
     )
     dry_run: bool = _flag(False, "list the trials with their estimates and run none")
     resume: bool = _flag(True, "skip trials that are answered already")
@@ -134,6 +143,8 @@ def _read(reader: FieldReader, name: str, kind: object) -> object:
         return None
     if kind is PurePath:
         return PurePath(reader.text(name, declaration.kind))
+    if kind is Shard:
+        return _shard(reader, name)
     if kind is bool:
         return reader.flag(name)
     if kind is int:
@@ -142,3 +153,11 @@ def _read(reader: FieldReader, name: str, kind: object) -> object:
     if number == declaration.minimum and not declaration.is_minimum_allowed and reader.sound(name):
         reader.fail(name, f"must be more than {declaration.minimum} seconds")
     return number
+
+
+def _shard(reader: FieldReader, name: str) -> Shard | None:
+    value = reader.value(name)
+    shard = shard_of(value) if isinstance(value, str) else None
+    if shard is None:
+        reader.fail(name, f"must be k/n with 1 <= k <= n <= {MAX_SHARDS:,}", f"The first of eight parts is {name}=1/8.")
+    return shard

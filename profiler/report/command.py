@@ -12,7 +12,9 @@ FIGURES = "figures"
 MAX_INCREASE = "max_increase"
 _MOST_INCREASE = 1000.0
 
-KEYS = (FIGURES, MAX_INCREASE)
+INTO = "into"
+
+KEYS = (FIGURES, MAX_INCREASE, INTO)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,8 @@ class Command:
     """The formats of the figures."""
     max_increase: float | None
     """By how much a peak may grow between two folders, as a ratio; None to allow any."""
+    into: str | None
+    """Where the results of several folders are written as one; None if it is not given."""
     faults: tuple[Fault, ...]
 
 
@@ -37,11 +41,14 @@ def read_command(words: Sequence[str]) -> Command:
         allowed = list(map(str, FigureKind))
         problem = f"must be one or several of {', '.join(allowed)}, separated by commas"
         faults.append(Fault(key=FIGURES, found=given[FIGURES], problem=problem, hint=nearest(wrong[0], allowed)))
+    if INTO in given and not given[INTO]:
+        faults.append(Fault(key=INTO, found="", problem="must be a folder"))
     limit, fault = _increase(given.get(MAX_INCREASE))
     return Command(
         folders=tuple(word for word in words if not _is_key(word)),
         kinds=tuple(kind for kind in FigureKind if kind in names),
         max_increase=limit,
+        into=given.get(INTO),
         faults=(*faults, *([fault] if fault is not None else [])),
     )
 

@@ -27,7 +27,7 @@ from profiler.sweep.composition import show_instead
 from profiler.sweep.folder import make_writable
 from profiler.sweep.output import WhileReadable
 from profiler.sweep.parts import SweepParts
-from profiler.sweep.plan import estimates_by_trial, order_for_pruning, plan_trials
+from profiler.sweep.plan import estimates_by_trial, of_shard, order_for_pruning, plan_trials
 from profiler.sweep.preparation import Sweep, architecture_lookup, prepare, remembering
 from profiler.sweep.results import assemble, conclude, keep_what_has_finished
 from profiler.sweep.stored import is_of_this_card, under_earlier_names
@@ -55,9 +55,14 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
     for line in sweep.lines:
         print_line(line)
     plan = plan_trials(sweep.grid.name, sweep.specs, sweep.versions, hardware=sweep.hardware, files_of=sweep.files_of)
+    if sweep.options.shard is not None:
+        whole, plan = len(plan), of_shard(plan, sweep.options.shard)
+        print_line(f"Shard {sweep.options.shard} has {len(plan)} of {whole} trials.")
     if sweep.options.dry_run:
         found = estimates({trial.trial_id: trial.spec for trial in plan})
         print_line(plan_table(plan, found, knows_ids=sweep.knows_ids))
+        return EXIT_OK
+    if not plan:
         return EXIT_OK
     lacking = make_writable(sweep.folder)
     if lacking:

@@ -1,14 +1,15 @@
 """The plan of a sweep: trials with their names and labels, in order, and their estimates."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 
-from profiler.config.identity import trial_id
+from profiler.config.identity import specification_hash, trial_id
 from profiler.config.labels import labels
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.outcome import Estimate, Versions
-from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
+from profiler.domain.shard import Shard
+from profiler.domain.trial import Backend, PlannedTrial, TrialSpec, run_key
 
 Estimates = Callable[[Sequence[TrialSpec], Mapping[str, Architecture]], Sequence[Estimate | None]]
 """Returns the estimate of each trial, in order; None where there is no closed form."""
@@ -32,6 +33,21 @@ def plan_trials(
         )
         for spec, label in zip(specs, labels(specs), strict=True)
     ]
+
+
+def of_shard(plan: Sequence[PlannedTrial], shard: Shard) -> list[PlannedTrial]:
+    """Return the trials of one shard, in order. Each trial of `plan` is in exactly one shard.
+
+    Trials that one simulated run answers stay together. These groups are sorted by the smallest hash of their
+    specifications, and every n-th is of one shard: versions and the order of the plan do not matter, and the numbers of
+    groups differ by at most one.
+    """
+    groups: dict[Hashable, list[PlannedTrial]] = {}
+    for trial in plan:
+        groups.setdefault(run_key(trial.spec) or trial.spec, []).append(trial)
+    in_order = sorted(groups.values(), key=lambda trials: min(specification_hash(trial.spec) for trial in trials))
+    own = {trial.trial_id for trials in in_order[shard.number - 1 :: shard.count] for trial in trials}
+    return [trial for trial in plan if trial.trial_id in own]
 
 
 def name_of(spec: TrialSpec, versions: Versions, *, hardware: str, files_of: FilesOf) -> str:
