@@ -5,8 +5,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from profiler.domain.address import ADDRESS_FORMS, Address, address_of, is_address
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.report.command import INTO, Command
+from profiler.report.shared_results import fetch_results
 from profiler.storage.foreign_files import Kind, kind_of, reason
 
 REFERENCE = "reference"
@@ -48,11 +50,17 @@ def named_folders(command: Command) -> Folders:
     if faults:
         raise UsageError(faults)
     is_pattern = any(_is_pattern(word) for word in words)
-    named = tuple(folder for word in words for folder in _expanded(word))
+    is_shared = len(words) == 1 and is_address(words[0])
+    addresses = [_address(word) for word in words]
+    named = tuple(
+        folder
+        for word, address in zip(words, addresses, strict=True)
+        for folder in ([fetch_results(address)] if address is not None else _expanded(word))
+    )
     faults = [fault for folder in named if (fault := _folder_fault(folder)) is not None]
     if faults:
         raise UsageError(faults)
-    as_one = is_pattern or command.into is not None or len(words) > _COMPARED
+    as_one = is_pattern or is_shared or command.into is not None or len(words) > _COMPARED
     into = _into(command, named) if as_one else None
     # A pattern may find what an earlier report wrote.
     parts = (
@@ -66,8 +74,21 @@ def named_folders(command: Command) -> Folders:
     return Folders(named=parts, into=into)
 
 
+def _address(word: str) -> Address | None:
+    """Return the address that a word is; None for a folder.
+
+    Raises:
+        UsageError: It is meant as an address and is not one.
+    """
+    address = address_of(word) if is_address(word) else None
+    if is_address(word) and address is None:
+        problem = f"is not an address; write {ADDRESS_FORMS}"
+        raise UsageError([Fault(key="folder", found=word, problem=problem)])
+    return address
+
+
 def _is_pattern(word: str) -> bool:
-    return glob.has_magic(word) and not os.path.lexists(word)
+    return not is_address(word) and glob.has_magic(word) and not os.path.lexists(word)
 
 
 def _expanded(word: str) -> list[Path]:
@@ -88,6 +109,8 @@ def _into(command: Command, named: tuple[Path, ...]) -> Path:
         problem = f"are of several grids ({', '.join(sorted(names))})"
         hint = f"Name the folder for their results as one: {INTO}=FOLDER."
         raise UsageError([Fault(key="folder", found=" ".join(command.folders), problem=problem, hint=hint)])
+    if any(is_address(word) for word in command.folders):
+        return Path("results") / COMBINED / names.pop()
     alike = len({folder.is_absolute() for folder in named}) <= 1
     parents = [str((folder if alike else folder.absolute()).parent.parent) for folder in named]
     return Path(os.path.commonpath(parents) if parents else "") / COMBINED / (names.pop() if names else "")

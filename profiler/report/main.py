@@ -90,6 +90,7 @@ _HELP = """\
 python -m profiler.report FOLDER [figures=png,svg,pdf]
 python -m profiler.report FOLDER FOLDER [max_increase=2%]
 python -m profiler.report 'PATTERN' [into=FOLDER]
+python -m profiler.report s3://BUCKET/PATH/GRID [into=FOLDER]
 
 Draw the stored results of a sweep: a table, report.html, report.md,
 comparison.csv, table.tex and figures. With a second folder, show what changed
@@ -98,6 +99,8 @@ between two sweeps instead. FOLDER is results/<grid>, as a sweep left it.
 A quoted pattern, three or more folders, or into=FOLDER reads the folders as one:
 shards of a sweep (shard=2/8), or the results of several machines. A trial that
 is in several folders counts once; trials of different versions are kept apart.
+A FOLDER may be the address of a store that several machines share (gs://BUCKET,
+file:///FOLDER): its records are read as they are now.
 
   into=FOLDER    where they are written as one (default: combined/<grid> next to
                  them); the folders themselves stay as they are

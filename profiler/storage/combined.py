@@ -46,7 +46,8 @@ class Combined:
     def lines(self) -> list[str]:
         """Return sentences for the user."""
         again = f", of which {self.repeated} {'is' if self.repeated == 1 else 'are'} in several folders"
-        found = [f"{self.trials} trials of {self.folders} folders{again if self.repeated else ''}."]
+        folders = f"{self.folders} folder{'s' * (self.folders != 1)}"
+        found = [f"{self.trials} trials of {folders}{again if self.repeated else ''}."]
         found.extend(self.conflicts[:_MOST_NAMED])
         if len(self.conflicts) > _MOST_NAMED:
             found.append(f"{len(self.conflicts) - _MOST_NAMED} more trials differ between folders.")

@@ -20,6 +20,8 @@ REPORT = (
     bad("~nosuchuser", says="folder= … no such folder"),
     bad("-x", says="argument= … is not a folder of results"),
     bad("--other=x", says="argument= … is not a folder of results"),
+    bad("ftp://a/b", says="folder= … is not an address; write s3://bucket/path, gs://bucket/path or file:///folder"),
+    bad("file:///no/such/folder", says="results_dir= … results cannot be read there (there are no records)"),
     bad("folder=x", says="folder= … is unknown; the keys are figures, max_increase, into"),
     bad("f", files={"f/runs.parquet": Special.FIFO}, says="runs= … it cannot be read"),
     bad("f", files={"f/runs.parquet": Special.ZERO}, says="runs= … it cannot be read"),

@@ -24,6 +24,7 @@ RUN = {
     "prune": True,
     "price_per_hour": None,
     "shard": None,
+    "lease_s": 60,
 }
 
 
