@@ -160,7 +160,7 @@ class SharedRecords:
                     f"Trial {lease.trial_id} was taken over by another machine, because this one could not reach "
                     f"{self._address} for too long; its result here is left out."
                 )
-            for path in reversed(files):
+            for path in reversed(list(files)):
                 path.unlink(missing_ok=True)
         self._leases.end(lease)
 
