@@ -28,7 +28,7 @@ def refuse_without_form(spec: TrialSpec, architecture: Architecture) -> None:
         UsageError: There is none.
     """
     refuse_model(architecture)
-    if (fault := _sharding_fault(spec) or _mixture_fault(spec, architecture)) is not None:
+    if (fault := _fault(spec, architecture)) is not None:
         raise UsageError([fault])
 
 
@@ -36,7 +36,11 @@ def has_form(spec: TrialSpec, architecture: Architecture) -> bool:
     """Return whether there is a closed form for the trial."""
     if not architecture.has_closed_form:
         return False
-    return _sharding_fault(spec) is None and _mixture_fault(spec, architecture) is None
+    return _fault(spec, architecture) is None
+
+
+def _fault(spec: TrialSpec, architecture: Architecture) -> Fault | None:
+    return _offloading_fault(spec) or _sharding_fault(spec) or _mixture_fault(spec, architecture)
 
 
 def refuse_model(architecture: Architecture, *, of_verl: bool = False) -> None:
@@ -60,13 +64,20 @@ def refuse_model(architecture: Architecture, *, of_verl: bool = False) -> None:
     raise UsageError([Fault(key="model", found=architecture.model_type, problem=problem, hint=hint)])
 
 
+def _offloading_fault(spec: TrialSpec) -> Fault | None:
+    """Refuse offloaded activations: which of them are on the card depends on the order of the backward pass."""
+    if not spec.activation_offloading:
+        return None
+    problem = "offloaded activations have no closed-form estimate"
+    return Fault(key="activation_offloading", found="true", problem=problem, hint=simulation_hint())
+
+
 def _sharding_fault(spec: TrialSpec) -> Fault | None:
     """Return the first key for which the closed form of FSDP or DeepSpeed has no formula."""
     if spec.distributed_type not in _OWN_CHECKS:
         return None
     checks: tuple[_Check, ...] = (
         *_OWN_CHECKS[spec.distributed_type](spec),
-        ("tuning", spec.tuning, spec.tuning is not Tuning.QLORA),
         ("dtype", spec.dtype, spec.dtype is Dtype.BFLOAT16),
         ("bf16", "false", spec.bf16),
         ("optim", spec.optim, spec.optim.traits.state in _STATES),
@@ -81,13 +92,18 @@ def _sharding_fault(spec: TrialSpec) -> Fault | None:
 
 def _checks_of_fsdp(spec: TrialSpec) -> tuple[_Check, ...]:
     return (
+        ("tuning", spec.tuning, spec.tuning is not Tuning.QLORA),
         ("fsdp_version", spec.fsdp_version, spec.fsdp_version == 2),
         ("fsdp_offload_params", "true", not spec.fsdp_offload_params),
     )
 
 
 def _checks_of_deepspeed(spec: TrialSpec) -> tuple[_Check, ...]:
-    return (("reward_models", ",".join(spec.reward_models or ()), not spec.reward_models or spec.zero_stage != _ALL),)
+    shards_weights = spec.zero_stage == _ALL
+    return (
+        ("tuning", spec.tuning, spec.tuning is not Tuning.QLORA or not shards_weights),
+        ("reward_models", ",".join(spec.reward_models or ()), not spec.reward_models or not shards_weights),
+    )
 
 
 _OWN_CHECKS: Mapping[DistributedType, Callable[[TrialSpec], tuple[_Check, ...]]] = {

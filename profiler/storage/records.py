@@ -53,6 +53,11 @@ def _to_stderr(line: str) -> None:
         sys.stderr.write(f"{plain(line)}\n")
 
 
+def rank_folder(folder: Path, rank: int) -> Path:
+    """Return the folder of what one rank of a trial on several GPUs leaves, in the folder of a grid."""
+    return folder / "ranks" / str(rank)
+
+
 class DamagedRecordError(ValueError):
     """A file or an object is not the record of the trial after which it is named; the text says why."""
 
