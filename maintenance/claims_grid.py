@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable
 
-from profiler.config.claim_settings import spec_of
-from profiler.config.reading import show
+from profiler.config.claim_settings import keys_text, spec_of
 from profiler.domain.claims import By, Claim, Configuration
-from profiler.domain.trial import SPEC_KEYS, TrialSpec
+from profiler.domain.trial import TrialSpec
 
 _HEAD = """\
 # @package _global_
@@ -24,9 +23,4 @@ def claims_grid(claims: Iterable[Claim]) -> str:
         for configuration in claim.configurations:
             if configuration.by is By.TRIAL:
                 found.setdefault(spec_of(configuration), configuration)
-    return _HEAD + "".join(f"  - {_case(configuration)}\n" for configuration in found.values())
-
-
-def _case(configuration: Configuration) -> str:
-    keys = configuration.keys
-    return f"{{{', '.join(f'{key}: {show(keys[key])}' for key in SPEC_KEYS if key in keys)}}}"
+    return _HEAD + "".join(f"  - {keys_text(configuration)}\n" for configuration in found.values())

@@ -7,6 +7,7 @@ from typing import Any
 
 from profiler.allocator import Trace
 from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.counted import PhaseWork
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import Backend, TrialSpec
@@ -30,6 +31,7 @@ class Simulated:
     trace: Trace
     trainer: Any
     decoding: DecodeExtrapolator
+    work: tuple[PhaseWork, ...]
 
     def levels(self) -> Iterator[tuple[Phase, dict[Category, int]]]:
         """Yield phase and bytes by category after each event, rounded as the allocator rounds."""
@@ -55,6 +57,7 @@ def simulate(
     every_block: bool = False,
     ends_when_repeating: bool = False,
     choices: Choices = Choices.CUDA,
+    counts: bool = False,
     model_config: Mapping[str, Any] | None = None,
     **keys: Any,
 ) -> Simulated:
@@ -65,11 +68,23 @@ def simulate(
         every_block: Keep every block of extrapolated decoding steps.
         ends_when_repeating: Extrapolate optimizer steps that repeat, as a sweep does.
         choices: The device whose kernels are chosen.
+        counts: Count the work of the steps.
         model_config: In place of the built-in model of the specification.
         keys: Of the specification, in place of those of `SMALL`.
     """
     spec = small_spec(**keys)
     extrapolation = Extrapolation(decoding=shortcut_rollout, steps=ends_when_repeating, every_block=every_block)
-    simulation = Simulation(KNOWN_GPUS[str(spec.gpu)], choices=choices, extrapolation=extrapolation)
+    simulation = Simulation(
+        KNOWN_GPUS[str(spec.gpu)],
+        choices=choices,
+        extrapolation=extrapolation,
+        offloads=spec.activation_offloading,
+        counts=counts,
+    )
     trained = run_training(spec, model_config or BUILTIN_MODELS[spec.model].config, simulation)
-    return Simulated(trace=simulation.recorder.finished(), trainer=trained.trainer, decoding=simulation.decoding)
+    return Simulated(
+        trace=simulation.recorder.finished(),
+        trainer=trained.trainer,
+        decoding=simulation.decoding,
+        work=() if simulation.recorder.work is None else simulation.recorder.work.last_step(),
+    )

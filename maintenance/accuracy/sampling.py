@@ -90,6 +90,9 @@ FIXED: Mapping[str, object] = {
     "vllm_mode": None,
     "vllm_gpu_memory_utilization": None,
     "vllm_enable_sleep_mode": None,
+    "vllm_max_model_length": None,
+    "vllm_tensor_parallel_size": 1,
+    "vllm_model_impl": "vllm",
     "reward_models": None,
     "per_device_eval_batch_size": None,
     "num_processes": 1,
@@ -99,13 +102,14 @@ FIXED: Mapping[str, object] = {
     "fsdp_offload_params": None,
     "fsdp_activation_checkpointing": None,
     "torch_empty_cache_steps": None,
+    "activation_offloading": False,
     "zero_stage": None,
     "offload_optimizer_device": None,
     "offload_param_device": None,
 }
 """Keys that are not sampled: a simulated trial reads no weights, its prompts are synthetic, values of the random seed
 change no size, Liger's kernels and several processes are not simulated, vLLM is compared by itself, and for an emptied
-cache there is no closed form."""
+cache and offloaded activations there is no closed form."""
 
 NEXT_SAMPLE: Mapping[str, tuple[str, ...]] = {
     "model": (

@@ -127,14 +127,14 @@ class _Run:
     def _events(self, first: int, end: int) -> None:
         """Inner loop over events; a trial has 10^5 or more."""
         events, requested = self.trace.events, self.trace.sizes_bytes
-        blocks, sizes, allocator = self.blocks, self.sizes, self.allocator
+        blocks, sizes, allocator, streams = self.blocks, self.sizes, self.allocator, self.trace.streams
         for index in range(first, end):
             event = events[index]
             if event > 0:
                 size_bytes = requested[event - 1]
                 if size_bytes:
                     try:
-                        block = blocks[event - 1] = allocator.allocate(size_bytes)
+                        block = blocks[event - 1] = allocator.allocate(size_bytes, streams.get(event - 1, 0))
                     except OutOfMemoryError:
                         self.reached = index
                         raise

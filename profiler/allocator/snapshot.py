@@ -85,7 +85,8 @@ class _History:
         """Return whether there was memory."""
         self.allocator.frames = self._frames_in(block, phase)
         try:
-            self._blocks[block] = self.allocator.allocate(self._trace.sizes_bytes[block])
+            stream = self._trace.streams.get(block, 0)
+            self._blocks[block] = self.allocator.allocate(self._trace.sizes_bytes[block], stream)
         except OutOfMemoryError:
             return False
         return True

@@ -46,6 +46,8 @@ class Trace:
     """Requested bytes of blocks whose size depends on the card."""
     cache_emptied: Sequence[int] = ()
     """Indices of events before which the program emptied the allocator's cache, ascending."""
+    streams: Mapping[int, int] = field(default_factory=dict)
+    """Streams of blocks that are not on the default one, 0."""
 
     def on(self, chip: Chip) -> "Trace":
         """Return the trace with the block sizes on a card with `chip`."""
@@ -70,6 +72,7 @@ class TraceBuilder:
     names: dict[int, str] = field(default_factory=dict)
     sizes_by_capability: dict[int, Mapping[Chip, int]] = field(default_factory=dict)
     cache_emptied: list[int] = field(default_factory=list)
+    streams: dict[int, int] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)
     """Blocks that are never freed, by name."""
     _sites: dict[Site, int] = field(default_factory=dict)
@@ -124,6 +127,7 @@ class TraceBuilder:
         self.sizes_by_capability = {
             number: sizes for number, sizes in self.sizes_by_capability.items() if number < block
         }
+        self.streams = {number: stream for number, stream in self.streams.items() if number < block}
         self.kept = {name: number for name, number in self.kept.items() if number < block}
 
     def empty_cache(self) -> None:
@@ -150,4 +154,5 @@ class TraceBuilder:
             names=dict(self.names),
             sizes_by_capability=dict(self.sizes_by_capability),
             cache_emptied=tuple(self.cache_emptied),
+            streams=dict(self.streams),
         )

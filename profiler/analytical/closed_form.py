@@ -28,7 +28,7 @@ def refuse_without_form(spec: TrialSpec, architecture: Architecture) -> None:
         UsageError: There is none.
     """
     refuse_model(architecture)
-    if (fault := _sharding_fault(spec) or _mixture_fault(spec, architecture)) is not None:
+    if (fault := _fault(spec, architecture)) is not None:
         raise UsageError([fault])
 
 
@@ -36,7 +36,11 @@ def has_form(spec: TrialSpec, architecture: Architecture) -> bool:
     """Return whether there is a closed form for the trial."""
     if not architecture.has_closed_form:
         return False
-    return _sharding_fault(spec) is None and _mixture_fault(spec, architecture) is None
+    return _fault(spec, architecture) is None
+
+
+def _fault(spec: TrialSpec, architecture: Architecture) -> Fault | None:
+    return _offloading_fault(spec) or _sharding_fault(spec) or _mixture_fault(spec, architecture)
 
 
 def refuse_model(architecture: Architecture, *, of_verl: bool = False) -> None:
@@ -58,6 +62,14 @@ def refuse_model(architecture: Architecture, *, of_verl: bool = False) -> None:
         problem = f"a mixture of {architecture.num_experts} experts has no closed-form estimate{where}"
     hint = "" if of_verl else simulation_hint()
     raise UsageError([Fault(key="model", found=architecture.model_type, problem=problem, hint=hint)])
+
+
+def _offloading_fault(spec: TrialSpec) -> Fault | None:
+    """Refuse offloaded activations: which of them are on the card depends on the order of the backward pass."""
+    if not spec.activation_offloading:
+        return None
+    problem = "offloaded activations have no closed-form estimate"
+    return Fault(key="activation_offloading", found="true", problem=problem, hint=simulation_hint())
 
 
 def _sharding_fault(spec: TrialSpec) -> Fault | None:

@@ -1,7 +1,7 @@
 """Quantities of configurations: of stored trials, and of the closed form of a trial or of a job of verl."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from profiler.analysis.claim_trials import StoredTrials
@@ -11,7 +11,7 @@ from profiler.analytical.explanation.cards import Fit, card_verdict
 from profiler.analytical.formulas.parameters import parameter_count
 from profiler.analytical.sharded.verl_phases import Component, VerlEstimate, VerlPhase, verl_estimate
 from profiler.analytical.timeline.instants import Instant
-from profiler.config.claim_settings import spec_of
+from profiler.config.claim_settings import keys_text, spec_of
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.verl_config import read_verl
 from profiler.domain.architecture import Architecture
@@ -33,6 +33,8 @@ class ClaimFigures:
     """The trials of each folder of results, the folder of the claims first."""
     scripts: Mapping[tuple[str, str], Mapping[Quantity, int]]
     """Peaks of kept runs of scripts that ended well, by script and backend."""
+    counted: Mapping[str, float] = field(default_factory=dict)
+    """Least seconds of counted steps, by their keys."""
 
     def __call__(self, configurations: Sequence[Configuration], quantity: Quantity) -> Sequence[Figure]:
         """Return a quantity of each configuration, all of one origin: estimated, unless all trials are stored."""
@@ -40,6 +42,8 @@ class ClaimFigures:
             return [self._of_script(configuration, quantity) for configuration in configurations]
         if any(configuration.by is By.VERL for configuration in configurations):
             return [_of_verl(configuration, quantity) for configuration in configurations]
+        if any(configuration.by is By.COUNTED for configuration in configurations):
+            return [self._counted(configuration) for configuration in configurations]
         specs = [spec_of(configuration) for configuration in configurations]
         if all(configuration.by is By.TRIAL for configuration in configurations):
             found = [figure for spec in specs if (figure := self._stored(spec, quantity)) is not None]
@@ -55,6 +59,12 @@ class ClaimFigures:
         if peaks is None:
             return _not_estimated("no run of its script is kept")
         return Figure(value=peaks[quantity], end=End.FITS, origin=backend.origin)
+
+    def _counted(self, configuration: Configuration) -> Figure:
+        seconds = self.counted.get(keys_text(configuration))
+        if seconds is None:
+            return _not_estimated("its work was not counted")
+        return Figure(value=seconds, end=None, origin=Origin.COUNTED)
 
     def _stored(self, spec: TrialSpec, quantity: Quantity) -> Figure | None:
         found = (trials.figure(spec, quantity) for trials in self.stored)

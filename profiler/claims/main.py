@@ -23,7 +23,7 @@ from profiler.rendering.figures.files import as_png, as_svg
 from profiler.rendering.pages import FIGURES, RenderedFigure
 from profiler.storage.atomic import write_atomically
 from profiler.storage.foreign_files import Kind, kind_of, reason
-from profiler.storage.published import read_looked_up, read_published, read_published_claims
+from profiler.storage.published import read_counted, read_looked_up, read_published, read_published_claims
 from profiler.storage.tables import read_tables
 
 GRID = "claims"
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def judge_all(claims: Sequence[Claim], stored: Sequence[StoredTrials], scripts: ScriptPeaks) -> tuple[Judged, ...]:
     """Return the verdict on each claim."""
     evidence = Evidence(
-        figures_of=ClaimFigures(stored, scripts),
+        figures_of=ClaimFigures(stored, scripts, read_counted()),
         published={figure.id: figure for figure in read_published()},
         looked_up=read_looked_up(),
     )

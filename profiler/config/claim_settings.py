@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from profiler.config.claim_parts import Faults, read_figure
 from profiler.config.model_lookup import builtin_architecture
-from profiler.config.reading import FieldReader
+from profiler.config.reading import FieldReader, show
 from profiler.config.rules import only_estimated
 from profiler.config.specification import parse_point, unknown_key
 from profiler.config.verl_config import read_verl
@@ -28,8 +28,9 @@ from profiler.domain.claims import (
 )
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.roofline import ROOFLINES
 from profiler.domain.sums import sum_of
-from profiler.domain.trial import Backend, TrialSpec
+from profiler.domain.trial import SPEC_KEYS, Backend, TrialSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,12 @@ def spec_of(configuration: Configuration) -> TrialSpec:
         UsageError: Its keys are wrong; carries every fault.
     """
     return parse_point({"backend": Backend.SIMULATED.value, **configuration.keys}, architecture_of=_builtin)
+
+
+def keys_text(configuration: Configuration) -> str:
+    """Return the keys of a configuration by a trial as one text, equal for equal keys."""
+    keys = configuration.keys
+    return f"{{{', '.join(f'{key}: {show(keys[key])}' for key in SPEC_KEYS if key in keys)}}}"
 
 
 def _builtin(model: str) -> Architecture:
@@ -121,6 +128,14 @@ def _check_trial(configuration: Configuration) -> None:
         raise UsageError(refused)
 
 
+def _check_counted(configuration: Configuration) -> None:
+    _check_trial(configuration)
+    gpu = spec_of(configuration).gpu
+    if gpu not in ROOFLINES:
+        problem = f"has no known peaks; those with peaks are {', '.join(ROOFLINES)}"
+        raise UsageError([Fault(key="gpu", found=str(gpu), problem=problem)])
+
+
 def _check_estimate(configuration: Configuration) -> None:
     spec_of(configuration)
 
@@ -152,6 +167,7 @@ _CHECKS: Mapping[By, Callable[[Configuration], None]] = {
     By.ESTIMATE: _check_estimate,
     By.VERL: _check_verl,
     By.SCRIPT: _check_script,
+    By.COUNTED: _check_counted,
 }
 
 

@@ -6,6 +6,7 @@ from profiler.config.claim_parts import Faults, read_range
 from profiler.config.claim_settings import Setup, read_setting
 from profiler.config.foreign_text import ForeignTextError, parse_yaml
 from profiler.domain.claims import (
+    COUNTED_QUANTITIES,
     SCRIPT_QUANTITIES,
     TRIAL_QUANTITIES,
     VERL_QUANTITIES,
@@ -29,7 +30,11 @@ _FIELDS: Mapping[Check, tuple[str, ...]] = {
 }
 """What a claim needs besides its description, by its check."""
 
-_QUANTITIES: Mapping[By, tuple[Quantity, ...]] = {By.VERL: VERL_QUANTITIES, By.SCRIPT: SCRIPT_QUANTITIES}
+_QUANTITIES: Mapping[By, tuple[Quantity, ...]] = {
+    By.VERL: VERL_QUANTITIES,
+    By.SCRIPT: SCRIPT_QUANTITIES,
+    By.COUNTED: COUNTED_QUANTITIES,
+}
 
 _DESCRIPTION = ("id", "source", "says", "figure", "check")
 

@@ -132,6 +132,27 @@ def _qlora_needs_a_gpu(spec: TrialSpec, _: Architecture | None) -> Iterator[Faul
         )
 
 
+def _offloading_needs_a_gpu(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    """Check `OffloadActivations` of trl 1.16, which asks torch for the accelerator."""
+    if spec.activation_offloading and spec.recipe is Recipe.SFT and spec.backend is Backend.CPU:
+        yield Fault(
+            key="activation_offloading",
+            found="true",
+            problem="needs backend=cuda, emulated or simulated with recipe=sft, as trl's offloading asks for a GPU",
+            hint="Use recipe=grpo on the CPU, which is offloaded by torch.",
+        )
+
+
+def _offloading_is_of_one_gpu(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    if spec.activation_offloading and spec.num_processes > 1:
+        yield Fault(
+            key="activation_offloading",
+            found="true",
+            problem=f"was never compared on several GPUs, and num_processes is {spec.num_processes}",
+            hint="Set num_processes=1, or use `python -m profiler.run` with your own script.",
+        )
+
+
 def _flash_attention_runs(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
     if spec.attn_implementation is not Attention.FLASH_ATTENTION_2:
         return
@@ -218,6 +239,46 @@ def _takes_a_part_of_the_card(spec: TrialSpec, _: Architecture | None) -> Iterat
         yield Fault(key="vllm_gpu_memory_utilization", found=f"{part:g}", problem="must be more than 0 and at most 1")
 
 
+def _engine_is_shared_evenly(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
+    """Check trl's rule (`VLLMGeneration._init_vllm`), and vLLM's on heads (`ModelConfig.verify_with_parallel_config`).
+
+    The rule on heads of keys and values is that of `Qwen2Attention` in vLLM.
+    """
+    gpus, problem, fitting = spec.vllm_tensor_parallel_size, "", spec.num_processes
+    if spec.num_processes % gpus:
+        problem = f"must divide num_processes={spec.num_processes}, because as many GPUs share each engine of vLLM"
+    elif architecture is not None:
+        heads, keys = architecture.num_attention_heads, architecture.num_key_value_heads
+        if heads % gpus:
+            problem, fitting = f"must divide the {heads} attention heads of {spec.model}", gcd(gpus, heads)
+        elif keys % gpus and gpus % keys:
+            problem = f"must divide the {keys} heads of keys and values of {spec.model}, or be a multiple of them"
+            fitting = gcd(gpus, keys)
+    if problem:
+        largest = max(size for size in range(1, gpus) if fitting % size == 0)
+        yield Fault(
+            key="vllm_tensor_parallel_size",
+            found=str(gpus),
+            problem=problem,
+            hint=f"Use vllm_tensor_parallel_size={largest}.",
+        )
+
+
+def _engine_accepts_prompts(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
+    """Check that vLLM takes the length (`_get_and_verify_max_len`) and the prompts."""
+    length, problem, hint = spec.vllm_max_model_length, "", ""
+    if length is None:
+        return
+    if architecture is not None and length > (context := architecture.max_position_embeddings):
+        problem = f"is more than the context of {spec.model}, which has {context} tokens"
+        hint = f"Use at most vllm_max_model_length={context}."
+    elif length <= spec.max_prompt_length:
+        problem = f"leaves nothing for completions after max_prompt_length={spec.max_prompt_length}"
+        hint = f"Use vllm_max_model_length={spec.max_prompt_length + spec.max_completion_length}."
+    if problem:
+        yield Fault(key="vllm_max_model_length", found=str(length), problem=problem, hint=hint)
+
+
 _SHARDS_WEIGHTS = 3
 """The stage of ZeRO that also shards weights."""
 
@@ -260,8 +321,17 @@ def _engines_not_run(spec: TrialSpec) -> Iterator[Fault]:
         yield Fault(key="use_vllm", found="true", problem=problem, hint="Set use_vllm=false on the CPU.")
     if spec.tuning is Tuning.QLORA:
         yield _only_estimated("tuning", "qlora", "vLLM with weights in 4 bits")
-    if spec.num_processes > 1:
-        yield _only_estimated("num_processes", str(spec.num_processes), "vLLM in several processes")
+    if spec.vllm_tensor_parallel_size > 1:
+        size = str(spec.vllm_tensor_parallel_size)
+        yield _only_estimated("vllm_tensor_parallel_size", size, "an engine of vLLM on several GPUs")
+    tokens = spec.max_prompt_length + spec.max_completion_length
+    if spec.vllm_max_model_length is not None and spec.vllm_max_model_length < tokens:
+        yield Fault(
+            key="vllm_max_model_length",
+            found=str(spec.vllm_max_model_length),
+            problem=f"would cut completions, because prompt and completion of this trial have {tokens} tokens",
+            hint=f"Use at least vllm_max_model_length={tokens}.",
+        )
     if spec.recipe is not Recipe.GRPO:
         yield _only_estimated("recipe", spec.recipe, "vLLM with this recipe")
 
@@ -368,9 +438,18 @@ _RULES = (
     _Rule(keys=("distributed_type", "logprobs"), check=_backward_runs_once),
     _Rule(keys=("fsdp_activation_checkpointing", "gradient_checkpointing"), check=_checkpoints_once),
     _Rule(keys=("use_vllm", "vllm_gpu_memory_utilization"), check=_takes_a_part_of_the_card),
+    _Rule(
+        keys=("use_vllm", "vllm_tensor_parallel_size", "num_processes", "model"), check=_engine_is_shared_evenly
+    ),
+    _Rule(
+        keys=("use_vllm", "vllm_max_model_length", "model", "max_prompt_length", "max_completion_length"),
+        check=_engine_accepts_prompts,
+    ),
     _Rule(keys=("model", "max_prompt_length", "max_completion_length"), check=_within_context),
     _Rule(keys=("model", "max_length"), check=_rows_within_context),
     _Rule(keys=("tuning", "backend"), check=_qlora_needs_a_gpu),
+    _Rule(keys=("activation_offloading", "recipe", "backend"), check=_offloading_needs_a_gpu),
+    _Rule(keys=("activation_offloading", "num_processes"), check=_offloading_is_of_one_gpu),
     _Rule(keys=("attn_implementation", "backend", "gpu", "dtype", "bf16"), check=_flash_attention_runs),
     _Rule(keys=("attn_implementation", "model"), check=_sdpa_exists),
     _Rule(keys=("weights", "model"), check=_pretrained_weights_exist),

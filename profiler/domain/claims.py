@@ -33,6 +33,8 @@ class By(StrEnum):
     """The closed form of a job of verl, per GPU."""
     SCRIPT = "script"
     """The kept run of somebody's script, unmodified, with the libraries that it names."""
+    COUNTED = "counted"
+    """The kept count of a simulated step's work: a lower bound of its time on the card."""
 
 
 class Quantity(StrEnum):
@@ -60,6 +62,8 @@ class Quantity(StrEnum):
     """Of a job of verl, the memory that its rollout engine takes."""
     UNUSED = "unused"
     """Of a job of verl, the part of the card that its largest phase leaves free."""
+    STEP_TIME = "step_time"
+    """Least time of an optimizer step without its rollout, by the counted work."""
 
 
 TRIAL_QUANTITIES = (
@@ -78,6 +82,9 @@ TRIAL_QUANTITIES = (
 
 SCRIPT_QUANTITIES = (Quantity.PEAK_ALLOCATED, Quantity.PEAK_RESERVED)
 """Quantities of the kept run of a script."""
+
+COUNTED_QUANTITIES = (Quantity.STEP_TIME,)
+"""Quantities of counted work."""
 
 VERL_QUANTITIES = (
     Quantity.PEAK,

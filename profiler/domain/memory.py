@@ -68,6 +68,8 @@ class Origin(StrEnum):
     """Read from torch's counters in torch's CUDA build, on an emulated driver that computes nothing."""
     SIMULATED = "simulated"
     """From the real trainer on a simulated GPU."""
+    COUNTED = "counted"
+    """Operations and bytes of a simulated step, put through what the card can do at most: a bound of its time."""
     ESTIMATED = "estimated"
     """By a closed form."""
     PUBLISHED = "published"

@@ -21,6 +21,7 @@ _QUANTITIES = {
     Quantity.TRAINING_PEAK: "peak per GPU without the rollout",
     Quantity.ROLLOUT_POOL: "pool of the rollout engine",
     Quantity.UNUSED: "unused part of the card",
+    Quantity.STEP_TIME: "least time of a step without its rollout",
 }
 
 _WITHOUT_QUANTITY = {

@@ -22,6 +22,7 @@ from profiler.simulation.cuda.flash_attention import simulated_flash_attention
 from profiler.simulation.cuda.four_bit import MADE_LAST_FIRST, four_bit_products
 from profiler.simulation.cuda.kernel_scratch import KERNEL_SCRATCH
 from profiler.simulation.cuda.libraries import CublasWorkspaces
+from profiler.simulation.cuda.offloading import offloaded_activations
 from profiler.simulation.cuda.optimizers import cuda_optimizers
 from profiler.simulation.cuda.trl_kernels import triton_path
 from profiler.simulation.device.cpu_choices import Choices, cpu_choices
@@ -32,6 +33,7 @@ from profiler.simulation.extrapolation.repeated_steps import RepeatedSteps
 from profiler.simulation.tracing.attribution import Attribution
 from profiler.simulation.tracing.kv_cache import attributed_cache
 from profiler.simulation.tracing.recorder import Recorder
+from profiler.simulation.tracing.work import WorkCounter
 
 # torch adds `patch` to the module at import, so its types do not have it.
 _symbolic_config: Any = _config
@@ -58,6 +60,8 @@ class Simulation:
         choices: The device whose kernels are chosen.
         extrapolation: What is extrapolated instead of run.
         sampled_token: As `SimulatedGpu` has it.
+        offloads: Whether activations are offloaded to the host.
+        counts: Whether the work of the steps is counted (`recorder.work`).
     """
 
     def __init__(
@@ -68,13 +72,17 @@ class Simulation:
         choices: Choices = Choices.CUDA,
         extrapolation: Extrapolation = Extrapolation(),
         sampled_token: Callable[[int], int] | None = None,
+        offloads: bool = False,
+        counts: bool = False,
     ) -> None:
         self._chip = gpu.chip
         self._others = frozenset(other.chip for other in others) - {self._chip}
         self._choices = choices
         self._extrapolation = extrapolation
         self._sampled_token = sampled_token
+        self._offloads = offloads
         self.recorder = Recorder()
+        self.recorder.work = WorkCounter() if counts else None
         self._workspaces = CublasWorkspaces(self.recorder.trace, self._chip, self._others)
         self.decoding = DecodeExtrapolator(self.recorder, every_block=extrapolation.every_block)
         self._attribution = Attribution(self.recorder, device_type=META.type)
@@ -142,6 +150,8 @@ class Simulation:
             stack.enter_context(_symbolic_config.patch(meta_nonzero_assume_all_nonzero=True))
             for part in (host_calls(), choices, attributed_cache(self.recorder)):
                 stack.enter_context(part)
+            if self._offloads:
+                stack.enter_context(offloaded_activations(self.recorder))
             stack.enter_context(self.recorder.modules.watching())
             stack.enter_context(_no_automatic_collection())
             stack.enter_context(self._device())

@@ -36,6 +36,17 @@ def read_looked_up() -> dict[tuple[str, str], LookedUp]:
 LOOKED_UP = "looked_up.csv"
 
 
+def read_counted() -> dict[str, float]:
+    """Return the least seconds of a step by its keys (`keys_text`); `python -m maintenance.counted` counts them."""
+    found: dict[str, float] = {}
+    for row in _rows(files("profiler") / "published" / COUNTED):
+        found[row["configuration"]] = found.get(row["configuration"], 0.0) + float(row["seconds"])
+    return found
+
+
+COUNTED = "counted.csv"
+
+
 def _rows(path: Traversable) -> list[dict[str, str]]:
     with path.open(encoding="utf-8") as file:
         return list(csv.DictReader(file))

@@ -85,24 +85,23 @@ def too_few_gpus(specs: Iterable[TrialSpec], visible: VisibleGpus) -> list[Fault
     ]
 
 
-def emulation_faults(points: Iterable[Mapping[str, object]], options: RunOptions | None) -> list[Fault]:
-    """Return the faults of the options of an emulation: another backend in the same sweep, or a Python without it."""
+def other_python_faults(points: Iterable[Mapping[str, object]], options: RunOptions | None) -> list[Fault]:
+    """Return the faults of trials in another Python: several backends in one sweep, or one that runs in this one."""
     backends = list(dict.fromkeys(str(point.get("backend")) for point in points))
-    if Backend.EMULATED not in backends:
-        if options is None or options.python is None:
-            return []
-        problem = "is only for backend=emulated; the other backends run in the Python of this program"
-        return [Fault(key="python", found=str(options.python), problem=problem, hint="Leave python out.")]
-    if len(backends) == 1:
+    if Backend.EMULATED in backends and len(backends) > 1:
+        return [
+            Fault(
+                key="backend",
+                found=",".join(backends),
+                problem="emulated cannot run with another backend in one sweep, because it runs in another Python",
+                hint="Run one sweep per backend: with the same results_dir one table shows both.",
+            )
+        ]
+    if options is None or options.python is None or set(backends) <= {Backend.EMULATED, Backend.SIMULATED}:
         return []
-    return [
-        Fault(
-            key="backend",
-            found=",".join(backends),
-            problem="emulated cannot run with another backend in one sweep, because it runs in another Python",
-            hint="Run one sweep per backend: with the same results_dir one table shows both.",
-        )
-    ]
+    problem = "is for backend=simulated and backend=emulated; the others run in the Python of this program"
+    hint = "Add one of them, or leave python out."
+    return [Fault(key="python", found=str(options.python), problem=problem, hint=hint)]
 
 
 def missing_engine(specs: Iterable[TrialSpec], backend: Backend, versions: Versions) -> list[Fault]:

@@ -83,7 +83,12 @@ def simulate(
             combination.
     """
     cards = (card_of(spec), *gpus)
-    simulation = Simulation(cards[0], others=cards[1:], extrapolation=Extrapolation(steps=not to_the_end))
+    simulation = Simulation(
+        cards[0],
+        others=cards[1:],
+        extrapolation=Extrapolation(steps=not to_the_end),
+        offloads=spec.activation_offloading,
+    )
     trained = run_training(spec, model_config, simulation)
     return SimulatedRun(
         trace=simulation.recorder.finished(),

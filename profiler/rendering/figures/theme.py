@@ -42,6 +42,7 @@ ORIGIN_COLOURS: Mapping[Origin, str] = {
     Origin.MEASURED: "#000000",
     Origin.EMULATED: "#D55E00",
     Origin.SIMULATED: "#0072B2",
+    Origin.COUNTED: "#CC79A7",
     Origin.ESTIMATED: "#E69F00",
     Origin.PUBLISHED: "#009E73",
 }

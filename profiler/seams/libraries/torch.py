@@ -16,6 +16,7 @@ _HOOKS = "scripts/hooks.py"
 _LATE_CUDA = "measurement/late_cuda.py"
 _LIBRARIES = "simulation/cuda/libraries.py"
 _MODULES = "simulation/tracing/modules.py"
+_OFFLOADING = "simulation/cuda/offloading.py"
 _OPTIMIZERS = "simulation/cuda/optimizers.py"
 _OP_CACHE = "simulation/device/op_cache.py"
 _RECORDER = "simulation/tracing/recorder.py"
@@ -97,6 +98,17 @@ _BACKWARD = (
         "torch._prims_common", "is_non_overlapping_and_dense_or_false", Parameters("a"), _IN_PLACE,
         "whether the engine can write into a gradient",
     ),
+)  # fmt: skip
+
+_OFFLOADED = (
+    _seam(
+        "torch.autograd.graph:save_on_cpu", "__init__", Parameters("self", "pin_memory", "device_type"),
+        "training/recipes/grpo/trainer.py", "offloads activations; `device_type` names a module of torch",
+    ),
+    _seam(
+        "torch.storage:UntypedStorage", "data_ptr", _BUILTIN, _OFFLOADING, "trl offloads a storage once, by its address"
+    ),
+    _seam("torch", "get_device_module", Parameters("device"), _OFFLOADING, "trl takes the streams of the card from it"),
 )  # fmt: skip
 
 _AUTOCAST_SEAMS = (
@@ -292,6 +304,7 @@ _SIMULATED_SCRIPTS = (
 TORCH: tuple[Seam, ...] = (
     *_DISPATCH,
     *_BACKWARD,
+    *_OFFLOADED,
     *_AUTOCAST_SEAMS,
     *_OPTIMIZER,
     *_CUDA,

@@ -126,6 +126,20 @@ _RLOO_TRAINER = (
     ),
 )  # fmt: skip
 
+_OFFLOADING = "trl.models.activation_offloading"
+
+_OFFLOADED = (
+    _seam(
+        f"{_OFFLOADING}:OffloadActivations", "__init__",
+        Uses("torch.accelerator.current_accelerator", "torch.get_device_module", "self.device_module.Stream"),
+        ("simulation/cuda/offloading.py",), "takes the card and its streams by these functions",
+    ),
+    _seam(
+        _OFFLOADING, "_get_unique_tensor_key", Uses("untyped_storage", "data_ptr", "storage_offset"),
+        ("simulation/cuda/offloading.py",), "tells storages apart by their address",
+    ),
+)  # fmt: skip
+
 _GENERATION = "trl.generation.vllm_generation"
 _VLLM = f"{_GENERATION}:VLLMGeneration"
 _BLOCKS = "training/rollouts/vllm_blocks.py"
@@ -176,4 +190,12 @@ def _default(key: str, value: object) -> Seam:
 
 _DEFAULTS = tuple(_default(key, value) for key, value in TRL_DEFAULTS.items())
 
-TRL: tuple[Seam, ...] = (*_FUSED_HEAD, *_GRPO_TRAINER, *_RLOO_TRAINER, *_VLLM_GENERATION, *_CONSTANTS, *_DEFAULTS)
+TRL: tuple[Seam, ...] = (
+    *_FUSED_HEAD,
+    *_GRPO_TRAINER,
+    *_RLOO_TRAINER,
+    *_OFFLOADED,
+    *_VLLM_GENERATION,
+    *_CONSTANTS,
+    *_DEFAULTS,
+)

@@ -18,6 +18,7 @@ from profiler.simulation.cuda import attention_scratch
 from profiler.simulation.cuda.flash_splits import flash_forward, more_keys_alike
 from profiler.simulation.tracing.in_place import math_attention
 from profiler.simulation.tracing.recorder import Recorder
+from profiler.simulation.tracing.work import attention_flops
 
 _HALF = (torch.float16, torch.bfloat16)
 _LARGEST_NEGATIVE_OF_CUDNN = -65504.0
@@ -284,6 +285,8 @@ class FusedAttention(torch.autograd.Function):
             f"{launch.kernel} attention",
             by_capability={chip: scratch.forward(query, key, value) for chip, scratch in launch.by_capability.items()},
         )
+        if launch.recorder.work is not None:
+            launch.recorder.work.product(attention_flops(query, key, value), (query, key, value, output))
         if query.shape[2] == 1:
             _note_change_ahead(launch, query.shape, key.shape)
         if launch.kernel is Kernel.FLASH:
@@ -308,6 +311,9 @@ class FusedAttention(torch.autograd.Function):
         """
         saved = list(ctx.saved_tensors)
         made = _gradients(saved[2], saved[1], saved[3], saved[5], gradients[0], ctx.launch)
+        if (work := ctx.launch.recorder.work) is not None:
+            flops = attention_flops(saved[2], saved[1], saved[3], gradients[0])
+            work.product(flops, (*saved[1:4], saved[5], gradients[0], *made))
         while saved:
             saved.pop()
         return (*made, None, None)

@@ -19,6 +19,7 @@ from profiler.domain.memory import Category
 from profiler.seams.patching import patched
 from profiler.simulation.cuda.libraries import CublasWorkspaces
 from profiler.simulation.tracing.recorder import Recorder
+from profiler.simulation.tracing.work import product_flops
 
 _KERNELS = "trl.kernels"
 
@@ -31,7 +32,7 @@ class _Launch:
 
 
 def _accumulated(
-    workspaces: CublasWorkspaces, chip: Chip
+    recorder: Recorder, workspaces: CublasWorkspaces, chip: Chip
 ) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]:
     """`acc += a @ b` in float32: on CUDA one cuBLAS call into `acc`, nothing else."""
 
@@ -42,6 +43,9 @@ def _accumulated(
                 f"below 8.0. {FUSED_HEAD.hint}"
             )
         workspaces.product()
+        if recorder.work is not None:
+            # It reads what it adds to.
+            recorder.work.product(product_flops(a, b), (acc, a, b, acc))
 
     return accumulate
 
@@ -68,7 +72,7 @@ def triton_path(recorder: Recorder, workspaces: CublasWorkspaces, chip: Chip) ->
             (trl_utils, "_use_triton", _is_gpu),
             (chunked_logprob, "_forward_kernel", _Launch()),
             (chunked_logprob, "_backward_kernel", _Launch()),
-            (chunked_logprob, "_addmm_fp32", _accumulated(workspaces, chip)),
+            (chunked_logprob, "_addmm_fp32", _accumulated(recorder, workspaces, chip)),
             (chunked_logprob, "triton", SimpleNamespace(cdiv=lambda a, b: -(-a // b))),
             (head, "forward", staticmethod(_attributed(head.forward, recorder))),
             (head, "backward", staticmethod(_attributed(head.backward, recorder))),

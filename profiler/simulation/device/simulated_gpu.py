@@ -20,6 +20,7 @@ from profiler.simulation.tracing.host_values import (
     set_host_value,
 )
 from profiler.simulation.tracing.in_place import IN_PLACE, BackwardMode, without_a_mode
+from profiler.simulation.tracing.pinned import content_of, pinned
 from profiler.simulation.tracing.recorder import Recorder
 
 aten = torch.ops.aten
@@ -64,6 +65,9 @@ _PRODUCTS = frozenset(
     )
 )
 """Operations that call cuBLAS."""
+
+_BROUGHT_BACK = "brought back from the host"
+"""Name of a tensor that was offloaded: by its shape it could be taken for a gradient."""
 
 _Sizes = tuple[KernelScratch, Mapping[Chip, KernelScratch]]
 """Scratch of an operation on the simulated chip, and on the others."""
@@ -148,6 +152,8 @@ class SimulatedGpu(BackwardMode):
             result = self._run_with_scratch(sizes, func, args, kwargs, key, tensors)
         if self._workspaces is not None and id(func) in _PRODUCTS:
             self._workspaces.product(with_bias=func is aten.addmm.default and args[0].dim() == 1)
+        if self.recorder.work is not None:
+            self.recorder.work.operation(key, func, args, kwargs, tensors, result)
         _carry_values(func, args, kwargs, tensors, result)
         return result
 
@@ -218,6 +224,17 @@ class SimulatedGpu(BackwardMode):
         if converted.numel() <= MOST_ELEMENTS:
             # A copy: the host may change its own tensor afterwards.
             set_host_value(placed, converted.clone())
+        return placed
+
+    def bring_back(self, source: torch.Tensor, value: torch.Tensor | None) -> torch.Tensor:
+        """Copy a tensor from pinned memory to the card."""
+        placed = torch.empty(source.shape, dtype=source.dtype, device=META)
+        self.recorder.made(placed)
+        self.recorder.attribute([(_BROUGHT_BACK, placed)], Category.ACTIVATIONS)
+        if self.recorder.work is not None:
+            self.recorder.work.copied(from_host_bytes=placed.nbytes, stream=self.recorder.stream)
+        if value is not None:
+            set_host_value(placed, value)
         return placed
 
 
@@ -304,6 +321,8 @@ def _copy_to(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         return gpu.run(aten._to_copy.default, args, kwargs)
     target = torch.device(kwargs.get("device") or source.device)
     if source.device.type == "cpu" and target.type == "meta":
+        if (content := content_of(source)) is not None:
+            return gpu.bring_back(source, content.value)
         return gpu.place(source, dtype=kwargs.get("dtype"))
     if source.device.type == "meta" and target.type == "cpu":
         return on_host(source).to(kwargs.get("dtype") or source.dtype)
@@ -315,9 +334,31 @@ def _copy_to(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 def _copy_in_place(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Handle `copy_`: a tensor on the host receives the host value."""
     target, source = args[:2]
+    if (content := content_of(target)) is not None:
+        if not source.is_contiguous():
+            # `copy_requires_temporaries` (native/cuda/Copy.cu): the card makes it contiguous first.
+            gpu.recorder.temporary(target.numel() * target.element_size())
+        content.value = host_value(source)
+        if gpu.recorder.work is not None:
+            gpu.recorder.work.copied(to_host_bytes=source.nbytes, stream=gpu.recorder.stream)
+        return target
     if target.device.type == "cpu" and source.device.type == "meta":
         return aten.copy_.default(target, on_host(source))
     return gpu.run(aten.copy_.default, args, kwargs)
+
+
+def _empty(operation: Any) -> Handler:
+    """Return the handler of a factory, which may ask for pinned memory of the host."""
+
+    def handle(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not kwargs.get("pin_memory"):
+            return gpu.run(operation, args, kwargs)
+        like = args[0]
+        if isinstance(like, torch.Tensor):
+            return pinned(like.shape, kwargs.get("dtype") or like.dtype)
+        return pinned(like, kwargs.get("dtype") or torch.get_default_dtype())
+
+    return handle
 
 
 def _to_scalar(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -421,6 +462,8 @@ def _by_autograd(operation: Any) -> Handler:
 HANDLERS: dict[Any, Handler] = {
     **{operation: _by_autograd(operation) for operation in (aten.add.Tensor, *IN_PLACE)},
     aten._to_copy.default: _copy_to,
+    aten.empty.memory_format: _empty(aten.empty.memory_format),
+    aten.empty_like.default: _empty(aten.empty_like.default),
     aten.copy_.default: _copy_in_place,
     aten._local_scalar_dense.default: _to_scalar,
     aten.nonzero.default: _nonzero,

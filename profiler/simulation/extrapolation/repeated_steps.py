@@ -48,11 +48,13 @@ class RepeatedSteps(TrainerCallback):
         by_capability = {
             block: by for block, by in trace.sizes_by_capability.items() if first_block <= block < end_block
         }
+        streams = {block: stream for block, stream in trace.streams.items() if first_block <= block < end_block}
         continue_trace(trace, template, steps)
         for step in range(1, steps + 1):
             trace.phase_starts.extend((index + step * events, phase) for index, phase in starts)
             trace.cache_emptied.extend(index + step * events for index in emptied)
             trace.names.update({block + step * blocks: name for block, name in names.items()})
             trace.sizes_by_capability.update({block + step * blocks: by for block, by in by_capability.items()})
+            trace.streams.update({block + step * blocks: stream for block, stream in streams.items()})
         alive = np.arange(end_block - template.memory * blocks, end_block).tolist()
         self._recorder.renumber({block: block + steps * blocks for block in alive})

@@ -12,6 +12,7 @@ from profiler.allocator.trace import Site, Trace, TraceBuilder
 from profiler.domain.gpu import Chip
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.tracing.modules import ModulePaths
+from profiler.simulation.tracing.work import WorkCounter
 
 _BY_PHASE = {
     Phase.LOAD: Category.WORKSPACE,
@@ -55,12 +56,18 @@ class Recorder:
         self.modules = ModulePaths()
         self.operation: Any = None
         """The operation that is running, as the dispatch mode sees it."""
+        self.work: WorkCounter | None = None
+        """Counts the work of the steps; None: it is not counted."""
+        self.stream = 0
+        """The stream on which tensors are made: 0 is the default one."""
         self.diverged: set[Chip] = set()
         """Diverged chips, which would have chosen another kernel somewhere: the trace does not hold for them."""
 
     def enter(self, phase: Phase) -> None:
         """Begin `phase`."""
         self._trace.enter(phase)
+        if self.work is not None:
+            self.work.enter(phase)
 
     @property
     def phase(self) -> Phase:
@@ -88,6 +95,8 @@ class Recorder:
         category, site, name = self._kind(tensor)
         block = self._trace.allocate(size, category, site)
         self._blocks[key] = block
+        if self.stream:
+            self._trace.streams[block] = self.stream
         if name:
             self._trace.names[block] = name
         self._watchers[key] = weakref.ref(storage, lambda _: self._ended(key))
@@ -162,10 +171,23 @@ class Recorder:
         finally:
             self._scope, self._scope_name = outer
 
+    @contextmanager
+    def on_stream(self, stream: int) -> Iterator[None]:
+        """A context in which new tensors belong to `stream`, from whose blocks the allocator serves them."""
+        outer, self.stream = self.stream, stream
+        try:
+            yield
+        finally:
+            self.stream = outer
+
     @property
     def trace(self) -> TraceBuilder:
         """The trace as it grows, for extrapolation and workspaces."""
         return self._trace
+
+    def number_of(self, storage: torch.UntypedStorage) -> int:
+        """Return a number that no other storage of the run has; 0 if the storage is not recorded."""
+        return self._blocks.get(storage._cdata, -1) + 1
 
     def blocks_in_use(self) -> Mapping[int, int]:
         """Return the block of each storage in use, by the storage's address."""

@@ -7,6 +7,7 @@ Seams, each checked by a test against the installed trl: `_generate_single_turn`
 from typing import Any
 
 import torch
+from torch.autograd.graph import save_on_cpu
 from trl import GRPOTrainer, RLOOTrainer
 
 from profiler.domain.memory import Phase
@@ -96,18 +97,26 @@ class ProfiledGeneration(AnnouncedSteps):
 
     # ---- forward and backward ----------------------------------------------------------------------------------------
 
+    def _loss(self, *args: Any) -> torch.Tensor:
+        """The loss; offloaded by torch, because these trainers of trl have no offloading of their own."""
+        if not self._spec.activation_offloading:
+            return self._announced_loss(*args)
+        # torch's functions of the accelerator say whether there is a card, and so whether memory is pinned.
+        with save_on_cpu(pin_memory=True, device_type="accelerator"):
+            return self._announced_loss(*args)
+
     def _micro_batch_loss(self, model: Any, inputs: Any, *rest: Any) -> torch.Tensor:
         """The loss; with ``logprobs=minibatch`` the backward of all rows but the last is already done."""
         if self._spec.logprobs is not Logprobs.MINIBATCH:
-            return self._announced_loss(model, inputs, *rest)
+            return self._loss(model, inputs, *rest)
         rows = inputs["prompt_ids"].shape[0]
         done = None
         for row in range(rows - 1):
-            loss = self._announced_loss(model, _row(inputs, row), *rest)
+            loss = self._loss(model, _row(inputs, row), *rest)
             self.accelerator.backward(loss)
             done = loss.detach() if done is None else done + loss.detach()
             del loss
-        last = self._announced_loss(model, _row(inputs, rows - 1), *rest)
+        last = self._loss(model, _row(inputs, rows - 1), *rest)
         return last if done is None else last + done
 
 

@@ -46,6 +46,7 @@ class Sft:
         return SFTConfig(
             **common_arguments(spec, use_cpu=session.use_cpu, output_dir=output_dir),
             max_length=sequence_length(spec),
+            activation_offloading=spec.activation_offloading,
             train_sampling_strategy="sequential",
             # The rows are tokens already, cut to `max_length`.
             dataset_kwargs={"skip_prepare_dataset": True},

@@ -1,0 +1,86 @@
+"""Activation offloading on the simulated GPU: streams, addresses of storages and pinned memory of the host.
+
+trl's `OffloadActivations` and torch's `save_on_cpu` run unchanged. Events have always happened: the host is as far as
+the card, so that `record_stream` delays no release.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+
+from profiler.seams.patching import patched
+from profiler.simulation.tracing.recorder import Recorder
+
+_META = torch.device("meta")
+_ADDRESS_BITS = 40
+"""Addresses of two storages differ by more than the offset of any view."""
+
+
+def offloaded_activations(recorder: Recorder) -> AbstractContextManager[None]:
+    """While active, `meta` is the accelerator whose activations are offloaded."""
+    streams = _Streams(recorder)
+    read = torch.UntypedStorage.data_ptr
+
+    def data_ptr(self: Any) -> int:
+        return recorder.number_of(self) << _ADDRESS_BITS if self.device.type == _META.type else read(self)
+
+    def device_module(device: Any = None) -> Any:
+        return streams if device is None or torch.device(device).type == _META.type else found(device)
+
+    found = torch.get_device_module
+    return patched(
+        [
+            (torch.UntypedStorage, "data_ptr", data_ptr),
+            (torch, "get_device_module", device_module),
+            (torch.accelerator, "is_available", lambda: True),
+            (torch.accelerator, "current_accelerator", lambda *_, **__: _META),
+        ]
+    )
+
+
+class _Stream:
+    """A stream by its number; 0 is the default one."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def record_event(self, *_: Any) -> None:
+        """Return no event: it has happened."""
+
+    def wait_event(self, _event: Any) -> None:
+        """Do nothing: every event has happened."""
+
+    def wait_stream(self, _stream: Any) -> None:
+        """Do nothing: the other stream has finished."""
+
+    def synchronize(self) -> None:
+        """Do nothing: the card has finished."""
+
+
+class _Streams:
+    """What of `torch.cuda` offloading uses."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._made = 0
+
+    def Stream(self) -> _Stream:  # noqa: N802  torch's name
+        """Make a stream."""
+        self._made += 1
+        return _Stream(self._made)
+
+    def current_stream(self) -> _Stream:
+        """Return the stream on which tensors are made."""
+        return _Stream(self._recorder.stream)
+
+    @contextmanager
+    def stream(self, stream: _Stream) -> Iterator[None]:
+        """A context in which tensors are made on `stream`."""
+        with self._recorder.on_stream(stream.number):
+            yield
+
+    def empty_cache(self) -> None:
+        """Release torch's cache."""
+        self._recorder.trace.empty_cache()
