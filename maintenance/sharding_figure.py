@@ -95,6 +95,6 @@ def _draw(axes: Axes, trials: Sequence[Held]) -> None:
     axes.set_xticks(places, [f"{each.gpus} x {each.way}" if each.gpus > 1 else each.way for each in trials])
     axes.tick_params(axis="x", labelrotation=60, labelsize=8)
     for label in axes.get_xticklabels():
-        label.set_ha("right")
+        label.set_horizontalalignment("right")
         label.set_rotation_mode("anchor")
     axes.grid(axis="y")
