@@ -99,10 +99,11 @@ def test_the_pages_are_written_next_to_the_trials(folder, capsys):
     out = capsys.readouterr().out
     assert "utilisation-pool: holds" in out
     assert "blog-table" not in out
-    page = (folder / "report.md").read_text(encoding="utf-8")
+    page = (folder / "claims.md").read_text(encoding="utf-8")
     assert "blog-table" in page
-    assert "<html" in (folder / "report.html").read_text(encoding="utf-8")
+    assert "<html" in (folder / "claims.html").read_text(encoding="utf-8")
     assert (folder / "figures" / "claims.svg").is_file()
+    assert not (folder / "report.md").exists(), "the report of the sweep is left alone"
 
 
 def test_json_has_every_setting(folder, capsys):
@@ -146,7 +147,7 @@ def test_wrong_input_ends_with_exit_code_2(words, sentence, capsys, tmp_path, mo
 
 def test_the_kept_page_has_the_verdicts_of_the_kept_trials(kept):
     figure = RenderedFigure(name="claims", title="Claimed and found changes of memory", png=b"", svg=b"")
-    assert (REFERENCE / "claims" / "report.md").read_text(encoding="utf-8") == claims_markdown(kept, figure)
+    assert (REFERENCE / "claims" / "claims.md").read_text(encoding="utf-8") == claims_markdown(kept, figure)
 
 
 def test_every_look_up_is_kept_and_none_is_left_over(claims):
