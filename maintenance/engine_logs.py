@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
-from profiler.analytical.formulas.engine import BLOCK_TOKENS, ENGINE_ELEMENT_BYTES, kv_block_bytes
-from profiler.analytical.formulas.parameters import parameter_count
+from profiler.analytical.formulas.engine import ENGINE_ELEMENT_BYTES, kv_block_bytes, sharded_parameters
+from profiler.analytical.formulas.engine_buffers import BLOCK_TOKENS
 from profiler.config.model_lookup import builtin_architecture
 from profiler.domain.architecture import Architecture
 from profiler.domain.units import GIB
@@ -68,14 +68,16 @@ def _compared(row: Mapping[str, str]) -> Compared:
 def _weights(architecture: Architecture | None, row: Mapping[str, str]) -> float | None:
     if architecture is None or row["quantised"] == "true":
         return None
-    return int(parameter_count(architecture)) * ENGINE_ELEMENT_BYTES / int(row["tensor_parallel"]) / GIB
+    return int(sharded_parameters(architecture, gpus=int(row["tensor_parallel"]))) * ENGINE_ELEMENT_BYTES / GIB
 
 
 def _blocks(architecture: Architecture | None, row: Mapping[str, str]) -> float | None:
     blocks, tokens = (_number(row, name) for name in ("kv_blocks", "kv_tokens"))
     if tokens is not None:
         blocks = tokens / BLOCK_TOKENS
-    return None if architecture is None or not blocks else blocks * int(kv_block_bytes(architecture)) / GIB
+    if architecture is None or not blocks:
+        return None
+    return blocks * int(kv_block_bytes(architecture, gpus=int(row["tensor_parallel"]))) / GIB
 
 
 def _number(row: Mapping[str, str], name: str) -> float | None:

@@ -78,7 +78,6 @@ def _sharding_fault(spec: TrialSpec) -> Fault | None:
         return None
     checks: tuple[_Check, ...] = (
         *_OWN_CHECKS[spec.distributed_type](spec),
-        ("tuning", spec.tuning, spec.tuning is not Tuning.QLORA),
         ("dtype", spec.dtype, spec.dtype is Dtype.BFLOAT16),
         ("bf16", "false", spec.bf16),
         ("optim", spec.optim, spec.optim.traits.state in _STATES),
@@ -93,13 +92,18 @@ def _sharding_fault(spec: TrialSpec) -> Fault | None:
 
 def _checks_of_fsdp(spec: TrialSpec) -> tuple[_Check, ...]:
     return (
+        ("tuning", spec.tuning, spec.tuning is not Tuning.QLORA),
         ("fsdp_version", spec.fsdp_version, spec.fsdp_version == 2),
         ("fsdp_offload_params", "true", not spec.fsdp_offload_params),
     )
 
 
 def _checks_of_deepspeed(spec: TrialSpec) -> tuple[_Check, ...]:
-    return (("reward_models", ",".join(spec.reward_models or ()), not spec.reward_models or spec.zero_stage != _ALL),)
+    shards_weights = spec.zero_stage == _ALL
+    return (
+        ("tuning", spec.tuning, spec.tuning is not Tuning.QLORA or not shards_weights),
+        ("reward_models", ",".join(spec.reward_models or ()), not spec.reward_models or not shards_weights),
+    )
 
 
 _OWN_CHECKS: Mapping[DistributedType, Callable[[TrialSpec], tuple[_Check, ...]]] = {

@@ -150,8 +150,17 @@ def _quantization(config: Mapping[str, object]) -> str:
     return method if bits is None else f"{method} {show(bits)}-bit"
 
 
+def has_other_senses(config: Mapping[str, object]) -> bool:
+    """Return whether a `config.json` describes towers for images or sound."""
+    return bool(_other_senses(config))
+
+
+def _other_senses(config: Mapping[str, object]) -> list[str]:
+    return [name for name in _OTHER_SENSES if config.get(name) not in (None, {}, "")]
+
+
 def _refuse_other_senses(config: Mapping[str, object], *, model: str) -> None:
-    found = [name for name in _OTHER_SENSES if config.get(name) not in (None, {}, "")]
+    found = _other_senses(config)
     if found:
         what = f"its config.json has {', '.join(found)} (model_type {show(config.get('model_type', 'unknown'))})"
         raise _no_decoder(model, f"{what}, and towers for images or sound have no formula")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TypeVar
 
-from profiler.domain.errors import Fault, nearest
+from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.keys import MAX_COUNT
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -13,6 +13,10 @@ NULL = "null"
 
 MAX_NUMBER = 1e15
 """Largest number of a key that has no bound of its own."""
+
+MAX_INCREASE = "max_increase"
+"""Key: by how much a peak may grow between two sweeps."""
+_MOST_INCREASE = 1000.0
 
 
 def show(value: object) -> str:
@@ -26,6 +30,23 @@ def show(value: object) -> str:
     if isinstance(value, Mapping):
         return f"{{{','.join(f'{key}:{show(item)}' for key, item in value.items())}}}"
     return str(value) if str(value).strip() else f"'{value}'"
+
+
+def read_increase(key: str, text: str) -> float:
+    """Return an increase such as ``"2%"`` or ``"0.02"`` as a ratio.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    try:
+        number: object = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        number = text
+    reader = FieldReader({key: number})
+    ratio = reader.number(key, maximum=_MOST_INCREASE)
+    if reader.faults:
+        raise UsageError([Fault(key=key, found=text, problem="must be an increase of at least 0, such as 2% or 0.02")])
+    return ratio
 
 
 class FieldReader:

@@ -239,6 +239,50 @@ def _takes_a_part_of_the_card(spec: TrialSpec, _: Architecture | None) -> Iterat
         yield Fault(key="vllm_gpu_memory_utilization", found=f"{part:g}", problem="must be more than 0 and at most 1")
 
 
+def _engine_is_shared_evenly(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
+    """Check trl's rule (`VLLMGeneration._init_vllm`), and vLLM's on heads (`ModelConfig.verify_with_parallel_config`).
+
+    The rule on heads of keys and values is that of `Qwen2Attention` in vLLM.
+    """
+    gpus, problem, fitting = spec.vllm_tensor_parallel_size, "", spec.num_processes
+    if spec.num_processes % gpus:
+        problem = f"must divide num_processes={spec.num_processes}, because as many GPUs share each engine of vLLM"
+    elif architecture is not None:
+        heads, keys = architecture.num_attention_heads, architecture.num_key_value_heads
+        if heads % gpus:
+            problem, fitting = f"must divide the {heads} attention heads of {spec.model}", gcd(gpus, heads)
+        elif keys % gpus and gpus % keys:
+            problem = f"must divide the {keys} heads of keys and values of {spec.model}, or be a multiple of them"
+            fitting = gcd(gpus, keys)
+    if problem:
+        largest = max(size for size in range(1, gpus) if fitting % size == 0)
+        yield Fault(
+            key="vllm_tensor_parallel_size",
+            found=str(gpus),
+            problem=problem,
+            hint=f"Use vllm_tensor_parallel_size={largest}.",
+        )
+
+
+def _engine_accepts_prompts(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
+    """Check that vLLM takes the length (`_get_and_verify_max_len`) and the prompts."""
+    length, problem, hint = spec.vllm_max_model_length, "", ""
+    if length is None:
+        return
+    if architecture is not None and length > (context := architecture.max_position_embeddings):
+        problem = f"is more than the context of {spec.model}, which has {context} tokens"
+        hint = f"Use at most vllm_max_model_length={context}."
+    elif length <= spec.max_prompt_length:
+        problem = f"leaves nothing for completions after max_prompt_length={spec.max_prompt_length}"
+        hint = f"Use vllm_max_model_length={spec.max_prompt_length + spec.max_completion_length}."
+    if problem:
+        yield Fault(key="vllm_max_model_length", found=str(length), problem=problem, hint=hint)
+
+
+_SHARDS_WEIGHTS = 3
+"""The stage of ZeRO that also shards weights."""
+
+
 def only_estimated(specs: Iterable[TrialSpec]) -> list[Fault]:
     """Return a fault per key that no trial of a sweep has yet, though the closed form counts it."""
     faults: list[Fault] = []
@@ -253,8 +297,11 @@ def only_estimated(specs: Iterable[TrialSpec]) -> list[Fault]:
             faults.append(_only_estimated("use_liger_kernel", "true", "Liger's kernels on a simulated card"))
         if spec.gpu is not None and spec.gpu not in KNOWN_GPUS:
             faults.append(_only_estimated("gpu", spec.gpu, "trials on a card that has a size only"))
-        if spec.num_processes > 1 and spec.backend is not Backend.EMULATED:
-            faults.append(_several_gpus(spec))
+        if spec.num_processes > 1:
+            faults.extend(_processes_not_run(spec))
+        if spec.tuning is Tuning.QLORA and spec.zero_stage == _SHARDS_WEIGHTS:
+            problem = "a sweep does not make weights in 4 bits with zero_stage=3, which shards weights as they are made"
+            faults.append(Fault(key="tuning", found="qlora", problem=problem, hint="Use zero_stage=2, or tuning=lora."))
     return list(dict.fromkeys(faults))
 
 
@@ -274,19 +321,34 @@ def _engines_not_run(spec: TrialSpec) -> Iterator[Fault]:
         yield Fault(key="use_vllm", found="true", problem=problem, hint="Set use_vllm=false on the CPU.")
     if spec.tuning is Tuning.QLORA:
         yield _only_estimated("tuning", "qlora", "vLLM with weights in 4 bits")
-    if spec.num_processes > 1:
-        yield _only_estimated("num_processes", str(spec.num_processes), "vLLM in several processes")
+    if spec.vllm_tensor_parallel_size > 1:
+        size = str(spec.vllm_tensor_parallel_size)
+        yield _only_estimated("vllm_tensor_parallel_size", size, "an engine of vLLM on several GPUs")
+    tokens = spec.max_prompt_length + spec.max_completion_length
+    if spec.vllm_max_model_length is not None and spec.vllm_max_model_length < tokens:
+        yield Fault(
+            key="vllm_max_model_length",
+            found=str(spec.vllm_max_model_length),
+            problem=f"would cut completions, because prompt and completion of this trial have {tokens} tokens",
+            hint=f"Use at least vllm_max_model_length={tokens}.",
+        )
     if spec.recipe is not Recipe.GRPO:
         yield _only_estimated("recipe", spec.recipe, "vLLM with this recipe")
 
 
-def _several_gpus(spec: TrialSpec) -> Fault:
-    return Fault(
-        key="num_processes",
-        found=str(spec.num_processes),
-        problem=f"a sweep runs several GPUs with backend=emulated only, and this trial has backend={spec.backend}",
-        hint="Add backend=emulated, or use `python -m profiler.estimate`.",
-    )
+def _processes_not_run(spec: TrialSpec) -> Iterator[Fault]:
+    """Yield the faults of several processes where a sweep does not run them."""
+    if spec.backend is Backend.SIMULATED:
+        yield Fault(
+            key="num_processes",
+            found=str(spec.num_processes),
+            problem="a sweep runs several GPUs with backend=cuda or emulated, and this trial has backend=simulated",
+            hint="Add backend=emulated, or use `python -m profiler.estimate`.",
+        )
+    if spec.backend is Backend.CPU and spec.distributed_type is not DistributedType.MULTI_GPU:
+        problem = "shards on GPUs only, and this trial has backend=cpu"
+        found = spec.distributed_type.value
+        yield Fault(key="distributed_type", found=found, problem=problem, hint="Use multi_gpu, or backend=emulated.")
 
 
 def _takes_all_processes(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
@@ -376,6 +438,13 @@ _RULES = (
     _Rule(keys=("distributed_type", "logprobs"), check=_backward_runs_once),
     _Rule(keys=("fsdp_activation_checkpointing", "gradient_checkpointing"), check=_checkpoints_once),
     _Rule(keys=("use_vllm", "vllm_gpu_memory_utilization"), check=_takes_a_part_of_the_card),
+    _Rule(
+        keys=("use_vllm", "vllm_tensor_parallel_size", "num_processes", "model"), check=_engine_is_shared_evenly
+    ),
+    _Rule(
+        keys=("use_vllm", "vllm_max_model_length", "model", "max_prompt_length", "max_completion_length"),
+        check=_engine_accepts_prompts,
+    ),
     _Rule(keys=("model", "max_prompt_length", "max_completion_length"), check=_within_context),
     _Rule(keys=("model", "max_length"), check=_rows_within_context),
     _Rule(keys=("tuning", "backend"), check=_qlora_needs_a_gpu),

@@ -63,9 +63,10 @@ class RunOptions:
     python: PurePath | None = _option(  # noqa: RUF009, because a path cannot change
         None,
         Declaration(
-            meaning="Python program with torch's CUDA build, for backend=emulated",
+            meaning="Python program, or the folder of its environment, that simulated or emulated trials run in; "
+            "backend=emulated needs torch's CUDA build there. Several, separated by commas, are compared",
             kind="the path of a program",
-            null="the environment that `python -m profiler.emulation install` made, or else this one",
+            null="this one; with backend=emulated the environment that `python -m profiler.emulation install` made",
         ),
     )
     strict: bool = _flag(

@@ -11,7 +11,8 @@ Two points that mean the same trial become equal specifications:
 - `gpu` is None on the CPU; null is h100-80gb on an emulated or simulated backend, and the whole card on a real GPU;
 - `weights` is random on an emulated or simulated backend, because memory does not depend on values;
 - `reward_models` is a list, with built-in names where there are some;
-- `vllm_*` is None where vLLM does not run, and all but `vllm_mode` where it runs on other GPUs (``server``);
+- `vllm_*` is None, or its default where it cannot be None, where vLLM does not run, and all but `vllm_mode` where it
+  runs on other GPUs (``server``);
 - a key that the recipe does not have is None, or its default where it cannot be None.
 """
 
@@ -181,11 +182,11 @@ def _lora(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _engine(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of vLLM, which have no meaning where it does not run, or not on the GPU that trains."""
-    if not given["use_vllm"]:
-        return {"vllm_mode": None, "vllm_gpu_memory_utilization": None, "vllm_enable_sleep_mode": None}
-    if given["vllm_mode"] is VllmMode.SERVER:
-        return {"vllm_gpu_memory_utilization": None, "vllm_enable_sleep_mode": None}
-    return {}
+    if given["use_vllm"] and given["vllm_mode"] is not VllmMode.SERVER:
+        return {}
+    keys = [key for key in TRIAL_KEYS if key.name.startswith("vllm_")]
+    without = {key.name: key.without_meaning for key in keys}
+    return {**without, "vllm_mode": given["vllm_mode"]} if given["use_vllm"] else without
 
 
 def _read_gpu(reader: FieldReader, key: Key) -> str | None:

@@ -181,7 +181,7 @@ def _tuning(flat: Mapping[str, object]) -> str:
 
 
 def _processes(flat: Mapping[str, object], point: Mapping[str, object]) -> int:
-    """Return the smallest number of processes with which groups are whole: a file of trl does not state it.
+    """Return the fewest processes with which groups and engines of vLLM are whole: a file of trl does not state it.
 
     1 where any value is not a whole number, because `parse_point` reports that.
     """
@@ -192,6 +192,9 @@ def _processes(flat: Mapping[str, object], point: Mapping[str, object]) -> int:
     counts = [_fewest(group, generated) if flat.get("generation_batch_size") is None else 1]
     if evaluated is not None:
         counts.append(_fewest(_evaluation_group(flat, point), evaluated))
+    shared = point.get("vllm_tensor_parallel_size")
+    if flat.get("use_vllm") is True and point.get("vllm_mode") != VllmMode.SERVER and isinstance(shared, int):
+        counts.append(max(shared, 1))
     return lcm(*counts)
 
 
@@ -265,7 +268,9 @@ def _assumed(
         notes.append(Note(key="max_prompt_length", text=f"max_prompt_length={tokens} (give that of your data)"))
     if recipe.generates and job.get("num_processes") is None:
         processes = point["num_processes"]
-        why = "the fewest that num_generations allows" if processes != 1 else "not stated in a file of trl"
+        shared = point.get("vllm_tensor_parallel_size") not in (None, 1)
+        allows = "num_generations and vllm_tensor_parallel_size allow" if shared else "num_generations allows"
+        why = f"the fewest that {allows}" if processes != 1 else "not stated in a file of trl"
         notes.append(Note(key="num_processes", text=f"num_processes={processes} ({why})"))
     if flat.get("use_vllm") is True and flat.get("vllm_mode") is None:
         why = "trl's default; before 1.0 it was server"

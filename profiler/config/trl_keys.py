@@ -69,9 +69,8 @@ FREE_KEYS = frozenset(
     ddp_timeout debug skip_memory_metrics do_train do_eval do_predict resume_from_checkpoint local_rank
     trust_remote_code router_aux_loss_coef disable_dropout num_generations_eval ds3_gather_for_generation
     shuffle_dataset pad_to_multiple_of temperature top_p top_k min_p generation_kwargs chat_template_kwargs
-    repetition_penalty vllm_model_impl vllm_structured_outputs_regex vllm_server_base_url vllm_server_host
-    vllm_server_port vllm_server_timeout vllm_group_port vllm_max_model_length vllm_max_model_len
-    vllm_tensor_parallel_size epsilon delta epsilon_high
+    repetition_penalty vllm_structured_outputs_regex vllm_server_base_url vllm_server_host
+    vllm_server_port vllm_server_timeout vllm_group_port epsilon delta epsilon_high
     sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg
     importance_sampling_level reward_weights multi_objective_aggregation scale_rewards loss_type
     mask_truncated_completions ref_model_mixup_alpha ref_model_sync_steps entropy_coef_min entropy_coef_max

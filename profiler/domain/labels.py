@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import SPEC_KEYS, Tuning
@@ -94,3 +95,13 @@ def _follows(trials: Sequence[Trial], groups: Sequence[tuple[object, ...]], key:
     for trial, group in zip(trials, groups, strict=True):
         values[group].add(trial[key])
     return all(len(found) == 1 for found in values.values())
+
+
+def names_of(folders: Sequence[Path]) -> tuple[str, ...]:
+    """Return different names for folders: their own, or the shortest ends of their paths that differ."""
+    parts = [folder.parts for folder in folders]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = tuple("/".join(part[-length:]) for part in parts)
+        if len(set(names)) == len(names):
+            return names
+    return tuple(f"{name} ({place})" for place, name in enumerate(names, start=1))

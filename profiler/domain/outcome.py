@@ -198,7 +198,7 @@ class Work:
     """Duration of the worker on this host, whatever the backend."""
     host_peak_rss_bytes: int | None = None
     gpu_s: float | None = None
-    """How long the trial occupied a GPU; None if it occupied none."""
+    """How long the trial occupied GPUs, summed over them; None if it occupied none."""
 
 
 @dataclass(frozen=True, kw_only=True)

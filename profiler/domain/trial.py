@@ -96,6 +96,15 @@ class VllmMode(StrEnum):
     """On other GPUs."""
 
 
+class VllmModelImpl(StrEnum):
+    """Whose model vLLM runs, by trl's names."""
+
+    VLLM = "vllm"
+    """vLLM's own."""
+    TRANSFORMERS = "transformers"
+    """That of transformers."""
+
+
 class DistributedType(StrEnum):
     """How several GPUs train together, by accelerate's names."""
 
@@ -516,6 +525,46 @@ class TrialSpec:
             recipes=GENERATING,
             since="0.2.0",
             earlier=None,
+        ),
+    )
+    vllm_max_model_length: int | None = field(
+        default=None,
+        metadata=declared(
+            "tokens of the longest sequence that vLLM accepts, prompt and completion",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="tokens",
+            null=f"the context of the model, or {_NO_ENGINE}",
+            null_given="the context of the model, which is vLLM's default",
+            trl_names=("vllm_max_model_length", "vllm_max_model_len"),
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    vllm_tensor_parallel_size: int = field(
+        default=1,
+        metadata=declared(
+            "GPUs that share one engine of vLLM",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="processes",
+            trl_names=("vllm_tensor_parallel_size",),
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=1,
+        ),
+    )
+    vllm_model_impl: VllmModelImpl = field(
+        default=VllmModelImpl.VLLM,
+        metadata=declared(
+            "whose model vLLM runs: its own (vllm) or that of transformers",
+            group=Group.METHOD,
+            memory=_SAME,
+            trl_names=("vllm_model_impl",),
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=VllmModelImpl.VLLM,
         ),
     )
     reward_models: tuple[str, ...] | None = field(

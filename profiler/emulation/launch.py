@@ -18,6 +18,11 @@ STARTUP_FOLDER = Path(__file__).parent / "startup"
 
 _PACKAGE_FOLDER = Path(__file__).parents[1]
 
+PROFILER_VARIABLE = "EMULATED_PROFILER"
+"""Environment variable with the folder of the package `profiler`, for `STARTUP_FOLDER`."""
+
+_OF_A_PYTHON = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
+
 _UNSET = ("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "LD_PRELOAD", "NVIDIA_VISIBLE_DEVICES", "PYTHONHOME", "VIRTUAL_ENV")
 """Variables of the caller that would change what an emulated process sees."""
 
@@ -67,6 +72,21 @@ def emulated_python(executable: Path | None = None, *, strict: bool = True) -> E
     )
 
 
+def profiler_environment(executable: Path, *, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process of another Python that finds this profiler, and nothing else of ours.
+
+    Args:
+        executable: Interpreter that the process runs.
+        base: Environment of the caller, usually `os.environ`. What is for the caller's own Python is left out.
+    """
+    found = {name: value for name, value in base.items() if name not in _OF_A_PYTHON}
+    return found | {
+        "PATH": _joined(str(executable.parent), base.get("PATH")),
+        "PYTHONPATH": str(STARTUP_FOLDER),
+        PROFILER_VARIABLE: str(_PACKAGE_FOLDER),
+    }
+
+
 def process_environment(
     python: EmulatedPython,
     gpu: Gpu,
@@ -99,7 +119,7 @@ def process_environment(
         "LD_LIBRARY_PATH": _joined(str(python.libraries), base.get("LD_LIBRARY_PATH")),
         "PATH": _joined(str(python.executable.parent), base.get("PATH")),
         "PYTHONPATH": _joined(str(STARTUP_FOLDER), base.get("PYTHONPATH")),
-        "EMULATED_PROFILER": str(_PACKAGE_FOLDER),
+        PROFILER_VARIABLE: str(_PACKAGE_FOLDER),
         "TRITON_LIBCUDA_PATH": str(python.libraries),
     }
     if strict:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from profiler.config.architecture import read_architecture
 from profiler.config.model_lookup import builtin_architecture, builtin_of_folder
 from profiler.config.notes import Note, note_lines
 from profiler.config.parts import Part, merged
@@ -17,7 +16,7 @@ from profiler.domain.trial import Backend
 from profiler.estimate.cards import capability_note
 from profiler.estimate.command import Command
 from profiler.estimate.config_file import load_config
-from profiler.estimate.counting import ParameterCounter, checked, counted_by_transformers
+from profiler.estimate.counting import ModelCounter, counted_by_transformers, read_and_counted
 from profiler.estimate.prompts import KEY as PROMPT_KEY
 from profiler.estimate.prompts import Measure, measured_by_transformers, prompt_note
 from profiler.storage.model_config import is_local
@@ -166,13 +165,12 @@ def _folder_taken_by_name(keys: dict[str, object]) -> list[Note]:
 
 
 def architecture_lookup(
-    load_model: ModelConfigLoader, count: ParameterCounter = counted_by_transformers
+    load_model: ModelConfigLoader, count: ModelCounter = counted_by_transformers
 ) -> ArchitectureLookup:
     """Return a lookup that reads each model once, built in or by `load_model`, and counts it where it is unknown."""
 
     def read(model: str) -> Architecture:
-        config = load_model(model)
-        return checked(read_architecture(config, model=model), config, model=model, count=count)
+        return read_and_counted(load_model(model), model=model, count=count)
 
     return _remembered(lambda model: builtin_architecture(model) or read(model))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from textwrap import fill
 
 from profiler.analytical.explanation.cards import Fit, all_cards
+from profiler.analytical.explanation.engine_start import engine_start_line
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.grid import estimate_grid
 from profiler.command_line import as_command, print_error, print_text
@@ -153,10 +154,12 @@ def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[s
     spec, notes = parsed_trial(common, architecture_of)
     architecture = architecture_of(spec.model)
     explained = explain(spec, architecture)
-    is_no = fails(command.fail_if, [card.fit for card in explained.cards if card.gpu.name == spec.gpu])
+    starts = engine_start_line(spec, architecture)
+    fits = [card.fit for card in explained.cards if card.gpu.name == spec.gpu]
+    is_no = fails(command.fail_if, [*fits, Fit.TOO_LARGE] if starts else fits)
     if command.output_format is OutputFormat.JSON:
-        return _Answer(text=estimate_json(explained, notes=notes), is_no=is_no)
-    lines = _lines(notes, (attention_line(spec, architecture),))
+        return _Answer(text=estimate_json(explained, notes=(*notes, starts) if starts else notes), is_no=is_no)
+    lines = _lines(notes, (attention_line(spec, architecture), starts))
     return _Answer(text=lines + estimate_table(explained), is_no=is_no)
 
 

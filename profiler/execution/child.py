@@ -41,29 +41,34 @@ def run_child(job: WorkerJob, target: str) -> None:
     """
     os.setsid()
     _end_with_parent()
-    _redirect_output(job.stderr_path)
+    redirect_output(job.stderr_path)
     faulthandler.enable()
     _offer_to_the_oom_killer()
     # The warmed process blocks it. From here on, a traceback goes to the worker's own file.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    if job.gpu_uuid is not None:
+    if job.gpu_uuids:
         # CUDA reads this at its first call, and the warmed process has not called CUDA.
-        os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu_uuid
-    try:
-        with last_resort("worker", file=Path(job.stderr_path)):
-            _run_target(job, target)
-    except ProfilerError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(error.exit_code)
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(job.gpu_uuids)
+    run_reported(job, lambda each: _resolve(target)(each))
 
 
 def run_nothing() -> None:
     """End at once. The first fork waits for the imports of the warmed process, and can be given up without harm."""
 
 
-def _run_target(job: WorkerJob, target: str) -> None:
+def run_reported(job: WorkerJob, run: Callable[[WorkerJob], None]) -> None:
+    """Run a job; after an error, report it on stderr and end this process with the exit code of the error."""
     try:
-        _resolve(target)(job)
+        with last_resort("worker", file=Path(job.stderr_path)):
+            _run(job, run)
+    except ProfilerError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)
+
+
+def _run(job: WorkerJob, run: Callable[[WorkerJob], None]) -> None:
+    try:
+        run(job)
     except EndOfSweepError as error:
         sys.stderr.write(f"{error}\n")
         sys.stderr.flush()
@@ -99,7 +104,7 @@ def _offer_to_the_oom_killer() -> None:
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE_ADJ)
 
 
-def _redirect_output(path: str) -> None:
+def redirect_output(path: str) -> None:
     """Send stdout and stderr to `path`, as file descriptors: also the output of C libraries and of crashes."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)

@@ -73,9 +73,9 @@ class GpuPool:
         return len(self._probes)
 
     @property
-    def usable(self) -> bool:
-        """Whether any GPU is not retired."""
-        return len(self._retired) < len(self._probes)
+    def usable(self) -> int:
+        """The number of GPUs that are not retired."""
+        return len(self._probes) - len(self._retired)
 
     @property
     def retired(self) -> tuple[str, ...]:
@@ -97,6 +97,17 @@ class GpuPool:
                     self._in_use[uuid] = slot
                     return slot
         return None
+
+    def take_together(self, count: int) -> tuple[GpuSlot, ...]:
+        """Return `count` GPUs for one trial; empty, and with none of them taken, if fewer are free now."""
+        taken: list[GpuSlot] = []
+        while len(taken) < count and (slot := self.take()) is not None:
+            taken.append(slot)
+        if len(taken) == count:
+            return tuple(taken)
+        for slot in taken:
+            self.give_back(slot)
+        return ()
 
     def give_back(self, slot: GpuSlot) -> None:
         """Free a sound GPU after its trial."""

@@ -22,8 +22,10 @@ class WorkerJob:
     options: RunOptions = field(default_factory=RunOptions)
     siblings: tuple[PlannedTrial, ...] = ()
     """Trials that the same simulated run answers (`run_key`): the worker stores a record for each."""
-    gpu_uuid: str | None = None
-    """The only GPU that the worker sees; None to leave the environment unchanged."""
+    gpu_uuids: tuple[str, ...] = ()
+    """The only GPUs that the worker sees, one per rank; empty to leave the environment unchanged."""
+    rank: int | None = None
+    """The rank that this process is; None before the ranks of a trial are started, and where there is one process."""
     heartbeat_path: str | None = None
     """File that the training touches at each phase; None for no heartbeat."""
 

@@ -95,14 +95,14 @@ def _by_interpreter(
 def jobs_for(plan: Sequence[PlannedTrial], jobs: int | None, *, gpus: int = 0) -> int:
     """Return how many trials run at the same time: `jobs` if it is given, otherwise by the backends of `plan`.
 
-    One per CPU core if no trial needs a GPU or really computes, one per GPU if all are measured, and one in any other
-    case.
+    One per CPU core if no trial needs a GPU or really computes, as many as the GPUs serve if all are measured, and one
+    in any other case.
     """
     if jobs is not None:
         return jobs
     backends = {trial.spec.backend for trial in plan}
     if backends == {Backend.CUDA}:
-        return max(1, gpus)
+        return max(1, gpus // min(trial.spec.num_processes for trial in plan))
     if not all(backend.names_its_card for backend in backends):
         return 1
     # The cores that this process may use: a container may have fewer than the machine.

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
@@ -84,7 +84,7 @@ class RunningSweep:
                 worker.escalate_if_due()
         for worker in self.running:
             self._end_silent_warm_process(worker)
-            self._free_gpu(worker, fault="")
+            self._free_gpus(worker, {})
             self._clean_up(worker)
         self.running.clear()
 
@@ -109,7 +109,8 @@ class RunningSweep:
         if self.unplaced and self.gpus is not None:
             left = len(self.unplaced)
             were = "trial was" if left == 1 else "trials were"
-            raise GpuUnusableError(f"{left} {were} not run: no GPU is left. {' '.join(self.gpus.retired)}")
+            few = "fewer GPUs are left than they need" if self.gpus.usable else "no GPU is left"
+            raise GpuUnusableError(f"{left} {were} not run: {few}. {' '.join(self.gpus.retired)}")
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 
@@ -154,17 +155,17 @@ class RunningSweep:
             lock.release()
             return True
         gpus = self.gpus if trial.spec.backend is Backend.CUDA else None
-        slot = gpus.take() if gpus is not None else None
-        if gpus is not None and slot is None:
+        slots = gpus.take_together(trial.spec.num_processes) if gpus is not None else ()
+        if gpus is not None and not slots:
             lock.release()
-            if not gpus.usable:
+            if gpus.usable < trial.spec.num_processes:
                 self.unplaced.append(trial)
                 return True
             self.waits_for_gpu = True
             for reason in gpus.waits:
                 self._announce(reason)
             return False
-        self._start(trial, lock, slot)
+        self._start(trial, lock, slots)
         return True
 
     def _announce(self, reason: str) -> None:
@@ -190,16 +191,16 @@ class RunningSweep:
         if self.pruning is not None:
             self.pruning.learn([record])
 
-    def _start(self, trial: PlannedTrial, lock: Lock, slot: GpuSlot | None) -> None:
+    def _start(self, trial: PlannedTrial, lock: Lock, slots: Sequence[GpuSlot]) -> None:
         self.store.remove_partial(trial.trial_id)
         claim = claim_of(trial, lock, self.store.path(trial.trial_id))
         siblings = self._claim_siblings(trial)
-        job = self._job(claim, siblings, slot)
+        job = self._job(claim, siblings, slots)
         with ExitStack() as undo:
             for held in (claim, *siblings):
                 undo.callback(held.lock.release)
-            if slot is not None and self.gpus is not None:
-                undo.callback(self.gpus.give_back, slot)
+            for slot in slots:
+                undo.callback(_pool_of(self.gpus).give_back, slot)
             process = None
             while process is None:
                 self.warm.prepare()
@@ -216,14 +217,14 @@ class RunningSweep:
                                 siblings=siblings,
                                 options=self.options,
                                 heartbeat=heartbeat,
-                                slot=slot,
+                                slots=slots,
                                 oom_kills_before=kills_before,
                             )
                         )
                         undo.pop_all()
         self.observer.started(trial)
 
-    def _job(self, claim: Claim, siblings: Sequence[Claim], slot: GpuSlot | None) -> WorkerJob:
+    def _job(self, claim: Claim, siblings: Sequence[Claim], slots: Sequence[GpuSlot]) -> WorkerJob:
         return WorkerJob(
             trial=claim.trial,
             versions=self.versions,
@@ -231,7 +232,7 @@ class RunningSweep:
             stderr_path=str(claim.stderr_path),
             options=self.options,
             siblings=tuple(sibling.trial for sibling in siblings),
-            gpu_uuid=slot.uuid if slot else None,
+            gpu_uuids=tuple(slot.uuid for slot in slots),
             heartbeat_path=str(claim.heartbeat_path),
         )
 
@@ -263,16 +264,16 @@ class RunningSweep:
             return
         if worker.exit_code == EXIT_END_OF_SWEEP:
             self._end_sweep(worker)
-        fault = self._gpu_fault(worker)
+        faults = self._gpu_faults(worker)
         try:
-            record = self._records.final(worker, fault)
+            record = self._records.final(worker, " and ".join(dict.fromkeys(faults.values())))
             if record.outcome.status is Status.DEVICE_FAULT:
-                fault = fault or record.outcome.message
+                faults = faults or _reported_faults(worker, record)
         finally:
-            self._free_gpu(worker, fault)
+            self._free_gpus(worker, faults)
             self._clean_up(worker)
-        if fault and worker.slot is not None:
-            # The trial is not to blame: it runs on another GPU, if one is left.
+        if faults:
+            # The trial is not to blame: it runs on other GPUs, if enough are left.
             self.pending.append(worker.trial)
             return
         self._report(worker.trial, record)
@@ -291,7 +292,7 @@ class RunningSweep:
 
     def _end_sweep(self, worker: WorkerProcess) -> NoReturn:
         """Raise the cause that this worker reported, because every other worker would meet it too."""
-        self._free_gpu(worker, fault="")
+        self._free_gpus(worker, {})
         self._clean_up(worker)
         sentence = last_lines(worker.stderr_path)
         worker.stderr_path.unlink(missing_ok=True)
@@ -309,7 +310,7 @@ class RunningSweep:
 
     def _run_again(self, worker: WorkerProcess) -> None:
         """Put the trials of a lost worker back: the warmed process ended, and they are not to blame."""
-        self._free_gpu(worker, fault=self._gpu_fault(worker))
+        self._free_gpus(worker, self._gpu_faults(worker))
         self._clean_up(worker)
         for claim in reversed(worker.claims):
             self.pending.appendleft(claim.trial)
@@ -322,22 +323,21 @@ class RunningSweep:
         else:
             self.observer.finished(sibling.trial, record)
 
-    def _gpu_fault(self, worker: WorkerProcess) -> str:
-        """Return what happened to the worker's GPU; empty if it is sound, or there is none."""
-        if worker.slot is None or self.gpus is None:
-            return ""
-        return self.gpus.fault_of(worker.slot)
+    def _gpu_faults(self, worker: WorkerProcess) -> dict[str, str]:
+        """Return what happened to each of the worker's GPUs that is not sound, by UUID."""
+        found = {slot.uuid: _pool_of(self.gpus).fault_of(slot) for slot in worker.slots}
+        return {uuid: fault for uuid, fault in found.items() if fault}
 
-    def _free_gpu(self, worker: WorkerProcess, fault: str) -> None:
-        """Give the worker's GPU back, or retire it."""
-        if worker.slot is None or self.gpus is None:
-            return
-        if worker.unkillable:
-            fault = "a worker that cannot be killed still holds it"
-        if fault:
-            self.gpus.retire(worker.slot, fault)
-        else:
-            self.gpus.give_back(worker.slot)
+    def _free_gpus(self, worker: WorkerProcess, faults: Mapping[str, str]) -> None:
+        """Give the worker's GPUs back, and retire those with a fault."""
+        for slot in worker.slots:
+            fault = faults.get(slot.uuid, "")
+            if worker.unkillable:
+                fault = "a worker that cannot be killed still holds it"
+            if fault:
+                _pool_of(self.gpus).retire(slot, fault)
+            else:
+                _pool_of(self.gpus).give_back(slot)
 
     def _clean_up(self, worker: WorkerProcess) -> None:
         """Leave nothing of an ended worker: no process, no partial file, no lock."""
@@ -354,3 +354,16 @@ class RunningSweep:
             f"not finished. The last one, {last.label} of {last.spec.model}, ended as {last.outcome.status}: "
             f"{' '.join(dict.fromkeys((lines[0], lines[-1])))}"
         )
+
+
+def _pool_of(gpus: GpuPool | None) -> GpuPool:
+    """Return the pool that a worker's GPUs are from."""
+    assert gpus is not None
+    return gpus
+
+
+def _reported_faults(worker: WorkerProcess, record: TrialRecord) -> dict[str, str]:
+    """Return the fault that a worker has stored, by the GPU that it names; of all its GPUs if it names none."""
+    broken = record.outcome.measured.gpu_uuid if record.outcome.measured else None
+    uuids = [slot.uuid for slot in worker.slots]
+    return dict.fromkeys([broken] if broken in uuids else uuids, record.outcome.message)

@@ -40,7 +40,7 @@ class WorkerProcess:
         siblings: Sequence[Claim],
         options: RunOptions,
         heartbeat: Heartbeat,
-        slot: GpuSlot | None,
+        slots: Sequence[GpuSlot],
         oom_kills_before: int | None,
     ) -> None:
         """Watch a worker that has just started.
@@ -51,12 +51,12 @@ class WorkerProcess:
             siblings: Trials that it answers along with its own.
             options: Its time limits.
             heartbeat: The parent's view of its progress.
-            slot: Its GPU.
+            slots: Its GPUs, one per rank; empty if it needs none.
             oom_kills_before: Processes that the kernel had killed for lack of memory before the start.
         """
         self.claim = claim
         self.siblings = tuple(siblings)
-        self.slot = slot
+        self.slots = tuple(slots)
         self.heartbeat = heartbeat
         self.oom_kills_before = oom_kills_before
         self.stalled = False

@@ -58,7 +58,7 @@ class WorkerRecords:
             stalled_s=self.options.stall_s if worker.stalled else None,
             oom_killed=_oom_killer_was_active(worker),
         )
-        gpu_s = worker.elapsed_s if worker.slot is not None else None
+        gpu_s = worker.elapsed_s * len(worker.slots) if worker.slots else None
         return replace(outcome, work=replace(outcome.work, gpu_s=gpu_s))
 
 

@@ -47,7 +47,7 @@ class PhaseCounters:
         *,
         clock: Callable[[], float],
         at_phase_end: Callable[[int], int | None] = lambda _: None,
-        unmapped: Callable[[Phase], Unmapped] = lambda _: Unmapped(),
+        unmapped: Callable[[], Unmapped] = Unmapped,
     ) -> None:
         """Start outside of all phases.
 
@@ -56,7 +56,7 @@ class PhaseCounters:
             clock: Monotonic, in seconds.
             at_phase_end: Called at the end of a phase with its peak of reserved memory; returns the bytes of the CUDA
                 context, or None.
-            unmapped: Called as a phase begins; returns what the counters include of it that is not on the card.
+            unmapped: Called as a phase begins; returns what the counters include that is not on the card.
         """
         self._counters = counters
         self._clock = clock
@@ -97,7 +97,13 @@ class PhaseCounters:
             self.first_phase_at_s = self._since_s
         self._phase = phase
         # Looked up as the phase begins: at the end of training the engine may be gone.
-        self._gone = self._unmapped(phase)
+        self._gone = self._unmapped()
+
+    def mapping_changed(self) -> None:
+        """Begin anew within the phase, because the counters now include another size that is not on the card."""
+        self.read()
+        self._counters.reset()
+        self._gone = self._unmapped()
 
     def read(self) -> None:
         """Add the counters to the current phase."""

@@ -5,15 +5,18 @@ counting them, and the tensors in them, as if they were there.
 """
 
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
-from profiler.domain.memory import Phase
+from profiler.seams.patching import patched
 
 _ALLOCATOR = "vllm.device_allocator.cumem"
 
-_AWAKE_PHASES = (Phase.LOAD, Phase.ROLLOUT)
-"""Phases in which the engine is awake at some instant: trl starts it in the first and generates in the second."""
+_MAPPING = ("wake_up", "sleep")
+"""Methods of vLLM's allocator that map and unmap segments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,25 +27,52 @@ class Unmapped:
     reserved_bytes: int = 0
 
 
-def unmapped_during(phase: Phase) -> Unmapped:
-    """Return what torch counts of the engine in `phase`, which begins, and is not on the card.
+class EngineMapping:
+    """What torch counts of vLLM and is not on the card, and a notice whenever that changes.
 
-    In a phase in which the engine is awake for a while, only what never comes back is subtracted.
+    Watching begins with the first question after vLLM has made its allocator. Until then nothing has slept for longer
+    than the rest of the phase that loads.
     """
-    return _unmapped(with_asleep=phase not in _AWAKE_PHASES)
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        """Call `changed` each time after the engine has woken up or gone to sleep."""
+        self._changed = changed
+        self._watching = ExitStack()
+        self._is_watching = False
+
+    def unmapped(self) -> Unmapped:
+        """Return what torch counts of the engine at present and is not on the card."""
+        module = sys.modules.get(_ALLOCATOR)
+        if module is not None and not self._is_watching:
+            self._is_watching = True
+            owner = module.CuMemAllocator
+            self._watching.enter_context(patched([(owner, name, self._noticed(owner, name)) for name in _MAPPING]))
+        return unmapped_now()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._watching.close()
+        self._is_watching = False
+
+    def _noticed(self, owner: type[Any], name: str) -> Callable[..., Any]:
+        original = getattr(owner, name)
+
+        @wraps(original)
+        def noticed(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401  # vLLM's own arguments
+            result = original(*arguments, **named)
+            self._changed()
+            return result
+
+        return noticed
 
 
 def unmapped_now() -> Unmapped:
     """Return what torch counts of the engine at present and is not on the card."""
-    return _unmapped(with_asleep=True)
-
-
-def _unmapped(*, with_asleep: bool) -> Unmapped:
     module = sys.modules.get(_ALLOCATOR)
     allocator = None if module is None else module.CuMemAllocator.instance
     if allocator is None:
         return Unmapped()
-    mapped = {address for address, data in allocator.pointer_to_data.items() if not (with_asleep and data.is_asleep)}
+    mapped = {address for address, data in allocator.pointer_to_data.items() if not data.is_asleep}
     pools = [pool for pool, *_ in allocator.allocator_and_pools.values()]
     segments: list[dict[str, Any]] = [segment for pool in pools for segment in pool.snapshot()]
     gone = [segment for segment in segments if segment["address"] not in mapped]

@@ -1,5 +1,7 @@
 """The changes between two sweeps, for a terminal of 80 columns or more."""
 
+from collections.abc import Sequence
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -11,7 +13,7 @@ from profiler.domain.outcome import Status
 from profiler.rendering.wording import origin_word, result_text, short_card, short_model, signed_percent, versions_text
 
 
-def print_differences(comparison: Comparison, console: Console, *, names: tuple[str, str]) -> None:
+def print_differences(comparison: Comparison, console: Console, *, names: Sequence[str]) -> None:
     """Print every trial that is in both sweeps, with the change; `names` are those of the sweeps."""
     if comparison.both:
         console.print(_table(comparison, names))
@@ -20,7 +22,7 @@ def print_differences(comparison: Comparison, console: Console, *, names: tuple[
         console.print(Text(line, style="dim"))
 
 
-def _table(comparison: Comparison, names: tuple[str, str]) -> Table:
+def _table(comparison: Comparison, names: Sequence[str]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="")
     table.add_column("trial", overflow="fold")
     for name in names:
@@ -59,7 +61,7 @@ def _verdict(cell: Cell) -> str:
     return {Status.OK: "fits", Status.OOM: "OOM"}.get(cell.status, cell.status.value)
 
 
-def _notes(comparison: Comparison, names: tuple[str, str]) -> list[str]:
+def _notes(comparison: Comparison, names: Sequence[str]) -> list[str]:
     marked = sum(each.beyond_noise for each in comparison.both)
     lines = [
         f"{len(comparison.both)} trials in both, {marked} with a change (*): another verdict, or more than "

@@ -72,7 +72,7 @@ def key_text(answers: Sequence[KeyAnswer], notes: Sequence[str]) -> str:
     lines = [*notes]
     for answer in answers:
         lines += [_headline(answer), *_sides(answer)]
-    return _filled([*lines, f"Estimated. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"])
+    return filled([*lines, f"Estimated. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"])
 
 
 def card_text(answer: CardAnswer, notes: Sequence[str]) -> str:
@@ -86,7 +86,7 @@ def card_text(answer: CardAnswer, notes: Sequence[str]) -> str:
             break
     if smallest is None:
         lines.append("No card is large enough.")
-    return _filled([*lines, f"Estimated{_with_margin(answer.margin)}. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"])
+    return filled([*lines, f"Estimated{with_margin(answer.margin)}. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"])
 
 
 def solve_json(answers: Sequence[KeyAnswer | CardAnswer], notes: Sequence[str]) -> str:
@@ -98,7 +98,7 @@ def solve_json(answers: Sequence[KeyAnswer | CardAnswer], notes: Sequence[str]) 
 def _headline(answer: KeyAnswer) -> str:
     boundary, card = answer.boundary, str(answer.spec.gpu)
     of = "".join(f", {axis}={getattr(answer.spec, axis)}" for axis in answer.axes)
-    where = f"{answer.spec.model}, {method_text(answer.spec)}{of}, on {card}{_with_margin(answer.margin)}"
+    where = f"{answer.spec.model}, {method_text(answer.spec)}{of}, on {card}{with_margin(answer.margin)}"
     if boundary.largest is None:
         reason = boundary.at_beyond.no_kernel_text if boundary.at_beyond else ""
         return f"{answer.key}: none fits. {where}" + (f". {reason}" if reason else "")
@@ -135,11 +135,13 @@ def _simulated(side: SimulatedSide) -> str:
     return f"simulated: {said}, {gib_text(side.needed_bytes)} at least"
 
 
-def _with_margin(margin: float) -> str:
+def with_margin(margin: float) -> str:
+    """Return the words about the part of the card that stays free; empty if there is none."""
     return f", with {100 * margin:g} % left" if margin else ""
 
 
-def _filled(lines: Sequence[str]) -> str:
+def filled(lines: Sequence[str]) -> str:
+    """Return lines of text, broken where they are too long. Lines of a table, which begin with spaces, stay."""
     wrapped = [
         line if line.startswith("  ") else fill(line, WIDTH, break_long_words=False, break_on_hyphens=False)
         for line in lines

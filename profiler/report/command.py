@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from profiler.config.reading import FieldReader
-from profiler.domain.errors import Fault, nearest
-from profiler.rendering.figures.files import STANDARD_KINDS, FigureKind
+from profiler.config.reading import MAX_INCREASE, read_increase
+from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.rendering.figure_kinds import STANDARD_KINDS, FigureKind
 
 FIGURES = "figures"
-
-MAX_INCREASE = "max_increase"
-_MOST_INCREASE = 1000.0
 
 KEYS = (FIGURES, MAX_INCREASE)
 
@@ -51,15 +48,9 @@ def _increase(text: str | None) -> tuple[float | None, Fault | None]:
     if text is None:
         return None, None
     try:
-        number: object = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        number = text
-    reader = FieldReader({MAX_INCREASE: number})
-    limit = reader.number(MAX_INCREASE, maximum=_MOST_INCREASE)
-    if not reader.faults:
-        return limit, None
-    problem = "must be an increase of at least 0, such as 2% or 0.02"
-    return None, Fault(key=MAX_INCREASE, found=text, problem=problem)
+        return read_increase(MAX_INCREASE, text), None
+    except UsageError as error:
+        return None, error.faults[0]
 
 
 def _is_key(word: str) -> bool:

@@ -11,8 +11,9 @@ from profiler.analysis.frames import comparison_frame
 from profiler.analysis.sweep_report import SectionReport, only_trials, sweep_report
 from profiler.domain.errors import ProfilerError
 from profiler.rendering.csv_table import as_csv
+from profiler.rendering.figure_kinds import STANDARD_KINDS, FigureKind
 from profiler.rendering.figures.catalogue import Drawing, chosen, too_much
-from profiler.rendering.figures.files import STANDARD_KINDS, FigureKind, as_pdf, as_png, as_svg
+from profiler.rendering.figures.files import as_pdf, as_png, as_svg
 from profiler.rendering.html.page import html_page
 from profiler.rendering.latex import latex_tables
 from profiler.rendering.markdown import report_page

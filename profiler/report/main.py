@@ -1,6 +1,5 @@
 """The command: arguments, and which folders they name."""
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,21 +8,21 @@ from rich.console import Console
 
 from profiler.analysis.differences import compare_sweeps
 from profiler.command_line import as_command, print_text, readable
+from profiler.config.reading import MAX_INCREASE
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError, nearest
+from profiler.domain.labels import names_of
 from profiler.rendering.differences import print_differences
 from profiler.rendering.growth_summary import growth_summary
 from profiler.rendering.terminal_console import TerminalConsole
-from profiler.report.command import MAX_INCREASE, Command, read_command
+from profiler.report.command import Command, read_command
 from profiler.report.drawing import render_folder
-from profiler.storage.atomic import append
 from profiler.storage.foreign_files import Kind, kind_of, reason
+from profiler.storage.job_page import append_to_job_page
 from profiler.storage.tables import read_tables
 
 _MOST_FOLDERS = 2
 REFERENCE = "reference"
 """The folder in `results/` whose results are in git."""
-JOB_PAGE = "GITHUB_STEP_SUMMARY"
-"""The environment variable with the file of a job's page on GitHub."""
 
 
 @as_command("report")
@@ -57,10 +56,9 @@ def _guard(before: Path, after: Path | None, limit: float) -> int:
         raise UsageError([Fault(key=MAX_INCREASE, found=f"{limit:g}", problem=problem, hint=f"{_USAGE}.")])
     found = compare_sweeps(read_tables(before).runs, read_tables(after).runs)
     grown = [each for each in found.both if each.grew(limit)]
-    text = growth_summary(found, grown, most_ratio=limit, names=_names(before, after))
+    text = growth_summary(found, grown, most_ratio=limit, names=names_of((before.resolve(), after.resolve())))
     print_text(text)
-    if os.environ.get(JOB_PAGE):
-        append(Path(os.environ[JOB_PAGE]), text.encode())
+    append_to_job_page(text)
     return EXIT_ANSWER_IS_NO if grown or not found.both else EXIT_OK
 
 
@@ -71,16 +69,7 @@ def compare_folders(before: Path, after: Path, *, console: Console) -> None:
         UsageError: A table is missing or damaged.
     """
     found = compare_sweeps(read_tables(before).runs, read_tables(after).runs)
-    print_differences(found, console, names=_names(before, after))
-
-
-def _names(before: Path, after: Path) -> tuple[str, str]:
-    """Return different names for two folders: their own, or the shortest ends of their paths that differ."""
-    one, other = before.resolve().parts, after.resolve().parts
-    for length in range(1, max(len(one), len(other)) + 1):
-        if one[-length:] != other[-length:]:
-            return "/".join(one[-length:]), "/".join(other[-length:])
-    return "before", "after"
+    print_differences(found, console, names=names_of((before.resolve(), after.resolve())))
 
 
 _HELP = """\

@@ -1,6 +1,6 @@
 """Comparing the registered seams with the installed libraries."""
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -19,6 +19,9 @@ _PARTS_OF: Mapping[Backend, frozenset[Part]] = {
 }
 
 _ABSENT = object()
+
+_MOST_NAMED = 3
+"""Seams in one message; `python -m profiler.seams` lists all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +46,16 @@ def check_seams(backend: Backend, *, breakdown: bool = False) -> None:
     moved = find_moved(parts_of(SEAMS, parts))
     if moved:
         raise UnsupportedTrialError(
-            f"{'; '.join(map(str, moved))}. The profiler relies on it, so the trial does not run. Install a tested "
+            f"{_moved_text(moved)}. The profiler relies on it, so the trial does not run. Install a tested "
             f"version ({_tested_text(moved)}), or see python -m profiler.seams"
         )
+
+
+def _moved_text(moved: Sequence[MovedSeam]) -> str:
+    """Return the first seams that have moved, and how many more."""
+    more = len(moved) - _MOST_NAMED
+    named = "; ".join(map(str, moved[:_MOST_NAMED]))
+    return f"{named}; and {more} more" if more > 0 else named
 
 
 @cache

@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
-from profiler.analytical.closed_form import refuse_without_form
-from profiler.analytical.explanation.boundary import largest_that_fits
-from profiler.analytical.explanation.cards import CardVerdict, all_cards, card_verdict
+from profiler.analytical.explanation.cards import all_cards
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.grid import refuse_too_many_points
 from profiler.config.key_help import trial_keys_help
@@ -18,8 +16,7 @@ from profiler.config.rules import only_estimated
 from profiler.config.specification import parse_point
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, install_hint, listed, missing
-from profiler.domain.gpu_names import gpu_named
-from profiler.domain.trial import Backend, TrialSpec, key_named
+from profiler.domain.trial import Backend, TrialSpec
 from profiler.estimate.command import OutputFormat
 from profiler.estimate.inputs import (
     ArchitectureLookup,
@@ -30,30 +27,37 @@ from profiler.estimate.inputs import (
     read_inputs,
 )
 from profiler.estimate.reward_models import with_reward_models
+from profiler.rendering.figure_kinds import FigureKind
+from profiler.rendering.limit_line_table import line_json, line_text
 from profiler.rendering.solve_table import (
     CardAnswer,
     KeyAnswer,
     SimulatedSide,
     card_text,
     key_text,
-    leaves_free,
     solve_json,
 )
 from profiler.solve.command import CARD, Command, read_command
 from profiler.solve.confirmation import simulated
+from profiler.solve.limit_line import limit_lines
+from profiler.solve.search import KeySearch
+from profiler.storage.atomic import write_atomically
 from profiler.storage.model_config import load_model_config
 
 _USAGE = """\
 python -m profiler.solve KEY model=NAME gpu=CARD [key=value ...]
 python -m profiler.solve KEY config=FILE.yaml gpu=CARD [key=value ...]
+python -m profiler.solve KEY,KEY config=FILE.yaml gpu=CARD [figure=FILE.png]
 python -m profiler.solve gpu config=FILE.yaml
 
 The largest value of KEY with which training fits CARD, and what the next value
-would need. KEY gpu finds the smallest card. The closed form finds the boundary;
+would need. KEY gpu finds the smallest card. Two keys give a limit line: the
+largest value of the second for each value of the first. The closed form finds the boundary;
 one simulation on each side confirms it.
 
   margin=5%      part of the card that has to stay free (default: 0)
   confirm=false  do not simulate; the answer then takes a second (default: true)
+  figure=FILE    draw the limit line of two keys, as .png, .svg or .pdf
   format=json    for scripts (default: table)
   fail_if=does_not_fit   end with exit code 4 if no value, or no card, fits
 
@@ -66,11 +70,9 @@ Examples:
   python -m profiler.solve max_completion_length model=qwen2.5-7b tuning=lora
   python -m profiler.solve per_device_train_batch_size config=grpo.yaml
   python -m profiler.solve max_completion_length model=qwen2.5-3b beta=0,0.04
+  python -m profiler.solve max_completion_length,num_generations model=qwen2.5-7b
   python -m profiler.solve gpu config=grpo.yaml
 """
-
-_MAXIMUM = 2**24
-"""Largest value that is tried. No card holds a row of so many tokens, or so many rows."""
 
 Simulate = Callable[[Mapping[int, TrialSpec]], Sequence[SimulatedSide]]
 """Returns the simulation of trials by their value of the key."""
@@ -95,8 +97,11 @@ def main(
         raise UsageError(inputs.faults)
     if inputs.ignored:
         print_error(inputs.ignored)
-    solve = _cards if command.key == CARD else _values
-    text, fits = solve(command, inputs, architecture_of, simulate)
+    if len(command.keys) > 1:
+        text, fits = _line(command, inputs, architecture_of)
+    else:
+        solve = _cards if command.keys == (CARD,) else _values
+        text, fits = solve(command, inputs, architecture_of, simulate)
     print_text(text)
     return EXIT_ANSWER_IS_NO if command.rest.fail_if is not None and not fits else EXIT_OK
 
@@ -121,6 +126,20 @@ def _inputs(command: Command) -> Inputs:
     return inputs
 
 
+def _line(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup) -> tuple[str, bool]:
+    """Return the limit line of two keys, after drawing it where that is asked for, and whether a value fits."""
+    lines = limit_lines(command, inputs.keys, architecture_of)
+    if command.figure is not None:
+        from profiler.rendering.figures.files import as_kind  # matplotlib takes half a second
+        from profiler.rendering.figures.limit_line import limit_line_figure
+
+        kind = FigureKind(command.figure.suffix.removeprefix("."))
+        write_atomically(command.figure, as_kind(limit_line_figure(lines), kind))
+    is_json = command.rest.output_format is OutputFormat.JSON
+    text = line_json(lines, inputs.notes) if is_json else line_text(lines, inputs.notes, figure=command.figure)
+    return text, any(point.limit is not None for line in lines for point in line.points)
+
+
 def _cards(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup, _: Simulate) -> tuple[str, bool]:
     """Return the answer for the card, and whether there is one."""
     if command.rest.axes:
@@ -140,7 +159,7 @@ def _values(
     axes = command.rest.axes
     refuse_too_many_points(axes)
     points = [{**inputs.keys, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
-    answers = [_Boundary(command, point, architecture_of).answer() for point in points]
+    answers = [_answer(command, point, architecture_of) for point in points]
     specs = [spec for answer in answers for spec in answer.specs.values()]
     if command.confirm and only_estimated(specs):
         names = ", ".join(dict.fromkeys(fault.key for fault in only_estimated(specs)))
@@ -155,54 +174,16 @@ def _values(
     return text, all(answer.boundary.largest is not None for answer in answers)
 
 
-class _Boundary:
-    """The boundary of one key at one point."""
-
-    def __init__(self, command: Command, point: Mapping[str, object], architecture_of: ArchitectureLookup) -> None:
-        self._command, self._point, self._architecture_of = command, point, architecture_of
-        self._key = key_named(command.key)
-
-    def answer(self) -> KeyAnswer:
-        """Return the boundary.
-
-        Raises:
-            UsageError: No value of the key is allowed.
-        """
-        first = self._first_allowed()
-        refuse_without_form(first, self._architecture_of(first.model))
-        boundary = largest_that_fits(
-            self._verdict, self._fits, minimum=getattr(first, self._key.name), maximum=_MAXIMUM
-        )
-        values = [value for value in (boundary.largest, boundary.beyond) if value is not None]
-        return KeyAnswer(
-            key=self._key.name,
-            specs={value: self._parsed(value) for value in values},
-            axes=tuple(self._command.rest.axes),
-            boundary=boundary,
-            margin=self._command.margin,
-        )
-
-    def _first_allowed(self) -> TrialSpec:
-        """Return the trial with the smallest allowed value; its faults are those of the input, not of the value."""
-        boundary = largest_that_fits(
-            self._allowed, lambda _: False, minimum=self._key.minimum, maximum=min(_MAXIMUM, self._key.maximum)
-        )
-        return boundary.at_beyond or self._parsed(self._key.minimum)
-
-    def _parsed(self, value: int) -> TrialSpec:
-        return parse_point({**self._point, self._key.name: value}, architecture_of=self._architecture_of)
-
-    def _allowed(self, value: int) -> TrialSpec | None:
-        try:
-            return self._parsed(value)
-        except UsageError:
-            return None
-
-    def _verdict(self, value: int) -> CardVerdict | None:
-        spec = self._allowed(value)
-        if spec is None:
-            return None
-        return card_verdict(spec, self._architecture_of(spec.model), gpu_named(str(spec.gpu)))
-
-    def _fits(self, card: CardVerdict) -> bool:
-        return leaves_free(card, self._command.margin)
+def _answer(command: Command, point: Mapping[str, object], architecture_of: ArchitectureLookup) -> KeyAnswer:
+    """Return the boundary of the key at one point, with the trials on both sides of it."""
+    (key,) = command.keys
+    search = KeySearch(key, point, margin=command.margin, architecture_of=architecture_of)
+    boundary = search.boundary()
+    values = [value for value in (boundary.largest, boundary.beyond) if value is not None]
+    return KeyAnswer(
+        key=key,
+        specs={value: search.at(value) for value in values},
+        axes=tuple(command.rest.axes),
+        boundary=boundary,
+        margin=command.margin,
+    )

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from profiler.domain.monitored import HostSample
 from profiler.domain.outcome import Sample
 from profiler.domain.units import GIB
+from profiler.storage.arrow_buffer import arrow_buffer
 from profiler.storage.atomic import write_atomically
 from profiler.storage.foreign_files import read_bytes
 from profiler.storage.monitored_schema import HOST, SAMPLES
@@ -57,7 +58,7 @@ def read_time_series(folder: Path, name: str, run_ids: Iterable[str]) -> pa.Tabl
     for run_id in run_ids:
         try:
             content = read_bytes(folder / name / f"{run_id}.parquet", most_bytes=_MOST_BYTES)
-            table = pq.read_table(io.BytesIO(content))
+            table = pq.read_table(pa.BufferReader(arrow_buffer(content)))
         except (pa.ArrowException, OSError, ValueError):
             continue
         if table.schema.equals(schema):

@@ -51,6 +51,11 @@ def _to_stderr(line: str) -> None:
         sys.stderr.write(f"{plain(line)}\n")
 
 
+def rank_folder(folder: Path, rank: int) -> Path:
+    """Return the folder of what one rank of a trial on several GPUs leaves, in the folder of a grid."""
+    return folder / "ranks" / str(rank)
+
+
 class RecordStore:
     """Records of one grid, in `<folder>/records/`."""
 

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from profiler.domain.outcome import Sample
 from profiler.domain.units import GIB
+from profiler.storage.arrow_buffer import arrow_buffer
 from profiler.storage.atomic import write_atomically
 from profiler.storage.foreign_files import read_bytes
 from profiler.storage.rows import sample_rows
@@ -40,7 +41,8 @@ def read_samples(folder: Path, trial_ids: Iterable[str]) -> pa.Table:
     found = [schema.empty_table()]
     for trial_id in trial_ids:
         try:
-            table = pq.read_table(io.BytesIO(read_bytes(samples_path(folder, trial_id), most_bytes=_MOST_BYTES)))
+            content = read_bytes(samples_path(folder, trial_id), most_bytes=_MOST_BYTES)
+            table = pq.read_table(pa.BufferReader(arrow_buffer(content)))
         except (pa.ArrowException, OSError, ValueError):
             continue
         if table.schema.equals(schema):

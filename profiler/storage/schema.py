@@ -202,7 +202,7 @@ RESULT = (
         "complete, or the integers and booleans that the host read without their being computed",
         "not emulated, or the trial ended before the value was known",
     ),
-    _column("gpu_s", _REAL, "s", "how long the trial used a GPU", "it used none"),
+    _column("gpu_s", _REAL, "s", "how long the trial used GPUs, summed over them", "it used none"),
     text("implied_by", "the trial that ran out of memory and needs at most as much", "status is not implied"),
 )
 

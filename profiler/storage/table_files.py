@@ -1,6 +1,5 @@
 """One table of a grid as a file: its path, its rows, and the fault if it cannot be used."""
 
-import io
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.units import GIB
+from profiler.storage.arrow_buffer import arrow_buffer
 from profiler.storage.foreign_files import read_bytes
 from profiler.storage.laws import Laws, Trials
 from profiler.storage.schema import OPTIONAL_TABLES, SCHEMA_VERSION, TABLES, Column, arrow_schema
@@ -39,12 +39,12 @@ class TableFile:
 
     path: Path
     columns: Sequence[Column]
-    content: bytes
+    content: pa.Buffer
 
     @property
     def metadata(self) -> Mapping[bytes, bytes]:
         """What `arrow_schema` wrote with the table."""
-        return pq.read_schema(io.BytesIO(self.content)).metadata or {}
+        return pq.read_schema(pa.BufferReader(self.content)).metadata or {}
 
     def rows(self, trial_ids: Collection[str] | None = None) -> pa.Table:
         """Return the rows of these trials, in the order of the file; all rows if None.
@@ -56,7 +56,7 @@ class TableFile:
         if filters is not None and not trial_ids:
             return arrow_schema(self.columns, about={}).empty_table()
         with _damage(self.path):
-            return self._complete(pq.read_table(io.BytesIO(self.content), filters=filters))
+            return self._complete(pq.read_table(pa.BufferReader(self.content), filters=filters))
 
     def batches(self) -> Iterator[pa.Table]:
         """Yield the rows in parts; the texts of each part are numbered (dictionaries of arrow).
@@ -65,9 +65,9 @@ class TableFile:
             UsageError: The file is damaged.
         """
         with _damage(self.path):
-            present = pq.read_schema(io.BytesIO(self.content)).names
+            present = pq.read_schema(pa.BufferReader(self.content)).names
             texts = [each.name for each in self.columns if pa.types.is_string(each.kind) and each.name in present]
-            file = pq.ParquetFile(io.BytesIO(self.content), read_dictionary=texts)
+            file = pq.ParquetFile(pa.BufferReader(self.content), read_dictionary=texts)
             for batch in file.iter_batches(batch_size=_BATCH_ROWS):
                 yield self._complete(pa.Table.from_batches([batch]))
 
@@ -103,7 +103,7 @@ def open_table_file(path: Path, columns: Sequence[Column]) -> TableFile:
     """
     content = _content(path)
     with _damage(path):
-        schema = pq.read_schema(io.BytesIO(content))
+        schema = pq.read_schema(pa.BufferReader(content))
     found = (schema.metadata or {}).get(b"schema_version", b"none").decode(errors="replace")
     if re.fullmatch("[0-9]{1,9}", found) and int(found) > SCHEMA_VERSION:
         versions = f"schema version {found}; this one reads {SCHEMA_VERSION}"
@@ -158,9 +158,9 @@ def _damage(path: Path) -> Iterator[None]:
         raise _fault(path, "this is not a parquet file, or it is damaged", _if_damaged(path)) from error
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path) -> pa.Buffer:
     try:
-        return read_bytes(path, most_bytes=_MOST_BYTES)
+        return arrow_buffer(read_bytes(path, most_bytes=_MOST_BYTES))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _fault(path, "no such file", "Run the grid first: python -m profiler.sweep +grid=<name>.") from error
     except OSError as error:
@@ -211,7 +211,8 @@ def _stems(folder: Path, suffix: str) -> list[str]:
 
 def _trial_ids(path: Path) -> list[str]:
     try:
-        column = pq.read_table(io.BytesIO(read_bytes(path, most_bytes=_MOST_BYTES)), columns=["trial_id"])["trial_id"]
+        content = arrow_buffer(read_bytes(path, most_bytes=_MOST_BYTES))
+        column = pq.read_table(pa.BufferReader(content), columns=["trial_id"])["trial_id"]
     except (pa.ArrowException, OSError, ValueError, KeyError):
         return []
     return [str(trial_id) for trial_id in pc.unique(column).to_pylist()]

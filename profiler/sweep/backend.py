@@ -68,24 +68,40 @@ def real_gpu_faults(
     ]
 
 
-def emulation_faults(points: Iterable[Mapping[str, object]], options: RunOptions | None) -> list[Fault]:
-    """Return the faults of the options of an emulation: another backend in the same sweep, or a Python without it."""
-    backends = list(dict.fromkeys(str(point.get("backend")) for point in points))
-    if Backend.EMULATED not in backends:
-        if options is None or options.python is None:
-            return []
-        problem = "is only for backend=emulated; the other backends run in the Python of this program"
-        return [Fault(key="python", found=str(options.python), problem=problem, hint="Leave python out.")]
-    if len(backends) == 1:
-        return []
+def too_few_gpus(specs: Iterable[TrialSpec], visible: VisibleGpus) -> list[Fault]:
+    """Return a fault for each number of processes that is larger than the number of visible GPUs of one kind."""
+    gpus, _ = gpus_alike(visible)
+    counts = dict.fromkeys(spec.num_processes for spec in specs if spec.backend is Backend.CUDA)
+    seen = f"only {len(gpus)} is visible" if len(gpus) == 1 else f"only {len(gpus)} are visible"
     return [
         Fault(
-            key="backend",
-            found=",".join(backends),
-            problem="emulated cannot run with another backend in one sweep, because it runs in another Python",
-            hint="Run one sweep per backend: with the same results_dir one table shows both.",
+            key="num_processes",
+            found=str(count),
+            problem=f"needs {count} GPUs of one kind, and {seen}",
+            hint=f"Use at most num_processes={len(gpus)}, or backend=emulated.",
         )
+        for count in counts
+        if gpus and count > len(gpus)
     ]
+
+
+def other_python_faults(points: Iterable[Mapping[str, object]], options: RunOptions | None) -> list[Fault]:
+    """Return the faults of trials in another Python: several backends in one sweep, or one that runs in this one."""
+    backends = list(dict.fromkeys(str(point.get("backend")) for point in points))
+    if Backend.EMULATED in backends and len(backends) > 1:
+        return [
+            Fault(
+                key="backend",
+                found=",".join(backends),
+                problem="emulated cannot run with another backend in one sweep, because it runs in another Python",
+                hint="Run one sweep per backend: with the same results_dir one table shows both.",
+            )
+        ]
+    if options is None or options.python is None or set(backends) <= {Backend.EMULATED, Backend.SIMULATED}:
+        return []
+    problem = "is for backend=simulated and backend=emulated; the others run in the Python of this program"
+    hint = "Add one of them, or leave python out."
+    return [Fault(key="python", found=str(options.python), problem=problem, hint=hint)]
 
 
 def missing_engine(specs: Iterable[TrialSpec], backend: Backend, versions: Versions) -> list[Fault]:
@@ -103,10 +119,10 @@ def missing_engine(specs: Iterable[TrialSpec], backend: Backend, versions: Versi
     ]
 
 
-def missing_deepspeed(specs: Iterable[TrialSpec], versions: Versions) -> list[Fault]:
-    """Return the fault of trials that run DeepSpeed where it is not installed."""
+def missing_deepspeed(specs: Iterable[TrialSpec], backend: Backend, versions: Versions) -> list[Fault]:
+    """Return the fault of trials of `backend` that run DeepSpeed where it is not installed."""
     if versions.deepspeed is not None or not any(
-        spec.distributed_type is DistributedType.DEEPSPEED and spec.backend.reads_counters for spec in specs
+        spec.distributed_type is DistributedType.DEEPSPEED and spec.backend is backend for spec in specs
     ):
         return []
     return [

@@ -1,21 +1,25 @@
 """The command line of a sweep, split into flags, the grid, keys that become axes, and overrides for Hydra."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString, RangeSweep
 from hydra.errors import HydraException
 
 from profiler.config.grid import MAX_POINTS
-from profiler.config.reading import show
+from profiler.config.reading import MAX_INCREASE, read_increase, show
 from profiler.config.run_options import RUN_KEYS
 from profiler.config.specification import unknown_key
-from profiler.domain.errors import Fault, nearest
+from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.trial import SPEC_KEYS
 
 GRID = "grid"
+
+PYTHON = "python"
+"""The run option that names the Python of the trials; several values are compared."""
 
 GRID_FILE_KEYS = ("question", "axes", "cases")
 """Keys that only a grid file has."""
@@ -70,9 +74,20 @@ class Command:
     """Keys of the trial with the values that the user gave, in order."""
     settings: tuple[str, ...]
     """Overrides of run options and of Hydra's own keys, for Hydra."""
+    pythons: tuple[str, ...]
+    """Environments to compare, if `python` has several values."""
+    max_increase: float | None
+    """By how much a peak may grow between them, as a ratio; None to allow any."""
     show_flags: tuple[str, ...]
     config_dir: str | None
     faults: tuple[Fault, ...]
+
+
+def for_each_python(command: Command) -> tuple[Command, ...]:
+    """Return one command per environment of `command`; the command itself if it compares none."""
+    return tuple(
+        replace(command, settings=(*command.settings, f"{PYTHON}={json.dumps(python)}")) for python in command.pythons
+    ) or (command,)
 
 
 def read_command(words: Sequence[str]) -> Command:
@@ -81,10 +96,13 @@ def read_command(words: Sequence[str]) -> Command:
     reading = _OverrideReading()
     for text in flags.overrides:
         reading.read(text)
+    reading.check()
     return Command(
         grids=tuple(reading.grids),
         axes=reading.axes,
         settings=tuple(reading.settings),
+        pythons=reading.pythons,
+        max_increase=reading.max_increase,
         show_flags=tuple(flags.shown),
         config_dir=flags.config_dir,
         faults=(*flags.faults, *reading.faults),
@@ -154,6 +172,8 @@ class _OverrideReading:
         self.grids: list[str] = []
         self.axes: dict[str, tuple[object, ...]] = {}
         self.settings: list[str] = []
+        self.pythons: tuple[str, ...] = ()
+        self.max_increase: float | None = None
         self.faults: list[Fault] = []
         self._parser = OverridesParser.create()
 
@@ -182,16 +202,38 @@ class _OverrideReading:
             self.settings.append(text)
         elif key in SPEC_KEYS:
             self.axes[key] = values
+        elif key == PYTHON and len(values) > 1:
+            self.pythons = tuple(map(show, values))
+        elif key == MAX_INCREASE:
+            self._read_increase(text.partition("=")[2])
         elif key in RUN_KEYS:
             self._read_setting(key, text, values)
         elif key.partition(".")[0] in GRID_FILE_KEYS:
             self.faults.append(_belongs_to_grid_file(key, values))
         else:
-            self.faults.append(unknown_key(key, _one_or_all(values), (GRID, *ALL_KEYS)))
+            self.faults.append(unknown_key(key, _one_or_all(values), (GRID, MAX_INCREASE, *ALL_KEYS)))
+
+    def check(self) -> None:
+        """Check keys that depend on each other, after the last override."""
+        if repeated := [python for python in dict.fromkeys(self.pythons) if self.pythons.count(python) > 1]:
+            found = ",".join(self.pythons)
+            self.faults.append(Fault(key=PYTHON, found=found, problem=f"names {repeated[0]} twice"))
+        if self.max_increase is not None and not self.pythons:
+            problem = "compares environments, and none are named"
+            hint = f"Add {PYTHON}=ENVIRONMENT,ENVIRONMENT."
+            self.faults.append(Fault(key=MAX_INCREASE, found=f"{self.max_increase:g}", problem=problem, hint=hint))
+
+    def _read_increase(self, text: str) -> None:
+        try:
+            self.max_increase = read_increase(MAX_INCREASE, text)
+        except UsageError as error:
+            self.faults.extend(error.faults)
 
     def _read_setting(self, key: str, text: str, values: tuple[object, ...]) -> None:
         if len(values) == 1:
             self.settings.append(f"{key}={text.partition('=')[2]}")
+            if key == PYTHON:
+                self.pythons = ()
             return
         found = ",".join(show(value) for value in values)
         self.faults.append(

@@ -26,6 +26,9 @@ Keys of a trial [default]:
 {trial_keys_help(given=AUTO)}
 Run options (docs/run_options.md) [default]:
 {run_options_help()}
+python=ENV1,ENV2 runs the trials in each environment and compares them;
+max_increase=2% then ends with exit code 4 if a peak grew by more.
+
 --cfg job shows the composed configuration, --info what Hydra read, -cd DIR adds
 a folder of grids. Exit codes: docs/exit_codes.md.
 
@@ -33,4 +36,5 @@ Examples:
   python -m profiler.sweep +grid=lora_vs_full
   python -m profiler.sweep +grid=lora_vs_full gpu=rtx-4090-24gb,a100-40gb
   python -m profiler.sweep +grid=completion_length dry_run=true
+  python -m profiler.sweep +grid=guard python=venv-old,venv-new max_increase=2%
 """

@@ -15,6 +15,7 @@ from profiler.command_line import as_command, print_error, print_line
 from profiler.config.demand import comparable_group, memory_rank, needs_at_most
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_OK, UsageError
+from profiler.domain.labels import names_of
 from profiler.domain.outcome import Estimate
 from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.execution.decision import stored_answer
@@ -25,11 +26,12 @@ from profiler.storage.records import RecordStore
 from profiler.sweep.command import read_command
 from profiler.sweep.composition import show_instead
 from profiler.sweep.folder import make_writable
+from profiler.sweep.other_python import environment_folder
 from profiler.sweep.output import WhileReadable
 from profiler.sweep.parts import SweepParts
 from profiler.sweep.plan import estimates_by_trial, order_for_pruning, plan_trials
-from profiler.sweep.preparation import Sweep, architecture_lookup, prepare, remembering
-from profiler.sweep.results import assemble, conclude, keep_what_has_finished
+from profiler.sweep.preparation import Sweep, architecture_lookup, prepare_each, remembering
+from profiler.sweep.results import Assemble, assemble, conclude, keep_what_has_finished
 from profiler.sweep.stored import is_of_this_card, under_earlier_names
 
 
@@ -51,26 +53,60 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
     def estimates(specs: Mapping[str, TrialSpec]) -> dict[str, Estimate]:
         return estimates_by_trial(specs, parts.estimates, architecture_of)
 
-    sweep = prepare(command, parts, architecture_of, config_of)
+    sweeps = prepare_each(command, parts, architecture_of, config_of)
+    plans = [
+        plan_trials(each.grid.name, each.specs, each.versions, hardware=each.hardware, files_of=each.files_of)
+        for each in sweeps
+    ]
+    if sweeps[0].options.dry_run:
+        for line in dict.fromkeys(line for sweep in sweeps for line in sweep.lines):
+            print_line(line)
+        found = estimates({trial.trial_id: trial.spec for trial in plans[0]})
+        knows_ids = len(sweeps) == 1 and sweeps[0].knows_ids
+        print_line(plan_table(plans[0], found, knows_ids=knows_ids))
+        return EXIT_OK
+    names = names_of([environment_folder(python) for python in command.pythons]) if command.pythons else ("",)
+    codes = []
+    for sweep, plan, name in zip(sweeps, plans, names, strict=True):
+        write = partial(assemble, sweep, parts, estimates=estimates, command_line=shlex.join(words))
+        codes.append(_run_sweep(sweep, plan, parts, architecture_of, write, environment=name))
+    if command.pythons:
+        from profiler.sweep.environments import Environment, compare_environments  # imports pandas
+
+        environments = [
+            Environment(name=name, versions=sweep.versions, trial_ids=tuple(trial.trial_id for trial in plan))
+            for name, sweep, plan in zip(names, sweeps, plans, strict=True)
+        ]
+        codes.append(compare_environments(sweeps[0].folder, environments, parts, max_increase=command.max_increase))
+    # A trial without an answer comes first: the comparison lacks it.
+    return next((code for code in codes if code != EXIT_OK), EXIT_OK)
+
+
+def _run_sweep(
+    sweep: Sweep,
+    plan: list[PlannedTrial],
+    parts: SweepParts,
+    architecture_of: Callable[[str], Architecture],
+    write: Assemble,
+    *,
+    environment: str,
+) -> int:
+    """Run a plan, write its results and return the exit code. `environment` is named where several are compared."""
+    if environment:
+        print_line(f"{environment}:")
     for line in sweep.lines:
         print_line(line)
-    plan = plan_trials(sweep.grid.name, sweep.specs, sweep.versions, hardware=sweep.hardware, files_of=sweep.files_of)
-    if sweep.options.dry_run:
-        found = estimates({trial.trial_id: trial.spec for trial in plan})
-        print_line(plan_table(plan, found, knows_ids=sweep.knows_ids))
-        return EXIT_OK
     lacking = make_writable(sweep.folder)
     if lacking:
         print_error(lacking)
     plan = under_earlier_names(sweep, plan, parts)
-    write = partial(assemble, sweep, parts, estimates=estimates, command_line=shlex.join(words))
     has_run = False
     with last_resort("sweep", folder=sweep.folder):
         try:
             _run(sweep, plan, parts, architecture_of)
             has_run = True
             records, left_out = write()
-            return conclude(sweep, plan, parts, records, complete=not left_out)
+            return conclude(sweep, plan, parts, records, complete=not left_out, to_terminal=not environment)
         except BaseException as error:
             if not has_run or isinstance(error, KeyboardInterrupt):
                 keep_what_has_finished(sweep, parts, write)

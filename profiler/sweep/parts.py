@@ -17,11 +17,13 @@ from profiler.storage.versions import installed_versions
 from profiler.sweep.plan import Estimates
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from profiler.execution import InterpreterOf, Pruning, SweepObserver
     from profiler.storage.carried import CurrentId
     from profiler.storage.records import RecordStore
     from profiler.storage.tables import Written
-    from profiler.sweep.emulated import EmulatedWorkers
+    from profiler.sweep.other_python import Workers
 
 
 class RunTrials(Protocol):
@@ -114,7 +116,13 @@ def _run_trials(
     )
 
 
-def _emulated_workers(options: RunOptions) -> "EmulatedWorkers":
+def _simulated_workers(options: RunOptions) -> "Workers":
+    from profiler.sweep.other_python import simulated_workers
+
+    return simulated_workers(options)
+
+
+def _emulated_workers(options: RunOptions) -> "Workers":
     from profiler.sweep.emulated import emulated_workers
 
     return emulated_workers(options)
@@ -132,6 +140,12 @@ def _write_tables(
     from profiler.storage.tables import write_tables
 
     return write_tables(folder, records, estimates, question=question, command=command, current_id=current_id)
+
+
+def _read_runs(folder: Path) -> "pd.DataFrame":
+    from profiler.storage.tables import read_tables
+
+    return read_tables(folder).runs
 
 
 def _render_folder(folder: Path, *, to_terminal: bool, trial_ids: Collection[str]) -> None:
@@ -154,8 +168,10 @@ class SweepParts:
 
     visible_gpus: Callable[[], VisibleGpus] = visible_gpus
     installed_versions: Callable[[], Versions] = installed_versions
-    emulated_workers: Callable[[RunOptions], "EmulatedWorkers"] = _emulated_workers
+    emulated_workers: Callable[[RunOptions], "Workers"] = _emulated_workers
     """Returns what emulated trials run in."""
+    simulated_workers: Callable[[RunOptions], "Workers"] = _simulated_workers
+    """Returns what simulated trials run in if `python` is given."""
     load_model_config: Callable[[str], Mapping[str, object]] = load_model_config
     estimates: Estimates = _estimates
     open_store: Callable[[Path], "RecordStore"] = _open_store
@@ -164,3 +180,5 @@ class SweepParts:
     run_trials: RunTrials = _run_trials
     write_tables: WriteTables = _write_tables
     render_folder: RenderFolder = _render_folder
+    read_runs: Callable[[Path], "pd.DataFrame"] = _read_runs
+    """Reads the table of the trials of a grid."""

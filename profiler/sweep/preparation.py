@@ -22,15 +22,16 @@ from profiler.storage.fingerprint import content_of
 from profiler.storage.folder_faults import folder_faults, writable_faults
 from profiler.storage.foreign_files import expanded, reason
 from profiler.sweep.backend import (
-    emulation_faults,
     gpus_alike,
     hardware_of,
     missing_deepspeed,
     missing_engine,
+    other_python_faults,
     real_gpu_faults,
     resolve_auto,
+    too_few_gpus,
 )
-from profiler.sweep.command import Command
+from profiler.sweep.command import Command, for_each_python
 from profiler.sweep.composition import compose
 from profiler.sweep.parts import SweepParts
 from profiler.sweep.plan import FilesOf
@@ -88,6 +89,23 @@ def remembering(read: Callable[[str], Result]) -> Callable[[str], Result]:
     return remembered
 
 
+def prepare_each(
+    command: Command, parts: SweepParts, architecture_of: ArchitectureLookup, config_of: ConfigLookup
+) -> tuple[Sweep, ...]:
+    """Return the sweeps of a command, one per environment that it compares, after all that can be checked.
+
+    Raises:
+        UsageError: Carries every fault that was found.
+    """
+    faults = _Faults(())
+    found = [
+        faults.collect(partial(prepare, each, parts, architecture_of, config_of)) for each in for_each_python(command)
+    ]
+    if faults.found:
+        raise UsageError(tuple(dict.fromkeys(faults.found)))
+    return tuple(sweep for sweep in found if sweep is not None)
+
+
 def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLookup, config_of: ConfigLookup) -> Sweep:
     """Return the sweep of a command after checking all that can be checked before the first trial.
 
@@ -107,11 +125,13 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     specs = faults.collect(lambda: parse_points(points, architecture_of=architecture_of)) or ()
     faults.found.extend(only_estimated(specs))
     if options is not None and not options.dry_run:
-        faults.found.extend(_uninstalled(specs))
+        faults.found.extend(_uninstalled(specs) if options.python is None else ())
         faults.found.extend(missing_engine(specs, Backend.CUDA, versions))
-    mixed = emulation_faults(points, options)
+        faults.found.extend(missing_deepspeed(specs, Backend.CUDA, versions))
+    mixed = other_python_faults(points, options)
     faults.found.extend(mixed)
     faults.found.extend(real_gpu_faults(points, visible, torch_version=versions.torch))
+    faults.found.extend(too_few_gpus(specs, visible))
     for settings in dict.fromkeys(spec.alloc_conf for spec in specs if spec.backend is Backend.SIMULATED):
         # Only what the model of the allocator supports; a real allocator reports its own faults.
         faults.collect(partial(parse_alloc_conf, settings))
@@ -127,8 +147,10 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
             if not options.dry_run or options.python is not None:
                 faults.found.extend(error.faults)
             lacking = f"Trial ids are not known: {error.faults[0].problem}."
-        faults.found.extend(missing_deepspeed(specs, workers.versions) if workers else ())
+        faults.found.extend(missing_deepspeed(specs, Backend.EMULATED, workers.versions) if workers else ())
         faults.found.extend(missing_engine(specs, Backend.EMULATED, workers.versions) if workers else ())
+    elif options is not None and not mixed and specs and options.python is not None:
+        workers = faults.collect(partial(parts.simulated_workers, options))
     if faults.found or options is None or grid is None:
         raise UsageError(tuple(dict.fromkeys(faults.found)))
     gpus, gpu_line = gpus_alike(visible)

@@ -54,12 +54,18 @@ def assemble(
 
 
 def conclude(
-    sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, records: Sequence[TrialRecord], *, complete: bool
+    sweep: Sweep,
+    plan: Sequence[PlannedTrial],
+    parts: SweepParts,
+    records: Sequence[TrialRecord],
+    *,
+    complete: bool,
+    to_terminal: bool = True,
 ) -> int:
     """Write the report of this plan and return the exit code. `complete`: whether the tables have every record."""
     planned = {trial.trial_id for trial in plan}
     with readable():
-        parts.render_folder(sweep.folder, to_terminal=True, trial_ids=planned)
+        parts.render_folder(sweep.folder, to_terminal=to_terminal, trial_ids=planned)
     of_plan = [record for record in records if record.trial_id in planned]
     for missing in dict.fromkeys(not_measured(record.outcome) for record in of_plan):
         if missing:

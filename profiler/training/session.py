@@ -45,12 +45,13 @@ class PlainSession(RealDevice):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Leave the group of processes at the end; accelerate joins it where there are several."""
-        try:
-            yield
-        finally:
-            if torch.distributed.is_initialized():
-                torch.distributed.destroy_process_group()
+        """Leave the group of processes at the end; accelerate joins it where there are several.
+
+        After an error the group stays: to leave it, NCCL would wait for the other ranks.
+        """
+        yield
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
 
     def adopt(self, arguments: Any) -> None:
         """Do nothing: transformers finds the device."""

@@ -32,7 +32,7 @@ from profiler.measurement.nvml import GpuLostError, GpuProbe, Nvml, NvmlError
 from profiler.measurement.phase_counters import PhaseCounters, by_phase, peak_of_steps
 from profiler.measurement.process_tree import RecentProcessTree
 from profiler.measurement.sampler import PERIOD_S, Sampler
-from profiler.measurement.unmapped import unmapped_during, unmapped_now
+from profiler.measurement.unmapped import EngineMapping, unmapped_now
 from profiler.storage.live_counters import LivePublisher
 from profiler.training.phases import TrainingObserver
 from profiler.worker.card import prepare_card
@@ -159,8 +159,9 @@ class _MeasuredTrial:
         self._cuda.when_out_of_memory(self._out_of_memory)
         if self._task.snapshot:
             self._cuda.record_history(most_entries=self._task.history_entries)
+        mapping = EngineMapping(changed=lambda: self._counters.mapping_changed())
         self._counters = PhaseCounters(
-            self._cuda, clock=self._tools.clock, at_phase_end=self._at_phase_change, unmapped=unmapped_during
+            self._cuda, clock=self._tools.clock, at_phase_end=self._at_phase_change, unmapped=mapping.unmapped
         )
         probe = self._probe = self._probe or self._probe_of(self.uuid)
         sampler = Sampler(
@@ -172,6 +173,7 @@ class _MeasuredTrial:
             outcome = self._trained(train, sampler)
         finally:
             sampler.stop()
+            mapping.close()
             if self._publisher is not None:
                 self._publisher.withdraw()
         if self._task.snapshot and self._snapshot is None:

@@ -21,6 +21,7 @@ from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapsho
 from profiler.storage.model_config import load_model_config
 from profiler.storage.records import RecordStore
 from profiler.worker.emulated import as_emulated, refusal
+from profiler.worker.ranks import has_ranks, run_ranks
 from profiler.worker.unlimited import needs_on_an_unlimited_card, waiting_process
 
 if TYPE_CHECKING:
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
 
 def run_job(job: WorkerJob) -> None:
     """Run one trial and store its record. If it raises, there is no answer, and the parent writes the record."""
+    if has_ranks(job):
+        run_ranks(job, run_job)
+        return
     spec = job.trial.spec
     try:
         check_seams(spec.backend)
     except UnsupportedTrialError as error:
-        if spec.backend is not Backend.SIMULATED:
+        if not spec.backend.names_its_card:
             # No answer: a measured trial keeps its name under a later profiler, which may support these versions.
             raise
         refused = Outcome(verdict=Verdict(status=Status.UNSUPPORTED, message=str(error)))
@@ -108,7 +112,7 @@ def _run_real(job: WorkerJob, model_config: Mapping[str, object], *, decoding: "
         measured = run_real(
             spec,
             model_config,
-            gpu_uuid=job.gpu_uuid,
+            gpu_uuid=next(iter(job.gpu_uuids), None),
             snapshot=job.options.snapshot,
             sample_period_s=job.options.sample_period_s if spec.backend is Backend.CUDA else None,
             decoding=decoding,

@@ -13,9 +13,14 @@ from profiler.analytical.formulas.engine import (
     bucket_bytes,
     engine_bytes,
     engine_parts,
+    kv_block_bytes,
+    lacks_cache,
+    needed_cache_bytes,
     requested_bytes,
     resident_engine_bytes,
+    sharded_parameters,
 )
+from profiler.analytical.formulas.engine_buffers import buffer_bytes
 from profiler.analytical.many import estimate_specs
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import parse_point
@@ -64,7 +69,80 @@ def test_the_parts_are_those_of_vllms_accounting():
     assert parts.weights == 494_032_768 * 2
     assert parts.state == 16 * 626_736
     assert parts.activations == 148_897_792
-    assert parts.kv_cache == (25_483_227_956 - parts.weights - parts.state - parts.activations) // 196_608 * 196_608
+    left = 25_483_227_956 - parts.weights - parts.state - parts.buffers - parts.activations
+    assert parts.kv_cache == left // 196_608 * 196_608
+
+
+def test_buffers_are_those_that_an_emulated_engine_keeps_in_its_sleep():
+    """By hand, as in the formula; an emulated engine of vLLM 0.31 has 45,578,240 B with its tensors of 512 B each."""
+    long = replace(_architecture("qwen2.5-1.5b"), max_position_embeddings=131_072)
+    assert buffer_bytes(_spec(use_vllm=True, model="qwen2.5-1.5b"), long) == 45_428_736
+    short = _spec(use_vllm=True, vllm_max_model_length=2048)
+    assert buffer_bytes(short, _architecture(MODEL)) == 45_428_736 - 2 * 16 * (8192 - 128) * 4
+    # 132 multiprocessors run 132 programs at most, for which 132 rows are kept; 33 sequences have 64.
+    for sequences, rows in ((512, 132), (33, 64)):
+        many = _spec(
+            use_vllm=True, per_device_train_batch_size=sequences, steps_per_generation=1, num_generations=sequences
+        )
+        tables = 2 * sequences * 2048 * 4
+        assert buffer_bytes(many, _architecture(MODEL)) == 33_554_432 + 1_015_808 + 86_016 + tables + rows * 607_744
+
+
+@pytest.mark.parametrize(("gpus", "gib"), [(1, 14.957), (2, 7.479)])
+def test_weights_are_divided_as_vllm_printed_on_real_cards(gpus, gib):
+    """Logs of Llama 3 8B: 14.96 GiB on one card and 7.48 on each of two."""
+    assert 2 * sharded_parameters(_architecture("llama-3.1-8b"), gpus=gpus) / 2**30 == pytest.approx(gib, abs=0.001)
+
+
+def test_heads_of_keys_are_not_divided():
+    """Of 2 heads, each of 2 GPUs has one, and so has each of 7; qwen2.5-0.5b has 196,608 B per block on one GPU."""
+    architecture = _architecture(MODEL)
+    assert [kv_block_bytes(architecture, gpus=gpus) for gpus in (1, 2, 7)] == [196_608, 98_304, 98_304]
+    two, seven = (sharded_parameters(architecture, gpus=gpus) for gpus in (2, 7))
+    assert two == 247_038_336
+    of_head = 2 * 24 * 64 * 897
+    norms = 49 * 896
+    assert seven == norms + -(-(494_032_768 - norms - 2 * of_head) // 7) + of_head
+
+
+def test_an_engine_of_two_gpus_runs_the_sequences_of_both():
+    shared = {"num_processes": 2, "vllm_tensor_parallel_size": 2}
+    one, two = _parts(_spec(use_vllm=True, num_processes=2)), _parts(_spec(use_vllm=True, **shared))
+    assert two.state == 2 * one.state
+    assert two.weights == 2 * 247_038_336
+    assert two.activations == (3 * 4_096 * 2_432 + 4 * 4_096 * 896) * 2
+    assert two.kv_cache > one.kv_cache
+
+
+def test_a_cache_has_to_hold_one_sequence_of_the_accepted_length():
+    # 131,072 tokens of Llama 3.1 8B are 16 GiB, and 0.3 of an H100 leaves 8.3.
+    architecture = _architecture("llama-3.1-8b")
+    long, short = (
+        _spec(use_vllm=True, model="llama-3.1-8b", vllm_max_model_length=length) for length in (None, 8_192)
+    )
+    assert needed_cache_bytes(long, architecture) == 16 * 2**30
+    assert needed_cache_bytes(short, architecture) == 2**30
+    assert lacks_cache(long, architecture)
+    assert not lacks_cache(short, architecture)
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"vllm_tensor_parallel_size": 2}, "=2: must divide num_processes=1"),
+        ({"vllm_tensor_parallel_size": 3, "num_processes": 4, "num_generations": 4}, "=3: must divide num_processes=4"),
+        ({"vllm_tensor_parallel_size": 4, "num_processes": 4}, "=4: must divide the 14 attention heads.*size=2"),
+        ({"vllm_tensor_parallel_size": 3, "num_processes": 3, "model": "llama-3.2-3b"}, "=3: must divide the 8 heads of"),
+        ({"vllm_max_model_length": 32_769}, "=32769: is more than the context of qwen2.5-0.5b, which has 32768"),
+        ({"vllm_max_model_length": 256}, "=256: leaves nothing for completions"),
+    ],
+)
+def test_what_trl_or_vllm_would_refuse_is_refused(keys, says):
+    with pytest.raises(UsageError, match=says):
+        _spec(use_vllm=True, **keys)
+    # Where vLLM has GPUs of its own the keys have no meaning.
+    server = _spec(use_vllm=True, vllm_mode="server", **keys)
+    assert (server.vllm_tensor_parallel_size, server.vllm_max_model_length) == (1, None)
 
 
 def test_logits_of_many_sequences_exceed_an_mlp():
@@ -76,18 +154,18 @@ def test_logits_of_many_sequences_exceed_an_mlp():
 def test_an_engine_in_too_small_a_part_has_no_cache():
     parts = _parts(_spec(use_vllm=True, gpu="t4-16gb", model="qwen2.5-7b"))
     assert parts.kv_cache == 0
-    assert parts.total == parts.weights + parts.state + parts.activations
+    assert parts.total == parts.weights + parts.state + parts.buffers + parts.activations
 
 
-def test_an_engine_that_sleeps_leaves_the_state_of_its_sampler():
+def test_an_engine_that_sleeps_leaves_its_buffers():
     awake, asleep = _spec(use_vllm=True), _spec(use_vllm=True, vllm_enable_sleep_mode=True)
     parts = _parts(awake)
-    assert resident_engine_bytes(awake, _architecture(MODEL)) == parts.weights + parts.state + parts.kv_cache
-    assert resident_engine_bytes(asleep, _architecture(MODEL)) == parts.state
+    assert resident_engine_bytes(awake, _architecture(MODEL)) == parts.weights + parts.state + parts.buffers + parts.kv_cache
+    assert resident_engine_bytes(asleep, _architecture(MODEL)) == parts.buffers
     one, other = _peaks(awake), _peaks(asleep)
     differs = {phase for phase in one if one[phase] != other[phase]}
     assert differs == {Phase.SCORE, Phase.REWARD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
-    assert {one[phase] - other[phase] for phase in differs} == {parts.weights + parts.kv_cache}
+    assert {one[phase] - other[phase] for phase in differs} == {parts.weights + parts.state + parts.kv_cache}
 
 
 def test_a_server_leaves_the_trainer_alone():
@@ -97,8 +175,8 @@ def test_a_server_leaves_the_trainer_alone():
     )
     assert server[Phase.ROLLOUT] < asleep[Phase.ROLLOUT]
     both = set(server) - {Phase.LOAD, Phase.ROLLOUT}
-    state = _parts(_spec(use_vllm=True)).state
-    assert {phase: server[phase] + state for phase in both} == {phase: asleep[phase] for phase in both}
+    buffers = _parts(_spec(use_vllm=True)).buffers
+    assert {phase: server[phase] + buffers for phase in both} == {phase: asleep[phase] for phase in both}
 
 
 def test_vllm_has_no_cache_of_transformers():
@@ -141,7 +219,9 @@ def test_the_part_of_the_card_is_a_part(part):
             vllm_mode=st.sampled_from([None, "colocate", "server"]),
             vllm_gpu_memory_utilization=st.sampled_from([None, 0.1, 0.55, 1]),
             vllm_enable_sleep_mode=st.sampled_from([None, False, True]),
-            num_processes=st.sampled_from([1, 2, 8]),
+            vllm_max_model_length=st.sampled_from([None, 2048, 8192]),
+            num_processes=st.sampled_from([2, 8]),
+            vllm_tensor_parallel_size=st.sampled_from([1, 2]),
             gpu=st.sampled_from(["h100-80gb", "t4-16gb"]),
             tuning=st.sampled_from(["full", "lora"]),
         ).filter(lambda point: (point["vllm_mode"], point["vllm_enable_sleep_mode"]) != ("server", True)),

@@ -1,14 +1,20 @@
 """The campaign's script as a user starts it, up to the first use of the card, and its stages as data."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
+import tomllib
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from sweep_fakes import FakeWorld
 
 from maintenance.campaign import running
@@ -85,6 +91,33 @@ def test_wheels_are_installed_once_and_found_first(tmp_path, folder):
     for path, words in stages:
         assert path.split(":")[0] == str(folder / "site")
         assert words.split()[2:] == ["stage", "a", str(folder), "limit_s=500", "seed=1"]
+
+
+def required_by(names):
+    """What these distributions need, directly or by others, without extras."""
+    found, waiting = set(), [canonicalize_name(name) for name in names]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            with suppress(PackageNotFoundError):
+                needed = [Requirement(line) for line in requires(name) or ()]
+                waiting += [
+                    canonicalize_name(one.name) for one in needed if not (one.marker and "extra" in str(one.marker))
+                ]
+    return found
+
+
+def test_the_image_and_the_wheels_have_all_that_a_measured_sweep_needs():
+    """The machine has no network: what is missing there is missing when the card is at hand."""
+    script = (ROOT / "scripts" / "offline_wheels.sh").read_text()
+    comment = re.search(r"must have ([^.]+)\.", script)[1]
+    image = required_by(comment.replace(" and ", ", ").split(", "))
+    assert {"torch", "rich", "nvidia-ml-py", "numpy"} <= image
+    wheels = {*re.search(r"packages=\(([^)]+)\)", script)[1].split(), *re.findall(r"\(pinned ([a-z0-9-]+)\)", script)}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["simulate"]]
+    assert {canonicalize_name(Requirement(line).name) for line in needed} <= image | {*map(canonicalize_name, wheels)}
 
 
 # ---- the stages ------------------------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ _VALUES: Mapping[str, Sequence[object]] = {
     "vllm_mode": tuple(VllmMode),
     "vllm_gpu_memory_utilization": (0.3, 0.9),
     "vllm_enable_sleep_mode": (False, True),
+    "vllm_max_model_length": (None, 8192),
+    "vllm_tensor_parallel_size": (1, 2),
 }
 """Values of keys whose declaration does not lead to interesting ones."""
 
@@ -45,10 +47,10 @@ def normalised(values: Mapping[str, object]) -> TrialSpec:
     """The specification of `values`, without adapters or engine where there are none, and of other recipes no key."""
     adapters = [name for name in values if name.startswith("lora_")]
     found = {**values, **(dict.fromkeys(adapters) if values["tuning"] is Tuning.FULL else {})}
-    if not values["use_vllm"]:
-        found.update(dict.fromkeys(("vllm_mode", "vllm_gpu_memory_utilization", "vllm_enable_sleep_mode")))
-    elif values["vllm_mode"] is VllmMode.SERVER:
-        found.update(dict.fromkeys(("vllm_gpu_memory_utilization", "vllm_enable_sleep_mode")))
+    if not values["use_vllm"] or values["vllm_mode"] is VllmMode.SERVER:
+        mode = values["vllm_mode"] if values["use_vllm"] else None
+        found.update({key.name: key.without_meaning for key in TRIAL_KEYS if key.name.startswith("vllm_")})
+        found["vllm_mode"] = mode
     return TrialSpec(**without_other_recipes(found, Recipe(str(values["recipe"]))))
 
 

@@ -90,7 +90,7 @@ def test_a_sum_is_computed_and_not_trusted():
         ),
         (CHANGE.replace("beta: 0.04", "bet: 0.04"), "batch.settings[1].before.bet=0.04"),
         (CHANGE.replace("size: 8", "size: 0"), "batch.settings[1].after."),
-        (CHANGE.replace("beta: 0.04", "num_processes: 2"), "a sweep runs several GPUs with backend=emulated only"),
+        (CHANGE.replace("beta: 0.04", "num_processes: 2"), "a sweep runs several GPUs with backend=cuda or emulated"),
         (CHANGE.replace("{per_device_train_batch_size: 8}", "{}"), "has the same configuration before and after"),
         (CHANGE.replace("setup: one", "setup: ones"), "batch.setup=ones: must be one of one, job. Did you mean"),
         (CHANGE + CHANGE, "claims=batch: is the id of two claims"),

@@ -105,6 +105,21 @@ print(json.dumps([before, rt.cudaEventQuery(event)]))
     assert run_on_card(driver, program, EMULATED_EVENTS="late") == [600, 0]
 
 
+def test_the_thread_that_watches_collectives_sees_late_events_later_than_others(driver):
+    program = """
+import ctypes, threading
+libc = ctypes.CDLL(None); libc.pthread_self.restype = c_void_p
+event = c_void_p(); rt.cudaEventCreate(byref(event)); rt.cudaEventRecord(event, None); rt.cudaDeviceSynchronize()
+found = [rt.cudaEventQuery(event)]
+def look():
+    libc.pthread_setname_np(c_void_p(libc.pthread_self()), b"pt_nccl_watchdg"); found.append(rt.cudaEventQuery(event))
+watching = threading.Thread(target=look); watching.start(); watching.join()
+print(json.dumps(found))
+"""
+    assert run_on_card(driver, program, EMULATED_EVENTS="early") == [0, 0]
+    assert run_on_card(driver, program, EMULATED_EVENTS="late") == [0, 600]
+
+
 def test_a_stream_that_waits_for_a_capturing_one_takes_part_until_the_capture_ends(driver):
     found = run_on_card(
         driver,

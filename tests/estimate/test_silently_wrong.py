@@ -12,10 +12,11 @@ import yaml
 from profiler.config.architecture import read_architecture
 from profiler.domain import extras
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError
-from profiler.estimate.counting import CountingError, checked, counted_by_transformers
+from profiler.domain.model_count import ModelCount
+from profiler.estimate.counting import CountingError, checked, counted_by_transformers, read_and_counted
 from profiler.estimate.main import answer, main
 from profiler.sweep.main import main as sweep
-from profiler.training.parameter_count import count_parameters
+from profiler.training.parameter_count import count_model
 
 SIZES = {
     "hidden_size": 64,
@@ -41,17 +42,60 @@ def _notes(tmp_path, **values):
     return json.loads(answer([f"config={path}", "format=json"]))["notes"]
 
 
-def _read(values, count=count_parameters):
+def _read(values, count=count_model):
     return checked(read_architecture(values, model="m"), values, model="m", count=count)
 
 
 VISION = {**LLAMA, "model_type": "qwen2_5_vl", "vision_config": {"depth": 32, "hidden_size": 1280}}
 
 
-def test_a_vision_language_model_is_refused_in_one_sentence(tmp_path, capsys):
+COUNT = ModelCount(
+    parameters=2**30, in_towers=2**28, linear_layers=12, lora_per_rank=2**20, linear_names=("qkv", "q_proj")
+)
+
+
+def test_a_vision_language_model_is_refused_with_what_is_known_of_it():
+    """By hand, 2^30 parameters: 2 GiB of weights, 8 with gradients and two states; 2^24 adapters of 16 B: 2.25 GiB."""
+    with pytest.raises(UsageError) as caught:
+        read_and_counted(VISION, model="m", count=lambda _: COUNT)
+    (fault,) = caught.value.faults
+    said = fault.sentence()
+    assert "has towers for images or sound (model_type qwen2_5_vl), whose activations have no formula" in said
+    assert "1.07 billion parameters, 0.268 of them in the towers" in said
+    assert "weights take 2.0 GiB, with gradients and AdamW's states 8.0 GiB" in said
+    assert "on its 12 linear layers (qkv, q_proj), 16.8 million parameters, 2.2 GiB" in said
+    assert "python -m profiler.run" in said
+
+
+def test_without_torch_a_vision_language_model_is_refused_in_one_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
     assert main([_config(tmp_path, **VISION)]) == EXIT_USAGE
     (line,) = capsys.readouterr().err.splitlines()
     assert "has vision_config (model_type qwen2_5_vl), and towers for images or sound have no formula" in line
+    assert "counting it needs torch and transformers" in line
+
+
+@pytest.mark.slow
+def test_a_vision_tower_is_counted_exactly():
+    """Qwen2.5-VL-3B, whose checkpoint has 3,754,622,976 parameters; 668,684,800 of them are in the tower."""
+    tower = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": 2048}
+    values = {
+        "model_type": "qwen2_5_vl",
+        "hidden_size": 2048,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+        "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+        "vision_config": {**tower, "patch_size": 14, "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31]},
+    }
+    found = count_model(values)
+    assert (found.parameters, found.parameters - found.in_towers) == (3_754_622_976, 3_085_938_688)
+    # Seven per layer of the decoder, five per block of the tower, and two that merge its patches.
+    assert found.linear_layers == 36 * 7 + 32 * 5 + 2
+    assert {"qkv", "q_proj", "down_proj"} <= set(found.linear_names)
 
 
 def test_a_vision_language_model_in_a_sweep_is_one_sentence(tmp_path, capsys):
@@ -107,7 +151,7 @@ def test_without_torch_an_unknown_family_is_refused(monkeypatch):
 
 @pytest.mark.slow
 def test_the_count_is_made_in_a_process_of_its_own():
-    assert counted_by_transformers(LLAMA) == count_parameters(LLAMA)
+    assert counted_by_transformers(LLAMA) == count_model(LLAMA)
 
 
 def test_a_type_that_transformers_does_not_have_is_refused():

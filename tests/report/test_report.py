@@ -12,8 +12,8 @@ from rich.console import Console
 from maintenance.many_records import many_specs, varied_records
 from profiler.domain.errors import ProfilerError
 from profiler.domain.trial import Backend
+from profiler.rendering.figure_kinds import FigureKind
 from profiler.rendering.figures.catalogue import MOST_FIGURES, Drawing
-from profiler.rendering.figures.files import FigureKind
 from profiler.rendering.html import page as page_module
 from profiler.rendering.html.page import MOST_TRIALS
 from profiler.rendering.pages import RenderedFigure

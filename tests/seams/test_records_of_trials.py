@@ -43,6 +43,14 @@ def test_a_moved_seam_refuses_a_trial_and_its_siblings(tmp_path: Path, monkeypat
         assert "trl.kernels.chunked_logprob._addmm_fp32 of trl 1.16.0 is missing" in record.outcome.message
 
 
+def test_a_moved_seam_refuses_an_emulated_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name has the version of the profiler, so that a later one runs it again."""
+    monkeypatch.delattr(GRPOTrainer, "_calculate_rewards")
+    (record,) = records(tmp_path, small_spec(backend=Backend.EMULATED))
+    assert record.outcome.status is Status.UNSUPPORTED
+    assert "GRPOTrainer._calculate_rewards of trl 1.16.0 is missing" in record.outcome.message
+
+
 def test_a_real_trial_is_refused_without_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs again as soon as the profiler supports the installed versions: its name does not change then."""
     monkeypatch.delattr(GRPOTrainer, "_calculate_rewards")

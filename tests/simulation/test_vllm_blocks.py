@@ -32,7 +32,7 @@ def test_the_blocks_are_the_parts_of_the_closed_form(sleeps, tuning):
     simulated = simulate(**keys)
     found = engine_by_phase(simulated)
     assert found[Phase.ROLLOUT] == pytest.approx(int(PARTS.total), abs=4 * 512)
-    resident = PARTS.state if sleeps else PARTS.resident
+    resident = PARTS.buffers if sleeps else PARTS.resident
     assert found[Phase.BACKWARD] == pytest.approx(int(resident), abs=4 * 512)
     totals = defaultdict(int)
     for phase, level in simulated.levels():

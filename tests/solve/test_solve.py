@@ -131,7 +131,7 @@ def test_a_file_of_trl_is_read_as_for_an_estimate(tmp_path, capsys):
     ("words", "said"),
     [
         ([], "name one key to solve for"),
-        (["max_completion_length", "num_generations"], "name one key to solve for"),
+        (["max_completion_length", "num_generations", "steps"], "name one key to solve for"),
         (["beta"], "has no largest value that fits"),
         (["max_completion_lenght"], "Did you mean 'max_completion_length'?"),
         (["max_completion_length", "max_completion_length=4"], "is what is solved for"),

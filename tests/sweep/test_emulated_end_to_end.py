@@ -14,7 +14,7 @@ from profiler.domain.outcome import Status
 from profiler.emulation.launch import emulated_python, process_environment
 from profiler.emulation.version import EMULATION_VERSION
 from profiler.measurement.visible import TEST_ON_EMULATED_DRIVER
-from profiler.storage.records import RecordStore
+from profiler.storage.records import RecordStore, rank_folder
 from profiler.storage.tables import read_tables
 
 pytestmark = [
@@ -138,11 +138,11 @@ def test_a_trial_that_takes_too_long_is_ended_and_runs_again(tmp_path):
     assert record.outcome.status is Status.OK
 
 
-def measured_sweep(folder, *words, **variables):
-    """Run a sweep of `backend=cuda` in the environment with torch's CUDA build, on the emulated driver."""
+def measured_sweep(folder, *words, cards=1, **variables):
+    """Run a sweep of `backend=cuda` in the environment with torch's CUDA build, on emulated cards."""
     python = emulated_python()
     base = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
-    environment = process_environment(python, KNOWN_GPUS["h100-80gb"], base=base)
+    environment = process_environment(python, KNOWN_GPUS["h100-80gb"], cards=cards, base=base)
     command = (str(python.executable), "-m", "profiler.sweep", "+grid=lora_vs_full", "backend=cuda", *words)
     done = subprocess.run(
         [*command, f"results_dir={folder}"], env=environment, capture_output=True, text=True, timeout=600, check=False
@@ -170,6 +170,22 @@ def test_the_measured_path_caps_and_samples_the_emulated_card_in_tests(tmp_path)
     assert run["sampled_max_device_bytes"] <= run["peak_device_bytes"]
     assert "emulated" in run["driver_version"]
     assert len(tables.samples) > 0
+
+
+def test_ranks_in_processes_of_their_own_hold_what_one_emulated_rank_holds(tmp_path):
+    """Two real processes, each on an emulated card: what they exchange is their own, as NCCL is not there."""
+    words = (*FULL, "optim=adamw_torch_fused", "num_processes=2", "distributed_type=fsdp", "steps=1")
+    code, _, err = measured_sweep(tmp_path / "ranks", *words, cards=2, **{TEST_ON_EMULATED_DRIVER: "1"})
+    assert code == 0, err
+    grid = tmp_path / "ranks" / "lora_vs_full"
+    (trial,) = RecordStore(grid).read_all()
+    ranks = [RecordStore(rank_folder(grid, rank)).find(trial.trial_id).outcome for rank in (0, 1)]
+    assert len({rank.measured.gpu_uuid for rank in ranks}) == 2
+    assert {rank.status for rank in ranks} == {Status.OK}
+    assert trial.outcome.peaks.allocated_bytes == max(rank.peaks.allocated_bytes for rank in ranks)
+    assert sweep(tmp_path / "alone", *words, "gpu=h100-80gb")[0] == 0
+    (alone,) = records(tmp_path / "alone")
+    assert ranks[0].peaks.allocated_bytes == alone.outcome.peaks.allocated_bytes
 
 
 BOTH_WAYS = """

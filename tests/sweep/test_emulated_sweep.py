@@ -26,7 +26,13 @@ INSTALLED = replace(VERSIONS, torch="2.13.0", peft="0.21.2", bitsandbytes="0.50.
 
 def answer(**changes) -> str:
     return json.dumps(
-        {"python": sys.version_info[:2], "path": ["/its/packages"], "versions": asdict(INSTALLED), **changes}
+        {
+            "python": sys.version_info[:2],
+            "path": ["/its/packages"],
+            "versions": asdict(INSTALLED),
+            "missing": [],
+            **changes,
+        }
     )
 
 
@@ -74,7 +80,7 @@ def test_the_environment_of_a_worker_has_its_card_and_nothing_of_the_callers_gpu
     ("text", "exit_code", "problem"),
     [
         (answer(python=[3, 9]), 0, "is Python 3.9, but this program runs in "),
-        (answer(versions={**asdict(INSTALLED), "trl": None, "peft": None}), 0, "has no trl, peft."),
+        (answer(missing=["trl", "peft"]), 0, "has no trl, peft."),
         ("nothing", 0, "cannot be asked for its packages ("),
         ("", 3, "cannot run this program (exit code 3)"),
     ],
@@ -168,7 +174,7 @@ def test_other_backends_ask_no_other_python(emulate, world):
     ("words", "sentence"),
     [
         (["backend=emulated,simulated"], "backend=emulated,simulated: emulated cannot run with another backend"),
-        (["python=/some/python"], "python=/some/python: is only for backend=emulated"),
+        (["backend=cpu", "python=/some/python"], "python=/some/python: is for backend=simulated and"),
         (["backend=emulated", "gpu=a100"], "gpu=a100: is one of several cards: a100-40gb"),
         (["backend=emulatd"], "Did you mean 'emulated'?"),
     ],

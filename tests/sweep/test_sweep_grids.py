@@ -33,6 +33,7 @@ SIZES = {
     "verl_report": 6,
     "claims": 129,
     "vllm": 8,
+    "guard": 7,
 }
 
 IDS = {
@@ -50,6 +51,7 @@ IDS = {
     "verl_report": ("a402e5677f913ac2", "295a84b15c74af28"),
     "claims": ("df21a473d82b4e2a", "58b7387d3d5a9861"),
     "vllm": ("35e962757e5f7770", "2c82ab9af8d66e59"),
+    "guard": ("1eb836d1b92b3c8b", "baadc48991ba3e75"),
 }
 """Hashes of the trial ids of each grid in order, on a simulated and on a real GPU, as the version that added it had."""
 

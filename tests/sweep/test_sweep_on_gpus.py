@@ -75,6 +75,47 @@ def test_all_gpus_of_the_machine_are_slots(sweep, world):
     assert (how["options"].jobs, how["gpu_uuids"]) == (None, ("GPU-0", "GPU-1"))
 
 
+@pytest.mark.parametrize(
+    ("names", "seen"),
+    [(("NVIDIA H200",), "only 1 is visible"), (("NVIDIA H200", "NVIDIA L40S", "NVIDIA H200"), "only 2 are visible")],
+)
+def test_more_processes_than_visible_gpus_are_refused(sweep, world, names, seen):
+    world.visible = gpus(*names)
+    code, _, err = sweep(GRID, "model=tiny", "optim=adamw_torch", "num_processes=4", "distributed_type=fsdp")
+    assert code == 2
+    assert f"num_processes=4: needs 4 GPUs of one kind, and {seen}. Use at most num_processes={seen[5]}" in err
+    assert not world.runs
+
+
+def test_as_many_processes_as_visible_gpus_run(sweep, world):
+    world.visible = gpus("NVIDIA H200", "NVIDIA H200")
+    assert sweep(GRID, "model=tiny", "num_processes=2", "distributed_type=multi_gpu")[0] == 0
+    assert {trial.spec.num_processes for trial in world.runs[0][0]} == {2}
+
+
+def test_deepspeed_is_needed_where_trials_are_measured(sweep, world):
+    world.visible = gpus("NVIDIA H200", "NVIDIA H200")
+    code, _, err = sweep(GRID, "model=tiny", "num_processes=2", "distributed_type=deepspeed", "optim=adamw_torch")
+    assert code == 2
+    assert "distributed_type=deepspeed: DeepSpeed is not installed in the Python of the trials" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["backend=cpu", "distributed_type=fsdp"], "distributed_type=fsdp: shards on GPUs only"),
+        (["backend=simulated", "distributed_type=multi_gpu"], "num_processes=2: a sweep runs several GPUs with"),
+        (
+            ["backend=cuda", "distributed_type=deepspeed", "zero_stage=3", "tuning=qlora"],
+            "tuning=qlora: a sweep does not make weights in 4 bits with zero_stage=3",
+        ),
+    ],
+)
+def test_several_processes_that_no_sweep_runs_are_refused(sweep, world, words, sentence):
+    code, _, err = sweep(GRID, "model=tiny", "optim=adamw_torch", "num_processes=2", *words)
+    assert (code, sentence in err, world.runs) == (2, True, []), err
+
+
 def test_one_table_is_about_one_kind_of_card(sweep, world):
     world.visible = gpus("NVIDIA H200", "NVIDIA L40S", "NVIDIA H200")
     _, out, _ = sweep(GRID, "model=tiny")

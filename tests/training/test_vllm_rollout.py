@@ -14,7 +14,7 @@ from trl.generation import vllm_generation
 from profiler.domain.builtin_models import BUILTIN_MODELS, find_builtin
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Phase
-from profiler.domain.trial import Backend, VllmMode, Weights
+from profiler.domain.trial import Backend, VllmMode, VllmModelImpl, Weights
 from profiler.training.placement import RealDevice
 from profiler.training.rollouts.registry import rollout_engine
 from profiler.training.rollouts.vllm import VllmRollout
@@ -109,7 +109,10 @@ def test_the_backend_decides_whether_the_engine_is_vllm_or_blocks():
 
 
 def test_trl_is_given_the_keys_of_the_trial():
-    assert rollout_engine(spec(), CPU).arguments() == {
+    keys = {"vllm_max_model_length": 512, "vllm_tensor_parallel_size": 2, "vllm_model_impl": VllmModelImpl.TRANSFORMERS}
+    assert rollout_engine(spec(**keys), CPU).arguments() == {
+        **keys,
+        "vllm_model_impl": "transformers",
         "use_vllm": True,
         "vllm_mode": "colocate",
         "vllm_gpu_memory_utilization": 0.4,
@@ -118,11 +121,26 @@ def test_trl_is_given_the_keys_of_the_trial():
     }
 
 
+def test_two_trials_that_start_together_have_a_port_each(monkeypatch, tmp_path):
+    ports = set()
+    for _ in range(2):
+        monkeypatch.delenv("MASTER_PORT", raising=False)
+        engine = VllmRollout(spec(backend=Backend.CUDA, weights=Weights.PRETRAINED))
+        with engine.starting(model=SimpleNamespace(), tokenizer=None, folder=tmp_path):
+            ports.add(os.environ["MASTER_PORT"])
+    assert len(ports) == 2
+    assert "29500" not in ports  # which trl would take in both
+    monkeypatch.setenv("MASTER_PORT", "1234")
+    with engine.starting(model=SimpleNamespace(), tokenizer=None, folder=tmp_path):
+        assert os.environ["MASTER_PORT"] == "1234"
+
+
 @pytest.mark.parametrize("has_flashinfer", [True, False])
 def test_a_checkpoint_is_loaded_by_vllm_itself(monkeypatch, tmp_path, has_flashinfer):
     monkeypatch.setattr("profiler.training.rollouts.vllm.find_spec", lambda _: object() if has_flashinfer else None)
     monkeypatch.delenv("VLLM_USE_FLASHINFER_SAMPLER", raising=False)
     monkeypatch.setenv("VLLM_NO_USAGE_STATS", "1")
+    monkeypatch.setenv("MASTER_PORT", "1234")
     model = SimpleNamespace(name_or_path="a/checkpoint")
     engine = VllmRollout(spec(backend=Backend.CUDA, weights=Weights.PRETRAINED))
     with engine.starting(model=model, tokenizer=None, folder=tmp_path):
@@ -148,5 +166,5 @@ def test_an_engine_that_cannot_start_is_an_answer(tmp_path, said, expected):
 def test_blocks_refuse_a_part_of_the_card_without_a_cache(tmp_path):
     model = SimpleNamespace(config=AutoConfig.for_model(**find_builtin("qwen2.5-7b").config))
     small = spec(model="qwen2.5-7b", gpu="t4-16gb")
-    with pytest.raises(UnsupportedTrialError, match=r"=0\.4 of t4-16gb is 5\.9 GiB, which leaves no KV"):
+    with pytest.raises(UnsupportedTrialError, match=r"=0\.4 of t4-16gb is 5\.9 GiB, weights and activations"):
         rollout_engine(small, CPU).starting(model=model, tokenizer=None, folder=tmp_path)

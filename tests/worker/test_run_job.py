@@ -130,7 +130,7 @@ def test_what_was_measured_is_stored_with_the_record(tmp_path: Path, monkeypatch
             store_folder=str(tmp_path),
             stderr_path=str(tmp_path / "stderr"),
             options=RunOptions(snapshot=True),
-            gpu_uuid="GPU-1",
+            gpu_uuids=("GPU-1",),
         )
     )
     assert (asked["gpu_uuid"], asked["snapshot"]) == ("GPU-1", True)

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 Answer = TypeVar("Answer")
 
-_GAP = 4096
+GAP = 4096
 """Most values in a row that rules may refuse: a batch size that must be a multiple of 4,096 is still found."""
 
 
@@ -23,7 +23,12 @@ class Boundary(Generic[Answer]):
 
 
 def largest_that_fits(
-    answer: Callable[[int], Answer | None], fits: Callable[[Answer], bool], *, minimum: int, maximum: int
+    answer: Callable[[int], Answer | None],
+    fits: Callable[[Answer], bool],
+    *,
+    minimum: int,
+    maximum: int,
+    gap: int = GAP,
 ) -> Boundary[Answer]:
     """Return the boundary, for memory that never falls with the value.
 
@@ -34,9 +39,10 @@ def largest_that_fits(
         fits: Whether an answer is one that fits.
         minimum: The smallest value to try.
         maximum: The largest value to try.
+        gap: Most values in a row that rules refuse below the largest that they allow.
     """
-    search = _Search(answer, fits)
-    low = search.next_allowed(minimum, min(minimum + _GAP, maximum))
+    search = _Search(answer, fits, gap)
+    low = search.next_allowed(minimum, min(minimum + gap, maximum))
     if low is None:
         return Boundary(largest=None, at_largest=None, beyond=None, at_beyond=None)
     if not search.fits_at(low):
@@ -56,8 +62,8 @@ def largest_that_fits(
 class _Search(Generic[Answer]):
     """Answers that were asked for already, and allowed values near a value."""
 
-    def __init__(self, answer: Callable[[int], Answer | None], fits: Callable[[Answer], bool]) -> None:
-        self._answer, self._fits = answer, fits
+    def __init__(self, answer: Callable[[int], Answer | None], fits: Callable[[Answer], bool], gap: int) -> None:
+        self._answer, self._fits, self._gap = answer, fits, gap
         self._known: dict[int, Answer | None] = {}
 
     def at(self, value: int) -> Answer | None:
@@ -70,10 +76,12 @@ class _Search(Generic[Answer]):
         return found is not None and self._fits(found)
 
     def next_allowed(self, first: int, last: int) -> int | None:
-        return next((value for value in range(first, min(first + _GAP, last) + 1) if self.at(value) is not None), None)
+        return next(
+            (value for value in range(first, min(first + self._gap, last) + 1) if self.at(value) is not None), None
+        )
 
     def previous_allowed(self, first: int, last: int) -> int | None:
-        values = range(first, max(first - _GAP, last) - 1, -1)
+        values = range(first, max(first - self._gap, last) - 1, -1)
         return next((value for value in values if self.at(value) is not None), None)
 
     def doubled(self, low: int, maximum: int) -> tuple[int, int | None]:

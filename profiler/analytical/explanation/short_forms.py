@@ -171,7 +171,7 @@ def _engine(spec: TrialSpec, name: InstantName) -> str:
     if name is InstantName.ENGINE:
         return whole
     if spec.vllm_enable_sleep_mode and name is not InstantName.ENGINE_START:
-        return f"asleep: {spec.generation_batch_size} x vocabulary x 4 B"
+        return "asleep: buffers of its graphs and sampler"
     return f"{whole} less activations"
 
 

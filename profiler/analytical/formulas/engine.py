@@ -2,6 +2,14 @@
 
 from dataclasses import dataclass
 
+from profiler.analytical.formulas.engine_buffers import (
+    BLOCK_TOKENS,
+    DEFAULT_CARD,
+    ENGINE_TOKENS,
+    accepted_tokens,
+    buffer_bytes,
+    engine_sequences,
+)
 from profiler.analytical.formulas.parameters import parameter_count
 from profiler.analytical.formulas.quantities import (
     Count,
@@ -14,23 +22,13 @@ from profiler.analytical.formulas.quantities import (
     where,
     whole_units,
 )
-from profiler.analytical.formulas.rollout import kv_cache_bytes
 from profiler.analytical.formulas.trained import gradient_bytes
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.gpu_names import gpu_named
 from profiler.domain.trial import VllmMode
 
-DEFAULT_CARD = "h100-80gb"
-"""The card that is assumed where none is named."""
-
-ENGINE_TOKENS = 4096
-"""Tokens of a forward of the engine, at most: `max_num_batched_tokens`, as `VLLMGeneration._init_vllm` in trl 1.16."""
-
 ENGINE_ELEMENT_BYTES = 2
 """vLLM computes in bfloat16 or float16; it reads a float32 checkpoint as one of these."""
-
-BLOCK_TOKENS = 16
-"""Tokens of one block of vLLM's paged KV cache, with FlashAttention."""
 
 _INT32_BYTES, _BITS = 4, 32
 
@@ -47,7 +45,7 @@ def requested_bytes(spec: TrialKeys) -> Count:
     utilization = 0.0 if spec.vllm_gpu_memory_utilization is None else spec.vllm_gpu_memory_utilization
     part = utilization * looked_up(spec.gpu, _card_bytes)
     down = rounded_down(part)
-    return where(_is_colocated(spec), down + where(down < part, 1, 0), 0)
+    return where(is_colocated(spec), down + where(down < part, 1, 0), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +55,8 @@ class EngineParts:
     weights: Count
     state: Count
     """Counts of the tokens of each sequence, by which its sampler can penalise repetition."""
+    buffers: Count
+    """Workspace of the CUDA graphs, scratch of the sampler, inputs and tables of blocks; they do not sleep."""
     activations: Count
     """Most that a forward of the engine needs; its profile run determines it. Free while nothing is generated."""
     kv_cache: Count
@@ -64,7 +64,7 @@ class EngineParts:
     @property
     def resident(self) -> Count:
         """Bytes that are in use from one rollout to the next, unless the engine sleeps."""
-        return self.weights + self.state + self.kv_cache
+        return self.weights + self.state + self.buffers + self.kv_cache
 
     @property
     def total(self) -> Count:
@@ -82,13 +82,41 @@ def engine_parts(spec: TrialKeys, architecture: DecoderShape) -> EngineParts:
     Source: `determine_available_memory` in vLLM's `v1/worker/gpu_worker.py`, and `memory_profiling` in its
     `utils/mem_utils.py`.
     """
-    requested, there = requested_bytes(spec), _is_colocated(spec)
-    weights = where(there, ENGINE_ELEMENT_BYTES * parameter_count(architecture), 0)
-    state = where(there, spec.generation_batch_size * token_count_bytes(architecture), 0)
+    requested, there, gpus = requested_bytes(spec), is_colocated(spec), spec.vllm_tensor_parallel_size
+    weights = where(there, ENGINE_ELEMENT_BYTES * sharded_parameters(architecture, gpus=gpus), 0)
+    state = where(there, engine_sequences(spec) * token_count_bytes(architecture), 0)
+    buffers = where(there, buffer_bytes(spec, architecture), 0)
     activations = where(there, profile_run_bytes(spec, architecture), 0)
-    left = larger(requested - weights - state - activations, 0)
-    block = kv_block_bytes(architecture)
-    return EngineParts(weights=weights, state=state, activations=activations, kv_cache=left // block * block)
+    left = larger(requested - weights - state - buffers - activations, 0)
+    block = kv_block_bytes(architecture, gpus=gpus)
+    return EngineParts(
+        weights=weights, state=state, buffers=buffers, activations=activations, kv_cache=left // block * block
+    )
+
+
+def sharded_parameters(architecture: DecoderShape, *, gpus: Count) -> Count:
+    """Return the parameters of the engine on one GPU of those that share it.
+
+    Each has a part of every matrix and the whole of every norm. A head of keys and values is not divided: with more
+    GPUs than such heads, several GPUs have the same.
+
+    By hand, qwen2.5-0.5b on 2 GPUs: the norms have 49 x 896 = 43,904 elements, so (494,032,768 - 43,904) / 2 + 43,904
+    = 247,038,336. Llama 3 8B: 7.48 GiB in bfloat16, as vLLM printed (docs/evidence.md).
+
+    Source: `ColumnParallelLinear`, `RowParallelLinear` and `VocabParallelEmbedding` in vLLM's `model_executor/layers`,
+    and `Qwen2Attention` in its `model_executor/models/qwen2.py`.
+    """
+    heads = architecture.num_key_value_heads
+    layers, hidden = architecture.num_hidden_layers, architecture.hidden_size
+    norms = (2 * layers + 1) * hidden + where(architecture.qk_norm, 2 * layers * architecture.head_dim, 0)
+    of_head = 2 * layers * architecture.head_dim * (hidden + where(architecture.qkv_bias, 1, 0))
+    divided = parameter_count(architecture) - norms - heads * of_head
+    return norms + whole_units(divided, gpus) + _heads_of_keys(architecture, gpus) * of_head
+
+
+def _heads_of_keys(architecture: DecoderShape, gpus: Count) -> Count:
+    """Return the heads of keys and values on one GPU (`ModelConfig.get_num_kv_heads` in vLLM)."""
+    return larger(architecture.num_key_value_heads // gpus, 1)
 
 
 def profile_run_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
@@ -100,12 +128,11 @@ def profile_run_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     By hand, qwen2.5-0.5b, 16 sequences: 4,096 x (3 x 4,864 + 4 x 896) x 2 B = 148,897,792 B, which is 2,048 B less than
     vLLM 0.31 has in its profile run without torch.compile, on an emulated card.
 
-    Source: `GPUModelRunner.profile_run` in vLLM's `v1/worker/gpu/model_runner.py`; trl has as many sequences as are
-    generated at once.
+    Source: `GPUModelRunner.profile_run` in vLLM's `v1/worker/gpu/model_runner.py`.
     """
     hidden = ENGINE_TOKENS * architecture.hidden_size
-    mlp = 3 * ENGINE_TOKENS * architecture.intermediate_size + 4 * hidden
-    logits = spec.generation_batch_size * architecture.vocab_size + hidden
+    mlp = 3 * ENGINE_TOKENS * whole_units(architecture.intermediate_size, spec.vllm_tensor_parallel_size) + 4 * hidden
+    logits = engine_sequences(spec) * architecture.vocab_size + hidden
     return ENGINE_ELEMENT_BYTES * larger(mlp, logits)
 
 
@@ -119,12 +146,30 @@ def token_count_bytes(architecture: DecoderShape) -> Count:
     return _INT32_BYTES * (architecture.vocab_size + whole_units(architecture.vocab_size, _BITS))
 
 
-def kv_block_bytes(architecture: DecoderShape) -> Count:
-    """Return the bytes of one block of the paged KV cache: `BLOCK_TOKENS` tokens in every layer.
+def kv_block_bytes(architecture: DecoderShape, *, gpus: Count) -> Count:
+    """Return the bytes of one block of the paged KV cache on one GPU: `BLOCK_TOKENS` tokens in every layer.
 
-    By hand, qwen2.5-0.5b: 2 x 24 layers x 128 x 16 tokens x 2 B = 196,608 B.
+    By hand, qwen2.5-0.5b: 2 x 24 layers x 2 heads x 64 x 16 tokens x 2 B = 196,608 B, and half of it on each of 2 GPUs.
     """
-    return kv_cache_bytes(architecture, sequences=1, tokens=BLOCK_TOKENS, element=ENGINE_ELEMENT_BYTES)
+    of_head = 2 * architecture.num_hidden_layers * architecture.head_dim * BLOCK_TOKENS * ENGINE_ELEMENT_BYTES
+    return _heads_of_keys(architecture, gpus) * of_head
+
+
+def needed_cache_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the smallest KV cache with which vLLM starts: that of one sequence of the accepted length.
+
+    By hand, qwen2.5-0.5b, 32,768 tokens: 2,048 blocks x 196,608 B = 402,653,184 B.
+
+    Source: `_check_enough_kv_cache_memory` in vLLM's `v1/core/kv_cache_utils.py`.
+    """
+    block = kv_block_bytes(architecture, gpus=spec.vllm_tensor_parallel_size)
+    return whole_units(accepted_tokens(spec, architecture), BLOCK_TOKENS) * block
+
+
+def lacks_cache(spec: TrialKeys, architecture: DecoderShape) -> Flag:
+    """Return whether vLLM would refuse to start, because its part of the card leaves too small a KV cache."""
+    missing: Flag = engine_parts(spec, architecture).kv_cache < needed_cache_bytes(spec, architecture)
+    return both(is_colocated(spec), missing)
 
 
 def engine_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
@@ -133,15 +178,15 @@ def engine_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
 
 
 def resident_engine_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of vLLM while the model trains: of its weights and KV cache only without sleep mode.
+    """Return the bytes of vLLM while the model trains: of its buffers only in sleep mode, else of everything resident.
 
-    trl puts the engine to sleep at level 2 after each rollout, which frees weights and cache (`VLLMGeneration.generate`
-    in trl 1.16). The state of its sampler stays; so do input buffers and CUDA graphs, which are left out.
+    trl puts the engine to sleep at level 2 after each rollout (`VLLMGeneration.generate` in trl 1.16). That frees the
+    KV cache and all that vLLM made while it loaded the model, the state of its sampler included.
     """
     if not spec.use_vllm:
         return 0
     parts = engine_parts(spec, architecture)
-    return where(_sleeps(spec), parts.state, parts.resident)
+    return where(_sleeps(spec), parts.buffers, parts.resident)
 
 
 def bucket_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
@@ -156,13 +201,14 @@ def bucket_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     return where(spec.num_processes > 1, gradient_bytes(spec, architecture), 0)
 
 
-def _is_colocated(spec: TrialKeys) -> Flag:
+def is_colocated(spec: TrialKeys) -> Flag:
+    """Return whether vLLM runs in the process that trains."""
     return holds(spec.vllm_mode, lambda mode: mode is VllmMode.COLOCATE)
 
 
 def _sleeps(spec: TrialKeys) -> Flag:
     sleep = spec.vllm_enable_sleep_mode
-    return both(_is_colocated(spec), False if sleep is None else sleep)
+    return both(is_colocated(spec), False if sleep is None else sleep)
 
 
 def _card_bytes(gpu: str | None) -> int:

@@ -84,6 +84,10 @@ class TrialKeys(Protocol):
     @property
     def vllm_enable_sleep_mode(self) -> Flag | None: ...  # noqa: D102
     @property
+    def vllm_max_model_length(self) -> Count | Coded[int | None] | None: ...  # noqa: D102
+    @property
+    def vllm_tensor_parallel_size(self) -> Count: ...  # noqa: D102
+    @property
     def reward_models(self) -> tuple[str, ...] | None: ...  # noqa: D102
     @property
     def per_device_eval_batch_size(self) -> Count | None: ...  # noqa: D102
@@ -124,6 +128,8 @@ class DecoderShape(Protocol):
     def num_key_value_heads(self) -> Count: ...  # noqa: D102
     @property
     def head_dim(self) -> Count: ...  # noqa: D102
+    @property
+    def max_position_embeddings(self) -> Count: ...  # noqa: D102
     @property
     def tie_word_embeddings(self) -> Flag: ...  # noqa: D102
     @property

@@ -15,7 +15,8 @@ from profiler.analytical.formulas.parameters import base_tensors
 from profiler.analytical.formulas.quantities import Count, Flag, larger, smaller, where, whole_units
 from profiler.analytical.formulas.trained import BFLOAT16_BYTES, FLOAT32_BYTES, trained_tensors, trains_everything
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.domain.trial import OffloadDevice
+from profiler.analytical.formulas.weights import weights_bytes
+from profiler.domain.trial import OffloadDevice, Tuning
 
 BUCKET = 500_000_000
 """Gradients that are reduced at a time (`reduce_bucket_size`)."""
@@ -37,7 +38,9 @@ def own(spec: TrialKeys, architecture: DecoderShape) -> Count:
 
 
 def base_weight_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of the base model's weights, or of their shards."""
+    """Return the bytes of the base model's weights, or of their shards; weights in 4 bits stay as they are."""
+    if spec.tuning is Tuning.QLORA:
+        return weights_bytes(spec, architecture)
     return _weight_bytes(spec, sum(group.total for group in base_tensors(architecture)))
 
 

@@ -5,7 +5,7 @@ Gradients are copied into a bucket as backward makes them; a full bucket is redu
 
 from dataclasses import replace
 
-from profiler.analytical.formulas.quantities import Count, Flag, both, larger, smaller, where
+from profiler.analytical.formulas.quantities import Count, Flag, both, either, larger, negated, smaller, where
 from profiler.analytical.formulas.trained import BFLOAT16_BYTES, FLOAT32_BYTES, gradient_bytes, trains_everything
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.formulas.zero import (
@@ -195,7 +195,8 @@ def _in_backward(spec: TrialKeys, architecture: DecoderShape, name: InstantName)
         case InstantName.BACKWARD_FIRST_LAYER:
             return waiting + where(_keeps_before_the_end(spec, architecture), kept, 0)
         case InstantName.BACKWARD_END:
-            return too_large + kept
+            is_kept = either(_keeps_before_the_end(spec, architecture), _outgrows_the_last_copy(spec, architecture))
+            return too_large + where(is_kept, kept, 0)
     return waiting
 
 
@@ -208,6 +209,17 @@ def _keeps_before_the_end(spec: TrialKeys, architecture: DecoderShape) -> Flag:
     table = embedding(architecture) if trains_everything(spec) else 0
     is_more = own(spec, architecture) > table + (trained(spec, architecture) - table) % BUCKET
     return both(is_more, _fills_a_bucket(spec, architecture))
+
+
+def _outgrows_the_last_copy(spec: TrialKeys, architecture: DecoderShape) -> Flag:
+    """Return whether what stage 2 keeps of a backward is all from the last bucket, and larger than that bucket's copy.
+
+    It is kept after the copy is freed, so the end of a backward is as large as the larger of both.
+    """
+    if spec.zero_stage != 2:
+        return False
+    is_larger = kept_gradient_bytes(spec, architecture) > _last_copy(spec, architecture)
+    return both(negated(_keeps_before_the_end(spec, architecture)), is_larger)
 
 
 def _communication(spec: TrialKeys, architecture: DecoderShape, instant: Instant) -> Count:
@@ -249,7 +261,7 @@ def _copied(spec: TrialKeys, architecture: DecoderShape, name: InstantName) -> C
         case InstantName.BACKWARD_FIRST_LAYER:
             return where(_fills_a_bucket(spec, architecture), BUCKET_BYTES, 0)
         case InstantName.BACKWARD_END:
-            return _last_copy(spec, architecture)
+            return where(_outgrows_the_last_copy(spec, architecture), 0, _last_copy(spec, architecture))
     return 0
 
 

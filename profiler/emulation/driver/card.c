@@ -1,4 +1,5 @@
 /* The numbers of the emulated cards, from the environment (profiler/emulation/cards.py writes them). */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +67,8 @@ static int named(const char *word) {
     return -1;
 }
 
-/* As CUDA reads it: up to the first word that names no card. */
+/* As CUDA reads it: up to the first word that names no card, and when a card is first used: a process may have been forked
+ * since this library was loaded, and have cards of its own. */
 static void read_visible(void) {
     const char *wanted = getenv("CUDA_VISIBLE_DEVICES");
     if (!wanted) {
@@ -92,7 +94,11 @@ __attribute__((constructor)) static void read_environment(void) {
     read_card(text);
     if (count) present = atoi(count);
     if (present > EM_MAX_CARDS) present = EM_MAX_CARDS;
-    read_visible();
+}
+
+static void need_visible(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_visible);
 }
 
 const EmCard *em_card(void) { return &card; }
@@ -100,9 +106,15 @@ const EmCard *em_card(void) { return &card; }
 /* Give every card more memory than any program takes. Before the first use of a card. Not more than 4 TiB: with expandable
  * segments torch reserves addresses for more than a whole card, several times. */
 void em_lift_limit(void) { card.memory_bytes = card.nvml_memory_bytes = (uint64_t)1 << 42; }
-int em_count(void) { return visible_count; }
+int em_count(void) {
+    need_visible();
+    return visible_count;
+}
 int em_count_present(void) { return present; }
-int em_physical(int device) { return device >= 0 && device < visible_count ? visible[device] : 0; }
+int em_physical(int device) {
+    need_visible();
+    return device >= 0 && device < visible_count ? visible[device] : 0;
+}
 
 /* Recognisable, and different for each card. */
 void em_uuid(int physical, unsigned char bytes[16]) {

@@ -74,6 +74,8 @@ int cudaDeviceSynchronize(void) {
     em_synchronised();
     return EM_OK;
 }
+/* Programs that look the runtime up by name ask for it and do not call it. */
+int cudaDeviceReset(void) { return rt_result(EM_NOT_SUPPORTED); }
 
 int cudaDeviceGetAttribute(int *value, int attribute, int device) {
     *value = em_attribute(attribute, device);

@@ -17,6 +17,27 @@ def answer_for_other_ranks(rendezvous: ModuleType) -> None:
         rendezvous._rendezvous_handlers[scheme] = _meet_nobody
 
 
+def join_groups_alone(c10d: ModuleType) -> None:
+    """Replace gloo, which connects to real processes, by torch's group that has only this one.
+
+    vLLM has such groups for messages of its ranks. A rank hears from the others what it said itself.
+    """
+    fake: Any = importlib.import_module("torch._C._distributed_c10d").FakeProcessGroup
+
+    class Kind(type):
+        def __instancecheck__(cls, group: object) -> bool:
+            return isinstance(group, fake)
+
+    class LoneGloo(metaclass=Kind):
+        """Stands where torch would make a group of gloo, or ask whether a group is one."""
+
+        def __new__(cls, _store: Any, rank: int, size: int, **_options: Any) -> Any:  # noqa: ANN401
+            return fake._create_internal(rank, size)
+
+    fake._set_sequence_number_for_group = lambda _group: None  # torch numbers the messages of gloo
+    c10d.ProcessGroupGloo = LoneGloo  # type: ignore[attr-defined]
+
+
 def _meet_nobody(url: str, timeout: timedelta | None = None, **_options: Any) -> Iterator[tuple[Any, int, int]]:  # noqa: ANN401
     del url, timeout
     world_size = int(os.environ["WORLD_SIZE"])

@@ -5,7 +5,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from profiler.emulation.inside.lone_rank import answer_for_other_ranks
+from profiler.emulation.inside.lone_rank import answer_for_other_ranks, join_groups_alone
+from profiler.emulation.inside.runtime_library import RUNTIME, find_emulated_runtime
 from profiler.emulation.inside.triton_kernels import note_compiled_launches, note_launches
 from profiler.seams.import_hooks import around_import
 
@@ -20,8 +21,13 @@ def prepare(environment: Mapping[str, str]) -> None:
         around_import("torch", after=lambda _torch: _install_values(libraries / built["values"]))
     around_import("triton.runtime.jit", after=note_launches(card))
     around_import("torch._inductor.runtime.triton_heuristics", after=note_compiled_launches(card))
+    runtime = next(name for name in built["load"] if name.startswith(f"{RUNTIME}."))
+    around_import(
+        "vllm.distributed.device_communicators.cuda_wrapper", after=find_emulated_runtime(libraries / runtime)
+    )
     if int(environment.get("WORLD_SIZE") or 1) > 1:
         around_import("torch.distributed.rendezvous", after=answer_for_other_ranks)
+        around_import("torch.distributed.distributed_c10d", after=join_groups_alone)
 
 
 def _load(libraries: Path, names: list[str]) -> None:

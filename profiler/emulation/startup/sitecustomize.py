@@ -1,6 +1,6 @@
-"""Prepares an emulated process before its program runs. Python imports it at the start, from PYTHONPATH.
+"""Prepares a process of another Python before its program runs. Python imports it at the start, from PYTHONPATH.
 
-It runs inside the emulated process, in an environment that need not have the profiler installed.
+The environment need not have the profiler installed. An emulated process gets its card here as well.
 """
 
 import importlib.abc
@@ -46,7 +46,6 @@ def run_other_sitecustomize() -> None:
 def prepare_process() -> None:
     """Prepare the process. If that fails it ends: Python would go on, and its figures would be wrong."""
     try:
-        sys.meta_path.insert(0, ThisProfiler(Path(os.environ["EMULATED_PROFILER"])))
         from profiler.emulation.inside.prepare import prepare
 
         prepare(os.environ)
@@ -56,6 +55,8 @@ def prepare_process() -> None:
         os._exit(2)
 
 
+if os.environ.get("EMULATED_PROFILER"):
+    sys.meta_path.insert(0, ThisProfiler(Path(os.environ["EMULATED_PROFILER"])))
 if os.environ.get("EMULATED_LIBRARIES"):
     prepare_process()
 run_other_sitecustomize()

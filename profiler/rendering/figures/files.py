@@ -1,25 +1,18 @@
 """Figures as bytes of files; the same figure gives the same bytes."""
 
 import io
-from enum import StrEnum
 
 from matplotlib.figure import Figure
 
+from profiler.rendering.figure_kinds import FigureKind
 from profiler.rendering.figures.theme import in_theme
 
 _DOTS_PER_INCH = 150
 
 
-class FigureKind(StrEnum):
-    """Format of a figure's file, as the suffix of its name."""
-
-    PNG = "png"
-    SVG = "svg"
-    PDF = "pdf"
-
-
-STANDARD_KINDS = (FigureKind.PNG, FigureKind.SVG)
-"""Those of a report where the user names none."""
+def as_kind(figure: Figure, kind: FigureKind) -> bytes:
+    """Return the figure in a format."""
+    return {FigureKind.PNG: as_png, FigureKind.SVG: as_svg, FigureKind.PDF: as_pdf}[kind](figure)
 
 
 def as_png(figure: Figure) -> bytes:

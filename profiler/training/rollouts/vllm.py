@@ -1,6 +1,7 @@
 """Rollout by vLLM in the process that trains: trl's colocate mode, unchanged."""
 
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -35,6 +36,9 @@ def engine_arguments(spec: TrialSpec) -> Mapping[str, Any]:
         "vllm_mode": str(spec.vllm_mode),
         "vllm_gpu_memory_utilization": spec.vllm_gpu_memory_utilization,
         "vllm_enable_sleep_mode": spec.vllm_enable_sleep_mode,
+        "vllm_max_model_length": spec.vllm_max_model_length,
+        "vllm_tensor_parallel_size": spec.vllm_tensor_parallel_size,
+        "vllm_model_impl": str(spec.vllm_model_impl),
         "generation_kwargs": {"ignore_eos": True},
     }
 
@@ -84,8 +88,17 @@ def _refusal(error: ValueError) -> Exception:
 
 
 def _environment() -> Mapping[str, str]:
-    """Return the variables that vLLM reads."""
-    return _WITHOUT_REPORTS if find_spec("flashinfer") else {**_WITHOUT_REPORTS, **_WITHOUT_FLASHINFER}
+    """Return the variables that vLLM and trl read, for those that are not set."""
+    of_vllm = _WITHOUT_REPORTS if find_spec("flashinfer") else {**_WITHOUT_REPORTS, **_WITHOUT_FLASHINFER}
+    return {**of_vllm, "MASTER_PORT": str(_free_port())}
+
+
+def _free_port() -> int:
+    """Return a port that is free: trl would take 29500 if it is, so two trials that start together would collide."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def _written(model: Any, tokenizer: Any, folder: Path) -> Path:

@@ -14,12 +14,12 @@ import torch
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer import grpo_trainer
 
-from profiler.analytical.formulas.engine import EngineParts, engine_parts, requested_bytes
+from profiler.analytical.explanation.engine_start import engine_start_line
+from profiler.analytical.formulas.engine import EngineParts, engine_parts
 from profiler.config.architecture import read_architecture
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Category
 from profiler.domain.trial import TrialSpec
-from profiler.domain.units import gib_text
 from profiler.seams.patching import patched
 from profiler.training.placement import Placement
 from profiler.training.rollouts.vllm import engine_arguments
@@ -38,8 +38,8 @@ class EngineBlocks:
         self._parts = parts
         self._placement = placement
         self._awake: dict[str, torch.Tensor] = {}
-        self._sizes = {WEIGHTS: int(parts.weights), KV_CACHE: int(parts.kv_cache)}
-        self._state = self._block(int(parts.state))  # it does not sleep
+        self._sizes = {WEIGHTS: int(parts.weights + parts.state), KV_CACHE: int(parts.kv_cache)}
+        self._buffers = self._block(int(parts.buffers))  # they do not sleep
         worker = SimpleNamespace(model_runner=SimpleNamespace(model=self))
         self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=worker))
         self.wake_up(tags=[WEIGHTS])
@@ -96,22 +96,15 @@ class BlockRollout:
         del tokenizer, folder
         architecture = read_architecture(model.config.to_dict(), model=self._spec.model)
         parts = engine_parts(self._spec, architecture)
-        if not parts.kv_cache:
-            raise UnsupportedTrialError(_no_cache(self._spec, parts))
+        refusal = engine_start_line(self._spec, architecture)
+        if refusal:
+            raise UnsupportedTrialError(refusal)
         return patched([(grpo_trainer, "VLLMGeneration", _generation_of(parts, self._placement))])
 
     def generating(self, model: Any) -> AbstractContextManager[None]:
         """Do nothing."""
         del model
         return nullcontext()
-
-
-def _no_cache(spec: TrialSpec, parts: EngineParts) -> str:
-    part, needed = gib_text(int(requested_bytes(spec)), 1), gib_text(int(parts.total), 1)
-    return (
-        f"vLLM does not start: vllm_gpu_memory_utilization={spec.vllm_gpu_memory_utilization:g} of {spec.gpu} is "
-        f"{part}, which leaves no KV cache after weights and activations of {needed}"
-    )
 
 
 def _generation_of(parts: EngineParts, placement: Placement) -> type[VLLMGeneration]:

@@ -1,0 +1,79 @@
+"""The largest value of one key with which a trial fits its card, among the values that rules allow."""
+
+from collections.abc import Mapping
+
+from profiler.analytical.closed_form import refuse_without_form
+from profiler.analytical.explanation.boundary import GAP, Boundary, largest_that_fits
+from profiler.analytical.explanation.cards import CardVerdict, card_verdict
+from profiler.config.specification import parse_point
+from profiler.domain.errors import UsageError
+from profiler.domain.gpu_names import gpu_named
+from profiler.domain.trial import TrialSpec, key_named
+from profiler.estimate.inputs import ArchitectureLookup
+from profiler.rendering.solve_table import leaves_free
+
+MAXIMUM = 2**24
+"""Largest value that is tried. No card holds a row of so many tokens, or so many rows."""
+
+_WITHOUT_GAPS = ("lora_rank", "max_prompt_length", "max_completion_length", "max_length", "steps")
+"""Keys of which rules allow every value up to a largest one. Of others a number of rows may have to divide another."""
+
+
+class KeySearch:
+    """The boundary of one key at one point."""
+
+    def __init__(
+        self, key: str, point: Mapping[str, object], *, margin: float, architecture_of: ArchitectureLookup
+    ) -> None:
+        self._key = key_named(key)
+        self._point, self._margin, self._architecture_of = point, margin, architecture_of
+        self._gap = 1 if key in _WITHOUT_GAPS else GAP
+
+    def boundary(self) -> Boundary[CardVerdict]:
+        """Return the boundary.
+
+        Raises:
+            UsageError: No value of the key is allowed.
+        """
+        first = self.first_allowed()
+        refuse_without_form(first, self._architecture_of(first.model))
+        # A group is a part of the completions that are generated together.
+        generated = first.generation_batch_size * first.num_processes
+        maximum = generated if self._key.name == "num_generations" else MAXIMUM
+        return largest_that_fits(
+            self._verdict, self._fits, minimum=getattr(first, self._key.name), maximum=maximum, gap=self._gap
+        )
+
+    def first_allowed(self) -> TrialSpec:
+        """Return the trial with the smallest allowed value; its faults are those of the input, not of the value."""
+        boundary = largest_that_fits(
+            self._allowed,
+            lambda _: False,
+            minimum=self._key.minimum,
+            maximum=min(MAXIMUM, self._key.maximum),
+            gap=self._gap,
+        )
+        return boundary.at_beyond or self.at(self._key.minimum)
+
+    def at(self, value: int) -> TrialSpec:
+        """Return the trial with a value of the key.
+
+        Raises:
+            UsageError: The value is not allowed.
+        """
+        return parse_point({**self._point, self._key.name: value}, architecture_of=self._architecture_of)
+
+    def _allowed(self, value: int) -> TrialSpec | None:
+        try:
+            return self.at(value)
+        except UsageError:
+            return None
+
+    def _verdict(self, value: int) -> CardVerdict | None:
+        spec = self._allowed(value)
+        if spec is None:
+            return None
+        return card_verdict(spec, self._architecture_of(spec.model), gpu_named(str(spec.gpu)))
+
+    def _fits(self, card: CardVerdict) -> bool:
+        return leaves_free(card, self._margin)
