@@ -55,7 +55,7 @@ def test_a_file_may_state_both_keys(capsys, tmp_path):
     assert [point["per_device_train_batch_size"] for point in line["points"]] == [4, 16]
 
 
-def test_values_of_the_first_key_may_be_given_and_one_line_is_drawn_per_card(capsys, tmp_path):
+def test_values_of_the_first_key_may_be_given_and_one_line_is_shown_per_card(capsys, tmp_path):
     keys = "max_completion_length,per_device_train_batch_size"
     words = (keys, *MODEL, "max_completion_length=1000,3000", "gpu=h100-80gb,a100-40gb")
     figure = tmp_path / "line.png"
