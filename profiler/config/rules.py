@@ -438,9 +438,7 @@ _RULES = (
     _Rule(keys=("distributed_type", "logprobs"), check=_backward_runs_once),
     _Rule(keys=("fsdp_activation_checkpointing", "gradient_checkpointing"), check=_checkpoints_once),
     _Rule(keys=("use_vllm", "vllm_gpu_memory_utilization"), check=_takes_a_part_of_the_card),
-    _Rule(
-        keys=("use_vllm", "vllm_tensor_parallel_size", "num_processes", "model"), check=_engine_is_shared_evenly
-    ),
+    _Rule(keys=("use_vllm", "vllm_tensor_parallel_size", "num_processes", "model"), check=_engine_is_shared_evenly),
     _Rule(
         keys=("use_vllm", "vllm_max_model_length", "model", "max_prompt_length", "max_completion_length"),
         check=_engine_accepts_prompts,
