@@ -117,9 +117,7 @@ def test_an_engine_of_two_gpus_runs_the_sequences_of_both():
 def test_a_cache_has_to_hold_one_sequence_of_the_accepted_length():
     # 131,072 tokens of Llama 3.1 8B are 16 GiB, and 0.3 of an H100 leaves 8.3.
     architecture = _architecture("llama-3.1-8b")
-    long, short = (
-        _spec(use_vllm=True, model="llama-3.1-8b", vllm_max_model_length=length) for length in (None, 8_192)
-    )
+    long, short = (_spec(use_vllm=True, model="llama-3.1-8b", vllm_max_model_length=length) for length in (None, 8_192))
     assert needed_cache_bytes(long, architecture) == 16 * 2**30
     assert needed_cache_bytes(short, architecture) == 2**30
     assert lacks_cache(long, architecture)
@@ -132,7 +130,10 @@ def test_a_cache_has_to_hold_one_sequence_of_the_accepted_length():
         ({"vllm_tensor_parallel_size": 2}, "=2: must divide num_processes=1"),
         ({"vllm_tensor_parallel_size": 3, "num_processes": 4, "num_generations": 4}, "=3: must divide num_processes=4"),
         ({"vllm_tensor_parallel_size": 4, "num_processes": 4}, "=4: must divide the 14 attention heads.*size=2"),
-        ({"vllm_tensor_parallel_size": 3, "num_processes": 3, "model": "llama-3.2-3b"}, "=3: must divide the 8 heads of"),
+        (
+            {"vllm_tensor_parallel_size": 3, "num_processes": 3, "model": "llama-3.2-3b"},
+            "=3: must divide the 8 heads of",
+        ),
         ({"vllm_max_model_length": 32_769}, "=32769: is more than the context of qwen2.5-0.5b, which has 32768"),
         ({"vllm_max_model_length": 256}, "=256: leaves nothing for completions"),
     ],
@@ -160,7 +161,10 @@ def test_an_engine_in_too_small_a_part_has_no_cache():
 def test_an_engine_that_sleeps_leaves_its_buffers():
     awake, asleep = _spec(use_vllm=True), _spec(use_vllm=True, vllm_enable_sleep_mode=True)
     parts = _parts(awake)
-    assert resident_engine_bytes(awake, _architecture(MODEL)) == parts.weights + parts.state + parts.buffers + parts.kv_cache
+    assert (
+        resident_engine_bytes(awake, _architecture(MODEL))
+        == parts.weights + parts.state + parts.buffers + parts.kv_cache
+    )
     assert resident_engine_bytes(asleep, _architecture(MODEL)) == parts.buffers
     one, other = _peaks(awake), _peaks(asleep)
     differs = {phase for phase in one if one[phase] != other[phase]}
@@ -202,6 +206,22 @@ def test_groups_are_whole_over_all_processes():
     with pytest.raises(UsageError, match="num_processes = 4 x 4 x 3 = 48"):
         _spec(num_processes=3, num_generations=7)
     assert _spec(num_processes=7, num_generations=7).num_processes == 7
+
+
+def test_vllm_next_to_fsdp_is_estimated_as_emulated():
+    """Rank 0 of 2 with vLLM 0.31 and FSDP 2, allocated GiB by phase; the engine sleeps while the model trains."""
+    emulated = {
+        Phase.LOAD: 24.370,
+        Phase.ROLLOUT: 26.291,
+        Phase.SCORE: 3.479,
+        Phase.FORWARD: 4.482,
+        Phase.BACKWARD: 5.249,
+        Phase.OPTIMIZER: 3.825,
+    }
+    keys = {"distributed_type": "fsdp", "num_processes": 2, "vllm_enable_sleep_mode": True, "steps": 2}
+    estimated = _peaks(_spec(use_vllm=True, vllm_max_model_length=2048, **keys))
+    for phase, gib in emulated.items():
+        assert estimated[phase] / 2**30 == pytest.approx(gib, rel=0.04), phase
 
 
 @pytest.mark.parametrize("part", [0, 1.2])
