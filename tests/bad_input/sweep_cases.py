@@ -191,6 +191,7 @@ VALUES = (
         "distributed_type=deepspeed",
         "zero_stage=3",
         "backend=emulated",
+        "dry_run=true",
         says="tuning=qlora: a sweep does not make weights in 4 bits with zero_stage=3",
     ),
     bad("+grid=sft", "use_vllm=true", says="use_vllm=true: has no meaning with recipe=sft"),
