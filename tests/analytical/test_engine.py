@@ -23,6 +23,7 @@ from profiler.analytical.formulas.engine import (
 from profiler.analytical.formulas.engine_buffers import buffer_bytes
 from profiler.analytical.many import estimate_specs
 from profiler.config.model_lookup import builtin_architecture
+from profiler.config.rules import only_estimated
 from profiler.config.specification import parse_point
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
@@ -206,6 +207,13 @@ def test_groups_are_whole_over_all_processes():
     with pytest.raises(UsageError, match="num_processes = 4 x 4 x 3 = 48"):
         _spec(num_processes=3, num_generations=7)
     assert _spec(num_processes=7, num_generations=7).num_processes == 7
+
+
+def test_a_sweep_does_not_run_an_engine_on_several_gpus():
+    shared = _spec(use_vllm=True, num_processes=2, vllm_tensor_parallel_size=2, backend="emulated")
+    (fault,) = only_estimated([shared])
+    assert fault.key == "vllm_tensor_parallel_size"
+    assert only_estimated([_spec(use_vllm=True, num_processes=2, backend="emulated")]) == []
 
 
 def test_vllm_next_to_fsdp_is_estimated_as_emulated():

@@ -146,14 +146,6 @@ VALUES = (
         "vllm_tensor_parallel_size=2",
         says="vllm_tensor_parallel_size=2: must divide num_processes=1, because as many GPUs share each engine of vLLM",
     ),
-    bad(
-        GRID,
-        "use_vllm=true",
-        "vllm_tensor_parallel_size=2",
-        "num_processes=2",
-        "backend=emulated",
-        says="vllm_tensor_parallel_size=2: a sweep does not run an engine of vLLM on several GPUs yet",
-    ),
     bad(GRID, "use_vllm=true", "vllm_tensor_parallel_size=0", says="must be a whole number of at least 1"),
     bad(
         GRID,
