@@ -36,6 +36,7 @@ KEPT = (
     "optimizer",
     "logprobs",
     "gradient_checkpointing",
+    "sft",
 )
 
 

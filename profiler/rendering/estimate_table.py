@@ -77,6 +77,7 @@ def _rows(spec: TrialSpec) -> str:
 
 
 def _phase_lines(phase: ExplainedPhase, *, is_peak: bool) -> list[str]:
+    # By hand, because tabulate removes the indent of the categories.
     name = phase.phase.value.ljust(_NAME_WIDTH)
     number = gib_number(phase.peak_allocated_bytes).rjust(_NUMBER_WIDTH)
     mark = "  <- the peak" if is_peak else ""

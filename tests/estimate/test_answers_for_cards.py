@@ -36,6 +36,16 @@ def test_the_capability_of_a_size_is_stated_as_an_assumption():
     assert not answer([*LARGE, "gpu=24GiB@8.6"]).startswith("Assumed")
 
 
+def test_an_engine_that_would_not_start_is_said_first():
+    words = ["model=llama-3.1-8b", "use_vllm=true", "gpu=h100-80gb", "tuning=lora"]
+    said = " ".join(answer(words).split())
+    assert said.startswith("vLLM does not start: vllm_gpu_memory_utilization=0.3 of h100-80gb is 23.7 GiB")
+    assert "use vllm_max_model_length=1042 or a larger part." in said
+    assert any(note.startswith("vLLM does not start") for note in json.loads(answer([*words, "format=json"]))["notes"])
+    for enough in ("vllm_max_model_length=1042", "vllm_gpu_memory_utilization=0.5"):
+        assert "does not start" not in answer([*words, enough])
+
+
 def test_vllm_takes_its_part_of_a_stated_size():
     found = json.loads(answer(["model=tiny", "use_vllm=true", "gpu=10GiB@8.0", "format=json"]))
     assert found["trial"]["gpu"] == "10GiB@8.0"

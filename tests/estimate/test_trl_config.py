@@ -180,3 +180,11 @@ def test_what_trl_would_take_is_an_assumption():
     assert "max_prompt_length=256 (give that of your data)" in line
     assert "dtype=float32 (trl's default)" in line
     assert "vllm_mode=colocate" in line
+
+
+def test_as_many_processes_are_assumed_as_share_an_engine_of_vllm():
+    found = read_trl_config({"use_vllm": True, "vllm_tensor_parallel_size": 2})
+    assert (found.point["vllm_tensor_parallel_size"], found.point["num_processes"]) == (2, 2)
+    assert any("num_generations and vllm_tensor_parallel_size allow" in line for line in note_lines(found.notes))
+    elsewhere = read_trl_config({"use_vllm": True, "vllm_mode": "server", "vllm_tensor_parallel_size": 2})
+    assert elsewhere.point["num_processes"] == 1

@@ -8,7 +8,8 @@
 
 typedef uint64_t Address;
 
-/* A physical piece. It returns to its card when no handle is left and it is mapped nowhere. */
+/* A physical piece. It returns to its card when no handle is left and it is mapped nowhere. Its record stays, so that a
+   handle that is released twice, as vLLM does at its end with what sleeps, is refused as a card's driver does. */
 typedef struct {
     int device;
     size_t bytes;
@@ -73,16 +74,18 @@ int cuMemCreate(Address *handle, size_t bytes, const void *properties, unsigned 
 static void return_if_unused(Piece *piece) {
     if (piece->handles || piece->maps) return;
     em_account(piece->device, -(int64_t)piece->bytes);
-    free(piece);
 }
 
 int cuMemRelease(Address handle) {
     Piece *piece = (Piece *)handle;
     pthread_mutex_lock(&lock);
-    piece->handles--;
-    return_if_unused(piece);
+    int error = piece->handles ? EM_OK : EM_INVALID_VALUE;
+    if (!error) {
+        piece->handles--;
+        return_if_unused(piece);
+    }
     pthread_mutex_unlock(&lock);
-    return EM_OK;
+    return error;
 }
 
 int cuMemMap(Address address, size_t bytes, size_t offset, Address handle, unsigned long long flags) {
