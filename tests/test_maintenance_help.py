@@ -46,7 +46,7 @@ def several_gpus(monkeypatch):
 def sharding_page(monkeypatch):
     from maintenance import sharding_page
 
-    monkeypatch.setattr(sharding_page, "page", lambda *_: pytest.fail("the page is written"))
+    monkeypatch.setattr(sharding_page, "held_by_trials", lambda *_: pytest.fail("the page is written"))
     return sharding_page.main
 
 

@@ -16,7 +16,6 @@ from profiler.callback.recording import Instruments, Recording
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.monitored import RANK
 from profiler.domain.script import NamedCard
-from profiler.execution.lock import take_lock
 from profiler.measurement.cheap_cuda import CheapCuda
 from profiler.measurement.no_driver import NoDriver
 from profiler.measurement.pynvml_driver import PynvmlDriver
@@ -25,6 +24,7 @@ from profiler.scripts.hooks import watched
 from profiler.scripts.phase_watch import PhaseWatch
 from profiler.storage.folder_faults import writable_faults
 from profiler.storage.foreign_files import expanded
+from profiler.storage.lock import take_lock
 from profiler.storage.monitored_records import MonitoredStore
 
 PERIOD_S = 0.1
