@@ -164,8 +164,10 @@ def test_the_work_of_every_step_is_counted_and_none_is_left_over(claims):
 def test_a_bound_of_time_says_that_it_is_counted(kept):
     (judged,) = [each for each in kept if each.claim.id == "report-checkpointing-time"]
     assert judged.origins == (Origin.COUNTED,)
-    # Checkpointing runs the layers once more: a third of three passes, and less where other parts weigh more.
-    assert all(0 < finding.found < 100 / 3 for finding in judged.findings)
+    # Checkpointing runs the layers once more: a third of three passes, and with LoRA, whose backward has no gradients
+    # of the weights, half of two; less where other parts weigh more.
+    full, lora, small = (finding.found for finding in judged.findings)
+    assert 0 < small < full < 100 / 3 < lora < 50
 
 
 def test_the_short_form_of_the_documentation_counts_the_kept_verdicts(kept):

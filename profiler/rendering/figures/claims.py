@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from profiler.analysis.verdicts import Judged
-from profiler.domain.claims import Check, End, Range
+from profiler.domain.claims import Check, End, Quantity, Range
 from profiler.rendering.figures.theme import ORIGIN_COLOURS, SOFT_INK, in_theme, new_figure, title
 
 _THINNEST = 0.6
@@ -45,11 +45,13 @@ def claims_figure(judged: Sequence[Judged]) -> Figure:
 
 def _legend(origins: Sequence[str]) -> str:
     found = " and ".join(origins) or "nothing found"
-    return f"dark: claimed, light: counts as equal; mark: ours, {found}; o as claimed, x not"
+    return f"dark: claimed; light: tolerated; ours {found}; o as claimed, x not"
 
 
 def _has_range(judged: Judged) -> bool:
     claimed = judged.claim.claimed
+    if judged.claim.quantity is Quantity.STEP_TIME:
+        return False
     return judged.claim.check is Check.CHANGE and claimed is not None and None not in (claimed.low, claimed.high)
 
 

@@ -28,6 +28,7 @@ _CARD_DECODING = "worker/card_decoding.py"
 _CARD_HISTORY = "worker/card_history.py"
 _CARD_NAMES = "simulation/script/card_names.py"
 _CUDA_CALLS = "simulation/script/cuda_calls.py"
+_WORK = "simulation/tracing/work.py"
 _UNTOUCHED = "measurement/untouched_cuda.py"
 
 _MODES = "torch.utils._python_dispatch"
@@ -54,10 +55,20 @@ _DISPATCH = (
         "lets `nonzero` run on `meta`",
     ),
     _seam("torch.fx.experimental._config", "patch", Exists(), _SESSION, "sets that option for the length of a trial"),
-    _seam("torch:ops.aten.add.Tensor", "_schema", Exists(), (_AUTOCAST, _GPU), "says whether an operation writes"),
+    _seam("torch:ops.aten.add.Tensor", "_schema", Exists(), (_AUTOCAST, _GPU, _WORK), "whether an operation writes"),
+    _seam("torch.utils.flop_counter", "flop_registry", Exists(), _WORK, "counts the operations of products"),
+    _seam(
+        "torch.utils.flop_counter", "sdpa_flop_count", Parameters("query_shape", "key_shape", "value_shape"), _WORK,
+        "counts the operations of attention",
+    ),
+    _seam(
+        "torch.utils.flop_counter", "sdpa_backward_flop_count",
+        Parameters("grad_out_shape", "query_shape", "key_shape", "value_shape"), _WORK,
+        "counts the operations of its backward",
+    ),
     _seam(
         "torch:UntypedStorage", "_cdata", Exists(),
-        (_CARD_DECODING, _EXTRAPOLATION, _IN_PLACE, _OP_CACHE, _RECORDER, _REDUCTIONS),
+        (_CARD_DECODING, _EXTRAPOLATION, _IN_PLACE, _OP_CACHE, _RECORDER, _REDUCTIONS, _WORK),
         "identifies a storage",
     ),
     _seam("torch:Tensor", "_is_view", _BUILTIN, _AUTOCAST, "autocast keeps no casts of views"),
