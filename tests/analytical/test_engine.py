@@ -208,6 +208,22 @@ def test_groups_are_whole_over_all_processes():
     assert _spec(num_processes=7, num_generations=7).num_processes == 7
 
 
+def test_vllm_next_to_fsdp_is_estimated_as_emulated():
+    """Rank 0 of 2 with vLLM 0.31 and FSDP 2, allocated GiB by phase; the engine sleeps while the model trains."""
+    emulated = {
+        Phase.LOAD: 24.370,
+        Phase.ROLLOUT: 26.291,
+        Phase.SCORE: 3.479,
+        Phase.FORWARD: 4.482,
+        Phase.BACKWARD: 5.249,
+        Phase.OPTIMIZER: 3.825,
+    }
+    keys = {"distributed_type": "fsdp", "num_processes": 2, "vllm_enable_sleep_mode": True, "steps": 2}
+    estimated = _peaks(_spec(use_vllm=True, vllm_max_model_length=2048, **keys))
+    for phase, gib in emulated.items():
+        assert estimated[phase] / 2**30 == pytest.approx(gib, rel=0.04), phase
+
+
 @pytest.mark.parametrize("part", [0, 1.2])
 def test_the_part_of_the_card_is_a_part(part):
     with pytest.raises(UsageError, match="must be more than 0 and at most 1"):

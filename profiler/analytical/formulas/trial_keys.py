@@ -84,7 +84,7 @@ class TrialKeys(Protocol):
     @property
     def vllm_enable_sleep_mode(self) -> Flag | None: ...  # noqa: D102
     @property
-    def vllm_max_model_length(self) -> Count | Coded[int | None] | None: ...  # noqa: D102
+    def vllm_max_model_length(self) -> Count | None: ...  # noqa: D102
     @property
     def vllm_tensor_parallel_size(self) -> Count: ...  # noqa: D102
     @property
@@ -136,6 +136,8 @@ class DecoderShape(Protocol):
     def qkv_bias(self) -> Flag: ...  # noqa: D102
     @property
     def qk_norm(self) -> Flag: ...  # noqa: D102
+    @property
+    def norms_per_layer(self) -> Count: ...  # noqa: D102
     @property
     def num_experts(self) -> Count: ...  # noqa: D102
     @property
