@@ -1,6 +1,5 @@
 """Results in a store that several machines share: brought to this machine, as the folder that a sweep leaves."""
 
-import io
 from functools import cache
 from pathlib import Path
 
@@ -32,8 +31,10 @@ def fetch_results(address: Address) -> Path:
     faults = shared_faults(address, writes=False)
     if faults:
         raise UsageError(faults)
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from profiler.storage.arrow_buffer import arrow_buffer
     from profiler.storage.tables import write_tables
 
     folder = work_folder(address, cache_folder() / FETCHED)
@@ -41,7 +42,7 @@ def fetch_results(address: Address) -> Path:
     records = relabelled(store.read_all())
     store.gather()
     table = store.read_object("runs.parquet")
-    about = pq.read_schema(io.BytesIO(table)).metadata or {} if table is not None else {}
+    about = pq.read_schema(pa.BufferReader(arrow_buffer(table))).metadata or {} if table is not None else {}
     estimates = estimates_by_trial({record.trial_id: record.spec for record in records}, estimates_of, _architecture_of)
     written = write_tables(
         folder,

@@ -14,6 +14,7 @@ SOURCES = {
     "pa.BufferReader(self.content)",  # of `TableFile`
     "pa.BufferReader(content)",
     "pa.BufferReader(arrow_buffer(content))",
+    "pa.BufferReader(arrow_buffer(table))",
 }
 
 
