@@ -36,6 +36,7 @@ bench: $(INSTALLED)
 stress: $(INSTALLED)
 	$(BIN)/python tests/stress/stress.py signals=1000
 	$(BIN)/python tests/stress/stress.py signals=30 worker=real
+	$(BIN)/python tests/stress/shared_store.py store=file kills=20
 	STRESS_KILLS=50 $(BIN)/python -m pytest -s tests/execution/test_stress.py
 
 # Sampled trials, each emulated and simulated, and what differs; with ARGS="results_dir=results/reference" the kept ones. Needs

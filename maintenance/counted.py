@@ -35,13 +35,15 @@ KEPT = Path(__file__).parents[1] / "profiler" / "published" / COUNTED
 Row = dict[str, str]
 
 _USAGE = """\
-python -m maintenance.counted [again=true]
+python -m maintenance.counted [most=N] [again=true]
 
 Count the floating-point operations and bytes of the steps whose time the claims
-compare, and what a card needs for them at least. Each takes up to a minute.
+compare, and what a card needs for them at least. Each takes up to a minute;
+most=N ends after N of them, and the next call goes on.
 
 Examples:
   python -m maintenance.counted
+  python -m maintenance.counted most=1
 """
 
 
@@ -52,18 +54,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if set(words) & {"-h", "--help"}:
         print_text(_USAGE)
         return EXIT_OK
-    values, faults = read_words(words, {"again": False})
+    values, faults = read_words(words, {"again": False, "most": None})
     reader = FieldReader(values)
-    again = reader.flag("again")
+    again, most = reader.flag("again"), reader.optional_count("most")
     if faults or reader.faults:
         raise UsageError([*faults, *reader.faults])
     kept = [] if again else _kept()
-    for configuration in counted_configurations(read_published_claims()):
-        text = keys_text(configuration)
-        if not any(row["configuration"] == text for row in kept):
-            kept += _rows(text, spec_of(configuration))
-            _write(kept)
-            print_line(text)
+    known = {row["configuration"] for row in kept}
+    wanted = [each for each in counted_configurations(read_published_claims()) if keys_text(each) not in known]
+    for configuration in wanted[:most]:
+        kept += _rows(keys_text(configuration), spec_of(configuration))
+        _write(kept)
+        print_line(keys_text(configuration))
     return EXIT_OK
 
 

@@ -5,6 +5,8 @@ from pathlib import PurePath
 
 from profiler.config.reading import show
 from profiler.config.run_options import DECLARATIONS, Declaration, RunOptions, kind_of
+from profiler.domain.address import ADDRESS_FORMS
+from profiler.domain.shard import MAX_SHARDS, Shard
 from profiler.rendering.markdown_table import Align, markdown_table
 
 _HEAD = """\
@@ -41,7 +43,10 @@ def _allowed(kind: object, declaration: Declaration) -> str:
     if kind is bool:
         return "true, false"
     if kind is PurePath:
-        return f"a path{null}"
+        address = f", {ADDRESS_FORMS}" if declaration.may_be_address else ""
+        return f"a path{address}{null}"
+    if kind is Shard:
+        return f"k/n with 1 <= k <= n <= {MAX_SHARDS:,}{null}"
     low = f"{declaration.minimum} to" if declaration.is_minimum_allowed else f"above {declaration.minimum}, at most"
     return f"{low} {declaration.maximum:,}{null}"
 

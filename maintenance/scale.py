@@ -68,10 +68,10 @@ def assemble(folder: Path) -> dict[str, float]:
     """Read the records and write the tables, as the end of a sweep does."""
     from maintenance.sampling import architecture_of
     from profiler.config.labels import relabelled
+    from profiler.report.estimates import estimates_by_trial
     from profiler.storage.records import RecordStore
     from profiler.storage.tables import write_tables
     from profiler.sweep.parts import SweepParts
-    from profiler.sweep.plan import estimates_by_trial
 
     started = time.process_time()
     records = relabelled(RecordStore(folder).read_all())

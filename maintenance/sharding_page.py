@@ -1,6 +1,6 @@
 """`python -m maintenance.sharding_page`: what each GPU of the kept trials of `+grid=fsdp` holds at its peak.
 
-Peaks are emulated; their parts are those of the closed form. Writes `sharding.md` next to the tables of the grid.
+Peaks are emulated; their parts are those of the closed form. Writes `sharding.md` and its figure next to the tables.
 
 Exit codes: docs/exit_codes.md.
 """
@@ -13,7 +13,9 @@ from typing import Any
 import pandas as pd
 
 from maintenance.sampling import architecture_of
-from profiler.analytical.estimate import estimate, phase_instants
+from maintenance.sharding_figure import Held, sharding_figure
+from profiler.analytical.estimate import phase_instants
+from profiler.analytical.explanation.short_forms import short_forms
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.grid import expand, read_grid
 from profiler.config.specification import parse_points
@@ -21,12 +23,13 @@ from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.memory import Category
 from profiler.domain.trial import DistributedType, TrialSpec
 from profiler.domain.units import GIB
+from profiler.rendering.figures.files import as_png, as_svg
 from profiler.rendering.markdown_table import markdown_table
 from profiler.storage.atomic import write_atomically
 from profiler.sweep.command import read_command
 from profiler.sweep.composition import compose
 
-GRID, PAGE = "fsdp", "sharding.md"
+GRID, PAGE, FIGURE = "fsdp", "sharding.md", "sharding"
 FOLDER = Path("results") / "reference" / GRID
 
 _KEPT = (Category.WEIGHTS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
@@ -46,13 +49,16 @@ _COLUMNS = (
     "estimated",
     "weights, gradients, states",
     "gathered and communicated",
+    "namely",
     "the rest",
 )
+
 
 _USAGE = f"""\
 python -m maintenance.sharding_page
 
-Writes {FOLDER / PAGE} from the tables in that folder.
+Writes {FOLDER / PAGE} and its figure
+from the tables in that folder.
 
 Examples:
   python -m maintenance.sharding_page
@@ -68,26 +74,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_OK
     if words:
         raise UsageError([Fault(key=words[0], found=words[0], problem="is unknown; the command takes no words")])
-    write_atomically(FOLDER / PAGE, page(pd.read_parquet(FOLDER / "runs.parquet")).encode())
-    print_line(f"{FOLDER / PAGE}")
+    found = held_by_trials(pd.read_parquet(FOLDER / "runs.parquet"))
+    figure = sharding_figure(found)
+    contents = {PAGE: page(found).encode(), f"{FIGURE}.png": as_png(figure), f"{FIGURE}.svg": as_svg(figure)}
+    for name, content in contents.items():
+        write_atomically(FOLDER / name, content)
+        print_line(f"{FOLDER / name}")
     return EXIT_OK
 
 
-def page(runs: pd.DataFrame) -> str:
-    """Return the page of Markdown of the grid's table."""
-    peaks = {_key(row): (row["status"], row["peak_allocated_bytes"]) for row in _rows_of(runs)}
-    found = [(spec, *peaks.get(_key(_plain(spec)), ("not run", None))) for spec in _specs()]
+def held_by_trials(runs: pd.DataFrame) -> tuple[Held, ...]:
+    """Return what a GPU of each trial of the grid holds; `runs` may lack trials."""
+    rows = {_key(row): row for row in _rows_of(runs)}
+    return tuple(_held(spec, rows.get(_key(_plain(spec)))) for spec in _specs())
+
+
+def page(found: Sequence[Held]) -> str:
+    """Return the page of Markdown."""
+    lacking = [each for each in found if each.emulated_bytes is None]
+    left_out = ", ".join(f"{each.model} on {each.gpus} by {each.way} ({each.status})" for each in lacking)
     lines = [
         "# What is sharded, gathered and communicated",
         "",
         "Peak of allocated memory on one GPU, in GiB (2^30 bytes), of full fine-tuning with checkpointing, AdamW and "
         "the lengths of `sweeps/config.yaml`. `emulated` is read from torch's counters on an emulated H100 of 80 GB; a "
-        "trial that ran out of memory has no peak. The last three columns are the closed form's parts of `estimated`: "
-        "what this GPU keeps, which is sharded under FSDP 2 and ZeRO; gathered weights and buckets of gradients; and "
-        "activations, logits, caches and workspaces. Nothing here is measured, and NCCL's own buffers are left out.",
+        "trial that ran out of memory there has the peak that it needs on a card without limit. The other columns are "
+        "the closed form's parts of `estimated`: what this GPU keeps, which is sharded under FSDP 2 and ZeRO; gathered "
+        "weights and buckets of gradients; and activations, logits, caches and workspaces. Nothing here is measured, "
+        "and NCCL's own buffers are left out.",
         "",
-        markdown_table(_COLUMNS, [_row(spec, status, peak) for spec, status, peak in found]),
+        f"![Stacked bars of what each GPU holds at its peak, by model and by way to train]({FIGURE}.png)",
         "",
+        markdown_table(_COLUMNS, [_row(each) for each in found]),
+        "",
+        *((f"Without an emulated peak: {left_out}.", "") if lacking else ()),
         "Regenerate with `python -m maintenance.sharding_page`.",
     ]
     return "\n".join(lines) + "\n"
@@ -116,17 +136,44 @@ def _key(row: Mapping[str, Any]) -> tuple[object, ...]:
     )
 
 
-def _row(spec: TrialSpec, status: str, peak: float | None) -> tuple[str, ...]:
+def _held(spec: TrialSpec, row: Mapping[str, Any] | None) -> Held:
     architecture = architecture_of(spec.model)
-    found = estimate(spec, architecture)
-    sizes = phase_instants(spec, architecture)[found.peak_phase].sizes
-    kept = sum(int(sizes.get(category, 0)) for category in _KEPT)
-    moved = int(sizes.get(Category.COMMUNICATION, 0))
-    rest = found.peak_allocated_bytes - kept - moved
-    emulated = status if status != "ok" or peak is None else _gib(peak)
-    name = _NAMES[spec.distributed_type].format(stage=spec.zero_stage)
-    numbers = (_gib(found.peak_allocated_bytes), _gib(kept), _gib(moved), _gib(rest))
-    return (spec.model, str(spec.num_processes), name, emulated, *numbers)
+    peak = max(phase_instants(spec, architecture).values(), key=lambda instant: int(instant.total_bytes))
+    sizes = {category: int(size) for category, size in peak.sizes.items() if int(size)}
+    words = short_forms(spec, architecture, peak)
+    return Held(
+        model=spec.model,
+        gpus=spec.num_processes,
+        way=_NAMES[spec.distributed_type].format(stage=spec.zero_stage),
+        status="not run" if row is None else str(row["status"]),
+        emulated_bytes=None if row is None else _emulated_bytes(row),
+        kept_bytes=sum(sizes.get(category, 0) for category in _KEPT),
+        moved_bytes=sizes.get(Category.COMMUNICATION, 0),
+        moved=words[Category.COMMUNICATION] if Category.COMMUNICATION in sizes else "",
+        rest_bytes=sum(size for category, size in sizes.items() if category not in (*_KEPT, Category.COMMUNICATION)),
+    )
+
+
+def _emulated_bytes(row: Mapping[str, Any]) -> int | None:
+    found = row["peak_allocated_bytes" if row["status"] == "ok" else "required_allocated_bytes"]
+    return None if pd.isna(found) else int(found)
+
+
+def _row(held: Held) -> tuple[str, ...]:
+    emulated = held.status if held.emulated_bytes is None else _gib(held.emulated_bytes)
+    if held.status == "oom" and held.emulated_bytes is not None:
+        emulated = f"{emulated} (out of memory)"
+    return (
+        held.model,
+        str(held.gpus),
+        held.way,
+        emulated,
+        _gib(held.estimated_bytes),
+        _gib(held.kept_bytes),
+        _gib(held.moved_bytes),
+        held.moved,
+        _gib(held.rest_bytes),
+    )
 
 
 def _gib(size: float) -> str:

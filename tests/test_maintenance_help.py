@@ -46,7 +46,7 @@ def several_gpus(monkeypatch):
 def sharding_page(monkeypatch):
     from maintenance import sharding_page
 
-    monkeypatch.setattr(sharding_page, "page", lambda *_: pytest.fail("the page is written"))
+    monkeypatch.setattr(sharding_page, "held_by_trials", lambda *_: pytest.fail("the page is written"))
     return sharding_page.main
 
 
@@ -57,7 +57,14 @@ def look_up(monkeypatch):
     return main.main
 
 
-@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated, several_gpus, sharding_page, look_up])
+def counted(monkeypatch):
+    from maintenance import counted
+
+    monkeypatch.setattr(counted, "count", lambda *_: pytest.fail("a step is counted"))
+    return counted.main
+
+
+@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated, several_gpus, sharding_page, look_up, counted])
 def test_help_has_examples_and_starts_nothing(tool, monkeypatch, capsys):
     for words in (["--help"], ["-h"], ["x", "--help"]):
         assert tool(monkeypatch)(words) == EXIT_OK
@@ -68,7 +75,7 @@ def test_help_has_examples_and_starts_nothing(tool, monkeypatch, capsys):
         assert max(map(len, (usage + examples).splitlines())) <= 80
 
 
-@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated, look_up])
+@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated, look_up, counted])
 def test_options_with_dashes_are_a_fault(tool, monkeypatch, capsys):
     assert tool(monkeypatch)(["--limit-s", "5"]) == EXIT_USAGE
     assert "--limit-s" in capsys.readouterr().err

@@ -61,9 +61,9 @@ trainer = GRPOTrainer(
 
 
 def filled(self, *_, **inputs):
-    """Return prompts with random completions of the full length."""
+    """Return prompts with completions of the full length."""
     prompts = inputs["input_ids"]
-    completions = torch.randint(5, 1000, (len(prompts), chosen.completion), device=prompts.device)
+    completions = torch.full((len(prompts), chosen.completion), 7, device=prompts.device)
     return torch.cat([prompts, completions], dim=1)
 
 

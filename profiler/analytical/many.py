@@ -106,6 +106,7 @@ class _Shapes:
     tie_word_embeddings: Flag
     qkv_bias: Flag
     qk_norm: Flag
+    norms_per_layer: Count
     has_sdpa: Flag
     num_experts: Count
     expert_width: Count

@@ -69,10 +69,11 @@ class _SinceLog:
 class Recording:
     """One training. It begins with loading; `session` is notified of phases; `finished` is the record."""
 
-    def __init__(self, instruments: Instruments) -> None:
+    def __init__(self, instruments: Instruments, *, suffix: str = "") -> None:
         self._tools = instruments
         self._cuda = instruments.cuda
-        self._start: Start = start_now()
+        start = start_now()
+        self._start = Start(run_id=f"{start.run_id}{suffix}", started_at=start.started_at)
         self._started_s = instruments.clock()
         self._probe = self._probe_of(instruments)
         self._cuda.synchronize()  # reads the counters

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, TrainerCallback
 from profiler.callback.metrics import added_to_logs
 from profiler.callback.recording import Instruments, Recording
 from profiler.domain.errors import Fault, UsageError
+from profiler.domain.monitored import RANK
 from profiler.domain.script import NamedCard
 from profiler.measurement.cheap_cuda import CheapCuda
 from profiler.measurement.no_driver import NoDriver
@@ -23,11 +24,14 @@ from profiler.scripts.hooks import watched
 from profiler.scripts.phase_watch import PhaseWatch
 from profiler.storage.folder_faults import writable_faults
 from profiler.storage.foreign_files import expanded
+from profiler.storage.lock import take_lock
 from profiler.storage.monitored_records import MonitoredStore
 
 PERIOD_S = 0.1
 _SHORTEST_S, _LONGEST_S = 0.01, 3600.0
-_RANK = "RANK"
+_RANK, _LOCAL_RANK, _WORLD_SIZE = "RANK", "LOCAL_RANK", "WORLD_SIZE"
+_LOCK = ".lock"
+"""Held by the process that writes a folder: the ranks of a job end at about the same time."""
 
 Event = TypeVar("Event", bound=Callable[..., None])
 
@@ -54,7 +58,7 @@ class VramCallback(TrainerCallback):
 
         GRPOTrainer(..., callbacks=[VramCallback("runs/mine")])
 
-    In a job of several processes, rank 0 is recorded.
+    In a job of several processes, each rank has a record of its own, and they share the report.
     """
 
     def __init__(
@@ -80,23 +84,14 @@ class VramCallback(TrainerCallback):
         self._recording: Recording | None = None
         self._hooks = ExitStack()
         self._broken = False
-        if not self._is_active():
-            return
         self._begin()
         atexit.register(self._end_with_the_process)
-
-    @staticmethod
-    def _is_active() -> bool:
-        """Whether this process is rank 0, or the only one."""
-        return os.environ.get(_RANK, "0") == "0"
 
     # ---- events of the trainer ---------------------------------------------------------------------------------------
 
     @_never_ends_training
     def on_train_begin(self, args: Any, state: Any, control: Any, **named: Any) -> None:  # noqa: ARG002
         """Recognise phases from now on."""
-        if not self._is_active():
-            return
         recording = self._recording or self._begin()
         watch = PhaseWatch(recording.session, steps=None)
         if named.get("optimizer") is not None:
@@ -121,7 +116,7 @@ class VramCallback(TrainerCallback):
     # ---- beginning and end -------------------------------------------------------------------------------------------
 
     def _begin(self) -> Recording:
-        self._recording = Recording(self._instruments())
+        self._recording = Recording(self._instruments(), suffix=rank_suffix())
         return self._recording
 
     def _end_with_the_process(self) -> None:
@@ -141,14 +136,19 @@ class VramCallback(TrainerCallback):
         if recording is None:
             return
         record = recording.finished(completed=completed, problem=problem)
-        MonitoredStore(self._folder).write(record)
         # Imported here, because importing matplotlib takes seconds.
         from profiler.monitor.results import write_report
         from profiler.storage.monitored_samples import write_time_series
 
-        write_time_series(self._folder, record.run_id, {0: recording.samples} if record.gpus else {}, ())
-        for sentence in write_report(self._folder):
-            _say(sentence)
+        lock = take_lock(self._folder / _LOCK, wait=True)
+        try:
+            MonitoredStore(self._folder).write(record)
+            write_time_series(self._folder, record.run_id, {0: recording.samples} if record.gpus else {}, ())
+            for sentence in write_report(self._folder):
+                _say(sentence)
+        finally:
+            if lock is not None:
+                lock.release()
 
     def _give_up(self, error: Exception) -> None:
         self._broken = True
@@ -160,24 +160,38 @@ class VramCallback(TrainerCallback):
 
 
 def instruments_of_this_machine(sample_period_s: float) -> Instruments:
-    """Return the first visible GPU and the driver, or what takes their place without a GPU."""
+    """Return the visible GPU of this rank and the driver, or what takes their place without a GPU."""
     gpus = visible_gpus()
-    card = None
+    card, device = None, _device_of_this_rank(len(gpus.gpus))
     if gpus.gpus:
-        first = gpus.gpus[0]
+        own = gpus.gpus[device]
         card = NamedCard(
-            uuid=first.uuid,
-            name=first.name,
-            memory_bytes=first.memory_bytes,
-            compute_capability=first.compute_capability or (0, 0),
+            uuid=own.uuid,
+            name=own.name,
+            memory_bytes=own.memory_bytes,
+            compute_capability=own.compute_capability or (0, 0),
         )
     unused = NamedCard(uuid="", name="", memory_bytes=0, compute_capability=(0, 0))
     return Instruments(
-        cuda=CheapCuda(card or unused),
+        cuda=CheapCuda(card or unused, device=device),
         nvml=PynvmlDriver() if card else NoDriver(gpus.note),
         card=card,
         sample_period_s=sample_period_s,
     )
+
+
+def _device_of_this_rank(visible: int) -> int:
+    """Return CUDA's index of the GPU that the launcher gives to this rank; 0 if it sees one only."""
+    text = os.environ.get(_LOCAL_RANK, "0")
+    rank = int(text) if text.isdecimal() else 0
+    return rank if rank < visible else 0
+
+
+def rank_suffix() -> str:
+    """Return what a run is called by in a job of several processes; empty in any other."""
+    if os.environ.get(_WORLD_SIZE, "1") in ("", "1"):
+        return ""
+    return f"{RANK}{os.environ.get(_RANK, '0')}"
 
 
 def _models_in(model: Any) -> list[Any]:

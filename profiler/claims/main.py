@@ -31,7 +31,8 @@ SCRIPTS = Path("scripts") / "tried.csv"
 """The runs of scripts that are kept, in a folder of results."""
 
 ScriptPeaks = Mapping[tuple[str, str], Mapping[Quantity, int]]
-PAGE, MARKDOWN = "report.html", "report.md"
+PAGE, MARKDOWN = "claims.html", "claims.md"
+"""Next to the report of the sweep, which has names of its own."""
 
 _USAGE = """\
 python -m profiler.claims [results_dir=FOLDER] [key=value ...]
@@ -53,8 +54,8 @@ trials of all claims with: python -m profiler.sweep +grid=claims
   source=NAME         only the claims of one text
   claim=NAME          one claim, with every setting
   format=json         for scripts (default table)
-  write=false         do not write report.md, report.html and their figure to
-                      FOLDER/claims, in place of the report of the sweep
+  write=false         do not write claims.md, claims.html and their figure to
+                      FOLDER/claims, next to the report of the sweep
 
 Examples:
   python -m profiler.claims results_dir=results/reference

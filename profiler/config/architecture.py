@@ -34,6 +34,7 @@ class _Family:
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     qk_norm: bool = False
+    norms_per_layer: int = 2
     num_experts: int = 1
     moe_intermediate_size: int | None = None
     num_experts_per_tok: int | None = None
@@ -45,7 +46,9 @@ _FAMILIES: Mapping[str, _Family] = {
     "qwen2": _Family(max_position_embeddings=32_768, num_key_value_heads=32, attention_bias=True),
     "qwen3": _Family(max_position_embeddings=32_768, num_key_value_heads=32, head_dim=128, qk_norm=True),
     "gemma": _Family(max_position_embeddings=8192, num_key_value_heads=16, head_dim=256, tie_word_embeddings=True),
-    "gemma2": _Family(max_position_embeddings=8192, num_key_value_heads=4, head_dim=256, tie_word_embeddings=True),
+    "gemma2": _Family(
+        max_position_embeddings=8192, num_key_value_heads=4, head_dim=256, tie_word_embeddings=True, norms_per_layer=4
+    ),
     "gemma3_text": _Family(
         max_position_embeddings=131_072,
         vocab_size=262_208,
@@ -54,6 +57,7 @@ _FAMILIES: Mapping[str, _Family] = {
         head_dim=256,
         tie_word_embeddings=True,
         qk_norm=True,
+        norms_per_layer=4,
     ),
     "mixtral": _Family(max_position_embeddings=131_072, num_key_value_heads=8, num_experts=8),
     "qwen2_moe": _Family(max_position_embeddings=32_768, num_key_value_heads=16, attention_bias=True, num_experts=60),
@@ -115,7 +119,7 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     filled = _with_defaults(text_config, family)
     _refuse_what_is_no_decoder(config, filled, model=model, model_type=model_type)
     reader = FieldReader(filled)
-    architecture = _read(reader, model_type=model_type, qk_norm=family.qk_norm)
+    architecture = _read(reader, model_type=model_type, family=family)
     is_plain = text_config is config and not any(config.get(name) for name in _UNCOUNTED_FIELDS)
     architecture = replace(
         architecture,
@@ -166,7 +170,7 @@ def _refuse_other_senses(config: Mapping[str, object], *, model: str) -> None:
         raise _no_decoder(model, f"{what}, and towers for images or sound have no formula")
 
 
-def _read(reader: FieldReader, *, model_type: str, qk_norm: bool) -> Architecture:
+def _read(reader: FieldReader, *, model_type: str, family: _Family) -> Architecture:
     return Architecture(
         model_type=model_type,
         vocab_size=reader.count("vocab_size"),
@@ -179,7 +183,8 @@ def _read(reader: FieldReader, *, model_type: str, qk_norm: bool) -> Architectur
         max_position_embeddings=reader.count("max_position_embeddings"),
         tie_word_embeddings=reader.flag("tie_word_embeddings"),
         qkv_bias=reader.flag("attention_bias"),
-        qk_norm=qk_norm,
+        qk_norm=family.qk_norm,
+        norms_per_layer=family.norms_per_layer,
         has_sdpa=model_type not in _WITHOUT_SDPA,
         num_experts=max(1, reader.count("num_experts", minimum=0, maximum=_MAX_MODULES)),
     )

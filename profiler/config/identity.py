@@ -111,6 +111,11 @@ def trial_id(
     return _digest(hashed)
 
 
+def specification_hash(spec: TrialSpec) -> str:
+    """Return a hash of what the user asked for. Unlike the trial id, it is the same on every machine."""
+    return _digest(stable_mapping(spec))
+
+
 def config_hash(config: Mapping[str, object]) -> str:
     """Return a hash of the model that a `config.json` describes, independent of order and spacing."""
     return _digest({key: value for key, value in config.items() if key not in _NOT_OF_THE_MODEL})

@@ -11,8 +11,10 @@ from types import NoneType
 from typing import TypeVar, get_args
 
 from profiler.config.reading import MAX_NUMBER, FieldReader
+from profiler.domain.address import ADDRESS_FORMS, Address, address_of, is_address
 from profiler.domain.errors import UsageError
 from profiler.domain.keys import MAX_COUNT
+from profiler.domain.shard import MAX_SHARDS, Shard, shard_of
 
 Value = TypeVar("Value")
 
@@ -30,6 +32,8 @@ class Declaration:
     unit: str = ""
     kind: str = ""
     """What a path leads to: ``"a folder"``."""
+    may_be_address: bool = False
+    """Whether a path may also be an address, such as ``s3://bucket/path``."""
     null: str = ""
     """Meaning of null; empty where null is not allowed."""
     minimum: int = 0
@@ -56,9 +60,14 @@ def _seconds(default: Value, meaning: str, *, null: str = "") -> Value:
 class RunOptions:
     """How trials are run: made once by a command, and carried whole to its workers."""
 
-    results_dir: PurePath = _option(  # noqa: RUF009, because a path cannot change
+    results_dir: PurePath | Address = _option(  # noqa: RUF009, because a path cannot change
         PurePath("results"),
-        Declaration(meaning="folder of results, which are in `<results_dir>/<grid>/`", kind="a folder"),
+        Declaration(
+            meaning="folder of results, which are in `<results_dir>/<grid>/`, or the address of a store that several "
+            "machines share",
+            kind="a folder",
+            may_be_address=True,
+        ),
     )
     python: PurePath | None = _option(  # noqa: RUF009, because a path cannot change
         None,
@@ -74,6 +83,14 @@ class RunOptions:
         "with backend=emulated, refuse a torch or an entry point of the driver that was never emulated before; false: "
         "go on, and mark the record",
     )
+    shard: Shard | None = _option(  # noqa: RUF009, because a shard cannot change
+        None,
+        Declaration(
+            meaning="run one part of the trials: of 1/8 to 8/8 each trial is in exactly one, and trials that one "
+            "simulated run answers are in the same",
+            null="all trials",
+        ),
+    )
     dry_run: bool = _flag(False, "list the trials with their estimates and run none")
     resume: bool = _flag(True, "skip trials that are answered already")
     snapshot: bool = _flag(False, "write a memory snapshot of each trial, for torch's memory viewer")
@@ -85,6 +102,10 @@ class RunOptions:
     timeout_s: float = _seconds(1800.0, "time limit of one trial")
     stall_s: float = _seconds(900.0, "end a measured or emulated trial that begins no new phase for this long")
     warm_up_s: float = _seconds(300.0, "time limit of the imports in the process that workers are forked from")
+    lease_s: float = _seconds(
+        60.0,
+        "with an address as results_dir: time after which other machines run the trials of a machine that has ended",
+    )
     jobs: int | None = _option(
         None,
         Declaration(
@@ -134,7 +155,10 @@ def _read(reader: FieldReader, name: str, kind: object) -> object:
     if declaration.null and reader.value(name) is None:
         return None
     if kind is PurePath:
-        return PurePath(reader.text(name, declaration.kind))
+        text = reader.text(name, declaration.kind)
+        return _address(reader, name, text) if declaration.may_be_address and is_address(text) else PurePath(text)
+    if kind is Shard:
+        return _shard(reader, name)
     if kind is bool:
         return reader.flag(name)
     if kind is int:
@@ -143,3 +167,19 @@ def _read(reader: FieldReader, name: str, kind: object) -> object:
     if number == declaration.minimum and not declaration.is_minimum_allowed and reader.sound(name):
         reader.fail(name, f"must be more than {declaration.minimum} seconds")
     return number
+
+
+def _address(reader: FieldReader, name: str, text: str) -> Address | PurePath:
+    address = address_of(text)
+    if address is None:
+        reader.fail(name, f"must be a folder, {ADDRESS_FORMS}")
+        return PurePath()
+    return address
+
+
+def _shard(reader: FieldReader, name: str) -> Shard | None:
+    value = reader.value(name)
+    shard = shard_of(value) if isinstance(value, str) else None
+    if shard is None:
+        reader.fail(name, f"must be k/n with 1 <= k <= n <= {MAX_SHARDS:,}", f"The first of eight parts is {name}=1/8.")
+    return shard

@@ -21,6 +21,8 @@ class Architecture:
     """Bias on the q, k and v projections (Qwen2)."""
     qk_norm: bool = False
     """A norm over head_dim on queries and keys (Qwen3)."""
+    norms_per_layer: int = 2
+    """Norms over hidden_size in each layer: before attention and MLP, and in Gemma 2 and 3 after both as well."""
     has_sdpa: bool = True
     """Whether transformers runs it with torch's `scaled_dot_product_attention`."""
     num_experts: int = 1

@@ -8,6 +8,7 @@ and counts its parameters.
 from collections.abc import Mapping
 
 from profiler.domain.models.entry import BuiltinModel, ConfigValue
+from profiler.domain.models.gemma import GEMMA
 from profiler.domain.models.llama import LLAMA
 from profiler.domain.models.others import OTHERS
 from profiler.domain.models.qwen2 import QWEN2
@@ -50,6 +51,7 @@ _MODELS = (
     *LLAMA,
     *QWEN3,
     *OTHERS,
+    *GEMMA,
     _TINY,
     _distilled("1.5b", parameters=1_777_088_000, tie_word_embeddings=False),
     _distilled("7b"),

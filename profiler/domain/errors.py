@@ -24,6 +24,8 @@ class FailIf(StrEnum):
 
 
 _SUGGESTION = "Did you mean "
+_WITH_SUBJECT = ("its ", "there ", "a ", "the ", "no ")
+"""How a problem begins that is a sentence by itself."""
 
 _LONGEST_BEFORE_A_HINT = 100
 """Most characters of a problem that is read before its suggestion."""
@@ -52,7 +54,8 @@ class Fault:
         found = f"{shortened(self.key, 100)}={shortened(self.found, 500)}"
         problem = shortened(self.problem, 2000)
         if self.hint.startswith(_SUGGESTION) and problem[0].islower() and len(problem) > _LONGEST_BEFORE_A_HINT:
-            return printable(f"{found}: {self.hint} It {problem}.")
+            subject = problem[0].upper() + problem[1:] if problem.startswith(_WITH_SUBJECT) else f"It {problem}"
+            return printable(f"{found}: {self.hint} {subject}.")
         tail = f" {self.hint}" if self.hint else ""
         return printable(f"{found}: {problem}.{tail}")
 

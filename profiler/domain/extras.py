@@ -16,6 +16,8 @@ class Extra(StrEnum):
     MEASURE = "measure"
     EMULATE = "emulate"
     VLLM = "vllm"
+    S3 = "s3"
+    GCS = "gcs"
 
 
 TRAINING = ("accelerate", "bitsandbytes", "datasets", "peft", "torch", "transformers", "trl")

@@ -104,4 +104,4 @@ def names_of(folders: Sequence[Path]) -> tuple[str, ...]:
         names = tuple("/".join(part[-length:]) for part in parts)
         if len(set(names)) == len(names):
             return names
-    return tuple(f"{name} ({place})" for place, name in enumerate(names, start=1))
+    return tuple(f"{folder.name} ({place})" for place, folder in enumerate(folders, start=1))

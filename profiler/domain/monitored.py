@@ -5,6 +5,9 @@ from enum import StrEnum
 
 from profiler.domain.outcome import Outcome, Versions
 
+RANK = "-rank"
+"""In the name of a run, before the rank."""
+
 
 class Watcher(StrEnum):
     """Who watched a run."""
@@ -78,7 +81,10 @@ class MonitoredRun:
     """One run; stored as one file."""
 
     run_id: str
-    """Start in UTC, to the millisecond, and the number of the process: ``"20260131T090000123-4711"``."""
+    """Start in UTC, to the millisecond, and the number of the process: ``"20260131T090000123-4711"``.
+
+    Of a rank of several processes it ends with ``"-rank1"``.
+    """
     watcher: Watcher
     command: tuple[str, ...]
     """The words of the command; of a callback those of the process."""
@@ -91,3 +97,9 @@ class MonitoredRun:
     estimate: EstimateBeside | None
     versions: Versions
     outcome: Outcome
+
+    @property
+    def rank(self) -> int | None:
+        """The rank in a job of several processes; None in any other."""
+        _, _, rank = self.run_id.partition(RANK)
+        return int(rank) if rank.isdecimal() else None

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiler.domain.trial import PlannedTrial
-from profiler.execution.lock import Lock
 from profiler.execution.stamp import Stamp, stamp_of
+from profiler.storage.records import Held
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,7 +13,7 @@ class Claim:
     """A trial that only this sweep may run, until the lock is released."""
 
     trial: PlannedTrial
-    lock: Lock
+    lock: Held
     record_path: Path
     stamp_before: Stamp
     """Stamp of the record before the run."""
@@ -34,6 +34,6 @@ class Claim:
         return stamp_of(self.record_path) != self.stamp_before
 
 
-def claim_of(trial: PlannedTrial, lock: Lock, record_path: Path) -> Claim:
+def claim_of(trial: PlannedTrial, lock: Held, record_path: Path) -> Claim:
     """Return the claim on a trial that is about to run."""
     return Claim(trial=trial, lock=lock, record_path=record_path, stamp_before=stamp_of(record_path))

@@ -1,10 +1,11 @@
 """The decision whether a trial must run."""
 
+from collections.abc import Sequence
+
 from profiler.config.run_options import RunOptions
 from profiler.domain.outcome import BreakdownStatus, Status, TrialRecord
 from profiler.domain.trial import Backend
-from profiler.storage.memory_snapshot import snapshot_path
-from profiler.storage.records import RecordStore
+from profiler.storage.trial_store import TrialStore
 
 
 def must_run(record: TrialRecord | None, options: RunOptions, *, has_snapshot: bool) -> bool:
@@ -24,11 +25,23 @@ def must_run(record: TrialRecord | None, options: RunOptions, *, has_snapshot: b
     return options.snapshot and _can_have_snapshot(record) and not has_snapshot
 
 
-def stored_answer(trial_id: str, *, store: RecordStore, options: RunOptions) -> TrialRecord | None:
+def stored_answer(trial_id: str, *, store: TrialStore, options: RunOptions) -> TrialRecord | None:
     """Return the stored record that settles a trial under `options`; None if the trial must run."""
     record = store.find(trial_id) if options.resume else None
-    has_snapshot = options.snapshot and snapshot_path(store.path(trial_id).parents[1], trial_id).exists()
-    return None if must_run(record, options, has_snapshot=has_snapshot) else record
+    return None if _must_run(trial_id, record, store, options) else record
+
+
+def stored_answers(trial_ids: Sequence[str], *, store: TrialStore, options: RunOptions) -> set[str]:
+    """Return which trials stored records settle under `options`."""
+    if not options.resume:
+        return set()
+    found = store.find_many(trial_ids)
+    return {trial_id for trial_id, record in found if not _must_run(trial_id, record, store, options)}
+
+
+def _must_run(trial_id: str, record: TrialRecord | None, store: TrialStore, options: RunOptions) -> bool:
+    has_snapshot = options.snapshot and store.has_snapshot(trial_id)
+    return must_run(record, options, has_snapshot=has_snapshot)
 
 
 def _lacks_breakdown(record: TrialRecord) -> bool:

@@ -13,14 +13,14 @@ from profiler.execution.pending import Pending
 from profiler.execution.pruning import Pruning
 from profiler.execution.running import RunningSweep
 from profiler.execution.warm import WarmProcess, end_warm_process
-from profiler.storage.records import RecordStore
+from profiler.storage.trial_store import TrialStore
 
 
 def run_trials(
     plan: Sequence[PlannedTrial],
     *,
     options: RunOptions,
-    store: RecordStore,
+    store: TrialStore,
     versions: Versions,
     observer: SweepObserver,
     gpus: GpuPool | None = None,

@@ -19,7 +19,6 @@ from profiler.execution.gpus import GpuPool, GpuSlot, GpuUnusableError
 from profiler.execution.heartbeat import Heartbeat
 from profiler.execution.host_memory import oom_kills
 from profiler.execution.job import SweepObserver, WorkerJob
-from profiler.execution.lock import Lock, take_lock
 from profiler.execution.pending import Pending
 from profiler.execution.postponed import postponed_signals
 from profiler.execution.pruning import Pruning
@@ -27,7 +26,8 @@ from profiler.execution.verdict import last_lines
 from profiler.execution.warm import WarmProcess
 from profiler.execution.worker_process import WorkerProcess
 from profiler.execution.worker_record import WorkerRecords
-from profiler.storage.records import RecordStore
+from profiler.storage.records import Held
+from profiler.storage.trial_store import TrialStore
 
 MAX_FAILURES_IN_A_ROW = 5
 
@@ -53,7 +53,7 @@ class RunningSweep:
 
     pending: Pending
     options: RunOptions
-    store: RecordStore
+    store: TrialStore
     versions: Versions
     observer: SweepObserver
     gpus: GpuPool | None
@@ -148,7 +148,9 @@ class RunningSweep:
         """Start a trial, or settle it without a run; return False if it has to wait."""
         if self.waits_for_gpu and trial.spec.backend is Backend.CUDA:
             return False  # the trial before it got none either
-        lock = take_lock(self.store.path(trial.trial_id).with_suffix(".lock"), wait=wait_for_lock)
+        if self.store.is_news(trial.trial_id) and self._settle(trial):
+            return True
+        lock = self.store.claim(trial.trial_id, wait=wait_for_lock)
         if lock is None:
             return False
         if self._settle(trial):
@@ -191,7 +193,7 @@ class RunningSweep:
         if self.pruning is not None:
             self.pruning.learn([record])
 
-    def _start(self, trial: PlannedTrial, lock: Lock, slots: Sequence[GpuSlot]) -> None:
+    def _start(self, trial: PlannedTrial, lock: Held, slots: Sequence[GpuSlot]) -> None:
         self.store.remove_partial(trial.trial_id)
         claim = claim_of(trial, lock, self.store.path(trial.trial_id))
         siblings = self._claim_siblings(trial)
@@ -244,7 +246,7 @@ class RunningSweep:
         found: list[Claim] = []
         for other in self.pending.siblings(trial):
             path = self.store.path(other.trial_id)
-            lock = take_lock(path.with_suffix(".lock"), wait=False)
+            lock = self.store.claim(other.trial_id, wait=False)
             if lock is None:
                 continue
             self.pending.remove(other)

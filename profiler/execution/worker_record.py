@@ -9,14 +9,14 @@ from profiler.execution.claim import Claim
 from profiler.execution.host_memory import oom_kills
 from profiler.execution.verdict import judge
 from profiler.execution.worker_process import WorkerProcess
-from profiler.storage.records import RecordStore
+from profiler.storage.trial_store import TrialStore
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerRecords:
     """Reads the records of ended workers, and writes those that workers did not leave."""
 
-    store: RecordStore
+    store: TrialStore
     versions: Versions
     options: RunOptions
 

@@ -8,8 +8,6 @@ import torch
 from profiler.domain.script import NamedCard
 from profiler.measurement.late_cuda import LateCuda
 
-_DEVICE = 0
-
 
 class CheapCuda(LateCuda):
     """`LateCuda` that never waits for the GPU. Its counters are those of the last `synchronize`.
@@ -17,8 +15,8 @@ class CheapCuda(LateCuda):
     Peaks need no waiting: the allocator counts on the host, when a kernel is launched.
     """
 
-    def __init__(self, card: NamedCard) -> None:
-        super().__init__(card)
+    def __init__(self, card: NamedCard, *, device: int = 0) -> None:
+        super().__init__(card, device=device)
         self._counted: Mapping[str, Any] = {}
 
     def synchronize(self) -> None:
@@ -26,7 +24,7 @@ class CheapCuda(LateCuda):
         self._read()
 
     def _read(self) -> None:
-        self._counted = torch.cuda.memory_stats_as_nested_dict(_DEVICE) if self.is_used else {}
+        self._counted = torch.cuda.memory_stats_as_nested_dict(self._device) if self.is_used else {}
 
     def peak_allocated_bytes(self) -> int:
         """`allocated_bytes.all.peak`, also of before a library's reset."""

@@ -18,10 +18,10 @@ _CUDA: Any = torch.cuda
 
 
 class LateCuda(TorchCuda):
-    """The first visible CUDA device. Before CUDA is initialised nothing is in use, and `card` has the rest."""
+    """One visible CUDA device. Before CUDA is initialised nothing is in use, and `card` has the rest."""
 
-    def __init__(self, card: NamedCard) -> None:
-        super().__init__()
+    def __init__(self, card: NamedCard, *, device: int = 0) -> None:
+        super().__init__(device)
         self._card = card
         self._process = os.getpid()
 

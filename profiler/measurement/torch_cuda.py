@@ -9,7 +9,6 @@ import torch
 from profiler.measurement.cuda import OutOfMemoryCallback
 from profiler.seams.patching import patched
 
-_DEVICE = 0
 _NO_MEMORY_LEFT = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "cudaErrorMemoryAllocation")
 """Messages of libraries that allocate by the driver (cuBLAS, bitsandbytes)."""
 _NO_HANDLE = (
@@ -22,9 +21,10 @@ _NO_HANDLE = (
 
 
 class TorchCuda:
-    """The first visible CUDA device. torch's counters are exact; see `torch.cuda.memory_stats`."""
+    """One visible CUDA device. torch's counters are exact; see `torch.cuda.memory_stats`."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: int = 0) -> None:
+        self._device = device
         self._allocated_before, self._reserved_before = 0, 0
         self._reset = torch.cuda.reset_peak_memory_stats
 
@@ -47,33 +47,33 @@ class TorchCuda:
 
     def name(self) -> str:
         """`get_device_properties(0).name`."""
-        return str(torch.cuda.get_device_properties(_DEVICE).name)
+        return str(torch.cuda.get_device_properties(self._device).name)
 
     def uuid(self) -> str:
         """`get_device_properties(0).uuid`, with the driver's prefix, which torch omits."""
-        found = str(torch.cuda.get_device_properties(_DEVICE).uuid)
+        found = str(torch.cuda.get_device_properties(self._device).uuid)
         return found if found.startswith(("GPU-", "MIG-")) else f"GPU-{found}"
 
     def compute_capability(self) -> tuple[int, int]:
         """(major, minor)."""
-        return torch.cuda.get_device_capability(_DEVICE)
+        return torch.cuda.get_device_capability(self._device)
 
     def total_bytes(self) -> int:
         """`get_device_properties(0).total_memory`."""
-        return int(torch.cuda.get_device_properties(_DEVICE).total_memory)
+        return int(torch.cuda.get_device_properties(self._device).total_memory)
 
     def free_bytes(self) -> int:
         """`torch.cuda.mem_get_info`."""
-        return int(torch.cuda.mem_get_info(_DEVICE)[0])
+        return int(torch.cuda.mem_get_info(self._device)[0])
 
     def limit_allocator(self, size_bytes: int) -> None:
         """`set_per_process_memory_fraction`; it caps the caching allocator only."""
-        torch.cuda.set_per_process_memory_fraction(size_bytes / self.total_bytes(), _DEVICE)
+        torch.cuda.set_per_process_memory_fraction(size_bytes / self.total_bytes(), self._device)
 
     def can_allocate(self, size_bytes: int) -> bool:
         """Allocate one tensor of bytes."""
         try:
-            torch.empty(size_bytes, dtype=torch.uint8, device=torch.device("cuda", _DEVICE))
+            torch.empty(size_bytes, dtype=torch.uint8, device=torch.device("cuda", self._device))
         except torch.OutOfMemoryError:
             return False
         torch.cuda.empty_cache()  # the trial has not begun, so the cache holds nothing of it
@@ -81,40 +81,40 @@ class TorchCuda:
 
     def synchronize(self) -> None:
         """`torch.cuda.synchronize`."""
-        torch.cuda.synchronize(_DEVICE)
+        torch.cuda.synchronize(self._device)
 
     def peak_allocated_bytes(self) -> int:
         """`torch.cuda.max_memory_allocated`, also of before a library's reset."""
-        return max(self._allocated_before, int(torch.cuda.max_memory_allocated(_DEVICE)))
+        return max(self._allocated_before, int(torch.cuda.max_memory_allocated(self._device)))
 
     def peak_reserved_bytes(self) -> int:
         """`torch.cuda.max_memory_reserved`, also of before a library's reset."""
-        return max(self._reserved_before, int(torch.cuda.max_memory_reserved(_DEVICE)))
+        return max(self._reserved_before, int(torch.cuda.max_memory_reserved(self._device)))
 
     def reset(self) -> None:
         """`torch.cuda.reset_peak_memory_stats`."""
         self._allocated_before, self._reserved_before = 0, 0
-        self._reset(_DEVICE)
+        self._reset(self._device)
 
     def allocated_bytes(self) -> int:
         """`torch.cuda.memory_allocated`."""
-        return int(torch.cuda.memory_allocated(_DEVICE))
+        return int(torch.cuda.memory_allocated(self._device))
 
     def reserved_bytes(self) -> int:
         """`torch.cuda.memory_reserved`."""
-        return int(torch.cuda.memory_reserved(_DEVICE))
+        return int(torch.cuda.memory_reserved(self._device))
 
     def peak_inactive_split_bytes(self) -> int:
         """`inactive_split_bytes.all.peak` of `memory_stats`."""
-        return int(torch.cuda.memory_stats(_DEVICE).get("inactive_split_bytes.all.peak", 0))
+        return int(torch.cuda.memory_stats(self._device).get("inactive_split_bytes.all.peak", 0))
 
     def alloc_retries(self) -> int:
         """`num_alloc_retries` of `memory_stats`."""
-        return int(torch.cuda.memory_stats(_DEVICE).get("num_alloc_retries", 0))
+        return int(torch.cuda.memory_stats(self._device).get("num_alloc_retries", 0))
 
     def failed_allocations(self) -> int:
         """`num_ooms` of `memory_stats`."""
-        return int(torch.cuda.memory_stats(_DEVICE).get("num_ooms", 0))
+        return int(torch.cuda.memory_stats(self._device).get("num_ooms", 0))
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Torch's own error, or one of the libraries' messages."""
@@ -138,7 +138,7 @@ class TorchCuda:
 
     def snapshot(self) -> Mapping[str, Any]:
         """`torch.cuda.memory._snapshot`."""
-        return cast("Mapping[str, Any]", torch.cuda.memory._snapshot(_DEVICE))
+        return cast("Mapping[str, Any]", torch.cuda.memory._snapshot(self._device))
 
 
 def _has_text(error: BaseException, texts: tuple[str, ...]) -> bool:

@@ -60,6 +60,9 @@ def line_text(lines: Sequence[LimitLine], notes: Sequence[str], *, figure: Path 
         title = f"The largest {line.keys[1]} for each {line.keys[0]}: {line.spec.model}, {method_text(line.spec)}, on "
         table = text_table([*line.keys, *_NEEDS], map(_cells, line.points), numbers=[*line.keys, *_NEEDS])
         texts.append("\n".join([filled([f"{title}{line.name}{with_margin(line.margin)}."]), *table]) + "\n")
+    if all(point.boundary.beyond is None for line in lines for point in line.points):
+        second = lines[0].keys[1]
+        texts.append(filled([f"All values of {second} that the other keys allow fit, so that it has no limit here."]))
     last = f"Drawn in {figure}." if figure is not None else "figure=FILE.png draws it."
     texts.append(filled([f"GiB. Estimated, not simulated. {FRAGMENTS_NOTE} {CONTEXT_NOTE} {last}"]))
     return "\n".join(texts)

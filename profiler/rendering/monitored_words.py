@@ -14,7 +14,8 @@ def monitored_title(run: MonitoredLines) -> str:
     """Return ``"NVIDIA L40S (44.4 GiB): train.py --lr 1e-5, 2026-01-31 09:00:00 UTC"``."""
     command = " ".join(run.command.split())
     shown = command if len(command) <= _LONGEST_COMMAND else f"{command[:_LONGEST_COMMAND]}..."
-    return f"{_cards(run)}: {shown}, {run.record.started_at[:19].replace('T', ' ')} UTC"
+    rank = "" if run.record.rank is None else f", rank {run.record.rank}"
+    return f"{_cards(run)}: {shown}{rank}, {run.record.started_at[:19].replace('T', ' ')} UTC"
 
 
 def _cards(run: MonitoredLines) -> str:

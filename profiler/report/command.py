@@ -9,7 +9,9 @@ from profiler.rendering.figure_kinds import STANDARD_KINDS, FigureKind
 
 FIGURES = "figures"
 
-KEYS = (FIGURES, MAX_INCREASE)
+INTO = "into"
+
+KEYS = (FIGURES, MAX_INCREASE, INTO)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,8 @@ class Command:
     """The formats of the figures."""
     max_increase: float | None
     """By how much a peak may grow between two folders, as a ratio; None to allow any."""
+    into: str | None
+    """Where the results of several folders are written as one; None if it is not given."""
     faults: tuple[Fault, ...]
 
 
@@ -34,11 +38,14 @@ def read_command(words: Sequence[str]) -> Command:
         allowed = list(map(str, FigureKind))
         problem = f"must be one or several of {', '.join(allowed)}, separated by commas"
         faults.append(Fault(key=FIGURES, found=given[FIGURES], problem=problem, hint=nearest(wrong[0], allowed)))
+    if INTO in given and not given[INTO]:
+        faults.append(Fault(key=INTO, found="", problem="must be a folder"))
     limit, fault = _increase(given.get(MAX_INCREASE))
     return Command(
         folders=tuple(word for word in words if not _is_key(word)),
         kinds=tuple(kind for kind in FigureKind if kind in names),
         max_increase=limit,
+        into=given.get(INTO),
         faults=(*faults, *([fault] if fault is not None else [])),
     )
 

@@ -7,22 +7,19 @@ from pathlib import Path
 from rich.console import Console
 
 from profiler.analysis.differences import compare_sweeps
-from profiler.command_line import as_command, print_text, readable
+from profiler.command_line import as_command, print_line, print_text, readable
 from profiler.config.reading import MAX_INCREASE
-from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError, nearest
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.labels import names_of
 from profiler.rendering.differences import print_differences
 from profiler.rendering.growth_summary import growth_summary
 from profiler.rendering.terminal_console import TerminalConsole
-from profiler.report.command import Command, read_command
+from profiler.report.command import read_command
 from profiler.report.drawing import render_folder
-from profiler.storage.foreign_files import Kind, kind_of, reason
+from profiler.report.folders import USAGE, named_folders
+from profiler.storage.combined import combine_tables
 from profiler.storage.job_page import append_to_job_page
 from profiler.storage.tables import read_tables
-
-_MOST_FOLDERS = 2
-REFERENCE = "reference"
-"""The folder in `results/` whose results are in git."""
 
 
 @as_command("report")
@@ -33,9 +30,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_text(_HELP)
         return EXIT_OK
     command = read_command(words)
-    folder, other = _folders(command)
+    folders = named_folders(command)
+    folder, other = folders.named[0], folders.named[1] if len(folders.named) > 1 else None
     if command.max_increase is not None:
-        return _guard(folder, other, command.max_increase)
+        return _guard(folder, other if folders.into is None else None, command.max_increase)
+    if folders.into is not None:
+        for line in combine_tables(folders.named, folders.into).lines():
+            print_line(line)
+        folder, other = folders.into, None
     with readable():
         if other is None:
             render_folder(folder, console=TerminalConsole(), kinds=command.kinds)
@@ -53,7 +55,7 @@ def _guard(before: Path, after: Path | None, limit: float) -> int:
     """
     if after is None:
         problem = "compares two folders, and one is named"
-        raise UsageError([Fault(key=MAX_INCREASE, found=f"{limit:g}", problem=problem, hint=f"{_USAGE}.")])
+        raise UsageError([Fault(key=MAX_INCREASE, found=f"{limit:g}", problem=problem, hint=f"{USAGE}.")])
     found = compare_sweeps(read_tables(before).runs, read_tables(after).runs)
     grown = [each for each in found.both if each.grew(limit)]
     text = growth_summary(found, grown, most_ratio=limit, names=names_of((before.resolve(), after.resolve())))
@@ -75,11 +77,21 @@ def compare_folders(before: Path, after: Path, *, console: Console) -> None:
 _HELP = """\
 python -m profiler.report FOLDER [figures=png,svg,pdf]
 python -m profiler.report FOLDER FOLDER [max_increase=2%]
+python -m profiler.report 'PATTERN' [into=FOLDER]
+python -m profiler.report s3://BUCKET/PATH/GRID [into=FOLDER]
 
 Draw the stored results of a sweep: a table, report.html, report.md,
 comparison.csv, table.tex and figures. With a second folder, show what changed
 between two sweeps instead. FOLDER is results/<grid>, as a sweep left it.
 
+A quoted pattern, three or more folders, or into=FOLDER reads the folders as one:
+shards of a sweep (shard=2/8), or the results of several machines. A trial that
+is in several folders counts once; trials of different versions are kept apart.
+A FOLDER may be the address of a store that several machines share (gs://BUCKET,
+file:///FOLDER): its records are read as they are now.
+
+  into=FOLDER    where they are written as one (default: combined/<grid> next to
+                 them); the folders themselves stay as they are
   figures=KINDS  formats of the figures' files: png, svg, pdf (default: png,svg)
 
 max_increase=2% ends with exit code 4 if the peak of a trial grew by more, if it
@@ -91,48 +103,5 @@ Examples:
   python -m profiler.report results/lora_vs_full figures=png,svg,pdf
   python -m profiler.report results/reference/lora_vs_full results/lora_vs_full
   python -m profiler.report results/before results/after max_increase=2%
+  python -m profiler.report 'results/*/lora_vs_full'
 """
-
-_USAGE = "Write: python -m profiler.report results/<grid>, or two folders to compare them"
-
-
-def _folders(command: Command) -> tuple[Path, Path | None]:
-    """Return the folders that the command line names: one, or two to compare.
-
-    Raises:
-        UsageError: There are none or more than two, or one of them cannot be used.
-    """
-    words = command.folders
-    faults = [*command.faults] + [
-        Fault(key="argument", found=word or "(nothing)", problem="is not a folder of results", hint=f"{_USAGE}.")
-        for word in words
-        if not word or word.startswith("-")
-    ]
-    if not 1 <= len(words) <= _MOST_FOLDERS and not command.faults:
-        found = " ".join(words) or "(none)"
-        faults.append(Fault(key="folder", found=found, problem="name one folder or two", hint=f"{_USAGE}."))
-    faults = faults or [fault for word in words if (fault := _folder_fault(Path(word))) is not None]
-    if faults:
-        raise UsageError(faults)
-    return Path(words[0]), Path(words[1]) if len(words) > 1 else None
-
-
-def _folder_fault(folder: Path) -> Fault | None:
-    try:
-        kind = kind_of(folder)
-        return None if kind is Kind.FOLDER else _no_folder(folder, kind)
-    except OSError as error:
-        return Fault(key="folder", found=str(folder), problem=f"cannot be read ({reason(error)})")
-
-
-def _no_folder(folder: Path, kind: Kind) -> Fault:
-    """Return the fault of a path that is no folder, with what the user may have meant."""
-    if kind is not Kind.MISSING:
-        return Fault(key="folder", found=str(folder), problem="is not a folder", hint=f"{_USAGE}.")
-    kept = folder.parent / REFERENCE / folder.name
-    if (kept / "runs.parquet").is_file():
-        hint = f"Run the sweep first (python -m profiler.sweep +grid={folder.name}), or draw the kept results: {kept}."
-    else:
-        grids = sorted(path.parent.name for path in folder.parent.glob("*/runs.parquet"))
-        hint = nearest(folder.name, grids) or f"{_USAGE}."
-    return Fault(key="folder", found=str(folder), problem="no such folder", hint=hint)

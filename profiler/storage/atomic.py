@@ -97,10 +97,10 @@ def _partial(path: Path) -> Path:
 
     It names its writer, for `remove_abandoned`. The rest is random, so that no two writers share a file.
     """
-    return path.with_name(f".{path.name}.{_place()}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    return path.with_name(f".{path.name}.{host_place()}.{os.getpid()}.{secrets.token_hex(4)}.part")
 
 
-def _place() -> str:
+def host_place() -> str:
     """Return where a process id is meant: host and container. Two containers can have equal ids on one volume."""
     try:
         container = Path("/proc/self/ns/pid").stat().st_ino
@@ -113,10 +113,11 @@ def _is_abandoned(temporary: Path) -> bool:
     if time.time() - temporary.lstat().st_mtime > ABANDONED_AFTER_S:
         return True
     name = _PARTIAL.fullmatch(temporary.name)
-    return name is not None and name["place"] == _place() and not _runs(int(name["pid"]))
+    return name is not None and name["place"] == host_place() and not process_runs(int(name["pid"]))
 
 
-def _runs(pid: int) -> bool:
+def process_runs(pid: int) -> bool:
+    """Return whether a process of this machine, or container, runs."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -2,12 +2,12 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from pathlib import Path
-from typing import cast
+from pathlib import Path, PurePath
+from typing import Protocol, cast
 
 from profiler.config.identity import spec_from_mapping, spec_to_mapping
 from profiler.domain.errors import Fault, ProfilerError, UsageError
@@ -18,6 +18,8 @@ from profiler.domain.units import GIB
 from profiler.storage.atomic import StorageError, remove_partial, write_atomically
 from profiler.storage.checksummed import checksum_of, parse_checksummed, with_checksum
 from profiler.storage.foreign_files import read_bytes
+from profiler.storage.lock import take_lock
+from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.outcome_fields import flat_values, outcome_from_flat
 from profiler.storage.typed_json import JSON, JsonMismatchError, Reader, from_json, to_json
 
@@ -56,6 +58,35 @@ def rank_folder(folder: Path, rank: int) -> Path:
     return folder / "ranks" / str(rank)
 
 
+class DamagedRecordError(ValueError):
+    """A file or an object is not the record of the trial after which it is named; the text says why."""
+
+
+def parse_record(content: bytes, path: PurePath) -> TrialRecord:
+    """Return the record that `path` has as its content.
+
+    Raises:
+        DamagedRecordError: It is not a record, or that of another trial.
+        NewerRecordError: A later version of this program wrote it.
+    """
+    try:
+        record = _parse(content)
+    except _NewerSchemaError as error:
+        raise NewerRecordError([_newer_fault(path, error.version)]) from error
+    except (ValueError, RecursionError, ProfilerError) as error:
+        raise DamagedRecordError((str(error).splitlines() or [type(error).__name__])[0].rstrip(".")) from error
+    if record.trial_id != path.stem:
+        raise DamagedRecordError(f"it is the record of trial {record.trial_id}")
+    return record
+
+
+class Held(Protocol):
+    """A trial that only this process may run, until it is released."""
+
+    def release(self) -> None:
+        """Let other processes run it. What a worker stored for it can be seen by all of them first."""
+
+
 class RecordStore:
     """Records of one grid, in `<folder>/records/`."""
 
@@ -91,6 +122,32 @@ class RecordStore:
             StorageError: The file exists and cannot be opened.
         """
         return self._read(self.path(trial_id), is_record=True)
+
+    def find_many(self, trial_ids: Sequence[str]) -> Iterator[tuple[str, TrialRecord | None]]:
+        """Yield each trial with its stored record, or None, as `find` does."""
+        return ((trial_id, self.find(trial_id)) for trial_id in trial_ids)
+
+    def is_news(self, _trial_id: str) -> bool:
+        """Return whether it is known, without a look, that another machine has stored a record meanwhile."""
+        return False
+
+    def has_snapshot(self, trial_id: str) -> bool:
+        """Return whether the memory snapshot of a trial is stored."""
+        return snapshot_path(self._records.parent, trial_id).exists()
+
+    def claim(self, trial_id: str, *, wait: bool) -> Held | None:
+        """Claim a trial; return None if another process holds it, unless `wait`.
+
+        Raises:
+            LockError: The file of the lock cannot be opened, or its file system has no locks.
+        """
+        return take_lock(self.path(trial_id).with_suffix(".lock"), wait=wait)
+
+    def gather(self) -> None:
+        """Bring what the tables are assembled from into the folder; it is there."""
+
+    def share(self) -> None:
+        """Make tables and pages of the folder visible to all; they are."""
 
     def read_all(self) -> tuple[TrialRecord, ...]:
         """Return every valid record, by trial id; set the others aside. Files that are not records stay in place.
@@ -136,17 +193,11 @@ class RecordStore:
         if content is None:
             return None
         try:
-            record = _parse(content)
-            if record.trial_id == path.stem:
-                return record
-            reason = f"it is the record of trial {record.trial_id}"
-        except _NewerSchemaError as error:
-            raise NewerRecordError([_newer_fault(path, error.version)]) from error
-        except (ValueError, RecursionError, ProfilerError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        if is_record:
-            self._set_aside(path, reason)
-        return None
+            return parse_record(content, path)
+        except DamagedRecordError as error:
+            if is_record:
+                self._set_aside(path, str(error))
+            return None
 
     def _set_aside(self, path: Path, reason: str) -> None:
         # Kept, so that the user can examine it.
@@ -173,7 +224,7 @@ def _content(path: Path) -> bytes | None:
         raise StorageError(f"{path}: could not be read ({error.strerror or error}).") from error
 
 
-def _newer_fault(path: Path, version: int, *, others: int = 0) -> Fault:
+def _newer_fault(path: PurePath, version: int, *, others: int = 0) -> Fault:
     more = f", and {others} more," if others else ""
     return Fault(
         key="record",

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from profiler.domain.errors import Fault, UsageError
-from profiler.execution.lock import LockError, take_lock
 from profiler.storage.atomic import StorageError, remove_abandoned, sync_folder, write_atomically
 from profiler.storage.folder_faults import HINT, RESULTS_DIR, not_writable
+from profiler.storage.lock import LockError, take_lock
 from profiler.storage.records import RECORDS
 
 _CHECK = ".check"

@@ -18,18 +18,19 @@ from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.domain.labels import names_of
 from profiler.domain.outcome import Estimate
 from profiler.domain.trial import PlannedTrial, TrialSpec
-from profiler.execution.decision import stored_answer
+from profiler.execution.decision import stored_answers
 from profiler.execution.pruning import NeedsAtMost, Pruning
 from profiler.rendering.plan_table import plan_table
+from profiler.report.estimates import estimates_by_trial
 from profiler.storage.last_resort import last_resort
-from profiler.storage.records import RecordStore
+from profiler.storage.trial_store import TrialStore
 from profiler.sweep.command import read_command
 from profiler.sweep.composition import show_instead
 from profiler.sweep.folder import make_writable
 from profiler.sweep.other_python import environment_folder
 from profiler.sweep.output import WhileReadable
 from profiler.sweep.parts import SweepParts
-from profiler.sweep.plan import estimates_by_trial, order_for_pruning, plan_trials
+from profiler.sweep.plan import of_shard, order_for_pruning, plan_trials
 from profiler.sweep.preparation import Sweep, architecture_lookup, prepare_each, remembering
 from profiler.sweep.results import Assemble, assemble, conclude, keep_what_has_finished
 from profiler.sweep.stored import is_of_this_card, under_earlier_names
@@ -58,6 +59,12 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
         plan_trials(each.grid.name, each.specs, each.versions, hardware=each.hardware, files_of=each.files_of)
         for each in sweeps
     ]
+    shard = sweeps[0].options.shard
+    if shard is not None:
+        whole, plans = len(plans[0]), [of_shard(plan, shard) for plan in plans]
+        print_line(f"Shard {shard} has {len(plans[0])} of {whole} trials.")
+        if not plans[0]:
+            return EXIT_OK
     if sweeps[0].options.dry_run:
         for line in dict.fromkeys(line for sweep in sweeps for line in sweep.lines):
             print_line(line)
@@ -117,11 +124,12 @@ def _run(
     sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, architecture_of: Callable[[str], Architecture]
 ) -> None:
     """Run the trials that no stored record answers."""
-    store = parts.open_store(sweep.folder)
+    store = parts.open_store(sweep)
     options = sweep.options
-    pending = [trial for trial in plan if stored_answer(trial.trial_id, store=store, options=options) is None]
+    answered = stored_answers([trial.trial_id for trial in plan], store=store, options=options)
+    pending = [trial for trial in plan if trial.trial_id not in answered]
     if len(pending) < len(plan):
-        print_line(f"{len(plan) - len(pending)} of {len(plan)} trials are stored already in {sweep.folder}.")
+        print_line(f"{len(plan) - len(pending)} of {len(plan)} trials are stored already in {sweep.place}.")
     if not pending:
         return
     in_order = partial(needs_at_most, architecture_of=architecture_of)
@@ -143,7 +151,7 @@ def _run(
         print_error(sentence)
 
 
-def _pruning(sweep: Sweep, store: RecordStore, in_order: NeedsAtMost) -> Pruning:
+def _pruning(sweep: Sweep, store: TrialStore, in_order: NeedsAtMost) -> Pruning:
     """Return pruning that knows what earlier sweeps found on this card."""
     pruning = Pruning(needs_at_most=in_order, group_of=comparable_group)
     if sweep.options.resume and sweep.gpu_uuids:

@@ -8,22 +8,38 @@ from typing import TYPE_CHECKING, Protocol
 
 from profiler.command_line import print_error
 from profiler.config.run_options import RunOptions
-from profiler.domain.architecture import Architecture
+from profiler.domain.address import Address
 from profiler.domain.outcome import Estimate, TrialRecord, Versions
-from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.domain.trial import PlannedTrial
 from profiler.measurement.visible import VisibleGpus, visible_gpus
+from profiler.report.estimates import Estimates, estimates_of
 from profiler.storage.model_config import load_model_config
 from profiler.storage.versions import installed_versions
-from profiler.sweep.plan import Estimates
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from profiler.execution import InterpreterOf, Pruning, SweepObserver
     from profiler.storage.carried import CurrentId
-    from profiler.storage.records import RecordStore
     from profiler.storage.tables import Written
+    from profiler.storage.trial_store import TrialStore
     from profiler.sweep.other_python import Workers
+
+
+class HasResults(Protocol):
+    """A sweep, as far as its results are concerned."""
+
+    @property
+    def folder(self) -> Path:
+        """Where workers of this machine write."""
+
+    @property
+    def address(self) -> Address | None:
+        """Where several machines share the results."""
+
+    @property
+    def options(self) -> RunOptions:
+        """How trials are run."""
 
 
 class RunTrials(Protocol):
@@ -34,7 +50,7 @@ class RunTrials(Protocol):
         plan: Sequence[PlannedTrial],
         *,
         options: RunOptions,
-        store: "RecordStore",
+        store: "TrialStore",
         versions: Versions,
         observer: "SweepObserver",
         gpu_uuids: Sequence[str],
@@ -67,33 +83,21 @@ class RenderFolder(Protocol):
         """Write page and figures to `folder`, and the table to the terminal."""
 
 
-def _estimates(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> list[Estimate | None]:
-    from profiler.analytical import estimate
-    from profiler.analytical.closed_form import has_form
-    from profiler.analytical.many import estimate_specs, fits_in_arrays
+def _open_store(sweep: HasResults) -> "TrialStore":
+    if sweep.address is not None:
+        from profiler.storage.shared_store import open_shared
 
-    found: list[Estimate | None] = [None] * len(specs)
-    places = [place for place, spec in enumerate(specs) if has_form(spec, architectures[spec.model])]
-    ordinary = [place for place in places if fits_in_arrays(specs[place])]
-    table = estimate_specs([specs[place] for place in ordinary], architectures)
-    for row, place in enumerate(ordinary):
-        found[place] = table.estimate(row)
-    for place in set(places).difference(ordinary):
-        found[place] = estimate(specs[place], architectures[specs[place].model])
-    return found
-
-
-def _open_store(folder: Path) -> "RecordStore":
+        return open_shared(sweep.address, sweep.folder, lease_s=sweep.options.lease_s, notify=print_error)
     from profiler.storage.records import RecordStore
 
-    return RecordStore(folder, notify=print_error)
+    return RecordStore(sweep.folder, notify=print_error)
 
 
 def _run_trials(
     plan: Sequence[PlannedTrial],
     *,
     options: RunOptions,
-    store: "RecordStore",
+    store: "TrialStore",
     versions: Versions,
     observer: "SweepObserver",
     gpu_uuids: Sequence[str],
@@ -173,8 +177,8 @@ class SweepParts:
     simulated_workers: Callable[[RunOptions], "Workers"] = _simulated_workers
     """Returns what simulated trials run in if `python` is given."""
     load_model_config: Callable[[str], Mapping[str, object]] = load_model_config
-    estimates: Estimates = _estimates
-    open_store: Callable[[Path], "RecordStore"] = _open_store
+    estimates: Estimates = estimates_of
+    open_store: Callable[[HasResults], "TrialStore"] = _open_store
     watch: Callable[[int], AbstractContextManager["SweepObserver"]] = _watch
     """Takes the number of trials that will run; returns an observer that is shown while the block runs."""
     run_trials: RunTrials = _run_trials

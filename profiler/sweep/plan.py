@@ -1,17 +1,12 @@
-"""The plan of a sweep: trials with their names and labels, in order, and their estimates."""
+"""The plan of a sweep: trials with their names and labels, in order."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
-from profiler.config.identity import trial_id
+from profiler.config.identity import specification_hash, trial_id
 from profiler.config.labels import labels
-from profiler.domain.architecture import Architecture
-from profiler.domain.errors import UsageError
-from profiler.domain.outcome import Estimate, Versions
-from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
-
-Estimates = Callable[[Sequence[TrialSpec], Mapping[str, Architecture]], Sequence[Estimate | None]]
-"""Returns the estimate of each trial, in order; None where there is no closed form."""
+from profiler.domain.outcome import Versions
+from profiler.domain.shard import Shard
+from profiler.domain.trial import Backend, PlannedTrial, TrialSpec, run_key
 
 FilesOf = Callable[[TrialSpec], Mapping[str, str]]
 """Returns the hashes of the files that a trial names."""
@@ -34,6 +29,21 @@ def plan_trials(
     ]
 
 
+def of_shard(plan: Sequence[PlannedTrial], shard: Shard) -> list[PlannedTrial]:
+    """Return the trials of one shard, in order. Each trial of `plan` is in exactly one shard.
+
+    Trials that one simulated run answers stay together. These groups are sorted by the smallest hash of their
+    specifications, and every n-th is of one shard: versions and the order of the plan do not matter, and the numbers of
+    groups differ by at most one.
+    """
+    groups: dict[Hashable, list[PlannedTrial]] = {}
+    for trial in plan:
+        groups.setdefault(run_key(trial.spec) or trial.spec, []).append(trial)
+    in_order = sorted(groups.values(), key=lambda trials: min(specification_hash(trial.spec) for trial in trials))
+    own = {trial.trial_id for trials in in_order[shard.number - 1 :: shard.count] for trial in trials}
+    return [trial for trial in plan if trial.trial_id in own]
+
+
 def name_of(spec: TrialSpec, versions: Versions, *, hardware: str, files_of: FilesOf) -> str:
     """Return the name of a trial on this machine."""
     measured_on = hardware if spec.backend is Backend.CUDA else ""
@@ -54,22 +64,3 @@ def order_for_pruning(
     measured = [trial for trial in plan if trial.spec.backend is Backend.CUDA]
     ordered = iter(sorted(measured, key=lambda trial: memory_rank(trial.spec)))
     return [next(ordered) if trial.spec.backend is Backend.CUDA else trial for trial in plan]
-
-
-def estimates_by_trial(
-    specs: Mapping[str, TrialSpec], estimates: Estimates, architecture_of: Callable[[str], Architecture]
-) -> dict[str, Estimate]:
-    """Return estimates by trial id. A stored trial whose local model no longer exists has none.
-
-    Args:
-        specs: The trials by their ids.
-        estimates: Returns the estimates of trials, all computed at once.
-        architecture_of: Returns the architecture of a model.
-    """
-    architectures: dict[str, Architecture] = {}
-    for model in dict.fromkeys(spec.model for spec in specs.values()):
-        with suppress(UsageError):
-            architectures[model] = architecture_of(model)
-    known = {name: spec for name, spec in specs.items() if spec.model in architectures}
-    found = zip(known, estimates(tuple(known.values()), architectures), strict=True)
-    return {name: estimate for name, estimate in found if estimate is not None}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TypeVar
 
 from profiler.allocator import parse_alloc_conf
@@ -13,14 +13,17 @@ from profiler.config.model_lookup import builtin_architecture
 from profiler.config.rules import only_estimated
 from profiler.config.run_options import RunOptions, read_run_options
 from profiler.config.specification import ArchitectureLookup, attention_line, parse_points
+from profiler.domain.address import Address, is_address
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, missing_fault
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import Backend, TrialSpec
+from profiler.emulation.cache import cache_folder
 from profiler.execution.interpreter import InterpreterOf
 from profiler.storage.fingerprint import content_of
 from profiler.storage.folder_faults import folder_faults, writable_faults
 from profiler.storage.foreign_files import expanded, reason
+from profiler.storage.shared_store import shared_faults, work_folder
 from profiler.sweep.backend import (
     gpus_alike,
     hardware_of,
@@ -49,6 +52,9 @@ class Sweep:
     grid: Grid
     options: RunOptions
     folder: Path
+    """Where workers write, and tables and pages are made."""
+    address: Address | None
+    """Where several machines share the results; None if `folder` is where they stay."""
     specs: tuple[TrialSpec, ...]
     versions: Versions
     gpu_uuids: tuple[str, ...]
@@ -63,6 +69,11 @@ class Sweep:
     """Lines to print first: which backend `auto` became and why, and which GPUs are left out."""
     knows_ids: bool = True
     """False in a dry run without the environment whose versions are a part of the ids of emulated trials."""
+
+    @property
+    def place(self) -> str:
+        """Where the results are, for sentences."""
+        return str(self.address or self.folder)
 
 
 def architecture_lookup(config_of: ConfigLookup) -> ArchitectureLookup:
@@ -135,7 +146,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     for settings in dict.fromkeys(spec.alloc_conf for spec in specs if spec.backend is Backend.SIMULATED):
         # Only what the model of the allocator supports; a real allocator reports its own faults.
         faults.collect(partial(parse_alloc_conf, settings))
-    faults.found.extend(_folder_faults(name, values))
+    faults.found.extend(_folder_faults(name, values, options))
     files_of = _files_lookup(config_of)
     for model, dataset in dict.fromkeys((spec.model, spec.dataset) for spec in specs):
         faults.collect(partial(files_of, model, dataset))
@@ -159,7 +170,8 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     return Sweep(
         grid=grid,
         options=options,
-        folder=expanded(str(options.results_dir)) / name,
+        folder=_folder(options.results_dir, name),
+        address=options.results_dir / name if isinstance(options.results_dir, Address) else None,
         specs=specs,
         versions=workers.versions if workers else versions,
         gpu_uuids=tuple(gpu.uuid for gpu in gpus) if measured else (),
@@ -194,11 +206,21 @@ class _Faults:
             return None
 
 
-def _folder_faults(name: str, values: Mapping[str, object]) -> list[Fault]:
+def _folder(results_dir: PurePath | Address, name: str) -> Path:
+    """Return the folder of this machine for a grid."""
+    if isinstance(results_dir, Address):
+        return work_folder(results_dir / name, cache_folder())
+    return expanded(str(results_dir)) / name
+
+
+def _folder_faults(name: str, values: Mapping[str, object], options: RunOptions | None) -> list[Fault]:
     """Return the faults of the folder of results."""
     results_dir = values.get("results_dir")
     if not isinstance(results_dir, str) or values.get("dry_run") is True:
         return []
+    if is_address(results_dir):
+        address = options.results_dir if options is not None else None
+        return shared_faults(address / name, writes=True) if isinstance(address, Address) else []
     try:
         folder = expanded(results_dir) / name
     except OSError as error:

@@ -37,7 +37,9 @@ def assemble(
     Returns:
         The records, and one sentence per record that the tables cannot hold.
     """
-    records = relabelled(parts.open_store(sweep.folder).read_all())
+    store = parts.open_store(sweep)
+    records = relabelled(store.read_all())
+    store.gather()
     written = parts.write_tables(
         sweep.folder,
         records,
@@ -66,6 +68,7 @@ def conclude(
     planned = {trial.trial_id for trial in plan}
     with readable():
         parts.render_folder(sweep.folder, to_terminal=to_terminal, trial_ids=planned)
+    _share(sweep, parts)
     of_plan = [record for record in records if record.trial_id in planned]
     for missing in dict.fromkeys(not_measured(record.outcome) for record in of_plan):
         if missing:
@@ -90,5 +93,13 @@ def keep_what_has_finished(sweep: Sweep, parts: SweepParts, write: Assemble) -> 
             records, _ = write()
             if records:
                 parts.render_folder(sweep.folder, to_terminal=False, trial_ids=())
+                _share(sweep, parts)
     except ProfilerError as error:
         print_error(str(error))
+
+
+def _share(sweep: Sweep, parts: SweepParts) -> None:
+    """Publish tables and pages where several machines share the results."""
+    parts.open_store(sweep).share()
+    if sweep.address is not None:
+        print_line(f"Published at {sweep.address}.")

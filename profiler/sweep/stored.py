@@ -42,7 +42,7 @@ def under_earlier_names(sweep: Sweep, plan: list[PlannedTrial], parts: SweepPart
     measured = [trial for trial in plan if trial.spec.backend is Backend.CUDA]
     if not any(is_only_a_hub_model(trial.spec.model, trial.spec.dataset) for trial in measured):
         return plan
-    store = parts.open_store(sweep.folder)
+    store = parts.open_store(sweep)
 
     def renamed(trial: PlannedTrial) -> PlannedTrial:
         if trial.spec.backend is not Backend.CUDA or not is_only_a_hub_model(trial.spec.model, trial.spec.dataset):

@@ -177,11 +177,9 @@ def _publish(largest: WorkerJob, record: TrialRecord, *, job: WorkerJob, occupie
     outcome = record.outcome
     message = f"{outcome.message} (Rank {largest.rank} of {job.trial.spec.num_processes}.)" if outcome.message else ""
     gpu_s = None if outcome.work.gpu_s is None else occupied_s
-    complete = replace(
-        outcome, verdict=replace(outcome.verdict, message=message), work=replace(outcome.work, gpu_s=gpu_s)
-    )
+    kept = replace(outcome, verdict=replace(outcome.verdict, message=message), work=replace(outcome.work, gpu_s=gpu_s))
     # Last, because it marks the trial as done.
-    RecordStore(Path(job.store_folder)).write(replace(record, outcome=complete))
+    RecordStore(Path(job.store_folder)).write(replace(record, outcome=kept))
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -45,6 +45,7 @@ from profiler.analytical.formulas.head import (
     score_scratch,
     tile_bytes,
 )
+from profiler.analytical.formulas.parameters import parameter_count
 from profiler.analytical.formulas.rollout import (
     growth_copy_bytes,
     kv_cache_bytes,
@@ -77,6 +78,7 @@ def _batch(rows=1, tokens=8, has_mask=False):
 
 def test_one_layer_by_hand(toy):
     assert norm_saved_bytes(_FULL, 10, 8) == 520
+    assert norm_saved_bytes(_FULL, 10, 8, in_float32=True) == 680
     assert attention_saved_bytes(_FULL, toy, _batch()) == 448
     assert attention_saved_bytes(_FULL, toy, _batch(has_mask=True)) == 704
     assert linear_inputs_saved_bytes(_FULL, toy, 10) == 640
@@ -162,6 +164,30 @@ def test_ragged_rows_have_a_mask_and_fewer_scored_tokens():
     assert not forced.has_mask
     assert ragged.positions == forced.positions
     assert ragged.scored_tokens < forced.scored_tokens == 4 * 786
+
+
+def test_capped_scores_and_four_norms_of_gemma_by_hand(toy):
+    eager, batch = replace(_FULL, attn_implementation=Attention.EAGER), _batch(rows=1, tokens=8)
+    gemma = replace(toy, model_type="gemma2", norms_per_layer=4)
+    heads = toy.num_attention_heads
+    assert saved_scores_bytes(eager, toy, batch) == 64 * heads * (4 + 2)
+    assert saved_scores_bytes(eager, gemma, batch) == 64 * heads * (4 + 2 + 2)
+    two, four = (layer_saved_bytes(_FULL, each, batch) for each in (toy, gemma))
+    norm = 8 * (toy.hidden_size * 4 + 4)
+    assert four - two == 4 * (norm + 8 * toy.hidden_size * 4) - 2 * (norm + 8 * toy.hidden_size * 2)
+    assert parameter_count(gemma) - parameter_count(toy) == 2 * toy.num_hidden_layers * toy.hidden_size
+
+
+def test_a_fused_layer_without_gradient_by_hand(toy):
+    """Phi 3: gate and up are one tensor, of which the adapter makes another, wide as both, and a scaled one."""
+    phi, batch = replace(toy, model_type="phi3"), _batch(rows=1, tokens=10)
+    plain = layer_without_gradient_bytes(_FULL, phi, batch, adapted=False, autocast=True)
+    assert plain == 10 * (4 * 8 + 4 * 16) * 2
+    lora = replace(_LORA, lora_target_modules=("gate_up_proj",))
+    under_autocast = layer_without_gradient_bytes(lora, phi, batch, adapted=True, autocast=True)
+    assert under_autocast == 10 * (4 * 8 + 3 * 2 * 16) * 2
+    without = layer_without_gradient_bytes(lora, phi, batch, adapted=True, autocast=False)
+    assert without == 10 * (4 * 8 * 2 + 2 * 16 * (2 + 2 * 4))
 
 
 def test_a_layer_without_gradient_by_hand(toy):

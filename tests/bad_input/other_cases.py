@@ -3,10 +3,10 @@
 from cases import DEEP_PATH, LONG, Special, bad
 
 REPORT = (
-    bad(says="folder= … name one folder or two"),
+    bad(says="folder= … name one folder or several"),
     bad("", says="argument= … is not a folder of results"),
     bad("nosuch", says="folder= … no such folder"),
-    bad("a", "b", "c", says="folder= … name one folder or two"),
+    bad("a", "b", "c", sentences=3, says="folder= … no such folder"),
     bad("file", files={"file": ""}, says="folder= … is not a folder"),
     bad("pipe", files={"pipe": Special.FIFO}, says="folder= … is not a folder"),
     bad("loop", files={"loop": Special.LOOP}, says="folder= … cannot be read"),
@@ -20,7 +20,9 @@ REPORT = (
     bad("~nosuchuser", says="folder= … no such folder"),
     bad("-x", says="argument= … is not a folder of results"),
     bad("--other=x", says="argument= … is not a folder of results"),
-    bad("folder=x", says="folder= … is unknown; the keys are figures, max_increase"),
+    bad("ftp://a/b", says="folder= … is not an address; write s3://bucket/path, gs://bucket/path or file:///folder"),
+    bad("file:///no/such/folder", says="results_dir= … results cannot be read there (there are no records)"),
+    bad("folder=x", says="folder= … is unknown; the keys are figures, max_increase, into"),
     bad("f", files={"f/runs.parquet": Special.FIFO}, says="runs= … it cannot be read"),
     bad("f", files={"f/runs.parquet": Special.ZERO}, says="runs= … it cannot be read"),
     bad("f", files={"f/runs.parquet": Special.FOLDER}, says="runs= … it cannot be read"),
@@ -35,7 +37,7 @@ REPORT_GUARD = (
     bad("f", "max_increase=-1%", files={"f": Special.FOLDER}, says="max_increase= … must be an increase of at least 0"),
     bad("f", "max_increase=nan", files={"f": Special.FOLDER}, says="max_increase= … must be an increase of at least 0"),
     bad("f", "max_increase=2%", files={"f": Special.FOLDER}, says="max_increase= … compares two folders"),
-    bad("max_increase=2%", says="folder= … name one folder or two"),
+    bad("max_increase=2%", says="folder= … name one folder or several"),
 )
 
 SEAMS = (
@@ -105,7 +107,7 @@ CONSOLE = (
     bad("a" * 10_000, says="command= … must be one of estimate,"),
     bad("estimate", says="model= … must be a built-in name, a local path or a hub id"),
     bad("sweep", says="grid= … a sweep needs a grid; the grids are claims, completion_length,"),
-    bad("report", says="folder= … name one folder or two"),
+    bad("report", says="folder= … name one folder or several"),
     bad("replay", says="snapshot= … name a file or a folder"),
     bad("seams", "x", says="x= … is unknown; the only key is all"),
     bad("-sc", says="-sc= … must be followed by one of install=bash, install=fish, install=zsh,"),
@@ -207,7 +209,11 @@ SOLVE = (
     bad(says="key=none … name one key to solve for"),
     bad("", "model=tiny", says="argument= … is not of the form key=value", sentences=2),
     bad("seed", "model=tiny", says="key=seed … has no largest value that fits"),
-    bad("steps", "gpu", "model=tiny", says="key=steps gpu … name one key"),
+    bad("steps", "gpu", "model=tiny", says="key=steps,gpu … gpu is solved for by itself"),
+    bad("steps,steps", "model=tiny", says="key=steps,steps … name one key to solve for, or two"),
+    bad("steps,lora_rank,max_length", "model=tiny", says="key=steps,lora_rank,max_length … name one key"),
+    bad("steps,lora_rank", "model=tiny", "figure=a.gif", says="figure= … must be a file that ends with .png, .svg"),
+    bad("steps", "model=tiny", "figure=a.png", says="figure= … draws the limit line of two keys"),
     bad("max_completion_length", "model=tiny", "max_completion_length=8", says="is what is solved for"),
     bad("max_completion_length", "model=huge", says="model=huge … must be a built-in name"),
     bad("max_completion_length", "model=tiny", "modle=x", says="modle= … is unknown"),

@@ -14,6 +14,7 @@ from transformers import Trainer, TrainerCallback, integrations
 from trl import GRPOConfig, GRPOTrainer
 
 import profiler
+from profiler.callback import vram_callback
 from profiler.callback.recording import Instruments
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Phase
@@ -22,6 +23,7 @@ from profiler.domain.outcome import Status
 from profiler.domain.script import NamedCard
 from profiler.domain.units import GIB
 from profiler.measurement.nvml import GpuProcess
+from profiler.measurement.visible import VisibleGpu, VisibleGpus
 from profiler.storage.live_counters import LIVE_FOLDER, published
 from profiler.storage.monitored_records import MonitoredStore
 from profiler.substitutes import SubstituteOptions, substitutes
@@ -216,12 +218,32 @@ def test_an_error_of_the_callback_does_not_end_the_training(callback, monkeypatc
     made._recording._sampler.stop()
 
 
-def test_only_rank_0_records(tmp_path, monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    made = profiler.VramCallback(tmp_path / "mine", instruments=lambda: pytest.fail("a card is looked at"))
-    made.on_train_begin(None, None, None, model=torch.nn.Linear(1, 1))
-    made.on_train_end(None, None, None)
-    assert not (tmp_path / "mine").exists()
+def test_each_rank_has_a_record_and_all_share_the_report(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        made = profiler.VramCallback(tmp_path / "mine")
+        made.on_train_begin(None, None, None, model=torch.nn.Linear(1, 1))
+        made.on_train_end(None, None, None)
+    records, _ = MonitoredStore(tmp_path / "mine").read_all()
+    assert [record.run_id.partition("-rank")[2] for record in records] == ["1", "0"]
+    page = (tmp_path / "mine" / "report.md").read_text(encoding="utf-8")
+    assert ", rank 0, " in page
+    assert ", rank 1, " in page
+    assert not (tmp_path / "mine" / ".lock").exists()
+
+
+@pytest.mark.parametrize(("local_rank", "visible", "device"), [("1", 2, 1), ("1", 1, 0), ("", 2, 0), ("x", 2, 0)])
+def test_a_rank_reads_the_gpu_that_the_launcher_gives_it(local_rank, visible, device, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", local_rank)
+    seen = VisibleGpus(
+        gpus=tuple(VisibleGpu(uuid=f"GPU-{n}", name="c", memory_bytes=1) for n in range(visible)), note=""
+    )
+    monkeypatch.setattr(vram_callback, "visible_gpus", lambda: seen)
+    monkeypatch.setattr(vram_callback, "PynvmlDriver", lambda: None)
+    found = vram_callback.instruments_of_this_machine(0.1)
+    assert (found.card.uuid, found.cuda._device) == (f"GPU-{device}", device)
 
 
 def test_without_a_gpu_the_record_says_so(tmp_path, monkeypatch):

@@ -7,18 +7,19 @@ from pathlib import Path
 import builders
 import pytest
 
+from maintenance.counted import counted_configurations
 from profiler.analysis.claim_trials import StoredTrials
 from profiler.analysis.verdicts import Verdict
 from profiler.claims.figures import ClaimFigures
 from profiler.claims.main import judge_all, kept_scripts, main, stored_trials
-from profiler.config.claim_settings import spec_of
+from profiler.config.claim_settings import keys_text, spec_of
 from profiler.domain.claims import By, Configuration, End, Quantity
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.memory import Origin
 from profiler.domain.outcome import Status
 from profiler.rendering.claims_page import claims_markdown
 from profiler.rendering.pages import RenderedFigure
-from profiler.storage.published import read_looked_up, read_published_claims
+from profiler.storage.published import read_counted, read_looked_up, read_published_claims
 from profiler.storage.tables import read_tables
 
 ROOT = Path(__file__).parents[2]
@@ -99,10 +100,11 @@ def test_the_pages_are_written_next_to_the_trials(folder, capsys):
     out = capsys.readouterr().out
     assert "utilisation-pool: holds" in out
     assert "blog-table" not in out
-    page = (folder / "report.md").read_text(encoding="utf-8")
+    page = (folder / "claims.md").read_text(encoding="utf-8")
     assert "blog-table" in page
-    assert "<html" in (folder / "report.html").read_text(encoding="utf-8")
+    assert "<html" in (folder / "claims.html").read_text(encoding="utf-8")
     assert (folder / "figures" / "claims.svg").is_file()
+    assert not (folder / "report.md").exists(), "the report of the sweep is left alone"
 
 
 def test_json_has_every_setting(folder, capsys):
@@ -146,12 +148,24 @@ def test_wrong_input_ends_with_exit_code_2(words, sentence, capsys, tmp_path, mo
 
 def test_the_kept_page_has_the_verdicts_of_the_kept_trials(kept):
     figure = RenderedFigure(name="claims", title="Claimed and found changes of memory", png=b"", svg=b"")
-    assert (REFERENCE / "claims" / "report.md").read_text(encoding="utf-8") == claims_markdown(kept, figure)
+    assert (REFERENCE / "claims" / "claims.md").read_text(encoding="utf-8") == claims_markdown(kept, figure)
 
 
 def test_every_look_up_is_kept_and_none_is_left_over(claims):
     wanted = {(claim.id, each.when) for claim in claims for each in claim.settings if claim.check == "looked_up"}
     assert set(read_looked_up()) == wanted
+
+
+def test_the_work_of_every_step_is_counted_and_none_is_left_over(claims):
+    wanted = {keys_text(each) for each in counted_configurations(claims)}
+    assert set(read_counted()) == wanted
+
+
+def test_a_bound_of_time_says_that_it_is_counted(kept):
+    (judged,) = [each for each in kept if each.claim.id == "report-checkpointing-time"]
+    assert judged.origins == (Origin.COUNTED,)
+    # Checkpointing runs the layers once more: a third of three passes, and less where other parts weigh more.
+    assert all(0 < finding.found < 100 / 3 for finding in judged.findings)
 
 
 def test_the_short_form_of_the_documentation_counts_the_kept_verdicts(kept):

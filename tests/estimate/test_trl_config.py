@@ -186,5 +186,5 @@ def test_as_many_processes_are_assumed_as_share_an_engine_of_vllm():
     found = read_trl_config({"use_vllm": True, "vllm_tensor_parallel_size": 2})
     assert (found.point["vllm_tensor_parallel_size"], found.point["num_processes"]) == (2, 2)
     assert any("num_generations and vllm_tensor_parallel_size allow" in line for line in note_lines(found.notes))
-    server = read_trl_config({"use_vllm": True, "vllm_mode": "server", "vllm_tensor_parallel_size": 2})
-    assert server.point["num_processes"] == 1
+    on_server = read_trl_config({"use_vllm": True, "vllm_mode": "server", "vllm_tensor_parallel_size": 2})
+    assert on_server.point["num_processes"] == 1

@@ -38,10 +38,10 @@ def asked(monkeypatch):
 def test_all_counters_come_from_one_call(asked, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("it waits for the GPU"))
-    cuda = CheapCuda(CARD)
+    cuda = CheapCuda(CARD, device=3)
     cuda.synchronize()
     assert counters(cuda) == (1, 2, 3, 4, 5, 6, 8)
-    assert asked == [0]
+    assert asked == [3]
 
 
 def test_before_cuda_is_used_it_stays_untouched(asked, monkeypatch):

@@ -57,3 +57,8 @@ def test_the_page_of_a_job_gets_the_same_text(tmp_path, before, monkeypatch, cap
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
     assert main([before, before, "max_increase=2%"]) == ProfilerError.exit_code
     assert "could not be written" in capsys.readouterr().err
+
+
+def test_a_folder_compared_with_itself_has_short_names(before, capsys):
+    assert main([before, before, "max_increase=2%"]) == EXIT_OK
+    assert "| trial | before (1) | before (2) | change |" in capsys.readouterr().out

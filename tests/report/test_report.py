@@ -201,7 +201,7 @@ def _no_tables(folder):
         (_missing, "Did you mean 'lora_vs_full'?"),
         (_torn, "not a parquet file, or it is damaged"),
         (_no_tables, "no such file"),
-        (lambda folder: [], "name one folder or two"),
+        (lambda folder: [], "name one folder or several"),
         (lambda folder: [str(folder), "--what"], "argument=--what: is not a folder"),
     ],
 )

@@ -21,7 +21,7 @@ def test_folders_and_formats_are_read():
     [
         (["figures=gif"], "figures=gif: must be one or several of png, svg, pdf, separated by commas."),
         (["figures="], "figures=: must be one or several of png, svg, pdf, separated by commas."),
-        (["figure=png"], "figure=png: is unknown; the keys are figures, max_increase. Did you mean 'figures'?"),
+        (["figure=png"], "figure=png: is unknown; the keys are figures, max_increase, into. Did you mean 'figures'?"),
     ],
 )
 def test_wrong_input_is_one_sentence(capsys, tmp_path, words, sentence):

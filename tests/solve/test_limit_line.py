@@ -55,7 +55,7 @@ def test_a_file_may_state_both_keys(capsys, tmp_path):
     assert [point["per_device_train_batch_size"] for point in line["points"]] == [4, 16]
 
 
-def test_values_of_the_first_key_may_be_given_and_one_line_is_drawn_per_card(capsys, tmp_path):
+def test_values_of_the_first_key_may_be_given_and_each_card_has_a_line(capsys, tmp_path):
     keys = "max_completion_length,per_device_train_batch_size"
     words = (keys, *MODEL, "max_completion_length=1000,3000", "gpu=h100-80gb,a100-40gb")
     figure = tmp_path / "line.png"
@@ -75,7 +75,9 @@ def test_nothing_fits_and_everything_fits_have_words(capsys):
     assert main([*words, "fail_if=does_not_fit"], simulate=_never) == EXIT_ANSWER_IS_NO
     capsys.readouterr()
     assert main([KEYS, "model=tiny", "gpu=b200-180gb", "per_device_train_batch_size=4,8"], simulate=_never) == EXIT_OK
-    assert capsys.readouterr().out.count("all fit") == 2
+    said = capsys.readouterr().out
+    assert said.count("all fit") == 2
+    assert "All values of max_completion_length that the other keys allow fit" in " ".join(said.split())
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,18 @@ class FakeStore:
     def find(self, trial_id):
         return self.records.get(trial_id)
 
+    def find_many(self, trial_ids):
+        return [(trial_id, self.find(trial_id)) for trial_id in trial_ids]
+
+    def has_snapshot(self, trial_id):
+        return False
+
+    def gather(self):
+        """What the tables need is here."""
+
+    def share(self):
+        """Nobody else needs the tables."""
+
     def read_all(self):
         return tuple(self.records[name] for name in sorted(self.records))
 
@@ -58,7 +70,7 @@ class FakeWorld:
             installed_versions=lambda: VERSIONS,
             load_model_config=SweepParts().load_model_config,
             estimates=lambda specs, known: [self.estimate(spec, known[spec.model]) for spec in specs],
-            open_store=lambda folder: self.store,
+            open_store=lambda sweep: self.store,
             watch=lambda total: nullcontext(),
             run_trials=self.run_trials,
             write_tables=self.write_tables,

@@ -3,18 +3,25 @@
 import pytest
 import torch
 
+from profiler.config.model_lookup import builtin_architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS, find_builtin
-from profiler.domain.trial import Backend, TrialSpec
+from profiler.domain.trial import Attention, Backend, TrialSpec
 from profiler.training.model import build_config, build_model
 from profiler.training.placement import RealDevice
 from profiler.training.sizes import parameter_counts
+
+
+def _attention(name: str) -> Attention:
+    architecture = builtin_architecture(name)
+    assert architecture is not None
+    return Attention.SDPA if architecture.has_sdpa else Attention.EAGER
 
 
 @pytest.mark.parametrize("name", BUILTIN_MODELS)
 def test_built_in_models_have_the_parameters_that_are_stated(name: str) -> None:
     model = BUILTIN_MODELS[name]
     built = build_model(
-        TrialSpec(backend=Backend.CPU, gpu=None, model=name),
+        TrialSpec(backend=Backend.CPU, gpu=None, model=name, attn_implementation=_attention(name)),
         build_config(model.config, name=name),
         RealDevice(device=torch.device("meta")),
     )

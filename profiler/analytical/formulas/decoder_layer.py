@@ -25,6 +25,8 @@ from profiler.analytical.formulas.experts import (
 from profiler.analytical.formulas.parameters import (
     Projection,
     adapted_projections,
+    has_float32_norms,
+    has_fused_projections,
     is_mixture,
     key_width,
     query_width,
@@ -48,15 +50,17 @@ _MLP_INPUTS = ("gate_proj", "up_proj", "gate_up_proj")
 _ATTENTION_INPUTS = ("q_proj", "k_proj", "v_proj", "qkv_proj")
 
 
-def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count) -> Count:
+def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count, *, in_float32: bool = False) -> Count:
     """Return what an RMSNorm over [T, width] saves.
 
     The input in float32 and one float32 per row; if the weight of the norm is trained, also the normalised input, in
     the type of the residual stream. The output is saved by the operation that uses it. By hand, T = 10, width = 8 in
     bfloat16, full: 10 x (8 x 4 + 4 + 8 x 2) = 520 B. Liger's norm saves the input as it is, and one float32 per row: 10
-    x (8 x 2 + 4) = 200 B (`LigerRMSNormFunction` in `liger_kernel/ops/rms_norm.py`).
+    x (8 x 2 + 4) = 200 B (`LigerRMSNormFunction` in `liger_kernel/ops/rms_norm.py`). Gemma multiplies by the weight
+    before it leaves float32 (`in_float32`): 10 x (8 x 4 + 4 + 8 x 4) = 680 B.
     """
-    return _norm_saved_bytes(spec, positions * width, positions, element_bytes(spec).stream)
+    element = FLOAT32_BYTES if in_float32 else element_bytes(spec).stream
+    return _norm_saved_bytes(spec, positions * width, positions, element)
 
 
 def head_norms_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -213,7 +217,9 @@ def mlp_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Coun
 def layer_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return what one decoder layer saves for backward without checkpointing."""
     positions, hidden = batch.positions, architecture.hidden_size
-    saved = 2 * norm_saved_bytes(spec, positions, hidden)
+    saved = architecture.norms_per_layer * norm_saved_bytes(
+        spec, positions, hidden, in_float32=has_float32_norms(architecture)
+    )
     saved = saved + head_norms_saved_bytes(spec, architecture, positions)
     saved = saved + attention_saved_bytes(spec, architecture, batch)
     saved = saved + linear_inputs_saved_bytes(spec, architecture, positions)
@@ -231,7 +237,7 @@ def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch
     if trains_everything(spec) or "embed_tokens" in targets:
         return 0
     adapted = {part.name for part in adapted_projections(architecture, targets)}
-    norm = norm_saved_bytes(spec, batch.positions, architecture.hidden_size)
+    norm = norm_saved_bytes(spec, batch.positions, architecture.hidden_size, in_float32=has_float32_norms(architecture))
     if adapted.intersection(_ATTENTION_INPUTS):
         return norm
     unsaved = norm + attention_saved_bytes(spec, architecture, batch)
@@ -280,7 +286,9 @@ def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
     scratch is left out.
     """
     sizes, positions = element_bytes(spec), batch.positions
-    freed = mlp_saved_bytes(spec, architecture, positions) + norm_saved_bytes(spec, positions, architecture.hidden_size)
+    freed = mlp_saved_bytes(spec, architecture, positions) + norm_saved_bytes(
+        spec, positions, architecture.hidden_size, in_float32=has_float32_norms(architecture)
+    )
     freed = freed + other_inputs_saved_bytes(spec, architecture, positions)
     freed = freed + block_of(spec)(positions * query_width(architecture) * sizes.compute)
     transient = scores_backward_bytes(spec, architecture, batch) - saved_scores_bytes(spec, architecture, batch)
@@ -336,16 +344,20 @@ def _adapted_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, values: Coun
     of both. Over 4-bit weights without autocast the scaled result is cast to the type of up first (`Linear4bit.forward`
     in peft's `bnb.py`).
     At down: the product, its copy in the type of the adapter if that is wider, and under autocast the copy cast back.
+    Where one layer computes gate and up, its adapter returns both: the results of the adapter are twice as wide, and
+    at down the layer still holds gate and up (`Phi3MLP.forward`).
     """
     sizes, block = element_bytes(spec), block_of(spec)
     given = linear_output_bytes(spec, autocast=autocast)
     low = where(autocast, sizes.compute, sizes.adapter)
     scaled = where(autocast, low, given) if spec.tuning is Tuning.QLORA else low
-    summed = block(values * scaled) + block(values * larger(given, scaled))
-    at_up = 2 * block(values * given) + larger(2 * block(values * low), summed)
+    fused = has_fused_projections(architecture)
+    adapted = 2 * values if fused else values
+    summed = block(adapted * scaled) + block(adapted * larger(given, scaled))
+    at_up = 2 * block(values * given) + larger(2 * block(adapted * low), summed)
     wide = where(sizes.adapter > sizes.compute, block(values * sizes.adapter), 0)
     cast = block(values * given) + block(values * sizes.compute)
-    at_down = where(autocast, cast, block(values * sizes.weight)) + wide
+    at_down = where(autocast, cast, block(values * sizes.weight)) + wide + (block(2 * values * given) if fused else 0)
     return larger(
         0,
         at_up if _adapted(spec, architecture, ("up_proj", "gate_up_proj")) else 0,
@@ -360,15 +372,17 @@ def layer_without_gradient_bytes(
 
     The peak is in the MLP, in the rotary embedding, or in attention that makes its scores. There are four [T, H]: the
     embeddings and the input of the layer, which the loop over layers still references, the residual stream and the
-    input of the MLP. The MLP adds three [T, I]: the activated gate, up and their product; or with adapters
-    `_adapted_mlp_bytes`, if that is more. Eager attention also returns its scores to the layer, which keeps them to its
-    end.
+    input of the MLP. The MLP adds three [T, I]: the activated gate, up and their product, and a fourth, the gate, where
+    one layer computes gate and up; or with adapters `_adapted_mlp_bytes`, if that is more. Eager attention also returns
+    its scores to the layer, which keeps them to its end.
 
     By hand, T = 10, H = 8, I = 16, bfloat16, no adapters: 10 x (4 x 8 + 3 x 16) x 2 = 1,600 B.
     """
     block, sizes = block_of(spec), element_bytes(spec)
     values = batch.positions * architecture.intermediate_size
-    inner = 3 * block(values * linear_output_bytes(spec, autocast=autocast))
+    inner = (4 if has_fused_projections(architecture) else 3) * block(
+        values * linear_output_bytes(spec, autocast=autocast)
+    )
     if is_mixture(architecture):
         inner = experts_without_gradient_bytes(spec, architecture, batch.positions)
     elif spec.tuning is not Tuning.FULL:

@@ -9,7 +9,7 @@ converted to float32, queries and keys scaled, the softmax in float32.
 """
 
 from profiler.analytical.formulas.batch import Batch
-from profiler.analytical.formulas.parameters import key_width, query_width
+from profiler.analytical.formulas.parameters import caps_scores, key_width, query_width
 from profiler.analytical.formulas.quantities import Count, Flag, both, either, holds, negated, where
 from profiler.analytical.formulas.rollout import kv_element_bytes
 from profiler.analytical.formulas.rounding import block_of
@@ -64,14 +64,16 @@ def _shares_keys(architecture: DecoderShape) -> Flag:
 def saved_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return what is saved of the scores: the softmax in float32, and in eager also in a narrower compute type.
 
-    By hand, one row of 8 tokens, 2 heads, bfloat16: eager 128 x (4 + 2) = 768 B, SDPA 128 x 4 = 512 B.
+    Capped scores are saved as well. By hand, one row of 8 tokens, 2 heads, bfloat16: eager 128 x (4 + 2) = 768 B, with
+    capped scores 128 x 8 = 1,024 B, SDPA 128 x 4 = 512 B.
     """
     block, values = block_of(spec), scores(architecture, batch)
     softmax = block(values * FLOAT32_BYTES)
     if spec.attn_implementation is not Attention.EAGER:
         return softmax
     compute = element_bytes(spec).compute
-    return softmax + where(compute < FLOAT32_BYTES, block(values * compute), 0)
+    capped = block(values * element_bytes(spec).stream) if caps_scores(architecture) else 0
+    return softmax + where(compute < FLOAT32_BYTES, block(values * compute), 0) + capped
 
 
 def query_side_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:

@@ -11,6 +11,8 @@ from profiler.analytical.formulas.trial_keys import DecoderShape
 from profiler.domain.trial import ALL_LINEAR
 
 _FUSED_PROJECTIONS = ("phi3",)
+_FLOAT32_NORMS = ("gemma", "gemma2", "gemma3_text")
+_CAPPED_SCORES = ("gemma2",)
 """Model types with one matrix for q, k, v and one for gate, up."""
 
 
@@ -65,6 +67,21 @@ def is_mixture(architecture: DecoderShape) -> bool:
     return bool(np.all(np.asarray(architecture.num_experts) > 1))
 
 
+def has_fused_projections(architecture: DecoderShape) -> bool:
+    """Return whether one linear layer computes gate and up together, and one queries, keys and values (Phi 3)."""
+    return architecture.model_type in _FUSED_PROJECTIONS
+
+
+def has_float32_norms(architecture: DecoderShape) -> bool:
+    """Return whether norms multiply by their weight in float32 (`Gemma2RMSNorm.forward`)."""
+    return architecture.model_type in _FLOAT32_NORMS
+
+
+def caps_scores(architecture: DecoderShape) -> bool:
+    """Return whether a hyperbolic tangent caps the scores of attention (`eager_attention_forward` of Gemma 2)."""
+    return architecture.model_type in _CAPPED_SCORES
+
+
 def expert_weights(architecture: DecoderShape) -> Count:
     """Return the elements of the down projections of all experts of a layer; gate and up have twice as many."""
     return architecture.num_experts * architecture.hidden_size * architecture.expert_width
@@ -80,7 +97,7 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
     query, key, bias = query_width(architecture), key_width(architecture), architecture.qkv_bias
     output = Projection(name="o_proj", in_features=query, out_features=hidden)
     down = Projection(name="down_proj", in_features=inner, out_features=hidden)
-    if architecture.model_type in _FUSED_PROJECTIONS:
+    if has_fused_projections(architecture):
         return (
             Projection(name="qkv_proj", in_features=hidden, out_features=query + 2 * key, has_bias=bias),
             output,
@@ -102,8 +119,7 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
 def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
     """Return all parameters of the model; a tied LM head counts once.
 
-    Does not hold for models with more than two norms per layer (Gemma 2 and 3) or norms over all heads at once (OLMo
-    2): a few thousand elements per layer are missing.
+    Does not hold for norms over all heads at once (OLMo 2): a few thousand elements per layer are missing.
     """
     layers, hidden = architecture.num_hidden_layers, architecture.hidden_size
     groups = [TensorGroup(shape=(architecture.vocab_size, hidden), copies=1, is_embedding=True)]
@@ -115,7 +131,7 @@ def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
         groups.append(TensorGroup(shape=(experts, 2 * width, hidden), copies=layers))
         groups.append(TensorGroup(shape=(experts, hidden, width), copies=layers))
         groups.append(TensorGroup(shape=(experts, hidden), copies=layers))
-    groups.append(TensorGroup(shape=(hidden,), copies=2 * layers + 1))
+    groups.append(TensorGroup(shape=(hidden,), copies=architecture.norms_per_layer * layers + 1))
     groups.append(TensorGroup(shape=(architecture.head_dim,), copies=where(architecture.qk_norm, 2 * layers, 0)))
     head = where(architecture.tie_word_embeddings, 0, 1)
     groups.append(TensorGroup(shape=(architecture.vocab_size, hidden), copies=head))

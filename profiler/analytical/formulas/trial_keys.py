@@ -137,6 +137,8 @@ class DecoderShape(Protocol):
     @property
     def qk_norm(self) -> Flag: ...  # noqa: D102
     @property
+    def norms_per_layer(self) -> Count: ...  # noqa: D102
+    @property
     def num_experts(self) -> Count: ...  # noqa: D102
     @property
     def expert_width(self) -> Count: ...  # noqa: D102

@@ -14,6 +14,7 @@ from profiler.analytical.formulas.decoder_layer import (
     recomputation_bytes,
 )
 from profiler.analytical.formulas.head import head_backward_scratch, head_forward_scratch, head_saved
+from profiler.analytical.formulas.parameters import has_float32_norms
 from profiler.analytical.formulas.quantities import Count, Flag, both, either, larger, where
 from profiler.analytical.formulas.rounding import block_of
 from profiler.analytical.formulas.trained import element_bytes, gradient_bytes, trains_everything
@@ -87,8 +88,14 @@ def _row_saved(spec: TrialKeys, architecture: DecoderShape, row: Batch) -> Bytes
     return added(
         head_categories(head_saved(spec, architecture, row)),
         {Category.ACTIVATIONS: stack_saved_bytes(spec, architecture, row) + own_casts},
-        {Category.ACTIVATIONS: norm_saved_bytes(spec, row.positions, architecture.hidden_size)},
+        {Category.ACTIVATIONS: _final_norm_bytes(spec, architecture, row)},
     )
+
+
+def _final_norm_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return what the norm after the last layer saves."""
+    in_float32 = has_float32_norms(architecture)
+    return norm_saved_bytes(spec, batch.positions, architecture.hidden_size, in_float32=in_float32)
 
 
 def _accumulated(spec: TrialKeys, architecture: DecoderShape) -> Count:
@@ -136,7 +143,7 @@ def _pass(
     happens: Flag = True,
 ) -> tuple[Instant, ...]:
     """Return the instants of one forward and backward of `batch`; `earlier` is what earlier rows keep."""
-    final_norm: Bytes = {Category.ACTIVATIONS: norm_saved_bytes(spec, batch.positions, architecture.hidden_size)}
+    final_norm: Bytes = {Category.ACTIVATIONS: _final_norm_bytes(spec, architecture, batch)}
     kept = head_categories(head_saved(spec, architecture, batch))
     casts = autocast_weight_copy_bytes(spec, architecture)
     stack = stack_saved_bytes(spec, architecture, batch)

@@ -12,8 +12,9 @@ _OPTIMIZERS = "simulation/cuda/optimizers.py"
 _FOUR_BIT = "simulation/cuda/four_bit.py"
 
 
-def _seam(owner: str, name: str, expected: Expectation, used_by: str, why: str) -> Seam:
-    return Seam(owner=owner, name=name, expected=expected, used_by=(used_by,), why=why, since="0.46")
+def _seam(owner: str, name: str, expected: Expectation, used_by: str | tuple[str, ...], why: str) -> Seam:
+    files = (used_by,) if isinstance(used_by, str) else used_by
+    return Seam(owner=owner, name=name, expected=expected, used_by=files, why=why, since="0.46")
 
 
 def _since_0_50(name: str, expected: Expectation, why: str) -> Seam:
@@ -95,8 +96,12 @@ _PRODUCTS = (
         absent_in=Absence.OLDER_VERSIONS,
     ),
     _seam(
-        "bitsandbytes.nn.modules:Params4bit", "_quantize", Parameters("self", "device"), "training/model.py",
-        "quantises one weight that was made on the device",
+        "bitsandbytes.nn.modules:Params4bit", "_quantize", Parameters("self", "device"),
+        ("training/model.py", "simulation/script/loading.py"), "quantises one weight that was made on the device",
+    ),
+    _seam(
+        "bitsandbytes.nn.modules:Linear4bit", "_apply", Parameters("self", "fn", "recurse"),
+        "simulation/script/loading.py", "moves a layer; torch cannot swap its 4-bit weight",
     ),
 )  # fmt: skip
 

@@ -296,7 +296,8 @@ _SIMULATED_SCRIPTS = (
         "refused: one process is simulated",
     ),
     _seam(
-        "torch.__future__", "set_swap_module_params_on_conversion", Parameters("value"), "simulation/script/session.py",
+        "torch.__future__", "set_swap_module_params_on_conversion", Parameters("value"),
+        ("simulation/script/session.py", "simulation/script/loading.py"),
         "lets parameters keep their identity when a module moves to `meta`",
     ),
 )  # fmt: skip

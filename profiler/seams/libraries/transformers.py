@@ -116,8 +116,12 @@ _TOKENIZERS = "substitutes/tokenizers.py"
 _LOADING = (
     _seam(
         "transformers.modeling_utils", "caching_allocator_warmup",
-        Parameters("model", "expanded_device_map", "hf_quantizer"), "simulation/script/session.py",
+        Parameters("model", "expanded_device_map", "hf_quantizer"), "simulation/script/loading.py",
         "takes the memory of a whole model at once before it is loaded to a card",
+    ),
+    _seam(
+        "transformers.core_model_loading", "dot_natural_key", Parameters("s"), "simulation/script/loading.py",
+        "the order in which weights are loaded",
     ),
     _seam(
         "transformers.configuration_utils:PreTrainedConfig", "get_config_dict", _FROM_PRETRAINED,

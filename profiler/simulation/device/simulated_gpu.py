@@ -124,6 +124,12 @@ class SimulatedGpu(BackwardMode):
     ) -> Any:
         """Run one operation."""
         kwargs = kwargs or {}
+        if torch.is_inference_mode_enabled():
+            # Elsewhere operations that torch composes of others have been taken apart before.
+            with self.also_within():
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
         self.recorder.operation = func
         handler = _HANDLER_OF.get(id(func))
         if handler is not None:

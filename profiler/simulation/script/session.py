@@ -6,17 +6,16 @@ from typing import Any
 from weakref import ref
 
 import torch
-from transformers import PreTrainedModel
-from transformers.modeling_utils import caching_allocator_warmup
 
 from profiler.allocator import AllocatorConfig
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import Gpu
 from profiler.domain.memory import Category, Phase
 from profiler.seams.patching import patched
-from profiler.simulation.script.card_names import META, CardNames
+from profiler.simulation.script.card_names import CardNames
 from profiler.simulation.script.counters import Counters
 from profiler.simulation.script.cuda_calls import cuda_calls
+from profiler.simulation.script.loading import loading_patches
 from profiler.simulation.script.unknown_reads import UnknownReads
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.simulation.tracing.attribution import named_tensors
@@ -60,10 +59,7 @@ class SimulatedScript:
             stack.enter_context(self._simulation.running())
             stack.enter_context(cuda_calls(self._gpu, self._counters, self.reads))
             stack.enter_context(_parameters_keep_their_identity())
-            load = PreTrainedModel.from_pretrained.__func__
-            stack.enter_context(
-                patched([(PreTrainedModel, "from_pretrained", classmethod(_placed(load, self._simulation)))])
-            )
+            stack.enter_context(patched(loading_patches(self._simulation)))
             stack.enter_context(self.reads.noticing())
             stack.enter_context(CardNames())
             yield
@@ -148,33 +144,3 @@ def _parameters_keep_their_identity() -> Iterator[None]:
         yield
     finally:
         torch.__future__.set_swap_module_params_on_conversion(before)
-
-
-def _placed(load: Any, simulation: Simulation) -> Any:
-    """Let `from_pretrained` load on the host, and with a device map move the model to the card afterwards.
-
-    transformers itself uses `meta` for weights that are loaded later; those are not memory of the card.
-    """
-
-    def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        target = kwargs.pop("device_map", None)
-        with simulation.host_side():
-            found = load(cls, *args, **kwargs)
-        if target is not None and _on_the_card(target):
-            model = found[0] if isinstance(found, tuple) else found
-            # transformers first takes the whole model's memory at once, and leaves it in torch's cache.
-            caching_allocator_warmup(model, dict.fromkeys((name for name, _ in _tensors(model)), "cuda:0"), None)
-            model.to(META)
-        return found
-
-    return from_pretrained
-
-
-def _tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
-
-
-def _on_the_card(device_map: Any) -> bool:
-    devices = device_map.values() if isinstance(device_map, dict) else (device_map,)
-    return not all(str(device) in ("cpu", "disk") for device in devices)

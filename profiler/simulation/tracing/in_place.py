@@ -108,6 +108,15 @@ class BackwardMode(TorchDispatchMode):
         finally:
             self._watched.close()
 
+    @contextmanager
+    def also_within(self) -> Iterator[None]:
+        """While active in a handler, the operations of its operation come to the handler too."""
+        TorchDispatchMode.__enter__(self)
+        try:
+            yield
+        finally:
+            TorchDispatchMode.__exit__(self, None, None, None)
+
 
 def without_a_mode(operation: Any, args: tuple[Any, ...]) -> Any:
     """Return the operation that torch would run in place of `operation` if no mode were active."""

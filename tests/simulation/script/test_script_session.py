@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, GenerationConfig, PreTrainedModel, Qwen2Config
 
 from profiler.allocator import parse_alloc_conf, replay_on_card
 from profiler.domain.errors import UnsupportedTrialError
@@ -113,6 +114,60 @@ def test_a_device_map_puts_a_model_on_the_card_and_loading_takes_nothing_else() 
     assert sorted(trace.sizes_bytes) == sorted([sum(tensors), *tensors])
     peak = replay_on_card(trace, capacity_bytes=None, config=parse_alloc_conf("")).peak_allocated_bytes
     assert peak == sum(-(-size // 512) * 512 for size in tensors)
+
+
+def tiny_qwen(folder: Path, **options: object) -> PreTrainedModel:
+    """A model of the configuration in `folder`, as a script loads it."""
+    Qwen2Config(
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        vocab_size=512,
+    ).save_pretrained(folder)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, **options)
+
+
+@pytest.mark.parametrize("device_map", [None, {"": 0}])
+def test_weights_in_four_bits_are_quantised_one_by_one(tmp_path: Path, device_map: object) -> None:
+    with script() as session:
+        options = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
+        model = tiny_qwen(tmp_path, device_map=device_map, quantization_config=BitsAndBytesConfig(**options))
+        held = torch.cuda.memory_allocated()
+        model.to("cuda")
+        assert torch.cuda.memory_allocated() == held
+        layer = model.model.layers[0].mlp.up_proj
+        with torch.no_grad():
+            model(input_ids=torch.ones(1, 8, dtype=torch.int64, device="cuda"))
+    assert (layer.weight.shape, layer.weight.quant_state.shape) == ((128 * 256 // 2, 1), (256, 128))
+    sizes = session.recorder.finished().sizes_bytes
+    packed, absmax, nested = 128 * 256 // 2, 128 * 256 // 64, 4
+    assert [sizes.count(each) >= 6 for each in (packed, absmax, nested)] == [True] * 3
+    # Without quantisation the linear layers take 16 bits per weight.
+    linear = 2 * (2 * 128 * 128 + 2 * 128 * 128 + 3 * 128 * 256)
+    assert held < (2 * 512 * 128) * 2 + linear
+
+
+def test_weights_in_eight_bits_are_refused(tmp_path: Path) -> None:
+    with script(), pytest.raises(UnsupportedTrialError, match="weights in 8 bits of the script cannot be simulated"):
+        tiny_qwen(tmp_path, device_map={"": 0}, quantization_config=BitsAndBytesConfig(load_in_8bit=True))
+
+
+def test_inference_mode_takes_the_memory_of_a_pass_without_gradient() -> None:
+    made = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        with script() as session:
+            layer = torch.nn.Linear(1024, 1024).to("cuda")
+            rows = torch.ones(4, 8, 1024, device="cuda")
+            with mode():
+                hidden = layer(rows).reshape(32, 1024).to(torch.bfloat16)
+                assert torch.ones(3, device="cuda").all().item() is True
+                heads = hidden.view(1, 4, 32, 256)[:, :, :8]
+                torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        made.append(session.recorder.finished().sizes_bytes)
+    assert made[0] == made[1]
+    assert {4 * 8 * 1024 * 4, 4 * 8 * 1024 * 2} < set(made[0])
 
 
 def test_autocast_is_that_of_cuda() -> None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from profiler.execution.lock import LockError, take_lock
+from profiler.storage.lock import LockError, take_lock
 
 
 def _hold(path, seconds):

@@ -1,0 +1,60 @@
+"""Results in a store that several machines share: brought to this machine, as the folder that a sweep leaves."""
+
+import io
+from functools import cache
+from pathlib import Path
+
+from profiler.command_line import print_error
+from profiler.config.architecture import read_architecture
+from profiler.config.labels import relabelled
+from profiler.config.model_lookup import builtin_architecture
+from profiler.domain.address import Address
+from profiler.domain.architecture import Architecture
+from profiler.domain.errors import UsageError
+from profiler.emulation.cache import cache_folder
+from profiler.report.estimates import estimates_by_trial, estimates_of
+from profiler.storage.model_config import load_model_config
+from profiler.storage.shared_store import open_shared, shared_faults, work_folder
+
+FETCHED = "fetched"
+"""Folder in the cache for results that are only read."""
+
+_LEASE_S = 60.0
+
+
+def fetch_results(address: Address) -> Path:
+    """Assemble the tables of all records at `address` in a folder of this machine, and return the folder.
+
+    Raises:
+        UsageError: The address cannot be read, or has no records.
+        StorageError: Reading or writing failed.
+    """
+    faults = shared_faults(address, writes=False)
+    if faults:
+        raise UsageError(faults)
+    import pyarrow.parquet as pq
+
+    from profiler.storage.tables import write_tables
+
+    folder = work_folder(address, cache_folder() / FETCHED)
+    store = open_shared(address, folder, lease_s=_LEASE_S, notify=print_error)
+    records = relabelled(store.read_all())
+    store.gather()
+    table = store.read_object("runs.parquet")
+    about = pq.read_schema(io.BytesIO(table)).metadata or {} if table is not None else {}
+    estimates = estimates_by_trial({record.trial_id: record.spec for record in records}, estimates_of, _architecture_of)
+    written = write_tables(
+        folder,
+        records,
+        estimates,
+        question=about.get(b"question", b"").decode(),
+        command=about.get(b"command", b"").decode(),
+    )
+    for sentence in written.left_out:
+        print_error(sentence)
+    return folder
+
+
+@cache
+def _architecture_of(model: str) -> Architecture:
+    return builtin_architecture(model) or read_architecture(load_model_config(model), model=model)

@@ -1,0 +1,192 @@
+"""Claims of trials between machines: objects that are created conditionally, and renewed by their holder.
+
+A claim is the object ``claims/<trial>.<generation>``. Who creates it holds the trial. A claim whose object has not
+changed for `lease_s` has run out, by the clock of the machine that looks at it, so that clocks need not agree; that
+machine takes the trial over by creating the next generation, which again only one machine can do.
+"""
+
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from profiler.storage.atomic import StorageError, host_place, process_runs
+from profiler.storage.objects import Objects
+
+CLAIMS = "claims/"
+
+RENEWALS = 4
+"""How often a claim is renewed within `lease_s`."""
+
+_LOOK_AGAIN_S = 1.0
+"""Age of a list of claims that is good enough to leave a trial to others."""
+
+
+@dataclass(kw_only=True)
+class Lease:
+    """A claim that this process holds."""
+
+    trial_id: str
+    generation: int
+    token: str
+    renewed_s: float
+    """When the last successful renewal was asked for, on the monotonic clock."""
+    renewals: int = 0
+    lost: bool = False
+    """Whether another machine has taken the trial over."""
+
+    @property
+    def name(self) -> str:
+        """The name of its object."""
+        return claim_name(self.trial_id, self.generation)
+
+    @property
+    def content(self) -> bytes:
+        """The content of its object: different from that of any other claim, and after each renewal."""
+        return json.dumps(
+            {"place": host_place(), "pid": os.getpid(), "token": self.token, "renewals": self.renewals}
+        ).encode()
+
+
+@dataclass(kw_only=True)
+class _Seen:
+    """A claim as it was listed."""
+
+    stamp: str
+    since_s: float
+    """Since when it has not changed, as far as this machine saw."""
+
+
+def claim_name(trial_id: str, generation: int) -> str:
+    """Return the name of the object of a claim."""
+    return f"{CLAIMS}{trial_id}.{generation:06d}"
+
+
+@dataclass(kw_only=True)
+class Leases:
+    """The claims of one process, which a thread renews until the process ends."""
+
+    objects: Objects
+    """The store, tried again for a while."""
+    impatient: Objects
+    """The same store, for renewals: each is tried once, because the next follows soon."""
+    lease_s: float
+    clock: Callable[[], float] = time.monotonic
+    also_renew: Callable[[], None] = lambda: None
+    """Called after each round of renewals, in their thread."""
+    _own: dict[str, Lease] = field(default_factory=dict)
+    _seen: dict[str, _Seen] = field(default_factory=dict)
+    _listed_s: float = float("-inf")
+    _mutex: threading.RLock = field(default_factory=threading.RLock)
+    _thread: threading.Thread | None = None
+
+    def take(self, trial_id: str) -> Lease | None:
+        """Claim a trial; return None if another process holds it.
+
+        Raises:
+            StorageError: The store cannot be reached for too long.
+        """
+        if self.clock() - self._listed_s > _LOOK_AGAIN_S:
+            self._look(self.objects)
+        generation = self._latest(trial_id)
+        if generation and not self._has_run_out(claim_name(trial_id, generation)):
+            return None
+        lease = Lease(trial_id=trial_id, generation=generation + 1, token=secrets.token_hex(8), renewed_s=self.clock())
+        if not self.objects.create(lease.name, lease.content):
+            self._seen[lease.name] = _Seen(stamp="", since_s=self.clock())
+            return None
+        with self._mutex:
+            self._own[trial_id] = lease
+        self._start_renewing()
+        return lease
+
+    def is_held(self, lease: Lease) -> bool:
+        """Return whether a lease still is this process's, which it then is for at least another half of `lease_s`.
+
+        Raises:
+            StorageError: The store cannot be reached for too long.
+        """
+        if self.clock() - lease.renewed_s > self.lease_s / 2:
+            self._renew(lease, self.objects)
+        listed = self.objects.list(f"{CLAIMS}{lease.trial_id}.")
+        return not lease.lost and max(listed, default="") == lease.name
+
+    def end(self, lease: Lease) -> None:
+        """Give a trial back: remove its claims, the earliest first.
+
+        Raises:
+            StorageError: The store cannot be reached for too long; the claim runs out by itself.
+        """
+        with self._mutex:
+            self._own.pop(lease.trial_id, None)
+        for name in sorted(self.objects.list(f"{CLAIMS}{lease.trial_id}.")):
+            if name <= lease.name:
+                self.objects.remove(name)
+                self._seen.pop(name, None)
+
+    def renew_all(self) -> None:
+        """Renew all claims once. What cannot be reached now is renewed the next time."""
+        with suppress(StorageError, OSError):
+            self._look(self.impatient)
+            with self._mutex:
+                own = list(self._own.values())
+            for lease in own:
+                if self._latest(lease.trial_id) > lease.generation:
+                    lease.lost = True
+                else:
+                    self._renew(lease, self.impatient)
+            self.also_renew()
+
+    def _renew(self, lease: Lease, objects: Objects) -> None:
+        # The lock, because a renewal after the end would leave a claim that nobody holds.
+        with self._mutex:
+            if self._own.get(lease.trial_id) is lease and not lease.lost:
+                asked_s = self.clock()
+                lease.renewals += 1
+                objects.write(lease.name, lease.content)
+                lease.renewed_s = asked_s
+
+    def _look(self, objects: Objects) -> None:
+        """List all claims, and keep since when each has not changed."""
+        asked_s = self.clock()
+        listed, before = objects.list(CLAIMS), self._seen
+        found = {}
+        for name, stamp in listed.items():
+            known = before.get(name)
+            is_same = known is not None and known.stamp in ("", stamp)
+            found[name] = _Seen(stamp=stamp, since_s=known.since_s if is_same and known else asked_s)
+        self._seen, self._listed_s = found, asked_s
+
+    def _latest(self, trial_id: str) -> int:
+        """Return the latest generation of a trial's claims; 0 without one."""
+        start = f"{CLAIMS}{trial_id}."
+        return max((int(name.removeprefix(start)) for name in list(self._seen) if name.startswith(start)), default=0)
+
+    def _has_run_out(self, name: str) -> bool:
+        seen = self._seen.get(name)
+        if seen is None or self.clock() - seen.since_s >= self.lease_s:
+            return True
+        return self._is_of_a_dead_process(name)
+
+    def _is_of_a_dead_process(self, name: str) -> bool:
+        """Return whether a claim is of a process of this machine that has ended: nobody needs to wait for it."""
+        content = self.objects.read(name)
+        try:
+            holder = json.loads(content or b"{}")
+            return bool(holder.get("place") == host_place() and not process_runs(int(holder["pid"])))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return False
+
+    def _start_renewing(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._keep_renewing, name="leases", daemon=True)
+            self._thread.start()
+
+    def _keep_renewing(self) -> None:
+        while True:
+            time.sleep(self.lease_s / RENEWALS)
+            self.renew_all()

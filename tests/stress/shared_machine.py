@@ -1,0 +1,57 @@
+"""One machine of a sweep that several share: `python shared_machine.py NAME ADDRESS NOTES WORD...`.
+
+Its worker takes milliseconds, needs no torch, and notes in a file when it began and ended each run, and whether the
+result of the trial was in the store before.
+"""
+
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import cheap_worker
+
+import profiler.rendering.figures.catalogue
+from profiler.domain.address import address_of
+from profiler.execution import WorkerJob, WorkerProgram, run_trials
+from profiler.storage import leases
+from profiler.storage.shared_store import _objects
+from profiler.sweep.main import main
+from profiler.sweep.parts import SweepParts
+
+NOTES = "GRPO_VRAM_PROFILER_STRESS_NOTES"
+STORE = "GRPO_VRAM_PROFILER_STRESS_STORE"
+RAN, AGAIN = "ran", "again"
+
+
+def is_answer(content: bytes) -> bool:
+    """Return whether an object is the record of a trial that has an answer."""
+    return re.search(rb'"status": ?"ok"', content) is not None
+
+
+def job(job: WorkerJob) -> None:
+    """Run a trial of the cheap worker and note it."""
+    address = address_of(os.environ[STORE])
+    assert address is not None
+    is_stored = is_answer(_objects(address).read(f"records/{job.trial.trial_id}.json") or b"")
+    started_s = time.time()
+    cheap_worker.job(job)
+    word = AGAIN if is_stored else RAN
+    with Path(os.environ[NOTES]).open("a") as file:
+        file.write(f"{word} {job.trial.trial_id} {started_s} {time.time()} {os.getpid()}\n")
+
+
+def _run(plan: object, **how: object) -> object:
+    how.pop("gpu_uuids")
+    how.pop("interpreter_of")
+    return run_trials(plan, **how, program=WorkerProgram(target="shared_machine:job", preload=("shared_machine",)))
+
+
+if __name__ == "__main__":
+    name, address, notes, *words = sys.argv[1:]
+    os.environ |= {NOTES: notes, STORE: f"{address}/lora_vs_full"}
+    leases.host_place = lambda: name  # as if it were a machine of its own
+    profiler.rendering.figures.catalogue.drawings = lambda *_, **__: ()  # figures take seconds
+    parts = SweepParts(run_trials=_run)
+    sys.exit(main(["+grid=lora_vs_full", f"results_dir={address}", *words], parts=parts))
