@@ -31,8 +31,8 @@ def temporary(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "broken", "words"),
     [
-        ("sweep", "profiler.sweep.main.prepare", ["+grid=lora_vs_full"]),
-        ("report", "profiler.report.main._folders", ["."]),
+        ("sweep", "profiler.sweep.main.prepare_each", ["+grid=lora_vs_full"]),
+        ("report", "profiler.report.main.named_folders", ["."]),
         ("estimate", "profiler.estimate.main._answered", ["model=tiny"]),
         ("replay", "profiler.replay.main._replay", ["."]),
         ("accuracy", "maintenance.accuracy.main._settings", ["limit=1"]),

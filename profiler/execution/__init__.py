@@ -5,7 +5,7 @@ from profiler.execution.decision import stored_answer
 from profiler.execution.gpus import GpuPool, GpuUnusableError
 from profiler.execution.heartbeat import beat
 from profiler.execution.interpreter import Interpreter, InterpreterOf
-from profiler.execution.job import SweepObserver, WorkerJob, WorkerProgram
+from profiler.execution.job import Place, SweepObserver, WorkerJob, WorkerProgram
 from profiler.execution.pruning import Pruning
 from profiler.execution.runner import run_trials
 from profiler.execution.running import MAX_FAILURES_IN_A_ROW, TooManyFailuresError
@@ -17,6 +17,7 @@ __all__ = [
     "GpuUnusableError",
     "Interpreter",
     "InterpreterOf",
+    "Place",
     "Pruning",
     "SweepObserver",
     "TooManyFailuresError",

@@ -46,9 +46,9 @@ def run_child(job: WorkerJob, target: str) -> None:
     _offer_to_the_oom_killer()
     # The warmed process blocks it. From here on, a traceback goes to the worker's own file.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    if job.gpu_uuids:
+    if job.place.gpu_uuids:
         # CUDA reads this at its first call, and the warmed process has not called CUDA.
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(job.gpu_uuids)
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(job.place.gpu_uuids)
     run_reported(job, lambda each: _resolve(target)(each))
 
 

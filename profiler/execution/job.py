@@ -10,6 +10,16 @@ from profiler.execution.interpreter import InterpreterOf, own_python
 
 
 @dataclass(frozen=True, kw_only=True)
+class Place:
+    """The GPUs of a worker process, and its rank among the processes of the trial."""
+
+    gpu_uuids: tuple[str, ...] = ()
+    """The only GPUs that the process sees, one per rank; empty to leave the environment unchanged."""
+    rank: int | None = None
+    """None before the ranks of a trial are started, and where there is one process."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerJob:
     """One trial for one worker process. Picklable, because it is sent to another process."""
 
@@ -22,10 +32,7 @@ class WorkerJob:
     options: RunOptions = field(default_factory=RunOptions)
     siblings: tuple[PlannedTrial, ...] = ()
     """Trials that the same simulated run answers (`run_key`): the worker stores a record for each."""
-    gpu_uuids: tuple[str, ...] = ()
-    """The only GPUs that the worker sees, one per rank; empty to leave the environment unchanged."""
-    rank: int | None = None
-    """The rank that this process is; None before the ranks of a trial are started, and where there is one process."""
+    place: Place = field(default_factory=Place)
     heartbeat_path: str | None = None
     """File that the training touches at each phase; None for no heartbeat."""
 

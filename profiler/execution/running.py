@@ -18,7 +18,7 @@ from profiler.execution.decision import stored_answer
 from profiler.execution.gpus import GpuPool, GpuSlot, GpuUnusableError
 from profiler.execution.heartbeat import Heartbeat
 from profiler.execution.host_memory import oom_kills
-from profiler.execution.job import SweepObserver, WorkerJob
+from profiler.execution.job import Place, SweepObserver, WorkerJob
 from profiler.execution.pending import Pending
 from profiler.execution.postponed import postponed_signals
 from profiler.execution.pruning import Pruning
@@ -234,7 +234,7 @@ class RunningSweep:
             stderr_path=str(claim.stderr_path),
             options=self.options,
             siblings=tuple(sibling.trial for sibling in siblings),
-            gpu_uuids=tuple(slot.uuid for slot in slots),
+            place=Place(gpu_uuids=tuple(slot.uuid for slot in slots)),
             heartbeat_path=str(claim.heartbeat_path),
         )
 

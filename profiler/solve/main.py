@@ -70,7 +70,7 @@ Examples:
   python -m profiler.solve max_completion_length model=qwen2.5-7b tuning=lora
   python -m profiler.solve per_device_train_batch_size config=grpo.yaml
   python -m profiler.solve max_completion_length model=qwen2.5-3b beta=0,0.04
-  python -m profiler.solve max_completion_length,num_generations model=qwen2.5-7b
+  python -m profiler.solve lora_rank,max_completion_length config=grpo.yaml
   python -m profiler.solve gpu config=grpo.yaml
 """
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profiler.domain.outcome import Outcome, Status, TrialRecord
-from profiler.execution import WorkerJob
+from profiler.execution import Place, WorkerJob
 from profiler.execution.child import redirect_output, run_reported
 from profiler.execution.verdict import STDERR_LINES, last_lines
 from profiler.storage.memory_snapshot import snapshot_path
@@ -53,7 +53,7 @@ class RankFailure:
 def has_ranks(job: WorkerJob) -> bool:
     """Return whether the job has to be started once per rank."""
     spec = job.trial.spec
-    return spec.num_processes > 1 and not spec.backend.names_its_card and job.rank is None
+    return spec.num_processes > 1 and not spec.backend.names_its_card and job.place.rank is None
 
 
 def run_ranks(job: WorkerJob, run: RunJob) -> None:
@@ -99,10 +99,9 @@ def _job_of(job: WorkerJob, rank: int) -> WorkerJob:
     folder = rank_folder(Path(job.store_folder), rank)
     return replace(
         job,
-        rank=rank,
         store_folder=str(folder),
         stderr_path=str(RecordStore(folder).path(job.trial.trial_id).with_suffix(".stderr")),
-        gpu_uuids=job.gpu_uuids[rank : rank + 1],
+        place=Place(gpu_uuids=job.place.gpu_uuids[rank : rank + 1], rank=rank),
     )
 
 
@@ -175,7 +174,8 @@ def _publish(largest: WorkerJob, record: TrialRecord, *, job: WorkerJob, occupie
     for path_of in (samples_path, snapshot_path):
         _copy(path_of(Path(largest.store_folder), trial_id), path_of(Path(job.store_folder), trial_id))
     outcome = record.outcome
-    message = f"{outcome.message} (Rank {largest.rank} of {job.trial.spec.num_processes}.)" if outcome.message else ""
+    rank = f"Rank {largest.place.rank} of {job.trial.spec.num_processes}."
+    message = f"{outcome.message} ({rank})" if outcome.message else ""
     gpu_s = None if outcome.work.gpu_s is None else occupied_s
     kept = replace(outcome, verdict=replace(outcome.verdict, message=message), work=replace(outcome.work, gpu_s=gpu_s))
     # Last, because it marks the trial as done.

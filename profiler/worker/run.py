@@ -112,7 +112,7 @@ def _run_real(job: WorkerJob, model_config: Mapping[str, object], *, decoding: "
         measured = run_real(
             spec,
             model_config,
-            gpu_uuid=next(iter(job.gpu_uuids), None),
+            gpu_uuid=next(iter(job.place.gpu_uuids), None),
             snapshot=job.options.snapshot,
             sample_period_s=job.options.sample_period_s if spec.backend is Backend.CUDA else None,
             decoding=decoding,

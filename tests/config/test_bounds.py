@@ -17,7 +17,8 @@ POINT = {"backend": "cpu", "model": "tiny", "tuning": "lora"}
 COUNTS = [key.name for key in TRIAL_KEYS if key.kind is Kind.COUNT]
 MAX_SEED = key_named("seed").maximum
 RUN = {**dict.fromkeys(RUN_KEYS), "results_dir": "r", "dry_run": False, "resume": True, "snapshot": False}
-RUN |= {"strict": True, "breakdown": False, "prune": True, "timeout_s": 1.0, "stall_s": 1.0, "warm_up_s": 1.0}
+RUN |= {"strict": True, "breakdown": False, "prune": True, "timeout_s": 1.0, "stall_s": 1.0}
+RUN |= {"warm_up_s": 1.0, "lease_s": 60.0}
 CONFIG = {
     "model_type": "llama",
     "vocab_size": 512,
@@ -42,7 +43,7 @@ def sentence(read):
 def test_all_counts_are_tested():
     assert len(COUNTS) == 18
     sizes = {field.name for field in fields(Architecture) if field.type in (int, "int")}
-    assert sizes - {"expert_width", "experts_per_token"} == set(CONFIG) - {"model_type"}
+    assert sizes - {"expert_width", "experts_per_token", "norms_per_layer"} == set(CONFIG) - {"model_type"}
 
 
 @pytest.mark.parametrize("value", [MAX_COUNT + 1, 2**63, 10**20, 10**400], ids=["int32", "int64", "1e20", "1e400"])
@@ -75,6 +76,7 @@ def test_a_count_in_a_config_json_is_bounded(key):
         ("timeout_s", "1e+06"),
         ("stall_s", "1e+06"),
         ("warm_up_s", "1e+06"),
+        ("lease_s", "1e+06"),
         ("sample_period_s", "1e+06"),
         ("price_per_hour", "1e+15"),
     ],

@@ -17,12 +17,12 @@ GIB = 2**30
 
 
 def _write(job: WorkerJob, status: Status = Status.OK) -> None:
-    size = GIB + (3 - job.rank) % 3  # ranks 1 and 2 hold more than rank 0, and rank 1 most
+    size = GIB + (3 - job.place.rank) % 3  # ranks 1 and 2 hold more than rank 0, and rank 1 most
     outcome = Outcome(
         verdict=Verdict(status=status, message="" if status is Status.OK else f"CUDA {status}"),
         peaks=Peaks(allocated_bytes=size, reserved_bytes=2 * GIB),
-        work=Work(gpu_s=1.0 if job.gpu_uuids else None),
-        measured=MeasuredDetails(gpu_uuid=next(iter(job.gpu_uuids), None)),
+        work=Work(gpu_s=1.0 if job.place.gpu_uuids else None),
+        measured=MeasuredDetails(gpu_uuid=next(iter(job.place.gpu_uuids), None)),
     )
     trial = job.trial
     record = TrialRecord(
@@ -33,13 +33,13 @@ def _write(job: WorkerJob, status: Status = Status.OK) -> None:
         versions=job.versions,
         outcome=outcome,
     )
-    write_memory_snapshot(snapshot_path(Path(job.store_folder), trial.trial_id), {"rank": job.rank})
+    write_memory_snapshot(snapshot_path(Path(job.store_folder), trial.trial_id), {"rank": job.place.rank})
     RecordStore(Path(job.store_folder)).write(record)
 
 
 def _note(job: WorkerJob, word: str) -> None:
     with (_folder(job) / "notes.txt").open("a") as file:
-        file.write(f"{job.trial.trial_id} {job.rank} {word}\n")
+        file.write(f"{job.trial.trial_id} {job.place.rank} {word}\n")
 
 
 def _folder(job: WorkerJob) -> Path:
@@ -63,7 +63,7 @@ def meets(job: WorkerJob) -> None:
 
 def _rank_1(job: WorkerJob) -> bool:
     """Return True for rank 1; the others wait for ever, as they would for its part of a sum."""
-    if job.rank != 1:
+    if job.place.rank != 1:
         _note(job, f"waits {os.getpid()}")
         while True:
             time.sleep(600)

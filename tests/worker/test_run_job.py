@@ -25,7 +25,7 @@ from profiler.domain.outcome import (
 )
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.emulation.marks import Marks
-from profiler.execution import EndOfSweepError, WorkerJob
+from profiler.execution import EndOfSweepError, Place, WorkerJob
 from profiler.simulation.extrapolation.decode_extrapolator import StepsDifferError
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.records import RecordStore
@@ -130,7 +130,7 @@ def test_what_was_measured_is_stored_with_the_record(tmp_path: Path, monkeypatch
             store_folder=str(tmp_path),
             stderr_path=str(tmp_path / "stderr"),
             options=RunOptions(snapshot=True),
-            gpu_uuids=("GPU-1",),
+            place=Place(gpu_uuids=("GPU-1",)),
         )
     )
     assert (asked["gpu_uuid"], asked["snapshot"]) == ("GPU-1", True)
