@@ -11,6 +11,11 @@ from profiler.analytical.estimate import estimate
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.short_forms import LONGEST
 from profiler.analytical.formulas import zero
+from profiler.analytical.formulas.decoder_layer import (
+    attention_inputs_saved_bytes,
+    frozen_inputs_saved_bytes,
+    other_inputs_saved_bytes,
+)
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
@@ -234,3 +239,20 @@ def test_every_number_has_a_short_form(spec):
     for phase in explain(spec, _architecture(spec.model)).phases:
         for share in phase.shares:
             assert 0 < len(share.short_form) <= LONGEST
+
+
+def test_frozen_layers_keep_their_inputs_under_zero_3_by_hand():
+    keys: dict[str, Any] = {
+        "tuning": "lora",
+        "lora_target_modules": ("q_proj", "v_proj"),
+        "gradient_checkpointing": False,
+    }
+    partly, whole = _zero(2, **keys), _zero(3, **keys)
+    shape = _architecture(MODEL)
+    # q and v save the input of all three. gate and up share one of 896 features, and down has one of 4,864.
+    assert attention_inputs_saved_bytes(whole, shape, 10) == attention_inputs_saved_bytes(partly, shape, 10)
+    added = other_inputs_saved_bytes(whole, shape, 10) - other_inputs_saved_bytes(partly, shape, 10)
+    assert added == 10 * (896 + 4_864) * 2
+    adapted = _zero(3, **{**keys, "lora_target_modules": ("down_proj",)})
+    assert frozen_inputs_saved_bytes(adapted, shape, 10, ("down_proj",)) == 0
+    assert frozen_inputs_saved_bytes(adapted, shape, 10, ("q_proj", "k_proj", "v_proj")) == 10 * 896 * 2

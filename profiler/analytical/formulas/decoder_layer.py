@@ -48,6 +48,8 @@ from profiler.domain.trial import Attention, Tuning
 _MASK_ALIGNMENT = 8
 _MLP_INPUTS = ("gate_proj", "up_proj", "gate_up_proj")
 _ATTENTION_INPUTS = ("q_proj", "k_proj", "v_proj", "qkv_proj")
+_ZERO_ALL = 3
+"""The stage of ZeRO that also shards weights."""
 
 
 def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count, *, in_float32: bool = False) -> Count:
@@ -134,6 +136,7 @@ def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, posit
       o included, keeps its own copy; and the output of A, [T, rank].
     - QLoRA, and LoRA under FSDP: adapters are in bfloat16, so inputs in bfloat16 are shared. Inputs of another type are
       copied per layer, except that of o under autocast.
+    - LoRA under ZeRO-3: also the inputs of frozen layers (`frozen_inputs_saved_bytes`).
 
     By hand, T = 10, H = 8, I = 16 in bfloat16, full: 10 x (8 + 8 + 16) x 2 = 640 B.
     """
@@ -152,6 +155,7 @@ def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, po
         return where(sizes.autocast_casts, 3, 1) * block(positions * hidden * sizes.compute)
     adapted = _adapted(spec, architecture, _ATTENTION_INPUTS)
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
+    low_rank = low_rank + frozen_inputs_saved_bytes(spec, architecture, positions, _ATTENTION_INPUTS)
     if has_bfloat16_adapters(spec):
         copies = where(sizes.adapter_casts, len(adapted), int(bool(adapted)))
         return copies * block(positions * hidden * sizes.adapter) + low_rank
@@ -180,7 +184,28 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
         # Under autocast the input of o is bfloat16 already, so its adapter casts nothing.
         uncast = ("o_proj" in names) * block(positions * query_width(architecture) * element)
         own = where(sizes.adapter_casts, own - where(spec.bf16, uncast, 0), shared)
-    return own + low_rank
+    own = own + frozen_inputs_saved_bytes(spec, architecture, positions, _MLP_INPUTS)
+    return own + low_rank + frozen_inputs_saved_bytes(spec, architecture, positions, ("down_proj",))
+
+
+def frozen_inputs_saved_bytes(
+    spec: TrialKeys, architecture: DecoderShape, positions: Count, names: Sequence[str]
+) -> Count:
+    """Return what frozen layers that share one input save of it under ZeRO-3; 0 without.
+
+    DeepSpeed replaces torch's linear function by one that saves its input whether or not the weight is trained. An
+    adapter that casts nothing saves the same tensor. That of o is the output of attention and counted there.
+
+    By hand, T = 10, I = 16 in bfloat16, down_proj not adapted: 10 x 16 x 2 = 320 B; adapted: 0.
+
+    Source: `LinearFunctionForZeroStage3.setup_context` in `deepspeed/runtime/zero/linear.py`, DeepSpeed 0.19.
+    """
+    if trains_everything(spec) or spec.zero_stage != _ZERO_ALL:
+        return 0
+    width = architecture.intermediate_size if names == ("down_proj",) else architecture.hidden_size
+    sizes = element_bytes(spec)
+    own = block_of(spec)(positions * width * sizes.compute)
+    return where(sizes.adapter_casts, own, 0) if _adapted(spec, architecture, names) else own
 
 
 def _adapted(spec: TrialKeys, architecture: DecoderShape, names: Sequence[str]) -> tuple[Projection, ...]:
@@ -242,10 +267,12 @@ def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch
         return norm
     unsaved = norm + attention_saved_bytes(spec, architecture, batch)
     unsaved = unsaved + head_norms_saved_bytes(spec, architecture, batch.positions)
+    unsaved = unsaved + frozen_inputs_saved_bytes(spec, architecture, batch.positions, _ATTENTION_INPUTS)
     if "o_proj" in adapted:
         return unsaved
     if adapted.intersection(_MLP_INPUTS):
         return unsaved + norm
+    unsaved = unsaved + frozen_inputs_saved_bytes(spec, architecture, batch.positions, _MLP_INPUTS)
     return unsaved + norm + mlp_saved_bytes(spec, architecture, batch.positions)
 
 
