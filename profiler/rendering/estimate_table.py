@@ -1,6 +1,6 @@
 """An explained estimate as a table of 80 columns, in plain text."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from textwrap import wrap
 
 from profiler.analytical.explanation.cards import FRAGMENTS_PERCENT, CardVerdict, Fit
@@ -43,10 +43,13 @@ def _uncompared(spec: TrialSpec) -> list[str]:
     return notes
 
 
-def method_text(spec: TrialSpec) -> str:
-    """Return how the model is trained: ``"lora, rank 16, adamw_torch_fused, checkpointing"``."""
+def method_text(spec: TrialSpec, *, varied: Collection[str] = ()) -> str:
+    """Return how the model is trained: ``"lora, rank 16, adamw_torch_fused, checkpointing"``.
+
+    A key in `varied` has several values and is left out.
+    """
     how = [spec.tuning.value, spec.optim.value]
-    if spec.tuning is not Tuning.FULL:
+    if spec.tuning is not Tuning.FULL and "lora_rank" not in varied:
         how.insert(1, f"rank {spec.lora_rank}")
     if spec.gradient_checkpointing:
         how.append("checkpointing")

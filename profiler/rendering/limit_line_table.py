@@ -57,7 +57,8 @@ def line_text(lines: Sequence[LimitLine], notes: Sequence[str], *, figure: Path 
     """Return one table per line; `figure` is the file that shows them."""
     texts = [filled(notes)] if notes else []
     for line in lines:
-        title = f"The largest {line.keys[1]} for each {line.keys[0]}: {line.spec.model}, {method_text(line.spec)}, on "
+        how = f"{line.spec.model}, {method_text(line.spec, varied=line.keys)}"
+        title = f"The largest {line.keys[1]} for each {line.keys[0]}: {how}, on "
         table = text_table([*line.keys, *_NEEDS], map(_cells, line.points), numbers=[*line.keys, *_NEEDS])
         texts.append("\n".join([filled([f"{title}{line.name}{with_margin(line.margin)}."]), *table]) + "\n")
     if all(point.boundary.beyond is None for line in lines for point in line.points):

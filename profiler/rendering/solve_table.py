@@ -98,7 +98,8 @@ def solve_json(answers: Sequence[KeyAnswer | CardAnswer], notes: Sequence[str]) 
 def _headline(answer: KeyAnswer) -> str:
     boundary, card = answer.boundary, str(answer.spec.gpu)
     of = "".join(f", {axis}={getattr(answer.spec, axis)}" for axis in answer.axes)
-    where = f"{answer.spec.model}, {method_text(answer.spec)}{of}, on {card}{with_margin(answer.margin)}"
+    how = method_text(answer.spec, varied=(answer.key,))
+    where = f"{answer.spec.model}, {how}{of}, on {card}{with_margin(answer.margin)}"
     if boundary.largest is None:
         reason = boundary.at_beyond.no_kernel_text if boundary.at_beyond else ""
         return f"{answer.key}: none fits. {where}" + (f". {reason}" if reason else "")

@@ -98,3 +98,9 @@ def test_bad_input_is_one_sentence(capsys, words, sentence):
     err = capsys.readouterr().err
     assert sentence in err
     assert err.count("\n") == 1
+
+
+def test_a_key_with_several_values_is_not_in_the_title(capsys):
+    words = ("lora_rank,max_completion_length", *MODEL, "lora_rank=8,16")
+    assert main(words, simulate=_never) == EXIT_OK
+    assert "rank" not in capsys.readouterr().out.replace("lora_rank", "")

@@ -61,7 +61,7 @@ def _label_axes(axes: Axes, lines: Sequence[LimitLine]) -> None:
     axes.annotate("fits", (0.03, 0.05), xycoords="axes fraction", size=9, color=SOFT_INK)
     axes.annotate("does not fit", (0.97, 0.93), xycoords="axes fraction", ha="right", size=9, color=SOFT_INK)
     models = ", ".join(dict.fromkeys(short_model(line.spec.model) for line in lines))
-    methods = "; ".join(dict.fromkeys(method_text(line.spec) for line in lines))
+    methods = "; ".join(dict.fromkeys(method_text(line.spec, varied=line.keys) for line in lines))
     title(axes, f"{models}: the largest {second} for each {first}", f"Estimated. {methods}")
 
 
