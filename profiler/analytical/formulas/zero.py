@@ -94,9 +94,11 @@ def embedding(architecture: DecoderShape) -> Count:
 def gathered_bytes(spec: TrialKeys, architecture: DecoderShape, *, at_head: bool) -> Count:
     """Return the bytes of the weights that stage 3 has gathered while the model computes.
 
-    After two passes of the same modules DeepSpeed knows their order, and gathers ahead up to `MOST_LIVE`; each
+    After one recorded pass DeepSpeed knows the order of the modules, and gathers ahead up to `MOST_LIVE`; each
     generation makes it begin again. Before, it gathers the weights of one module: of the LM head, or the largest of a
     layer.
+
+    Source: `PartitionedParameterCoordinator.reset_step`, which each forward calls first, and `add_hooks` of trl 1.16.
     """
     if spec.zero_stage != 3:
         return 0
@@ -105,13 +107,13 @@ def gathered_bytes(spec: TrialKeys, architecture: DecoderShape, *, at_head: bool
 
 
 def knows_order(spec: TrialKeys) -> Flag:
-    """Return whether three passes come after one another, so that the last of them gathers ahead."""
+    """Return whether two passes come after one another, so that the second gathers ahead."""
     if not spec.recipe.generates:
         return spec.gradient_accumulation_steps * spec.steps >= _PASSES
     return spec.steps_per_generation >= _PASSES
 
 
-_PASSES = 3
+_PASSES = 2
 
 
 def whole(spec: TrialKeys, architecture: DecoderShape) -> Count:
