@@ -7,15 +7,12 @@ from profiler.domain.errors import Fault, UsageError
 from profiler.domain.extras import simulation_hint
 from profiler.domain.optimizers import State
 from profiler.domain.recipe import Recipe
-from profiler.domain.trial import Attention, DistributedType, Dtype, Logprobs, TrialSpec, Tuning
+from profiler.domain.trial import ZERO_OF_WEIGHTS, Attention, DistributedType, Dtype, Logprobs, TrialSpec, Tuning
 
 _STATES = (State.NONE, State.TWO_STATES)
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 """Linear layers of a mixture. With all-linear, peft also adapts the parameters of its experts, which has no formula."""
 _LOGPROBS = (Logprobs.FUSED, Logprobs.FULL)
-
-_ALL = 3
-"""The stage of ZeRO that also shards reward models (`prepare_deepspeed` in trl)."""
 
 _Check = tuple[str, object, bool]
 """A key, its value, and whether there is a formula for it."""
@@ -99,7 +96,7 @@ def _checks_of_fsdp(spec: TrialSpec) -> tuple[_Check, ...]:
 
 
 def _checks_of_deepspeed(spec: TrialSpec) -> tuple[_Check, ...]:
-    shards_weights = spec.zero_stage == _ALL
+    shards_weights = spec.zero_stage == ZERO_OF_WEIGHTS
     return (
         ("tuning", spec.tuning, spec.tuning is not Tuning.QLORA or not shards_weights),
         ("reward_models", ",".join(spec.reward_models or ()), not spec.reward_models or not shards_weights),

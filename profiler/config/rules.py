@@ -16,6 +16,7 @@ from profiler.domain.optimizers import Optimizer
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import (
     ALL_LINEAR,
+    ZERO_OF_WEIGHTS,
     Attention,
     Backend,
     DistributedType,
@@ -279,10 +280,6 @@ def _engine_accepts_prompts(spec: TrialSpec, architecture: Architecture | None) 
         yield Fault(key="vllm_max_model_length", found=str(length), problem=problem, hint=hint)
 
 
-_SHARDS_WEIGHTS = 3
-"""The stage of ZeRO that also shards weights."""
-
-
 def only_estimated(specs: Iterable[TrialSpec]) -> list[Fault]:
     """Return a fault per key that no trial of a sweep has yet, though the closed form counts it."""
     faults: list[Fault] = []
@@ -299,7 +296,7 @@ def only_estimated(specs: Iterable[TrialSpec]) -> list[Fault]:
             faults.append(_only_estimated("gpu", spec.gpu, "trials on a card that has a size only"))
         if spec.num_processes > 1:
             faults.extend(_processes_not_run(spec))
-        if spec.tuning is Tuning.QLORA and spec.zero_stage == _SHARDS_WEIGHTS:
+        if spec.tuning is Tuning.QLORA and spec.zero_stage == ZERO_OF_WEIGHTS:
             problem = "a sweep does not make weights in 4 bits with zero_stage=3, which shards weights as they are made"
             faults.append(Fault(key="tuning", found="qlora", problem=problem, hint="Use zero_stage=2, or tuning=lora."))
     return list(dict.fromkeys(faults))

@@ -118,6 +118,10 @@ class DistributedType(StrEnum):
     """What is sharded depends on `zero_stage` (DeepSpeed's ZeRO)."""
 
 
+ZERO_OF_WEIGHTS = 3
+"""The stage of ZeRO that also shards weights, and reward models (`prepare_deepspeed` in trl)."""
+
+
 class OffloadDevice(StrEnum):
     """Where DeepSpeed keeps what is offloaded, by its names."""
 

@@ -43,13 +43,11 @@ from profiler.analytical.formulas.trained import (
     trains_everything,
 )
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.domain.trial import Attention, Tuning
+from profiler.domain.trial import ZERO_OF_WEIGHTS, Attention, Tuning
 
 _MASK_ALIGNMENT = 8
 _MLP_INPUTS = ("gate_proj", "up_proj", "gate_up_proj")
 _ATTENTION_INPUTS = ("q_proj", "k_proj", "v_proj", "qkv_proj")
-_ZERO_ALL = 3
-"""The stage of ZeRO that also shards weights."""
 
 
 def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count, *, in_float32: bool = False) -> Count:
@@ -200,9 +198,9 @@ def frozen_inputs_saved_bytes(
 
     Source: `LinearFunctionForZeroStage3.setup_context` in `deepspeed/runtime/zero/linear.py`, DeepSpeed 0.19.
     """
-    if trains_everything(spec) or spec.zero_stage != _ZERO_ALL:
+    if trains_everything(spec) or spec.zero_stage != ZERO_OF_WEIGHTS:
         return 0
-    width = architecture.intermediate_size if names == ("down_proj",) else architecture.hidden_size
+    width = architecture.intermediate_size if "down_proj" in names else architecture.hidden_size
     sizes = element_bytes(spec)
     own = block_of(spec)(positions * width * sizes.compute)
     return where(sizes.adapter_casts, own, 0) if _adapted(spec, architecture, names) else own

@@ -136,7 +136,7 @@ _OFFLOADED = (
     ),
     _seam(
         _OFFLOADING, "_get_unique_tensor_key", Uses("untyped_storage", "data_ptr", "storage_offset"),
-        ("simulation/cuda/offloading.py",), "tells storages apart by their address",
+        ("simulation/cuda/offloading.py",), "distinguishes storages by their address",
     ),
 )  # fmt: skip
 
