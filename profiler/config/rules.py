@@ -298,7 +298,9 @@ def only_estimated(specs: Iterable[TrialSpec]) -> list[Fault]:
             rows = str(spec.per_device_eval_batch_size)
             faults.append(_only_estimated("per_device_eval_batch_size", rows, "evaluations"))
         if spec.images_per_prompt is not None:
-            faults.append(_only_estimated("model", spec.model, "models with a vision tower"))
+            problem = "a sweep does not run models with a vision tower yet"
+            hint = "Use `python -m profiler.estimate`."
+            faults.append(Fault(key="model", found=spec.model, problem=problem, hint=hint))
         if spec.use_liger_kernel and not spec.backend.reads_counters:
             faults.append(_only_estimated("use_liger_kernel", "true", "Liger's kernels on a simulated card"))
         if spec.gpu is not None and spec.gpu not in KNOWN_GPUS:

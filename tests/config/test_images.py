@@ -11,6 +11,7 @@ from profiler.config.images import images_line
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.rules import only_estimated
 from profiler.config.specification import parse_point
+from profiler.config.trl_yaml import trl_arguments
 from profiler.domain.errors import EXIT_USAGE, UsageError
 from profiler.estimate.main import answer
 from profiler.sweep.main import main as sweep
@@ -89,6 +90,12 @@ def test_a_sweep_says_that_it_does_not_run_such_a_model(capsys):
     assert [fault.key for fault in only_estimated([_parsed()])] == ["model"]
     assert sweep(["+grid=lora_vs_full", "backend=simulated", f"model={QWEN}", "dry_run=true"]) == EXIT_USAGE
     assert "a sweep does not run models with a vision tower yet" in capsys.readouterr().err
+
+
+def test_advice_names_the_checkpoint_and_no_key_that_trl_lacks():
+    found = trl_arguments(_parsed(max_pixels=401_408))
+    assert found["model_name_or_path"] == "Qwen/Qwen2.5-VL-3B-Instruct"
+    assert not [name for name in found if "pixels" in name]
 
 
 def test_a_model_of_text_alone_has_no_line():

@@ -38,6 +38,17 @@ def norm_saved_bytes(spec: TrialKeys, tower: VisionTower, values: Count, rows: C
     return block(values * FLOAT32_BYTES) + block(rows * FLOAT32_BYTES) + normalised
 
 
+def norm_backward_bytes(spec: TrialKeys, tower: VisionTower, patches: Count) -> Count:
+    """Return the peak of the backward of the norm before the merger, with what that norm saves.
+
+    In float32, as large as the patches: of a root-mean-square norm the gradients of the two products and the three
+    factors of that of the square (`pow_backward`); of a layer norm the gradients of its output and of its input.
+    """
+    made = 2 if tower.has_layer_norm else 5
+    values = patches * tower.hidden_size
+    return norm_saved_bytes(spec, tower, values, patches) + made * block_of(spec)(values * FLOAT32_BYTES)
+
+
 def linear_inputs_bytes(spec: TrialKeys, rows: Count, parts: Sequence[Projection]) -> Count:
     """Return what linear layers with adapters save: per layer its input, cast for the adapter, and A's output.
 

@@ -28,10 +28,11 @@ from profiler.analytical.formulas.tower_block import (
     block_saved_bytes,
     block_without_gradient_bytes,
     merger_saved_bytes,
+    norm_backward_bytes,
 )
-from profiler.analytical.formulas.trained import FLOAT32_BYTES, element_bytes, gradient_bytes
+from profiler.analytical.formulas.trained import FLOAT32_BYTES, element_bytes, gradient_bytes, trains_everything
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.timeline.instants import Bytes, InstantName, added
+from profiler.analytical.timeline.instants import Bytes, InstantName
 from profiler.domain.memory import Category
 from profiler.domain.vision import VisionTower
 
@@ -110,12 +111,25 @@ def tower_forward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
     tower = architecture.vision
     if tower is None or not has_images(spec, architecture):
         return {}
-    name, autocast = InstantName.FORWARD_TOWER, spec.bf16
-    found = without_gradient(spec, architecture, batch, name, adapted=True, autocast=autocast)
-    patches = image_patches(spec, tower, batch.rows)
-    own = cast_pixel_bytes(spec, tower, batch.rows) + position_bytes(spec, tower, patches)
-    kept = larger(tower_kept_bytes(spec, tower, batch.rows) - own, 0)
-    return {name: added(found[name], {Category.ACTIVATIONS: kept})}
+    name, patches = InstantName.FORWARD_TOWER, image_patches(spec, tower, batch.rows)
+    transient = block_without_gradient_bytes(spec, tower, patches, adapted=True, autocast=spec.bf16)
+    around = _around_block(spec, architecture, tower, batch)
+    if not needs_gradient(spec, tower):
+        return {name: {Category.ACTIVATIONS: transient + around}}
+    # Pixels and positions are counted among what is around a block, and the last merger has not run.
+    counted = position_bytes(spec, tower, patches) + merger_saved_bytes(spec, tower, patches)
+    if trains_everything(spec):
+        counted = counted + cast_pixel_bytes(spec, tower, batch.rows)
+    kept = tower_kept_bytes(spec, tower, batch.rows) - counted
+    one = block_input_bytes(spec, tower, patches)
+    if spec.gradient_checkpointing:
+        # The input of the last block is counted among those that are kept.
+        kept = kept - one
+    else:
+        # The last layer of the MLP, with its results and those of its adapter.
+        saved = block_saved_bytes(spec, tower, patches)
+        transient = larger(transient - saved, block_recomputation_bytes(spec, tower, patches) + 2 * one)
+    return {name: {Category.ACTIVATIONS: kept + transient + around}}
 
 
 def tower_backward(
@@ -146,11 +160,12 @@ def tower_backward(
     if spec.gradient_checkpointing:
         backward = one + larger(backward, block_recomputation_bytes(spec, tower, patches))
         one = block_input_bytes(spec, tower, patches)
+    merger = norm_backward_bytes(spec, tower, patches)
     merged = tower.deepstack * merger_saved_bytes(spec, tower, patches, joined=True)
     at_first = kept - merged - (tower.depth - 1) * one
     return {
         InstantName.BACKWARD_TOWER: {
-            Category.ACTIVATIONS: kept + backward + embeddings,
+            Category.ACTIVATIONS: kept + larger(backward, merger) + embeddings,
             Category.GRADIENTS: larger(gradients, made - own) + waiting,
         },
         InstantName.BACKWARD_FIRST_BLOCK: {
