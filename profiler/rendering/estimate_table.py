@@ -3,8 +3,9 @@
 from collections.abc import Collection, Sequence
 from textwrap import wrap
 
-from profiler.analytical.explanation.cards import FRAGMENTS_PERCENT, CardVerdict, Fit
+from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.analytical.explanation.explained import ExplainedEstimate, ExplainedPhase
+from profiler.analytical.formulas.fragments import FRAGMENTS_PERCENT
 from profiler.domain.trial import DistributedType, TrialSpec, Tuning
 from profiler.domain.units import gib_text
 from profiler.rendering.memory_words import CATEGORY_TITLES, gib_number
