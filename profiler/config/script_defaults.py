@@ -27,7 +27,7 @@ class OutsideValues:
         self._namespaces = set(_namespaces(tree))
 
     def find(self, expression: ast.expr) -> OutsideValue | None:
-        """Return what `expression` reads; None if it is no option and no variable with a default."""
+        """Return what `expression` reads; None unless it is an option or a variable with a default."""
         match expression:
             case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner in self._namespaces:
                 return self._options.get(name)
