@@ -109,8 +109,8 @@ def _verdict(card: CardVerdict) -> list[str]:
         case Fit.TOO_LARGE:
             missing = gib_text(card.least_bytes - card.gpu.memory_bytes)
             sentence = f"Does not fit: at least {least} with context, {missing} more than the {whole}."
-        case Fit.NO_KERNEL:
-            sentence = f"No kernel: {card.no_kernel_text}"
+        case Fit.NO_ENGINE | Fit.NO_KERNEL:
+            sentence = card.refusal_text
     return _wrapped(sentence)
 
 
