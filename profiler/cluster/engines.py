@@ -22,4 +22,8 @@ def reach(options: RunOptions) -> Cluster | None:
     if engine is Engine.LOCAL:
         return None
     require(ENGINE, engine, _MODULES[engine], _EXTRAS[engine])
+    if engine is Engine.RAY:
+        from profiler.cluster.ray_cluster import reach_ray  # imports ray, an extra
+
+        return reach_ray(options.ray_address, jobs=options.jobs)
     raise UsageError([Fault(key=ENGINE, found=engine, problem="is not there yet", hint="Use engine=local.")])
