@@ -41,7 +41,7 @@ def node_faults(nodes: Sequence[Node], engine: Engine, own: Versions) -> list[Fa
         own: What is installed here; of it only this program has to be the same there.
     """
     wanted = replace(nodes[0].versions, profiler=own.profiler)
-    found = [_differs(node, wanted, "here" if node is nodes[0] else f"node {nodes[0].name}") for node in nodes]
+    found = [_differs(node, wanted, "here" if node is nodes[0] else f"on node {nodes[0].name}") for node in nodes]
     problem = next(filter(None, found), "")
     if problem:
         return [Fault(key=ENGINE, found=engine, problem=problem, hint="Install the same versions everywhere.")]
