@@ -147,6 +147,11 @@ def _paged(spec: TrialSpec) -> Iterator[Change]:
         yield {"optim": Optimizer.PAGED_ADAMW_8BIT.value}
 
 
+def _double_quant(spec: TrialSpec) -> Iterator[Change]:
+    if spec.tuning is Tuning.QLORA and not spec.bnb_4bit_use_double_quant:
+        yield {"bnb_4bit_use_double_quant": True}
+
+
 def _half_precision(spec: TrialSpec) -> Iterator[Change]:
     if spec.dtype is Dtype.FLOAT32:
         yield {"dtype": Dtype.BFLOAT16.value}
@@ -253,9 +258,9 @@ LEVERS: tuple[Lever, ...] = (
         changes=_expandable,
     ),
     Lever(
-        name="room for vLLM's weights and one sequence",
+        name="memory for vLLM's weights and one sequence",
         hurts=Hurts.TIME,
-        costs="nothing but memory; sequences longer than prompt and completion do not occur",
+        costs="nothing else; sequences longer than prompt and completion do not occur",
         changes=_engine_starts,
         recipes=GENERATING,
     ),
@@ -312,6 +317,12 @@ LEVERS: tuple[Lever, ...] = (
         hurts=Hurts.ROUNDING,
         costs="as 8-bit, and the optimizer's step waits for states that were moved to the host",
         changes=_paged,
+    ),
+    Lever(
+        name="double quantisation",
+        hurts=Hurts.ROUNDING,
+        costs="the scales of the weights in 4 bits are rounded to 8 bits",
+        changes=_double_quant,
     ),
     Lever(
         name="weights in bfloat16",
