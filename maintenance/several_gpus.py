@@ -124,6 +124,16 @@ SAMPLES: Mapping[str, Sample] = {
                 "a recorded history that an LM head is gathered beyond the limit (worst then -6.5 %)."
             ),
         ),
+        Sample(
+            name="deepspeed_blind",
+            count=30,
+            seed=1521,
+            axes=_DEEPSPEED_AXES,
+            earlier=(
+                "It was drawn after the sample of seed 1517 had shown four missing formulas, and tests those that were "
+                "added; no formula was changed after it."
+            ),
+        ),
     )
 }
 
