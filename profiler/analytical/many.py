@@ -39,6 +39,7 @@ _ONE_VALUE = (
     "gradient_checkpointing",
     "use_liger_kernel",
     "critic",
+    "bnb_4bit_use_double_quant",
     "lora_target_modules",
     "use_vllm",
     "reward_models",

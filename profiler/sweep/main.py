@@ -9,6 +9,7 @@ Exit codes: docs/exit_codes.md.
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from functools import partial
 
 from profiler.command_line import as_command, print_error, print_line
@@ -56,7 +57,7 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
 
     sweeps = prepare_each(command, parts, architecture_of, config_of)
     plans = [
-        plan_trials(each.grid.name, each.specs, each.versions, hardware=each.hardware, files_of=each.files_of)
+        plan_trials(each.grid.name, each.specs, each.versions, hardware_of=each.hardware_of, files_of=each.files_of)
         for each in sweeps
     ]
     shard = sweeps[0].options.shard
@@ -110,7 +111,8 @@ def _run_sweep(
     has_run = False
     with last_resort("sweep", folder=sweep.folder):
         try:
-            _run(sweep, plan, parts, architecture_of)
+            with closing(sweep.cluster) if sweep.cluster is not None else nullcontext():
+                _run(sweep, plan, parts, architecture_of)
             has_run = True
             records, left_out = write()
             return conclude(sweep, plan, parts, records, complete=not left_out, to_terminal=not environment)
@@ -136,24 +138,19 @@ def _run(
     pruning = _pruning(sweep, store, in_order) if options.prune else None
     if pruning is not None:
         pending = order_for_pruning(pending, partial(memory_rank, architecture_of=architecture_of))
+    if sweep.cluster is None:
+        run = partial(parts.run_trials, gpu_uuids=sweep.gpu_uuids, interpreter_of=sweep.interpreter_of)
+    else:
+        run = partial(parts.run_placed, cluster=sweep.cluster, kind_of=sweep.kind_of)
     with WhileReadable(parts.watch(len(pending))) as observer:
-        notes = parts.run_trials(
-            pending,
-            options=options,
-            store=store,
-            versions=sweep.versions,
-            observer=observer,
-            gpu_uuids=sweep.gpu_uuids,
-            pruning=pruning,
-            interpreter_of=sweep.interpreter_of,
-        )
+        notes = run(pending, options=options, store=store, versions=sweep.versions, observer=observer, pruning=pruning)
     for sentence in notes:
         print_error(sentence)
 
 
 def _pruning(sweep: Sweep, store: TrialStore, in_order: NeedsAtMost) -> Pruning:
     """Return pruning that knows what earlier sweeps found on this card."""
-    pruning = Pruning(needs_at_most=in_order, group_of=comparable_group)
+    pruning = Pruning(needs_at_most=in_order, group_of=lambda spec: (comparable_group(spec), sweep.hardware_of(spec)))
     if sweep.options.resume and sweep.gpu_uuids:
         # An out-of-memory of the whole card implies one of the capped card.
         pruning.learn([record for record in store.read_all() if is_of_this_card(sweep, record)])

@@ -103,6 +103,17 @@ def test_what_is_offloaded_is_not_on_the_card():
     assert through[Category.COMMUNICATION] == 2 * EMBEDDING
 
 
+def test_offloaded_weights_are_copied_to_the_gpu_before_they_are_gathered_to_generate():
+    spec = _zero(3, offload_param_device="cpu")
+    gathered = _instant(spec, InstantName.GATHERING)
+    assert gathered[Category.COMMUNICATION] == zero.BUCKET_BYTES + 2 * PARAMETERS + 2 * PARAMETERS // 4
+    assert Category.KV_CACHE not in gathered
+    sampling = _instant(spec, InstantName.SAMPLING)
+    assert gathered[Category.COMMUNICATION] == sampling[Category.COMMUNICATION] + 2 * PARAMETERS // 4
+    # Weights on the GPU need no copy.
+    assert InstantName.GATHERING not in {each.name for each in trial_instants(_zero(3), _architecture(MODEL))}
+
+
 @pytest.mark.parametrize(
     ("keys", "gathered"),
     [

@@ -202,6 +202,7 @@ VALUES = (
     ),
     bad("+grid=sft", "use_vllm=true", says="use_vllm=true: has no meaning with recipe=sft"),
     bad(GRID, "use_vllm=true", "backend=cpu", says="use_vllm=true: needs backend=cuda, emulated or simulated"),
+    bad(GRID, "bnb_4bit_use_double_quant=nf4", says="bnb_4bit_use_double_quant= … must be true or false"),
     bad(GRID, "use_vllm=true", "tuning=qlora", says="tuning=qlora: a sweep does not run vLLM with weights in 4 bits"),
 )
 
@@ -280,6 +281,12 @@ OPTIONS = (
     bad(GRID, "shard=3/2", says="shard= … must be k/n with 1 <= k <= n <= 1,000,000"),
     bad(GRID, "shard=2", says="shard= … must be k/n with 1 <= k <= n <= 1,000,000"),
     bad(GRID, "shard=1/2,2/2", says="shard= … takes one value, because only keys of a trial can have several"),
+    bad(GRID, "engine=dask", says="engine= … must be one of local, ray, slurm"),
+    bad(GRID, "engine=local,ray", says="engine= … takes one value, because only keys of a trial can have several"),
+    bad(GRID, "engine=ray", says="engine= … needs ray, which is not installed. Install the extra 'ray'"),
+    bad(GRID, "engine=slurm", says="engine= … needs submitit, which is not installed. Install the extra 'slurm'"),
+    bad(GRID, "engine=ray", "backend=emulated", says="engine= … runs trials in the Python of each node", sentences=2),
+    bad(GRID, "engine=ray", "backend=simulated", "python=/x", says="python= … is a path of this machine", sentences=2),
     bad(GRID, "resume=perhaps", says="resume= … must be true or false"),
     bad(GRID, "dry_run=true,false", says="dry_run= … takes one value, because only keys of a trial can have several"),
     bad(GRID, "timeout=1", says="timeout= … is unknown."),

@@ -25,6 +25,8 @@ RUN = {
     "price_per_hour": None,
     "shard": None,
     "lease_s": 60,
+    "engine": "local",
+    "ray_address": "auto",
 }
 
 

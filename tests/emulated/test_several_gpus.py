@@ -53,9 +53,9 @@ def test_the_kept_page_is_that_of_the_kept_rows(chosen):
     if chosen is not FIRST:
         assert f"the error is {100 * sizes.median():.1f} %\nin the median" in text
         low = -100 * rows.loc[rows["error"] < -0.02, "error"]
-        assert f"Five trials of ZeRO-3 are {low.min():.1f} to {low.max():.1f} % low" in text
+        assert f"One trial of ZeRO-3 is {low.max():.1f} % low" in text
         specs = read_sampled((folder / "sampled.jsonl").read_text())
-        assert [specs[number].offload_param_device for number in low.index] == [OffloadDevice.CPU] * 5
+        assert [specs[number].offload_param_device for number in low.index] == [OffloadDevice.CPU]
         return
     quoted = f"{sizes.median():.1%} in the median and {sizes.quantile(0.95):.1%} in the\n95th percentile".replace(
         "%", " %"
