@@ -7,6 +7,7 @@ from pathlib import Path, PurePath
 from typing import TypeVar
 
 from profiler.allocator import parse_alloc_conf
+from profiler.cluster.array import SlotArray
 from profiler.cluster.slots import Cluster, KindOf, SlotKind
 from profiler.config.architecture import read_architecture
 from profiler.config.grid import Grid, expand, read_grid
@@ -15,6 +16,7 @@ from profiler.config.rules import only_estimated
 from profiler.config.run_options import RunOptions, read_run_options
 from profiler.config.specification import ArchitectureLookup, attention_line, parse_points
 from profiler.domain.address import Address, is_address
+from profiler.domain.engine import Engine
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, missing_fault
 from profiler.domain.outcome import Versions
@@ -37,7 +39,7 @@ from profiler.sweep.backend import (
 )
 from profiler.sweep.command import Command, for_each_python
 from profiler.sweep.composition import compose
-from profiler.sweep.engine import engine_faults, mixed_versions
+from profiler.sweep.engine import engine_faults, for_engine, mixed_versions, visible_to_slots
 from profiler.sweep.parts import SweepParts
 from profiler.sweep.plan import FilesOf
 
@@ -71,6 +73,8 @@ class Sweep:
     """Where trials run; None for this machine."""
     kind_of: KindOf
     """The slots of the cluster that a trial needs."""
+    array: SlotArray | None
+    """Slots that find their work in the store; None for other engines."""
     lines: tuple[str, ...]
     """Lines to print first: which backend `auto` became and why, and which GPUs are left out."""
     knows_ids: bool = True
@@ -134,14 +138,16 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     if values is None:
         raise UsageError(faults.found)
     name = command.grids[0]
-    options = faults.collect(lambda: read_run_options(values))
+    options = faults.collect(lambda: for_engine(read_run_options(values)))
     grid = faults.collect(lambda: read_grid(name, values))
     points = faults.collect(lambda: expand(grid, command.axes)) if grid else None
     if options is not None:
         faults.found.extend(engine_faults(points or (), options))
     cluster = _reach(options, faults, parts)
     nodes = (faults.collect(cluster.nodes) or ()) if cluster is not None else ()
-    visible, versions = parts.visible_gpus(), parts.installed_versions()
+    on_slots = options is not None and options.engine is Engine.SLURM
+    visible = visible_to_slots(options) if options is not None and on_slots else parts.visible_gpus()
+    versions = parts.installed_versions()
     faults.found.extend(mixed_versions(nodes, versions))
     points, backend_line = resolve_auto(points or [], visible, torch_version=versions.torch)
     specs = faults.collect(lambda: parse_points(points, architecture_of=architecture_of)) or ()
@@ -187,14 +193,15 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         address=options.results_dir / name if isinstance(options.results_dir, Address) else None,
         specs=specs,
         versions=workers.versions if workers else versions,
-        gpu_uuids=tuple(gpu.uuid for gpu in gpus) if measured else (),
-        hardware=hardware_of(visible),
+        gpu_uuids=tuple(gpu.uuid for gpu in gpus) if measured and not on_slots else (),
+        hardware="" if on_slots else hardware_of(visible),
         files_of=lambda spec: files_of(spec.model, spec.dataset),
         interpreter_of=workers.interpreter_of if workers else lambda _: None,
         cluster=cluster,
         kind_of=lambda _: SlotKind(),
+        array=None,
         lines=tuple(line for line in (backend_line, gpu_line if measured else "", *attention, lacking) if line),
-        knows_ids=not lacking,
+        knows_ids=not lacking and not (on_slots and measured),
     )
 
 
@@ -240,8 +247,8 @@ def _folder_faults(name: str, values: Mapping[str, object], options: RunOptions 
     results_dir = values.get("results_dir")
     if not isinstance(results_dir, str) or values.get("dry_run") is True:
         return []
-    if is_address(results_dir):
-        address = options.results_dir if options is not None else None
+    address = options.results_dir if options is not None else None
+    if is_address(results_dir) or isinstance(address, Address):
         return shared_faults(address / name, writes=True) if isinstance(address, Address) else []
     try:
         folder = expanded(results_dir) / name
