@@ -54,7 +54,7 @@ def test_anything_else_is_no_number_of_gpus(found):
 
 @pytest.mark.parametrize("found", ["a\n#SBATCH --uid=0", "a b", "-x", "$(id)", "", "'"])
 def test_a_name_cannot_carry_anything_else_into_a_script(found):
-    with pytest.raises(UsageError, match="slurm_partition=.*must be a name that Slurm knows"):
+    with pytest.raises(UsageError, match=r"slurm_partition=.*must be a name that Slurm knows"):
         read_run_options({**DEFAULTS, "slurm_partition": found})
 
 
