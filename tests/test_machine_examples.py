@@ -43,7 +43,7 @@ def test_each_starts_a_sweep_of_a_known_grid_with_a_shared_store(name):
     assert set(command.axes) <= set(SPEC_KEYS)
     given = dict(setting.split("=", 1) for setting in command.settings)
     assert set(given) <= set(RUN_KEYS)
-    defaults = {**vars(RunOptions()), "results_dir": given["results_dir"]}
+    defaults = {**vars(RunOptions()), "slurm_time": 60, "results_dir": given["results_dir"]}
     assert isinstance(read_run_options(defaults).results_dir, Address)
 
 
