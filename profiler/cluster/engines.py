@@ -4,7 +4,7 @@ from profiler.cluster.slots import Cluster
 from profiler.cluster.slurm import slurm_faults
 from profiler.config.run_options import RunOptions
 from profiler.domain.engine import Engine
-from profiler.domain.errors import Fault, UsageError
+from profiler.domain.errors import UsageError
 from profiler.domain.extras import Extra, require
 
 ENGINE = "engine"
@@ -27,4 +27,6 @@ def reach(options: RunOptions) -> Cluster | None:
         if faults := slurm_faults(options):
             raise UsageError(faults)
         return None
-    raise UsageError([Fault(key=ENGINE, found=engine, problem="is not there yet", hint="Use engine=local.")])
+    from profiler.cluster.ray_cluster import reach_ray  # imports ray, an extra
+
+    return reach_ray(options.ray_address, jobs=options.jobs)

@@ -150,7 +150,7 @@ def run_plan(
 
 def _pruning(sweep: Sweep, store: TrialStore, in_order: NeedsAtMost) -> Pruning:
     """Return pruning that knows what earlier sweeps found on this card."""
-    pruning = Pruning(needs_at_most=in_order, group_of=comparable_group)
+    pruning = Pruning(needs_at_most=in_order, group_of=lambda spec: (comparable_group(spec), sweep.hardware_of(spec)))
     if sweep.options.resume and sweep.gpu_uuids:
         # An out-of-memory of the whole card implies one of the capped card.
         pruning.learn([record for record in store.read_all() if is_of_this_card(sweep, record)])

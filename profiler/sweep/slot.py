@@ -11,13 +11,14 @@ from profiler.cluster.array import HARDWARE, REPORTS, SlotReport, SlotState
 from profiler.cluster.slot_job import SlotJob
 from profiler.cluster.slots import Node
 from profiler.command_line import Interrupted, interruptible
+from profiler.domain.engine import Engine
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_OK, EXIT_SIGNAL_BASE, Fault, ProfilerError, UsageError
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.trial import Backend, PlannedTrial
 from profiler.measurement.visible import VisibleGpus
 from profiler.storage.objects import FolderObjects
 from profiler.sweep.command import read_command
-from profiler.sweep.engine import GPUS, mixed_versions
+from profiler.sweep.engine import GPUS, version_faults
 from profiler.sweep.folder import make_writable
 from profiler.sweep.main import run_plan
 from profiler.sweep.parts import SweepParts
@@ -64,9 +65,9 @@ def _job_id() -> str:
 def _run(job: SlotJob, parts: SweepParts, reports: FolderObjects, node: str) -> None:
     gpus = _gpus(job, parts, node)
     parts = replace(parts, visible_gpus=lambda: gpus, watch=_counting(parts, job))
-    mixed = mixed_versions([Node(name=node, versions=parts.installed_versions(), gpus=gpus)], job.versions)
-    if mixed:
-        raise UsageError(mixed)
+    found = Node(name=node, versions=parts.installed_versions(), gpus=gpus)
+    if faults := version_faults(found, Engine.SLURM, job.versions):
+        raise UsageError(faults)
     config_of = remembering(parts.load_model_config)
     architecture_of = architecture_lookup(config_of)
     (sweep,) = prepare_each(read_command(job.words), parts, architecture_of, config_of)
@@ -99,13 +100,12 @@ def _check_hardware(sweep: Sweep, job: SlotJob, reports: FolderObjects, node: st
     Raises:
         UsageError: They differ.
     """
-    if not any(spec.backend is Backend.CUDA for spec in sweep.specs):
-        return
-    if reports.create(HARDWARE, sweep.hardware.encode()):
+    own = next((sweep.hardware_of(spec) for spec in sweep.specs if spec.backend is Backend.CUDA), "")
+    if not own or reports.create(HARDWARE, own.encode()):
         return
     first = (reports.read(HARDWARE) or b"").decode()
-    if first != sweep.hardware:
-        problem = f"node {node} has {sweep.hardware}, and the first node {first}"
+    if first != own:
+        problem = f"node {node} has {own}, and the first node {first}"
         hint = f"Ask for one kind of card with {GPUS}=KIND:1 or slurm_partition."
         raise UsageError([Fault(key=GPUS, found=str(job.gpus), problem=problem, hint=hint)])
 

@@ -43,7 +43,8 @@ def with_slots(sweep: Sweep, words: Sequence[str], parts: SweepParts) -> Sweep:
     try:
         array.start_for(len(sweep.specs), jobs=sweep.options.jobs)
         print_line("Waiting for the first slot, whose card is a part of the names of measured trials.")
-        return replace(sweep, array=array, hardware=array.hardware())
+        hardware = array.hardware()
+        return replace(sweep, array=array, hardware_of=lambda _: hardware)
     except BaseException:
         array.close()
         raise
