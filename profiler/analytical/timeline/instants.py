@@ -23,6 +23,7 @@ class InstantName(StrEnum):
     SHARDING = "the model is sharded"
     REWARD_LOADED = "reward models are on the GPU"
     ENGINE_START = "vLLM starts"
+    GATHERING = "weights are gathered to generate"
     ENGINE = "vLLM generates"
     PREFILL = "prefill, in a layer's MLP"
     GROWTH = "the cache's last growth"
