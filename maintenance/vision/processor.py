@@ -11,7 +11,7 @@ _WORD = 3
 """A token of text."""
 
 
-class SizedProcessor(ProcessorMixin):  # type: ignore[misc]  # transformers has no types
+class SizedProcessor(ProcessorMixin):
     """Makes prompts of text and images of one size; a patch is a view of one number, so that no memory is needed.
 
     Args:

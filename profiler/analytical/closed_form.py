@@ -37,8 +37,13 @@ def has_form(spec: TrialSpec, architecture: Architecture) -> bool:
 
 
 def _fault(spec: TrialSpec, architecture: Architecture) -> Fault | None:
-    faults = (_offloading_fault(spec), _sharding_fault(spec))
-    return next(filter(None, (*faults, _mixture_fault(spec, architecture), _tower_fault(spec, architecture))), None)
+    return (
+        _constructed_fault(spec)
+        or _offloading_fault(spec)
+        or _sharding_fault(spec)
+        or _mixture_fault(spec, architecture)
+        or _tower_fault(spec, architecture)
+    )
 
 
 def refuse_model(architecture: Architecture, *, of_verl: bool = False) -> None:
@@ -70,6 +75,29 @@ def _offloading_fault(spec: TrialSpec) -> Fault | None:
         return None
     problem = "offloaded activations have no closed-form estimate"
     return Fault(key="activation_offloading", found="true", problem=problem, hint=simulation_hint())
+
+
+def _constructed_fault(spec: TrialSpec) -> Fault | None:
+    """Return the first key for which the closed form of a constructed trial has no formula."""
+    if spec.use_dynamic_bsz:
+        problem = (
+            "a split of rows by tokens has no closed-form estimate, because the rows of its parts depend on lengths"
+        )
+        return Fault(key="use_dynamic_bsz", found="true", problem=problem, hint=simulation_hint())
+    if not spec.critic:
+        return None
+    generation = spec.steps_per_generation
+    checks: tuple[_Check, ...] = (
+        ("logprobs", spec.logprobs, spec.logprobs in _LOGPROBS),
+        ("steps_per_generation", generation, generation % spec.gradient_accumulation_steps == 0),
+    )
+    for key, found, is_known in checks:
+        if not is_known:
+            problem = "has no closed-form estimate together with critic=true, whose gradients then wait for the policy"
+            if key == "logprobs":
+                problem = "has no closed-form estimate together with critic=true, which takes micro-batches whole"
+            return Fault(key=key, found=str(found), problem=problem, hint=simulation_hint())
+    return None
 
 
 def _sharding_fault(spec: TrialSpec) -> Fault | None:
@@ -140,7 +168,7 @@ def _tower_fault(spec: TrialSpec, architecture: Architecture) -> Fault | None:
     if architecture.vision is None:
         return None
     checks: tuple[_Check, ...] = (
-        ("recipe", spec.recipe, spec.recipe.generates),
+        ("recipe", spec.recipe, spec.recipe is Recipe.GRPO),
         ("distributed_type", spec.distributed_type, spec.distributed_type not in _OWN_CHECKS),
         ("tuning", spec.tuning, spec.tuning is not Tuning.QLORA),
         ("dtype", spec.dtype, spec.dtype is Dtype.BFLOAT16),

@@ -3,6 +3,7 @@
 from profiler.analytical.formulas.batch import generated_micro_batch
 from profiler.analytical.formulas.engine import resident_engine_bytes
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.timeline.critic_instants import critic_instants, value_instants, with_critic_state
 from profiler.analytical.timeline.evaluation import evaluation_instants
 from profiler.analytical.timeline.instants import Bytes, Instant, added
 from profiler.analytical.timeline.persistent import (
@@ -27,19 +28,22 @@ from profiler.domain.memory import Category
 def grpo_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Return the instants of a trial of GRPO, in the order of a step."""
     inputs = input_bytes(spec) + image_input_bytes(spec, architecture)
-    persistent = persistent_memory(spec, architecture, inputs=inputs)
+    persistent = with_critic_state(spec, architecture, persistent_memory(spec, architecture, inputs=inputs))
     at_rollout = added(persistent_at_rollout(spec, persistent), next_images(spec, architecture))
     rollout = engine_rollout_instants if spec.use_vllm else rollout_instants
     engine: Bytes = {Category.ENGINE: resident_engine_bytes(spec, architecture)}
     scoring, training = added(at_rollout, engine), added(persistent, engine)
+    batch = generated_micro_batch(spec)
     unfinished: Bytes = {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)}
     rewarded = added(scoring, unfinished, joined_images(spec, architecture))
     return (
         *load_instants(spec, architecture),
         *rollout(spec, architecture, at_rollout),
         *score_instants(spec, architecture, scoring),
+        *value_instants(spec, architecture, scoring, batch),
         *reward_instants(spec, architecture, rewarded),
-        *training_instants(spec, architecture, training, generated_micro_batch(spec)),
+        *critic_instants(spec, architecture, training, batch),
+        *training_instants(spec, architecture, training, batch),
         optimizer_instant(spec, architecture, training),
         *evaluation_instants(spec, architecture, persistent),
     )
