@@ -45,12 +45,11 @@ _AXES: Mapping[str, Sequence[object]] = {
     "lengths": ("ragged", "forced"),
     "per_device_train_batch_size": (2, 4),
     "gradient_accumulation_steps": (1, 2),
-    "steps_per_generation": (None, 1),
     "gradient_checkpointing": (True, False),
     "steps": (2,),
 }
 """Values of each key, as literals; each entry is equally likely. A prompt that is shorter than its images is sampled
-again."""
+again. There are two rollouts, because a third would be synthetic, which does not know images."""
 
 _DEFAULTS: Mapping[str, object] = {"limit": None, "results_dir": "results"}
 
