@@ -79,8 +79,8 @@ def naming(trials: Sequence[Trial], *, first: Collection[str] = ()) -> Naming:
 
 
 def is_constructed(trial: Trial) -> bool:
-    """Return whether a trial does what trl's trainer cannot."""
-    return any(trial[key] for key in _CONSTRUCTED)
+    """Return whether a trial, or the keys of one that are stated, does what trl's trainer cannot."""
+    return any(trial.get(key) for key in _CONSTRUCTED)
 
 
 def value_text(value: object) -> str:
