@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from simulating import simulate, small_spec
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 from trl import SFTTrainer
 
 from profiler.allocator import parse_alloc_conf, replay_on_card
