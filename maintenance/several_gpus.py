@@ -120,7 +120,18 @@ SAMPLES: Mapping[str, Sample] = {
                 "showed that frozen layers save their inputs under ZeRO-3 (-10.8 % then); that formula was added after "
                 "seven trials of this sample, from DeepSpeed's source. After 29, its source also showed that DeepSpeed "
                 "gathers ahead from the second pass on, not from the third (worst then -29.1 %), and that weights in "
-                "the host's memory are copied to the GPU before they are gathered to generate (worst then -7.0 %)."
+                "the host's memory are copied to the GPU before they are gathered to generate (worst then -7.0 %), and "
+                "a recorded history that an LM head is gathered beyond the limit (worst then -6.5 %)."
+            ),
+        ),
+        Sample(
+            name="deepspeed_blind",
+            count=30,
+            seed=1521,
+            axes=_DEEPSPEED_AXES,
+            earlier=(
+                "It was drawn after the sample of seed 1517 had shown four missing formulas, and tests those that were "
+                "added; no formula was changed after it."
             ),
         ),
     )

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # read at import, and by the processes that Ray starts
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from profiler.cluster.remote import RemoteResult, RemoteTask
@@ -54,6 +54,9 @@ _OBJECT_STORE_BYTES = 100 * MIB
 """Of a cluster that is started here: a record has some 30 kB."""
 
 _CHECK = "import logging, sys, ray; ray.init(sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)"
+
+_SAME = "Install the same version of grpo-vram-profiler, with the extra ray, on every node."
+_ADD_NODE = "Add one with `ray start --address=HEAD:6379`."
 
 _ACCELERATOR = "accelerator_type:"
 """Begins the name of the resource by which Ray knows the cards of a node."""
@@ -151,15 +154,16 @@ class RayCluster:
             UsageError: A node does not answer, or cannot run this program; or there is none.
         """
         alive = [node for node in ray.nodes() if node["Alive"] and _amount(node, "CPU", "GPU")]
-        if not alive:
-            raise UsageError([_fault("there is no node with CPU cores or GPUs")])
         answers = {_described(node["NodeID"], self.slot): node for node in alive}
-        ready, late = ray.wait(list(answers), num_returns=len(answers), timeout=NODE_S)
+        ready, late = ray.wait(list(answers), num_returns=len(answers), timeout=NODE_S) if answers else ([], [])
         found = [self._node(answers[reference], reference) for reference in ready]
         if late:
             name = answers[late[0]]["NodeManagerHostname"]
             raise UsageError([_fault(f"node {name} did not answer within {NODE_S:g} s")])
-        return found
+        nodes = [node for node in found if node is not None]
+        if not nodes:
+            raise UsageError([_fault("there is no node with CPU cores or GPUs", _ADD_NODE)])
+        return nodes
 
     def slots(self, *, jobs: int | None, versions: Versions) -> "RaySlots":
         """Return the slots; none has been started."""
@@ -169,20 +173,21 @@ class RayCluster:
         """Leave the cluster, and end it if it was started here."""
         ray.shutdown()
 
-    def _node(self, described: Mapping[str, Any], reference: object) -> Node:
+    def _node(self, described: Mapping[str, Any], reference: object) -> Node | None:
+        """Return what a node has answered; None if it ended meanwhile."""
         try:
             node: Node = ray.get(reference)
-        except RayError as error:
-            cause = getattr(error, "cause", None) or error
-            name, reason = described["NodeManagerHostname"], _first_line(cause)
-            raise UsageError([_fault(f"node {name} cannot run this program ({reason})")]) from error
+        except RayTaskError as error:
+            problem = f"node {described['NodeManagerHostname']} cannot run this program ({_reason(error)})"
+            raise UsageError([_fault(problem)]) from error
+        except RayError:
+            return None
         count = int(_amount(described, "GPU"))
         gpus = replace(node.gpus, gpus=node.gpus.gpus[:count])
         return replace(node, gpus=gpus, accelerator=_accelerator(described))
 
 
-def _fault(problem: str) -> Fault:
-    hint = "Install the same version of grpo-vram-profiler, with the extra ray, on every node."
+def _fault(problem: str, hint: str = _SAME) -> Fault:
     return Fault(key="engine", found="ray", problem=problem, hint=hint)
 
 

@@ -3,12 +3,12 @@
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,18 +43,18 @@ def free_port() -> int:
 class RayNodes:
     """A head without CPU cores, and nodes. Leaving it as a context ends all of their processes."""
 
-    def __init__(self, *, path: tuple[Path, ...] = (), variables: dict[str, str] | None = None) -> None:
-        """Start the head. `path` is searched for modules by drivers and nodes, before this clone."""
+    def __init__(self, *, variables: Callable[[Path], dict[str, str]] = lambda _: {}) -> None:
+        """Start the head. `variables` of all processes may name the folder, which is removed at the end."""
         self.folder = Path(tempfile.mkdtemp(prefix="ray-nodes-"))
         self.mark = f"{os.getpid()}-{time.monotonic_ns()}"
         self.port = free_port()
         (self.folder / "tmp").mkdir()
         self.environment = {
             **os.environ,
-            **(variables or {}),
+            **variables(self.folder),
             MARK: self.mark,
             "TMPDIR": str(self.folder / "tmp"),
-            "PYTHONPATH": os.pathsep.join(map(str, (*path, HERE, ROOT))),
+            "PYTHONPATH": os.pathsep.join(map(str, (HERE, ROOT))),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_AUTH_MODE": "disabled",
             "RAY_enable_metrics_collection": "0",
@@ -169,8 +169,3 @@ def _words(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         return " ".join(process.cmdline())
     return ""
-
-
-def ended(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether a driver was killed by a signal."""
-    return process.returncode in (-signal.SIGKILL, -signal.SIGTERM)

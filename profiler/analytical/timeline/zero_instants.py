@@ -310,7 +310,8 @@ def _gathered(spec: TrialKeys, architecture: DecoderShape, instant: Instant) -> 
         return BFLOAT16_BYTES * _gathered_for_rollout(spec, architecture)
     if instant.name in (InstantName.REWARD, InstantName.STEP, InstantName.BACKWARD_END):
         return 0
-    return gathered_bytes(spec, architecture, at_head=instant.name in _AT_HEAD)
+    before_head = instant.phase is Phase.SCORE or instant.name is InstantName.FORWARD_LAYER
+    return gathered_bytes(spec, architecture, at_head=instant.name in _AT_HEAD, before_head=before_head)
 
 
 def _gathered_for_rollout(spec: TrialKeys, architecture: DecoderShape) -> Count:
