@@ -1,5 +1,6 @@
 """The engine of a sweep: what it cannot run, and what the machines that it offers have."""
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -7,22 +8,30 @@ from dataclasses import dataclass, replace
 from profiler.cluster.engines import ENGINE
 from profiler.cluster.slots import Cluster, Node, SlotKind
 from profiler.config.run_options import RunOptions
+from profiler.domain.address import Address, Scheme
 from profiler.domain.engine import Engine
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.extras import Extra, install_hint, listed
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import Backend, TrialSpec
-from profiler.measurement.visible import VisibleGpus
+from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.storage.foreign_files import expanded
 from profiler.sweep.backend import real_gpu_faults, too_few_gpus
 
+GPUS = "slurm_gpus_per_node"
+
 _BY_HAND = "Start one sweep per machine, with shard=k/n or an address as results_dir (docs/many_machines.md)."
+_SAME = "Install the same versions everywhere."
 
 
 def engine_faults(points: Iterable[Mapping[str, object]], options: RunOptions) -> list[Fault]:
-    """Return the faults of trials that run in an environment of their own, which nodes do not have."""
+    """Return the faults of options that the engine has no answer to."""
     if options.engine is Engine.LOCAL:
         return []
+    if options.engine is Engine.SLURM and not options.resume:
+        problem = "would run each trial once per slot with engine=slurm"
+        return [Fault(key="resume", found="false", problem=problem, hint="Choose another results_dir.")]
     if options.python is not None:
         problem = f"is a path of this machine, and engine={options.engine} runs trials on others"
         return [Fault(key="python", found=str(options.python), problem=problem, hint=_BY_HAND)]
@@ -30,6 +39,23 @@ def engine_faults(points: Iterable[Mapping[str, object]], options: RunOptions) -
         problem = "runs trials in the Python of each node, and emulated ones need an environment of their own"
         return [Fault(key=ENGINE, found=options.engine, problem=problem, hint=_BY_HAND)]
     return []
+
+
+def for_engine(options: RunOptions) -> RunOptions:
+    """Return the options with a folder of results turned into an address, if slots on other nodes share it."""
+    if options.engine is not Engine.SLURM or isinstance(options.results_dir, Address):
+        return options
+    try:
+        folder = expanded(str(options.results_dir)).absolute()
+    except OSError:  # reported with the other faults of the folder
+        return options
+    return replace(options, results_dir=Address(scheme=Scheme.FILE, path=str(folder)))
+
+
+def version_faults(node: Node, engine: Engine, wanted: Versions) -> list[Fault]:
+    """Return the fault of a node that has installed something else than `wanted`, where the command was started."""
+    problem = _differs(node, wanted, "where the command was started")
+    return [Fault(key=ENGINE, found=engine, problem=problem, hint=_SAME)] if problem else []
 
 
 def node_faults(nodes: Sequence[Node], engine: Engine, own: Versions) -> list[Fault]:
@@ -44,7 +70,7 @@ def node_faults(nodes: Sequence[Node], engine: Engine, own: Versions) -> list[Fa
     found = [_differs(node, wanted, "here" if node is nodes[0] else f"on node {nodes[0].name}") for node in nodes]
     problem = next(filter(None, found), "")
     if problem:
-        return [Fault(key=ENGINE, found=engine, problem=problem, hint="Install the same versions everywhere.")]
+        return [Fault(key=ENGINE, found=engine, problem=problem, hint=_SAME)]
     lacking = next((node for node in nodes if node.lacks), None)
     if lacking is None:
         return []
@@ -81,6 +107,8 @@ class Machines:
     cluster: Cluster | None = None
     """None for this machine."""
     nodes: Sequence[Node] = ()
+    are_slots: bool = False
+    """Whether these are slots that have not started, so that their card is not known."""
 
     def gpu_faults(self, points: Sequence[Mapping[str, object]], specs: Iterable[TrialSpec]) -> list[Fault]:
         """Return why measured trials cannot run for want of a GPU."""
@@ -95,12 +123,25 @@ class Machines:
 
     def hardware_of(self, spec: TrialSpec) -> str:
         """Return card and driver of a measured trial; empty without a GPU."""
+        if self.are_slots:
+            return ""
         return self.visible.hardware if self.cluster is None else self.kind_of(spec).hardware
 
     def close(self) -> None:
         """Leave the cluster, if there is one."""
         if self.cluster is not None:
             self.cluster.close()
+
+
+def slots_of(options: RunOptions, versions: Versions) -> Machines:
+    """Return the slots of Slurm, as far as they are known before they start: the number of their GPUs."""
+    asked = options.slurm_gpus_per_node
+    if asked is None:
+        visible = VisibleGpus(gpus=(), note=f"slots have none without {GPUS}=1")
+    else:
+        one = VisibleGpu(uuid="", name=f"a GPU of {GPUS}={asked}", memory_bytes=sys.maxsize)
+        visible = VisibleGpus(gpus=(one,) * asked.count, note="")
+    return Machines(visible=visible, versions=versions, are_slots=True)
 
 
 def machines_of(cluster: Cluster, engine: Engine, own: Versions) -> Machines:

@@ -7,6 +7,7 @@ from pathlib import Path, PurePath
 from typing import TypeVar
 
 from profiler.allocator import parse_alloc_conf
+from profiler.cluster.array import SlotArray
 from profiler.cluster.slots import Cluster, KindOf
 from profiler.config.architecture import read_architecture
 from profiler.config.grid import Grid, expand, read_grid
@@ -15,6 +16,7 @@ from profiler.config.rules import only_estimated
 from profiler.config.run_options import RunOptions, read_run_options
 from profiler.config.specification import ArchitectureLookup, attention_line, parse_points
 from profiler.domain.address import Address, is_address
+from profiler.domain.engine import Engine
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, missing_fault
 from profiler.domain.outcome import Versions
@@ -34,7 +36,7 @@ from profiler.sweep.backend import (
 )
 from profiler.sweep.command import Command, for_each_python
 from profiler.sweep.composition import compose
-from profiler.sweep.engine import Machines, engine_faults, machines_of
+from profiler.sweep.engine import Machines, engine_faults, for_engine, machines_of, slots_of
 from profiler.sweep.parts import SweepParts
 from profiler.sweep.plan import FilesOf, HardwareOf
 
@@ -68,6 +70,8 @@ class Sweep:
     """Where trials run; None for this machine."""
     kind_of: KindOf
     """The slots of the cluster that a trial needs."""
+    array: SlotArray | None
+    """Slots that find their work in the store; None for other engines."""
     lines: tuple[str, ...]
     """Lines to print first: which backend `auto` became and why, and which GPUs are left out."""
     knows_ids: bool = True
@@ -131,7 +135,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     if values is None:
         raise UsageError(faults.found)
     name = command.grids[0]
-    options = faults.collect(lambda: read_run_options(values))
+    options = faults.collect(lambda: for_engine(read_run_options(values)))
     grid = faults.collect(lambda: read_grid(name, values))
     points = faults.collect(lambda: expand(grid, command.axes)) if grid else None
     if options is not None:
@@ -180,18 +184,24 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         address=options.results_dir / name if isinstance(options.results_dir, Address) else None,
         specs=specs,
         versions=workers.versions if workers else versions,
-        gpu_uuids=tuple(gpu.uuid for gpu in gpus) if measured else (),
+        gpu_uuids=tuple(gpu.uuid for gpu in gpus) if measured and not machines.are_slots else (),
         hardware_of=machines.hardware_of,
         files_of=lambda spec: files_of(spec.model, spec.dataset),
         interpreter_of=workers.interpreter_of if workers else lambda _: None,
         cluster=machines.cluster,
         kind_of=machines.kind_of,
+        array=None,
         lines=tuple(
             line
-            for line in (backend_line, gpu_line if measured and machines.cluster is None else "", *attention, lacking)
+            for line in (
+                backend_line,
+                gpu_line if measured and machines.cluster is None and not machines.are_slots else "",
+                *attention,
+                lacking,
+            )
             if line
         ),
-        knows_ids=not lacking,
+        knows_ids=not lacking and not (measured and machines.are_slots),
     )
 
 
@@ -206,6 +216,8 @@ def _machines(options: RunOptions | None, faults: "_Faults", parts: SweepParts) 
         cluster = parts.reach(options)
         if cluster is not None:
             return machines_of(cluster, options.engine, versions)
+    if options is not None and options.engine is Engine.SLURM:
+        return slots_of(options, versions)
     return Machines(visible=parts.visible_gpus(), versions=versions)
 
 
@@ -244,8 +256,8 @@ def _folder_faults(name: str, values: Mapping[str, object], options: RunOptions 
     results_dir = values.get("results_dir")
     if not isinstance(results_dir, str) or values.get("dry_run") is True:
         return []
-    if is_address(results_dir):
-        address = options.results_dir if options is not None else None
+    address = options.results_dir if options is not None else None
+    if is_address(results_dir) or isinstance(address, Address):
         return shared_faults(address / name, writes=True) if isinstance(address, Address) else []
     try:
         folder = expanded(results_dir) / name

@@ -9,8 +9,16 @@ from profiler.domain.outcome import TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.storage.fingerprint import is_only_a_hub_model
 from profiler.sweep.parts import SweepParts
-from profiler.sweep.plan import name_of
+from profiler.sweep.plan import name_of, of_shard, plan_trials
 from profiler.sweep.preparation import Sweep
+
+
+def planned(sweep: Sweep) -> list[PlannedTrial]:
+    """Return the trials of a sweep, or of its shard, in order."""
+    plan = plan_trials(
+        sweep.grid.name, sweep.specs, sweep.versions, hardware_of=sweep.hardware_of, files_of=sweep.files_of
+    )
+    return plan if sweep.options.shard is None else of_shard(plan, sweep.options.shard)
 
 
 def name_now(sweep: Sweep, spec: TrialSpec, versions: Versions) -> str | None:
