@@ -15,6 +15,20 @@ def grid(content: str | bytes | Special, *, says: str = "", sentences: int = 1, 
 WORDS = (
     bad(says="grid= … a sweep needs a grid; the grids are claims, completion_length,"),
     bad(GRID, "activation_offloading=cpu", says="activation_offloading= … must be true or false"),
+    bad(GRID, "critic=2", says="critic= … must be true or false"),
+    bad(GRID, "critic=true", "tuning=lora", says="tuning= … is not combined with critic=true, which is trained as a"),
+    bad(GRID, "critic=true", "recipe=rloo", says="critic= … has no meaning with recipe=rloo"),
+    bad(GRID, "use_dynamic_bsz=yes", says="use_dynamic_bsz= … must be true or false"),
+    bad(
+        GRID,
+        "use_dynamic_bsz=true",
+        "ppo_max_token_len_per_gpu=9",
+        says="ppo_max_token_len_per_gpu= … is less than one row, because prompt and completion of this trial have",
+    ),
+    bad(GRID, "ppo_max_token_len_per_gpu=0", says="ppo_max_token_len_per_gpu= … must be a whole number of at least 1"),
+    bad(
+        GRID, "use_dynamic_bsz=true", "logprobs=minibatch", says="logprobs= … is not combined with use_dynamic_bsz=true"
+    ),
     bad("", GRID, says="argument= … is not of the form key=value"),
     bad("=", GRID, says="= … is unknown."),
     bad("=x", GRID, says="= … is unknown."),

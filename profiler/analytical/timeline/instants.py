@@ -34,6 +34,7 @@ class InstantName(StrEnum):
     SCORE_HEAD = "scoring, at the LM head"
     REWARD = "rewards on the host"
     REWARD_MODEL = "a reward model scores, in a layer's MLP"
+    VALUES = "the critic's values, in a layer's MLP"
     FORWARD_LAYER = "the last layer's forward"
     FORWARD_HEAD = "the head's forward and loss"
     BACKWARD_HEAD = "the head's backward"
