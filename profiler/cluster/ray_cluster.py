@@ -96,6 +96,9 @@ def reach_ray(address: str, *, jobs: int | None, slot: type[Slot] = Slot) -> "Ra
                         object_store_memory=_OBJECT_STORE_BYTES,
                         **_QUIET,
                     )
+                elif address.startswith(f"{_CLIENT}://"):
+                    logging.getLogger("ray").setLevel(logging.ERROR)  # the client passes other options on to the head
+                    ray.init(address=address, log_to_driver=False)
                 else:
                     ray.init(address=address, **_QUIET)
         except (OSError, ValueError, RuntimeError) as error:
@@ -142,7 +145,7 @@ def _own_signal_handlers() -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".:")
 
 
 @dataclass(frozen=True, kw_only=True)
