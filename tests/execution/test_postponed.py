@@ -9,7 +9,6 @@ import pytest
 
 from profiler.execution.postponed import postponed_signals
 
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
 
