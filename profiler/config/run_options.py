@@ -124,6 +124,15 @@ class RunOptions:
     price_per_hour: float | None = _option(
         None, Declaration(meaning="price of one GPU, in any currency, for the cost of the sweep", null="no cost")
     )
+    prices: PurePath | None = _option(  # noqa: RUF009, because a path cannot change
+        None,
+        Declaration(
+            meaning="CSV file with the price_per_hour of each gpu, in place of price_per_hour: what the sweep cost and "
+            "will cost until its end",
+            kind="the path of a CSV file",
+            null="no cost, unless price_per_hour is given",
+        ),
+    )
 
 
 DECLARATIONS: Mapping[str, Declaration] = {option.name: option.metadata[_DECLARATION] for option in fields(RunOptions)}

@@ -13,6 +13,7 @@ from profiler.config.identity import spec_from_mapping, spec_to_mapping
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.outcome import Outcome, TrialRecord
 from profiler.domain.plain_text import plain
+from profiler.domain.sweep_state import OtherMachines
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import GIB
 from profiler.storage.atomic import StorageError, remove_partial, write_atomically
@@ -142,6 +143,10 @@ class RecordStore:
             LockError: The file of the lock cannot be opened, or its file system has no locks.
         """
         return take_lock(self.path(trial_id).with_suffix(".lock"), wait=wait)
+
+    def other_machines(self) -> OtherMachines:
+        """Return what other machines do: nothing that a folder shows."""
+        return OtherMachines()
 
     def gather(self) -> None:
         """Bring what the tables are assembled from into the folder; it is there."""

@@ -6,11 +6,12 @@ the record last, and the files are removed: what is still in the folder is not y
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from profiler.domain.outcome import TrialRecord
+from profiler.domain.sweep_state import OtherMachines
 from profiler.storage.atomic import write_atomically
 from profiler.storage.foreign_files import read_bytes
 from profiler.storage.leases import Lease, Leases
@@ -126,6 +127,10 @@ class SharedRecords:
         if wait:
             time.sleep(_WAIT_S)
         return None
+
+    def other_machines(self) -> OtherMachines:
+        """Return what other machines do, as far as the last lists of records and claims show it."""
+        return replace(self._leases.other_machines(), done=self._news)
 
     def gather(self) -> None:
         """Bring the published samples into the folder, and remove its tables: the records have all that they had."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from profiler.domain.outcome import TrialRecord
+from profiler.domain.sweep_state import OtherMachines
 from profiler.storage.records import Held
 
 
@@ -40,6 +41,9 @@ class TrialStore(Protocol):
 
     def claim(self, trial_id: str, /, *, wait: bool) -> Held | None:
         """Claim a trial; return None if another process holds it. With `wait`, wait for it, at least for a while."""
+
+    def other_machines(self) -> OtherMachines:
+        """Return what other machines do with the trials, as far as it is known without a look."""
 
     def gather(self) -> None:
         """Bring what the tables are assembled from into the folder of this machine."""

@@ -11,12 +11,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from profiler.analysis.sweep_tally import SweepTally
 from profiler.command_line import as_command, print_error, print_line
 from profiler.config.demand import comparable_group, memory_rank, needs_at_most
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.domain.labels import names_of
 from profiler.domain.outcome import Estimate
+from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.execution.decision import stored_answers
 from profiler.execution.pruning import NeedsAtMost, Pruning
@@ -136,7 +138,13 @@ def _run(
     pruning = _pruning(sweep, store, in_order) if options.prune else None
     if pruning is not None:
         pending = order_for_pruning(pending, partial(memory_rank, architecture_of=architecture_of))
-    with WhileReadable(parts.watch(len(pending))) as observer:
+    tally = SweepTally(
+        pending,
+        price_of=sweep.prices.of,
+        other_machines=store.other_machines,
+        at=Machines(gpus=len(sweep.gpu_uuids) or None),
+    )
+    with WhileReadable(parts.watch(tally)) as observer:
         notes = parts.run_trials(
             pending,
             options=options,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from profiler.analysis.sweep_tally import SweepTally
 from profiler.command_line import print_error
 from profiler.config.run_options import RunOptions
 from profiler.domain.address import Address
@@ -159,11 +160,11 @@ def _render_folder(folder: Path, *, to_terminal: bool, trial_ids: Collection[str
     render_folder(folder, console=TerminalConsole() if to_terminal else None, trial_ids=trial_ids)
 
 
-def _watch(total: int) -> AbstractContextManager["SweepObserver"]:
+def _watch(tally: SweepTally) -> AbstractContextManager["SweepObserver"]:
     from profiler.rendering.progress import SweepProgress
     from profiler.rendering.terminal_console import TerminalConsole
 
-    return SweepProgress(total=total, console=TerminalConsole())
+    return SweepProgress(tally, console=TerminalConsole())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,8 +180,8 @@ class SweepParts:
     load_model_config: Callable[[str], Mapping[str, object]] = load_model_config
     estimates: Estimates = estimates_of
     open_store: Callable[[HasResults], "TrialStore"] = _open_store
-    watch: Callable[[int], AbstractContextManager["SweepObserver"]] = _watch
-    """Takes the number of trials that will run; returns an observer that is shown while the block runs."""
+    watch: Callable[[SweepTally], AbstractContextManager["SweepObserver"]] = _watch
+    """Takes the count of the trials that will run; returns an observer that is shown while the block runs."""
     run_trials: RunTrials = _run_trials
     write_tables: WriteTables = _write_tables
     render_folder: RenderFolder = _render_folder

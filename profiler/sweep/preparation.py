@@ -38,6 +38,7 @@ from profiler.sweep.command import Command, for_each_python
 from profiler.sweep.composition import compose
 from profiler.sweep.parts import SweepParts
 from profiler.sweep.plan import FilesOf
+from profiler.sweep.prices import GpuPrices, gpu_prices
 
 Result = TypeVar("Result")
 
@@ -65,6 +66,7 @@ class Sweep:
     """Hashes of the files that a trial names."""
     interpreter_of: InterpreterOf
     """The Python that a trial runs in."""
+    prices: GpuPrices
     lines: tuple[str, ...]
     """Lines to print first: which backend `auto` became and why, and which GPUs are left out."""
     knows_ids: bool = True
@@ -147,6 +149,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         # Only what the model of the allocator supports; a real allocator reports its own faults.
         faults.collect(partial(parse_alloc_conf, settings))
     faults.found.extend(_folder_faults(name, values, options))
+    prices = faults.collect(partial(gpu_prices, options, visible)) if options is not None else None
     files_of = _files_lookup(config_of)
     for model, dataset in dict.fromkeys((spec.model, spec.dataset) for spec in specs):
         faults.collect(partial(files_of, model, dataset))
@@ -162,7 +165,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         faults.found.extend(missing_engine(specs, Backend.EMULATED, workers.versions) if workers else ())
     elif options is not None and not mixed and specs and options.python is not None:
         workers = faults.collect(partial(parts.simulated_workers, options))
-    if faults.found or options is None or grid is None:
+    if faults.found or options is None or grid is None or prices is None:
         raise UsageError(tuple(dict.fromkeys(faults.found)))
     gpus, gpu_line = gpus_alike(visible)
     measured = any(spec.backend is Backend.CUDA for spec in specs)
@@ -178,7 +181,8 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         hardware=hardware_of(visible),
         files_of=lambda spec: files_of(spec.model, spec.dataset),
         interpreter_of=workers.interpreter_of if workers else lambda _: None,
-        lines=tuple(line for line in (backend_line, gpu_line if measured else "", *attention, lacking) if line),
+        prices=prices[0],
+        lines=tuple(filter(None, (backend_line, gpu_line if measured else "", *attention, lacking, prices[1]))),
         knows_ids=not lacking,
     )
 

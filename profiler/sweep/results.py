@@ -75,7 +75,7 @@ def conclude(
             print_line(f"Not measured: {missing}.")
     spent = gpu_time(of_plan)
     if spent is not None:
-        print_line(spent.sentence(price_per_hour=sweep.options.price_per_hour))
+        print_line(spent.sentence(price=sweep.prices.of_one(trial.spec for trial in plan)))
     left = unanswered(plan, records)
     if left:
         print_error(f"{left} of {len(plan)} trials have no answer; the same command runs them again.")

@@ -7,6 +7,7 @@ from pathlib import Path
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Estimate, Outcome, Status, TrialRecord, Verdict, Versions
+from profiler.domain.sweep_state import OtherMachines
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
 from profiler.storage.tables import Written
 from profiler.sweep.parts import SweepParts
@@ -36,6 +37,9 @@ class FakeStore:
 
     def has_snapshot(self, trial_id):
         return False
+
+    def other_machines(self):
+        return OtherMachines()
 
     def gather(self):
         """What the tables need is here."""
@@ -71,7 +75,7 @@ class FakeWorld:
             load_model_config=SweepParts().load_model_config,
             estimates=lambda specs, known: [self.estimate(spec, known[spec.model]) for spec in specs],
             open_store=lambda sweep: self.store,
-            watch=lambda total: nullcontext(),
+            watch=lambda tally: nullcontext(),
             run_trials=self.run_trials,
             write_tables=self.write_tables,
             render_folder=lambda folder, **how: self.sampled.append((folder, how)),

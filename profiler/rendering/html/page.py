@@ -79,7 +79,7 @@ def html_page(report: SweepReport, figures: Sequence[SectionFigures], origin: Pa
         "grid": report.grid,
         "question": report.question,
         "command": report.command,
-        "gpu_time": report.gpu_time.sentence(price_per_hour=None) if report.gpu_time else "",
+        "gpu_time": report.gpu_time.sentence(price=None) if report.gpu_time else "",
         "sections": [
             _section(part, own, data, commands, number)
             for number, (part, own) in enumerate(zip(report.sections, figures, strict=True), start=1)
