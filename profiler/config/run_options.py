@@ -91,7 +91,9 @@ class RunOptions:
             null="all trials",
         ),
     )
-    dry_run: bool = _flag(False, "list the trials with their estimates and run none")
+    dry_run: bool = _flag(
+        False, "list the trials with their estimates, say how long they take and what they cost, and run none"
+    )
     resume: bool = _flag(True, "skip trials that are answered already")
     snapshot: bool = _flag(False, "write a memory snapshot of each trial, for torch's memory viewer")
     breakdown: bool = _flag(

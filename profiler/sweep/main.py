@@ -22,12 +22,12 @@ from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.execution.decision import stored_answers
 from profiler.execution.pruning import NeedsAtMost, Pruning
-from profiler.rendering.plan_table import plan_table
 from profiler.report.estimates import estimates_by_trial
 from profiler.storage.last_resort import last_resort
 from profiler.storage.trial_store import TrialStore
 from profiler.sweep.command import read_command
 from profiler.sweep.composition import show_instead
+from profiler.sweep.dry_run import show_plan
 from profiler.sweep.folder import make_writable
 from profiler.sweep.other_python import environment_folder
 from profiler.sweep.output import WhileReadable
@@ -72,7 +72,7 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
             print_line(line)
         found = estimates({trial.trial_id: trial.spec for trial in plans[0]})
         knows_ids = len(sweeps) == 1 and sweeps[0].knows_ids
-        print_line(plan_table(plans[0], found, knows_ids=knows_ids))
+        show_plan(sweeps[0], plans[0], found, architecture_of, knows_ids=knows_ids)
         return EXIT_OK
     names = names_of([environment_folder(python) for python in command.pythons]) if command.pythons else ("",)
     codes = []

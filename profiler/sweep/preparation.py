@@ -70,7 +70,7 @@ class Sweep:
     lines: tuple[str, ...]
     """Lines to print first: which backend `auto` became and why, and which GPUs are left out."""
     knows_ids: bool = True
-    """False in a dry run without the environment whose versions are a part of the ids of emulated trials."""
+    """False in a dry run without the environment or the card that are a part of the ids of trials."""
 
     @property
     def place(self) -> str:
@@ -143,7 +143,10 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         faults.found.extend(missing_deepspeed(specs, Backend.CUDA, versions))
     mixed = other_python_faults(points, options)
     faults.found.extend(mixed)
-    faults.found.extend(real_gpu_faults(points, visible, torch_version=versions.torch))
+    # A sweep can be planned where there is no GPU.
+    only_planned = options is not None and options.dry_run and not visible.gpus
+    if not only_planned:
+        faults.found.extend(real_gpu_faults(points, visible, torch_version=versions.torch))
     faults.found.extend(too_few_gpus(specs, visible))
     for settings in dict.fromkeys(spec.alloc_conf for spec in specs if spec.backend is Backend.SIMULATED):
         # Only what the model of the allocator supports; a real allocator reports its own faults.
@@ -167,6 +170,8 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         workers = faults.collect(partial(parts.simulated_workers, options))
     if faults.found or options is None or grid is None or prices is None:
         raise UsageError(tuple(dict.fromkeys(faults.found)))
+    if only_planned and any(spec.backend is Backend.CUDA for spec in specs):
+        lacking = "Trial ids are not known: no GPU is visible here, and a measured trial is named after its card."
     gpus, gpu_line = gpus_alike(visible)
     measured = any(spec.backend is Backend.CUDA for spec in specs)
     attention = dict.fromkeys(attention_line(spec, architecture_of(spec.model)) for spec in specs)

@@ -46,7 +46,7 @@ def gpu_prices(options: RunOptions, visible: VisibleGpus) -> tuple[GpuPrices, st
         UsageError: The file cannot be read, or has no prices.
     """
     if options.prices is None:
-        return GpuPrices(per_hour=options.price_per_hour), ""
+        return GpuPrices(per_hour=options.price_per_hour, card=card_of(visible)), ""
     if options.price_per_hour is not None:
         problem = "says what the GPUs cost, and so does price_per_hour"
         raise UsageError([Fault(key=PRICES, found=str(options.prices), problem=problem, hint="Leave one of them out.")])
