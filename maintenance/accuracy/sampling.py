@@ -86,6 +86,7 @@ FIXED: Mapping[str, object] = {
     "dataset": None,
     "seed": 0,
     "use_liger_kernel": False,
+    "bnb_4bit_use_double_quant": True,
     "use_vllm": False,
     "vllm_mode": None,
     "vllm_gpu_memory_utilization": None,

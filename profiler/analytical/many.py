@@ -38,6 +38,7 @@ _ONE_VALUE = (
     "attn_implementation",
     "gradient_checkpointing",
     "use_liger_kernel",
+    "bnb_4bit_use_double_quant",
     "lora_target_modules",
     "use_vllm",
     "reward_models",

@@ -123,8 +123,9 @@ def trl_arguments(spec: TrialSpec) -> dict[str, object]:
     values["model_name_or_path"] = checkpoint(spec.model)
     if spec.tuning is not Tuning.FULL:
         values["use_peft"] = True
+    double_quant = values.pop("use_bnb_nested_quant")
     if spec.tuning is Tuning.QLORA:
-        values.update(load_in_4bit=True, use_bnb_nested_quant=True)
+        values.update(load_in_4bit=True, use_bnb_nested_quant=double_quant)
     return values
 
 

@@ -291,6 +291,17 @@ class TrialSpec:
             trl_names=("lora_target_modules",),
         ),
     )
+    bnb_4bit_use_double_quant: bool = field(
+        default=True,
+        metadata=declared(
+            "whether the scales of weights in 4 bits are quantised too; without qlora always true",
+            group=Group.METHOD,
+            memory=_SAME,
+            trl_names=("use_bnb_nested_quant",),
+            since="0.2.0",
+            earlier=True,
+        ),
+    )
     optim: Optimizer = field(
         default=Optimizer.ADAMW_TORCH_FUSED,
         metadata=declared(

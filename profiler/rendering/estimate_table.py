@@ -3,8 +3,9 @@
 from collections.abc import Collection, Sequence
 from textwrap import wrap
 
-from profiler.analytical.explanation.cards import FRAGMENTS_PERCENT, CardVerdict, Fit
+from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.analytical.explanation.explained import ExplainedEstimate, ExplainedPhase
+from profiler.analytical.formulas.fragments import FRAGMENTS_PERCENT
 from profiler.domain.trial import DistributedType, TrialSpec, Tuning
 from profiler.domain.units import gib_text
 from profiler.rendering.memory_words import CATEGORY_TITLES, gib_number
@@ -109,8 +110,8 @@ def _verdict(card: CardVerdict) -> list[str]:
         case Fit.TOO_LARGE:
             missing = gib_text(card.least_bytes - card.gpu.memory_bytes)
             sentence = f"Does not fit: at least {least} with context, {missing} more than the {whole}."
-        case Fit.NO_KERNEL:
-            sentence = f"No kernel: {card.no_kernel_text}"
+        case Fit.NO_ENGINE | Fit.NO_KERNEL:
+            sentence = card.refusal_text
     return _wrapped(sentence)
 
 

@@ -188,6 +188,7 @@ VALUES = (
     ),
     bad("+grid=sft", "use_vllm=true", says="use_vllm=true: has no meaning with recipe=sft"),
     bad(GRID, "use_vllm=true", "backend=cpu", says="use_vllm=true: needs backend=cuda, emulated or simulated"),
+    bad(GRID, "bnb_4bit_use_double_quant=nf4", says="bnb_4bit_use_double_quant= … must be true or false"),
     bad(GRID, "use_vllm=true", "tuning=qlora", says="tuning=qlora: a sweep does not run vLLM with weights in 4 bits"),
 )
 

@@ -92,7 +92,8 @@ def _parameters(architecture: Architecture, element: object) -> str:
 def _weights(spec: TrialSpec, architecture: Architecture) -> str:
     element = element_bytes(spec).weight
     if spec.tuning is Tuning.QLORA:
-        return f"layers in nf4 (0.52 B), the rest {element} B each"
+        packed = "0.52" if spec.bnb_4bit_use_double_quant else "0.56"
+        return f"layers in nf4 ({packed} B), the rest {element} B each"
     return _parameters(architecture, element)
 
 

@@ -42,6 +42,8 @@ class TrialKeys(Protocol):
     @property
     def use_liger_kernel(self) -> bool: ...  # noqa: D102
     @property
+    def bnb_4bit_use_double_quant(self) -> bool: ...  # noqa: D102
+    @property
     def lora_target_modules(self) -> tuple[str, ...] | None: ...  # noqa: D102
     @property
     def gpu(self) -> str | Coded[str | None] | None: ...  # noqa: D102
