@@ -12,6 +12,7 @@ from typing import TypeVar, get_args
 
 from profiler.config.reading import MAX_NUMBER, FieldReader
 from profiler.domain.address import ADDRESS_FORMS, Address, address_of, is_address
+from profiler.domain.engine import Engine
 from profiler.domain.errors import UsageError
 from profiler.domain.keys import MAX_COUNT
 from profiler.domain.shard import MAX_SHARDS, Shard, shard_of
@@ -31,7 +32,7 @@ class Declaration:
     meaning: str
     unit: str = ""
     kind: str = ""
-    """What a path leads to: ``"a folder"``."""
+    """What a path leads to, or what a text is: ``"a folder"``."""
     may_be_address: bool = False
     """Whether a path may also be an address, such as ``s3://bucket/path``."""
     null: str = ""
@@ -108,6 +109,17 @@ class RunOptions:
         60.0,
         "with an address as results_dir: time after which other machines run the trials of a machine that has ended",
     )
+    engine: Engine = _option(  # noqa: RUF009, because an engine cannot change
+        Engine.LOCAL,
+        Declaration(meaning="what starts the processes of trials: this program, or the scheduler of a cluster"),
+    )
+    ray_address: str = _option(
+        "auto",
+        Declaration(
+            meaning="with engine=ray: the cluster; auto is the one that runs on this machine, local starts one here",
+            kind="auto, local, host:port or ray://host:port",
+        ),
+    )
     jobs: int | None = _option(
         None,
         Declaration(
@@ -170,6 +182,10 @@ def _read(reader: FieldReader, name: str, kind: object) -> object:
         return _address(reader, name, text) if declaration.may_be_address and is_address(text) else PurePath(text)
     if kind is Shard:
         return _shard(reader, name)
+    if kind is Engine:
+        return reader.choice(name, Engine)
+    if kind is str:
+        return reader.text(name, declaration.kind)
     if kind is bool:
         return reader.flag(name)
     if kind is int:

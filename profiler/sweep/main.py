@@ -9,6 +9,7 @@ Exit codes: docs/exit_codes.md.
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from functools import partial
 
 from profiler.analysis.sweep_tally import SweepTally
@@ -112,7 +113,8 @@ def _run_sweep(
     has_run = False
     with last_resort("sweep", folder=sweep.folder):
         try:
-            _run(sweep, plan, parts, architecture_of)
+            with closing(sweep.cluster) if sweep.cluster is not None else nullcontext():
+                _run(sweep, plan, parts, architecture_of)
             has_run = True
             records, left_out = write()
             return conclude(sweep, plan, parts, records, complete=not left_out, to_terminal=not environment)
@@ -138,6 +140,10 @@ def _run(
     pruning = _pruning(sweep, store, in_order) if options.prune else None
     if pruning is not None:
         pending = order_for_pruning(pending, partial(memory_rank, architecture_of=architecture_of))
+    if sweep.cluster is None:
+        run = partial(parts.run_trials, gpu_uuids=sweep.gpu_uuids, interpreter_of=sweep.interpreter_of)
+    else:
+        run = partial(parts.run_placed, cluster=sweep.cluster, kind_of=sweep.kind_of)
     tally = SweepTally(
         pending,
         price_of=sweep.prices.of,
@@ -145,16 +151,7 @@ def _run(
         at=Machines(gpus=len(sweep.gpu_uuids) or None),
     )
     with WhileReadable(parts.watch(tally)) as observer:
-        notes = parts.run_trials(
-            pending,
-            options=options,
-            store=store,
-            versions=sweep.versions,
-            observer=observer,
-            gpu_uuids=sweep.gpu_uuids,
-            pruning=pruning,
-            interpreter_of=sweep.interpreter_of,
-        )
+        notes = run(pending, options=options, store=store, versions=sweep.versions, observer=observer, pruning=pruning)
     for sentence in notes:
         print_error(sentence)
 

@@ -20,6 +20,7 @@ from profiler.storage.versions import installed_versions
 if TYPE_CHECKING:
     import pandas as pd
 
+    from profiler.cluster.slots import Cluster, KindOf
     from profiler.execution import InterpreterOf, Pruning, SweepObserver
     from profiler.storage.carried import CurrentId
     from profiler.storage.tables import Written
@@ -59,6 +60,24 @@ class RunTrials(Protocol):
         interpreter_of: "InterpreterOf",
     ) -> Sequence[str]:
         """Leave a record of each trial of `plan` in `store`; return sentences about GPUs and restarts."""
+
+
+class RunPlaced(Protocol):
+    """Runs the trials of a plan on a cluster: `profiler.cluster.placing`."""
+
+    def __call__(
+        self,
+        plan: Sequence[PlannedTrial],
+        *,
+        cluster: "Cluster",
+        kind_of: "KindOf",
+        options: RunOptions,
+        store: "TrialStore",
+        versions: Versions,
+        observer: "SweepObserver",
+        pruning: "Pruning | None",
+    ) -> Sequence[str]:
+        """Leave a record of each trial of `plan` in `store`; return sentences about lost and retired slots."""
 
 
 class WriteTables(Protocol):
@@ -119,6 +138,37 @@ def _run_trials(
         pruning=pruning,
         program=replace(TRIAL_WORKER, interpreter_of=interpreter_of),
     )
+
+
+def _reach(options: RunOptions) -> "Cluster | None":
+    from profiler.cluster.engines import reach
+
+    return reach(options)
+
+
+def _run_placed(
+    plan: Sequence[PlannedTrial],
+    *,
+    cluster: "Cluster",
+    kind_of: "KindOf",
+    options: RunOptions,
+    store: "TrialStore",
+    versions: Versions,
+    observer: "SweepObserver",
+    pruning: "Pruning | None",
+) -> Sequence[str]:
+    from profiler.cluster.placing import PlacedSweep
+
+    return PlacedSweep(
+        plan=plan,
+        kind_of=kind_of,
+        slots=cluster.slots(jobs=options.jobs, versions=versions),
+        options=options,
+        store=store,
+        versions=versions,
+        observer=observer,
+        pruning=pruning,
+    ).run()
 
 
 def _simulated_workers(options: RunOptions) -> "Workers":
@@ -183,6 +233,9 @@ class SweepParts:
     watch: Callable[[SweepTally], AbstractContextManager["SweepObserver"]] = _watch
     """Takes the count of the trials that will run; returns an observer that is shown while the block runs."""
     run_trials: RunTrials = _run_trials
+    reach: Callable[[RunOptions], "Cluster | None"] = _reach
+    """Returns the cluster of the engine; None if the engine is this machine."""
+    run_placed: RunPlaced = _run_placed
     write_tables: WriteTables = _write_tables
     render_folder: RenderFolder = _render_folder
     read_runs: Callable[[Path], "pd.DataFrame"] = _read_runs

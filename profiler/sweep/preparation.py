@@ -7,6 +7,7 @@ from pathlib import Path, PurePath
 from typing import TypeVar
 
 from profiler.allocator import parse_alloc_conf
+from profiler.cluster.slots import Cluster, KindOf, SlotKind
 from profiler.config.architecture import read_architecture
 from profiler.config.grid import Grid, expand, read_grid
 from profiler.config.model_lookup import builtin_architecture
@@ -36,6 +37,7 @@ from profiler.sweep.backend import (
 )
 from profiler.sweep.command import Command, for_each_python
 from profiler.sweep.composition import compose
+from profiler.sweep.engine import engine_faults, mixed_versions
 from profiler.sweep.parts import SweepParts
 from profiler.sweep.plan import FilesOf
 from profiler.sweep.prices import GpuPrices, gpu_prices
@@ -67,6 +69,10 @@ class Sweep:
     interpreter_of: InterpreterOf
     """The Python that a trial runs in."""
     prices: GpuPrices
+    cluster: Cluster | None
+    """Where trials run; None for this machine."""
+    kind_of: KindOf
+    """The slots of the cluster that a trial needs."""
     lines: tuple[str, ...]
     """Lines to print first: which backend `auto` became and why, and which GPUs are left out."""
     knows_ids: bool = True
@@ -132,8 +138,13 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     name = command.grids[0]
     options = faults.collect(lambda: read_run_options(values))
     grid = faults.collect(lambda: read_grid(name, values))
-    visible, versions = parts.visible_gpus(), parts.installed_versions()
     points = faults.collect(lambda: expand(grid, command.axes)) if grid else None
+    if options is not None:
+        faults.found.extend(engine_faults(points or (), options))
+    cluster = _reach(options, faults, parts)
+    nodes = (faults.collect(cluster.nodes) or ()) if cluster is not None else ()
+    visible, versions = parts.visible_gpus(), parts.installed_versions()
+    faults.found.extend(mixed_versions(nodes, versions))
     points, backend_line = resolve_auto(points or [], visible, torch_version=versions.torch)
     specs = faults.collect(lambda: parse_points(points, architecture_of=architecture_of)) or ()
     faults.found.extend(only_estimated(specs))
@@ -169,6 +180,8 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     elif options is not None and not mixed and specs and options.python is not None:
         workers = faults.collect(partial(parts.simulated_workers, options))
     if faults.found or options is None or grid is None or prices is None:
+        if cluster is not None:
+            cluster.close()
         raise UsageError(tuple(dict.fromkeys(faults.found)))
     if only_planned and any(spec.backend is Backend.CUDA for spec in specs):
         lacking = "Trial ids are not known: no GPU is visible here, and a measured trial is named after its card."
@@ -187,9 +200,18 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         files_of=lambda spec: files_of(spec.model, spec.dataset),
         interpreter_of=workers.interpreter_of if workers else lambda _: None,
         prices=prices[0],
+        cluster=cluster,
+        kind_of=lambda _: SlotKind(),
         lines=tuple(filter(None, (backend_line, gpu_line if measured else "", *attention, lacking, prices[1]))),
         knows_ids=not lacking,
     )
+
+
+def _reach(options: RunOptions | None, faults: "_Faults", parts: SweepParts) -> Cluster | None:
+    """Return the cluster of the engine; None for this machine, in a dry run, and where the command has faults."""
+    if options is None or options.dry_run or faults.found:
+        return None
+    return faults.collect(partial(parts.reach, options))
 
 
 def _uninstalled(specs: Iterable[TrialSpec]) -> list[Fault]:

@@ -26,6 +26,8 @@ RUN = {
     "prices": None,
     "shard": None,
     "lease_s": 60,
+    "engine": "local",
+    "ray_address": "auto",
 }
 
 

@@ -1,0 +1,25 @@
+"""The engines that spread trials over machines: what each needs, and how it is reached."""
+
+from profiler.cluster.slots import Cluster
+from profiler.config.run_options import RunOptions
+from profiler.domain.engine import Engine
+from profiler.domain.errors import Fault, UsageError
+from profiler.domain.extras import Extra, require
+
+ENGINE = "engine"
+
+_MODULES = {Engine.RAY: ("ray",), Engine.SLURM: ("submitit",)}
+_EXTRAS = {Engine.RAY: Extra.RAY, Engine.SLURM: Extra.SLURM}
+
+
+def reach(options: RunOptions) -> Cluster | None:
+    """Return the cluster of the engine; None if the engine is this machine.
+
+    Raises:
+        UsageError: The extra of the engine is not installed, or its cluster does not answer.
+    """
+    engine = options.engine
+    if engine is Engine.LOCAL:
+        return None
+    require(ENGINE, engine, _MODULES[engine], _EXTRAS[engine])
+    raise UsageError([Fault(key=ENGINE, found=engine, problem="is not there yet", hint="Use engine=local.")])
