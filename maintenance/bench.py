@@ -122,7 +122,7 @@ def _add_estimates(table: Table) -> None:
 def _add_scale(table: Table) -> None:
     """From many records to the page; the trials themselves are made up."""
     found = measure()
-    parts = f"read {found.read_s:.1f} s, tables {found.tables_s:.1f} s, report {found.report_s:.1f} s"
+    parts = f"tables {found.tables_s:.1f} s, report {found.report_s:.1f} s"
     table.add_row(f"{found.trials:,} varied records: {parts}", f"{found.total_s:.1f} CPU s", "goal", "30 s")
     table.add_row("the same, most memory", f"{found.memory_mib:.0f} MiB", "goal", "1 GB")
     table.add_row("the same, report.html", f"{found.page_mb:.1f} MB", "goal", "15 MB")

@@ -81,6 +81,12 @@ def parse_record(content: bytes, path: PurePath) -> TrialRecord:
     return record
 
 
+def record_content(record: TrialRecord) -> bytes:
+    """Return the content of the file of a record."""
+    content: dict[str, JSON] = {"schema_version": RECORD_SCHEMA_VERSION, "record": _record_to_json(record)}
+    return with_checksum(content)
+
+
 class Held(Protocol):
     """A trial that only this process may run, until it is released."""
 
@@ -106,8 +112,7 @@ class RecordStore:
         Raises:
             StorageError: Writing failed; nothing partial is left.
         """
-        content: dict[str, JSON] = {"schema_version": RECORD_SCHEMA_VERSION, "record": _record_to_json(record)}
-        write_atomically(self.path(record.trial_id), with_checksum(content))
+        write_atomically(self.path(record.trial_id), record_content(record))
 
     def remove_partial(self, trial_id: str) -> None:
         """Remove temporary files of this trial: record, samples, snapshot. The caller holds the trial's lock."""
@@ -161,8 +166,12 @@ class RecordStore:
             NewerRecordError: A later version of this program wrote one of them.
             StorageError: A file exists and cannot be opened.
         """
+        return tuple(self.read_each())
+
+    def read_each(self) -> Iterator[TrialRecord]:
+        """Yield what `read_all` returns, one after the other."""
         found = (self._read(path, is_record=_NAME.fullmatch(path.stem) is not None) for path in self._files())
-        return tuple(record for record in found if record is not None)
+        return (record for record in found if record is not None)
 
     def faults(self) -> list[Fault]:
         """Return why this program cannot use the folder: records that cannot be opened, or of a later version.
@@ -191,7 +200,9 @@ class RecordStore:
         return [_newer_fault(newer[0][0], newer[0][1], others=len(newer) - 1)]
 
     def _files(self) -> Iterator[Path]:
-        return (path for path in sorted(self._records.glob("*.json")) if path.is_file())
+        names = sorted(path.stem for path in self._records.glob("*.json"))
+        paths = (self.path(name) for name in names)
+        return (path for path in paths if path.is_file())
 
     def _read(self, path: Path, *, is_record: bool) -> TrialRecord | None:
         content = _content(path)

@@ -108,8 +108,11 @@ class SharedRecords:
 
     def read_all(self) -> tuple[TrialRecord, ...]:
         """Return every valid published record, by trial id."""
-        found = self._records(sorted(self._listed()))
-        return tuple(record for record in found if record is not None)
+        return tuple(self.read_each())
+
+    def read_each(self) -> Iterator[TrialRecord]:
+        """Yield what `read_all` returns, one after the other."""
+        return (record for record in self._records(sorted(self._listed())) if record is not None)
 
     def is_news(self, trial_id: str) -> bool:
         """Return whether another machine has stored a record since the first look, as far as is known."""

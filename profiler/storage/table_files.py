@@ -58,6 +58,17 @@ class TableFile:
         with _damage(self.path):
             return self._complete(pq.read_table(pa.BufferReader(self.content), filters=filters))
 
+    def trial_ids(self) -> set[str]:
+        """Return the trials that have rows.
+
+        Raises:
+            UsageError: The file is damaged.
+        """
+        with _damage(self.path):
+            file = pq.ParquetFile(pa.BufferReader(self.content), read_dictionary=["trial_id"])
+            batches = file.iter_batches(batch_size=_BATCH_ROWS, columns=["trial_id"])
+            return {str(name) for batch in batches for name in pc.unique(batch["trial_id"]).to_pylist()}
+
     def batches(self) -> Iterator[pa.Table]:
         """Yield the rows in parts; the texts of each part are numbered (dictionaries of arrow).
 

@@ -33,6 +33,9 @@ class TrialStore(Protocol):
     def read_all(self) -> tuple[TrialRecord, ...]:
         """Return every stored record, by trial id."""
 
+    def read_each(self) -> Iterator[TrialRecord]:
+        """Yield every stored record, by trial id."""
+
     def is_news(self, trial_id: str, /) -> bool:
         """Return whether it is known, without a look, that another machine has stored a record meanwhile."""
 

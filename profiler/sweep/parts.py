@@ -1,6 +1,6 @@
 """The parts of a sweep. Each is imported when it is first used, so that wrong input is reported without delay."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from profiler.command_line import print_error
 from profiler.config.run_options import RunOptions
 from profiler.domain.address import Address
 from profiler.domain.outcome import Estimate, TrialRecord, Versions
-from profiler.domain.trial import PlannedTrial
+from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.measurement.visible import VisibleGpus, visible_gpus
 from profiler.report.estimates import Estimates, estimates_of
 from profiler.storage.model_config import load_model_config
@@ -80,14 +80,19 @@ class RunPlaced(Protocol):
         """Leave a record of each trial of `plan` in `store`; return sentences about lost and retired slots."""
 
 
+EstimatesOf = Callable[[Mapping[str, TrialSpec]], Mapping[str, Estimate]]
+"""Returns the estimates of some trials, by their ids."""
+
+
 class WriteTables(Protocol):
-    """Writes the tables of a grid: `profiler.storage.tables.write_tables`."""
+    """Writes the tables of a grid: `profiler.storage.tables.assemble_tables`."""
 
     def __call__(
         self,
         folder: Path,
-        records: Sequence[TrialRecord],
-        estimates: Mapping[str, Estimate],
+        records: Iterable[TrialRecord],
+        estimates_of: EstimatesOf,
+        /,
         *,
         question: str,
         command: str,
@@ -185,16 +190,17 @@ def _emulated_workers(options: RunOptions) -> "Workers":
 
 def _write_tables(
     folder: Path,
-    records: Sequence[TrialRecord],
-    estimates: Mapping[str, Estimate],
+    records: Iterable[TrialRecord],
+    estimates_of: EstimatesOf,
+    /,
     *,
     question: str,
     command: str,
     current_id: "CurrentId",
 ) -> "Written":
-    from profiler.storage.tables import write_tables
+    from profiler.storage.tables import assemble_tables
 
-    return write_tables(folder, records, estimates, question=question, command=command, current_id=current_id)
+    return assemble_tables(folder, records, estimates_of, question=question, command=command, current_id=current_id)
 
 
 def _read_runs(folder: Path) -> "pd.DataFrame":

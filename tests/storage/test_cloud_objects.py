@@ -1,9 +1,6 @@
 """Objects of S3, by the server of moto: the same as those of a folder. Skipped without the extra s3 and moto."""
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,21 +11,26 @@ from profiler.storage.shared_store import shared_faults
 pytest.importorskip("s3fs", reason="the extra s3 is not installed")
 pytest.importorskip("moto.server", reason="moto[server,s3] is not installed")
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "stress"))
-
-from shared_store import BUCKET, CREDENTIALS, make_bucket, start_moto
+import fsspec
+from moto.server import ThreadedMotoServer
 
 from profiler.storage.cloud_objects import CloudObjects
 
+BUCKET = "tests"
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_DEFAULT_REGION": "us-east-1"}
+
 
 @pytest.fixture(scope="module")
-def s3(tmp_path_factory):
+def s3():
+    """The address of a bucket on a server in this process."""
     before = dict(os.environ)
-    server, port = start_moto(tmp_path_factory.mktemp("moto"))
-    make_bucket(port)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    os.environ |= {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+    fsspec.filesystem("s3", skip_instance_cache=True).mkdir(BUCKET)
     yield f"s3://{BUCKET}"
-    server.kill()
-    server.wait()
+    server.stop()
     os.environ.clear()
     os.environ.update(before)
 
@@ -77,15 +79,12 @@ def test_faults_are_sentences_in_time(s3, monkeypatch):
     assert "Could not connect to the endpoint URL" in fault.sentence()
 
 
-def test_without_credentials_the_sentence_says_so(s3):
-    code = (
-        "from profiler.storage.shared_store import shared_faults; from profiler.domain.address import address_of; "
-        "print(*(fault.sentence() for fault in shared_faults(address_of('s3://bucket/a'), writes=True)))"
-    )
-    kept = {name: value for name, value in os.environ.items() if name not in CREDENTIALS}
-    environment = {**kept, "AWS_EC2_METADATA_DISABLED": "true"}
-    said = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    ).stdout
-    assert "credentials" in said.splitlines()[0].lower()
-    assert len(said.splitlines()) == 1
+def test_without_credentials_the_sentence_says_so(s3, monkeypatch, tmp_path):
+    for name in CREDENTIALS:
+        monkeypatch.delenv(name)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    (fault,) = shared_faults(address_of(f"{s3}/a"), writes=True)
+    assert "credentials" in fault.sentence().splitlines()[0].lower()
+    assert len(fault.sentence().splitlines()) == 1

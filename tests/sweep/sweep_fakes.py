@@ -4,6 +4,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from profiler.config.labels import relabelled
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Estimate, Outcome, Status, TrialRecord, Verdict, Versions
@@ -49,6 +50,9 @@ class FakeStore:
 
     def read_all(self):
         return tuple(self.records[name] for name in sorted(self.records))
+
+    def read_each(self):
+        return iter(self.read_all())
 
     def write(self, record):
         self.records[record.trial_id] = record
@@ -109,6 +113,8 @@ class FakeWorld:
             )
         return ()
 
-    def write_tables(self, folder, records, estimates, **about):
+    def write_tables(self, folder, records, estimates_of, **about):
+        records = relabelled(list(records))
+        estimates = estimates_of({record.trial_id: record.spec for record in records})
         self.tables = {"folder": folder, "records": records, "estimates": estimates, **about}
         return Written()
