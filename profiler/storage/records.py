@@ -38,6 +38,9 @@ _READ_WITH_DEFAULTS = (2, 3, 4, 5, 6)
 RECORDS = "records"
 """Folder of the records, in the folder of a grid."""
 
+RANKS = "ranks"
+"""Folder of what the ranks of trials on several GPUs leave, in the folder of a grid."""
+
 _MOST_BYTES = 1 * GIB
 """Largest record: that of 500,000 steps. Larger files are no records."""
 
@@ -56,7 +59,7 @@ def _to_stderr(line: str) -> None:
 
 def rank_folder(folder: Path, rank: int) -> Path:
     """Return the folder of what one rank of a trial on several GPUs leaves, in the folder of a grid."""
-    return folder / "ranks" / str(rank)
+    return folder / RANKS / str(rank)
 
 
 class DamagedRecordError(ValueError):
