@@ -52,13 +52,17 @@ class Tables:
     runs: pd.DataFrame
     phases: pd.DataFrame
     breakdown: pd.DataFrame
-    largest: pd.DataFrame
     optional: Mapping[str, TableFile | None]
-    """The files of the optional tables, which can have hundreds of rows per trial; they are read when asked for."""
+    """The files of tables with many rows per trial: `largest` and the optional ones. Each is read when asked for."""
     question: str
     """The question of the grid; may be empty."""
     command: str
     """The command that repeats the sweep; may be empty."""
+
+    @property
+    def largest(self) -> pd.DataFrame:
+        """One row per trial and group of tensors at its peak."""
+        return self._rows("largest", None)
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -401,14 +405,13 @@ def read_tables(folder: Path) -> Tables:
             Carries every fault found.
     """
     files = open_tables(folder, required=True)
-    frames = {name: _frame(files[name].rows()) for name in TABLES}
+    frames = {name: _frame(files[name].rows()) for name in TABLES if name != "largest"}
     about = files["runs"].metadata
     return Tables(
         runs=frames["runs"],
         phases=frames["phases"],
         breakdown=frames["breakdown"],
-        largest=frames["largest"],
-        optional={name: files.get(name) for name in OPTIONAL_TABLES},
+        optional={name: files.get(name) for name in ("largest", *OPTIONAL_TABLES)},
         question=about.get(b"question", b"").decode(),
         command=about.get(b"command", b"").decode(),
     )
