@@ -8,6 +8,7 @@ from profiler.config.run_options import DECLARATIONS, Declaration, RunOptions, k
 from profiler.domain.address import ADDRESS_FORMS
 from profiler.domain.engine import Engine
 from profiler.domain.shard import MAX_SHARDS, Shard
+from profiler.domain.slurm import SlurmValue
 from profiler.rendering.markdown_table import Align, markdown_table
 
 _HEAD = """\
@@ -48,6 +49,8 @@ def _allowed(kind: object, declaration: Declaration) -> str:
         return f"a path{address}{null}"
     if kind is Engine:
         return ", ".join(Engine)
+    if isinstance(kind, type) and issubclass(kind, SlurmValue):
+        return f"{kind.form()}{null}"
     if kind is str:
         return f"{declaration.kind}{null}"
     if kind is Shard:

@@ -1,9 +1,10 @@
 """The engines that spread trials over machines: what each needs, and how it is reached."""
 
 from profiler.cluster.slots import Cluster
+from profiler.cluster.slurm import slurm_faults
 from profiler.config.run_options import RunOptions
 from profiler.domain.engine import Engine
-from profiler.domain.errors import Fault, UsageError
+from profiler.domain.errors import UsageError
 from profiler.domain.extras import Extra, require
 
 ENGINE = "engine"
@@ -13,7 +14,7 @@ _EXTRAS = {Engine.RAY: Extra.RAY, Engine.SLURM: Extra.SLURM}
 
 
 def reach(options: RunOptions) -> Cluster | None:
-    """Return the cluster of the engine; None if the engine is this machine.
+    """Return the cluster of the engine; None if the engine is this machine, or starts slots that find their work.
 
     Raises:
         UsageError: The extra of the engine is not installed, or its cluster does not answer.
@@ -22,4 +23,10 @@ def reach(options: RunOptions) -> Cluster | None:
     if engine is Engine.LOCAL:
         return None
     require(ENGINE, engine, _MODULES[engine], _EXTRAS[engine])
-    raise UsageError([Fault(key=ENGINE, found=engine, problem="is not there yet", hint="Use engine=local.")])
+    if engine is Engine.SLURM:
+        if faults := slurm_faults(options):
+            raise UsageError(faults)
+        return None
+    from profiler.cluster.ray_cluster import reach_ray  # imports ray, an extra
+
+    return reach_ray(options.ray_address, jobs=options.jobs)

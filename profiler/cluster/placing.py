@@ -174,7 +174,7 @@ class PlacedSweep:
         group = self._running.pop(ended.slot)
         if ended.result is None:
             for placed in reversed(group):
-                self._run_again(placed)
+                self._run_again(placed, ended.reason)
             return
         self._write_files(group[0].trial, ended.result)
         for placed in reversed(group):
@@ -189,7 +189,7 @@ class PlacedSweep:
         """Report the record that a slot sent back; without one the trial runs again."""
         record = self.store.find(placed.trial.trial_id) if record_name(placed.trial) in result.files else None
         if record is None:
-            self._run_again(placed)
+            self._run_again(placed, result.problem)
             return
         placed.held.release()
         self._report(placed.trial, record)
@@ -201,7 +201,7 @@ class PlacedSweep:
         for name in sorted(result.files, key=lambda name: (name.startswith(f"{RECORDS}/"), name)):
             write_atomically(folder / PurePosixPath(name), result.files[name])
 
-    def _run_again(self, placed: _Placed) -> None:
+    def _run_again(self, placed: _Placed, reason: str) -> None:
         """Put the trial of a lost slot back, or record that every slot was lost with it."""
         trial = placed.trial
         self._losses[trial.trial_id] = self._losses.get(trial.trial_id, 0) + 1
@@ -209,7 +209,7 @@ class PlacedSweep:
             placed.held.release()
             self._pending[self.kind_of(trial.spec)].appendleft(trial)
             return
-        message = f"The slot was lost {MOST_LOSSES} times while it ran: its machine or the engine's process ended."
+        message = f"Its slot was lost, or sent no record, {MOST_LOSSES} times. {reason}".rstrip()
         record = self._write_outcome(trial, Outcome(verdict=Verdict(status=Status.KILLED, message=message)))
         placed.held.release()
         self._report(trial, record)

@@ -1,10 +1,9 @@
 """One trial on a slot: what is sent there, what runs there, and what comes back."""
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
+from profiler.cluster.work_folder import work_folder
 from profiler.config.run_options import RunOptions
 from profiler.domain.errors import ProfilerError
 from profiler.domain.outcome import TrialRecord, Versions
@@ -73,13 +72,13 @@ def run_remote(task: RemoteTask, *, gpus: GpuPool | None = None) -> RemoteResult
         task: The trials, and how to run them.
         gpus: The GPUs of the slot; None for trials that need none.
     """
-    with tempfile.TemporaryDirectory(prefix="grpo-vram-slot-") as folder:
+    with work_folder() as folder:
         problem, is_everywhere = "", False
         try:
             run_trials(
                 task.trials,
                 options=replace(task.options, jobs=1),
-                store=RecordStore(Path(folder), notify=lambda _: None),
+                store=RecordStore(folder, notify=lambda _: None),
                 versions=task.versions,
                 observer=_Silent(),
                 gpus=gpus,
@@ -87,6 +86,6 @@ def run_remote(task: RemoteTask, *, gpus: GpuPool | None = None) -> RemoteResult
             )
         except ProfilerError as error:
             problem, is_everywhere = str(error), isinstance(error, UnfitWorkersError)
-        found = [path for pattern in _SENT_BACK for path in Path(folder).glob(pattern)]
+        found = [path for pattern in _SENT_BACK for path in folder.glob(pattern)]
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
     return RemoteResult(files=files, problem=problem, is_everywhere=is_everywhere)

@@ -18,6 +18,8 @@ class Node:
     versions: Versions
     """What is installed there."""
     gpus: VisibleGpus
+    lacks: tuple[str, ...] = ()
+    """Modules that a worker imports and that are not installed there."""
     accelerator: str = ""
     """The engine's name of its cards; empty if it has none."""
 
@@ -44,7 +46,9 @@ class Ended:
 
     slot: Hashable
     result: RemoteResult | None
-    """None if the slot was lost with its process or its machine: the trials are not to blame."""
+    """None if the slot was lost with its process or its machine."""
+    reason: str = ""
+    """Why the slot was lost, as the engine says it."""
 
 
 class Slots(Protocol):

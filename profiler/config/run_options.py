@@ -10,12 +10,13 @@ from pathlib import PurePath
 from types import NoneType
 from typing import TypeVar, get_args
 
-from profiler.config.reading import MAX_NUMBER, FieldReader
+from profiler.config.reading import MAX_NUMBER, FieldReader, show
 from profiler.domain.address import ADDRESS_FORMS, Address, address_of, is_address
 from profiler.domain.engine import Engine
 from profiler.domain.errors import UsageError
 from profiler.domain.keys import MAX_COUNT
 from profiler.domain.shard import MAX_SHARDS, Shard, shard_of
+from profiler.domain.slurm import SlurmGpus, SlurmName, SlurmTime, SlurmValue
 
 Value = TypeVar("Value")
 
@@ -120,11 +121,27 @@ class RunOptions:
             kind="auto, local, host:port or ray://host:port",
         ),
     )
+    slurm_partition: SlurmName | None = _option(  # noqa: RUF009, because it cannot change
+        None, Declaration(meaning="with engine=slurm: partition of the slots", null="Slurm's default")
+    )
+    slurm_account: SlurmName | None = _option(  # noqa: RUF009, because it cannot change
+        None, Declaration(meaning="with engine=slurm: account that the slots are charged to", null="Slurm's default")
+    )
+    slurm_time: SlurmTime = _option(  # noqa: RUF009, because it cannot change
+        SlurmTime(minutes=60),
+        Declaration(
+            meaning="with engine=slurm: time limit of a slot, after which it is requeued if it has finished a trial"
+        ),
+    )
+    slurm_gpus_per_node: SlurmGpus | None = _option(  # noqa: RUF009, because it cannot change
+        None, Declaration(meaning="with engine=slurm: GPUs of a slot, with their kind or without", null="none")
+    )
     jobs: int | None = _option(
         None,
         Declaration(
             meaning="trials that run at the same time",
-            null="one per CPU core if all are emulated or simulated, one per GPU if all are measured, otherwise one",
+            null="one per CPU core if all are emulated or simulated, one per GPU if all are measured, otherwise one; "
+            "with engine=slurm one slot per trial, at most 32",
             minimum=1,
             maximum=MAX_COUNT,
         ),
@@ -184,6 +201,8 @@ def _read(reader: FieldReader, name: str, kind: object) -> object:
         return _shard(reader, name)
     if kind is Engine:
         return reader.choice(name, Engine)
+    if isinstance(kind, type) and issubclass(kind, SlurmValue):
+        return _slurm_value(reader, name, kind)
     if kind is str:
         return reader.text(name, declaration.kind)
     if kind is bool:
@@ -210,3 +229,11 @@ def _shard(reader: FieldReader, name: str) -> Shard | None:
     if shard is None:
         reader.fail(name, f"must be k/n with 1 <= k <= n <= {MAX_SHARDS:,}", f"The first of eight parts is {name}=1/8.")
     return shard
+
+
+def _slurm_value(reader: FieldReader, name: str, kind: type[SlurmValue]) -> SlurmValue | None:
+    value = reader.value(name)
+    found = kind.parse(show(value)) if isinstance(value, str | int) and not isinstance(value, bool) else None
+    if found is None:
+        reader.fail(name, f"must be {kind.form()}")
+    return found

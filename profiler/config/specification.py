@@ -14,6 +14,7 @@ Two points that mean the same trial become equal specifications:
 - `reward_models` is a list, with built-in names where there are some;
 - `vllm_*` is None, or its default where it cannot be None, where vLLM does not run, and all but `vllm_mode` where it
   runs on other GPUs (``server``);
+- `ppo_max_token_len_per_gpu` is None where micro-batches have a fixed number of rows;
 - a key that the recipe does not have is None, or its default where it cannot be None.
 """
 
@@ -161,6 +162,7 @@ def _resolved(given: Mapping[str, Any]) -> dict[str, Any]:
         **_lora(given),
         **_engine(given),
         **_distributed(given),
+        **({} if given["use_dynamic_bsz"] else {"ppo_max_token_len_per_gpu": None}),
     }
 
 

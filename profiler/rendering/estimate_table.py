@@ -45,7 +45,7 @@ def _uncompared(spec: TrialSpec) -> list[str]:
 
 
 def method_text(spec: TrialSpec, *, varied: Collection[str] = ()) -> str:
-    """Return how the model is trained: ``"lora, rank 16, adamw_torch_fused, checkpointing"``.
+    """Return how the model is trained: ``"lora, rank 16, adamw_torch_fused, checkpointing, ZeRO-3 on 8 GPUs"``.
 
     A key in `varied` has several values and is left out.
     """
@@ -54,6 +54,9 @@ def method_text(spec: TrialSpec, *, varied: Collection[str] = ()) -> str:
         how.insert(1, f"rank {spec.lora_rank}")
     if spec.gradient_checkpointing:
         how.append("checkpointing")
+    if spec.num_processes > 1 and "num_processes" not in varied:
+        kind = _KINDS[spec.distributed_type].format(stage=spec.zero_stage)
+        how.append(f"{kind} on {spec.num_processes} GPUs".lstrip())
     return ", ".join(how)
 
 
@@ -73,8 +76,7 @@ _KINDS = {
 def _rows(spec: TrialSpec) -> str:
     count = f"{spec.per_device_train_batch_size} x {spec.gradient_accumulation_steps}"
     if spec.num_processes > 1:
-        kind = _KINDS[spec.distributed_type].format(stage=spec.zero_stage)
-        count = f"{kind}, on each of {spec.num_processes} GPUs {count}"
+        count = f"on each {count}"
     if spec.recipe.generates:
         return f"{count} completions of {spec.max_prompt_length} + {spec.max_completion_length} tokens"
     return f"{count} rows of {spec.longest} tokens"

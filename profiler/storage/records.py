@@ -156,6 +156,10 @@ class RecordStore:
         """Return what other machines do: nothing that a folder shows."""
         return OtherMachines()
 
+    def claimed(self) -> frozenset[str]:
+        """Return nothing: locks of a folder are not listed."""
+        return frozenset()
+
     def gather(self) -> None:
         """Bring what the tables are assembled from into the folder; it is there."""
 

@@ -14,7 +14,7 @@ from profiler.domain.outcome import TrialRecord
 from profiler.domain.sweep_state import OtherMachines
 from profiler.storage.atomic import write_atomically
 from profiler.storage.foreign_files import read_bytes
-from profiler.storage.leases import Lease, Leases
+from profiler.storage.leases import CLAIMS, Lease, Leases
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.objects import MOST_BYTES, Objects
 from profiler.storage.records import RANKS, RECORDS, DamagedRecordError, RecordStore, parse_record
@@ -137,6 +137,10 @@ class SharedRecords:
     def other_machines(self) -> OtherMachines:
         """Return what other machines do, as far as the last lists of records and claims show it."""
         return replace(self._leases.other_machines(), done=self._news)
+
+    def claimed(self) -> frozenset[str]:
+        """Return the trials that any machine has claimed now."""
+        return frozenset(name.removeprefix(CLAIMS).partition(".")[0] for name in self._objects.list(CLAIMS))
 
     def gather(self) -> None:
         """Bring published samples and records of ranks into the folder, and remove its tables: the records have all."""

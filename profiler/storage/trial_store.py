@@ -48,6 +48,9 @@ class TrialStore(Protocol):
     def other_machines(self) -> OtherMachines:
         """Return what other machines do with the trials, as far as it is known without a look."""
 
+    def claimed(self) -> frozenset[str]:
+        """Return the trials that other machines have claimed now, as far as that can be listed."""
+
     def gather(self) -> None:
         """Bring what the tables are assembled from into the folder of this machine."""
 

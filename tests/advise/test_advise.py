@@ -183,7 +183,10 @@ def test_the_file_is_read_back_as_the_trial(capsys, tmp_path):
     assert written["model_name_or_path"] == "Qwen/Qwen2.5-7B-Instruct"
     assert written["learning_rate"] == 1e-6
     assert "hf_secret" not in said
+    (left_out,) = (line for line in said.splitlines() if line.startswith("# left out"))
     assert "system_prompt" in said[said.index("# left out") :]
+    # `dtype` is its name today, and is written.
+    assert "torch_dtype" not in left_out and written["dtype"] == "bfloat16"
     found = _advised(capsys, f"config={file}", f"gpu={CARD}")
     point = read_trl_config(written).point
     after = trl_arguments(spec_from_mapping(found["trial_after"]))

@@ -28,6 +28,10 @@ RUN = {
     "lease_s": 60,
     "engine": "local",
     "ray_address": "auto",
+    "slurm_partition": None,
+    "slurm_account": None,
+    "slurm_time": 60,
+    "slurm_gpus_per_node": None,
 }
 
 
