@@ -3,8 +3,10 @@
 from collections import Counter
 
 from maintenance import many_records
+from maintenance.engine_cost import cost
 from maintenance.many_records import many_specs, scattered_specs, varied_records
 from maintenance.scale import assemble, draw, fetch, make
+from profiler.domain.engine import Engine
 from profiler.domain.outcome import Status
 from profiler.storage.tables import read_tables
 
@@ -37,3 +39,10 @@ def test_a_larger_grid_has_further_axes(monkeypatch):
     specs = many_specs(300)
     assert len(set(specs)) == 300
     assert {spec.beta for spec in specs} == {0.0, 0.04}
+
+
+def test_cheap_trials_show_what_an_engine_adds():
+    found = cost(Engine.LOCAL, jobs=2, trials=3, is_shared=True)
+    assert (found.trials, found.jobs) == (3, 2)
+    assert found.first_s > 0
+    assert found.each_s > 0
