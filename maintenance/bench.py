@@ -17,6 +17,7 @@ from rich.table import Table
 
 from maintenance.callback_cost import ACCUMULATION, ALLOWED_SHARE, NEW_TOKENS, callback_cost
 from maintenance.emulated_operators import operator_seconds
+from maintenance.engine_cost import ALLOWED_S, cost, engines
 from maintenance.many_trials import hundred_thousand_trials
 from maintenance.scale import measure
 from profiler.allocator import AllocatorConfig, replay_on_card
@@ -25,6 +26,7 @@ from profiler.analytical.many import estimate_table
 from profiler.command_line import as_command, print_text, readable
 from profiler.config.architecture import read_architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.engine import Engine
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.optimizers import Optimizer
@@ -44,6 +46,8 @@ _TRIAL = TrialSpec(backend=Backend.SIMULATED, gpu=_CARD.name, model="qwen2.5-0.5
 
 _SAMPLES = 1000
 _ESTIMATES = 100
+_CHEAP_TRIALS = 200
+_SLOTS = (1, 2, 4)
 _FIVE_MODELS = ("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen2.5-14b")
 
 
@@ -51,7 +55,7 @@ _USAGE = """\
 python -m maintenance.bench
 
 Measures how long simulated trials and estimates take on this machine, in about
-three minutes, and prints one table. It has no keys.
+four minutes, and prints one table. It has no keys.
 
 Examples:
   python -m maintenance.bench
@@ -96,6 +100,7 @@ def _print_table() -> None:
     _add_callback(table)
     _add_emulated_operators(table)
     _add_scale(table)
+    _add_engines(table)
     console.print(table)
 
 
@@ -122,10 +127,23 @@ def _add_estimates(table: Table) -> None:
 def _add_scale(table: Table) -> None:
     """From many records to the page; the trials themselves are made up."""
     found = measure()
-    parts = f"read {found.read_s:.1f} s, tables {found.tables_s:.1f} s, report {found.report_s:.1f} s"
+    parts = f"tables {found.tables_s:.1f} s, report {found.report_s:.1f} s"
     table.add_row(f"{found.trials:,} varied records: {parts}", f"{found.total_s:.1f} CPU s", "goal", "30 s")
     table.add_row("the same, most memory", f"{found.memory_mib:.0f} MiB", "goal", "1 GB")
     table.add_row("the same, report.html", f"{found.page_mb:.1f} MB", "goal", "15 MB")
+
+
+def _add_engines(table: Table) -> None:
+    """What an engine adds to a trial, next to this machine alone, and how that changes with the number of slots."""
+    alone: dict[int, float] = {}
+    for engine in engines():
+        for jobs in _SLOTS:
+            found = cost(engine, jobs=jobs, trials=_CHEAP_TRIALS)
+            each_s = alone.setdefault(jobs, found.each_s)
+            what = f"engine={engine}, {jobs} slots: from one of {_CHEAP_TRIALS} cheap trials to the next"
+            added = "" if engine is Engine.LOCAL else f"local, {1e3 * ALLOWED_S:.0f} ms more allowed"
+            ratio = "" if engine is Engine.LOCAL else f"{1e3 * (found.each_s - each_s):+.0f} ms"
+            table.add_row(what, f"{1e3 * found.each_s:.0f} ms", added, ratio)
 
 
 def _add_sampler(table: Table) -> None:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, product
+from math import prod
 from typing import Any
 
 from maintenance.accuracy.sampling import sample
@@ -66,6 +67,12 @@ _AXES: Mapping[str, Sequence[object]] = {
     "gpu": ("a100-40gb", "h100-80gb"),
 }
 
+_MORE_AXES: Mapping[str, Sequence[object]] = {
+    "gradient_accumulation_steps": (2, 4, 16, 32, 64),
+    "beta": (0.0, 0.04),
+}
+"""Further axes of a grid that has more trials than those of `_AXES`."""
+
 _MEASURED_EVERY = 10
 """One trial of so many is measured on a card instead of simulated."""
 _FAILED_EVERY = 97
@@ -80,14 +87,17 @@ def many_specs(count: int) -> tuple[TrialSpec, ...]:
     Raises:
         ValueError: The grid has fewer trials.
     """
+    axes = dict(_AXES)
+    if count > len(_MODELS) * len(_METHODS) * prod(map(len, axes.values())):
+        axes |= _MORE_AXES
     combinations = [
-        (model, method, values) for model, method in product(_MODELS, _METHODS) for values in product(*_AXES.values())
+        (model, method, values) for model, method in product(_MODELS, _METHODS) for values in product(*axes.values())
     ]
     random.Random(0).shuffle(combinations)
     found = []
     for number, (model, method, values) in enumerate(islice(combinations, count)):
         backend = "cuda" if number % _MEASURED_EVERY == 0 else "simulated"
-        point = {"backend": backend, "model": model, **method, **dict(zip(_AXES, values, strict=True))}
+        point = {"backend": backend, "model": model, **method, **dict(zip(axes, values, strict=True))}
         found.append(parse_point(point, architecture_of=architecture_of))
     if len(found) < count:
         raise ValueError(f"the grid has {len(found)} trials, not {count}")

@@ -1,7 +1,10 @@
-"""From the records of 10,000 varied trials to tables and page: CPU seconds and memory, each in a process of its own.
+"""From the records of many varied trials to tables and page: seconds and memory, each stage in a process of its own.
 
-`python -m maintenance.scale` prints the figures; `maintenance.bench` shows them too. Goal: 30 CPU seconds, 1 GB of
-memory, a page of 15 MB.
+`python -m maintenance.scale` prints the figures of 10,000 trials, which `maintenance.bench` shows too. Their goal: 30
+CPU seconds, 1 GB of memory, a page of 15 MB.
+
+`python -m maintenance.scale trials=100000 [folder=FOLDER]` is the run whose bounds are 5 minutes and 2 GB, from a
+folder and from a store that machines share; making its records takes longer. With `folder` they stay for the next run.
 """
 
 import json
@@ -11,12 +14,16 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from profiler.domain.address import address_of
 
 TRIALS = 10_000
 
 _MIB = 2**20
+_LEASE_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,61 +31,92 @@ class Scale:
     """The cost of one sweep's tables and page, without running its trials."""
 
     trials: int
-    read_s: float
     tables_s: float
     report_s: float
     """CPU seconds."""
+    elapsed_s: float
+    """Of both together, by the clock."""
     memory_mib: float
-    """Most memory of the two processes that read and draw."""
+    """Most memory of the two processes that assemble and draw."""
     page_mb: float
 
     @property
     def total_s(self) -> float:
         """CPU seconds from records to page."""
-        return self.read_s + self.tables_s + self.report_s
+        return self.tables_s + self.report_s
 
 
-def measure(trials: int = TRIALS) -> Scale:
-    """Make the records of varied trials in a temporary folder, and measure what follows."""
-    with TemporaryDirectory() as folder:
-        _in_a_process("make", folder, str(trials))
-        assembled, report = (_in_a_process(stage, folder) for stage in ("assemble", "draw"))
+def measure(trials: int = TRIALS, *, records: Path | None = None, is_shared: bool = False) -> Scale:
+    """Make the records of varied trials, and measure what follows.
+
+    Args:
+        trials: How many.
+        records: A folder that has such records already, or will have them; None for a temporary one.
+        is_shared: Whether to read them as a store that machines share.
+    """
+    with TemporaryDirectory() as temporary:
+        made = records or Path(temporary) / "records_of" / "many"
+        if not (made / "records").exists():
+            _in_a_process("make", str(made), str(trials))
+        folder = Path(temporary) / "many" if is_shared else made
+        started = time.monotonic()
+        assembled = (
+            _in_a_process("fetch", str(made), str(folder)) if is_shared else _in_a_process("assemble", str(made))
+        )
+        report = _in_a_process("draw", str(folder))
+        elapsed_s = time.monotonic() - started
     return Scale(
         trials=trials,
-        read_s=assembled["read_s"],
         tables_s=assembled["tables_s"],
         report_s=report["report_s"],
+        elapsed_s=elapsed_s,
         memory_mib=max(assembled["memory_mib"], report["memory_mib"]),
         page_mb=report["page_mb"],
     )
 
 
 def make(folder: Path, trials: int) -> dict[str, float]:
-    """Write the records."""
+    """Write the records; not synchronised one by one, which would take most of the time."""
     from maintenance.many_records import many_specs, varied_records
-    from profiler.storage.records import RecordStore
+    from profiler.storage.records import RecordStore, record_content
 
     store = RecordStore(folder)
+    (folder / "records").mkdir(parents=True)
     for record in varied_records(many_specs(trials)):
-        store.write(record)
+        store.path(record.trial_id).write_bytes(record_content(record))
     return {}
 
 
 def assemble(folder: Path) -> dict[str, float]:
-    """Read the records and write the tables, as the end of a sweep does."""
+    """Read the records of a folder and write the tables, as the end of a sweep does."""
     from maintenance.sampling import architecture_of
-    from profiler.config.labels import relabelled
-    from profiler.report.estimates import estimates_by_trial
+    from profiler.report.estimates import estimates_by_trial, estimates_of
     from profiler.storage.records import RecordStore
-    from profiler.storage.tables import write_tables
-    from profiler.sweep.parts import SweepParts
+    from profiler.storage.tables import assemble_tables
 
     started = time.process_time()
-    records = relabelled(RecordStore(folder).read_all())
-    read_s = time.process_time() - started
-    specs = {record.trial_id: record.spec for record in records}
-    write_tables(folder, records, estimates_by_trial(specs, SweepParts().estimates, architecture_of))
-    return {"read_s": read_s, "tables_s": time.process_time() - started - read_s, "memory_mib": _memory_mib()}
+    estimates = partial(estimates_by_trial, estimates=estimates_of, architecture_of=architecture_of)
+    for table in folder.glob("*.parquet"):
+        table.unlink()
+    assemble_tables(folder, RecordStore(folder).read_each(), estimates)
+    return {"tables_s": time.process_time() - started, "memory_mib": _memory_mib()}
+
+
+def fetch(store: Path, folder: Path) -> dict[str, float]:
+    """Read the records of a store and write the tables to a folder, as a report of a store does."""
+    from maintenance.sampling import architecture_of
+    from profiler.report.estimates import estimates_by_trial, estimates_of
+    from profiler.storage.shared_store import open_shared
+    from profiler.storage.tables import assemble_tables
+
+    started = time.process_time()
+    address = address_of(f"file://{store.resolve()}")
+    assert address is not None
+    shared = open_shared(address, folder, lease_s=_LEASE_S, notify=print)
+    shared.gather()
+    estimates = partial(estimates_by_trial, estimates=estimates_of, architecture_of=architecture_of)
+    assemble_tables(folder, shared.read_each(), estimates)
+    return {"tables_s": time.process_time() - started, "memory_mib": _memory_mib()}
 
 
 def draw(folder: Path) -> dict[str, float]:
@@ -95,15 +133,28 @@ def draw(folder: Path) -> dict[str, float]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the figures; with words, run one stage and print its own as JSON."""
+    """Print the figures; with the name of a stage, run it and print its own as JSON."""
     match words:
         case ["make", folder, trials]:
-            print(json.dumps(make(Path(folder), int(trials))))  # noqa: T201  read by the parent
-        case ["assemble" | "draw" as stage, folder]:
-            print(json.dumps((assemble if stage == "assemble" else draw)(Path(folder))))  # noqa: T201
+            _print(make(Path(folder), int(trials)))
+        case ["assemble", folder]:
+            _print(assemble(Path(folder)))
+        case ["fetch", store, folder]:
+            _print(fetch(Path(store), Path(folder)))
+        case ["draw", folder]:
+            _print(draw(Path(folder)))
         case _:
-            print(measure())  # noqa: T201
+            values = dict(word.partition("=")[::2] for word in words)
+            count = int(values.get("trials", TRIALS))
+            records = Path(values["folder"]) if "folder" in values else None
+            for is_shared in (False, True) if count > TRIALS else (False,):
+                print("from a shared store:" if is_shared else "from a folder:")  # noqa: T201
+                print(measure(count, records=records, is_shared=is_shared), flush=True)  # noqa: T201
     return 0
+
+
+def _print(found: dict[str, float]) -> None:
+    print(json.dumps(found))  # noqa: T201  read by the parent
 
 
 def _in_a_process(*words: str) -> dict[str, float]:

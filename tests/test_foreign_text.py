@@ -9,6 +9,7 @@ from dataclasses import replace
 import builders
 import pytest
 
+from profiler.analysis.sweep_tally import SweepTally
 from profiler.command_line import as_command, print_line
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.plain_text import plain
@@ -104,7 +105,9 @@ def test_the_table_of_a_report(tmp_path, on_terminal):
 
 def test_the_progress_of_a_sweep(on_terminal):
     terminal = on_terminal()
-    with SweepProgress(total=2, console=TerminalConsole()) as progress:
+    with SweepProgress(
+        SweepTally([builders.planned(record) for record in hostile()]), console=TerminalConsole()
+    ) as progress:
         for record in hostile():
             trial = replace(builders.planned(record), label=HOSTILE)
             progress.started(trial)

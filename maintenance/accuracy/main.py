@@ -17,6 +17,7 @@ from pathlib import Path
 from maintenance.accuracy.sampling import sample
 from maintenance.sampled_file import folder_faults, written_down
 from maintenance.words import read_words
+from profiler.analysis.sweep_tally import SweepTally
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.identity import trial_id
 from profiler.config.labels import labels
@@ -140,7 +141,7 @@ def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, settings: Settin
     pending = [trial for trial in plan if stored_answer(trial.trial_id, store=store, options=settings.options) is None]
     if not pending:
         return
-    with SweepProgress(total=len(pending), console=TerminalConsole()) as observer:
+    with SweepProgress(SweepTally(pending), console=TerminalConsole()) as observer:
         run_trials(pending, options=settings.options, store=store, versions=installed_versions(), observer=observer)
 
 

@@ -20,6 +20,7 @@ from maintenance.campaign.running import StageEnd, run_stage
 from maintenance.campaign.side_by_side import looking_lines, rollout_lines, sampled_times
 from maintenance.campaign.simulated import Simulate, simulate_measured
 from maintenance.campaign.stages import STAGES
+from profiler.analysis.sweep_tally import SweepTally
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.run_options import RunOptions
 from profiler.domain.builtin_models import BUILTIN_MODELS
@@ -70,7 +71,7 @@ def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, versions: Versio
 
     if not plan:
         return
-    with SweepProgress(total=len(plan), console=TerminalConsole()) as observer:
+    with SweepProgress(SweepTally(plan), console=TerminalConsole()) as observer:
         jobs = min(len(os.sched_getaffinity(0)), len(plan))
         options = RunOptions(jobs=jobs, timeout_s=LIMIT_S)
         run_trials(plan, options=options, store=store, versions=versions, observer=observer)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from profiler.analysis.sweep_tally import SweepTally
 from profiler.config.identity import trial_id
 from profiler.config.labels import labels
 from profiler.config.run_options import RunOptions
@@ -117,7 +118,7 @@ def run_side(trials: Sequence[PlannedTrial], side: Side, *, store: RecordStore, 
     from profiler.rendering.progress import SweepProgress
     from profiler.rendering.terminal_console import TerminalConsole
 
-    with SweepProgress(total=len(trials), console=TerminalConsole()) as observer:
+    with SweepProgress(SweepTally(trials), console=TerminalConsole()) as observer:
         run_trials(
             trials,
             options=options,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from profiler.analysis.keys import KeyValue, is_null, records_of, trial_keys
+from profiler.analysis.keys import KeyValue, KeyValues, each_record, is_null, trial_keys
 from profiler.analysis.published import Method, PublishedFigure, published_for
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.gpu import KNOWN_GPUS
@@ -118,9 +118,17 @@ class Cell:
 def cells(runs: pd.DataFrame, published: Iterable[PublishedFigure] = ()) -> tuple[Cell, ...]:
     """Return the rows of the `runs` table as cells, in the order of the frame, with labels that tell them apart."""
     figures = tuple(published)
-    rows = [_Row(values) for values in records_of(runs)]
-    cards, labels = _cards(rows), _labels(rows)
-    return tuple(_cell(row, label, cards, figures) for row, label in zip(rows, labels, strict=True))
+    cards = _cards(_Row(values) for values in each_record(_columns_of_cards(runs)))
+    keys = [trial_keys(values) for values in each_record(runs)]
+    settings: dict[Setting, Setting] = {}
+    return tuple(
+        _cell(_Row(values, known), label, cards, figures, settings)
+        for values, known, label in zip(each_record(runs), keys, _labels(keys), strict=True)
+    )
+
+
+def _columns_of_cards(runs: pd.DataFrame) -> pd.DataFrame:
+    return runs[["backend", "gpu", "gpu_name", "gpu_memory_bytes"]]
 
 
 def _error_ratio(estimated: int | None, result: int | None) -> float | None:
@@ -132,9 +140,14 @@ def _error_ratio(estimated: int | None, result: int | None) -> float | None:
 class _Row:
     """One row of the `runs` table, with every kind of null as None."""
 
-    def __init__(self, values: Mapping[str, object]) -> None:
+    def __init__(self, values: Mapping[str, object], keys: KeyValues | None = None) -> None:
         self._values = values
-        self.keys = trial_keys(self._values)
+        self._keys = keys
+
+    @property
+    def keys(self) -> KeyValues:
+        assert self._keys is not None
+        return self._keys
 
     def text(self, name: str) -> str | None:
         value = self._values[name]
@@ -156,8 +169,7 @@ class _Row:
 _Cards = Mapping[tuple[Backend, str | None], tuple[str | None, int | None]]
 
 
-def _labels(rows: Sequence[_Row]) -> list[str]:
-    trials = [row.keys for row in rows]
+def _labels(trials: Sequence[KeyValues]) -> list[str]:
     named = naming(trials)
     return [named.label(trial, without=PLACE_KEYS) for trial in trials]
 
@@ -195,13 +207,21 @@ def _setting(row: _Row, cards: _Cards) -> Setting:
     )
 
 
-def _cell(row: _Row, label: str, cards: _Cards, figures: tuple[PublishedFigure, ...]) -> Cell:
+def _cell(
+    row: _Row,
+    label: str,
+    cards: _Cards,
+    figures: tuple[PublishedFigure, ...],
+    settings: dict[Setting, Setting],
+) -> Cell:
+    setting = _setting(row, cards)
     model = row.known_text("model")
     builtin = find_builtin(model)
     phase = row.text("peak_phase")
     return Cell(
         trial_id=row.known_text("trial_id"),
-        setting=_setting(row, cards),
+        # Most trials have one of a few settings.
+        setting=settings.setdefault(setting, setting),
         keys=row.keys,
         label=label,
         model=model,

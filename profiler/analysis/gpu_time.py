@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from profiler.domain.outcome import Status, TrialRecord
+from profiler.domain.sweep_state import Money
 
 if TYPE_CHECKING:
     # The sweep imports this module before it checks its command line, which must not wait for pandas.
@@ -23,12 +24,13 @@ class GpuTime:
     implied: int
     """Number of trials that were not run."""
 
-    def sentence(self, *, price_per_hour: float | None) -> str:
-        """Return the sentence for the end of a sweep; it has the cost if there is a price."""
+    def sentence(self, *, price: Money | None) -> str:
+        """Return the sentence for the end of a sweep; it has the cost if there is a price of one GPU per hour."""
         saved = f", about {self.saved_s:.0f} s saved by not running {self.implied} trials" if self.implied else ""
         cost = ""
-        if price_per_hour is not None:
-            cost = f"; {self.used_s / _HOUR_S * price_per_hour:.2f} at {price_per_hour:g} an hour"
+        if price is not None:
+            whole = Money(amount=self.used_s / _HOUR_S * price.amount, currency=price.currency)
+            cost = f"; {whole} at {price.amount:g} an hour"
         return f"GPU time of these trials: {self.used_s:.0f} s ({self.used_s / _HOUR_S:.2f} h){saved}{cost}."
 
 

@@ -1,15 +1,19 @@
 """Keys of trials in a `runs` table: which are numbers, and the value of each."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import TypeAlias
 
 import pandas as pd
 
-from profiler.domain.keys import Group, Key, Kind
+from profiler.domain.keys import Group, Kind
 from profiler.domain.trial import TRIAL_KEYS, key_named
 
 Number: TypeAlias = int | float
 KeyValue: TypeAlias = str | Number | bool | tuple[str, ...] | None
+
+
+_ROWS_AT_ONCE = 2_000
 
 
 def is_numeric(key: str) -> bool:
@@ -18,16 +22,46 @@ def is_numeric(key: str) -> bool:
     return declared.is_numeric and declared.group is not Group.DATA
 
 
-def trial_keys(row: Mapping[str, object]) -> dict[str, KeyValue]:
+_PLACES = {key.name: place for place, key in enumerate(TRIAL_KEYS)}
+
+
+class KeyValues(Mapping[str, KeyValue]):
+    """The value of every key of one trial, without a dictionary of its own: a sweep can have 100,000 trials."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: tuple[KeyValue, ...]) -> None:
+        """Take the values, in the order of `TRIAL_KEYS`."""
+        self._values = values
+
+    def __getitem__(self, key: str) -> KeyValue:
+        return self._values[_PLACES[key]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PLACES)
+
+    def __len__(self) -> int:
+        return len(_PLACES)
+
+
+def trial_keys(row: Mapping[str, object]) -> KeyValues:
     """Return the value of each key of one row of the `runs` table; None for a column that is missing."""
-    return {key.name: _value(key, row.get(key.name)) for key in TRIAL_KEYS}
+    return KeyValues(tuple(_value(key.name, row.get(key.name)) for key in TRIAL_KEYS))
 
 
 def records_of(frame: pd.DataFrame) -> list[dict[str, object]]:
     """Return the rows of a frame by column, as `to_dict("records")` does in several times the time."""
+    return list(each_record(frame))
+
+
+def each_record(frame: pd.DataFrame) -> Iterator[dict[str, object]]:
+    """Yield the rows of a frame by column; only some of them are in memory at a time."""
     names = [str(name) for name in frame.columns]
-    columns = [frame[name].tolist() for name in frame.columns]
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    for start in range(0, len(frame), _ROWS_AT_ONCE):
+        some = frame.iloc[start : start + _ROWS_AT_ONCE]
+        columns = [some[name].tolist() for name in frame.columns]
+        for values in zip(*columns, strict=True):
+            yield dict(zip(names, values, strict=True))
 
 
 def is_null(value: object) -> bool:
@@ -35,10 +69,14 @@ def is_null(value: object) -> bool:
     return value is None or value is pd.NA or value != value
 
 
-def _value(declared: Key, stored: object) -> KeyValue:
-    if is_null(stored):
-        return None
-    text = str(stored)
+def _value(name: str, stored: object) -> KeyValue:
+    return None if is_null(stored) else _of_text(name, str(stored))
+
+
+@cache
+def _of_text(name: str, text: str) -> KeyValue:
+    """Return the value that a text means; equal values are one object."""
+    declared = key_named(name)
     if declared.kind is Kind.FLAG:
         return text == "True"
     if declared.kind is Kind.COUNT:

@@ -31,6 +31,9 @@ from profiler.analysis.repeat import repeat_commands, sweep_command
 from profiler.analysis.shapes import Shape, shapes
 from profiler.domain.memory import Origin
 
+MOST_WITH_DETAILS = 2_000
+"""Number of trials up to which a report has the largest tensors and the command of each; parquet has them for all."""
+
 
 class StoredTables(Protocol):
     """The tables of a sweep; columns as `profiler.storage.schema` documents them."""
@@ -100,8 +103,8 @@ class SweepReport:
     """How far the simulation may be from a real card, and is; empty if nothing is simulated."""
     gpu_time: GpuTime | None
     """None if no trial used a GPU."""
-    trial_commands: Mapping[str, str]
-    """The command that repeats a trial, by trial id."""
+    trial_commands: Mapping[str, str] | None
+    """The command that repeats a trial, by trial id; None if there are too many trials."""
 
 
 def sweep_report(tables: StoredTables, published: Iterable[PublishedFigure] = (), *, grid: str) -> SweepReport:
@@ -113,6 +116,7 @@ def sweep_report(tables: StoredTables, published: Iterable[PublishedFigure] = ()
         grid: Name of the results, as a rule that of the grid.
     """
     sections = compare(tables.runs, published)
+    has_details = len(tables.runs) <= MOST_WITH_DETAILS
     simulated = any(section.setting.origin is Origin.SIMULATED for section in sections)
     return SweepReport(
         grid=grid,
@@ -124,7 +128,7 @@ def sweep_report(tables: StoredTables, published: Iterable[PublishedFigure] = ()
                 stacks=stacks(section, tables.breakdown, tables.shape_of),
                 phases=phase_rows(section, tables.phases),
                 engines=engine_peaks(section, tables.phases),
-                largest=largest_rows(section, tables.largest),
+                largest=largest_rows(section, tables.largest) if has_details else (),
                 shapes=shapes(section, tables.shape_of),
             )
             for section in sections
@@ -132,7 +136,7 @@ def sweep_report(tables: StoredTables, published: Iterable[PublishedFigure] = ()
         cards=by_card(sections),
         thresholds=thresholds(pairs_among(_cells(sections))) if simulated else (),
         gpu_time=gpu_time_of(tables.runs),
-        trial_commands=repeat_commands(tables.runs),
+        trial_commands=repeat_commands(tables.runs) if has_details else None,
     )
 
 

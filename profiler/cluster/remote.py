@@ -7,6 +7,7 @@ from profiler.cluster.work_folder import work_folder
 from profiler.config.run_options import RunOptions
 from profiler.domain.errors import ProfilerError
 from profiler.domain.outcome import TrialRecord, Versions
+from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import PlannedTrial
 from profiler.execution import GpuPool, UnfitWorkersError, run_trials
 from profiler.execution.job import TRIAL_WORKER, WorkerProgram
@@ -46,6 +47,12 @@ class _Silent:
     """An observer of one trial, whose record has all that is to be known."""
 
     def started(self, trial: PlannedTrial) -> None:
+        """Do nothing."""
+
+    def lost(self, trial: PlannedTrial) -> None:
+        """Do nothing."""
+
+    def machines(self, found: Machines) -> None:
         """Do nothing."""
 
     def waiting(self, reason: str) -> None:

@@ -1,6 +1,6 @@
 """Labels of specifications and of records."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from profiler.domain.labels import naming
@@ -8,12 +8,30 @@ from profiler.domain.outcome import TrialRecord
 from profiler.domain.trial import SPEC_KEYS, TrialSpec
 
 
+class _Keys(Mapping[str, object]):
+    """The keys of a specification, without a copy of them: a sweep can have 100,000."""
+
+    __slots__ = ("_spec",)
+
+    def __init__(self, spec: TrialSpec) -> None:
+        self._spec = spec
+
+    def __getitem__(self, key: str) -> object:
+        return getattr(self._spec, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(SPEC_KEYS)
+
+    def __len__(self) -> int:
+        return len(SPEC_KEYS)
+
+
 def labels(specs: Sequence[TrialSpec]) -> list[str]:
     """Return one label per specification: ``"LoRA + checkpointing"``, or ``"full, num_generations=8"``.
 
     Two specifications have the same label exactly if they are equal but for the model.
     """
-    trials = [{key: getattr(spec, key) for key in SPEC_KEYS} for spec in specs]
+    trials = [_Keys(spec) for spec in specs]
     found = naming(trials)
     return [found.label(trial) for trial in trials]
 

@@ -93,7 +93,9 @@ class RunOptions:
             null="all trials",
         ),
     )
-    dry_run: bool = _flag(False, "list the trials with their estimates and run none")
+    dry_run: bool = _flag(
+        False, "list the trials with their estimates, say how long they take and what they cost, and run none"
+    )
     resume: bool = _flag(True, "skip trials that are answered already")
     snapshot: bool = _flag(False, "write a memory snapshot of each trial, for torch's memory viewer")
     breakdown: bool = _flag(
@@ -152,6 +154,15 @@ class RunOptions:
     )
     price_per_hour: float | None = _option(
         None, Declaration(meaning="price of one GPU, in any currency, for the cost of the sweep", null="no cost")
+    )
+    prices: PurePath | None = _option(  # noqa: RUF009, because a path cannot change
+        None,
+        Declaration(
+            meaning="CSV file with the price_per_hour of each gpu, in place of price_per_hour: what the sweep cost and "
+            "will cost until its end",
+            kind="the path of a CSV file",
+            null="no cost, unless price_per_hour is given",
+        ),
     )
 
 

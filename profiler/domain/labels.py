@@ -108,6 +108,8 @@ def _optimizer_word(trial: Trial) -> str:
 
 def _follows(trials: Sequence[Trial], groups: Sequence[tuple[object, ...]], key: str) -> bool:
     """Whether all trials of one group have the same value of `key`."""
+    if len({trial[key] for trial in trials}) <= 1:
+        return True
     values: defaultdict[tuple[object, ...], set[object]] = defaultdict(set)
     for trial, group in zip(trials, groups, strict=True):
         values[group].add(trial[key])

@@ -1,15 +1,12 @@
-"""Cards on the command line: a size in place of a name, `gpu=any`, and a file of prices."""
+"""Cards on the command line: a size in place of a name, and `gpu=any`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from profiler.config.foreign_text import MOST_YAML_BYTES
-from profiler.config.prices import Prices, read_prices
-from profiler.domain.errors import Fault, UsageError, printable
+from profiler.domain.errors import Fault
 from profiler.domain.gpu_names import find_gpu, name_card, sized_like
-from profiler.storage.foreign_files import expanded, read_bytes, reason
 
-GPU, MEMORY, CAPABILITY, PRICES = "gpu", "gpu_memory_gib", "compute_capability", "prices"
+GPU, MEMORY, CAPABILITY = "gpu", "gpu_memory_gib", "compute_capability"
 
 ANY = "any"
 """The value of `gpu` that asks for the verdict of every card."""
@@ -54,26 +51,6 @@ def capability_note(gpu: str) -> str:
     like = sized_like(card.memory_bytes / 2**30)
     major, minor = card.compute_capability
     return f"compute_capability={major}.{minor} (of {like.name}, the nearest card)"
-
-
-def load_prices(path: str) -> Prices:
-    """Return the prices in the file `path`.
-
-    Raises:
-        UsageError: The file cannot be read, or has no prices.
-    """
-    try:
-        text = read_bytes(expanded(path), most_bytes=MOST_YAML_BYTES).decode("utf-8-sig")
-    except OSError as error:
-        raise UsageError([Fault(key=PRICES, found=path, problem=f"cannot be read ({reason(error)})")]) from error
-    except UnicodeDecodeError as error:
-        raise UsageError([Fault(key=PRICES, found=path, problem=f"is not valid CSV ({error})")]) from error
-    return read_prices(text, name=path)
-
-
-def unknown_cards_line(prices: Prices) -> str:
-    """Return a line that names the cards of a file of prices that are not known; empty if all are."""
-    return printable(f"Ignored, because no such card is known: {', '.join(prices.unknown)}.") if prices.unknown else ""
 
 
 def _fault(key: str, found: str, problem: str) -> AskedCards:

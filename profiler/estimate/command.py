@@ -13,7 +13,8 @@ from profiler.config.specification import unknown_key
 from profiler.domain.errors import FailIf, Fault, nearest
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import SPEC_KEYS
-from profiler.estimate.cards import ANY, CAPABILITY, GPU, MEMORY, PRICES, read_size
+from profiler.estimate.cards import ANY, CAPABILITY, GPU, MEMORY, read_size
+from profiler.storage.price_file import PRICES
 
 CONFIG, FORMAT, STRICT, FAIL_IF = "config", "format", "strict", "fail_if"
 

@@ -18,7 +18,6 @@ from profiler.config.specification import attention_line
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf, UsageError
 from profiler.domain.trial import Backend, TrialSpec
-from profiler.estimate.cards import load_prices, unknown_cards_line
 from profiler.estimate.command import Command, OutputFormat, read_command
 from profiler.estimate.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
 from profiler.estimate.points import grid_specs
@@ -30,6 +29,7 @@ from profiler.rendering.estimate_grid import grid_json, grid_table
 from profiler.rendering.estimate_json import estimate_json
 from profiler.rendering.estimate_table import WIDTH, estimate_table
 from profiler.storage.model_config import load_model_config
+from profiler.storage.price_file import load_prices, unknown_cards_line
 
 _USAGE = """\
 python -m profiler.estimate model=NAME [key=value ...] [format=table|json]

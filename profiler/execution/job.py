@@ -5,6 +5,7 @@ from typing import Protocol
 
 from profiler.config.run_options import RunOptions
 from profiler.domain.outcome import TrialRecord, Versions
+from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import PlannedTrial
 from profiler.execution.interpreter import InterpreterOf, own_python
 
@@ -58,6 +59,12 @@ class SweepObserver(Protocol):
 
     def started(self, trial: PlannedTrial) -> None:
         """A worker for `trial` has started."""
+
+    def lost(self, trial: PlannedTrial) -> None:
+        """The worker, node or GPU of a trial that had started was lost; the trial waits again."""
+
+    def machines(self, found: Machines) -> None:
+        """The machines of the sweep have changed. An engine of one machine need not say so."""
 
     def waiting(self, reason: str) -> None:
         """Trials wait for something outside of this sweep; `reason` is a sentence. Once per reason."""

@@ -208,7 +208,7 @@ class RunningSweep:
                 self.warm.prepare()
                 heartbeat = Heartbeat(claim.heartbeat_path, now_s=time.monotonic())
                 kills_before = oom_kills()
-                # A signal in between would release the locks, and the trial would run elsewhere at the same time.
+                # A signal in between would release the locks, and the trial would run other_machines at the same time.
                 with postponed_signals():
                     process = self.warm.fork(job)
                     if process is not None:
@@ -277,6 +277,7 @@ class RunningSweep:
         if faults:
             # The trial is not to blame: it runs on other GPUs, if enough are left.
             self.pending.append(worker.trial)
+            self.observer.lost(worker.trial)
             return
         self._report(worker.trial, record)
         for sibling in reversed(worker.siblings):
@@ -316,6 +317,7 @@ class RunningSweep:
         self._clean_up(worker)
         for claim in reversed(worker.claims):
             self.pending.appendleft(claim.trial)
+        self.observer.lost(worker.trial)
 
     def _conclude_sibling(self, sibling: Claim) -> None:
         """Report the record that the worker left for a sibling; without a record the sibling runs by itself."""

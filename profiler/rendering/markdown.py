@@ -65,7 +65,7 @@ def report_page(report: SweepReport, figures: Sequence[SectionFigures]) -> str:
     if report.thresholds:
         blocks += ["## How far the simulation is from a real card", _threshold_table(report.thresholds)]
     if report.gpu_time:
-        blocks.append(escaped(report.gpu_time.sentence(price_per_hour=None)))
+        blocks.append(escaped(report.gpu_time.sentence(price=None)))
     blocks += ["## Run it again", code_block(report.command, language="sh")]
     return "\n\n".join(blocks) + "\n"
 

@@ -13,12 +13,14 @@ from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.labels import names_of
 from profiler.rendering.differences import print_differences
 from profiler.rendering.growth_summary import growth_summary
+from profiler.rendering.rank_lines import rank_lines
 from profiler.rendering.terminal_console import TerminalConsole
 from profiler.report.command import read_command
 from profiler.report.drawing import render_folder
 from profiler.report.folders import USAGE, named_folders
 from profiler.storage.combined import combine_tables
 from profiler.storage.job_page import append_to_job_page
+from profiler.storage.ranks import copy_ranks, rank_peaks
 from profiler.storage.tables import read_tables
 
 
@@ -37,10 +39,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if folders.into is not None:
         for line in combine_tables(folders.named, folders.into).lines():
             print_line(line)
+        copy_ranks(folders.named, folders.into)
         folder, other = folders.into, None
     with readable():
         if other is None:
             render_folder(folder, console=TerminalConsole(), kinds=command.kinds)
+            for line in rank_lines([(each.record, each.allocated_bytes) for each in rank_peaks(folder)]):
+                print_line(line)
         else:
             compare_folders(folder, other, console=TerminalConsole())
     return EXIT_OK

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from profiler.command_line import print_error
 from profiler.config.architecture import read_architecture
-from profiler.config.labels import relabelled
 from profiler.config.model_lookup import builtin_architecture
 from profiler.domain.address import Address
 from profiler.domain.architecture import Architecture
@@ -35,19 +34,17 @@ def fetch_results(address: Address) -> Path:
     import pyarrow.parquet as pq
 
     from profiler.storage.arrow_buffer import arrow_buffer
-    from profiler.storage.tables import write_tables
+    from profiler.storage.tables import assemble_tables
 
     folder = work_folder(address, cache_folder() / FETCHED)
     store = open_shared(address, folder, lease_s=_LEASE_S, notify=print_error)
-    records = relabelled(store.read_all())
     store.gather()
     table = store.read_object("runs.parquet")
     about = pq.read_schema(pa.BufferReader(arrow_buffer(table))).metadata or {} if table is not None else {}
-    estimates = estimates_by_trial({record.trial_id: record.spec for record in records}, estimates_of, _architecture_of)
-    written = write_tables(
+    written = assemble_tables(
         folder,
-        records,
-        estimates,
+        store.read_each(),
+        lambda specs: estimates_by_trial(specs, estimates_of, _architecture_of),
         question=about.get(b"question", b"").decode(),
         command=about.get(b"command", b"").decode(),
     )

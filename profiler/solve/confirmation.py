@@ -8,6 +8,7 @@ from profiler.config.identity import trial_id
 from profiler.config.labels import labels
 from profiler.config.run_options import RunOptions
 from profiler.domain.outcome import Status, TrialRecord
+from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.execution import run_trials
 from profiler.rendering.solve_table import SimulatedSide
@@ -19,6 +20,12 @@ class _Silent:
     """An observer that shows nothing: two trials need no progress."""
 
     def started(self, trial: PlannedTrial) -> None:
+        """Show nothing."""
+
+    def lost(self, trial: PlannedTrial) -> None:
+        """Show nothing."""
+
+    def machines(self, found: Machines) -> None:
         """Show nothing."""
 
     def waiting(self, reason: str) -> None:

@@ -6,6 +6,8 @@ import re
 import secrets
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from profiler.domain.errors import ProfilerError
@@ -41,6 +43,47 @@ def write_atomically(path: Path, content: bytes) -> None:
         finally:
             temporary.unlink(missing_ok=True)
         sync_folder(path.parent)
+    except OSError as error:
+        raise StorageError(f"{path}: could not be written ({error.strerror or error}).") from error
+
+
+@contextmanager
+def temporary_next_to(path: Path) -> Iterator[Path]:
+    """Yield the name of a temporary file for a content that is written in parts; remove it at the end.
+
+    Raises:
+        StorageError: The folder cannot be made.
+    """
+    temporary = _partial(path)
+    with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def put_in_place(temporary: Path, path: Path) -> None:
+    """Synchronise a complete file and rename it to `path`.
+
+    Raises:
+        StorageError: The disk does not take it; what was at `path` before still is.
+    """
+    with write_errors(path):
+        descriptor = os.open(temporary, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+        sync_folder(path.parent)
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn an `OSError` of the block, which writes what will be at `path`, into a `StorageError`."""
+    try:
+        yield
     except OSError as error:
         raise StorageError(f"{path}: could not be written ({error.strerror or error}).") from error
 

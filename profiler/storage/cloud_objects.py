@@ -1,5 +1,6 @@
 """Objects of S3 and of Google Cloud Storage, by fsspec."""
 
+import errno
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -59,12 +60,12 @@ class CloudObjects:
 
     def write(self, name: str, content: bytes) -> None:
         """Write an object, which appears when it is complete."""
-        self._checked(lambda: self._files.pipe_file(self._path(name), content))
+        self._write(name, content)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write an object on the condition that it does not exist (S3: `If-None-Match: *`)."""
+        """Write an object if it does not exist (S3: `If-None-Match: *`; Google: `ifGenerationMatch=0`)."""
         try:
-            self._checked(lambda: self._files.pipe_file(self._path(name), content, mode="create"))
+            self._write(name, content, mode="create")
         except FileExistsError:
             return False
         return True
@@ -83,6 +84,14 @@ class CloudObjects:
         found: Mapping[str, Any] = self._checked(lambda: self._files.find(f"{below}/", prefix=start, detail=True))
         names = {path.removeprefix(f"{self._root}/"): entry for path, entry in found.items()}
         return {name: _stamp(entry) for name, entry in names.items()}
+
+    def _write(self, name: str, content: bytes, **how: str) -> None:
+        try:
+            self._checked(lambda: self._files.pipe_file(self._path(name), content, **how))
+        except FileNotFoundError as error:
+            # gcsfs gives the address of the request only.
+            said = error.strerror or "The specified bucket does not exist"
+            raise FileNotFoundError(errno.ENOENT, said) from error
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from profiler.domain.sweep_state import THIS_MACHINE, OtherMachines
 from profiler.storage.atomic import StorageError, host_place, process_runs
 from profiler.storage.objects import Objects
 
@@ -21,6 +22,9 @@ CLAIMS = "claims/"
 
 RENEWALS = 4
 """How often a claim is renewed within `lease_s`."""
+
+_HOSTS_AT_ONCE = 200
+"""Most claims of others that are read per renewal, to know their hosts."""
 
 _LOOK_AGAIN_S = 1.0
 """Age of a list of claims that is good enough to leave a trial to others."""
@@ -66,6 +70,22 @@ def claim_name(trial_id: str, generation: int) -> str:
     return f"{CLAIMS}{trial_id}.{generation:06d}"
 
 
+def _parts(name: str) -> tuple[str, int]:
+    """Return the trial and the generation of the name of a claim; generation 0 if the name is of something else."""
+    trial_id, _, generation = name.removeprefix(CLAIMS).rpartition(".")
+    return trial_id, int(generation) if generation.isdecimal() else 0
+
+
+def _host(content: bytes) -> str:
+    """Return the host that the content of a claim names, without its container; empty if it names none."""
+    try:
+        place = json.loads(content)["place"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    host = place.rpartition("-")[0] if isinstance(place, str) else ""
+    return THIS_MACHINE if host == host_place().rpartition("-")[0] else host
+
+
 @dataclass(kw_only=True)
 class Leases:
     """The claims of one process, which a thread renews until the process ends."""
@@ -81,6 +101,12 @@ class Leases:
     _own: dict[str, Lease] = field(default_factory=dict)
     _seen: dict[str, _Seen] = field(default_factory=dict)
     _listed_s: float = float("-inf")
+    _hosts: dict[str, str] = field(default_factory=dict)
+    """The hosts of claims of other processes, by the names of the claims."""
+    _lost: set[str] = field(default_factory=set)
+    """Claims of other processes that ran out."""
+    _repeated: set[str] = field(default_factory=set)
+    """Trials that were taken over from another process."""
     _mutex: threading.RLock = field(default_factory=threading.RLock)
     _thread: threading.Thread | None = None
 
@@ -90,18 +116,21 @@ class Leases:
         Raises:
             StorageError: The store cannot be reached for too long.
         """
+        self._start_renewing()
         if self.clock() - self._listed_s > _LOOK_AGAIN_S:
             self._look(self.objects)
         generation = self._latest(trial_id)
         if generation and not self._has_run_out(claim_name(trial_id, generation)):
             return None
+        if generation:
+            self._repeated.add(trial_id)
+            self._lost.add(claim_name(trial_id, generation))
         lease = Lease(trial_id=trial_id, generation=generation + 1, token=secrets.token_hex(8), renewed_s=self.clock())
         if not self.objects.create(lease.name, lease.content):
             self._seen[lease.name] = _Seen(stamp="", since_s=self.clock())
             return None
         with self._mutex:
             self._own[trial_id] = lease
-        self._start_renewing()
         return lease
 
     def is_held(self, lease: Lease) -> bool:
@@ -128,6 +157,25 @@ class Leases:
                 self.objects.remove(name)
                 self._seen.pop(name, None)
 
+    def other_machines(self) -> OtherMachines:
+        """Return what other processes do, as the last list of claims shows it; nothing is asked for."""
+        with self._mutex:
+            own = set(self._own)
+        now_s, running = self.clock(), {}
+        latest: dict[str, tuple[int, str, _Seen]] = {}
+        for name, seen in list(self._seen.items()):
+            trial_id, generation = _parts(name)
+            if generation > latest.get(trial_id, (0, "", seen))[0]:
+                latest[trial_id] = (generation, name, seen)
+        for trial_id, (_, name, seen) in latest.items():
+            if trial_id in own:
+                continue
+            if now_s - seen.since_s < self.lease_s:
+                running[trial_id] = self._hosts.get(name, "")
+            else:
+                self._lost.add(name)
+        return OtherMachines(running=running, lost=len(self._lost), repeated=len(self._repeated))
+
     def renew_all(self) -> None:
         """Renew all claims once. What cannot be reached now is renewed the next time."""
         with suppress(StorageError, OSError):
@@ -139,6 +187,7 @@ class Leases:
                     lease.lost = True
                 else:
                     self._renew(lease, self.impatient)
+            self._read_hosts()
             self.also_renew()
 
     def _renew(self, lease: Lease, objects: Objects) -> None:
@@ -160,6 +209,19 @@ class Leases:
             is_same = known is not None and known.stamp in ("", stamp)
             found[name] = _Seen(stamp=stamp, since_s=known.since_s if is_same and known else asked_s)
         self._seen, self._listed_s = found, asked_s
+        for trial_id, generation in map(_parts, found):
+            if generation > 1:
+                self._repeated.add(trial_id)
+                self._lost.add(claim_name(trial_id, generation - 1))
+
+    def _read_hosts(self) -> None:
+        """Read who holds claims that are new; the content of a claim names its holder."""
+        with self._mutex:
+            own = {lease.name for lease in self._own.values()}
+        self._hosts = {name: host for name, host in self._hosts.items() if name in self._seen}
+        new = [name for name in self._seen if name not in self._hosts and name not in own]
+        for name, content in self.impatient.read_many(new[:_HOSTS_AT_ONCE]).items():
+            self._hosts[name] = _host(content)
 
     def _latest(self, trial_id: str) -> int:
         """Return the latest generation of a trial's claims; 0 without one."""

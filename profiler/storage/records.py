@@ -13,6 +13,7 @@ from profiler.config.identity import spec_from_mapping, spec_to_mapping
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.outcome import Outcome, TrialRecord
 from profiler.domain.plain_text import plain
+from profiler.domain.sweep_state import OtherMachines
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import GIB
 from profiler.storage.atomic import StorageError, remove_partial, write_atomically
@@ -37,6 +38,9 @@ _READ_WITH_DEFAULTS = (2, 3, 4, 5, 6)
 RECORDS = "records"
 """Folder of the records, in the folder of a grid."""
 
+RANKS = "ranks"
+"""Folder of what the ranks of trials on several GPUs leave, in the folder of a grid."""
+
 _MOST_BYTES = 1 * GIB
 """Largest record: that of 500,000 steps. Larger files are no records."""
 
@@ -55,7 +59,7 @@ def _to_stderr(line: str) -> None:
 
 def rank_folder(folder: Path, rank: int) -> Path:
     """Return the folder of what one rank of a trial on several GPUs leaves, in the folder of a grid."""
-    return folder / "ranks" / str(rank)
+    return folder / RANKS / str(rank)
 
 
 class DamagedRecordError(ValueError):
@@ -78,6 +82,12 @@ def parse_record(content: bytes, path: PurePath) -> TrialRecord:
     if record.trial_id != path.stem:
         raise DamagedRecordError(f"it is the record of trial {record.trial_id}")
     return record
+
+
+def record_content(record: TrialRecord) -> bytes:
+    """Return the content of the file of a record."""
+    content: dict[str, JSON] = {"schema_version": RECORD_SCHEMA_VERSION, "record": _record_to_json(record)}
+    return with_checksum(content)
 
 
 class Held(Protocol):
@@ -105,8 +115,7 @@ class RecordStore:
         Raises:
             StorageError: Writing failed; nothing partial is left.
         """
-        content: dict[str, JSON] = {"schema_version": RECORD_SCHEMA_VERSION, "record": _record_to_json(record)}
-        write_atomically(self.path(record.trial_id), with_checksum(content))
+        write_atomically(self.path(record.trial_id), record_content(record))
 
     def remove_partial(self, trial_id: str) -> None:
         """Remove temporary files of this trial: record, samples, snapshot. The caller holds the trial's lock."""
@@ -143,6 +152,10 @@ class RecordStore:
         """
         return take_lock(self.path(trial_id).with_suffix(".lock"), wait=wait)
 
+    def other_machines(self) -> OtherMachines:
+        """Return what other machines do: nothing that a folder shows."""
+        return OtherMachines()
+
     def claimed(self) -> frozenset[str]:
         """Return nothing: locks of a folder are not listed."""
         return frozenset()
@@ -160,8 +173,12 @@ class RecordStore:
             NewerRecordError: A later version of this program wrote one of them.
             StorageError: A file exists and cannot be opened.
         """
+        return tuple(self.read_each())
+
+    def read_each(self) -> Iterator[TrialRecord]:
+        """Yield what `read_all` returns, one after the other."""
         found = (self._read(path, is_record=_NAME.fullmatch(path.stem) is not None) for path in self._files())
-        return tuple(record for record in found if record is not None)
+        return (record for record in found if record is not None)
 
     def faults(self) -> list[Fault]:
         """Return why this program cannot use the folder: records that cannot be opened, or of a later version.
@@ -190,7 +207,9 @@ class RecordStore:
         return [_newer_fault(newer[0][0], newer[0][1], others=len(newer) - 1)]
 
     def _files(self) -> Iterator[Path]:
-        return (path for path in sorted(self._records.glob("*.json")) if path.is_file())
+        names = sorted(path.stem for path in self._records.glob("*.json"))
+        paths = (self.path(name) for name in names)
+        return (path for path in paths if path.is_file())
 
     def _read(self, path: Path, *, is_record: bool) -> TrialRecord | None:
         content = _content(path)

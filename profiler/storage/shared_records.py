@@ -6,18 +6,22 @@ the record last, and the files are removed: what is still in the folder is not y
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from profiler.domain.outcome import TrialRecord
+from profiler.domain.sweep_state import OtherMachines
 from profiler.storage.atomic import write_atomically
 from profiler.storage.foreign_files import read_bytes
 from profiler.storage.leases import CLAIMS, Lease, Leases
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.objects import MOST_BYTES, Objects
-from profiler.storage.records import RECORDS, DamagedRecordError, RecordStore, parse_record
+from profiler.storage.records import RANKS, RECORDS, DamagedRecordError, RecordStore, parse_record
 from profiler.storage.samples import samples_path
+
+_OF_A_RANK = (".json", ".parquet", ".pickle")
+"""Suffixes of what a rank of a trial on several GPUs leaves: record, samples, snapshot."""
 
 _AT_ONCE = 500
 """Records that are read and parsed together."""
@@ -107,8 +111,11 @@ class SharedRecords:
 
     def read_all(self) -> tuple[TrialRecord, ...]:
         """Return every valid published record, by trial id."""
-        found = self._records(sorted(self._listed()))
-        return tuple(record for record in found if record is not None)
+        return tuple(self.read_each())
+
+    def read_each(self) -> Iterator[TrialRecord]:
+        """Yield what `read_all` returns, one after the other."""
+        return (record for record in self._records(sorted(self._listed())) if record is not None)
 
     def is_news(self, trial_id: str) -> bool:
         """Return whether another machine has stored a record since the first look, as far as is known."""
@@ -127,15 +134,20 @@ class SharedRecords:
             time.sleep(_WAIT_S)
         return None
 
+    def other_machines(self) -> OtherMachines:
+        """Return what other machines do, as far as the last lists of records and claims show it."""
+        return replace(self._leases.other_machines(), done=self._news)
+
     def claimed(self) -> frozenset[str]:
         """Return the trials that any machine has claimed now."""
         return frozenset(name.removeprefix(CLAIMS).partition(".")[0] for name in self._objects.list(CLAIMS))
 
     def gather(self) -> None:
-        """Bring the published samples into the folder, and remove its tables: the records have all that they had."""
+        """Bring published samples and records of ranks into the folder, and remove its tables: the records have all."""
         for table in self._folder.glob("*.parquet"):
             table.unlink()
-        listed = [name for name in self._objects.list("samples/") if not (self._folder / name).exists()]
+        names = [*self._objects.list("samples/"), *filter(_is_small_file_of_a_rank, self._objects.list(f"{RANKS}/"))]
+        listed = [name for name in names if not (self._folder / name).exists()]
         for some in _portions(listed):
             for name, content in self._objects.read_many(some).items():
                 write_atomically(self._folder / name, content)
@@ -171,6 +183,7 @@ class SharedRecords:
     def _files(self, trial_id: str) -> Mapping[Path, str]:
         """Return the files of a trial and the names of their objects; the record, which marks it as done, is last."""
         paths = (
+            *sorted(path for path in self._folder.glob(f"{RANKS}/*/*/{trial_id}.*") if path.suffix in _OF_A_RANK),
             samples_path(self._folder, trial_id),
             snapshot_path(self._folder, trial_id),
             self._local.path(trial_id),
@@ -206,6 +219,11 @@ class SharedRecords:
 
 def _name(trial_id: str) -> str:
     return f"{RECORDS}/{trial_id}.json"
+
+
+def _is_small_file_of_a_rank(name: str) -> bool:
+    """Return whether an object is the record or the samples of a rank; snapshots are large, and no table needs them."""
+    return PurePosixPath(name).suffix in _OF_A_RANK[:2]
 
 
 def _trial_ids(names: Mapping[str, str]) -> frozenset[str]:

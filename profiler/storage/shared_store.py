@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
+from typing import TypeVar
 
 from profiler.domain.address import Address, Scheme
 from profiler.domain.errors import Fault
@@ -14,6 +15,8 @@ from profiler.storage.folder_faults import RESULTS_DIR
 from profiler.storage.foreign_files import reason
 from profiler.storage.objects import FolderObjects, Objects, PatientObjects
 from profiler.storage.shared_records import SharedRecords
+
+Answer = TypeVar("Answer")
 
 PERSIST_S = 300.0
 """How long one operation is tried while the store cannot be reached."""
@@ -56,13 +59,7 @@ def shared_faults(address: Address, *, writes: bool, answer_s: float = ANSWER_S)
         fault = missing_fault(RESULTS_DIR, str(address), _MODULES[address.scheme], extra)
         if fault is not None:
             return [fault]
-    answer: SimpleQueue[str] = SimpleQueue()
-    # A thread that hangs in a library does not keep the process from ending.
-    Thread(target=lambda: answer.put(_problem(address, writes=writes)), daemon=True).start()
-    try:
-        problem = answer.get(timeout=answer_s)
-    except Empty:
-        problem = f"it did not answer within {answer_s:g} s"
+    problem = _in_time(lambda: _problem(address, writes=writes), answer_s) or ""
     if not problem:
         return []
     done = "written" if writes else "read"
@@ -70,6 +67,35 @@ def shared_faults(address: Address, *, writes: bool, answer_s: float = ANSWER_S)
     return [
         Fault(key=RESULTS_DIR, found=str(address), problem=f"results cannot be {done} there ({problem})", hint=hint)
     ]
+
+
+def read_published(address: Address, name: str, *, answer_s: float = ANSWER_S) -> bytes | str | None:
+    """Return an object below `address`, None if there is none, or why it cannot be read; returns in time."""
+    if (extra := _EXTRAS.get(address.scheme)) is not None:
+        fault = missing_fault(RESULTS_DIR, str(address), _MODULES[address.scheme], extra)
+        if fault is not None:
+            return fault.problem
+    return _in_time(lambda: _content(address, name), answer_s)
+
+
+def _content(address: Address, name: str) -> bytes | str | None:
+    try:
+        return _objects(address).read(name)
+    except OSError as error:
+        return reason(error)
+    except Exception as error:  # a library that refuses its settings raises anything
+        return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _in_time(ask: Callable[[], Answer], answer_s: float) -> Answer | str:
+    """Return what `ask` returns, or a sentence if it takes too long."""
+    answer: SimpleQueue[Answer] = SimpleQueue()
+    # A thread that hangs in a library does not keep the process from ending.
+    Thread(target=lambda: answer.put(ask()), daemon=True).start()
+    try:
+        return answer.get(timeout=answer_s)
+    except Empty:
+        return f"it did not answer within {answer_s:g} s"
 
 
 def _problem(address: Address, *, writes: bool) -> str:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.units import GIB
 from profiler.storage.arrow_buffer import arrow_buffer
-from profiler.storage.foreign_files import read_bytes
+from profiler.storage.foreign_files import open_regular, read_bytes
 from profiler.storage.laws import Laws, Trials
 from profiler.storage.schema import OPTIONAL_TABLES, SCHEMA_VERSION, TABLES, Column, arrow_schema
 
@@ -39,12 +39,13 @@ class TableFile:
 
     path: Path
     columns: Sequence[Column]
-    content: pa.Buffer
+    content: pa.NativeFile
+    """The open file: a table can have hundreds of megabytes, and another sweep may replace it meanwhile."""
 
     @property
     def metadata(self) -> Mapping[bytes, bytes]:
         """What `arrow_schema` wrote with the table."""
-        return pq.read_schema(pa.BufferReader(self.content)).metadata or {}
+        return pq.read_schema(self.content).metadata or {}
 
     def rows(self, trial_ids: Collection[str] | None = None) -> pa.Table:
         """Return the rows of these trials, in the order of the file; all rows if None.
@@ -56,7 +57,18 @@ class TableFile:
         if filters is not None and not trial_ids:
             return arrow_schema(self.columns, about={}).empty_table()
         with _damage(self.path):
-            return self._complete(pq.read_table(pa.BufferReader(self.content), filters=filters))
+            return self._complete(pq.read_table(self.content, filters=filters))
+
+    def trial_ids(self) -> set[str]:
+        """Return the trials that have rows.
+
+        Raises:
+            UsageError: The file is damaged.
+        """
+        with _damage(self.path):
+            file = pq.ParquetFile(self.content, read_dictionary=["trial_id"])
+            batches = file.iter_batches(batch_size=_BATCH_ROWS, columns=["trial_id"])
+            return {str(name) for batch in batches for name in pc.unique(batch["trial_id"]).to_pylist()}
 
     def batches(self) -> Iterator[pa.Table]:
         """Yield the rows in parts; the texts of each part are numbered (dictionaries of arrow).
@@ -65,9 +77,9 @@ class TableFile:
             UsageError: The file is damaged.
         """
         with _damage(self.path):
-            present = pq.read_schema(pa.BufferReader(self.content)).names
+            present = pq.read_schema(self.content).names
             texts = [each.name for each in self.columns if pa.types.is_string(each.kind) and each.name in present]
-            file = pq.ParquetFile(pa.BufferReader(self.content), read_dictionary=texts)
+            file = pq.ParquetFile(self.content, read_dictionary=texts)
             for batch in file.iter_batches(batch_size=_BATCH_ROWS):
                 yield self._complete(pa.Table.from_batches([batch]))
 
@@ -103,7 +115,7 @@ def open_table_file(path: Path, columns: Sequence[Column]) -> TableFile:
     """
     content = _content(path)
     with _damage(path):
-        schema = pq.read_schema(pa.BufferReader(content))
+        schema = pq.read_schema(content)
     found = (schema.metadata or {}).get(b"schema_version", b"none").decode(errors="replace")
     if re.fullmatch("[0-9]{1,9}", found) and int(found) > SCHEMA_VERSION:
         versions = f"schema version {found}; this one reads {SCHEMA_VERSION}"
@@ -158,9 +170,10 @@ def _damage(path: Path) -> Iterator[None]:
         raise _fault(path, "this is not a parquet file, or it is damaged", _if_damaged(path)) from error
 
 
-def _content(path: Path) -> pa.Buffer:
+def _content(path: Path) -> pa.NativeFile:
     try:
-        return arrow_buffer(read_bytes(path, most_bytes=_MOST_BYTES))
+        open_regular(path).close()  # a pipe would wait for its writer
+        return pa.OSFile(str(path))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _fault(path, "no such file", "Run the grid first: python -m profiler.sweep +grid=<name>.") from error
     except OSError as error:

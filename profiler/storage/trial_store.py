@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from profiler.domain.outcome import TrialRecord
+from profiler.domain.sweep_state import OtherMachines
 from profiler.storage.records import Held
 
 
@@ -32,6 +33,9 @@ class TrialStore(Protocol):
     def read_all(self) -> tuple[TrialRecord, ...]:
         """Return every stored record, by trial id."""
 
+    def read_each(self) -> Iterator[TrialRecord]:
+        """Yield every stored record, by trial id."""
+
     def is_news(self, trial_id: str, /) -> bool:
         """Return whether it is known, without a look, that another machine has stored a record meanwhile."""
 
@@ -40,6 +44,9 @@ class TrialStore(Protocol):
 
     def claim(self, trial_id: str, /, *, wait: bool) -> Held | None:
         """Claim a trial; return None if another process holds it. With `wait`, wait for it, at least for a while."""
+
+    def other_machines(self) -> OtherMachines:
+        """Return what other machines do with the trials, as far as it is known without a look."""
 
     def claimed(self) -> frozenset[str]:
         """Return the trials that other machines have claimed now, as far as that can be listed."""

@@ -12,21 +12,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
 
+from profiler.analysis.sweep_tally import SweepTally
 from profiler.command_line import as_command, print_error, print_line
 from profiler.config.demand import comparable_group, memory_rank, needs_at_most
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.domain.labels import names_of
 from profiler.domain.outcome import Estimate
+from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.execution.decision import stored_answers
 from profiler.execution.pruning import NeedsAtMost, Pruning
-from profiler.rendering.plan_table import plan_table
 from profiler.report.estimates import estimates_by_trial
 from profiler.storage.last_resort import last_resort
 from profiler.storage.trial_store import TrialStore
 from profiler.sweep.command import read_command
 from profiler.sweep.composition import show_instead
+from profiler.sweep.dry_run import show_plan
 from profiler.sweep.folder import make_writable
 from profiler.sweep.other_python import environment_folder
 from profiler.sweep.output import WhileReadable
@@ -68,7 +70,7 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
             print_line(line)
         found = estimates({trial.trial_id: trial.spec for trial in plans[0]})
         knows_ids = len(sweeps) == 1 and sweeps[0].knows_ids
-        print_line(plan_table(plans[0], found, knows_ids=knows_ids))
+        show_plan(sweeps[0], plans[0], found, architecture_of, knows_ids=knows_ids)
         return EXIT_OK
     names = names_of([environment_folder(python) for python in command.pythons]) if command.pythons else ("",)
     codes = []
@@ -142,7 +144,13 @@ def run_plan(
         run = partial(parts.run_trials, gpu_uuids=sweep.gpu_uuids, interpreter_of=sweep.interpreter_of)
     else:
         run = partial(parts.run_placed, cluster=sweep.cluster, kind_of=sweep.kind_of)
-    with WhileReadable(parts.watch(len(pending))) as observer:
+    tally = SweepTally(
+        pending,
+        price_of=sweep.prices.of,
+        other_machines=store.other_machines,
+        at=Machines(gpus=len(sweep.gpu_uuids) or None),
+    )
+    with WhileReadable(parts.watch(tally)) as observer:
         notes = run(pending, options=options, store=store, versions=sweep.versions, observer=observer, pruning=pruning)
     for sentence in notes:
         print_error(sentence)

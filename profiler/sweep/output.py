@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from profiler.command_line import readable
 from profiler.domain.outcome import TrialRecord
+from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import PlannedTrial
 
 if TYPE_CHECKING:
@@ -34,6 +35,14 @@ class WhileReadable:
     def started(self, trial: PlannedTrial) -> None:
         """Pass the event on."""
         self._pass_on(lambda observer: observer.started(trial))
+
+    def lost(self, trial: PlannedTrial) -> None:
+        """Pass the event on."""
+        self._pass_on(lambda observer: observer.lost(trial))
+
+    def machines(self, found: Machines) -> None:
+        """Pass the event on."""
+        self._pass_on(lambda observer: observer.machines(found))
 
     def waiting(self, reason: str) -> None:
         """Pass the event on."""

@@ -1,16 +1,17 @@
 """The parts of a sweep. Each is imported when it is first used, so that wrong input is reported without delay."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from profiler.analysis.sweep_tally import SweepTally
 from profiler.command_line import print_error
 from profiler.config.run_options import RunOptions
 from profiler.domain.address import Address
 from profiler.domain.outcome import Estimate, TrialRecord, Versions
-from profiler.domain.trial import PlannedTrial
+from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.measurement.visible import VisibleGpus, visible_gpus
 from profiler.report.estimates import Estimates, estimates_of
 from profiler.storage.model_config import load_model_config
@@ -81,6 +82,10 @@ class RunPlaced(Protocol):
         """Leave a record of each trial of `plan` in `store`; return sentences about lost and retired slots."""
 
 
+EstimatesOf = Callable[[Mapping[str, TrialSpec]], Mapping[str, Estimate]]
+"""Returns the estimates of some trials, by their ids."""
+
+
 class OpenArray(Protocol):
     """Returns the slots of a sweep on Slurm: `profiler.cluster.slurm.open_array`."""
 
@@ -108,13 +113,14 @@ class RunArray(Protocol):
 
 
 class WriteTables(Protocol):
-    """Writes the tables of a grid: `profiler.storage.tables.write_tables`."""
+    """Writes the tables of a grid: `profiler.storage.tables.assemble_tables`."""
 
     def __call__(
         self,
         folder: Path,
-        records: Sequence[TrialRecord],
-        estimates: Mapping[str, Estimate],
+        records: Iterable[TrialRecord],
+        estimates_of: EstimatesOf,
+        /,
         *,
         question: str,
         command: str,
@@ -235,16 +241,17 @@ def _emulated_workers(options: RunOptions) -> "Workers":
 
 def _write_tables(
     folder: Path,
-    records: Sequence[TrialRecord],
-    estimates: Mapping[str, Estimate],
+    records: Iterable[TrialRecord],
+    estimates_of: EstimatesOf,
+    /,
     *,
     question: str,
     command: str,
     current_id: "CurrentId",
 ) -> "Written":
-    from profiler.storage.tables import write_tables
+    from profiler.storage.tables import assemble_tables
 
-    return write_tables(folder, records, estimates, question=question, command=command, current_id=current_id)
+    return assemble_tables(folder, records, estimates_of, question=question, command=command, current_id=current_id)
 
 
 def _read_runs(folder: Path) -> "pd.DataFrame":
@@ -260,11 +267,11 @@ def _render_folder(folder: Path, *, to_terminal: bool, trial_ids: Collection[str
     render_folder(folder, console=TerminalConsole() if to_terminal else None, trial_ids=trial_ids)
 
 
-def _watch(total: int) -> AbstractContextManager["SweepObserver"]:
+def _watch(tally: SweepTally) -> AbstractContextManager["SweepObserver"]:
     from profiler.rendering.progress import SweepProgress
     from profiler.rendering.terminal_console import TerminalConsole
 
-    return SweepProgress(total=total, console=TerminalConsole())
+    return SweepProgress(tally, console=TerminalConsole())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,8 +287,8 @@ class SweepParts:
     load_model_config: Callable[[str], Mapping[str, object]] = load_model_config
     estimates: Estimates = estimates_of
     open_store: Callable[[HasResults], "TrialStore"] = _open_store
-    watch: Callable[[int], AbstractContextManager["SweepObserver"]] = _watch
-    """Takes the number of trials that will run; returns an observer that is shown while the block runs."""
+    watch: Callable[[SweepTally], AbstractContextManager["SweepObserver"]] = _watch
+    """Takes the count of the trials that will run; returns an observer that is shown while the block runs."""
     run_trials: RunTrials = _run_trials
     reach: Callable[[RunOptions], "Cluster | None"] = _reach
     """Returns the cluster of the engine; None if the engine is this machine."""

@@ -39,6 +39,7 @@ from profiler.sweep.composition import compose
 from profiler.sweep.engine import Machines, engine_faults, for_engine, machines_of, slots_of
 from profiler.sweep.parts import SweepParts
 from profiler.sweep.plan import FilesOf, HardwareOf
+from profiler.sweep.prices import GpuPrices, gpu_prices
 
 Result = TypeVar("Result")
 
@@ -66,6 +67,7 @@ class Sweep:
     """Hashes of the files that a trial names."""
     interpreter_of: InterpreterOf
     """The Python that a trial runs in."""
+    prices: GpuPrices
     cluster: Cluster | None
     """Where trials run; None for this machine."""
     kind_of: KindOf
@@ -75,7 +77,7 @@ class Sweep:
     lines: tuple[str, ...]
     """Lines to print first: which backend `auto` became and why, and which GPUs are left out."""
     knows_ids: bool = True
-    """False in a dry run without the environment whose versions are a part of the ids of emulated trials."""
+    """False in a dry run without the environment or the card that are a part of the ids of trials."""
 
     @property
     def place(self) -> str:
@@ -151,11 +153,14 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         faults.found.extend(missing_deepspeed(specs, Backend.CUDA, versions))
     mixed = other_python_faults(points, options)
     faults.found.extend(mixed)
-    faults.found.extend(machines.gpu_faults(points, specs))
+    # A sweep can be planned where there is no GPU.
+    only_planned = options is not None and options.dry_run and not visible.gpus
+    faults.found.extend(() if only_planned else machines.gpu_faults(points, specs))
     for settings in dict.fromkeys(spec.alloc_conf for spec in specs if spec.backend is Backend.SIMULATED):
         # Only what the model of the allocator supports; a real allocator reports its own faults.
         faults.collect(partial(parse_alloc_conf, settings))
     faults.found.extend(_folder_faults(name, values, options))
+    prices = faults.collect(partial(gpu_prices, options, visible)) if options is not None else None
     files_of = _files_lookup(config_of)
     for model, dataset in dict.fromkeys((spec.model, spec.dataset) for spec in specs):
         faults.collect(partial(files_of, model, dataset))
@@ -171,9 +176,11 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         faults.found.extend(missing_engine(specs, Backend.EMULATED, workers.versions) if workers else ())
     elif options is not None and not mixed and specs and options.python is not None:
         workers = faults.collect(partial(parts.simulated_workers, options))
-    if faults.found or options is None or grid is None:
+    if faults.found or options is None or grid is None or prices is None:
         machines.close()
         raise UsageError(tuple(dict.fromkeys(faults.found)))
+    if only_planned and any(spec.backend is Backend.CUDA for spec in specs):
+        lacking = "Trial ids are not known: no GPU is visible here, and a measured trial is named after its card."
     gpus, gpu_line = gpus_alike(visible)
     measured = any(spec.backend is Backend.CUDA for spec in specs)
     attention = dict.fromkeys(attention_line(spec, architecture_of(spec.model)) for spec in specs)
@@ -188,6 +195,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         hardware_of=machines.hardware_of,
         files_of=lambda spec: files_of(spec.model, spec.dataset),
         interpreter_of=workers.interpreter_of if workers else lambda _: None,
+        prices=prices[0],
         cluster=machines.cluster,
         kind_of=machines.kind_of,
         array=None,
@@ -199,6 +207,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
                 gpu_line if measured and machines.cluster is None and not machines.are_slots else "",
                 *attention,
                 lacking,
+                prices[1],
             )
             if line
         ),

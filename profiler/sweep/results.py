@@ -1,17 +1,17 @@
 """The end of a sweep: tables, report and exit code."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from profiler.analysis.gpu_time import gpu_time
 from profiler.command_line import print_error, print_line, readable
-from profiler.config.labels import relabelled
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, ProfilerError
-from profiler.domain.outcome import Estimate, TrialRecord
-from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.domain.outcome import Breakdown, Outcome, TrialRecord
+from profiler.domain.trial import PlannedTrial
 from profiler.storage.last_resort import last_resort
 from profiler.storage.outcome_fields import not_measured
-from profiler.sweep.parts import SweepParts
+from profiler.sweep.parts import EstimatesOf, SweepParts
 from profiler.sweep.preparation import Sweep
 from profiler.sweep.stored import name_now, unanswered
 
@@ -23,7 +23,7 @@ def assemble(
     sweep: Sweep,
     parts: SweepParts,
     *,
-    estimates: Callable[[Mapping[str, TrialSpec]], Mapping[str, Estimate]],
+    estimates: EstimatesOf,
     command_line: str,
 ) -> tuple[Sequence[TrialRecord], Sequence[str]]:
     """Write the tables of all that is stored in the folder, including interrupted sweeps.
@@ -35,15 +35,21 @@ def assemble(
         command_line: The words of the command.
 
     Returns:
-        The records, and one sentence per record that the tables cannot hold.
+        The records without their details, and one sentence per record that the tables cannot hold.
     """
     store = parts.open_store(sweep)
-    records = relabelled(store.read_all())
     store.gather()
+    ended: list[TrialRecord] = []
+
+    def each() -> Iterator[TrialRecord]:
+        for record in store.read_each():
+            ended.append(_without_details(record))
+            yield record
+
     written = parts.write_tables(
         sweep.folder,
-        records,
-        estimates({record.trial_id: record.spec for record in records}),
+        each(),
+        estimates,
         question=sweep.grid.question,
         command=f"python -m profiler.sweep {command_line}",
         current_id=partial(name_now, sweep),
@@ -52,7 +58,14 @@ def assemble(
         print_line(line)
     for sentence in written.left_out:
         print_error(sentence)
-    return records, written.left_out
+    return ended, written.left_out
+
+
+def _without_details(record: TrialRecord) -> TrialRecord:
+    """Return what the end of a sweep needs of a record, which may be one of 100,000."""
+    outcome = record.outcome
+    kept = Outcome(verdict=outcome.verdict, work=outcome.work, breakdown=Breakdown(problem=outcome.breakdown.problem))
+    return replace(record, outcome=kept)
 
 
 def conclude(
@@ -75,7 +88,7 @@ def conclude(
             print_line(f"Not measured: {missing}.")
     spent = gpu_time(of_plan)
     if spent is not None:
-        print_line(spent.sentence(price_per_hour=sweep.options.price_per_hour))
+        print_line(spent.sentence(price=sweep.prices.of_one(trial.spec for trial in plan)))
     left = unanswered(plan, records)
     if left:
         print_error(f"{left} of {len(plan)} trials have no answer; the same command runs them again.")

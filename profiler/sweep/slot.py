@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profiler.analysis.sweep_tally import SweepTally
 from profiler.cluster.array import HARDWARE, REPORTS, SlotReport, SlotState
 from profiler.cluster.slot_job import SlotJob
 from profiler.cluster.slots import Node
@@ -14,6 +15,7 @@ from profiler.command_line import Interrupted, interruptible
 from profiler.domain.engine import Engine
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_OK, EXIT_SIGNAL_BASE, Fault, ProfilerError, UsageError
 from profiler.domain.outcome import TrialRecord
+from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import Backend, PlannedTrial
 from profiler.measurement.visible import VisibleGpus
 from profiler.storage.objects import FolderObjects
@@ -123,6 +125,14 @@ class _Counting:
         self._running.add(trial.trial_id)
         self._observer.started(trial)
 
+    def lost(self, trial: PlannedTrial) -> None:
+        """Pass the event on."""
+        self._observer.lost(trial)
+
+    def machines(self, found: Machines) -> None:
+        """Pass the event on."""
+        self._observer.machines(found)
+
     def waiting(self, reason: str) -> None:
         """Pass the reason on."""
         self._observer.waiting(reason)
@@ -133,10 +143,10 @@ class _Counting:
         self._observer.finished(trial, record)
 
 
-def _counting(parts: SweepParts, job: SlotJob) -> Callable[[int], "AbstractContextManager[SweepObserver]"]:
+def _counting(parts: SweepParts, job: SlotJob) -> Callable[[SweepTally], "AbstractContextManager[SweepObserver]"]:
     @contextmanager
-    def watch(total: int) -> "Iterator[SweepObserver]":
-        with parts.watch(total) as observer:
+    def watch(tally: SweepTally) -> "Iterator[SweepObserver]":
+        with parts.watch(tally) as observer:
             yield _Counting(observer, job)
 
     return watch

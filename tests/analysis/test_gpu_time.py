@@ -6,6 +6,7 @@ import builders
 
 from profiler.analysis.gpu_time import gpu_time, gpu_time_of
 from profiler.domain.outcome import Status
+from profiler.domain.sweep_state import Money
 
 
 def record(seed, **outcome):
@@ -18,14 +19,14 @@ def test_used_time_is_the_sum_and_saved_time_that_of_the_implying_trials():
     implied = [record(seed, status=Status.IMPLIED, implied_by=ran_out.trial_id) for seed in (3, 4)]
     spent = gpu_time([fits, ran_out, *implied])
     assert (spent.used_s, spent.saved_s, spent.implied) == (1080.0, 160.0, 2)
-    assert spent.sentence(price_per_hour=2.5) == (
+    assert spent.sentence(price=Money(amount=2.5)) == (
         "GPU time of these trials: 1080 s (0.30 h), about 160 s saved by not running 2 trials; 0.75 at 2.5 an hour."
     )
 
 
 def test_without_a_price_there_is_no_cost_and_without_a_gpu_no_sentence():
     alone = gpu_time([record(1, status=Status.OK, gpu_s=36.0)])
-    assert alone.sentence(price_per_hour=None) == "GPU time of these trials: 36 s (0.01 h)."
+    assert alone.sentence(price=None) == "GPU time of these trials: 36 s (0.01 h)."
     assert gpu_time([record(1, status=Status.OK)]) is None
     assert gpu_time([]) is None
 

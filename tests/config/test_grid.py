@@ -23,6 +23,7 @@ RUN = {
     "sample_period_s": 0.01,
     "prune": True,
     "price_per_hour": None,
+    "prices": None,
     "shard": None,
     "lease_s": 60,
     "engine": "local",

@@ -103,6 +103,7 @@ def test_a_worker_that_ends_with_the_warmed_process_runs_again(run, tmp_path):
 
     assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
     assert [what for what in witness.calls if what == ("finished", "a")] == [("finished", "a")]
+    assert witness.losses == ["a"]
     assert ran(tmp_path) == ["a", "a", "b"]
 
 

@@ -47,11 +47,16 @@ class Witness:
     records: dict[str, TrialRecord] = field(default_factory=dict)
     waits: list[str] = field(default_factory=list)
     """Sentences about what the sweep waited for."""
+    losses: list[str] = field(default_factory=list)
+    """Trials whose worker or GPU was lost."""
     given_up: tuple[str, ...] = ()
     """Sentences about GPUs and restarts at the end of the sweep."""
 
     def started(self, trial: PlannedTrial) -> None:
         self.calls.append(("started", trial.trial_id))
+
+    def lost(self, trial: PlannedTrial) -> None:
+        self.losses.append(trial.trial_id)
 
     def waiting(self, reason: str) -> None:
         self.waits.append(reason)

@@ -7,9 +7,11 @@ import pytest
 
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.outcome import Status
+from profiler.domain.units import gib_text
 from profiler.report import drawing
 from profiler.report.main import main
 from profiler.storage.combined import combine_tables
+from profiler.storage.records import RecordStore, rank_folder
 from profiler.storage.schema import OPTIONAL_TABLES
 from profiler.storage.tables import TABLES, read_tables, table_path, write_tables
 
@@ -105,3 +107,15 @@ def test_wrong_folders_end_in_one_sentence(tmp_path, capsys, words, sentence):
     assert main([word.format(tmp_path) for word in words] + ["into=x"] * ("c}" in words[-1])) == EXIT_USAGE
     assert sentence.format(tmp_path) in capsys.readouterr().err
     assert not (tmp_path / "combined").exists()
+
+
+def test_the_peaks_of_ranks_are_printed_and_copied(tmp_path, capsys):
+    part = folder(tmp_path, "m1", RECORDS[:2])
+    for rank in (0, 2):
+        RecordStore(rank_folder(part, rank)).write(RECORDS[0])
+    (part / "ranks" / "0" / "records" / "0123456789abcdef.json").write_text("{")
+    assert main([str(part), f"into={tmp_path / 'one'}"]) == EXIT_OK
+    first = RECORDS[0]
+    peak = gib_text(first.outcome.peaks.allocated_bytes)
+    assert f"  {first.spec.model}, {first.label}: {peak}, no record, {peak}" in capsys.readouterr().out
+    assert (tmp_path / "one" / "ranks" / "2" / "records" / f"{first.trial_id}.json").exists()

@@ -12,6 +12,7 @@ from profiler.analysis.acceptance import pairs
 from profiler.analysis.cards import by_card
 from profiler.analysis.comparison import compare
 from profiler.analysis.frames import comparison_frame
+from profiler.analysis.sweep_tally import SweepTally
 from profiler.domain.memory import NOT_EMULATED, Origin
 from profiler.domain.trial import Backend
 from profiler.rendering.progress import SweepProgress
@@ -91,6 +92,6 @@ def test_its_record_is_read_as_it_was_written(tmp_path):
 
 def test_the_progress_of_a_sweep_says_emulated():
     sink, record = io.StringIO(), builders.emulated(SPECS[0])
-    with SweepProgress(total=1, console=Console(file=sink, width=80)) as progress:
+    with SweepProgress(SweepTally([builders.planned(record)]), console=Console(file=sink, width=80)) as progress:
         progress.finished(builders.planned(record), record)
     assert "GiB emulated" in sink.getvalue()

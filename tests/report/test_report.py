@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from maintenance.many_records import many_specs, varied_records
+from profiler.analysis import sweep_report
 from profiler.domain.errors import ProfilerError
 from profiler.domain.trial import Backend
 from profiler.rendering.figure_kinds import FigureKind
 from profiler.rendering.figures.catalogue import MOST_FIGURES, Drawing
-from profiler.rendering.html import page as page_module
 from profiler.rendering.html.page import MOST_TRIALS
 from profiler.rendering.pages import RenderedFigure
 from profiler.report import drawing, estimated_limits
@@ -161,7 +161,7 @@ def test_the_page_of_many_trials_grows_by_the_bytes_of_their_rows_only(tmp_path,
 def test_the_largest_tensors_are_left_to_parquet_in_a_page_of_many_trials(tmp_path, without_drawing, monkeypatch):
     specs = [spec for spec in many_specs(66) if spec.backend is Backend.SIMULATED]
     folder = builders.write_folder(tmp_path / "many", list(varied_records(specs)))
-    monkeypatch.setattr(page_module, "MOST_WITH_ALL", len(specs) - 1)
+    monkeypatch.setattr(sweep_report, "MOST_WITH_DETAILS", len(specs) - 1)
     rendered(folder, trial_ids=[])
     page = (folder / "report.html").read_text()
     assert "its keys are in runs.parquet" in page

@@ -2,6 +2,7 @@
 
 import pytest
 
+from profiler.domain.sweep_state import THIS_MACHINE
 from profiler.storage import leases as module
 from profiler.storage.atomic import StorageError
 from profiler.storage.leases import CLAIMS, Leases, claim_name
@@ -157,3 +158,34 @@ def test_what_is_no_claim_of_ours_blocks_until_it_runs_out(machine, clock):
     assert lease.generation == 8
     leases.end(lease)
     assert not objects.list(CLAIMS)
+
+
+def test_what_other_machines_do_is_known_from_their_claims(machine, clock, monkeypatch):
+    (dead, _), (alive, _), (one, _) = machine(), machine(), machine()
+    dead.take(TRIAL)
+    alive.take("1" * 16)
+    own = one.take("2" * 16)
+    one.renew_all()
+    found = one.other_machines()
+    assert dict(found.running) == {TRIAL: THIS_MACHINE, "1" * 16: THIS_MACHINE}
+    assert (found.lost, found.repeated) == (0, 0)
+    later(clock, alive, one, seconds=LEASE_S)
+    found = one.other_machines()
+    assert set(found.running) == {"1" * 16}
+    assert (found.lost, found.repeated) == (1, 0)
+    monkeypatch.setattr(module, "host_place", lambda: "another-host-4026531836")
+    alive.take(TRIAL)
+    monkeypatch.undo()
+    clock.now_s += 2
+    one.renew_all()
+    found = one.other_machines()
+    assert dict(found.running) == {TRIAL: "another-host", "1" * 16: THIS_MACHINE}
+    assert (found.lost, found.repeated) == (1, 1)
+    one.end(own)
+
+
+def test_an_object_that_is_no_claim_is_left_alone(machine, tmp_path):
+    (one, objects) = machine()
+    objects.write(f"{CLAIMS}README", b"[]")
+    one.renew_all()
+    assert dict(one.other_machines().running) == {}

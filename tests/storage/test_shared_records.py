@@ -11,6 +11,7 @@ from profiler.storage.atomic import StorageError
 from profiler.storage.leases import CLAIMS, Leases
 from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.objects import FolderObjects, PatientObjects
+from profiler.storage.ranks import rank_peaks
 from profiler.storage.shared_store import open_shared, shared_faults, work_folder
 
 RECORDS = builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"]))
@@ -279,3 +280,24 @@ def test_of_many_writers_one_creates_a_file(tmp_path):
         found = list(pool.map(lambda n: FolderObjects(tmp_path).create("claims/x", b"%d" % n), range(40)))
     assert sum(found) == 1
     assert list(FolderObjects(tmp_path).list("claims/")) == ["claims/x"]
+
+
+def test_the_records_of_ranks_are_published_with_their_trial_and_gathered(machine, shared, tmp_path):
+    (one, _), (other, _) = machine("a"), machine("b")
+    for rank in (0, 1):
+        folder = records.rank_folder(tmp_path / "a" / "grid", rank)
+        records.RecordStore(folder).write(RECORDS[0])
+        write_memory_snapshot(snapshot_path(folder, ONE), {"segments": []})
+        (folder / "records" / f"{ONE}.stderr").write_text("noise")
+    publish(one, RECORDS[0])
+    names = sorted(path.relative_to(shared).as_posix() for path in shared.rglob("*") if path.is_file())
+    assert [name for name in names if name.startswith("ranks/")] == [
+        f"ranks/{rank}/{kind}" for rank in (0, 1) for kind in (f"records/{ONE}.json", f"snapshots/{ONE}.pickle")
+    ]
+    assert not list((tmp_path / "a").rglob("*.json"))
+    other.gather()
+    gathered = sorted(path.relative_to(tmp_path / "b" / "grid").as_posix() for path in (tmp_path / "b").rglob("*.json"))
+    assert gathered == [f"ranks/{rank}/records/{ONE}.json" for rank in (0, 1)]
+    peak = RECORDS[0].outcome.peaks.allocated_bytes
+    (peaks,) = rank_peaks(tmp_path / "b" / "grid")
+    assert peaks.allocated_bytes == (peak, peak)

@@ -175,12 +175,12 @@ def test_a_table_that_cannot_be_read_is_not_called_damaged(tmp_path, records, mo
     for record in records:
         RecordStore(tmp_path).write(record)
 
-    def refuse(path, *, most_bytes):
+    def refuse(path):
         if path.name == "phases.parquet":
             raise PermissionError(13, "Permission denied", str(path))
-        return path.read_bytes()
+        return path.open("rb")
 
-    monkeypatch.setattr("profiler.storage.table_files.read_bytes", refuse)
+    monkeypatch.setattr("profiler.storage.table_files.open_regular", refuse)
     message = _message(tmp_path)
     assert "phases.parquet: it cannot be read (Permission denied). Check its permissions" in message
     assert DELETE not in message

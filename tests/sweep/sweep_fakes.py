@@ -4,9 +4,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from profiler.config.labels import relabelled
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Estimate, Outcome, Status, TrialRecord, Verdict, Versions
+from profiler.domain.sweep_state import OtherMachines
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
 from profiler.storage.tables import Written
 from profiler.sweep.parts import SweepParts
@@ -37,6 +39,9 @@ class FakeStore:
     def has_snapshot(self, trial_id):
         return False
 
+    def other_machines(self):
+        return OtherMachines()
+
     def gather(self):
         """What the tables need is here."""
 
@@ -45,6 +50,9 @@ class FakeStore:
 
     def read_all(self):
         return tuple(self.records[name] for name in sorted(self.records))
+
+    def read_each(self):
+        return iter(self.read_all())
 
     def write(self, record):
         self.records[record.trial_id] = record
@@ -71,7 +79,7 @@ class FakeWorld:
             load_model_config=SweepParts().load_model_config,
             estimates=lambda specs, known: [self.estimate(spec, known[spec.model]) for spec in specs],
             open_store=lambda sweep: self.store,
-            watch=lambda total: nullcontext(),
+            watch=lambda tally: nullcontext(),
             run_trials=self.run_trials,
             write_tables=self.write_tables,
             render_folder=lambda folder, **how: self.sampled.append((folder, how)),
@@ -105,6 +113,8 @@ class FakeWorld:
             )
         return ()
 
-    def write_tables(self, folder, records, estimates, **about):
+    def write_tables(self, folder, records, estimates_of, **about):
+        records = relabelled(list(records))
+        estimates = estimates_of({record.trial_id: record.spec for record in records})
         self.tables = {"folder": folder, "records": records, "estimates": estimates, **about}
         return Written()

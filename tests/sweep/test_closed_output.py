@@ -36,7 +36,7 @@ def draw(folder, **how):
     (folder / "drawn").touch()
 
 world = World()
-watch = lambda total: SweepProgress(total=total, console=Console())
+watch = lambda tally: SweepProgress(tally, console=Console())
 code = main(
     ["+grid=lora_vs_full", "results_dir=" + {folder!r}],
     parts=replace(world.parts(), watch=watch, render_folder=draw),

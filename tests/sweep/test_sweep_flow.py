@@ -65,12 +65,14 @@ def test_dry_run_lists_the_trials_and_writes_nothing(sweep, world, tmp_path):
     assert not world.runs
     assert not list(tmp_path.iterdir())
     lines = out.splitlines()
-    assert len(lines) == 1 + 1 + 25 + 1
+    assert len(lines) == 1 + 1 + 25 + 1 + 2
     assert lines[1].split() == ["trial", "model", "method", "estimated", "rule", "on", "the", "card"]
     assert "qwen2.5-0.5b" in lines[2]
     assert "28.0 GiB" in lines[2]
     assert "fits: h100-80gb" in lines[2]
-    assert "GiB more than h100-80gb has" in lines[-2]
+    assert "GiB more than h100-80gb has" in lines[-4]
+    assert lines[-2].startswith("25 simulated trials: about 0.064 CPU-hours (0.014 to 0.26), ")
+    assert lines[-1].startswith("  Nothing like them has run in this results_dir.")
 
 
 def test_ctrl_c_is_exit_code_130_and_names_the_command_that_continues(sweep, world):

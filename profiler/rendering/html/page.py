@@ -49,9 +49,6 @@ from profiler.rendering.wording import (
 Word = TypeVar("Word", bound=StrEnum)
 Size = TypeVar("Size", int, float)
 
-MOST_WITH_ALL = 2_000
-"""Number of trials up to which the details have the largest tensors and the command; parquet has them for all."""
-
 MOST_TRIALS = 300
 """Trials of a section whose rows are in the page from the start. The script adds the others when they are asked for."""
 
@@ -72,14 +69,13 @@ def html_page(report: SweepReport, figures: Sequence[SectionFigures], origin: Pa
         figures: The figures of each section of the report.
         origin: When and by what it is made.
     """
-    trials = sum(len(part.section.cells) for part in report.sections)
-    commands = report.trial_commands if trials <= MOST_WITH_ALL else None
+    commands = report.trial_commands
     data = _Data()
     page = {
         "grid": report.grid,
         "question": report.question,
         "command": report.command,
-        "gpu_time": report.gpu_time.sentence(price_per_hour=None) if report.gpu_time else "",
+        "gpu_time": report.gpu_time.sentence(price=None) if report.gpu_time else "",
         "sections": [
             _section(part, own, data, commands, number)
             for number, (part, own) in enumerate(zip(report.sections, figures, strict=True), start=1)

@@ -1,0 +1,58 @@
+"""The least time of an optimizer step on a card: products at the card's peak, and decoded tokens at its bandwidth."""
+
+from profiler.analytical.formulas.parameters import is_mixture, projections, query_width
+from profiler.domain.architecture import Architecture
+from profiler.domain.roofline import Roofline
+from profiler.domain.trial import Dtype, Rollout, TrialSpec, Tuning
+
+_BYTES = {True: 2.0, False: 4.0}
+_FOUR_BIT_BYTES = 0.5
+
+
+def least_step_s(spec: TrialSpec, architecture: Architecture, card: Roofline) -> float:
+    """Return seconds below which no card of this kind can do one optimizer step of a GRPO-like or SFT trial.
+
+    Counted are products with weights and of attention, and the weights that each decoded token reads. Left out, so that
+    the real time is longer: all other operations, adapters, the optimizer, copies and communication, and Python.
+    """
+    half = spec.dtype is not Dtype.FLOAT32 or spec.bf16
+    peak = card.half_flops_per_s if half else card.single_flops_per_s
+    rows = spec.per_device_train_batch_size
+    width = spec.longest + (spec.max_prompt_length if spec.recipe.generates else 0)
+    forward = _forward_flops(architecture, rows=rows, width=width, scored=spec.longest)
+    reference = 1 if spec.recipe.generates and spec.beta else 0
+    recomputed = 1 if spec.gradient_checkpointing else 0
+    backward = 2 if spec.tuning is Tuning.FULL else 1
+    trained = (1 + backward + recomputed + reference) * forward / peak * spec.gradient_accumulation_steps
+    if not spec.recipe.generates or spec.rollout is Rollout.SYNTHETIC:
+        return trained
+    rollouts = max(1, spec.gradient_accumulation_steps // spec.steps_per_generation)
+    return trained + rollouts * _rollout_s(spec, architecture, card, half=half)
+
+
+def _rollout_s(spec: TrialSpec, architecture: Architecture, card: Roofline, *, half: bool) -> float:
+    """Return the least time to decode one generation batch, token by token."""
+    each = _FOUR_BIT_BYTES if spec.tuning is Tuning.QLORA else _BYTES[half]
+    peak = card.half_flops_per_s if half else card.single_flops_per_s
+    weights = _layer_weights(architecture) + architecture.vocab_size * architecture.hidden_size
+    flops = 2 * weights * spec.generation_batch_size
+    per_token = max(flops / peak, weights * each / card.memory_bytes_per_s)
+    # vLLM with tensor parallelism splits weights and products among its GPUs.
+    return per_token * spec.max_completion_length / (spec.vllm_tensor_parallel_size or 1)
+
+
+def _forward_flops(architecture: Architecture, *, rows: int, width: int, scored: int) -> float:
+    """Return the operations of one forward pass: two per weight and token, and causal attention."""
+    layers = 2 * _layer_weights(architecture) * rows * width
+    head = 2 * architecture.vocab_size * architecture.hidden_size * rows * scored
+    attention = 2 * architecture.num_hidden_layers * int(query_width(architecture)) * rows * width**2
+    return layers + head + attention
+
+
+def _layer_weights(architecture: Architecture) -> int:
+    """Return the elements of all matrices of the decoder layers that one token is multiplied with."""
+    dense = sum(int(part.weights) for part in projections(architecture))
+    experts = 0
+    if is_mixture(architecture):
+        experts = 3 * architecture.experts_per_token * architecture.hidden_size * architecture.expert_width
+    return architecture.num_hidden_layers * (dense + experts)
