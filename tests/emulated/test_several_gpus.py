@@ -50,6 +50,13 @@ def test_the_kept_page_is_that_of_the_kept_rows(chosen):
     sizes = rows["error"].abs()
     assert sizes.median() <= 0.03
     text = (REFERENCE.parents[1] / "docs" / "trust.md").read_text()
+    if chosen.name == "deepspeed_blind":
+        quoted = (
+            f"{100 * sizes.median():.1f} % in the median, {100 * sizes.quantile(0.95):.1f} % in the 95th\npercentile"
+        )
+        assert f"{quoted}, and {100 * rows['error'].max():+.1f} % at the worst" in text
+        assert sizes.max() == rows["error"].max()
+        return
     if chosen is not FIRST:
         assert f"the error is {100 * sizes.median():.1f} %\nin the median and at most {100 * sizes.max():.1f} %" in text
         return
