@@ -64,7 +64,16 @@ def counted(monkeypatch):
     return counted.main
 
 
-@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated, several_gpus, sharding_page, look_up, counted])
+def vision(monkeypatch):
+    from maintenance.vision import main
+
+    monkeypatch.setattr(main, "_run", lambda *_: pytest.fail("a trial has started"))
+    return main.main
+
+
+@pytest.mark.parametrize(
+    "tool", [bench, accuracy, campaign, emulated, several_gpus, sharding_page, look_up, counted, vision]
+)
 def test_help_has_examples_and_starts_nothing(tool, monkeypatch, capsys):
     for words in (["--help"], ["-h"], ["x", "--help"]):
         assert tool(monkeypatch)(words) == EXIT_OK
@@ -75,7 +84,7 @@ def test_help_has_examples_and_starts_nothing(tool, monkeypatch, capsys):
         assert max(map(len, (usage + examples).splitlines())) <= 80
 
 
-@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated, look_up, counted])
+@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated, look_up, counted, vision])
 def test_options_with_dashes_are_a_fault(tool, monkeypatch, capsys):
     assert tool(monkeypatch)(["--limit-s", "5"]) == EXIT_USAGE
     assert "--limit-s" in capsys.readouterr().err

@@ -42,6 +42,7 @@ def _fault(spec: TrialSpec, architecture: Architecture) -> Fault | None:
         or _offloading_fault(spec)
         or _sharding_fault(spec)
         or _mixture_fault(spec, architecture)
+        or _tower_fault(spec, architecture)
     )
 
 
@@ -50,18 +51,20 @@ def refuse_model(architecture: Architecture, *, of_verl: bool = False) -> None:
 
     Args:
         architecture: The model.
-        of_verl: Whether verl trains it, whose formulas know no experts.
+        of_verl: Whether verl trains it, whose formulas know neither experts nor vision towers.
 
     Raises:
         UsageError: It is a mixture of experts without a formula, or of a family that is not known.
     """
-    is_mixture = architecture.num_experts > 1
-    if architecture.has_closed_form and not (of_verl and is_mixture):
+    is_mixture, has_tower = architecture.num_experts > 1, architecture.vision is not None
+    if architecture.has_closed_form and not (of_verl and (is_mixture or has_tower)):
         return
     problem = "is of a family whose layers have no closed-form estimate"
     if is_mixture:
         where = " in a job of verl" if of_verl else ""
         problem = f"a mixture of {architecture.num_experts} experts has no closed-form estimate{where}"
+    elif has_tower:
+        problem = "a model with a vision tower has no closed-form estimate in a job of verl"
     hint = "" if of_verl else simulation_hint()
     raise UsageError([Fault(key="model", found=architecture.model_type, problem=problem, hint=hint)])
 
@@ -158,3 +161,32 @@ def _mixture_fault(spec: TrialSpec, architecture: Architecture) -> Fault | None:
             own = f"Name layers of the attention: {key}=[{','.join(_ATTENTION)}]."
             return Fault(key=key, found=str(found), problem=problem, hint=own if "lora" in key else simulation_hint())
     return None
+
+
+def _tower_fault(spec: TrialSpec, architecture: Architecture) -> Fault | None:
+    """Return the first key for which the closed form of a model with a vision tower has no formula."""
+    if architecture.vision is None:
+        return None
+    checks: tuple[_Check, ...] = (
+        ("recipe", spec.recipe, spec.recipe is Recipe.GRPO),
+        ("distributed_type", spec.distributed_type, spec.distributed_type not in _OWN_CHECKS),
+        ("tuning", spec.tuning, spec.tuning is not Tuning.QLORA),
+        ("dtype", spec.dtype, spec.dtype is Dtype.BFLOAT16),
+        ("logprobs", spec.logprobs, spec.logprobs is Logprobs.FUSED),
+        ("attn_implementation", spec.attn_implementation, spec.attn_implementation is not Attention.EAGER),
+        ("use_liger_kernel", "true", not spec.use_liger_kernel),
+    )
+    for key, found, is_known in checks:
+        if not is_known:
+            problem = f"has no closed-form estimate with a model that has a vision tower ({architecture.model_type})"
+            return Fault(key=key, found=str(found), problem=problem, hint=_TOWER_HINTS.get(key, _SCRIPT_HINT))
+    return None
+
+
+_TOWER_HINTS: Mapping[str, str] = {
+    "dtype": "Use dtype=bfloat16.",
+    "tuning": "Use tuning=lora or tuning=full.",
+    "attn_implementation": "Use attn_implementation=sdpa or flash_attention_2.",
+    "use_liger_kernel": "Use use_liger_kernel=false.",
+}
+_SCRIPT_HINT = "To see what your script needs, run it: python -m profiler.run gpu=CARD train.py."

@@ -25,6 +25,7 @@ from profiler.domain.keys import Key, Kind
 from profiler.domain.memory import TRIAL_PHASES, Phase
 from profiler.domain.outcome import Estimate
 from profiler.domain.trial import SPEC_KEYS, TRIAL_KEYS, TrialSpec
+from profiler.domain.vision import VisionTower
 
 
 def _is_number(key: Key) -> bool:
@@ -113,10 +114,12 @@ class _Shapes:
     num_experts: Count
     expert_width: Count
     experts_per_token: Count
+    vision: VisionTower | None
     reward_models: tuple[Architecture, ...]
 
 
-_SHAPE_NUMBERS = tuple(each.name for each in fields(_Shapes) if each.name not in ("model_type", "reward_models"))
+_OF_A_GROUP = ("model_type", "vision", "reward_models")
+_SHAPE_NUMBERS = tuple(each.name for each in fields(_Shapes) if each.name not in _OF_A_GROUP)
 
 
 def estimate_specs(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> EstimateTable:
@@ -177,23 +180,27 @@ def _phase_peaks(instants: tuple[Instant, ...]) -> dict[Phase, Count]:
 
 def _groups(table: TrialTable) -> Iterator[tuple[NDArray[Any], TrialKeys, DecoderShape]]:
     """Yield the rows of each group, with their trials and models."""
-    types = _model_types(table)
-    number = types.codes.astype(np.int64)
+    kinds = _model_kinds(table)
+    number = kinds.codes.astype(np.int64)
     for key in _ONE_VALUE:
         number = number * len(table.keys[key].values) + table.keys[key].codes
     order = np.argsort(number, kind="stable")
     starts = np.flatnonzero(np.diff(number[order])) + 1
     for rows in np.split(order, starts):
         if rows.size:
-            yield rows, _trials(table, rows), _shapes(table, rows, types.values[types.codes[rows[0]]])
+            yield rows, _trials(table, rows), _shapes(table, rows, kinds.values[kinds.codes[rows[0]]])
 
 
-def _model_types(table: TrialTable) -> Coded[str]:
-    """Return the model type of each row, which decides the linear layers."""
+_ModelKind = tuple[str, VisionTower | None]
+"""The model type, which decides the linear layers, and the vision tower."""
+
+
+def _model_kinds(table: TrialTable) -> Coded[_ModelKind]:
     models = table.keys["model"]
-    types = tuple(dict.fromkeys(table.architectures[model].model_type for model in models.values))
-    of_model = np.array([types.index(table.architectures[model].model_type) for model in models.values])
-    return Coded(values=types, codes=of_model[models.codes])
+    found = [(table.architectures[model].model_type, table.architectures[model].vision) for model in models.values]
+    kinds = tuple(dict.fromkeys(found))
+    of_model = np.array([kinds.index(kind) for kind in found])
+    return Coded(values=kinds, codes=of_model[models.codes])
 
 
 def _trials(table: TrialTable, rows: NDArray[Any]) -> TrialKeys:
@@ -205,12 +212,14 @@ def _trials(table: TrialTable, rows: NDArray[Any]) -> TrialKeys:
     return cast(TrialKeys, _Trials(**chosen))
 
 
-def _shapes(table: TrialTable, rows: NDArray[Any], model_type: str) -> DecoderShape:
+def _shapes(table: TrialTable, rows: NDArray[Any], kind: _ModelKind) -> DecoderShape:
     models = table.keys["model"]
     codes = models.codes[rows]
     found = [table.architectures[model] for model in models.values]
     columns = {key: _numbers([getattr(model, key) for model in found], codes) for key in _SHAPE_NUMBERS}
-    return _Shapes(model_type=model_type, reward_models=found[codes[0]].reward_models, **columns)
+    model_type, vision = kind
+    reward_models = found[codes[0]].reward_models
+    return _Shapes(model_type=model_type, vision=vision, reward_models=reward_models, **columns)
 
 
 def _present(column: Coded[Any], rows: NDArray[Any]) -> Any:  # noqa: ANN401  whatever the key holds

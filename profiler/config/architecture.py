@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from profiler.config.reading import FieldReader, show
+from profiler.config.vision import has_tower_formula, read_tower
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
 
@@ -73,6 +74,9 @@ _FAMILIES: Mapping[str, _Family] = {
     "granite": _Family(max_position_embeddings=2048),
     "olmo2": _Family(max_position_embeddings=2048, qk_norm=True),
     "smollm3": _Family(max_position_embeddings=32_768, num_key_value_heads=4, tie_word_embeddings=True),
+    "qwen2_vl": _Family(max_position_embeddings=32_768, num_key_value_heads=8, attention_bias=True),
+    "qwen2_5_vl": _Family(max_position_embeddings=32_768, num_key_value_heads=8, attention_bias=True),
+    "qwen3_vl": _Family(max_position_embeddings=128_000, num_key_value_heads=32, head_dim=128, qk_norm=True),
 }
 
 _MIXTURES = frozenset({"qwen3_moe"})
@@ -113,14 +117,17 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     """
     inner = config.get("text_config")
     text_config = inner if isinstance(inner, Mapping) else config
+    has_tower = has_tower_formula(config)
     _refuse_other_senses(config, model=model)
-    model_type = show(text_config.get("model_type", "unknown"))
+    model_type = show((config if has_tower else text_config).get("model_type", "unknown"))
     family = _FAMILIES.get(model_type, _Family(max_position_embeddings=2048))
+    if has_tower:
+        text_config = {"tie_word_embeddings": config.get("tie_word_embeddings"), **text_config}
     filled = _with_defaults(text_config, family)
     _refuse_what_is_no_decoder(config, filled, model=model, model_type=model_type)
     reader = FieldReader(filled)
     architecture = _read(reader, model_type=model_type, family=family)
-    is_plain = text_config is config and not any(config.get(name) for name in _UNCOUNTED_FIELDS)
+    is_plain = (has_tower or text_config is config) and not any(config.get(name) for name in _UNCOUNTED_FIELDS)
     architecture = replace(
         architecture,
         has_known_layers=model_type in _FAMILIES and is_plain,
@@ -132,8 +139,12 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
             expert_width=reader.count("moe_intermediate_size"),
             experts_per_token=reader.count("num_experts_per_tok", maximum=architecture.num_experts),
         )
-    if reader.faults:
-        details = "; ".join(fault.sentence().rstrip(".") for fault in reader.faults)
+    faults = reader.faults
+    if has_tower:
+        tower, of_tower = read_tower(config)
+        architecture, faults = replace(architecture, vision=tower), (*faults, *of_tower)
+    if faults:
+        details = "; ".join(fault.sentence().rstrip(".") for fault in faults)
         raise _no_decoder(model, f"its config.json cannot be used, {details}")
     return architecture
 
@@ -155,12 +166,14 @@ def _quantization(config: Mapping[str, object]) -> str:
 
 
 def has_other_senses(config: Mapping[str, object]) -> bool:
-    """Return whether a `config.json` describes towers for images or sound."""
+    """Return whether a `config.json` describes towers for images or sound that have no formula."""
     return bool(_other_senses(config))
 
 
 def _other_senses(config: Mapping[str, object]) -> list[str]:
-    return [name for name in _OTHER_SENSES if config.get(name) not in (None, {}, "")]
+    """Return the fields of towers that have no formula."""
+    known = {"vision_config"} if has_tower_formula(config) else set()
+    return [name for name in _OTHER_SENSES if name not in known and config.get(name) not in (None, {}, "")]
 
 
 def _refuse_other_senses(config: Mapping[str, object], *, model: str) -> None:

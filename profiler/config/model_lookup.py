@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from profiler.config.architecture import read_architecture
 from profiler.domain.architecture import Architecture
-from profiler.domain.builtin_models import BUILTIN_MODELS, find_builtin
+from profiler.domain.builtin_models import BUILTIN_MODELS, VISION_MODELS, find_builtin
 
 
 def canonical_model(model: str) -> str:
@@ -69,5 +69,5 @@ def _words(text: str) -> list[str]:
 
 def checkpoint(model: str) -> str:
     """Return the hub id of the base model of a built-in name; any other model is returned as it is."""
-    builtin = BUILTIN_MODELS.get(model.lower())
+    builtin = BUILTIN_MODELS.get(model.lower()) or VISION_MODELS.get(model.lower())
     return builtin.hub_ids[0] if builtin and builtin.hub_ids else model

@@ -244,7 +244,7 @@ def _targets_exist(spec: TrialSpec, architecture: Architecture | None) -> Iterat
         # The names of its modules are unknown, or its experts are no linear layers; peft checks them.
         return
     layers = FUSED_PROJECTION_NAMES if architecture.model_type == "phi3" else PROJECTION_NAMES
-    known = (*layers, *OTHER_TARGETS)
+    known = (*layers, *_of_tower(architecture), *OTHER_TARGETS)
     for name in targets:
         if name not in known:
             yield Fault(
@@ -253,6 +253,13 @@ def _targets_exist(spec: TrialSpec, architecture: Architecture | None) -> Iterat
                 problem=f"must be {ALL_LINEAR} alone or names among {', '.join(known)}",
                 hint=nearest(name, [*known, ALL_LINEAR]),
             )
+
+
+def _of_tower(architecture: Architecture) -> tuple[str, ...]:
+    """Return the names of linear layers that only the vision tower has; peft takes them by the end of their paths."""
+    if architecture.vision is None:
+        return ()
+    return ("qkv", "attn.proj", *(name for name in architecture.vision.mlp_names if name not in PROJECTION_NAMES))
 
 
 _FOUR_BITS = "bitsandbytes 4-bit"
@@ -330,6 +337,10 @@ def only_estimated(specs: Iterable[TrialSpec]) -> list[Fault]:
         if spec.per_device_eval_batch_size is not None:
             rows = str(spec.per_device_eval_batch_size)
             faults.append(_only_estimated("per_device_eval_batch_size", rows, "evaluations"))
+        if spec.images_per_prompt is not None:
+            problem = "a sweep does not run models with a vision tower yet"
+            hint = "Use `python -m profiler.estimate`."
+            faults.append(Fault(key="model", found=spec.model, problem=problem, hint=hint))
         if spec.use_liger_kernel and not spec.backend.reads_counters:
             faults.append(_only_estimated("use_liger_kernel", "true", "Liger's kernels on a simulated card"))
         if spec.gpu is not None and spec.gpu not in KNOWN_GPUS:

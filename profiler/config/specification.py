@@ -11,6 +11,8 @@ Two points that mean the same trial become equal specifications:
   built-in name becomes the hub id of its base model;
 - `gpu` is None on the CPU; null is h100-80gb on an emulated or simulated backend, and the whole card on a real GPU;
 - `weights` is random on an emulated or simulated backend, because memory does not depend on values;
+- `images_per_prompt`, `min_pixels` and `max_pixels` are None for a model without a vision tower; else null is what
+  `profiler.config.images` says, and `max_prompt_length` includes the tokens of the images;
 - `reward_models` is a list, with built-in names where there are some;
 - `vllm_*` is None, or its default where it cannot be None, where vLLM does not run, and all but `vllm_mode` where it
   runs on other GPUs (``server``);
@@ -22,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from profiler.config.images import IMAGE_KEYS, with_images
 from profiler.config.key_values import DEFAULTS, other_recipe_faults, read_given, without_other_recipes
 from profiler.config.model_lookup import canonical_model, checkpoint
 from profiler.config.reading import FieldReader, show
@@ -100,6 +103,9 @@ def parse_point(values: Mapping[str, object], *, architecture_of: ArchitectureLo
             faults.extend(error.faults)
     if architecture is not None and not architecture.has_sdpa and reader.value("attn_implementation") is None:
         spec = replace(spec, attn_implementation=Attention.EAGER)
+    if architecture is not None and reader.sound(*IMAGE_KEYS, "max_prompt_length"):
+        spec, of_images = with_images(spec, architecture, values)
+        faults.extend(of_images)
     faults.extend(broken_rules(spec, architecture, sound=reader.sound))
     if faults:
         raise UsageError(faults)

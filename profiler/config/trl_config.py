@@ -13,6 +13,7 @@ from profiler.config.parts import sharding_keys, sharding_notes, unread_notes
 from profiler.config.reading import show
 from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.config.trl_trainers import recipe_of
+from profiler.domain.builtin_models import VISION_MODELS, find_builtin
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.recipe import Recipe
@@ -260,12 +261,18 @@ def _read_generation_batch(
     return []
 
 
+def _sees_images(model: object) -> bool:
+    """Return whether a built-in model has a vision tower. Its prompts are stated together with their images."""
+    known = find_builtin(model) if isinstance(model, str) else None
+    return known is not None and known.name in VISION_MODELS
+
+
 def _assumed(
     flat: Mapping[str, object], point: Mapping[str, object], recipe: Recipe, job: Mapping[str, object]
 ) -> Sequence[Note]:
     """Return what the file does not say."""
     notes = []
-    if recipe.generates and "max_prompt_length" not in point:
+    if recipe.generates and "max_prompt_length" not in point and not _sees_images(point.get("model")):
         tokens = key_named("max_prompt_length").default
         notes.append(Note(key="max_prompt_length", text=f"max_prompt_length={tokens} (give that of your data)"))
     if recipe.generates and job.get("num_processes") is None:

@@ -20,8 +20,8 @@ ALLOC_CONF = "PYTORCH_ALLOC_CONF"
 
 OLD_KEYS = frozenset(
     """
-    datasets logging_dir max_prompt_length max_seq_length overwrite_output_dir revision torch_dtype vllm_device
-    vllm_max_model_len warmup_ratio
+    datasets logging_dir max_pixels max_prompt_length max_seq_length min_pixels overwrite_output_dir revision
+    torch_dtype vllm_device vllm_max_model_len warmup_ratio
     """.split()  # noqa: SIM905
 )
 """Keys of earlier versions, and of files of other forms, that no class of trl 1.16 has."""

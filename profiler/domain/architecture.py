@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from profiler.domain.vision import VisionTower
+
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
@@ -35,6 +37,9 @@ class Architecture:
     """Whether its layers are those of a family that the closed form counts."""
     quantization: str = ""
     """How the weights of the checkpoint are quantised, such as ``bitsandbytes 4-bit``; empty if they are not."""
+
+    vision: VisionTower | None = None
+    """The tower for images; None for a model of text alone."""
 
     reward_models: tuple["Architecture", ...] = ()
     """The models that score its completions, where a trial has some (`TrialSpec.reward_models`)."""

@@ -13,8 +13,9 @@ from profiler.domain.models.llama import LLAMA
 from profiler.domain.models.others import OTHERS
 from profiler.domain.models.qwen2 import QWEN2
 from profiler.domain.models.qwen3 import QWEN3
+from profiler.domain.models.vision import VISION
 
-__all__ = ["BUILTIN_MODELS", "BuiltinModel", "find_builtin"]
+__all__ = ["BUILTIN_MODELS", "VISION_MODELS", "BuiltinModel", "find_builtin"]
 
 _TINY = BuiltinModel(
     name="tiny",
@@ -59,9 +60,12 @@ _MODELS = (
 )
 
 BUILTIN_MODELS: Mapping[str, BuiltinModel] = {model.name: model for model in _MODELS}
-"""By name."""
+"""Models of text alone, by name."""
 
-_BY_HUB_ID = {hub_id.lower(): model for model in _MODELS for hub_id in model.hub_ids}
+VISION_MODELS: Mapping[str, BuiltinModel] = {model.name: model for model in VISION}
+"""Models with a vision tower, by name; only estimates know them."""
+
+_BY_HUB_ID = {hub_id.lower(): model for model in (*_MODELS, *VISION) for hub_id in model.hub_ids}
 
 
 _BY_TAIL = {hub_id.rpartition("/")[2]: model for hub_id, model in _BY_HUB_ID.items()}
@@ -74,4 +78,5 @@ def find_builtin(model: str) -> BuiltinModel | None:
     """The built-in model of this name or hub id (case ignored); None if there is none."""
     key = model.lower()
     owner, _, tail = key.rpartition("/")
-    return BUILTIN_MODELS.get(key) or _BY_HUB_ID.get(key) or (_BY_TAIL.get(tail) if owner in _MIRRORS else None)
+    named = BUILTIN_MODELS.get(key) or VISION_MODELS.get(key)
+    return named or _BY_HUB_ID.get(key) or (_BY_TAIL.get(tail) if owner in _MIRRORS else None)

@@ -162,6 +162,7 @@ _SAME, _GROWS, _ORDERED = MemoryOrder.SAME, MemoryOrder.GROWS, MemoryOrder.ORDER
 
 _FULL = "tuning is full"
 _NO_ENGINE = "vLLM does not run on the GPU that trains"
+_NO_TOWER = "the model has no vision tower"
 _NO_FSDP = "distributed_type is not fsdp"
 _NO_DEEPSPEED = "distributed_type is not deepspeed"
 
@@ -644,6 +645,50 @@ class TrialSpec:
             unit="rows",
             null="no evaluation",
             null_given="no evaluation",
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    images_per_prompt: int | None = field(
+        default=None,
+        metadata=declared(
+            "images in each prompt of a vision-language model",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="images",
+            null=_NO_TOWER,
+            null_given="1 where the model has a vision tower",
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    min_pixels: int | None = field(
+        default=None,
+        metadata=declared(
+            "fewest pixels that the processor makes of an image",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="pixels",
+            null=_NO_TOWER,
+            null_given="that of the published processor",
+            trl_names=("min_pixels",),
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    max_pixels: int | None = field(
+        default=None,
+        metadata=declared(
+            "most pixels that the processor makes of an image; estimates give every image as many",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="pixels",
+            null=_NO_TOWER,
+            null_given="that of the published processor, or what fits max_prompt_length",
+            trl_names=("max_pixels",),
             recipes=GENERATING,
             since="0.2.0",
             earlier=None,

@@ -12,11 +12,12 @@ from profiler.analytical.explanation.cards import Fit, all_cards
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.grid import estimate_grid
 from profiler.command_line import as_command, print_error, print_text
+from profiler.config.images import images_line
 from profiler.config.key_help import trial_keys_help
 from profiler.config.specification import attention_line
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf, UsageError
-from profiler.domain.trial import Backend
+from profiler.domain.trial import Backend, TrialSpec
 from profiler.estimate.cards import load_prices, unknown_cards_line
 from profiler.estimate.command import Command, OutputFormat, read_command
 from profiler.estimate.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
@@ -143,6 +144,7 @@ def _cards_answer(
     prices = load_prices(command.prices) if command.prices is not None else None
     if prices is not None and unknown_cards_line(prices):
         say(unknown_cards_line(prices))
+    notes = with_images_line(notes, spec, architecture_of(spec.model))
     cards = all_cards(spec, architecture_of(spec.model))
     show_cards = card_list_json if command.output_format is OutputFormat.JSON else card_list
     text = show_cards(spec, cards, prices.by_card if prices is not None else None, notes)
@@ -152,6 +154,7 @@ def _cards_answer(
 def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> _Answer:
     spec, notes = parsed_trial(common, architecture_of)
     architecture = architecture_of(spec.model)
+    notes = with_images_line(notes, spec, architecture)
     explained = explain(spec, architecture)
     fits = [card.fit for card in explained.cards if card.gpu.name == spec.gpu]
     is_no = fails(command.fail_if, fits)
@@ -174,8 +177,15 @@ def _grid_answer(command: Command, common: Inputs, architecture_of: Callable[[st
     is_no = fails(command.fail_if, [point.fit for point in grid.points])
     if command.output_format is OutputFormat.JSON:
         return _Answer(text=grid_json(grid), is_no=is_no)
+    images = dict.fromkeys(images_line(spec, architectures[spec.model], with_prompt=False) for spec in specs)
     lines = dict.fromkeys(attention_line(spec, architectures[spec.model]) for spec in specs)
-    return _Answer(text=_lines(common.notes, tuple(lines)) + grid_table(grid), is_no=is_no)
+    return _Answer(text=_lines(tuple(images), common.notes, tuple(lines)) + grid_table(grid), is_no=is_no)
+
+
+def with_images_line(notes: Sequence[str], spec: TrialSpec, architecture: Architecture) -> tuple[str, ...]:
+    """Return `notes` after what is assumed about images, if the model sees some."""
+    line = images_line(spec, architecture)
+    return (line, *notes) if line else tuple(notes)
 
 
 def _lines(*parts: Sequence[str]) -> str:

@@ -80,7 +80,7 @@ class _Parser:
         independent = [pair for pair in zip(self._keys, texts, strict=True) if pair[0] in INDEPENDENT_KEYS]
         others = tuple(text for key, text in zip(self._keys, texts, strict=True) if key not in INDEPENDENT_KEYS)
         known = self._specs.get(others)
-        if known is not None and all(pair in self._typed for pair in independent):
+        if known is not None and known.images_per_prompt is None and all(pair in self._typed for pair in independent):
             spec = replace(known, **{key: self._typed[key, text] for key, text in independent})
             faults = broken_rules(spec, self._architecture_of(spec.model), sound=lambda *_: True)
             if faults:

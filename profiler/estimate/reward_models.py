@@ -41,7 +41,8 @@ def _known(name: str, architecture_of: ArchitectureLookup) -> Architecture:
         UsageError: There is no closed form for it.
     """
     architecture = architecture_of(name)
-    if architecture.has_closed_form and architecture.num_experts <= 1 and not architecture.quantization:
+    is_plain = architecture.num_experts <= 1 and architecture.vision is None and not architecture.quantization
+    if architecture.has_closed_form and is_plain:
         return architecture
     kind = architecture.quantization or architecture.model_type
     raise UsageError([Fault(key=KEY, found=name, problem=f"is {kind}, which has no formula")])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.analytical.formulas.parameters import TensorGroup
+from profiler.analytical.formulas.tensor_groups import TensorGroup
 from profiler.analytical.formulas.trained import gradient_bytes
 from profiler.analytical.formulas.weights import (
     adapter_bytes,

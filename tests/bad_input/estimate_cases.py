@@ -23,6 +23,41 @@ def architecture(**changes: object) -> str:
     return json.dumps({"hidden_size": 8, **dict.fromkeys(sizes, 1), **changes})
 
 
+SEES = "model=qwen2.5-vl-3b"
+
+IMAGES = (
+    bad(MODEL, "images_per_prompt=2", says="images_per_prompt= … has no meaning with model=tiny, which has no vision"),
+    bad(MODEL, "max_pixels=401408", says="max_pixels= … has no meaning with model=tiny, which has no vision tower"),
+    bad(SEES, "images_per_prompt=0", says="images_per_prompt= … must be a whole number of at least 1"),
+    bad(SEES, "max_pixels=783", says="max_pixels= … is less than one token of qwen2.5-vl-3b, which has 784 pixels"),
+    bad(SEES, "max_pixels=1000", "min_pixels=2000", says="min_pixels= … is more than max_pixels=1000"),
+    bad(SEES, "max_pixels=401408", "max_prompt_length=500", says="max_prompt_length= … is less than the 512 tokens"),
+    bad(SEES, "images_per_prompt=3", "max_prompt_length=2", says="max_prompt_length= … is less than the 3 tokens"),
+    bad(SEES, "images_per_prompt=9", says="max_completion_length= … a row has 148498 tokens"),
+    bad(SEES, "max_pixels=many", says="max_pixels= … must be a whole number of at least 1"),
+    bad(SEES, "tuning=qlora", says="tuning= … has no closed-form estimate with a model that has a vision tower"),
+    bad(SEES, "dtype=float16", says="dtype= … has no closed-form estimate with a model that has a vision tower"),
+    bad(SEES, "logprobs=full", says="logprobs= … has no closed-form estimate with a model that has a vision tower"),
+    bad(SEES, "attn_implementation=eager", says="attn_implementation= … has no closed-form estimate with a model that"),
+    bad(SEES, "use_liger_kernel=true", says="use_liger_kernel= … has no closed-form estimate with a model that has"),
+    bad(SEES, "recipe=sft", says="recipe= … has no closed-form estimate with a model that has a vision tower"),
+    bad(SEES, "num_processes=2", "distributed_type=fsdp", says="distributed_type= … has no closed-form estimate with"),
+    bad(SEES, "tuning=lora", "lora_target_modules=visual", says="lora_target_modules= … must be all-linear alone or"),
+    model(
+        architecture(model_type="qwen2_5_vl", vision_config={"depth": 0}),
+        says="model= … depth=0: must be a whole number",
+    ),
+    model(
+        architecture(model_type="qwen2_5_vl", vision_config={"hidden_size": 10, "num_heads": 3}),
+        says="model= … num_heads=3: must divide the 10 values of a patch",
+    ),
+    bad(
+        "config=verl",
+        "actor_rollout_ref.model.path=Qwen/Qwen2.5-VL-7B-Instruct",
+        says="model= … has no closed-form estimate in a job",
+    ),
+)
+
 WORDS = (
     bad(says="model= … must be a built-in name, a local path or a hub id"),
     bad(
@@ -393,4 +428,4 @@ FILES = (
 )
 """Files that stand next to a recipe, and scripts."""
 
-CASES = FILES + WORDS + VALUES + MODELS + CONFIGS
+CASES = FILES + IMAGES + WORDS + VALUES + MODELS + CONFIGS

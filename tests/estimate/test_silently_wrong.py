@@ -46,7 +46,7 @@ def _read(values, count=count_model):
     return checked(read_architecture(values, model="m"), values, model="m", count=count)
 
 
-VISION = {**LLAMA, "model_type": "qwen2_5_vl", "vision_config": {"depth": 32, "hidden_size": 1280}}
+VISION = {**LLAMA, "model_type": "idefics3", "vision_config": {"depth": 32, "hidden_size": 1280}}
 
 
 COUNT = ModelCount(
@@ -60,7 +60,7 @@ def test_a_vision_language_model_is_refused_with_what_is_known_of_it():
         read_and_counted(VISION, model="m", count=lambda _: COUNT)
     (fault,) = caught.value.faults
     said = fault.sentence()
-    assert "has towers for images or sound (model_type qwen2_5_vl), whose activations have no formula" in said
+    assert "has towers for images or sound (model_type idefics3), whose activations have no formula" in said
     assert "1.07 billion parameters, 0.268 of them in the towers" in said
     assert "weights take 2.0 GiB, with gradients and AdamW's states 8.0 GiB" in said
     assert "on its 12 linear layers (qkv, q_proj), 16.8 million parameters, 2.2 GiB" in said
@@ -71,7 +71,7 @@ def test_without_torch_a_vision_language_model_is_refused_in_one_sentence(tmp_pa
     monkeypatch.setattr(extras, "find_spec", lambda _: None)
     assert main([_config(tmp_path, **VISION)]) == EXIT_USAGE
     (line,) = capsys.readouterr().err.splitlines()
-    assert "has vision_config (model_type qwen2_5_vl), and towers for images or sound have no formula" in line
+    assert "has vision_config (model_type idefics3), and towers for images or sound have no formula" in line
     assert "counting it needs torch and transformers" in line
 
 

@@ -2,9 +2,10 @@
 
 from typing import Any, cast
 
-from profiler.analytical.formulas.parameters import TensorGroup, base_tensors
+from profiler.analytical.formulas.parameters import base_tensors
 from profiler.analytical.formulas.quantities import Count
 from profiler.analytical.formulas.rounding import block_of
+from profiler.analytical.formulas.tensor_groups import TensorGroup
 from profiler.analytical.formulas.trained import element_bytes
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.formulas.weights import rope_buffer_bytes

@@ -23,7 +23,6 @@ from profiler.analytical.formulas.experts import (
     experts_without_gradient_bytes,
 )
 from profiler.analytical.formulas.parameters import (
-    Projection,
     adapted_projections,
     has_float32_norms,
     has_fused_projections,
@@ -33,6 +32,7 @@ from profiler.analytical.formulas.parameters import (
 )
 from profiler.analytical.formulas.quantities import Count, Flag, larger, where, whole_units
 from profiler.analytical.formulas.rounding import block_of
+from profiler.analytical.formulas.tensor_groups import Projection
 from profiler.analytical.formulas.trained import (
     FLOAT32_BYTES,
     computed_bytes,

@@ -1,12 +1,12 @@
 """Parameters of a decoder: their shapes and counts, and the linear layers that LoRA adapts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
-from profiler.analytical.formulas.quantities import Count, Flag, where
+from profiler.analytical.formulas.quantities import Count, where
+from profiler.analytical.formulas.tensor_groups import Projection, TensorGroup
+from profiler.analytical.formulas.tower_parameters import tower_lora_tensors, tower_tensors
 from profiler.analytical.formulas.trial_keys import DecoderShape
 from profiler.domain.trial import ALL_LINEAR
 
@@ -14,42 +14,6 @@ _FUSED_PROJECTIONS = ("phi3",)
 _FLOAT32_NORMS = ("gemma", "gemma2", "gemma3_text")
 _CAPPED_SCORES = ("gemma2",)
 """Model types with one matrix for q, k, v and one for gate, up."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Projection:
-    """A linear layer of each decoder layer."""
-
-    name: str
-    in_features: Count
-    out_features: Count
-    has_bias: Flag = False
-
-    @property
-    def weights(self) -> Count:
-        """Elements of the weight matrix."""
-        return self.in_features * self.out_features
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorGroup:
-    """Parameters of the same shape."""
-
-    shape: tuple[Count, ...]
-    copies: Count
-    """Number of tensors; 0 if the model has none."""
-    is_embedding: bool = False
-    """Whether it is the weight of an `nn.Embedding` (a tied LM head is the same parameter)."""
-
-    @property
-    def elements(self) -> Count:
-        """Elements of one tensor."""
-        return prod(self.shape)
-
-    @property
-    def total(self) -> Count:
-        """Elements of all tensors."""
-        return self.elements * self.copies
 
 
 def query_width(architecture: DecoderShape) -> Count:
@@ -133,6 +97,8 @@ def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
         groups.append(TensorGroup(shape=(experts, hidden), copies=layers))
     groups.append(TensorGroup(shape=(hidden,), copies=architecture.norms_per_layer * layers + 1))
     groups.append(TensorGroup(shape=(architecture.head_dim,), copies=where(architecture.qk_norm, 2 * layers, 0)))
+    if architecture.vision is not None:
+        groups.extend(tower_tensors(architecture.vision))
     head = where(architecture.tie_word_embeddings, 0, 1)
     groups.append(TensorGroup(shape=(architecture.vocab_size, hidden), copies=head))
     return tuple(group for group in groups if not (isinstance(group.copies, int) and group.copies == 0))
@@ -168,6 +134,8 @@ def lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]
     if outside:
         groups.append(TensorGroup(shape=(rank, architecture.vocab_size), copies=outside))
         groups.append(TensorGroup(shape=(architecture.hidden_size, rank), copies=outside))
+    if architecture.vision is not None:
+        groups.extend(tower_lora_tensors(architecture.vision, rank, targets))
     return tuple(groups)
 
 

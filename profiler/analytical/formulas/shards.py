@@ -10,8 +10,9 @@ Source: `fsdp2_prepare_model` in accelerate's `utils/fsdp_utils.py`; `_fsdp_para
 
 from dataclasses import dataclass, replace
 
-from profiler.analytical.formulas.parameters import TensorGroup, base_tensors
+from profiler.analytical.formulas.parameters import base_tensors
 from profiler.analytical.formulas.quantities import Count, where, whole_units
+from profiler.analytical.formulas.tensor_groups import TensorGroup
 from profiler.analytical.formulas.trained import (
     BFLOAT16_BYTES,
     FLOAT32_BYTES,

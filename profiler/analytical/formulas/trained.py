@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from profiler.analytical.formulas.parameters import TensorGroup, base_tensors, lora_tensors
+from profiler.analytical.formulas.parameters import base_tensors, lora_tensors
 from profiler.analytical.formulas.quantities import Count, Flag, both, either, holds, looked_up, where
 from profiler.analytical.formulas.rounding import block_of
+from profiler.analytical.formulas.tensor_groups import TensorGroup
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.trial import DistributedType, Dtype, Tuning
 

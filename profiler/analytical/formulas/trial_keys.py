@@ -24,6 +24,7 @@ from profiler.domain.trial import (
     Tuning,
     VllmMode,
 )
+from profiler.domain.vision import VisionTower
 
 
 class TrialKeys(Protocol):
@@ -92,6 +93,10 @@ class TrialKeys(Protocol):
     @property
     def vllm_tensor_parallel_size(self) -> Count: ...  # noqa: D102
     @property
+    def images_per_prompt(self) -> Count | None: ...  # noqa: D102
+    @property
+    def max_pixels(self) -> Count | None: ...  # noqa: D102
+    @property
     def reward_models(self) -> tuple[str, ...] | None: ...  # noqa: D102
     @property
     def per_device_eval_batch_size(self) -> Count | None: ...  # noqa: D102
@@ -148,5 +153,7 @@ class DecoderShape(Protocol):
     def expert_width(self) -> Count: ...  # noqa: D102
     @property
     def experts_per_token(self) -> Count: ...  # noqa: D102
+    @property
+    def vision(self) -> VisionTower | None: ...  # noqa: D102
     @property
     def reward_models(self) -> Sequence["DecoderShape"]: ...  # noqa: D102

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.parameters import TensorGroup, base_tensors, lora_tensors, projections
+from profiler.analytical.formulas.parameters import base_tensors, lora_tensors, projections
 from profiler.analytical.formulas.quantities import Count, Flag, both, larger, where, whole_units
 from profiler.analytical.formulas.rounding import Block, block_of, exact
+from profiler.analytical.formulas.tensor_groups import TensorGroup
 from profiler.analytical.formulas.trained import (
     FLOAT32_BYTES,
     element_bytes,

@@ -5,9 +5,9 @@ The kinds of state and scratch, and the optimizers that have them, are declared 
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.parameters import TensorGroup
 from profiler.analytical.formulas.quantities import Coded, Count, larger, looked_up, where, whole_units
 from profiler.analytical.formulas.rounding import Block, exact
+from profiler.analytical.formulas.tensor_groups import TensorGroup
 from profiler.analytical.formulas.trained import FLOAT32_BYTES
 from profiler.domain.optimizers import Optimizer, OptimizerTraits, Scratch, State
 

@@ -18,6 +18,7 @@ from profiler.analytical.timeline.step_instants import (
     rollout_instants,
     scored_without_gradient,
 )
+from profiler.analytical.timeline.tower_instants import image_input_bytes
 from profiler.domain.memory import Category, Phase
 
 _NAMES = {
@@ -40,7 +41,7 @@ def evaluation_instants(spec: TrialKeys, architecture: DecoderShape, persistent:
     if spec.per_device_eval_batch_size is None:
         return ()
     evaluated = cast("TrialKeys", _Evaluated(spec, spec.per_device_eval_batch_size))
-    own: Bytes = {Category.INPUTS: input_bytes(evaluated)}
+    own: Bytes = {Category.INPUTS: input_bytes(evaluated) + image_input_bytes(evaluated, architecture)}
     state: Bytes = {Category.OPTIMIZER_STATE: state_bytes(spec, architecture)}
     present = added({**persistent, **state}, own)
     scoring = added(present, {Category.ENGINE: resident_engine_bytes(spec, architecture)})

@@ -39,6 +39,7 @@ from profiler.analytical.timeline.persistent import (
     unfinished_gradient_bytes,
     untied_head_bytes,
 )
+from profiler.analytical.timeline.tower_instants import held_in_forward, without_gradient
 from profiler.analytical.timeline.training_pass import attention_mask_bytes
 from profiler.domain.memory import Category, Phase
 from profiler.domain.recipe import Recipe
@@ -107,12 +108,14 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: By
         architecture, sequences=rows, tokens=spec.max_prompt_length, element=element, block=block
     )
     layer = layer_without_gradient_bytes(spec, architecture, prompts, adapted=True, autocast=False)
+    prefill: Bytes = {
+        Category.KV_CACHE: prefilled,
+        Category.ACTIVATIONS: casts + layer,
+        Category.INPUTS: attention_mask_bytes(spec, prompts),
+    }
     instants: dict[InstantName, Bytes] = {
-        InstantName.PREFILL: {
-            Category.KV_CACHE: prefilled,
-            Category.ACTIVATIONS: casts + layer,
-            Category.INPUTS: attention_mask_bytes(spec, prompts),
-        },
+        **without_gradient(spec, architecture, prompts, InstantName.PREFILL_TOWER, adapted=True, autocast=False),
+        InstantName.PREFILL: added(prefill, held_in_forward(spec, architecture, prompts)),
         InstantName.GROWTH: {Category.KV_CACHE: full + growth, Category.ACTIVATIONS: casts},
         InstantName.DECODING: {
             Category.KV_CACHE: full,
@@ -205,11 +208,14 @@ def scored_without_gradient(
 
     def layer(rows: Batch) -> Bytes:
         transient = layer_without_gradient_bytes(spec, architecture, rows, adapted=adapted, autocast=spec.bf16)
-        return {Category.ACTIVATIONS: transient, Category.INPUTS: attention_mask_bytes(spec, rows)}
+        more: Bytes = {Category.ACTIVATIONS: transient, Category.INPUTS: attention_mask_bytes(spec, rows)}
+        return added(more, held_in_forward(spec, architecture, rows))
 
     head = head_categories(score_scratch(spec, architecture, batch))
+    tower = without_gradient(spec, architecture, batch, InstantName.SCORE_TOWER, adapted=adapted, autocast=spec.bf16)
     # A micro-batch of one row has a padded row at one time and the longest row at another.
     instants: tuple[tuple[InstantName, Bytes, Flag], ...] = (
+        *((name, more, happens) for name, more in tower.items()),
         (InstantName.SCORE_LAYER, layer(batch), happens),
         (InstantName.SCORE_LAYER, layer(unpadded(batch)), both(happens, alone)),
         (InstantName.SCORE_HEAD, head, happens),

@@ -17,14 +17,21 @@ from profiler.analytical.formulas.head import head_backward_scratch, head_forwar
 from profiler.analytical.formulas.parameters import has_float32_norms
 from profiler.analytical.formulas.quantities import Count, Flag, both, either, larger, where
 from profiler.analytical.formulas.rounding import block_of
+from profiler.analytical.formulas.tower import tower_gradient_bytes
 from profiler.analytical.formulas.trained import element_bytes, gradient_bytes, trains_everything
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.formulas.weights import autocast_forward_bytes, autocast_weight_copy_bytes
 from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, added, head_categories, times
+from profiler.analytical.timeline.tower_instants import (
+    held_in_forward,
+    kept_by_tower,
+    tower_backward,
+    tower_forward,
+)
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import Attention, Logprobs
 
-_PHASES = {InstantName.FORWARD_LAYER: Phase.FORWARD, InstantName.FORWARD_HEAD: Phase.FORWARD}
+_PHASES = dict.fromkeys((InstantName.FORWARD_TOWER, InstantName.FORWARD_LAYER, InstantName.FORWARD_HEAD), Phase.FORWARD)
 """Every other instant of this module is in backward."""
 
 
@@ -148,7 +155,8 @@ def _pass(
     casts = autocast_weight_copy_bytes(spec, architecture)
     stack = stack_saved_bytes(spec, architecture, batch)
     until_the_end = added(persistent, earlier)
-    until_the_first = added(until_the_end, {Category.INPUTS: attention_mask_bytes(spec, batch)})
+    tower = kept_by_tower(spec, architecture, batch)
+    until_the_first = added(until_the_end, {Category.INPUTS: attention_mask_bytes(spec, batch)}, tower)
     layers = added(until_the_first, {Category.GRADIENTS: gradients, Category.ACTIVATIONS: casts + stack})
     saved = added(layers, kept, final_norm)
     more_casts: Bytes = {Category.ACTIVATIONS: autocast_forward_bytes(spec, architecture) - casts}
@@ -158,8 +166,21 @@ def _pass(
     tied: Bytes = {Category.GRADIENTS: _head_gradient_waiting(spec, architecture)}
     norm: Bytes = {Category.ACTIVATIONS: norm_backward_bytes(spec, architecture, batch)}
     in_backward = added(layers, tied)
+    earlier_gradients: Bytes = {Category.GRADIENTS: gradients}
+    of_tower = tower_backward(
+        spec,
+        architecture,
+        batch,
+        gradients=gradients,
+        waiting=_head_gradient_waiting(spec, architecture),
+        embedding=_embedding_bytes(spec, architecture),
+    )
     found = {
-        InstantName.FORWARD_LAYER: added(layers, more_casts, layer_forward),
+        **{
+            name: added(until_the_end, earlier_gradients, more)
+            for name, more in tower_forward(spec, architecture, batch).items()
+        },
+        InstantName.FORWARD_LAYER: added(layers, more_casts, layer_forward, held_in_forward(spec, architecture, batch)),
         InstantName.FORWARD_HEAD: added(saved, more_casts, scratch),
         InstantName.BACKWARD_HEAD: added(saved, head_categories(head_backward_scratch(spec, architecture, batch))),
         InstantName.BACKWARD_NORM: added(in_backward, norm, final_norm),
@@ -167,6 +188,7 @@ def _pass(
         InstantName.BACKWARD_FIRST_LAYER: added(
             until_the_first, _first_layer(spec, architecture, stack, layer_backward, gradients)
         ),
+        **{name: added(until_the_end, more) for name, more in of_tower.items()},
         InstantName.BACKWARD_END: added(
             until_the_end, {Category.GRADIENTS: _gradients_at_the_end(spec, architecture, gradients)}
         ),
@@ -224,6 +246,8 @@ def _first_layer(
     layers = architecture.num_hidden_layers
     embedding, waiting = _embedding_bytes(spec, architecture), _head_gradient_waiting(spec, architecture)
     made = gradient_bytes(spec, architecture) - embedding
+    if architecture.vision is not None:
+        made = made - tower_gradient_bytes(spec, architecture.vision)
     one_layer = (made - (embedding - waiting)) // layers
     return {
         Category.ACTIVATIONS: stack // layers + layer_backward,

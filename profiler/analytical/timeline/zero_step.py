@@ -1,7 +1,7 @@
 """What ZeRO keeps for the optimizer, and what its step needs (`formulas/zero.py`)."""
 
-from profiler.analytical.formulas.parameters import TensorGroup
 from profiler.analytical.formulas.quantities import Count, larger, smaller
+from profiler.analytical.formulas.tensor_groups import TensorGroup
 from profiler.analytical.formulas.trained import BFLOAT16_BYTES, FLOAT32_BYTES, trained_tensors, trains_everything
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.formulas.zero import (

@@ -1,9 +1,9 @@
 """What is known of a built-in model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-ConfigValue = int | float | bool | str | None
+ConfigValue = int | float | bool | str | None | Sequence[int] | Mapping[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,10 +18,17 @@ def host_calls() -> AbstractContextManager[None]:
         if device is None or torch.device(device).type != "meta":
             return make(data, *args, **kwargs)
         requires_grad = kwargs.pop("requires_grad", False)
-        placed = make(data, *args, **(kwargs | {"device": "cpu"})).to("meta")
+        placed = make(_read(data), *args, **(kwargs | {"device": "cpu"})).to("meta")
         return placed.requires_grad_() if requires_grad else placed
 
     def tolist(self: torch.Tensor) -> Any:
         return as_list(on_host(self) if self.device.type == "meta" else self)
 
     return patched([(torch, "tensor", tensor), (torch.Tensor, "tolist", tolist)])
+
+
+def _read(data: Any) -> Any:
+    """Return `data` with the numbers that tensors of the simulated GPU in its lists have on the host."""
+    if isinstance(data, torch.Tensor) and data.is_meta:
+        return on_host(data).tolist()
+    return [_read(item) for item in data] if isinstance(data, list) else data

@@ -456,6 +456,21 @@ def _argmax(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return found
 
 
+def _sized_by_values(operation: Any) -> Handler:
+    """Return the handler of an operation whose result has a size that depends on values, all of them on the host."""
+
+    def handle(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        value = host_value(args[0]) if args[0].device.type == "meta" else None
+        if value is None:
+            return gpu.run(operation, args, kwargs)
+        found = operation(value, *args[1:], **kwargs)
+        if isinstance(found, torch.Tensor):
+            return gpu.place(found)
+        return tuple(gpu.place(part) for part in found)
+
+    return handle
+
+
 def _by_autograd(operation: Any) -> Handler:
     """Return the handler of an operation that autograd runs in place where no mode is active."""
 
@@ -480,5 +495,7 @@ HANDLERS: dict[Any, Handler] = {
     aten._index_put_impl_.default: _index_put(aten._index_put_impl_.default),
     aten.multinomial.default: _multinomial,
     aten.argmax.default: _argmax,
+    aten.repeat_interleave.Tensor: _sized_by_values(aten.repeat_interleave.Tensor),
+    aten.unique_consecutive.default: _sized_by_values(aten.unique_consecutive.default),
 }
 _HANDLER_OF = {id(operation): handler for operation, handler in HANDLERS.items()}

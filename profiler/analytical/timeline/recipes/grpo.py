@@ -20,25 +20,28 @@ from profiler.analytical.timeline.step_instants import (
     rollout_instants,
     score_instants,
 )
+from profiler.analytical.timeline.tower_instants import image_input_bytes, joined_images, next_images
 from profiler.analytical.timeline.training_pass import training_instants
 from profiler.domain.memory import Category
 
 
 def grpo_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Return the instants of a trial of GRPO, in the order of a step."""
-    persistent = with_critic_state(spec, architecture, persistent_memory(spec, architecture, inputs=input_bytes(spec)))
-    at_rollout = persistent_at_rollout(spec, persistent)
+    inputs = input_bytes(spec) + image_input_bytes(spec, architecture)
+    persistent = with_critic_state(spec, architecture, persistent_memory(spec, architecture, inputs=inputs))
+    at_rollout = added(persistent_at_rollout(spec, persistent), next_images(spec, architecture))
     rollout = engine_rollout_instants if spec.use_vllm else rollout_instants
     engine: Bytes = {Category.ENGINE: resident_engine_bytes(spec, architecture)}
     scoring, training = added(at_rollout, engine), added(persistent, engine)
     batch = generated_micro_batch(spec)
     unfinished: Bytes = {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)}
+    rewarded = added(scoring, unfinished, joined_images(spec, architecture))
     return (
         *load_instants(spec, architecture),
         *rollout(spec, architecture, at_rollout),
         *score_instants(spec, architecture, scoring),
         *value_instants(spec, architecture, scoring, batch),
-        *reward_instants(spec, architecture, added(scoring, unfinished)),
+        *reward_instants(spec, architecture, rewarded),
         *critic_instants(spec, architecture, training, batch),
         *training_instants(spec, architecture, training, batch),
         optimizer_instant(spec, architecture, training),

@@ -3,6 +3,6 @@
 from typing import Any
 
 
-def count_words(completions: list[str], **_: Any) -> list[float]:
-    """Return the number of words in each completion."""
-    return [float(len(completion.split())) for completion in completions]
+def count_words(completions: list[Any], **_: Any) -> list[float]:
+    """Return the number of words in each completion, a text or the messages of a conversation."""
+    return [float(len(str(completion).split())) for completion in completions]

@@ -1,0 +1,1 @@
+"""Simulated trials of vision-language models, compared with the closed form."""
