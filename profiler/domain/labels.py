@@ -20,8 +20,8 @@ CONSTRUCTED = "constructed"
 _CONSTRUCTED = {"critic": "critic", "use_dynamic_bsz": "dynamic batches"}
 """The word in a label for each key of which trials are constructed."""
 
-_OF_A_METHOD = ("lora_", "fsdp_", "zero_", "offload_")
-"""How keys begin that have a meaning with one value of `tuning` or `distributed_type` only."""
+_OF_A_METHOD = ("lora_", "fsdp_", "zero_", "offload_", "ppo_")
+"""How keys begin that have a meaning with one value of `tuning`, `distributed_type` or `use_dynamic_bsz` only."""
 
 _PLAIN_TEXT = re.compile(r"[A-Za-z0-9_./:\-]+")
 

@@ -60,10 +60,11 @@ def test_the_limit_of_tokens_is_verls_and_has_no_meaning_without_them() -> None:
 
 
 def test_labels_say_that_a_trial_is_constructed() -> None:
-    found = labels([spec_of(), spec_of(critic=True), spec_of(**BY_TOKENS), spec_of(critic=True, **BY_TOKENS)])
+    more = spec_of(use_dynamic_bsz=True, ppo_max_token_len_per_gpu=4096)
+    found = labels([spec_of(), spec_of(critic=True), spec_of(**BY_TOKENS), spec_of(critic=True, **BY_TOKENS), more])
     assert found[0] == "full + checkpointing"
     assert found[1] == "full + checkpointing + critic (constructed)"
-    assert found[2].startswith("full + checkpointing + dynamic batches (constructed)")
+    assert found[2] == "full + checkpointing + dynamic batches (constructed), ppo_max_token_len_per_gpu=2084"
     assert found[3].startswith("full + checkpointing + critic (constructed) + dynamic batches (constructed)")
 
 
