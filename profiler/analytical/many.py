@@ -111,6 +111,7 @@ class _Shapes:
     num_experts: Count
     expert_width: Count
     experts_per_token: Count
+    shared_expert_width: Count
     reward_models: tuple[Architecture, ...]
 
 

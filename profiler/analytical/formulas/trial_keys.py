@@ -145,4 +145,6 @@ class DecoderShape(Protocol):
     @property
     def experts_per_token(self) -> Count: ...  # noqa: D102
     @property
+    def shared_expert_width(self) -> Count: ...  # noqa: D102
+    @property
     def reward_models(self) -> Sequence["DecoderShape"]: ...  # noqa: D102
