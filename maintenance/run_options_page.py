@@ -6,7 +6,9 @@ from pathlib import PurePath
 from profiler.config.reading import show
 from profiler.config.run_options import DECLARATIONS, Declaration, RunOptions, kind_of
 from profiler.domain.address import ADDRESS_FORMS
+from profiler.domain.engine import Engine
 from profiler.domain.shard import MAX_SHARDS, Shard
+from profiler.domain.slurm import SlurmValue
 from profiler.rendering.markdown_table import Align, markdown_table
 
 _HEAD = """\
@@ -45,6 +47,12 @@ def _allowed(kind: object, declaration: Declaration) -> str:
     if kind is PurePath:
         address = f", {ADDRESS_FORMS}" if declaration.may_be_address else ""
         return f"a path{address}{null}"
+    if kind is Engine:
+        return ", ".join(Engine)
+    if isinstance(kind, type) and issubclass(kind, SlurmValue):
+        return f"{kind.form()}{null}"
+    if kind is str:
+        return f"{declaration.kind}{null}"
     if kind is Shard:
         return f"k/n with 1 <= k <= n <= {MAX_SHARDS:,}{null}"
     low = f"{declaration.minimum} to" if declaration.is_minimum_allowed else f"above {declaration.minimum}, at most"

@@ -52,4 +52,4 @@ def test_several_files_are_one_job(tmp_path):
     inputs = {"config": "grpo.yaml accelerate.yaml", "gpu": "h100", "python": sys.executable}
     found = run_step(ESTIMATE, tmp_path, environment={"PYTHONPATH": str(ROOT)}, **inputs)
     assert found.returncode == 0, found.stdout
-    assert "on each of 4 GPUs" in " ".join(found.stdout.split())
+    assert "DDP on 4 GPUs" in " ".join(found.stdout.split())

@@ -1,9 +1,11 @@
 """The examples for many machines: their form, their commands, and the environment that they install."""
 
+import os
 import re
 import shlex
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 
@@ -16,7 +18,10 @@ from profiler.sweep.command import read_command
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples" / "machines"
 FILES = sorted(path.name for path in FOLDER.iterdir())
-SHELL_VALUES = {"$BUCKET": "my-bucket", "$HOME": "/home/me"}
+SHELL_VALUES = {"$BUCKET": "my-bucket", "$HOME": "/home/me", "${CHOICE:-backend=cuda}": "backend=cuda"}
+
+CRD = "KUBERAY_CRD"
+"""Environment variable: KubeRay's ray.io_rayjobs.yaml (helm-chart/kuberay-operator/crds in its repository)."""
 
 
 def commands(name):
@@ -27,11 +32,13 @@ def commands(name):
     if name == "kubernetes.yaml":
         container = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"][0]
         return [container["command"][3:]]
+    if name == "rayjob.yaml":
+        return [shlex.split(yaml.safe_load(text)["spec"]["entrypoint"])[3:]]
     return [shlex.split(line) for line in re.findall(r"profiler\.sweep (\+grid=.*)", text)]
 
 
 def test_every_file_is_known():
-    assert FILES == ["Dockerfile", "kubernetes.yaml", "sky.yaml", "slurm.sbatch"]
+    assert FILES == ["Dockerfile", "kubernetes.yaml", "rayjob.yaml", "sky.yaml", "slurm.sbatch"]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -43,17 +50,75 @@ def test_each_starts_a_sweep_of_a_known_grid_with_a_shared_store(name):
     assert set(command.axes) <= set(SPEC_KEYS)
     given = dict(setting.split("=", 1) for setting in command.settings)
     assert set(given) <= set(RUN_KEYS)
-    defaults = {**vars(RunOptions()), "results_dir": given["results_dir"]}
+    defaults = {**vars(RunOptions()), "slurm_time": 60, "results_dir": given["results_dir"]}
     assert isinstance(read_run_options(defaults).results_dir, Address)
 
 
-@pytest.mark.parametrize("name", ["Dockerfile", "sky.yaml"])
-def test_what_is_installed_are_extras_with_the_pinned_versions(name):
-    line = next(line for line in (FOLDER / name).read_text().splitlines() if "pip install" in line)
-    assert "--constraint constraints.txt" in line
-    extras = re.search(r"'\.\[(.*)\]'", line)[1].split(",")
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("Dockerfile", r"^ARG EXTRAS=(.*)$"), ("sky.yaml", r"'\.\[(.*)\]'")],
+    ids=["Dockerfile", "sky.yaml"],
+)
+def test_what_is_installed_are_extras_with_the_pinned_versions(name, wanted):
+    text = (FOLDER / name).read_text()
+    assert "--constraint constraints.txt" in next(line for line in text.splitlines() if "pip install" in line)
+    extras = re.search(wanted, text, re.MULTILINE)[1].split(",")
     assert set(extras) <= {str(extra) for extra in Extra}
     assert {"measure", "s3"} <= set(extras)
+
+
+def test_what_the_image_copies_is_what_the_wheel_is_made_of():
+    copied = re.findall(r"^COPY (.*) \S+$", (FOLDER / "Dockerfile").read_text(), re.MULTILINE)
+    words = " ".join(copied).split()
+    assert all((ROOT / word).exists() for word in words)
+    assert {"pyproject.toml", "constraints.txt", "README.md", "LICENSE", "profiler", "sweeps"} == set(words)
+
+
+def test_the_ray_job_has_workers_with_gpus_and_a_head_without_trials():
+    spec = yaml.safe_load((FOLDER / "rayjob.yaml").read_text())["spec"]
+    assert spec["shutdownAfterJobFinishes"] is True
+    cluster = spec["rayClusterSpec"]
+    assert cluster["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0"}
+    (workers,) = cluster["workerGroupSpecs"]
+    (container,) = workers["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert "engine=ray" in spec["entrypoint"]
+
+
+@pytest.mark.skipif(CRD not in os.environ, reason=f"{CRD} does not name KubeRay's definition of a RayJob")
+def test_the_ray_job_is_what_kuberay_defines():
+    definition = yaml.safe_load(Path(os.environ[CRD]).read_text())
+    (version,) = (found for found in definition["spec"]["versions"] if found["name"] == "v1")
+    schema = closed(version["schema"]["openAPIV3Schema"])
+    job = yaml.safe_load((FOLDER / "rayjob.yaml").read_text())
+    jsonschema.validate(job, schema)
+    job["spec"]["entrypoint_"] = "x"
+    with pytest.raises(jsonschema.ValidationError, match="entrypoint_"):
+        jsonschema.validate(job, schema)
+
+
+def closed(schema):
+    """The schema, with unknown fields refused as Kubernetes refuses them, and its own kind of union resolved."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("x-kubernetes-int-or-string"):
+        return {"type": ["integer", "string"]}
+    found = {key: closed(value) for key, value in schema.items()}
+    is_object = isinstance(schema.get("properties"), dict) and schema.get("type") == "object"
+    if is_object and "x-kubernetes-preserve-unknown-fields" not in schema:
+        found.setdefault("additionalProperties", not schema["properties"])
+    return found
+
+
+def test_skypilot_reads_the_task():
+    sky = pytest.importorskip("sky", reason="SkyPilot is not installed (pip install skypilot)")
+    task = sky.Task.from_yaml(str(FOLDER / "sky.yaml"))
+    (resources,) = task.resources
+    assert (task.num_nodes, resources.use_spot, dict(resources.accelerators)) == (8, True, {"H100": 1})
+    task.validate_run()
+    task.validate_name()
 
 
 def test_the_task_of_skypilot_has_its_fields():

@@ -86,6 +86,7 @@ FIXED: Mapping[str, object] = {
     "dataset": None,
     "seed": 0,
     "use_liger_kernel": False,
+    "bnb_4bit_use_double_quant": True,
     "use_vllm": False,
     "vllm_mode": None,
     "vllm_gpu_memory_utilization": None,
@@ -103,13 +104,16 @@ FIXED: Mapping[str, object] = {
     "fsdp_activation_checkpointing": None,
     "torch_empty_cache_steps": None,
     "activation_offloading": False,
+    "critic": False,
+    "use_dynamic_bsz": False,
+    "ppo_max_token_len_per_gpu": None,
     "zero_stage": None,
     "offload_optimizer_device": None,
     "offload_param_device": None,
 }
 """Keys that are not sampled: a simulated trial reads no weights, its prompts are synthetic, values of the random seed
-change no size, Liger's kernels and several processes are not simulated, vLLM is compared by itself, and for an emptied
-cache and offloaded activations there is no closed form."""
+change no size, Liger's kernels and several processes are not simulated, vLLM and critics are compared by themselves,
+and for an emptied cache, offloaded activations and micro-batches by tokens there is no closed form."""
 
 NEXT_SAMPLE: Mapping[str, tuple[str, ...]] = {
     "model": (

@@ -128,6 +128,7 @@ def _job(advice: Advice) -> str:
         Fit.FITS: "so it fits, and the job that ran needed more than its configuration says",
         Fit.TIGHT: "so it is tight",
         Fit.TOO_LARGE: "so it does not fit, whatever the fragments",
+        Fit.NO_ENGINE: "and vLLM does not start there",
         Fit.NO_KERNEL: "and one of its kernels does not run there",
     }[card.fit]
     return f"The whole job needs {needs} of the {whole} by the estimate, {verdict}."

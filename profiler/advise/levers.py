@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from profiler.domain.builtin_models import BUILTIN_MODELS, find_builtin
-from profiler.domain.gpu_names import gpu_named
+from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.recipe import ALL_RECIPES, GENERATING, Recipe
 from profiler.domain.trial import (
@@ -51,8 +50,14 @@ class Lever:
 _EXPANDABLE = "expandable_segments:True"
 _EIGHTHS = 8
 _UTILIZATIONS = (0.4, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)
-_WEIGHTS_AND_CACHE = 1.3
-_BFLOAT16_BYTES = 2
+_LARGER_UTILIZATIONS = tuple(twentieths / 20 for twentieths in range(1, 19))
+_NO_VLLM: Change = {
+    "vllm_mode": None,
+    "vllm_gpu_memory_utilization": None,
+    "vllm_enable_sleep_mode": None,
+    "vllm_max_model_length": None,
+    "vllm_tensor_parallel_size": 1,
+}
 
 
 def _fused(spec: TrialSpec) -> Iterator[Change]:
@@ -101,13 +106,27 @@ def _sleep(spec: TrialSpec) -> Iterator[Change]:
         yield {"vllm_enable_sleep_mode": True}
 
 
-def _utilization(spec: TrialSpec) -> Iterator[Change]:
-    """Yield smaller parts of the card, in which vLLM has its weights and at least 3 tenths more."""
-    taken, model = spec.vllm_gpu_memory_utilization, find_builtin(spec.model)
-    if spec.vllm_mode is not VllmMode.COLOCATE or taken is None or model is None or spec.gpu is None:
+def _engine_starts(spec: TrialSpec) -> Iterator[Change]:
+    """Yield sequences no longer than those of the job, then larger parts of the card as well."""
+    taken, longest = spec.vllm_gpu_memory_utilization, spec.max_prompt_length + spec.max_completion_length
+    if spec.vllm_mode is not VllmMode.COLOCATE or taken is None:
         return
-    least = _WEIGHTS_AND_CACHE * model.parameters * _BFLOAT16_BYTES / gpu_named(spec.gpu).memory_bytes
-    yield from ({"vllm_gpu_memory_utilization": part} for part in _UTILIZATIONS if least <= part < taken)
+    if spec.vllm_max_model_length is None or spec.vllm_max_model_length > longest:
+        yield {"vllm_max_model_length": longest}
+    for part in _LARGER_UTILIZATIONS:
+        if part > taken:
+            yield {"vllm_max_model_length": longest, "vllm_gpu_memory_utilization": part}
+
+
+def _utilization(spec: TrialSpec) -> Iterator[Change]:
+    taken = spec.vllm_gpu_memory_utilization
+    if spec.vllm_mode is VllmMode.COLOCATE and taken is not None:
+        yield from ({"vllm_gpu_memory_utilization": part} for part in _UTILIZATIONS if part < taken)
+
+
+def _without_vllm(spec: TrialSpec) -> Iterator[Change]:
+    if spec.vllm_mode is VllmMode.COLOCATE:
+        yield {"use_vllm": False, **_NO_VLLM}
 
 
 def _shard(spec: TrialSpec) -> Iterator[Change]:
@@ -126,6 +145,11 @@ def _eight_bit(spec: TrialSpec) -> Iterator[Change]:
 def _paged(spec: TrialSpec) -> Iterator[Change]:
     if spec.optim is Optimizer.ADAMW_8BIT:
         yield {"optim": Optimizer.PAGED_ADAMW_8BIT.value}
+
+
+def _double_quant(spec: TrialSpec) -> Iterator[Change]:
+    if spec.tuning is Tuning.QLORA and not spec.bnb_4bit_use_double_quant:
+        yield {"bnb_4bit_use_double_quant": True}
 
 
 def _half_precision(spec: TrialSpec) -> Iterator[Change]:
@@ -234,6 +258,13 @@ LEVERS: tuple[Lever, ...] = (
         changes=_expandable,
     ),
     Lever(
+        name="memory for vLLM's weights and one sequence",
+        hurts=Hurts.TIME,
+        costs="nothing else; sequences longer than prompt and completion do not occur",
+        changes=_engine_starts,
+        recipes=GENERATING,
+    ),
+    Lever(
         name="vLLM sleeps while the model trains",
         hurts=Hurts.TIME,
         costs="time to free and load vLLM's weights and cache in each rollout",
@@ -256,9 +287,17 @@ LEVERS: tuple[Lever, ...] = (
     Lever(
         name="a smaller part of the card for vLLM",
         hurts=Hurts.TIME,
-        costs="time, because fewer completions are generated at once; vLLM refuses to start if its weights do not fit",
+        costs="time, because fewer completions are generated at once",
         changes=_utilization,
         recipes=GENERATING,
+    ),
+    Lever(
+        name="rollouts without vLLM",
+        hurts=Hurts.TIME,
+        costs="time: rollouts by the model's own generate take several times as long",
+        changes=_without_vllm,
+        recipes=GENERATING,
+        extra_line="use_vllm: false",
     ),
     Lever(
         name="weights, gradients and optimizer states sharded over the GPUs",
@@ -278,6 +317,12 @@ LEVERS: tuple[Lever, ...] = (
         hurts=Hurts.ROUNDING,
         costs="as 8-bit, and the optimizer's step waits for states that were moved to the host",
         changes=_paged,
+    ),
+    Lever(
+        name="double quantisation",
+        hurts=Hurts.ROUNDING,
+        costs="the scales of the weights in 4 bits are rounded to 8 bits",
+        changes=_double_quant,
     ),
     Lever(
         name="weights in bfloat16",

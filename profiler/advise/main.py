@@ -101,7 +101,7 @@ def main(
     advisor = _Advisor(command.margin, architecture_of)
     given = files.part.values if files.part is not None else {}
     advice = advisor.advice(spec, given)
-    is_no = not advice.fits or advice.last.missing is not None
+    is_no = not advice.fits or not advice.last.starts
     code = EXIT_ANSWER_IS_NO if command.rest.fail_if is not None and is_no else EXIT_OK
     if report is None:
         is_json = command.output_format is OutputFormat.JSON
@@ -171,7 +171,7 @@ class _Advisor:
         card = planner.at(spec)
         assert card is not None
         used = {step.lever for step in plan.steps}
-        alone = tuple(_advised(step) for step in planner.alone(spec) if step.lever not in used)
+        alone = tuple(_advised(step) for step in planner.alone(spec) if step.lever not in used and step.saved_bytes > 0)
         return Advice(
             spec=spec,
             card=card,
@@ -198,8 +198,8 @@ class _Advisor:
             return None
 
     def _fits(self, card: CardVerdict) -> bool:
-        """Return whether the memory is enough; a kernel that the card lacks is named apart from that."""
-        return card.left_bytes >= self._margin * card.gpu.memory_bytes
+        """Return whether vLLM starts and memory is enough; a kernel that the card lacks is named apart from that."""
+        return not card.no_engine and card.left_bytes >= self._margin * card.gpu.memory_bytes
 
     def _smallest(self, plan: Plan) -> str | None:
         return self._smallest_of(plan.spec)
@@ -217,6 +217,7 @@ def _advised(step: Step) -> AdvisedStep:
         costs=step.lever.costs,
         lines=(*changed_lines(step.before, step.after), *extra),
         saved_bytes=step.saved_bytes,
+        starts=step.starts,
         card=step.at_after,
     )
 

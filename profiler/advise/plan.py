@@ -29,6 +29,16 @@ class Step:
         """Memory that the trial needs less than before."""
         return self.at_before.needed_bytes - self.at_after.needed_bytes
 
+    @property
+    def starts(self) -> bool:
+        """Whether the job starts after this step only: vLLM does, or is left out."""
+        return bool(self.at_before.no_engine) and not self.at_after.no_engine
+
+    @property
+    def is_worth_its_cost(self) -> bool:
+        """Whether the job starts by it, or it saves a part of the card that is worth naming."""
+        return self.starts or self.saved_bytes > _WORTH * self.at_before.gpu.memory_bytes
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -112,14 +122,19 @@ class Planner:
         for change in lever.changes(spec):
             after = self._changed(spec, change)
             card = self.at(after) if after is not None else None
-            if after is None or card is None or card.needed_bytes >= before.needed_bytes:
+            if after is None or card is None or _rank(card) >= _rank(before):
                 continue
             step = Step(lever=lever, before=spec, after=after, at_before=before, at_after=card)
             if until_it_fits and self._fits(card):
                 return step
-            if best is None or step.saved_bytes > best.saved_bytes:
+            if best is None or _rank(card) < _rank(best.at_after):
                 best = step
-        return best if best is not None and best.saved_bytes > _WORTH * before.gpu.memory_bytes else None
+        return best if best is not None and best.is_worth_its_cost else None
+
+
+def _rank(card: CardVerdict) -> tuple[bool, int]:
+    """Return what is better the smaller it is: a job that starts, then less memory."""
+    return bool(card.no_engine), card.needed_bytes
 
 
 def _gives_up_more(one: TrialSpec, other: TrialSpec) -> bool:

@@ -51,7 +51,12 @@ def has_form(spec: TrialSpec, architecture: Architecture) -> bool:
 
 
 def _fault(spec: TrialSpec, architecture: Architecture) -> Fault | None:
-    return _offloading_fault(spec) or _sharding_fault(spec) or _mixture_fault(spec, architecture)
+    return (
+        _constructed_fault(spec)
+        or _offloading_fault(spec)
+        or _sharding_fault(spec)
+        or _mixture_fault(spec, architecture)
+    )
 
 
 def refuse_model(architecture: Architecture, *, of_verl: bool = False) -> None:
@@ -81,6 +86,29 @@ def _offloading_fault(spec: TrialSpec) -> Fault | None:
         return None
     problem = "offloaded activations have no closed-form estimate"
     return Fault(key="activation_offloading", found="true", problem=problem, hint=simulation_hint())
+
+
+def _constructed_fault(spec: TrialSpec) -> Fault | None:
+    """Return the first key for which the closed form of a constructed trial has no formula."""
+    if spec.use_dynamic_bsz:
+        problem = (
+            "a split of rows by tokens has no closed-form estimate, because the rows of its parts depend on lengths"
+        )
+        return Fault(key="use_dynamic_bsz", found="true", problem=problem, hint=simulation_hint())
+    if not spec.critic:
+        return None
+    generation = spec.steps_per_generation
+    checks: tuple[_Check, ...] = (
+        ("logprobs", spec.logprobs, spec.logprobs in _LOGPROBS),
+        ("steps_per_generation", generation, generation % spec.gradient_accumulation_steps == 0),
+    )
+    for key, found, is_known in checks:
+        if not is_known:
+            problem = "has no closed-form estimate together with critic=true, whose gradients then wait for the policy"
+            if key == "logprobs":
+                problem = "has no closed-form estimate together with critic=true, which takes micro-batches whole"
+            return Fault(key=key, found=str(found), problem=problem, hint=simulation_hint())
+    return None
 
 
 def _sharding_fault(spec: TrialSpec) -> Fault | None:

@@ -38,6 +38,8 @@ _ONE_VALUE = (
     "attn_implementation",
     "gradient_checkpointing",
     "use_liger_kernel",
+    "critic",
+    "bnb_4bit_use_double_quant",
     "lora_target_modules",
     "use_vllm",
     "reward_models",
@@ -150,7 +152,7 @@ def estimate_table(table: TrialTable) -> EstimateTable:
     for code in np.unique(models.codes):
         refuse_model(table.architectures[models.values[code]])
     allocated, reserved, by_rule = _zeros(table), _zeros(table), _zeros(table)
-    phases = {phase: _zeros(table) for phase in (*TRIAL_PHASES, Phase.EVALUATION)}
+    phases = {phase: _zeros(table) for phase in (*TRIAL_PHASES, Phase.CRITIC, Phase.EVALUATION)}
     for rows, trials, shapes in _groups(table):
         instants = trial_instants(trials, shapes)
         for phase, peak in _phase_peaks(instants).items():

@@ -25,14 +25,27 @@ from profiler.domain.trial import Backend, TrialSpec
 _ENDS: Mapping[Fit, End] = {Fit.FITS: End.FITS, Fit.TOO_LARGE: End.OOM}
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScriptRun:
+    """A kept run of a script."""
+
+    end: End
+    peaks: Mapping[Quantity, int]
+    """Of a run that ran out of memory, those until then."""
+
+
+ScriptPeaks = Mapping[tuple[str, str], ScriptRun]
+"""Kept runs of scripts that fitted or ran out of memory, by script and backend."""
+
+
 @dataclass(frozen=True)
 class ClaimFigures:
     """The figures by which claims are judged."""
 
     stored: Sequence[StoredTrials]
     """The trials of each folder of results, the folder of the claims first."""
-    scripts: Mapping[tuple[str, str], Mapping[Quantity, int]]
-    """Peaks of kept runs of scripts that ended well, by script and backend."""
+    scripts: ScriptPeaks
+    """Kept runs of scripts."""
     counted: Mapping[str, float] = field(default_factory=dict)
     """Least seconds of counted steps, by their keys."""
 
@@ -55,10 +68,10 @@ class ClaimFigures:
 
     def _of_script(self, configuration: Configuration, quantity: Quantity) -> Figure:
         backend = Backend(str(configuration.keys["backend"]))
-        peaks = self.scripts.get((str(configuration.keys["script"]), backend.value))
-        if peaks is None:
+        run = self.scripts.get((str(configuration.keys["script"]), backend.value))
+        if run is None:
             return _not_estimated("no run of its script is kept")
-        return Figure(value=peaks[quantity], end=End.FITS, origin=backend.origin)
+        return Figure(value=run.peaks.get(quantity), end=run.end, origin=backend.origin)
 
     def _counted(self, configuration: Configuration) -> Figure:
         seconds = self.counted.get(keys_text(configuration))

@@ -5,15 +5,15 @@ Exit codes: docs/exit_codes.md. That a claim does not hold is an answer, and end
 
 import csv
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from profiler.analysis.claim_trials import StoredTrials
 from profiler.analysis.verdicts import Evidence, Judged, judge
 from profiler.claims.command import Command, OutputFormat, read_command
-from profiler.claims.figures import ClaimFigures
+from profiler.claims.figures import ClaimFigures, ScriptPeaks, ScriptRun
 from profiler.command_line import as_command, print_error, print_line, print_text
-from profiler.domain.claims import Claim, Quantity
+from profiler.domain.claims import Claim, End, Quantity
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.outcome import Status
 from profiler.rendering.claims_page import claims_html, claims_markdown
@@ -27,10 +27,15 @@ from profiler.storage.published import read_counted, read_looked_up, read_publis
 from profiler.storage.tables import read_tables
 
 GRID = "claims"
-SCRIPTS = Path("scripts") / "tried.csv"
+SCRIPTS = (Path("scripts") / "tried.csv", Path("scripts") / "blog_2025.csv")
 """The runs of scripts that are kept, in a folder of results."""
 
-ScriptPeaks = Mapping[tuple[str, str], Mapping[Quantity, int]]
+SCRIPT_ENDS = {Status.OK.value: End.FITS, Status.OOM.value: End.OOM}
+_PEAKS = {
+    Quantity.PEAK_ALLOCATED: "allocated_bytes",
+    Quantity.PEAK_RESERVED: "reserved_bytes",
+    Quantity.PEAK_DEVICE: "device_bytes",
+}
 PAGE, MARKDOWN = "claims.html", "claims.md"
 """Next to the report of the sweep, which has names of its own."""
 
@@ -127,19 +132,23 @@ def stored_trials(results_dir: Path) -> list[StoredTrials]:
 
 
 def kept_scripts(results_dir: Path) -> ScriptPeaks:
-    """Return the peaks of the runs of scripts that are kept in a folder of results and ended well."""
-    path = results_dir / SCRIPTS
-    if not path.is_file():
-        return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["status"] == Status.OK.value]
+    """Return the runs of scripts that are kept in a folder of results and fitted or ran out of memory."""
+    rows = [row for name in SCRIPTS for row in _rows(results_dir / name)]
     return {
-        (row["script"], row["backend"]): {
-            Quantity.PEAK_ALLOCATED: int(row["allocated_bytes"]),
-            Quantity.PEAK_RESERVED: int(row["reserved_bytes"]),
-        }
+        (row["script"], row["backend"]): ScriptRun(
+            end=SCRIPT_ENDS[row["status"]],
+            peaks={quantity: int(row[column]) for quantity, column in _PEAKS.items() if row.get(column)},
+        )
         for row in rows
+        if row["status"] in SCRIPT_ENDS
     }
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def write_pages(folder: Path, judged: Sequence[Judged]) -> Path:

@@ -12,6 +12,7 @@ from profiler.domain.trial import (
     TRIAL_KEYS,
     Attention,
     Backend,
+    DistributedType,
     Dtype,
     Lengths,
     Logprobs,
@@ -61,6 +62,7 @@ def needs_at_most(smaller: TrialSpec, larger: TrialSpec, *, architecture_of: Cal
         and _events(smaller) <= _events(larger)
         and _has_the_same_padding(smaller, larger)
         and _has_the_same_engine(smaller, larger)
+        and _has_the_same_parts(smaller, larger)
         and _has_comparable_states(smaller, larger)
         and _is_no_larger_model(smaller, larger, architecture_of)
     )
@@ -97,6 +99,19 @@ def _has_the_same_engine(smaller: TrialSpec, larger: TrialSpec) -> bool:
     if not smaller.use_vllm:
         return True
     return (smaller.model, smaller.generation_batch_size) == (larger.model, larger.generation_batch_size)
+
+
+def _has_the_same_parts(smaller: TrialSpec, larger: TrialSpec) -> bool:
+    """Return whether both trials split their rows by tokens alike, or neither does.
+
+    Longer rows can make smaller micro-batches: of rows of 60 tokens one fits into 100 tokens, of rows of 50 two do.
+    """
+    return not smaller.use_dynamic_bsz or _rows_and_lengths(smaller) == _rows_and_lengths(larger)
+
+
+def _rows_and_lengths(spec: TrialSpec) -> tuple[int, ...]:
+    rows = spec.per_device_train_batch_size * spec.gradient_accumulation_steps
+    return rows, spec.steps_per_generation, spec.max_prompt_length, spec.max_completion_length
 
 
 def _in_order(key: Key, smaller: TrialSpec, larger: TrialSpec) -> bool:
@@ -150,9 +165,11 @@ def _events(spec: TrialSpec) -> frozenset[str]:
 
     Source: trl's `GRPOTrainer._prepare_inputs` and `_generate_and_score_completions`, for one iteration per generation.
     """
-    if not spec.recipe.generates:
-        return frozenset()
     accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
+    reduces = spec.distributed_type is DistributedType.FSDP and accumulation == 1
+    in_any_recipe = frozenset({"the only backward of a step reduces the gradients"} if reduces else ())
+    if not spec.recipe.generates:
+        return in_any_recipe
     micro_batches = spec.steps * accumulation
     first_after_a_step = generation * -(-accumulation // generation)
     happens = {
@@ -162,8 +179,11 @@ def _events(spec: TrialSpec) -> frozenset[str]:
         "a rollout between two micro-batches of one optimizer step": (
             generation % accumulation != 0 and generation < micro_batches
         ),
+        "a backward of the critic after its optimizer's step": (
+            spec.critic and (spec.steps > 1 or generation > accumulation)
+        ),
     }
-    return frozenset(event for event, is_there in happens.items() if is_there)
+    return in_any_recipe | {event for event, is_there in happens.items() if is_there}
 
 
 def _has_the_same_padding(smaller: TrialSpec, larger: TrialSpec) -> bool:

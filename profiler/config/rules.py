@@ -154,6 +154,46 @@ def _offloading_is_of_one_gpu(spec: TrialSpec, _: Architecture | None) -> Iterat
         )
 
 
+def _critic_is_whole(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    """Check that a critic is a second model of the same size, trained as a whole on one GPU."""
+    if not spec.critic:
+        return
+    checks = (
+        ("tuning", spec.tuning.value, spec.tuning is Tuning.FULL, "Use tuning=full."),
+        ("num_processes", str(spec.num_processes), spec.num_processes == 1, "Set num_processes=1."),
+        ("activation_offloading", "true", not spec.activation_offloading, "Set activation_offloading=false."),
+        ("use_liger_kernel", "true", not spec.use_liger_kernel, "Set use_liger_kernel=false."),
+    )
+    yield from _not_constructed("critic=true", "which is trained as a whole on one GPU", checks)
+
+
+def _batches_by_tokens(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    """Check that the rows of an optimizer step can be split by tokens (verl asks for the same limit)."""
+    limit = spec.ppo_max_token_len_per_gpu
+    if limit is None:
+        return
+    tokens = spec.max_prompt_length + spec.max_completion_length
+    if limit < tokens:
+        problem = f"is less than one row, because prompt and completion of this trial have {tokens} tokens"
+        hint = f"Use at least ppo_max_token_len_per_gpu={tokens}."
+        yield Fault(key="ppo_max_token_len_per_gpu", found=str(limit), problem=problem, hint=hint)
+    generation, accumulation = spec.steps_per_generation, spec.gradient_accumulation_steps
+    aligned = generation % accumulation == 0
+    checks = (
+        ("num_processes", str(spec.num_processes), spec.num_processes == 1, "Set num_processes=1."),
+        ("logprobs", "minibatch", spec.logprobs is not Logprobs.MINIBATCH, "Use logprobs=fused, full or sliced."),
+        ("steps_per_generation", str(generation), aligned, f"Use a multiple of {accumulation}."),
+    )
+    yield from _not_constructed("use_dynamic_bsz=true", "which splits the rows of whole optimizer steps", checks)
+
+
+def _not_constructed(key: str, what: str, checks: Iterable[tuple[str, str, bool, str]]) -> Iterator[Fault]:
+    """Yield a fault for each other key, its value and hint, where the check is false."""
+    for other, found, is_possible, hint in checks:
+        if not is_possible:
+            yield Fault(key=other, found=found, problem=f"is not combined with {key}, {what}", hint=hint)
+
+
 def _flash_attention_runs(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
     if spec.attn_implementation is not Attention.FLASH_ATTENTION_2:
         return
@@ -445,6 +485,22 @@ _RULES = (
     _Rule(keys=("tuning", "backend"), check=_qlora_needs_a_gpu),
     _Rule(keys=("activation_offloading", "recipe", "backend"), check=_offloading_needs_a_gpu),
     _Rule(keys=("activation_offloading", "num_processes"), check=_offloading_is_of_one_gpu),
+    _Rule(
+        keys=("critic", "tuning", "num_processes", "activation_offloading", "use_liger_kernel"), check=_critic_is_whole
+    ),
+    _Rule(
+        keys=(
+            "use_dynamic_bsz",
+            "ppo_max_token_len_per_gpu",
+            "max_prompt_length",
+            "max_completion_length",
+            "gradient_accumulation_steps",
+            "steps_per_generation",
+            "num_processes",
+            "logprobs",
+        ),
+        check=_batches_by_tokens,
+    ),
     _Rule(keys=("attn_implementation", "backend", "gpu", "dtype", "bf16"), check=_flash_attention_runs),
     _Rule(keys=("attn_implementation", "model"), check=_sdpa_exists),
     _Rule(keys=("weights", "model"), check=_pretrained_weights_exist),

@@ -10,11 +10,13 @@ from pathlib import PurePath
 from types import NoneType
 from typing import TypeVar, get_args
 
-from profiler.config.reading import MAX_NUMBER, FieldReader
+from profiler.config.reading import MAX_NUMBER, FieldReader, show
 from profiler.domain.address import ADDRESS_FORMS, Address, address_of, is_address
+from profiler.domain.engine import Engine
 from profiler.domain.errors import UsageError
 from profiler.domain.keys import MAX_COUNT
 from profiler.domain.shard import MAX_SHARDS, Shard, shard_of
+from profiler.domain.slurm import SlurmGpus, SlurmName, SlurmTime, SlurmValue
 
 Value = TypeVar("Value")
 
@@ -31,7 +33,7 @@ class Declaration:
     meaning: str
     unit: str = ""
     kind: str = ""
-    """What a path leads to: ``"a folder"``."""
+    """What a path leads to, or what a text is: ``"a folder"``."""
     may_be_address: bool = False
     """Whether a path may also be an address, such as ``s3://bucket/path``."""
     null: str = ""
@@ -106,11 +108,38 @@ class RunOptions:
         60.0,
         "with an address as results_dir: time after which other machines run the trials of a machine that has ended",
     )
+    engine: Engine = _option(  # noqa: RUF009, because an engine cannot change
+        Engine.LOCAL,
+        Declaration(meaning="what starts the processes of trials: this program, or the scheduler of a cluster"),
+    )
+    ray_address: str = _option(
+        "auto",
+        Declaration(
+            meaning="with engine=ray: the cluster; auto is the one that runs on this machine, local starts one here",
+            kind="auto, local, host:port or ray://host:port",
+        ),
+    )
+    slurm_partition: SlurmName | None = _option(  # noqa: RUF009, because it cannot change
+        None, Declaration(meaning="with engine=slurm: partition of the slots", null="Slurm's default")
+    )
+    slurm_account: SlurmName | None = _option(  # noqa: RUF009, because it cannot change
+        None, Declaration(meaning="with engine=slurm: account that the slots are charged to", null="Slurm's default")
+    )
+    slurm_time: SlurmTime = _option(  # noqa: RUF009, because it cannot change
+        SlurmTime(minutes=60),
+        Declaration(
+            meaning="with engine=slurm: time limit of a slot, after which it is requeued if it has finished a trial"
+        ),
+    )
+    slurm_gpus_per_node: SlurmGpus | None = _option(  # noqa: RUF009, because it cannot change
+        None, Declaration(meaning="with engine=slurm: GPUs of a slot, with their kind or without", null="none")
+    )
     jobs: int | None = _option(
         None,
         Declaration(
             meaning="trials that run at the same time",
-            null="one per CPU core if all are emulated or simulated, one per GPU if all are measured, otherwise one",
+            null="one per CPU core if all are emulated or simulated, one per GPU if all are measured, otherwise one; "
+            "with engine=slurm one slot per trial, at most 32",
             minimum=1,
             maximum=MAX_COUNT,
         ),
@@ -159,6 +188,12 @@ def _read(reader: FieldReader, name: str, kind: object) -> object:
         return _address(reader, name, text) if declaration.may_be_address and is_address(text) else PurePath(text)
     if kind is Shard:
         return _shard(reader, name)
+    if kind is Engine:
+        return reader.choice(name, Engine)
+    if isinstance(kind, type) and issubclass(kind, SlurmValue):
+        return _slurm_value(reader, name, kind)
+    if kind is str:
+        return reader.text(name, declaration.kind)
     if kind is bool:
         return reader.flag(name)
     if kind is int:
@@ -183,3 +218,11 @@ def _shard(reader: FieldReader, name: str) -> Shard | None:
     if shard is None:
         reader.fail(name, f"must be k/n with 1 <= k <= n <= {MAX_SHARDS:,}", f"The first of eight parts is {name}=1/8.")
     return shard
+
+
+def _slurm_value(reader: FieldReader, name: str, kind: type[SlurmValue]) -> SlurmValue | None:
+    value = reader.value(name)
+    found = kind.parse(show(value)) if isinstance(value, str | int) and not isinstance(value, bool) else None
+    if found is None:
+        reader.fail(name, f"must be {kind.form()}")
+    return found

@@ -4,8 +4,9 @@ Two points that mean the same trial become equal specifications:
 
 - `attn_implementation` null is transformers' default: sdpa, and eager where transformers has no sdpa for the model;
 - `steps_per_generation` null is trl's default, `gradient_accumulation_steps`;
-- `lora_*` is None with full fine-tuning. Otherwise `lora_rank` null is 16, `lora_alpha` null is twice the rank, and
-  `lora_target_modules` null is peft's word all-linear; module names follow the order of the layer, each once;
+- `bnb_4bit_use_double_quant` is true without qlora, which alone has scales. `lora_*` is None with full fine-tuning.
+  Otherwise `lora_rank` null is 16, `lora_alpha` null is twice the rank, and `lora_target_modules` null is peft's word
+  all-linear; module names follow the order of the layer, each once;
 - the hub id of a built-in model becomes the built-in name. For pretrained weights the checkpoint matters, so there a
   built-in name becomes the hub id of its base model;
 - `gpu` is None on the CPU; null is h100-80gb on an emulated or simulated backend, and the whole card on a real GPU;
@@ -13,6 +14,7 @@ Two points that mean the same trial become equal specifications:
 - `reward_models` is a list, with built-in names where there are some;
 - `vllm_*` is None, or its default where it cannot be None, where vLLM does not run, and all but `vllm_mode` where it
   runs on other GPUs (``server``);
+- `ppo_max_token_len_per_gpu` is None where micro-batches have a fixed number of rows;
 - a key that the recipe does not have is None, or its default where it cannot be None.
 """
 
@@ -160,6 +162,7 @@ def _resolved(given: Mapping[str, Any]) -> dict[str, Any]:
         **_lora(given),
         **_engine(given),
         **_distributed(given),
+        **({} if given["use_dynamic_bsz"] else {"ppo_max_token_len_per_gpu": None}),
     }
 
 
@@ -171,9 +174,10 @@ def _gpu(gpu: str | None, backend: Backend) -> str | None:
 
 def _lora(given: Mapping[str, Any]) -> dict[str, Any]:
     if given["tuning"] is Tuning.FULL:
-        return {"lora_rank": None, "lora_alpha": None, "lora_target_modules": None}
+        return {"lora_rank": None, "lora_alpha": None, "lora_target_modules": None, "bnb_4bit_use_double_quant": True}
     rank = given["lora_rank"] or DEFAULT_LORA_RANK
     return {
+        "bnb_4bit_use_double_quant": given["bnb_4bit_use_double_quant"] or given["tuning"] is not Tuning.QLORA,
         "lora_rank": rank,
         "lora_alpha": given["lora_alpha"] or 2 * rank,
         "lora_target_modules": given["lora_target_modules"] or (ALL_LINEAR,),

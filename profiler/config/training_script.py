@@ -1,7 +1,7 @@
 """A Python script that trains with trl, read without running it: the literal arguments of the calls that configure it.
 
 A name stands for a literal if the file binds it once, outside of conditions and loops. What is no literal becomes an
-assumption, with its line.
+assumption, with its line. Of a value from the command line or the environment that is the script's own default.
 """
 
 import ast
@@ -14,6 +14,7 @@ from profiler.config.foreign_text import MOST_DEPTH, parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.parts import Part
 from profiler.config.reading import show
+from profiler.config.script_defaults import OutsideValues
 from profiler.config.specification import DEFAULT_LORA_RANK
 from profiler.config.trl_config import PEFT_TARGETS, TRL_DEFAULTS
 from profiler.config.trl_keys import KEY_OF, NEUTRAL_VALUES
@@ -64,6 +65,8 @@ _DEFAULTS: Mapping[str, object] = {
 }
 """What is assumed where the script has no literal."""
 
+_NAMES_OF_MODELS = ("model", "model_name_or_path", "pretrained_model_name_or_path")
+
 _MOST_DIGITS = 15
 """Longest number that arithmetic may make."""
 
@@ -105,6 +108,8 @@ class _Script:
     def __init__(self, name: str, tree: ast.Module) -> None:
         self._name, self._tree = name, tree
         self._literals = dict(_bound_once(tree))
+        self._outside = OutsideValues(tree)
+        self._taken: list[str] = []
         self._calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         self._found = _Found()
 
@@ -218,10 +223,13 @@ class _Script:
         """Return each argument with its value, or with its expression where that is no literal, and its line."""
         named = [(keyword.arg, keyword.value) for keyword in call.keywords]
         for argument, expression in [*[(first, value) for value in call.args[:1] if first], *named]:
+            self._taken = []
             try:
                 value = self._value(expression)
             except _NoLiteralError:
                 value = expression
+            else:
+                self._note_defaults(argument, value, expression.lineno)
             if argument is not None:
                 yield argument, value, expression.lineno
             elif isinstance(value, Mapping):
@@ -230,6 +238,13 @@ class _Script:
             else:
                 where = f"{_called_name(call)}, line {expression.lineno} of {self._name}"
                 self._found.notes.append(Note(key="", text=f"trl's defaults for what ** adds to {where}"))
+
+    def _note_defaults(self, argument: str | None, value: object, line: int) -> None:
+        if self._taken and argument is not None:
+            of = " and ".join(dict.fromkeys(self._taken))
+            key = "model" if argument in _NAMES_OF_MODELS else KEY_OF.get(argument, "")
+            text = f"{argument}={show(value)} (the default of {of} in line {line} of {self._name})"
+            self._found.notes.append(Note(key=key, text=text))
 
     def _state(self, values: dict[str, object], key: str, value: object) -> None:
         if value is None:
@@ -262,14 +277,22 @@ class _Script:
     def _value(self, expression: ast.expr, depth: int = 0) -> object:
         """Return the value of a literal, of a name of one, of `torch.bfloat16`, or of arithmetic with whole numbers.
 
+        Of a value from outside of the script it is the default, which `_taken` then names.
+
         Raises:
             _NoLiteralError: It is none of these.
         """
         if depth > MOST_DEPTH:
             raise _NoLiteralError
+        outside = self._outside.find(expression)
+        if outside is not None:
+            self._taken.append(outside.name)
+            return self._value(outside.default, depth + 1)
         match expression:
             case ast.Constant(value=value):
                 return value
+            case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[inner], keywords=[]):
+                return self._number(kind, self._value(inner, depth + 1))
             case ast.Name(id=name) if name in self._literals:
                 return self._value(self._literals[name], depth + 1)
             case ast.Attribute(value=ast.Name(id="torch"), attr=name):
@@ -288,6 +311,14 @@ class _Script:
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
                 return self._calculated(type(op), self._value(left, depth + 1), self._value(right, depth + 1))
         raise _NoLiteralError
+
+    def _number(self, kind: str, value: object) -> int | float:
+        if not isinstance(value, int | float | str) or len(str(value)) > _MOST_DIGITS:
+            raise _NoLiteralError
+        try:
+            return int(value) if kind == "int" else float(value)
+        except ValueError as error:
+            raise _NoLiteralError from error
 
     def _calculated(self, operator: type[ast.operator], left: object, right: object) -> int:
         if not isinstance(left, int) or not isinstance(right, int) or (operator is ast.FloorDiv and right == 0):

@@ -104,6 +104,8 @@ def read_trl_config(
         if key in KEY_OF and value is not None and recipe in key_named(KEY_OF[key]).recipes:
             point[KEY_OF[key]] = value
     point["tuning"] = _tuning(flat)
+    # ModelConfig's default is false, and that of a trial is true.
+    point["bnb_4bit_use_double_quant"] = flat.get("use_bnb_nested_quant") or False
     if point["tuning"] != "full":
         point.setdefault("lora_target_modules", list(PEFT_TARGETS))
     point["optim"] = _OPTIM_ALIASES.get(show(point["optim"]), point["optim"])
@@ -294,8 +296,6 @@ def _assumed(
 def _not_counted(flat: Mapping[str, object], recipe: Recipe) -> Sequence[Note]:
     """Return what needs memory and has no formula."""
     notes = []
-    if flat.get("load_in_4bit") is True and flat.get("use_bnb_nested_quant") is not True:
-        notes.append(not_counted("0.37 bits per weight of float32 scales (use_bnb_nested_quant is not true)"))
     if not recipe.generates and _evaluates(flat):
         rows = flat.get("per_device_eval_batch_size", _EVAL_ROWS)
         notes.append(not_counted(f"evaluation (batches of {show(rows)})"))

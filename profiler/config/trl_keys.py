@@ -10,7 +10,6 @@ KEY_OF: Mapping[str, str] = {name: key.name for key in TRIAL_KEYS for name in ke
 MODEL_KEYS = (
     "use_peft",
     "load_in_4bit",
-    "use_bnb_nested_quant",
     "generation_batch_size",
     "packing",
     "vllm_device",

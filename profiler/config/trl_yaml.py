@@ -10,7 +10,7 @@ from profiler.config.model_lookup import canonical_model, checkpoint
 from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.config.trl_trainers import RLOO_KEYS
 from profiler.domain.recipe import Recipe
-from profiler.domain.trial import TRIAL_KEYS, TrialSpec, Tuning, VllmMode
+from profiler.domain.trial import TRIAL_KEYS, TrialSpec, Tuning, VllmMode, key_named
 
 LONGEST_VALUE = 60
 """Most characters of a text that is repeated."""
@@ -123,9 +123,16 @@ def trl_arguments(spec: TrialSpec) -> dict[str, object]:
     values["model_name_or_path"] = checkpoint(spec.model)
     if spec.tuning is not Tuning.FULL:
         values["use_peft"] = True
+    double_quant = values.pop("use_bnb_nested_quant")
     if spec.tuning is Tuning.QLORA:
-        values.update(load_in_4bit=True, use_bnb_nested_quant=True)
+        values.update(load_in_4bit=True, use_bnb_nested_quant=double_quant)
     return values
+
+
+def _todays_name(key: str) -> str | None:
+    """Return what trl 1.16 calls a key of the user's file that has an older name; None if it has no such key."""
+    names = key_named(KEY_OF[key]).trl_names if key in KEY_OF else ()
+    return next((name for name in names if name not in OLD_KEYS), None)
 
 
 def trl_file(spec: TrialSpec, given: Mapping[str, object]) -> TrlFile:
@@ -140,7 +147,7 @@ def trl_file(spec: TrialSpec, given: Mapping[str, object]) -> TrlFile:
     kept, left_out = {}, []
     for key, value in given.items():
         if key in replaced and key != "seed":
-            if key in OLD_KEYS:
+            if key in OLD_KEYS and _todays_name(key) not in own:
                 left_out.append(key)
             continue
         if _belongs(key, spec.recipe) and key != _SECRET and len(str(value)) <= LONGEST_VALUE:

@@ -80,7 +80,7 @@ TRIAL_QUANTITIES = (
 )
 """Quantities of a trial, and of its closed form."""
 
-SCRIPT_QUANTITIES = (Quantity.PEAK_ALLOCATED, Quantity.PEAK_RESERVED)
+SCRIPT_QUANTITIES = (Quantity.PEAK_ALLOCATED, Quantity.PEAK_RESERVED, Quantity.PEAK_DEVICE)
 """Quantities of the kept run of a script."""
 
 COUNTED_QUANTITIES = (Quantity.STEP_TIME,)

@@ -18,6 +18,8 @@ class Extra(StrEnum):
     VLLM = "vllm"
     S3 = "s3"
     GCS = "gcs"
+    RAY = "ray"
+    SLURM = "slurm"
 
 
 TRAINING = ("accelerate", "bitsandbytes", "datasets", "peft", "torch", "transformers", "trl")

@@ -14,6 +14,12 @@ Trial = Mapping[str, object]
 
 _TUNING_WORDS = {Tuning.FULL: "full", Tuning.LORA: "LoRA", Tuning.QLORA: "QLoRA"}
 
+CONSTRUCTED = "constructed"
+"""The tag of trials that do what trl's trainer cannot: the harness adds it to that trainer."""
+
+_CONSTRUCTED = {"critic": "critic", "use_dynamic_bsz": "dynamic batches"}
+"""The word in a label for each key of which trials are constructed."""
+
 _OF_A_METHOD = ("lora_", "fsdp_", "zero_", "offload_")
 """How keys begin that have a meaning with one value of `tuning` or `distributed_type` only."""
 
@@ -36,6 +42,7 @@ class Naming:
             words.append(word)
         if trial["gradient_checkpointing"]:
             words.append("checkpointing")
+        words.extend(f"{word} ({CONSTRUCTED})" for key, word in _CONSTRUCTED.items() if trial[key])
         return " + ".join(words)
 
     def keys_of(self, trial: Trial) -> tuple[str, ...]:
@@ -59,7 +66,7 @@ def naming(trials: Sequence[Trial], *, first: Collection[str] = ()) -> Naming:
         trials: The trials to tell apart.
         first: Keys to consider before the others. Of keys that vary together only the first is named.
     """
-    groups = [(trial["tuning"], trial["gradient_checkpointing"]) for trial in trials]
+    groups = [tuple(trial[key] for key in ("tuning", "gradient_checkpointing", *_CONSTRUCTED)) for trial in trials]
     with_word = [(*group, _optimizer_word(trial)) for group, trial in zip(groups, trials, strict=True)]
     names_optimizer = _follows(trials, with_word, "optim")
     groups_so_far: list[tuple[object, ...]] = list(with_word if names_optimizer else groups)
@@ -69,6 +76,11 @@ def naming(trials: Sequence[Trial], *, first: Collection[str] = ()) -> Naming:
             keys.append(key)
             groups_so_far = [(*group, trial[key]) for group, trial in zip(groups_so_far, trials, strict=True)]
     return Naming(names_optimizer=names_optimizer, keys=tuple(keys))
+
+
+def is_constructed(trial: Trial) -> bool:
+    """Return whether a trial does what trl's trainer cannot."""
+    return any(trial[key] for key in _CONSTRUCTED)
 
 
 def value_text(value: object) -> str:

@@ -14,6 +14,8 @@ class Phase(StrEnum):
     """Log-probabilities without gradient: of the reference, and of the old policy where trl needs them."""
     REWARD = "reward"
     """Rewards and advantages."""
+    CRITIC = "critic"
+    """The critic is updated: its forward, backward and optimizer. Only trials with a critic have this phase."""
     FORWARD = "forward"
     """The forward pass with gradient, and the loss."""
     BACKWARD = "backward"
@@ -25,8 +27,10 @@ class Phase(StrEnum):
     """Weights or optimizer states are written to a file."""
 
 
-TRIAL_PHASES: tuple[Phase, ...] = tuple(phase for phase in Phase if phase not in (Phase.EVALUATION, Phase.CHECKPOINT))
-"""The phases of a trial, in the order of a training step."""
+_OF_SOME = (Phase.CRITIC, Phase.EVALUATION, Phase.CHECKPOINT)
+
+TRIAL_PHASES: tuple[Phase, ...] = tuple(phase for phase in Phase if phase not in _OF_SOME)
+"""The phases of a trial without a critic, in the order of a training step."""
 
 
 class Category(StrEnum):
@@ -38,6 +42,8 @@ class Category(StrEnum):
     """Parameters and buffers of a separate reference model."""
     REWARD_MODEL = "reward_model"
     """Parameters and buffers of models that score the completions."""
+    CRITIC = "critic"
+    """Parameters and buffers of a critic, which predicts the reward at each token."""
     ADAPTERS = "adapters"
     """LoRA matrices."""
     GRADIENTS = "gradients"

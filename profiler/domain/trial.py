@@ -165,7 +165,10 @@ _NO_ENGINE = "vLLM does not run on the GPU that trains"
 _NO_FSDP = "distributed_type is not fsdp"
 _NO_DEEPSPEED = "distributed_type is not deepspeed"
 
+_FIXED_BATCHES = "micro-batches have a fixed number of rows"
+
 _SFT = frozenset({Recipe.SFT})
+_GRPO = frozenset({Recipe.GRPO})
 
 
 def _of_fsdp(meaning: str, *, default: int, unit: str = "") -> Mapping[str, Declaration]:
@@ -291,6 +294,17 @@ class TrialSpec:
             trl_names=("lora_target_modules",),
         ),
     )
+    bnb_4bit_use_double_quant: bool = field(
+        default=True,
+        metadata=declared(
+            "whether the scales of weights in 4 bits are quantised too; without qlora always true",
+            group=Group.METHOD,
+            memory=_SAME,
+            trl_names=("use_bnb_nested_quant",),
+            since="0.2.0",
+            earlier=True,
+        ),
+    )
     optim: Optimizer = field(
         default=Optimizer.ADAMW_TORCH_FUSED,
         metadata=declared(
@@ -386,6 +400,32 @@ class TrialSpec:
             recipes=GENERATING,
         ),
     )
+    use_dynamic_bsz: bool = field(
+        default=False,
+        metadata=declared(
+            "whether the rows of an optimizer step are split by tokens (constructed: trl splits them by rows)",
+            group=Group.METHOD,
+            memory=_SAME,
+            recipes=_GRPO,
+            since="0.2.0",
+            earlier=False,
+        ),
+    )
+    ppo_max_token_len_per_gpu: int | None = field(
+        default=None,
+        metadata=declared(
+            "most tokens of a micro-batch, padding included",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="tokens",
+            null=_FIXED_BATCHES,
+            null_given="16384, which is verl's default",
+            given_default=16384,
+            recipes=_GRPO,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
     gradient_checkpointing: bool = field(
         default=True,
         metadata=declared(
@@ -427,6 +467,17 @@ class TrialSpec:
             unit="weight",
             trl_names=("beta",),
             recipes=GENERATING,
+        ),
+    )
+    critic: bool = field(
+        default=False,
+        metadata=declared(
+            "whether a critic of the same size is trained too, as in PPO (constructed: trl has none)",
+            group=Group.METHOD,
+            memory=_SAME,
+            recipes=_GRPO,
+            since="0.2.0",
+            earlier=False,
         ),
     )
     attn_implementation: Attention = field(

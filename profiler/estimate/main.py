@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from textwrap import fill
 
 from profiler.analytical.explanation.cards import Fit, all_cards
-from profiler.analytical.explanation.engine_start import engine_start_line
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.grid import estimate_grid
 from profiler.command_line import as_command, print_error, print_text
@@ -133,7 +132,7 @@ def _answered(words: Sequence[str], *, load_model: ModelConfigLoader, say: Calla
 
 def fails(fail_if: FailIf | None, verdicts: Iterable[Fit | None]) -> bool:
     """Return whether one of `verdicts` is what `fail_if` asks for."""
-    failing = {Fit.TOO_LARGE, Fit.NO_KERNEL} | ({Fit.TIGHT} if fail_if is FailIf.TIGHT else set())
+    failing = {Fit.TOO_LARGE, Fit.NO_ENGINE, Fit.NO_KERNEL} | ({Fit.TIGHT} if fail_if is FailIf.TIGHT else set())
     return fail_if is not None and any(verdict in failing for verdict in verdicts)
 
 
@@ -154,12 +153,11 @@ def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[s
     spec, notes = parsed_trial(common, architecture_of)
     architecture = architecture_of(spec.model)
     explained = explain(spec, architecture)
-    starts = engine_start_line(spec, architecture)
     fits = [card.fit for card in explained.cards if card.gpu.name == spec.gpu]
-    is_no = fails(command.fail_if, [*fits, Fit.TOO_LARGE] if starts else fits)
+    is_no = fails(command.fail_if, fits)
     if command.output_format is OutputFormat.JSON:
-        return _Answer(text=estimate_json(explained, notes=(*notes, starts) if starts else notes), is_no=is_no)
-    lines = _lines(notes, (attention_line(spec, architecture), starts))
+        return _Answer(text=estimate_json(explained, notes=notes), is_no=is_no)
+    lines = _lines(notes, (attention_line(spec, architecture),))
     return _Answer(text=lines + estimate_table(explained), is_no=is_no)
 
 

@@ -8,7 +8,12 @@ from profiler.execution.interpreter import Interpreter, InterpreterOf
 from profiler.execution.job import Place, SweepObserver, WorkerJob, WorkerProgram
 from profiler.execution.pruning import Pruning
 from profiler.execution.runner import run_trials
-from profiler.execution.running import MAX_FAILURES_IN_A_ROW, TooManyFailuresError
+from profiler.execution.running import (
+    MAX_FAILURES_IN_A_ROW,
+    TooManyFailuresError,
+    UnfitWorkersError,
+    too_many_failures,
+)
 
 __all__ = [
     "MAX_FAILURES_IN_A_ROW",
@@ -21,9 +26,11 @@ __all__ = [
     "Pruning",
     "SweepObserver",
     "TooManyFailuresError",
+    "UnfitWorkersError",
     "WorkerJob",
     "WorkerProgram",
     "beat",
     "run_trials",
     "stored_answer",
+    "too_many_failures",
 ]

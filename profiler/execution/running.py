@@ -290,7 +290,7 @@ class RunningSweep:
             return
         self.failures_in_a_row += 1
         if self.failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
-            raise TooManyFailuresError(self._too_many(record))
+            raise TooManyFailuresError(too_many_failures(record, len(self.pending) + len(self.running)))
 
     def _end_sweep(self, worker: WorkerProcess) -> NoReturn:
         """Raise the cause that this worker reported, because every other worker would meet it too."""
@@ -348,14 +348,15 @@ class RunningSweep:
             self.store.remove_partial(claim.trial.trial_id)
         worker.clean_up()
 
-    def _too_many(self, last: TrialRecord) -> str:
-        left = len(self.pending) + len(self.running)
-        lines = last.outcome.message.splitlines() or ["no message"]
-        return (
-            f"Stopped: {MAX_FAILURES_IN_A_ROW} trials in a row ended without an answer, and {left} were not run or "
-            f"not finished. The last one, {last.label} of {last.spec.model}, ended as {last.outcome.status}: "
-            f"{' '.join(dict.fromkeys((lines[0], lines[-1])))}"
-        )
+
+def too_many_failures(last: TrialRecord, left: int) -> str:
+    """Return the sentence of a `TooManyFailuresError` after the record `last`, with `left` trials unfinished."""
+    lines = last.outcome.message.splitlines() or ["no message"]
+    return (
+        f"Stopped: {MAX_FAILURES_IN_A_ROW} trials in a row ended without an answer, and {left} were not run or "
+        f"not finished. The last one, {last.label} of {last.spec.model}, ended as {last.outcome.status}: "
+        f"{' '.join(dict.fromkeys((lines[0], lines[-1])))}"
+    )
 
 
 def _pool_of(gpus: GpuPool | None) -> GpuPool:

@@ -47,6 +47,14 @@ class VisibleGpus:
     driver_version: str = ""
     """Empty without a driver, or if it does not report it."""
 
+    @property
+    def hardware(self) -> str:
+        """The first card and the driver, as the identity of a measured trial has them; empty without a GPU."""
+        if not self.gpus:
+            return ""
+        first = self.gpus[0]
+        return f"{first.name}, {first.memory_bytes} bytes, driver {self.driver_version or 'unknown'}"
+
 
 def visible_gpus(*, environment: Mapping[str, str] | None = None, nvml: ModuleType | None = None) -> VisibleGpus:
     """Return the GPUs that are visible to a CUDA program, and none of an emulated driver.

@@ -27,6 +27,9 @@ class AdvisedStep:
     lines: tuple[str, ...]
     """To paste into the file of trl, or into a shell."""
     saved_bytes: int
+    """Negative if it takes more, as what lets the job start may do."""
+    starts: bool
+    """Whether the job starts after this change only: vLLM does, or is left out."""
     card: CardVerdict
     """The verdict after this change and those before it."""
 
@@ -124,13 +127,17 @@ def _headline(advice: Advice) -> str:
 def _fit_word(advice: Advice, card: CardVerdict) -> str:
     if not advice.steps and advice.fits:
         return "It fits as it is."
+    if card.no_engine:
+        return card.no_engine
     if card.left_bytes >= 0:
         return "It fits, but leaves less free than you asked for."
     return "Tight." if card.fit is Fit.TIGHT else "It does not fit."
 
 
 def _step_lines(number: int, step: AdvisedStep) -> list[str]:
-    saves = f"saves {gib_text(step.saved_bytes)}, then {_needs(step.card)}"
+    change = f"saves {gib_text(step.saved_bytes)}" if step.saved_bytes >= 0 else f"takes {gib_text(-step.saved_bytes)}"
+    start = "the job starts, " if step.starts else ""
+    saves = f"{start}{change}, then {_needs(step.card)}"
     lines = [fill(f"{number:>3}. {step.name}: {saves}", WIDTH, subsequent_indent=_INDENT)]
     lines.append(
         fill(
@@ -142,12 +149,12 @@ def _step_lines(number: int, step: AdvisedStep) -> list[str]:
 
 def _conclusion(advice: Advice) -> list[str]:
     card = advice.last
-    kernel = [f"No kernel: {card.no_kernel_text}"] if card.missing is not None else []
+    refusal = [card.refusal_text] if not card.starts else []
     if advice.fits:
         left = gib_text(card.gpu.memory_bytes - card.needed_bytes)
         most = gib_text(card.needed_bytes)
-        return [f"It fits {card.gpu.name}: {most} with fragments and context, and {left} are left.", *kernel]
-    lines = [*kernel, f"Nothing makes it fit {card.gpu.name}: with all of this it needs {_needs(card)}."]
+        return [f"It fits {card.gpu.name}: {most} with fragments and context, and {left} are left.", *refusal]
+    lines = [*refusal, f"Nothing makes it fit {card.gpu.name}: with all of this it needs {_needs(card)}."]
     if advice.smallest is not None:
         lines.append(f"With all of this the smallest card that it fits is {advice.smallest}.")
     unchanged = advice.smallest_unchanged

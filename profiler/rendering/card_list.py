@@ -70,6 +70,8 @@ def _verdict(card: CardVerdict) -> str:
             return f"tight, depending on {gib_text(-card.left_bytes)}"
         case Fit.TOO_LARGE:
             return f"does not fit, {gib_text(card.least_bytes - card.gpu.memory_bytes)} missing"
+        case Fit.NO_ENGINE:
+            return card.fit.value
         case Fit.NO_KERNEL:
             return f"{card.fit.value}: {card.missing.name}" if card.missing else card.fit.value
 

@@ -28,8 +28,8 @@ _ABOUT = (
     "What five public texts claim about the memory of GRPO, compared with stored trials, and with the closed form "
     "of this program where a trial is not stored. Configurations and tolerances are in "
     "profiler/published/claims.yaml, and were written down before any trial of the grid claims was kept; the "
-    "trials of the grid oxen_2025 and the run of the blog's script were kept before. Nothing of it is measured on "
-    "a real card unless a row says so."
+    "trials of the grid oxen_2025 and the run of the blog's script were kept before, and blog-table-script came later "
+    "with the tolerance of blog-table. Nothing of it is measured on a real card unless a row says so."
 )
 
 _COLUMNS = ("claim", "claimed", "ours", "origin", "verdict", "reason")

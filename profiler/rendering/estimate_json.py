@@ -40,6 +40,7 @@ def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = ()) ->
             {
                 "gpu": card.gpu.name,
                 "verdict": card.fit.value,
+                "reason": card.refusal_text,
                 "memory_bytes": card.gpu.memory_bytes,
                 "peak_allocated_bytes": card.peak_allocated_bytes,
                 "peak_reserved_bytes": card.peak_reserved_bytes,

@@ -3,8 +3,9 @@
 from collections.abc import Collection, Sequence
 from textwrap import wrap
 
-from profiler.analytical.explanation.cards import FRAGMENTS_PERCENT, CardVerdict, Fit
+from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.analytical.explanation.explained import ExplainedEstimate, ExplainedPhase
+from profiler.analytical.formulas.fragments import FRAGMENTS_PERCENT
 from profiler.domain.trial import DistributedType, TrialSpec, Tuning
 from profiler.domain.units import gib_text
 from profiler.rendering.memory_words import CATEGORY_TITLES, gib_number
@@ -44,7 +45,7 @@ def _uncompared(spec: TrialSpec) -> list[str]:
 
 
 def method_text(spec: TrialSpec, *, varied: Collection[str] = ()) -> str:
-    """Return how the model is trained: ``"lora, rank 16, adamw_torch_fused, checkpointing"``.
+    """Return how the model is trained: ``"lora, rank 16, adamw_torch_fused, checkpointing, ZeRO-3 on 8 GPUs"``.
 
     A key in `varied` has several values and is left out.
     """
@@ -53,6 +54,9 @@ def method_text(spec: TrialSpec, *, varied: Collection[str] = ()) -> str:
         how.insert(1, f"rank {spec.lora_rank}")
     if spec.gradient_checkpointing:
         how.append("checkpointing")
+    if spec.num_processes > 1 and "num_processes" not in varied:
+        kind = _KINDS[spec.distributed_type].format(stage=spec.zero_stage)
+        how.append(f"{kind} on {spec.num_processes} GPUs".lstrip())
     return ", ".join(how)
 
 
@@ -72,8 +76,7 @@ _KINDS = {
 def _rows(spec: TrialSpec) -> str:
     count = f"{spec.per_device_train_batch_size} x {spec.gradient_accumulation_steps}"
     if spec.num_processes > 1:
-        kind = _KINDS[spec.distributed_type].format(stage=spec.zero_stage)
-        count = f"{kind}, on each of {spec.num_processes} GPUs {count}"
+        count = f"on each {count}"
     if spec.recipe.generates:
         return f"{count} completions of {spec.max_prompt_length} + {spec.max_completion_length} tokens"
     return f"{count} rows of {spec.longest} tokens"
@@ -109,8 +112,8 @@ def _verdict(card: CardVerdict) -> list[str]:
         case Fit.TOO_LARGE:
             missing = gib_text(card.least_bytes - card.gpu.memory_bytes)
             sentence = f"Does not fit: at least {least} with context, {missing} more than the {whole}."
-        case Fit.NO_KERNEL:
-            sentence = f"No kernel: {card.no_kernel_text}"
+        case Fit.NO_ENGINE | Fit.NO_KERNEL:
+            sentence = card.refusal_text
     return _wrapped(sentence)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiler.analytical.explanation.boundary import Boundary
-from profiler.analytical.explanation.cards import CardVerdict, Fit
+from profiler.analytical.explanation.cards import CardVerdict
 from profiler.config.identity import spec_to_mapping
 from profiler.config.reading import show
 from profiler.domain.memory import Origin
@@ -109,4 +109,4 @@ def _number(value: object) -> str:
 def _needed(verdict: CardVerdict | None) -> str:
     if verdict is None:
         return ""
-    return verdict.fit.value if verdict.fit is Fit.NO_KERNEL else gib_number(verdict.needed_bytes)
+    return verdict.fit.value if not verdict.starts else gib_number(verdict.needed_bytes)

@@ -7,6 +7,7 @@ CATEGORY_TITLES = {
     Category.WEIGHTS: "weights",
     Category.REFERENCE: "reference model",
     Category.REWARD_MODEL: "reward models",
+    Category.CRITIC: "critic",
     Category.ADAPTERS: "adapters",
     Category.GRADIENTS: "gradients",
     Category.OPTIMIZER_STATE: "optimizer state",

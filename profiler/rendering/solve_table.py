@@ -101,7 +101,7 @@ def _headline(answer: KeyAnswer) -> str:
     how = method_text(answer.spec, varied=(answer.key,))
     where = f"{answer.spec.model}, {how}{of}, on {card}{with_margin(answer.margin)}"
     if boundary.largest is None:
-        reason = boundary.at_beyond.no_kernel_text if boundary.at_beyond else ""
+        reason = boundary.at_beyond.refusal_text if boundary.at_beyond else ""
         return f"{answer.key}: none fits. {where}" + (f". {reason}" if reason else "")
     if boundary.beyond is None:
         return f"{answer.key}: every allowed value fits, up to {boundary.largest:,}. {where}"
@@ -122,6 +122,8 @@ def _sides(answer: KeyAnswer) -> list[str]:
 def _needs(card: CardVerdict) -> str:
     if card.fit is Fit.NO_KERNEL:
         return f"{card.fit.value}: {card.missing.name if card.missing else ''}"
+    if card.fit is Fit.NO_ENGINE:
+        return card.fit.value
     whole, left = gib_text(card.gpu.memory_bytes), card.left_bytes
     if card.fit is Fit.TOO_LARGE:
         return f"needs at least {gib_text(card.least_bytes)} of {whole}"

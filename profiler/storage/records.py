@@ -143,6 +143,10 @@ class RecordStore:
         """
         return take_lock(self.path(trial_id).with_suffix(".lock"), wait=wait)
 
+    def claimed(self) -> frozenset[str]:
+        """Return nothing: locks of a folder are not listed."""
+        return frozenset()
+
     def gather(self) -> None:
         """Bring what the tables are assembled from into the folder; it is there."""
 

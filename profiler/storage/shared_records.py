@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from profiler.domain.outcome import TrialRecord
 from profiler.storage.atomic import write_atomically
 from profiler.storage.foreign_files import read_bytes
-from profiler.storage.leases import Lease, Leases
+from profiler.storage.leases import CLAIMS, Lease, Leases
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.objects import MOST_BYTES, Objects
 from profiler.storage.records import RECORDS, DamagedRecordError, RecordStore, parse_record
@@ -126,6 +126,10 @@ class SharedRecords:
         if wait:
             time.sleep(_WAIT_S)
         return None
+
+    def claimed(self) -> frozenset[str]:
+        """Return the trials that any machine has claimed now."""
+        return frozenset(name.removeprefix(CLAIMS).partition(".")[0] for name in self._objects.list(CLAIMS))
 
     def gather(self) -> None:
         """Bring the published samples into the folder, and remove its tables: the records have all that they had."""

@@ -41,6 +41,9 @@ class TrialStore(Protocol):
     def claim(self, trial_id: str, /, *, wait: bool) -> Held | None:
         """Claim a trial; return None if another process holds it. With `wait`, wait for it, at least for a while."""
 
+    def claimed(self) -> frozenset[str]:
+        """Return the trials that other machines have claimed now, as far as that can be listed."""
+
     def gather(self) -> None:
         """Bring what the tables are assembled from into the folder of this machine."""
 

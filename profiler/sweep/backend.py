@@ -144,11 +144,3 @@ def gpus_alike(visible: VisibleGpus) -> tuple[tuple[VisibleGpu, ...], str]:
     others = ", ".join(dict.fromkeys(gpu.name for gpu in visible.gpus if gpu not in alike))
     line = f"Only {first.name} is used, not {others}. Set CUDA_VISIBLE_DEVICES to choose." if others else ""
     return alike, line
-
-
-def hardware_of(visible: VisibleGpus) -> str:
-    """Return the part of a measured trial's identity that names card and driver; empty without a GPU."""
-    if not visible.gpus:
-        return ""
-    first = visible.gpus[0]
-    return f"{first.name}, {first.memory_bytes} bytes, driver {visible.driver_version or 'unknown'}"

@@ -87,9 +87,13 @@ def compose(command: Command) -> dict[str, object]:
             values = _plain_values(config)
         except Exception as error:  # Hydra raises anything at a wrong grid: its own errors, ValueError, RecursionError
             raise _usage_error(error, command.settings, grid) from error
-    if GRID in values:
+    # Without the line every key of the file is below `grid`; with it, `grid` is a key that the file itself has.
+    if GRID in values and not set(values) & set(GRID_FILE_KEYS):
         hint = f"Begin its file with the line '{_PACKAGE_LINE}'."
-        raise _grid_fault(grid, "has keys that do not count for the sweep, because a line is missing", hint)
+        problem = (
+            f"has keys below {GRID}, which do not count for the sweep, because a line is missing or {GRID} is its key"
+        )
+        raise _grid_fault(grid, problem, hint)
     known = (*ALL_KEYS, *GRID_FILE_KEYS)
     faults = [unknown_key(key, values[key], known) for key in values if key not in known]
     if faults:

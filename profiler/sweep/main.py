@@ -9,6 +9,7 @@ Exit codes: docs/exit_codes.md.
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from functools import partial
 
 from profiler.command_line import as_command, print_error, print_line
@@ -30,10 +31,11 @@ from profiler.sweep.folder import make_writable
 from profiler.sweep.other_python import environment_folder
 from profiler.sweep.output import WhileReadable
 from profiler.sweep.parts import SweepParts
-from profiler.sweep.plan import of_shard, order_for_pruning, plan_trials
+from profiler.sweep.plan import order_for_pruning
 from profiler.sweep.preparation import Sweep, architecture_lookup, prepare_each, remembering
 from profiler.sweep.results import Assemble, assemble, conclude, keep_what_has_finished
-from profiler.sweep.stored import is_of_this_card, under_earlier_names
+from profiler.sweep.slots import with_slots
+from profiler.sweep.stored import is_of_this_card, planned, under_earlier_names
 
 
 @as_command("sweep", when_interrupted="What has finished is kept; the same command continues from there.")
@@ -54,15 +56,11 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
     def estimates(specs: Mapping[str, TrialSpec]) -> dict[str, Estimate]:
         return estimates_by_trial(specs, parts.estimates, architecture_of)
 
-    sweeps = prepare_each(command, parts, architecture_of, config_of)
-    plans = [
-        plan_trials(each.grid.name, each.specs, each.versions, hardware=each.hardware, files_of=each.files_of)
-        for each in sweeps
-    ]
+    sweeps = [with_slots(each, words, parts) for each in prepare_each(command, parts, architecture_of, config_of)]
+    plans = [planned(each) for each in sweeps]
     shard = sweeps[0].options.shard
     if shard is not None:
-        whole, plans = len(plans[0]), [of_shard(plan, shard) for plan in plans]
-        print_line(f"Shard {shard} has {len(plans[0])} of {whole} trials.")
+        print_line(f"Shard {shard} has {len(plans[0])} of {len(sweeps[0].specs)} trials.")
         if not plans[0]:
             return EXIT_OK
     if sweeps[0].options.dry_run:
@@ -110,7 +108,9 @@ def _run_sweep(
     has_run = False
     with last_resort("sweep", folder=sweep.folder):
         try:
-            _run(sweep, plan, parts, architecture_of)
+            engine = sweep.cluster or sweep.array
+            with closing(engine) if engine is not None else nullcontext():
+                run_plan(sweep, plan, parts, architecture_of)
             has_run = True
             records, left_out = write()
             return conclude(sweep, plan, parts, records, complete=not left_out, to_terminal=not environment)
@@ -120,7 +120,7 @@ def _run_sweep(
             raise
 
 
-def _run(
+def run_plan(
     sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, architecture_of: Callable[[str], Architecture]
 ) -> None:
     """Run the trials that no stored record answers."""
@@ -136,24 +136,21 @@ def _run(
     pruning = _pruning(sweep, store, in_order) if options.prune else None
     if pruning is not None:
         pending = order_for_pruning(pending, partial(memory_rank, architecture_of=architecture_of))
+    if sweep.array is not None:
+        run = partial(parts.run_array, array=sweep.array)
+    elif sweep.cluster is None:
+        run = partial(parts.run_trials, gpu_uuids=sweep.gpu_uuids, interpreter_of=sweep.interpreter_of)
+    else:
+        run = partial(parts.run_placed, cluster=sweep.cluster, kind_of=sweep.kind_of)
     with WhileReadable(parts.watch(len(pending))) as observer:
-        notes = parts.run_trials(
-            pending,
-            options=options,
-            store=store,
-            versions=sweep.versions,
-            observer=observer,
-            gpu_uuids=sweep.gpu_uuids,
-            pruning=pruning,
-            interpreter_of=sweep.interpreter_of,
-        )
+        notes = run(pending, options=options, store=store, versions=sweep.versions, observer=observer, pruning=pruning)
     for sentence in notes:
         print_error(sentence)
 
 
 def _pruning(sweep: Sweep, store: TrialStore, in_order: NeedsAtMost) -> Pruning:
     """Return pruning that knows what earlier sweeps found on this card."""
-    pruning = Pruning(needs_at_most=in_order, group_of=comparable_group)
+    pruning = Pruning(needs_at_most=in_order, group_of=lambda spec: (comparable_group(spec), sweep.hardware_of(spec)))
     if sweep.options.resume and sweep.gpu_uuids:
         # An out-of-memory of the whole card implies one of the capped card.
         pruning.learn([record for record in store.read_all() if is_of_this_card(sweep, record)])

@@ -19,6 +19,9 @@ from profiler.storage.versions import installed_versions
 if TYPE_CHECKING:
     import pandas as pd
 
+    from profiler.cluster.array import SlotArray
+    from profiler.cluster.slot_job import SlotJob
+    from profiler.cluster.slots import Cluster, KindOf
     from profiler.execution import InterpreterOf, Pruning, SweepObserver
     from profiler.storage.carried import CurrentId
     from profiler.storage.tables import Written
@@ -58,6 +61,50 @@ class RunTrials(Protocol):
         interpreter_of: "InterpreterOf",
     ) -> Sequence[str]:
         """Leave a record of each trial of `plan` in `store`; return sentences about GPUs and restarts."""
+
+
+class RunPlaced(Protocol):
+    """Runs the trials of a plan on a cluster: `profiler.cluster.placing`."""
+
+    def __call__(
+        self,
+        plan: Sequence[PlannedTrial],
+        *,
+        cluster: "Cluster",
+        kind_of: "KindOf",
+        options: RunOptions,
+        store: "TrialStore",
+        versions: Versions,
+        observer: "SweepObserver",
+        pruning: "Pruning | None",
+    ) -> Sequence[str]:
+        """Leave a record of each trial of `plan` in `store`; return sentences about lost and retired slots."""
+
+
+class OpenArray(Protocol):
+    """Returns the slots of a sweep on Slurm: `profiler.cluster.slurm.open_array`."""
+
+    def __call__(
+        self, base: Path, job_in: "Callable[[Path], SlotJob]", options: RunOptions, key: Sequence[str], /
+    ) -> "SlotArray":
+        """Return the slots of an earlier start with an equal `key`, or else an array without slots."""
+
+
+class RunArray(Protocol):
+    """Runs the trials of a plan on slots that find their work: `profiler.cluster.array`."""
+
+    def __call__(
+        self,
+        plan: Sequence[PlannedTrial],
+        *,
+        array: "SlotArray",
+        options: RunOptions,
+        store: "TrialStore",
+        versions: Versions,
+        observer: "SweepObserver",
+        pruning: "Pruning | None",
+    ) -> Sequence[str]:
+        """Wait until slots have left a record of each trial; return sentences about lost slots."""
 
 
 class WriteTables(Protocol):
@@ -118,6 +165,60 @@ def _run_trials(
         pruning=pruning,
         program=replace(TRIAL_WORKER, interpreter_of=interpreter_of),
     )
+
+
+def _reach(options: RunOptions) -> "Cluster | None":
+    from profiler.cluster.engines import reach
+
+    return reach(options)
+
+
+def _run_placed(
+    plan: Sequence[PlannedTrial],
+    *,
+    cluster: "Cluster",
+    kind_of: "KindOf",
+    options: RunOptions,
+    store: "TrialStore",
+    versions: Versions,
+    observer: "SweepObserver",
+    pruning: "Pruning | None",
+) -> Sequence[str]:
+    from profiler.cluster.placing import PlacedSweep
+
+    return PlacedSweep(
+        plan=plan,
+        kind_of=kind_of,
+        slots=cluster.slots(jobs=options.jobs, versions=versions),
+        options=options,
+        store=store,
+        versions=versions,
+        observer=observer,
+        pruning=pruning,
+    ).run()
+
+
+def _open_array(
+    base: Path, job_in: "Callable[[Path], SlotJob]", options: RunOptions, key: Sequence[str]
+) -> "SlotArray":
+    from profiler.cluster.slurm import open_array
+
+    return open_array(base, job_in, options, key)
+
+
+def _run_array(
+    plan: Sequence[PlannedTrial],
+    *,
+    array: "SlotArray",
+    options: RunOptions,
+    store: "TrialStore",
+    versions: Versions,  # noqa: ARG001, each slot has those of its node, which are the same
+    observer: "SweepObserver",
+    pruning: "Pruning | None",  # noqa: ARG001, each slot prunes
+) -> Sequence[str]:
+    array.start_for(len(plan), jobs=options.jobs)
+    array.run(plan, store=store, options=options, observer=observer)
+    return array.notes
 
 
 def _simulated_workers(options: RunOptions) -> "Workers":
@@ -182,6 +283,13 @@ class SweepParts:
     watch: Callable[[int], AbstractContextManager["SweepObserver"]] = _watch
     """Takes the number of trials that will run; returns an observer that is shown while the block runs."""
     run_trials: RunTrials = _run_trials
+    reach: Callable[[RunOptions], "Cluster | None"] = _reach
+    """Returns the cluster of the engine; None if the engine is this machine."""
+    run_placed: RunPlaced = _run_placed
+    open_array: OpenArray = _open_array
+    run_array: RunArray = _run_array
+    slot: str = "profiler.sweep.slot:run"
+    """The function that a slot of Slurm runs. By name, because it is above this file."""
     write_tables: WriteTables = _write_tables
     render_folder: RenderFolder = _render_folder
     read_runs: Callable[[Path], "pd.DataFrame"] = _read_runs

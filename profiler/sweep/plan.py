@@ -11,19 +11,25 @@ from profiler.domain.trial import Backend, PlannedTrial, TrialSpec, run_key
 FilesOf = Callable[[TrialSpec], Mapping[str, str]]
 """Returns the hashes of the files that a trial names."""
 
+HardwareOf = Callable[[TrialSpec], str]
+"""Returns the card and the driver that a measured trial runs on."""
+
 
 def plan_trials(
     grid: str,
     specs: Sequence[TrialSpec],
     versions: Versions,
     *,
-    hardware: str = "",
+    hardware_of: HardwareOf = lambda _: "",
     files_of: FilesOf = lambda _: {},
 ) -> list[PlannedTrial]:
-    """Return `specs` as trials of `grid`, in order; `hardware` is part of the identity of a measured trial."""
+    """Return `specs` as trials of `grid`, in order; `hardware_of` is part of the identity of a measured trial."""
     return [
         PlannedTrial(
-            trial_id=name_of(spec, versions, hardware=hardware, files_of=files_of), grid=grid, label=label, spec=spec
+            trial_id=name_of(spec, versions, hardware_of=hardware_of, files_of=files_of),
+            grid=grid,
+            label=label,
+            spec=spec,
         )
         for spec, label in zip(specs, labels(specs), strict=True)
     ]
@@ -44,9 +50,9 @@ def of_shard(plan: Sequence[PlannedTrial], shard: Shard) -> list[PlannedTrial]:
     return [trial for trial in plan if trial.trial_id in own]
 
 
-def name_of(spec: TrialSpec, versions: Versions, *, hardware: str, files_of: FilesOf) -> str:
+def name_of(spec: TrialSpec, versions: Versions, *, hardware_of: HardwareOf, files_of: FilesOf) -> str:
     """Return the name of a trial on this machine."""
-    measured_on = hardware if spec.backend is Backend.CUDA else ""
+    measured_on = hardware_of(spec) if spec.backend is Backend.CUDA else ""
     return trial_id(spec, versions, hardware=measured_on, content=files_of(spec))
 
 

@@ -7,6 +7,8 @@ from pathlib import Path, PurePath
 from typing import TypeVar
 
 from profiler.allocator import parse_alloc_conf
+from profiler.cluster.array import SlotArray
+from profiler.cluster.slots import Cluster, KindOf
 from profiler.config.architecture import read_architecture
 from profiler.config.grid import Grid, expand, read_grid
 from profiler.config.model_lookup import builtin_architecture
@@ -14,6 +16,7 @@ from profiler.config.rules import only_estimated
 from profiler.config.run_options import RunOptions, read_run_options
 from profiler.config.specification import ArchitectureLookup, attention_line, parse_points
 from profiler.domain.address import Address, is_address
+from profiler.domain.engine import Engine
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, missing_fault
 from profiler.domain.outcome import Versions
@@ -26,18 +29,16 @@ from profiler.storage.foreign_files import expanded, reason
 from profiler.storage.shared_store import shared_faults, work_folder
 from profiler.sweep.backend import (
     gpus_alike,
-    hardware_of,
     missing_deepspeed,
     missing_engine,
     other_python_faults,
-    real_gpu_faults,
     resolve_auto,
-    too_few_gpus,
 )
 from profiler.sweep.command import Command, for_each_python
 from profiler.sweep.composition import compose
+from profiler.sweep.engine import Machines, engine_faults, for_engine, machines_of, slots_of
 from profiler.sweep.parts import SweepParts
-from profiler.sweep.plan import FilesOf
+from profiler.sweep.plan import FilesOf, HardwareOf
 
 Result = TypeVar("Result")
 
@@ -59,12 +60,18 @@ class Sweep:
     versions: Versions
     gpu_uuids: tuple[str, ...]
     """GPUs to measure on."""
-    hardware: str
-    """Card and driver of measured trials; empty without a GPU."""
+    hardware_of: HardwareOf
+    """Card and driver that a measured trial runs on; empty without a GPU."""
     files_of: FilesOf
     """Hashes of the files that a trial names."""
     interpreter_of: InterpreterOf
     """The Python that a trial runs in."""
+    cluster: Cluster | None
+    """Where trials run; None for this machine."""
+    kind_of: KindOf
+    """The slots of the cluster that a trial needs."""
+    array: SlotArray | None
+    """Slots that find their work in the store; None for other engines."""
     lines: tuple[str, ...]
     """Lines to print first: which backend `auto` became and why, and which GPUs are left out."""
     knows_ids: bool = True
@@ -128,21 +135,23 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     if values is None:
         raise UsageError(faults.found)
     name = command.grids[0]
-    options = faults.collect(lambda: read_run_options(values))
+    options = faults.collect(lambda: for_engine(read_run_options(values)))
     grid = faults.collect(lambda: read_grid(name, values))
-    visible, versions = parts.visible_gpus(), parts.installed_versions()
     points = faults.collect(lambda: expand(grid, command.axes)) if grid else None
+    if options is not None:
+        faults.found.extend(engine_faults(points or (), options))
+    machines = _machines(options, faults, parts)
+    visible, versions = machines.visible, machines.versions
     points, backend_line = resolve_auto(points or [], visible, torch_version=versions.torch)
     specs = faults.collect(lambda: parse_points(points, architecture_of=architecture_of)) or ()
     faults.found.extend(only_estimated(specs))
     if options is not None and not options.dry_run:
-        faults.found.extend(_uninstalled(specs) if options.python is None else ())
+        faults.found.extend(_uninstalled(specs) if options.python is None and machines.cluster is None else ())
         faults.found.extend(missing_engine(specs, Backend.CUDA, versions))
         faults.found.extend(missing_deepspeed(specs, Backend.CUDA, versions))
     mixed = other_python_faults(points, options)
     faults.found.extend(mixed)
-    faults.found.extend(real_gpu_faults(points, visible, torch_version=versions.torch))
-    faults.found.extend(too_few_gpus(specs, visible))
+    faults.found.extend(machines.gpu_faults(points, specs))
     for settings in dict.fromkeys(spec.alloc_conf for spec in specs if spec.backend is Backend.SIMULATED):
         # Only what the model of the allocator supports; a real allocator reports its own faults.
         faults.collect(partial(parse_alloc_conf, settings))
@@ -163,6 +172,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     elif options is not None and not mixed and specs and options.python is not None:
         workers = faults.collect(partial(parts.simulated_workers, options))
     if faults.found or options is None or grid is None:
+        machines.close()
         raise UsageError(tuple(dict.fromkeys(faults.found)))
     gpus, gpu_line = gpus_alike(visible)
     measured = any(spec.backend is Backend.CUDA for spec in specs)
@@ -174,13 +184,41 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         address=options.results_dir / name if isinstance(options.results_dir, Address) else None,
         specs=specs,
         versions=workers.versions if workers else versions,
-        gpu_uuids=tuple(gpu.uuid for gpu in gpus) if measured else (),
-        hardware=hardware_of(visible),
+        gpu_uuids=tuple(gpu.uuid for gpu in gpus) if measured and not machines.are_slots else (),
+        hardware_of=machines.hardware_of,
         files_of=lambda spec: files_of(spec.model, spec.dataset),
         interpreter_of=workers.interpreter_of if workers else lambda _: None,
-        lines=tuple(line for line in (backend_line, gpu_line if measured else "", *attention, lacking) if line),
-        knows_ids=not lacking,
+        cluster=machines.cluster,
+        kind_of=machines.kind_of,
+        array=None,
+        lines=tuple(
+            line
+            for line in (
+                backend_line,
+                gpu_line if measured and machines.cluster is None and not machines.are_slots else "",
+                *attention,
+                lacking,
+            )
+            if line
+        ),
+        knows_ids=not lacking and not (measured and machines.are_slots),
     )
+
+
+def _machines(options: RunOptions | None, faults: "_Faults", parts: SweepParts) -> Machines:
+    """Return where trials run; this machine also in a dry run, and where the command has faults.
+
+    Raises:
+        UsageError: The cluster does not answer, or its nodes cannot run one sweep.
+    """
+    versions = parts.installed_versions()
+    if options is not None and not options.dry_run and not faults.found:
+        cluster = parts.reach(options)
+        if cluster is not None:
+            return machines_of(cluster, options.engine, versions)
+    if options is not None and options.engine is Engine.SLURM:
+        return slots_of(options, versions)
+    return Machines(visible=parts.visible_gpus(), versions=versions)
 
 
 def _uninstalled(specs: Iterable[TrialSpec]) -> list[Fault]:
@@ -218,8 +256,8 @@ def _folder_faults(name: str, values: Mapping[str, object], options: RunOptions 
     results_dir = values.get("results_dir")
     if not isinstance(results_dir, str) or values.get("dry_run") is True:
         return []
-    if is_address(results_dir):
-        address = options.results_dir if options is not None else None
+    address = options.results_dir if options is not None else None
+    if is_address(results_dir) or isinstance(address, Address):
         return shared_faults(address / name, writes=True) if isinstance(address, Address) else []
     try:
         folder = expanded(results_dir) / name

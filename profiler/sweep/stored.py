@@ -9,14 +9,22 @@ from profiler.domain.outcome import TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.storage.fingerprint import is_only_a_hub_model
 from profiler.sweep.parts import SweepParts
-from profiler.sweep.plan import name_of
+from profiler.sweep.plan import name_of, of_shard, plan_trials
 from profiler.sweep.preparation import Sweep
+
+
+def planned(sweep: Sweep) -> list[PlannedTrial]:
+    """Return the trials of a sweep, or of its shard, in order."""
+    plan = plan_trials(
+        sweep.grid.name, sweep.specs, sweep.versions, hardware_of=sweep.hardware_of, files_of=sweep.files_of
+    )
+    return plan if sweep.options.shard is None else of_shard(plan, sweep.options.shard)
 
 
 def name_now(sweep: Sweep, spec: TrialSpec, versions: Versions) -> str | None:
     """Return the name that a stored trial would have if it ran now; None if a file that it names is missing."""
     try:
-        return name_of(spec, versions, hardware=sweep.hardware, files_of=sweep.files_of)
+        return name_of(spec, versions, hardware_of=sweep.hardware_of, files_of=sweep.files_of)
     except UsageError:
         return None
 
@@ -30,7 +38,7 @@ def is_of_this_card(sweep: Sweep, record: TrialRecord) -> bool:
         return False
     names = [name_now(sweep, record.spec, sweep.versions)]
     if is_only_a_hub_model(record.spec.model, record.spec.dataset):
-        names.append(trial_id(record.spec, sweep.versions, hardware=sweep.hardware))
+        names.append(trial_id(record.spec, sweep.versions, hardware=sweep.hardware_of(record.spec)))
     return record.trial_id in names
 
 
@@ -47,7 +55,7 @@ def under_earlier_names(sweep: Sweep, plan: list[PlannedTrial], parts: SweepPart
     def renamed(trial: PlannedTrial) -> PlannedTrial:
         if trial.spec.backend is not Backend.CUDA or not is_only_a_hub_model(trial.spec.model, trial.spec.dataset):
             return trial
-        earlier = trial_id(trial.spec, sweep.versions, hardware=sweep.hardware)
+        earlier = trial_id(trial.spec, sweep.versions, hardware=sweep.hardware_of(trial.spec))
         is_stored_so = store.find(trial.trial_id) is None and store.find(earlier) is not None
         return replace(trial, trial_id=earlier) if is_stored_so else trial
 

@@ -16,6 +16,9 @@ from profiler.training.phases import PhaseObserver
 class AnnouncedSteps(Trainer):
     """Announces forward, backward and optimizer to `observer`. The first base of a recipe's trainer, before trl's."""
 
+    critic: Any = None
+    """The critic of a trial that has one."""
+
     def __init__(self, *, observer: PhaseObserver, **trl_arguments: Any) -> None:
         self._observer = observer
         self.micro_batches_run = 0

@@ -74,11 +74,11 @@ def _pretrained(spec: TrialSpec, placement: Placement) -> Any:
 
 
 def _quantization(spec: TrialSpec) -> Any:
-    """Return nf4 with double quantisation, computing in the weights' data type, as the QLoRA paper does."""
+    """Return nf4, computing in the weights' data type; with double quantisation as the QLoRA paper does."""
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
+        bnb_4bit_use_double_quant=spec.bnb_4bit_use_double_quant,
         bnb_4bit_compute_dtype=getattr(torch, spec.dtype.value),
     )
 

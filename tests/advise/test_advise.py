@@ -107,6 +107,7 @@ def test_the_steps_add_up_to_a_trial_that_fits(capsys):
             "fewer completions per prompt",
             ["num_generations: 2", "gradient_accumulation_steps: 2", "steps_per_generation: 2"],
         ),
+        (("tuning=qlora", "bnb_4bit_use_double_quant=false"), "double quantisation", ["use_bnb_nested_quant: true"]),
         (("tuning=lora",), "QLoRA: base weights in 4 bits", ["load_in_4bit: true", "use_bnb_nested_quant: true"]),
         ((), "a smaller model of the same family", ["model_name_or_path: Qwen/Qwen2.5-0.5B"]),
     ],
@@ -182,7 +183,10 @@ def test_the_file_is_read_back_as_the_trial(capsys, tmp_path):
     assert written["model_name_or_path"] == "Qwen/Qwen2.5-7B-Instruct"
     assert written["learning_rate"] == 1e-6
     assert "hf_secret" not in said
+    (left_out,) = (line for line in said.splitlines() if line.startswith("# left out"))
     assert "system_prompt" in said[said.index("# left out") :]
+    # `dtype` is its name today, and is written.
+    assert "torch_dtype" not in left_out and written["dtype"] == "bfloat16"
     found = _advised(capsys, f"config={file}", f"gpu={CARD}")
     point = read_trl_config(written).point
     after = trl_arguments(spec_from_mapping(found["trial_after"]))
@@ -247,3 +251,25 @@ def test_keys_of_other_trainers_are_as_trl_has_them():
     known = {*KEY_OF, *FREE_KEYS, *NEUTRAL_VALUES, *MODEL_KEYS}
     assert (known & of_sft) - of_grpo == ONLY_SFT
     assert (known & of_grpo) - of_sft == ONLY_GRPO
+
+
+def test_an_engine_that_does_not_start_gets_a_larger_part_of_the_card(capsys):
+    words = ("model=qwen3-8b", "tuning=qlora", "use_vllm=true", "gpu=a100-40gb", "max_completion_length=4096")
+    found = _advised(capsys, *words, "gradient_checkpointing=true")
+    (step,) = found["steps"]
+    assert (found["before"]["verdict"], found["after"]["verdict"]) == ("vLLM does not start", "fits")
+    assert step["lines"] == ["vllm_gpu_memory_utilization: 0.45", "vllm_max_model_length: 4352"]
+    assert step["saved_bytes"] < 0
+    assert main([*words]) == EXIT_OK
+    said = " ".join(capsys.readouterr().out.split())
+    assert "vLLM does not start: vllm_gpu_memory_utilization=0.3 of a100-40gb" in said
+    assert "1. memory for vLLM's weights and one sequence: the job starts, takes " in said
+
+
+def test_where_no_part_of_the_card_is_enough_for_vllm_the_model_generates_itself(capsys):
+    found = _advised(
+        capsys, "model=qwen2.5-7b", "tuning=qlora", "use_vllm=true", "gpu=rtx-4070-12gb", "max_completion_length=256"
+    )
+    assert "rollouts without vLLM" in [step["name"] for step in found["steps"]]
+    assert found["fits"] and not found["trial_after"]["use_vllm"]
+    assert not any("vllm" in key for key in found["config"])

@@ -61,6 +61,7 @@ _QLORA = TrialSpec(
 
 def test_by_hand():
     assert nf4_bytes(16_384) == 8_192 + 256 + 4 + 64 + 1_024 + 4
+    assert nf4_bytes(16_384, double_quant=False) == 8_192 + 1_024 + 64
     assert two_states_bytes(1_000, 2) == 4_000
     assert eight_bit_states_bytes(4_096, is_embedding=False) == 8_320
     assert eight_bit_states_bytes(1_024, is_embedding=False) == 8_192
@@ -136,6 +137,8 @@ def test_state_is_the_sum_over_tensors_and_paged_is_never_more(optim, rows, colu
 def test_nf4_grows_with_its_matrix(elements):
     assert nf4_bytes(elements) <= nf4_bytes(elements + 1)
     assert nf4_bytes(elements) >= elements / 2
+    scales = 4 * -(-elements // 64)
+    assert nf4_bytes(elements, double_quant=False) == -(-elements // 2) + scales + 64
 
 
 def test_weights_in_float32_need_twice_the_memory(half_billion):

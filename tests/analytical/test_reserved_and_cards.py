@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from trial_strategies import architecture, specs
 
 from profiler.analytical import estimate
-from profiler.analytical.explanation.cards import Fit, all_cards, card_verdict, unreleasable_bytes
+from profiler.analytical.explanation.cards import Fit, all_cards, card_verdict
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.short_forms import LONGEST, short_forms
 from profiler.analytical.formulas.batch import Batch
+from profiler.analytical.formulas.fragments import unreleasable_bytes
 from profiler.analytical.formulas.head import full_logits_classes_bytes
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants

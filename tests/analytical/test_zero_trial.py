@@ -93,6 +93,20 @@ def test_a_rollout_has_the_whole_model_and_a_pass_at_most_a_billion_weights():
     assert _instant(short, InstantName.FORWARD_LAYER)[Category.COMMUNICATION] == zero.BUCKET_BYTES + 2 * 3584 * 18_944
 
 
+def test_an_lm_head_that_runs_as_a_module_is_gathered_beyond_the_limit():
+    """As the history of an emulated trial of qwen3-1.7b shows, whose head is tied to the embedding."""
+    model, head = "qwen2.5-7b", 152_064 * 3_584
+    full, fused = (_zero(3, model=model, logprobs=logprobs) for logprobs in ("full", "fused"))
+    limit = zero.BUCKET_BYTES + 2 * 10**9
+    for name in (InstantName.FORWARD_LAYER, InstantName.SCORE_LAYER):
+        beyond = _instant(_zero(3, model=model, logprobs="full", beta=0.04), name)
+        assert beyond[Category.COMMUNICATION] == limit + 2 * head
+    assert _instant(full, InstantName.FORWARD_HEAD)[Category.COMMUNICATION] == limit
+    assert _instant(fused, InstantName.FORWARD_LAYER)[Category.COMMUNICATION] == limit
+    offloaded = _zero(3, model=model, logprobs="full", offload_param_device="cpu")
+    assert _instant(offloaded, InstantName.FORWARD_LAYER)[Category.COMMUNICATION] == limit + 2 * head + 2 * head // 4
+
+
 def test_what_is_offloaded_is_not_on_the_card():
     both = {"offload_optimizer_device": "cpu", "offload_param_device": "cpu"}
     found = _instant(_zero(3, **both), InstantName.REWARD)
@@ -101,6 +115,17 @@ def test_what_is_offloaded_is_not_on_the_card():
     # Stage 2 offloads a gradient through a tensor of the size of the largest.
     through = _instant(_zero(2, offload_optimizer_device="cpu"), InstantName.REWARD)
     assert through[Category.COMMUNICATION] == 2 * EMBEDDING
+
+
+def test_offloaded_weights_are_copied_to_the_gpu_before_they_are_gathered_to_generate():
+    spec = _zero(3, offload_param_device="cpu")
+    gathered = _instant(spec, InstantName.GATHERING)
+    assert gathered[Category.COMMUNICATION] == zero.BUCKET_BYTES + 2 * PARAMETERS + 2 * PARAMETERS // 4
+    assert Category.KV_CACHE not in gathered
+    sampling = _instant(spec, InstantName.SAMPLING)
+    assert gathered[Category.COMMUNICATION] == sampling[Category.COMMUNICATION] + 2 * PARAMETERS // 4
+    # Weights on the GPU need no copy.
+    assert InstantName.GATHERING not in {each.name for each in trial_instants(_zero(3), _architecture(MODEL))}
 
 
 @pytest.mark.parametrize(

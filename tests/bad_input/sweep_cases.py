@@ -15,6 +15,20 @@ def grid(content: str | bytes | Special, *, says: str = "", sentences: int = 1, 
 WORDS = (
     bad(says="grid= … a sweep needs a grid; the grids are claims, completion_length,"),
     bad(GRID, "activation_offloading=cpu", says="activation_offloading= … must be true or false"),
+    bad(GRID, "critic=2", says="critic= … must be true or false"),
+    bad(GRID, "critic=true", "tuning=lora", says="tuning= … is not combined with critic=true, which is trained as a"),
+    bad(GRID, "critic=true", "recipe=rloo", says="critic= … has no meaning with recipe=rloo"),
+    bad(GRID, "use_dynamic_bsz=yes", says="use_dynamic_bsz= … must be true or false"),
+    bad(
+        GRID,
+        "use_dynamic_bsz=true",
+        "ppo_max_token_len_per_gpu=9",
+        says="ppo_max_token_len_per_gpu= … is less than one row, because prompt and completion of this trial have",
+    ),
+    bad(GRID, "ppo_max_token_len_per_gpu=0", says="ppo_max_token_len_per_gpu= … must be a whole number of at least 1"),
+    bad(
+        GRID, "use_dynamic_bsz=true", "logprobs=minibatch", says="logprobs= … is not combined with use_dynamic_bsz=true"
+    ),
     bad("", GRID, says="argument= … is not of the form key=value"),
     bad("=", GRID, says="= … is unknown."),
     bad("=x", GRID, says="= … is unknown."),
@@ -188,6 +202,7 @@ VALUES = (
     ),
     bad("+grid=sft", "use_vllm=true", says="use_vllm=true: has no meaning with recipe=sft"),
     bad(GRID, "use_vllm=true", "backend=cpu", says="use_vllm=true: needs backend=cuda, emulated or simulated"),
+    bad(GRID, "bnb_4bit_use_double_quant=nf4", says="bnb_4bit_use_double_quant= … must be true or false"),
     bad(GRID, "use_vllm=true", "tuning=qlora", says="tuning=qlora: a sweep does not run vLLM with weights in 4 bits"),
 )
 
@@ -266,6 +281,23 @@ OPTIONS = (
     bad(GRID, "shard=3/2", says="shard= … must be k/n with 1 <= k <= n <= 1,000,000"),
     bad(GRID, "shard=2", says="shard= … must be k/n with 1 <= k <= n <= 1,000,000"),
     bad(GRID, "shard=1/2,2/2", says="shard= … takes one value, because only keys of a trial can have several"),
+    bad(GRID, "engine=dask", says="engine= … must be one of local, ray, slurm"),
+    bad(GRID, "engine=local,ray", says="engine= … takes one value, because only keys of a trial can have several"),
+    bad(GRID, "engine=ray", says="engine= … needs ray, which is not installed. Install the extra 'ray'"),
+    bad(GRID, "engine=slurm", "resume=false", says="resume= … would run each trial once per slot"),
+    bad(GRID, "slurm_partition='a b'", says="slurm_partition= … must be a name that Slurm knows"),
+    bad(GRID, "slurm_account=[a,b]", says="slurm_account= … must be a name that Slurm knows"),
+    bad(
+        GRID, "slurm_time=1h", says="slurm_time= … must be minutes, hours:minutes:seconds or days-hours:minutes:seconds"
+    ),
+    bad(
+        GRID, "slurm_time=0", says="slurm_time= … must be minutes, hours:minutes:seconds or days-hours:minutes:seconds"
+    ),
+    bad(
+        GRID, "slurm_gpus_per_node=h100", says="slurm_gpus_per_node= … must be a number of at least 1, or a kind and a"
+    ),
+    bad(GRID, "engine=ray", "backend=emulated", says="engine= … runs trials in the Python of each node", sentences=2),
+    bad(GRID, "engine=ray", "backend=simulated", "python=/x", says="python= … is a path of this machine", sentences=2),
     bad(GRID, "resume=perhaps", says="resume= … must be true or false"),
     bad(GRID, "dry_run=true,false", says="dry_run= … takes one value, because only keys of a trial can have several"),
     bad(GRID, "timeout=1", says="timeout= … is unknown."),

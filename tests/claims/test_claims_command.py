@@ -174,6 +174,21 @@ def test_the_short_form_of_the_documentation_counts_the_kept_verdicts(kept):
     assert short_form(kept) in (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
 
 
+def test_each_cell_of_the_blogs_table_has_its_run_of_the_printed_script(kept):
+    by_id = {each.claim.id: each for each in kept}
+    table, scripts = by_id["blog-table"], by_id["blog-table-script"]
+    assert [each.when for each in scripts.claim.settings] == [each.when for each in table.claim.settings]
+    assert [each.published for each in scripts.claim.settings] == [each.published for each in table.claim.settings]
+    assert scripts.origins == (Origin.EMULATED,)
+    named = {str(configuration.keys["script"]) for configuration in scripts.claim.configurations}
+    runs = {script: run for (script, _), run in kept_scripts(REFERENCE).items() if script in named}
+    assert set(runs) == named and len(named) == 20
+    # A card that ran out of memory was nearly full; one that did not has at most its 79.1 GiB.
+    full = {script: run.peaks[Quantity.PEAK_DEVICE] / 84_944_093_184 for script, run in runs.items()}
+    assert all(0.99 < full[script] <= 1 for script, run in runs.items() if run.end is End.OOM)
+    assert sum(run.end is End.OOM for run in runs.values()) == 5 and max(full.values()) <= 1
+
+
 def short_form(judged):
     """The rows of the table at the end of docs/claims.md.
 

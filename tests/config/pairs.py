@@ -9,7 +9,7 @@ from profiler.config.key_values import without_other_recipes
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.keys import Key, Kind, MemoryOrder
 from profiler.domain.recipe import Recipe
-from profiler.domain.trial import ALL_LINEAR, TRIAL_KEYS, TrialSpec, Tuning, VllmMode
+from profiler.domain.trial import ALL_LINEAR, TRIAL_KEYS, DistributedType, TrialSpec, Tuning, VllmMode
 
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -44,14 +44,24 @@ def values_of(key: Key) -> Sequence[object]:
 
 
 def normalised(values: Mapping[str, object]) -> TrialSpec:
-    """The specification of `values`, without adapters or engine where there are none, and of other recipes no key."""
+    """The specification of `values`, without keys that have no meaning in it."""
     adapters = [name for name in values if name.startswith("lora_")]
     found = {**values, **(dict.fromkeys(adapters) if values["tuning"] is Tuning.FULL else {})}
     if not values["use_vllm"] or values["vllm_mode"] is VllmMode.SERVER:
         mode = values["vllm_mode"] if values["use_vllm"] else None
         found.update({key.name: key.without_meaning for key in TRIAL_KEYS if key.name.startswith("vllm_")})
         found["vllm_mode"] = mode
+    found["critic"] = values["critic"] and values["tuning"] is Tuning.FULL and _is_aligned(values)
+    if values["num_processes"] == 1:
+        found["distributed_type"] = DistributedType.NO
+    if not values["use_dynamic_bsz"]:
+        found["ppo_max_token_len_per_gpu"] = None
     return TrialSpec(**without_other_recipes(found, Recipe(str(values["recipe"]))))
+
+
+def _is_aligned(values: Mapping[str, object]) -> bool:
+    """Whether a generation has the rows of whole optimizer steps, for which there is a closed form of critics."""
+    return int(str(values["steps_per_generation"])) % int(str(values["gradient_accumulation_steps"])) == 0
 
 
 @st.composite

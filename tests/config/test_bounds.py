@@ -18,7 +18,7 @@ COUNTS = [key.name for key in TRIAL_KEYS if key.kind is Kind.COUNT]
 MAX_SEED = key_named("seed").maximum
 RUN = {**dict.fromkeys(RUN_KEYS), "results_dir": "r", "dry_run": False, "resume": True, "snapshot": False}
 RUN |= {"strict": True, "breakdown": False, "prune": True, "timeout_s": 1.0, "stall_s": 1.0}
-RUN |= {"warm_up_s": 1.0, "lease_s": 60.0}
+RUN |= {"warm_up_s": 1.0, "lease_s": 60.0, "engine": "local", "ray_address": "auto", "slurm_time": 60}
 CONFIG = {
     "model_type": "llama",
     "vocab_size": 512,

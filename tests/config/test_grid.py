@@ -25,6 +25,12 @@ RUN = {
     "price_per_hour": None,
     "shard": None,
     "lease_s": 60,
+    "engine": "local",
+    "ray_address": "auto",
+    "slurm_partition": None,
+    "slurm_account": None,
+    "slurm_time": 60,
+    "slurm_gpus_per_node": None,
 }
 
 

@@ -10,7 +10,7 @@ from maintenance.sampling import architecture_of, read_sampled
 from maintenance.several_gpus import ROWS, SAMPLES, comparison, main, page, sample
 from profiler.analytical.estimate import estimate
 from profiler.domain.outcome import Status
-from profiler.domain.trial import DistributedType, OffloadDevice
+from profiler.domain.trial import DistributedType
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 EACH = pytest.mark.parametrize("chosen", SAMPLES.values(), ids=SAMPLES)
@@ -50,12 +50,15 @@ def test_the_kept_page_is_that_of_the_kept_rows(chosen):
     sizes = rows["error"].abs()
     assert sizes.median() <= 0.03
     text = (REFERENCE.parents[1] / "docs" / "trust.md").read_text()
+    if chosen.name == "deepspeed_blind":
+        quoted = (
+            f"{100 * sizes.median():.1f} % in the median, {100 * sizes.quantile(0.95):.1f} % in the 95th\npercentile"
+        )
+        assert f"{quoted}, and {100 * rows['error'].max():+.1f} % at the worst" in text
+        assert sizes.max() == rows["error"].max()
+        return
     if chosen is not FIRST:
-        assert f"the error is {100 * sizes.median():.1f} %\nin the median" in text
-        low = -100 * rows.loc[rows["error"] < -0.02, "error"]
-        assert f"Five trials of ZeRO-3 are {low.min():.1f} to {low.max():.1f} % low" in text
-        specs = read_sampled((folder / "sampled.jsonl").read_text())
-        assert [specs[number].offload_param_device for number in low.index] == [OffloadDevice.CPU] * 5
+        assert f"the error is {100 * sizes.median():.1f} %\nin the median and at most {100 * sizes.max():.1f} %" in text
         return
     quoted = f"{sizes.median():.1%} in the median and {sizes.quantile(0.95):.1%} in the\n95th percentile".replace(
         "%", " %"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_USAGE
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.estimate.main import answer, main
 from profiler.solve.main import main as solve
@@ -36,14 +36,48 @@ def test_the_capability_of_a_size_is_stated_as_an_assumption():
     assert not answer([*LARGE, "gpu=24GiB@8.6"]).startswith("Assumed")
 
 
-def test_an_engine_that_would_not_start_is_said_first():
-    words = ["model=llama-3.1-8b", "use_vllm=true", "gpu=h100-80gb", "tuning=lora"]
-    said = " ".join(answer(words).split())
-    assert said.startswith("vLLM does not start: vllm_gpu_memory_utilization=0.3 of h100-80gb is 23.7 GiB")
-    assert "use vllm_max_model_length=1042 or a larger part." in said
-    assert any(note.startswith("vLLM does not start") for note in json.loads(answer([*words, "format=json"]))["notes"])
+VLLM = ["model=llama-3.1-8b", "use_vllm=true", "tuning=lora"]
+
+
+def _verdict(*words):
+    cards = json.loads(answer([*VLLM, *words, "format=json"]))["gpus"]
+    return next((card["verdict"], card["reason"]) for card in cards if f"gpu={card['gpu']}" in words)
+
+
+def test_an_engine_that_would_not_start_is_the_verdict():
+    verdict, reason = _verdict("gpu=h100-80gb")
+    assert verdict == "vLLM does not start"
+    assert reason.startswith("vLLM does not start: vllm_gpu_memory_utilization=0.3 of h100-80gb is 23.7 GiB")
+    assert reason.endswith("; use vllm_max_model_length=1042.")
+    assert reason in " ".join(answer([*VLLM, "gpu=h100-80gb"]).split())
     for enough in ("vllm_max_model_length=1042", "vllm_gpu_memory_utilization=0.5"):
-        assert "does not start" not in answer([*words, enough])
+        assert _verdict("gpu=h100-80gb", enough) == ("fits", "")
+
+
+def test_an_engine_that_would_not_start_names_the_part_with_which_it_would():
+    words = ("gpu=a100-40gb", "max_completion_length=4096")
+    _, reason = _verdict(*words)
+    assert reason.endswith("; use vllm_gpu_memory_utilization=0.41 and vllm_max_model_length=4352.")
+    given = ("vllm_max_model_length=4352", "vllm_gpu_memory_utilization=0.41")
+    assert _verdict(*words, *given)[0] != "vLLM does not start"
+    assert _verdict(*words, given[0], "vllm_gpu_memory_utilization=0.4")[0] == "vLLM does not start"
+    assert _verdict("gpu=rtx-4070-12gb")[1].endswith("; no part of the card is enough.")
+
+
+@pytest.mark.parametrize("words", [["gpu=a100-40gb"], ["gpu=any"], ["gpu=a100-40gb", "num_generations=4,8"]])
+def test_an_engine_that_would_not_start_is_no(words, capsys):
+    code = main([*VLLM, *words, "max_completion_length=4096", "fail_if=does_not_fit"])
+    # Other cards of gpu=any start the engine, so one fits.
+    assert code == (EXIT_OK if words == ["gpu=any"] else EXIT_ANSWER_IS_NO)
+    assert "vLLM does not start" in capsys.readouterr().out
+
+
+def test_nothing_fits_where_the_engine_does_not_start(capsys):
+    assert solve(["max_completion_length", *VLLM, "gpu=a100-40gb", "confirm=false", "fail_if=does_not_fit"]) == 4
+    said = " ".join(capsys.readouterr().out.split())
+    assert "none fits" in said and "vLLM does not start: vllm_gpu_memory_utilization=0.3 of a100-40gb" in said
+    assert solve(["gpu", *VLLM]) == EXIT_OK
+    assert "a100-40gb vLLM does not start" in " ".join(capsys.readouterr().out.split())
 
 
 def test_vllm_takes_its_part_of_a_stated_size():

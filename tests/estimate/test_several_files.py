@@ -237,10 +237,15 @@ def test_lora_without_modules_adapts_what_peft_does(written):
     assert "lora_target_modules=[q_proj,v_proj] (peft's default)" in found["notes"][0]
 
 
-def test_scales_in_float32_are_named(written):
+def test_scales_are_in_float32_unless_the_recipe_quantises_them(written):
     recipe = {**RECIPE, "use_peft": True, "load_in_4bit": True}
-    assert "0.37 bits per weight" in _notes(written(recipe_yaml=recipe))
-    assert "0.37 bits" not in _notes(written(recipe_yaml={**recipe, "use_bnb_nested_quant": True}))
+    plain = _found(written(recipe_yaml=recipe))
+    nested = _found(written(recipe_yaml={**recipe, "use_bnb_nested_quant": True}))
+    assert [each["trial"]["bnb_4bit_use_double_quant"] for each in (plain, nested)] == [False, True]
+    assert plain["peak_allocated_bytes"] > nested["peak_allocated_bytes"]
+    # Without weights in 4 bits there are no scales.
+    full = _found(written(recipe_yaml={**RECIPE, "use_bnb_nested_quant": False}))
+    assert full["trial"]["bnb_4bit_use_double_quant"] is True
 
 
 def test_the_names_are_those_of_the_installed_accelerate_and_peft():

@@ -169,3 +169,59 @@ def test_long_sums_end_as_no_literal(script):
     text = f"GRPOConfig(num_generations={'+'.join(['1'] * 500)}, beta={'*'.join(['9'] * 60)})\nGRPOTrainer('tiny')\n"
     found = _found(script(text))
     assert "num_generations=8 (line 1" in found["notes"][0] and "beta=0.0 (line 1" in found["notes"][0]
+
+
+OUTSIDE = """
+    import argparse, os
+    from trl import GRPOConfig, GRPOTrainer
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model-name", default="Qwen/Qwen2.5-1.5B-Instruct")
+    parser.add_argument("-r", "--rows", type=int, default="8")
+    parser.add_argument("--beta", type=float, required=True)
+    parser.add_argument("--no-checkpointing", dest="checkpointing", action="store_false")
+    parser.add_argument("--tokens", default=100)
+    parser.add_argument("--tokens", default=200)
+    options = parser.parse_args()
+    GENERATIONS = int(os.environ.get("GENERATIONS", "8"))
+    args = GRPOConfig(
+        per_device_train_batch_size=options.rows,
+        num_generations=GENERATIONS,
+        gradient_accumulation_steps=int(os.getenv("STEPS", 2)),
+        max_completion_length=options.tokens,
+        beta=options.beta,
+        gradient_checkpointing=options.checkpointing,
+    )
+    GRPOTrainer(model=options.model_name, reward_funcs=[good], args=args)
+"""
+
+
+def test_values_from_outside_have_the_scripts_own_defaults(script):
+    found = json.loads(answer([script(OUTSIDE), "gpu=h100", "format=json"]))
+    trial = found["trial"]
+    assert (trial["model"], trial["per_device_train_batch_size"], trial["num_generations"]) == ("qwen2.5-1.5b", 8, 8)
+    assert (trial["gradient_accumulation_steps"], trial["gradient_checkpointing"]) == (2, True)
+    assumed = found["notes"][0]
+    assert "model=Qwen/Qwen2.5-1.5B-Instruct (the default of --model-name in line 22 of train.py)" in assumed
+    assert "per_device_train_batch_size=8 (the default of --rows in line 15 of train.py)" in assumed
+    assert "num_generations=8 (the default of $GENERATIONS in line 16 of train.py)" in assumed
+    # Two defaults, or none: as for what is no literal.
+    assert "max_completion_length=512 (line 18 of train.py has no literal)" in assumed
+    assert "beta=0.0 (line 19 of train.py has no literal)" in assumed
+    stated = json.loads(answer([script(OUTSIDE), "gpu=h100", "num_generations=4", "format=json"]))
+    assert "$GENERATIONS" not in stated["notes"][0]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ['int("many")', 'int(os.environ["ROWS"])', 'os.environ.get("ROWS")', 'int("9" * 99)', "other.rows", "float([])"],
+)
+def test_what_has_no_default_is_no_literal(script, expression):
+    text = f"""
+        from trl import GRPOConfig, GRPOTrainer
+        args = GRPOConfig(num_generations={expression})
+        GRPOTrainer(model="Qwen/Qwen2.5-1.5B-Instruct", args=args)
+    """
+    found = json.loads(answer([script(text), "gpu=h100", "format=json"]))
+    assert found["trial"]["num_generations"] == 8
+    assert "num_generations=8 (line 3 of train.py has no literal)" in found["notes"][0]

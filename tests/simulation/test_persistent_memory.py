@@ -84,6 +84,19 @@ def test_4_bit_weights_take_half_a_byte_and_their_scales() -> None:
     assert left[Category.WEIGHTS] == weights + ROTARY_BUFFERS
 
 
+def test_without_double_quantisation_each_64_values_have_a_scale_of_4_bytes() -> None:
+    left = simulate(tuning=Tuning.QLORA, bnb_4bit_use_double_quant=False, **LORA).left_at_the_end()
+
+    def linear(values: int) -> int:
+        # Two values a byte; a float32 for every 64 values, at least 512 bytes; the table of the 16 values of nf4.
+        return values // 2 + max(values // 64 * 4, 512) + 512
+
+    layer_values = [64 * 64, 32 * 64, 32 * 64, 64 * 64, 160 * 64, 160 * 64, 160 * 64]
+    assert 160 * 64 // 64 * 4 == 640  # which the allocator rounds up to 1,024
+    rounded = sum(linear(values) + (1_024 - 640) * (values == 160 * 64) for values in layer_values)
+    assert left[Category.WEIGHTS] == EMBEDDING + 2 * (BIASES + NORMS + rounded) + 512 + ROTARY_BUFFERS
+
+
 def test_the_kv_cache_is_full_at_the_end_of_the_rollout() -> None:
     """2 x layers x sequences x kv_heads x (prompt + completion - 1) x head_dim x bytes, exactly."""
     simulated = simulate(lengths=Lengths.FORCED, max_prompt_length=32, max_completion_length=64)

@@ -13,6 +13,8 @@ from pathlib import Path
 import cheap_worker
 
 import profiler.rendering.figures.catalogue
+import profiler.sweep.slot
+from profiler.cluster.slot_job import SlotJob
 from profiler.domain.address import address_of
 from profiler.execution import WorkerJob, WorkerProgram, run_trials
 from profiler.storage import leases
@@ -48,10 +50,16 @@ def _run(plan: object, **how: object) -> object:
     return run_trials(plan, **how, program=WorkerProgram(target="shared_machine:job", preload=("shared_machine",)))
 
 
+def slot(job: SlotJob) -> None:
+    """Run a slot of engine=slurm, as if it were on a machine of its own."""
+    leases.host_place = lambda: os.environ.get("SLURM_JOB_ID", str(os.getpid()))
+    profiler.sweep.slot.run(job, SweepParts(run_trials=_run))
+
+
 if __name__ == "__main__":
     name, address, notes, *words = sys.argv[1:]
     os.environ |= {NOTES: notes, STORE: f"{address}/lora_vs_full"}
     leases.host_place = lambda: name  # as if it were a machine of its own
     profiler.rendering.figures.catalogue.drawings = lambda *_, **__: ()  # figures take seconds
-    parts = SweepParts(run_trials=_run)
+    parts = SweepParts(run_trials=_run, slot="shared_machine:slot")
     sys.exit(main(["+grid=lora_vs_full", f"results_dir={address}", *words], parts=parts))

@@ -150,7 +150,6 @@ class Stress:
 
     def run(self, objects: Objects, cut: threading.Thread) -> Found:
         """Kill machines until all trials are answered and each machine has ended well."""
-        grid = self._address / "lora_vs_full"
         until_s = time.monotonic() + DEADLINE_S
         for number in range(self._options["machines"]):
             self._start(f"machine-{number}")
@@ -169,9 +168,16 @@ class Stress:
         if self._running:
             self.found.other.append(f"{', '.join(self._running)} did not end within {DEADLINE_S:g} s")
         cut.join()
+        self.conclude(objects)
+        self.found.left += [str(path) for path in self._folder.glob("*/cache/shared/*/*/records/*.json")]
+        return self.found
+
+    def conclude(self, objects: Objects) -> None:
+        """Check what is published, what ran and what is left, after all machines have ended."""
         self._check_records(objects)
         self._check_runs()
         if len(self._known) != self._options["trials"]:
+            grid = self._address / "lora_vs_full"
             self.found.other.append(f"{len(self._known)} of {self._options['trials']} trials are published at {grid}")
         if claims := sorted(objects.list("claims/")):
             self.found.left += claims
@@ -179,8 +185,6 @@ class Stress:
         while (left := _marked(self._environment[MARK])) and time.monotonic() < until_s:
             time.sleep(0.2)
         self.found.left += [str(each) for each in left]
-        self.found.left += [str(path) for path in self._folder.glob("*/cache/shared/*/*/records/*.json")]
-        return self.found
 
     def first_trial(self) -> str:
         """Return the id of the first trial, by a dry run."""

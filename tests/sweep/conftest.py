@@ -31,9 +31,9 @@ def logging_as_before():
 def sweep(world, tmp_path, capsys):
     """Return a function that runs a command line and returns exit code, standard output and standard error."""
 
-    def run(*words, results_dir=tmp_path / "results"):
+    def run(*words, results_dir=tmp_path / "results", parts=None):
         where = [] if results_dir is None else [f"results_dir={results_dir}"]
-        code = main([*words, *where], parts=world.parts())
+        code = main([*words, *where], parts=parts or world.parts())
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 

@@ -3,26 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, overload
-
-from numpy.typing import NDArray
 
 from profiler.analytical.estimate import estimate
-from profiler.analytical.formulas.quantities import Count, smaller
+from profiler.analytical.explanation.engine_start import engine_start_text
+from profiler.analytical.formulas.fragments import unreleasable_bytes
 from profiler.domain.architecture import Architecture
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.kernels import MissingKernel, missing_kernel
 from profiler.domain.trial import TrialSpec
-
-FRAGMENTS_PERCENT = 16
-"""How much more than allocated memory the segments that hold a tensor have at the worst instant, at most.
-
-A full card returns its cached segments, but not those. 95 % of the simulated trials of the kept grids have at most this
-share (127 trials; median 6 %). Judged on trials that it was not chosen by, those of `results/reference/accuracy/`: the
-smaller of estimated reserved memory and of allocated memory with this share is 5 % below the simulated need at the 5th
-percentile, and 13 % above at the 95th. Estimated reserved memory alone is up to 150 % above.
-"""
 
 
 class Fit(StrEnum):
@@ -34,6 +23,8 @@ class Fit(StrEnum):
     """Allocated memory and the CUDA context fit; whether the fragments do is within the error of the method."""
     TOO_LARGE = "does not fit"
     """Allocated memory and the CUDA context do not fit."""
+    NO_ENGINE = "vLLM does not start"
+    """vLLM refuses to start with the part of the card that it may use."""
     NO_KERNEL = "no kernel"
     """A kernel that the trial needs does not run on the card."""
 
@@ -49,6 +40,18 @@ class CardVerdict:
     context_bytes: int
     missing: MissingKernel | None
     """The kernel that the trial needs and the card does not have."""
+    no_engine: str = ""
+    """Why vLLM refuses to start on the card, and what to change. Empty if it starts or runs elsewhere."""
+
+    @property
+    def starts(self) -> bool:
+        """Whether the job comes to its first step: the card has its kernels, and vLLM starts."""
+        return self.missing is None and not self.no_engine
+
+    @property
+    def refusal_text(self) -> str:
+        """Why the job does not come to its first step. Empty if it does, or if memory alone decides."""
+        return f"No kernel: {self.no_kernel_text}" if self.missing is not None else self.no_engine
 
     @property
     def needed_bytes(self) -> int:
@@ -71,46 +74,40 @@ class CardVerdict:
         return self.gpu.memory_bytes - self.needed_bytes
 
 
-@overload
-def unreleasable_bytes(allocated_bytes: int, reserved_bytes: int) -> int: ...
-@overload
-def unreleasable_bytes(allocated_bytes: NDArray[Any], reserved_bytes: NDArray[Any]) -> NDArray[Any]: ...
-def unreleasable_bytes(allocated_bytes: Count, reserved_bytes: Count) -> Count:
-    """Return the segments that hold a tensor at the worst instant, at most: a full card cannot return them.
-
-    By hand, 100 B allocated and 130 B reserved: 116 B. 100 B allocated and 105 B reserved: 105 B.
-    """
-    return smaller(reserved_bytes, with_fragments(allocated_bytes))
-
-
-def with_fragments(allocated_bytes: Count) -> Count:
-    """Return allocated memory with the largest share of fragments. By hand, 100 B: 116 B."""
-    return allocated_bytes + allocated_bytes * FRAGMENTS_PERCENT // 100
-
-
 def card_verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu) -> CardVerdict:
     """Return whether `spec` fits `gpu`, with the kernels and workspaces of that card.
 
     Raises:
         UsageError: As in `estimate`.
     """
-    found = estimate(replace(spec, gpu=gpu.name), architecture)
+    on_card = replace(spec, gpu=gpu.name)
+    found = estimate(on_card, architecture)
+    no_engine = engine_start_text(on_card, architecture)
     reserved = found.peak_reserved_bytes or found.peak_allocated_bytes
     return CardVerdict(
         gpu=gpu,
-        fit=fit_of(spec, gpu, allocated_bytes=found.peak_allocated_bytes, reserved_bytes=reserved),
+        fit=fit_of(
+            spec,
+            gpu,
+            allocated_bytes=found.peak_allocated_bytes,
+            reserved_bytes=reserved,
+            engine_starts=not no_engine,
+        ),
         peak_allocated_bytes=found.peak_allocated_bytes,
         peak_reserved_bytes=reserved,
         context_bytes=cuda_context_bytes(gpu.compute_capability),
         missing=missing_kernel(spec, gpu.chip),
+        no_engine=no_engine,
     )
 
 
-def fit_of(spec: TrialSpec, gpu: Gpu, *, allocated_bytes: int, reserved_bytes: int) -> Fit:
-    """Return whether a trial with these peaks fits `gpu`."""
+def fit_of(spec: TrialSpec, gpu: Gpu, *, allocated_bytes: int, reserved_bytes: int, engine_starts: bool = True) -> Fit:
+    """Return whether a trial with these peaks fits `gpu`, and whether it comes so far."""
     available = gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
     if missing_kernel(spec, gpu.chip) is not None:
         return Fit.NO_KERNEL
+    if not engine_starts:
+        return Fit.NO_ENGINE
     if unreleasable_bytes(allocated_bytes, reserved_bytes) <= available:
         return Fit.FITS
     return Fit.TIGHT if allocated_bytes <= available else Fit.TOO_LARGE

@@ -1,5 +1,8 @@
 """Whether vLLM would start in the process that trains, in words."""
 
+from bisect import bisect_left
+from dataclasses import replace
+
 from profiler.analytical.formulas.engine import engine_parts, lacks_cache, needed_cache_bytes, requested_bytes
 from profiler.analytical.formulas.engine_buffers import accepted_tokens
 from profiler.domain.architecture import Architecture
@@ -7,17 +10,38 @@ from profiler.domain.trial import TrialSpec
 from profiler.domain.units import gib_text
 
 
-def engine_start_line(spec: TrialSpec, architecture: Architecture) -> str:
+def engine_start_text(spec: TrialSpec, architecture: Architecture) -> str:
     """Return why vLLM refuses to start, with what to change, or nothing if it starts or runs elsewhere."""
     if not spec.use_vllm or not lacks_cache(spec, architecture):
         return ""
     parts, tokens = engine_parts(spec, architecture), int(accepted_tokens(spec, architecture))
     part, needed = gib_text(int(requested_bytes(spec)), 1), gib_text(int(needed_cache_bytes(spec, architecture)), 1)
     taken = gib_text(int(parts.total - parts.kv_cache), 1)
-    shortest = spec.max_prompt_length + spec.max_completion_length
-    shorter = f"vllm_max_model_length={shortest} or " if tokens > shortest else ""
     return (
         f"vLLM does not start: vllm_gpu_memory_utilization={spec.vllm_gpu_memory_utilization:g} of {spec.gpu} is "
         f"{part}, weights and activations take {taken}, and the KV cache of one sequence of {tokens} tokens needs "
-        f"{needed}; use {shorter}a larger part."
+        f"{needed}; {_hint(spec, architecture)}."
     )
+
+
+def _hint(spec: TrialSpec, architecture: Architecture) -> str:
+    """Return with which part of the card vLLM would start, for sequences as long as now and as long as the job's."""
+    longest = spec.max_prompt_length + spec.max_completion_length
+    job = replace(spec, vllm_max_model_length=longest)
+    if not lacks_cache(job, architecture):
+        return f"use vllm_max_model_length={longest}"
+    now, shorter = _least_part(spec, architecture), _least_part(job, architecture)
+    if shorter is None:
+        return "no part of the card is enough"
+    limit = f" and vllm_max_model_length={longest}" if now != shorter else ""
+    return f"use vllm_gpu_memory_utilization={shorter:g}{limit}"
+
+
+def _least_part(spec: TrialSpec, architecture: Architecture) -> float | None:
+    """Return the smallest hundredth of the card with which vLLM starts; None if the whole card is too small."""
+
+    def starts(hundredths: int) -> bool:
+        return not lacks_cache(replace(spec, vllm_gpu_memory_utilization=hundredths / 100), architecture)
+
+    least = bisect_left(range(101), True, lo=1, key=starts)
+    return least / 100 if least <= 100 else None

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from profiler.analytical.explanation.cards import Fit, fit_of
+from profiler.analytical.explanation.engine_start import engine_start_text
 from profiler.analytical.many import estimate_specs
 from profiler.domain.architecture import Architecture
 from profiler.domain.gpu_names import find_gpu
@@ -53,7 +54,8 @@ def estimate_grid(
         gpu = find_gpu(spec.gpu)
         fit = None
         if gpu is not None:
-            fit = fit_of(spec, gpu, allocated_bytes=allocated, reserved_bytes=reserved)
+            starts = not engine_start_text(spec, architectures[spec.model])
+            fit = fit_of(spec, gpu, allocated_bytes=allocated, reserved_bytes=reserved, engine_starts=starts)
         points.append(
             EstimatedPoint(
                 spec=spec,

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from profiler.analytical.explanation.sharded_forms import sharded_forms
 from profiler.analytical.explanation.zero_forms import zero_forms
+from profiler.analytical.formulas.critic import critic_tensors
 from profiler.analytical.formulas.parameters import (
     active_parameter_count,
     is_mixture,
@@ -47,6 +48,7 @@ _TRANSIENT: Mapping[InstantName, str] = {
     InstantName.SAMPLING: "copies that autocast keeps",
     InstantName.SCORE_LAYER: "one layer: 4 x T x H and the MLP",
     InstantName.SCORE_HEAD: "T x H and the scored N x H",
+    InstantName.VALUES: "one layer: 4 x T x H and the MLP",
     InstantName.REWARD_MODEL: "one layer of {generated} completions",
     InstantName.EVALUATION_ROLLOUT: "one layer, or copies that autocast keeps",
     InstantName.EVALUATION_REWARD: "one layer of {generated} completions",
@@ -73,8 +75,13 @@ def short_forms(spec: TrialSpec, architecture: Architecture, instant: Instant) -
         Category.WEIGHTS: _weights(spec, architecture),
         Category.REFERENCE: _parameters(architecture, element_bytes(spec).weight),
         Category.REWARD_MODEL: _reward_models(spec, architecture),
+        Category.CRITIC: f"{_of_critic(architecture)} parameters x {element_bytes(spec).weight} B",
         Category.ADAPTERS: _adapters(spec, architecture),
-        Category.GRADIENTS: _gradients(spec, architecture, instant.name),
+        Category.GRADIENTS: (
+            f"{_of_critic(architecture)} x {trained_element_bytes(spec)} B"
+            if instant.phase is Phase.CRITIC
+            else _gradients(spec, architecture, instant.name)
+        ),
         Category.OPTIMIZER_STATE: _states(spec, architecture),
         Category.ACTIVATIONS: _activations(spec, architecture, instant.name),
         Category.LOGITS: _logits(spec, architecture, instant.name),
@@ -98,8 +105,9 @@ def _parameters(architecture: Architecture, element: object) -> str:
 def _weights(spec: TrialSpec, architecture: Architecture) -> str:
     element = element_bytes(spec).weight
     if spec.tuning is Tuning.QLORA:
-        packed = "linear layers" if is_mixture(architecture) else "layers"
-        return f"{packed} in nf4 (0.52 B), the rest {element} B each"
+        packed = "0.52" if spec.bnb_4bit_use_double_quant else "0.56"
+        layers = "linear layers" if is_mixture(architecture) else "layers"
+        return f"{layers} in nf4 ({packed} B), the rest {element} B each"
     whole = _parameters(architecture, element)
     return f"{whole}, {count_text(active_parameter_count(architecture))} active" if is_mixture(architecture) else whole
 
@@ -107,6 +115,10 @@ def _weights(spec: TrialSpec, architecture: Architecture) -> str:
 def _reward_models(spec: TrialSpec, architecture: Architecture) -> str:
     count = sum(int(parameter_count(model)) for model in architecture.reward_models)
     return f"{count_text(count)} parameters x {element_bytes(spec).weight} B"
+
+
+def _of_critic(architecture: Architecture) -> str:
+    return count_text(sum(int(group.total) for group in critic_tensors(architecture)))
 
 
 def _adapters(spec: TrialSpec, architecture: Architecture) -> str:
@@ -131,7 +143,8 @@ def _every_gradient(spec: TrialSpec, architecture: Architecture) -> str:
 
 def _states(spec: TrialSpec, architecture: Architecture) -> str:
     count = count_text(trainable_parameter_count(spec, architecture))
-    return spec.optim.traits.state_text.format(n=count, e=trained_element_bytes(spec))
+    form = spec.optim.traits.state_text.format(n=count, e=trained_element_bytes(spec))
+    return f"{form}, critic's as many" if spec.critic else form
 
 
 def _activations(spec: TrialSpec, architecture: Architecture, name: InstantName) -> str:

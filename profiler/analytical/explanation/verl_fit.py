@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from profiler.analytical.explanation.cards import Fit, with_fragments
+from profiler.analytical.explanation.cards import Fit
+from profiler.analytical.formulas.fragments import with_fragments
 from profiler.analytical.sharded.verl_phases import VerlEstimate, VerlPhase, verl_estimate
 from profiler.domain.architecture import Architecture
 from profiler.domain.context import cuda_context_bytes

@@ -46,5 +46,7 @@ def _communication(spec: TrialSpec, name: InstantName, phase: Phase) -> str:
         return found
     if phase is not Phase.ROLLOUT:
         return f"{found}, gathered layers"
+    if name is InstantName.GATHERING:
+        return f"{found}, the gathered model, this GPU's part of it"
     one_tensor = spec.use_vllm and spec.tuning is Tuning.FULL
     return f"{found}, the gathered embedding" if one_tensor else f"{found}, the gathered model"

@@ -186,7 +186,7 @@ def resident_engine_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     if not spec.use_vllm:
         return 0
     parts = engine_parts(spec, architecture)
-    return where(_sleeps(spec), parts.buffers, parts.resident)
+    return where(engine_sleeps(spec), parts.buffers, parts.resident)
 
 
 def bucket_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
@@ -206,7 +206,8 @@ def is_colocated(spec: TrialKeys) -> Flag:
     return holds(spec.vllm_mode, lambda mode: mode is VllmMode.COLOCATE)
 
 
-def _sleeps(spec: TrialKeys) -> Flag:
+def engine_sleeps(spec: TrialKeys) -> Flag:
+    """Return whether vLLM gives its memory back while the model trains."""
     sleep = spec.vllm_enable_sleep_mode
     return both(is_colocated(spec), False if sleep is None else sleep)
 

@@ -40,7 +40,11 @@ class TrialKeys(Protocol):
     @property
     def gradient_checkpointing(self) -> bool: ...  # noqa: D102
     @property
+    def critic(self) -> bool: ...  # noqa: D102
+    @property
     def use_liger_kernel(self) -> bool: ...  # noqa: D102
+    @property
+    def bnb_4bit_use_double_quant(self) -> bool: ...  # noqa: D102
     @property
     def lora_target_modules(self) -> tuple[str, ...] | None: ...  # noqa: D102
     @property

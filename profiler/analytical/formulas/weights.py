@@ -35,15 +35,18 @@ def rope_buffer_bytes(architecture: DecoderShape) -> Count:
     return 2 * (architecture.head_dim // 2) * FLOAT32_BYTES
 
 
-def nf4_bytes(elements: Count, block: Block = exact) -> Count:
-    """Return the bytes of one matrix in nf4 with double quantisation, including its quantisation state.
+def nf4_bytes(elements: Count, block: Block = exact, *, double_quant: bool = True) -> Count:
+    """Return the bytes of one matrix in nf4, including its quantisation state.
 
-    Two values per byte; an 8-bit scale per block of 64; a float32 scale per 256 of these; the two code tables (16 and
-    256 float32) and the offset. By hand, 64 x 256 = 16,384 values: 8,192 + 256 + 4 + 64 + 1,024 + 4.
+    Two values per byte. With double quantisation an 8-bit scale per block of 64; a float32 scale per 256 of these; the
+    two code tables (16 and 256 float32) and the offset. By hand, 64 x 256 = 16,384 values: 8,192 + 256 + 4 + 64 + 1,024
+    + 4. Without, a float32 scale per block of 64 and one code table: 8,192 + 1,024 + 64.
 
-    Source: `quantize_4bit` in bitsandbytes' `functional.py`, block size 64, `compress_statistics=True`.
+    Source: `quantize_4bit` in bitsandbytes' `functional.py`, block size 64, `compress_statistics` as `double_quant`.
     """
     blocks = whole_units(elements, _NF4_BLOCK)
+    if not double_quant:
+        return block(whole_units(elements, 2)) + block(FLOAT32_BYTES * blocks) + FLOAT32_BYTES * _NF4_CODE_VALUES
     scales_of_scales = whole_units(blocks, _ABSMAX_BLOCK)
     tables = _NF4_CODE_VALUES + _ABSMAX_CODE_VALUES + 1
     packed = block(whole_units(elements, 2)) + block(blocks)
@@ -61,7 +64,8 @@ def weights_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     block, element = block_of(spec), element_bytes(spec).weight
     layer = projections(architecture)
     unpacked = sum(block(part.weights * element) for part in layer)
-    packed = sum(nf4_bytes(part.weights, block) for part in layer)
+    double_quant = spec.bnb_4bit_use_double_quant
+    packed = sum(nf4_bytes(part.weights, block, double_quant=double_quant) for part in layer)
     return whole + (packed - unpacked) * architecture.num_hidden_layers
 
 

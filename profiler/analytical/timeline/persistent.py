@@ -1,5 +1,6 @@
 """Persistent memory, present at every instant: models, optimizer state, inputs, the workspaces of the libraries."""
 
+from profiler.analytical.formulas.critic import critic_bytes, critic_tensors
 from profiler.analytical.formulas.engine import bucket_bytes
 from profiler.analytical.formulas.quantities import Coded, Count, both, looked_up, where, whole_units
 from profiler.analytical.formulas.reward_models import reward_model_bytes
@@ -54,10 +55,11 @@ def input_bytes(spec: TrialKeys) -> Count:
 
 
 def models(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
-    """Return the bytes of policy, reference and adapters."""
+    """Return the bytes of policy, reference, critic and adapters."""
     return {
         Category.WEIGHTS: weights_bytes(spec, architecture),
         Category.REFERENCE: reference_bytes(spec, architecture),
+        Category.CRITIC: critic_bytes(spec, architecture),
         Category.ADAPTERS: adapter_bytes(spec, architecture),
     }
 
@@ -76,6 +78,13 @@ def state_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Return the bytes of the optimizer's state after the first step."""
     tensors = trained_tensors(spec, architecture)
     return optimizer_state_bytes(spec.optim, tensors, trained_element_bytes(spec), block_of(spec))
+
+
+def critic_state_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the state of the critic's optimizer after its first step; 0 without a critic."""
+    if not spec.critic:
+        return 0
+    return optimizer_state_bytes(spec.optim, critic_tensors(architecture), element_bytes(spec).weight, block_of(spec))
 
 
 def persistent_memory(spec: TrialKeys, architecture: DecoderShape, *, inputs: Count) -> Bytes:

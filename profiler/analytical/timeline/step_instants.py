@@ -26,10 +26,21 @@ from profiler.analytical.formulas.trained import (
     trains_everything,
 )
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.formulas.weights import autocast_cache_bytes, autocast_scoring_bytes, head_cast_bytes
+from profiler.analytical.formulas.weights import (
+    autocast_cache_bytes,
+    autocast_scoring_bytes,
+    head_cast_bytes,
+    keeps_reference_model,
+)
 from profiler.analytical.optimizers.optimizer_state import optimizer_scratch_bytes
 from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, added, head_categories
-from profiler.analytical.timeline.persistent import models, state_bytes, unfinished_gradient_bytes, untied_head_bytes
+from profiler.analytical.timeline.persistent import (
+    critic_state_bytes,
+    models,
+    state_bytes,
+    unfinished_gradient_bytes,
+    untied_head_bytes,
+)
 from profiler.analytical.timeline.training_pass import attention_mask_bytes
 from profiler.domain.memory import Category, Phase
 from profiler.domain.recipe import Recipe
@@ -46,6 +57,8 @@ def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant,
     adapters = made.pop(Category.ADAPTERS)
     as_made = adapters // element_bytes(spec).adapter * FLOAT32_BYTES
     last = larger(as_made, untied_head_bytes(spec, architecture))
+    # A critic is made after the policy and before the reference, and has no LM head.
+    last = where(keeps_reference_model(spec), last, larger(last - made[Category.CRITIC], 0))
     made[Category.WORKSPACE] = last - adapters
     made[Category.ADAPTERS] = adapters
     loaded: tuple[Instant, ...] = (Instant(phase=Phase.LOAD, name=InstantName.LOADED, sizes=made),)
@@ -225,7 +238,8 @@ def optimizer_instant(spec: TrialKeys, architecture: DecoderShape, persistent: B
         Category.GRADIENTS: gradient_bytes(spec, architecture),
         Category.WORKSPACE: step_scratch_bytes(spec, architecture),
     }
-    state: Bytes = {**persistent, Category.OPTIMIZER_STATE: state_bytes(spec, architecture)}
+    states = state_bytes(spec, architecture) + critic_state_bytes(spec, architecture)
+    state: Bytes = {**persistent, Category.OPTIMIZER_STATE: states}
     return Instant(phase=Phase.OPTIMIZER, name=InstantName.STEP, sizes=added(state, step))
 
 

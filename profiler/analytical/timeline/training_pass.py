@@ -152,8 +152,8 @@ def _pass(
     layers = added(until_the_first, {Category.GRADIENTS: gradients, Category.ACTIVATIONS: casts + stack})
     saved = added(layers, kept, final_norm)
     more_casts: Bytes = {Category.ACTIVATIONS: autocast_forward_bytes(spec, architecture) - casts}
-    layer_forward: Bytes = {Category.ACTIVATIONS: _layer_forward(spec, architecture, batch)}
-    layer_backward = _layer_backward(spec, architecture, batch)
+    layer_forward: Bytes = {Category.ACTIVATIONS: layer_forward_bytes(spec, architecture, batch)}
+    layer_backward = layer_backward_bytes(spec, architecture, batch)
     scratch = head_categories(head_forward_scratch(spec, architecture, batch))
     tied: Bytes = {Category.GRADIENTS: _head_gradient_waiting(spec, architecture)}
     norm: Bytes = {Category.ACTIVATIONS: norm_backward_bytes(spec, architecture, batch)}
@@ -177,7 +177,7 @@ def _pass(
     )
 
 
-def _layer_forward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+def layer_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return what the last layer's forward needs in addition to the saved activations of all layers.
 
     With checkpointing, the layer saves nothing.
@@ -187,7 +187,7 @@ def _layer_forward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) ->
     return down_forward_bytes(spec, architecture, batch)
 
 
-def _layer_backward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+def layer_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return what the last layer's backward needs in addition to the saved activations of all layers.
 
     With checkpointing, the layer is recomputed first.

@@ -4,9 +4,12 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from profiler.analysis.verdicts import Judged
 from profiler.domain.claims import Check, End, Quantity, Range
+from profiler.domain.memory import Origin
 from profiler.rendering.figures.theme import ORIGIN_COLOURS, SOFT_INK, in_theme, new_figure, title
 
 _THINNEST = 0.6
@@ -38,14 +41,20 @@ def claims_figure(judged: Sequence[Judged]) -> Figure:
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.axvline(0, color=SOFT_INK, linewidth=0.8, zorder=0)
         axes.set_xlabel("change of memory, %")
-        origins = dict.fromkeys(finding.origin.value for _, finding, _ in rows if finding.origin is not None)
-        title(axes, "Claimed changes of memory, and those found", _legend(list(origins)))
+        origins = dict.fromkeys(finding.origin for _, finding, _ in rows if finding.origin is not None)
+        axes.legend(handles=_legend(list(origins)), fontsize=7, loc="upper right", frameon=True)
+        title(axes, "Claimed changes of memory, and those found", "o: as claimed, x: not")
     return figure
 
 
-def _legend(origins: Sequence[str]) -> str:
-    found = " and ".join(origins) or "nothing found"
-    return f"dark: claimed; light: tolerated; ours {found}; o as claimed, x not"
+def _legend(origins: Sequence[Origin]) -> list[Patch | Line2D]:
+    """Return a patch for each range and a mark for each origin of what was found."""
+    ranges = [Patch(color=_CLAIMED, label="claimed"), Patch(color=_TOLERATED, label="counts as equal")]
+    marks = [
+        Line2D([], [], linestyle="", marker="o", markersize=5, color=ORIGIN_COLOURS[origin], label=f"{origin}")
+        for origin in origins
+    ]
+    return [*ranges, *marks]
 
 
 def _has_range(judged: Judged) -> bool:

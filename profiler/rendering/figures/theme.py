@@ -29,8 +29,9 @@ CATEGORY_COLOURS: Mapping[Category, str] = {
     Category.LOGITS: "#CC6677",
     Category.KV_CACHE: "#882255",
     Category.INPUTS: "#44AA99",
-    # Three of Tol's "bright" scheme, for what the nine of "muted" leave out.
+    # Four of Tol's "bright" scheme, for what the nine of "muted" leave out.
     Category.REWARD_MODEL: "#AA3377",
+    Category.CRITIC: "#66CCEE",
     Category.ENGINE: "#4477AA",
     Category.COMMUNICATION: "#EE6677",
     Category.WORKSPACE: "#BBBBBB",

@@ -17,7 +17,7 @@ from profiler.analysis.cards import CardTable, headroom_bytes
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
 from profiler.analysis.sweep_report import SectionReport, SweepReport
-from profiler.domain.memory import TRIAL_PHASES, Category
+from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import Status
 from profiler.rendering.pages import MOST_ROWS, PageOrigin, RenderedFigure, SectionFigures, more_rows
 from profiler.rendering.wording import (
@@ -98,7 +98,7 @@ def html_page(report: SweepReport, figures: Sequence[SectionFigures], origin: Pa
 class _Data:
     """What the script of the page reads. Names that all trials share are in it once."""
 
-    phases: tuple[str, ...] = TRIAL_PHASES
+    phases: tuple[str, ...] = tuple(Phase)
     categories: tuple[str, ...] = tuple(CATEGORY_TITLES[category] for category in Category)
     metrics: tuple[str, ...] = _METRICS
     trials: list[list[object]] = field(default_factory=list)
@@ -260,10 +260,10 @@ def _details(part: SectionReport, commands: Mapping[str, str] | None) -> Iterabl
         name = cell.trial_id
         metrics = (cell.peak_allocated_bytes, cell.peak_reserved_bytes, cell.peak_device_bytes)
         yield [
-            _known(phases.get(name, {}), TRIAL_PHASES, gib_number),
+            _known(phases.get(name, {}), Phase, gib_number),
             _known(stacks.get(name, {}), Category, gib_number),
             [0 if size is None else gib_number(size) for size in metrics],
-            _known(busy.get(name, {}), TRIAL_PHASES, "{:.0f} %".format),
+            _known(busy.get(name, {}), Phase, "{:.0f} %".format),
             [group_text(group) for group in largest.get(name, ())],
             ". ".join(filter(None, (needs_text(cell), cell.message))),
             (commands or {}).get(name, f"trial_id={name}; its keys are in runs.parquet"),

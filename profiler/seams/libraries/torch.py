@@ -16,6 +16,7 @@ _HOOKS = "scripts/hooks.py"
 _LATE_CUDA = "measurement/late_cuda.py"
 _LIBRARIES = "simulation/cuda/libraries.py"
 _MODULES = "simulation/tracing/modules.py"
+_RECORDER = "simulation/tracing/recorder.py"
 _OFFLOADING = "simulation/cuda/offloading.py"
 _OPTIMIZERS = "simulation/cuda/optimizers.py"
 _OP_CACHE = "simulation/device/op_cache.py"
@@ -78,7 +79,7 @@ _DISPATCH = (
 
 _BACKWARD = (
     _seam("torch._C", "_current_graph_task_id", _BUILTIN, (_IN_PYTHON, _LIBRARIES), "whether backward runs"),
-    _seam("torch._C", "_current_autograd_node", _BUILTIN, (_IN_PLACE, _MODULES), "whose backward runs"),
+    _seam("torch._C", "_current_autograd_node", _BUILTIN, (_IN_PLACE, _MODULES, _RECORDER), "whose backward runs"),
     _seam("torch._C._autograd", "_get_sequence_nr", _BUILTIN, _MODULES, "numbers the nodes of the graph in forward"),
     _seam("torch.autograd.graph:Node", "_sequence_nr", Exists(), _MODULES, "the number of a node"),
     _seam(

@@ -73,6 +73,11 @@ _TRAINING = (
         _TRAINER, "training_step", Uses("compute_loss", "accelerator.backward"), _PHASES, "backward follows the loss"
     ),
     _seam(
+        _TRAINER, "create_optimizer",
+        Uses("self.optimizer", "get_decay_parameter_names", "get_optimizer_cls_and_kwargs"),
+        "training/recipes/grpo/trainer.py", "overridden: makes the optimizer of a critic too, where it has none",
+    ),
+    _seam(
         "transformers.trainer", "clear_device_cache", Parameters("garbage_collection"),
         "simulation/cuda/emptied_cache.py", "empties the cache before backward with torch_empty_cache_steps",
     ),

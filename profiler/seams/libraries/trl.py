@@ -13,6 +13,7 @@ _TRL_KERNELS = "simulation/cuda/trl_kernels.py"
 _HOOKS = "scripts/hooks.py"
 _CPU_CHOICES = "simulation/device/cpu_choices.py"
 _PHASES = "training/recipes/grpo/trainer.py"
+_PARTS = "training/recipes/grpo/parts.py"
 
 
 def _seam(owner: str, name: str, expected: Expectation, used_by: tuple[str, ...], why: str) -> Seam:
@@ -79,6 +80,18 @@ _GRPO_TRAINER = (
     ),
     _seam(
         _TRAINER, "_generate", Parameters("self", "prompts", more=True), (_HOOKS,), "the rollout phase of a callback"
+    ),
+    _seam(
+        _TRAINER, "_generate_and_score_completions", Uses("advantages", "completion_mask", "prompt_mask"), (_PHASES,),
+        "overridden: a critic adds its values to what it returns",
+    ),
+    _seam(
+        _TRAINER, "_prepare_inputs", Uses("_buffered_inputs", "shuffle_sequence_dict", "split_tensor_dict"), (_PHASES,),
+        "overridden: new micro-batches in that attribute update a critic",
+    ),
+    _seam(
+        _TRAINER, "_compute_loss", Uses("advantages.dim", "num_items_in_batch"), (_PHASES, _PARTS),
+        "takes advantages per token, and its loss is a sum over tokens, so that parts of a batch add up",
     ),
     _seam(
         _TRAINER, "compute_loss", Parameters("self", "model", "inputs", "return_outputs", "num_items_in_batch"),

@@ -1,6 +1,6 @@
 """Attribution of a trainer's tensors by name: weights, reference, adapters, gradients and optimizer states."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -8,6 +8,9 @@ import torch
 from profiler.domain.memory import Category
 from profiler.simulation.tracing.modules import plain_path
 from profiler.simulation.tracing.recorder import Recorder
+
+_OF_CRITIC = "critic: "
+"""Before the names of a critic's modules and parameters."""
 
 
 class Attribution:
@@ -28,9 +31,12 @@ class Attribution:
         if trainer.ref_model is not None:
             recorder.modules.know(trainer.ref_model, prefix="reference: ")
             recorder.attribute(named_tensors(trainer.ref_model), Category.REFERENCE)
-        self._parameters = {
-            value: name for name, value in named_tensors(trainer.model) if isinstance(value, torch.nn.Parameter)
-        }
+        self._parameters = _parameters(named_tensors(trainer.model))
+        if trainer.critic is not None:
+            recorder.modules.know(trainer.critic.model, prefix=_OF_CRITIC)
+            of_critic = [(_OF_CRITIC + name, value) for name, value in named_tensors(trainer.critic.model)]
+            recorder.attribute(of_critic, Category.CRITIC)
+            self._parameters |= _parameters(of_critic)
         trained = [(name, value) for value, name in self._parameters.items() if value.requires_grad]
         for _, parameter in trained:
             parameter.register_post_accumulate_grad_hook(self._gradient_made)
@@ -40,10 +46,13 @@ class Attribution:
         )
 
     def trainer_done(self, trainer: Any) -> None:
-        """Attribute the optimizer's state."""
-        optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+        """Attribute the optimizer's state, and that of a critic's."""
+        optimizers = [getattr(trainer.optimizer, "optimizer", trainer.optimizer)]
+        if trainer.critic is not None:
+            optimizers.append(trainer.critic.optimizer)
         states = (
             (f"{kind} of {self._parameters.get(parameter, '')}", value)
+            for optimizer in optimizers
             for parameter, state in optimizer.state.items()
             for kind, value in state.items()
             if isinstance(value, torch.Tensor) and value.device.type == self._device_type
@@ -54,6 +63,10 @@ class Attribution:
         if parameter.grad is not None:
             name = f"gradient of {self._parameters[parameter]}"
             self._recorder.attribute([(name, parameter.grad)], Category.GRADIENTS)
+
+
+def _parameters(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[torch.Tensor, str]:
+    return {value: name for name, value in tensors if isinstance(value, torch.nn.Parameter)}
 
 
 def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -19,6 +19,7 @@ _BY_PHASE = {
     Phase.ROLLOUT: Category.ACTIVATIONS,
     Phase.SCORE: Category.ACTIVATIONS,
     Phase.REWARD: Category.INPUTS,
+    Phase.CRITIC: Category.ACTIVATIONS,
     Phase.FORWARD: Category.ACTIVATIONS,
     Phase.BACKWARD: Category.ACTIVATIONS,
     Phase.OPTIMIZER: Category.WORKSPACE,
@@ -206,7 +207,8 @@ class Recorder:
         """Return category, site and name of a tensor of the running operation; cached for equal ones."""
         module = self.modules.current()
         key = (
-            id(self.operation), self._scope, self._scope_name, self.phase, tensor.shape, tensor.dtype, module,
+            id(self.operation), self._scope, self._scope_name, self.phase, self._is_backward(), tensor.shape,
+            tensor.dtype, module,
         )  # fmt: skip
         kind = self._kinds.get(key)
         if kind is None:
@@ -233,7 +235,7 @@ class Recorder:
 
     def _category(self, tensor: torch.Tensor) -> Category:
         shape = tensor.shape
-        if self.phase is Phase.BACKWARD and shape in self._trained:
+        if shape in self._trained and self._is_backward():
             return Category.GRADIENTS
         if self._scope is not None:
             return self._scope
@@ -242,6 +244,12 @@ class Recorder:
         if self._vocabulary and len(shape) > 1 and shape[-1] == self._vocabulary and self.phase is not Phase.OPTIMIZER:
             return Category.LOGITS
         return _BY_PHASE[self.phase]
+
+    def _is_backward(self) -> bool:
+        """Return whether backward runs; the phase of a critic also has its forward."""
+        if self.phase is Phase.CRITIC:
+            return torch._C._current_autograd_node() is not None
+        return self.phase is Phase.BACKWARD
 
 
 def _name_of(operation: Any) -> str:

@@ -17,6 +17,8 @@ class AnnouncingTrainer(Protocol):
     model: Any
     ref_model: Any
     """The separate reference model; None without."""
+    critic: Any
+    """The critic with its `model` and `optimizer`; None without."""
     args: Any
     state: Any
     micro_batches_run: int

@@ -14,7 +14,7 @@ import torch
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer import grpo_trainer
 
-from profiler.analytical.explanation.engine_start import engine_start_line
+from profiler.analytical.explanation.engine_start import engine_start_text
 from profiler.analytical.formulas.engine import EngineParts, engine_parts
 from profiler.config.architecture import read_architecture
 from profiler.domain.errors import UnsupportedTrialError
@@ -96,7 +96,7 @@ class BlockRollout:
         del tokenizer, folder
         architecture = read_architecture(model.config.to_dict(), model=self._spec.model)
         parts = engine_parts(self._spec, architecture)
-        refusal = engine_start_line(self._spec, architecture)
+        refusal = engine_start_text(self._spec, architecture)
         if refusal:
             raise UnsupportedTrialError(refusal)
         return patched([(grpo_trainer, "VLLMGeneration", _generation_of(parts, self._placement))])

@@ -3,6 +3,7 @@
 from profiler.analytical.formulas.batch import generated_micro_batch
 from profiler.analytical.formulas.engine import resident_engine_bytes
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.timeline.critic_instants import critic_instants, value_instants, with_critic_state
 from profiler.analytical.timeline.evaluation import evaluation_instants
 from profiler.analytical.timeline.instants import Bytes, Instant, added
 from profiler.analytical.timeline.persistent import (
@@ -25,18 +26,21 @@ from profiler.domain.memory import Category
 
 def grpo_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Return the instants of a trial of GRPO, in the order of a step."""
-    persistent = persistent_memory(spec, architecture, inputs=input_bytes(spec))
+    persistent = with_critic_state(spec, architecture, persistent_memory(spec, architecture, inputs=input_bytes(spec)))
     at_rollout = persistent_at_rollout(spec, persistent)
     rollout = engine_rollout_instants if spec.use_vllm else rollout_instants
     engine: Bytes = {Category.ENGINE: resident_engine_bytes(spec, architecture)}
     scoring, training = added(at_rollout, engine), added(persistent, engine)
+    batch = generated_micro_batch(spec)
     unfinished: Bytes = {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)}
     return (
         *load_instants(spec, architecture),
         *rollout(spec, architecture, at_rollout),
         *score_instants(spec, architecture, scoring),
+        *value_instants(spec, architecture, scoring, batch),
         *reward_instants(spec, architecture, added(scoring, unfinished)),
-        *training_instants(spec, architecture, training, generated_micro_batch(spec)),
+        *critic_instants(spec, architecture, training, batch),
+        *training_instants(spec, architecture, training, batch),
         optimizer_instant(spec, architecture, training),
         *evaluation_instants(spec, architecture, persistent),
     )

@@ -9,6 +9,7 @@ from trl import GRPOConfig, RLOOConfig
 from profiler.domain.memory import Phase
 from profiler.domain.trial import TrialSpec
 from profiler.training.arguments import common_arguments, lora_config
+from profiler.training.recipes.grpo.critic import Critic
 from profiler.training.recipes.grpo.prompts import build_prompts
 from profiler.training.recipes.grpo.reference import reference_from_config
 from profiler.training.recipes.grpo.reward import count_words
@@ -37,12 +38,14 @@ class Grpo:
     def arguments(self, spec: TrialSpec, session: Session, output_dir: Path) -> Any:
         """Return trl's configuration of the trial."""
         return self._config(
-            **common_arguments(spec, use_cpu=session.use_cpu, output_dir=output_dir),
-            **rollout_engine(spec, session).arguments(),
-            num_generations=spec.num_generations,
-            max_completion_length=spec.max_completion_length,
-            steps_per_generation=spec.steps_per_generation,
-            beta=spec.beta,
+            **{
+                **common_arguments(spec, use_cpu=session.use_cpu, output_dir=output_dir),
+                **rollout_engine(spec, session).arguments(),
+                "num_generations": spec.num_generations,
+                "max_completion_length": spec.max_completion_length,
+                "beta": spec.beta,
+                **_batches(spec),
+            }
         )
 
     def data(self, spec: TrialSpec, tokenizer: Any) -> Dataset:
@@ -62,6 +65,7 @@ class Grpo:
                 spec=spec,
                 observer=session,
                 rollout=rollout,
+                critic=Critic(spec, parts.config, session, parts.arguments) if spec.critic else None,
                 model=parts.model,
                 reward_funcs=count_words,
                 args=parts.arguments,
@@ -69,6 +73,22 @@ class Grpo:
                 processing_class=parts.tokenizer,
                 peft_config=lora_config(spec),
             )
+
+
+def _batches(spec: TrialSpec) -> dict[str, int]:
+    """Return trl's sizes of batches. Rows that are split by tokens reach the loss an optimizer step at a time."""
+    rows, accumulation, generation = (
+        spec.per_device_train_batch_size,
+        spec.gradient_accumulation_steps,
+        spec.steps_per_generation,
+    )
+    if spec.use_dynamic_bsz:
+        rows, accumulation, generation = rows * accumulation, 1, generation // accumulation
+    return {
+        "per_device_train_batch_size": rows,
+        "gradient_accumulation_steps": accumulation,
+        "steps_per_generation": generation,
+    }
 
 
 class Rloo(Grpo):

@@ -1,20 +1,24 @@
 """trl's `GRPOTrainer` and `RLOOTrainer`, unchanged in what they compute, that announce their phases.
 
 Seams, each checked by a test against the installed trl: `_generate_single_turn`, `_get_per_token_logps_and_entropies`,
-`_calculate_rewards` and `compute_loss`; those of transformers are in `announced_steps.py`.
+`_calculate_rewards`, `_generate_and_score_completions`, `_prepare_inputs` and `compute_loss`; those of transformers are
+in `announced_steps.py`.
 """
 
 from typing import Any
 
 import torch
 from torch.autograd.graph import save_on_cpu
+from transformers import Trainer
 from trl import GRPOTrainer, RLOOTrainer
 
 from profiler.domain.memory import Phase
 from profiler.domain.trial import Logprobs, TrialSpec, completion_lengths
 from profiler.training.announced_steps import AnnouncedSteps
 from profiler.training.phases import PhaseObserver
+from profiler.training.recipes.grpo.critic import Critic
 from profiler.training.recipes.grpo.logprobs import full_logprobs
+from profiler.training.recipes.grpo.parts import split_by_tokens
 from profiler.training.rollouts.engine import RolloutEngine
 
 _NO_TOKEN = -1
@@ -26,13 +30,22 @@ class ProfiledGeneration(AnnouncedSteps):
 
     eos_token_ids: list[int]
     """trl's: every id that ends a completion."""
+    _buffered_inputs: list[dict[str, Any]] | None
+    """trl's: the micro-batches of the last generation."""
 
     def __init__(
-        self, *, spec: TrialSpec, observer: PhaseObserver, rollout: RolloutEngine, **trl_arguments: Any
+        self,
+        *,
+        spec: TrialSpec,
+        observer: PhaseObserver,
+        rollout: RolloutEngine,
+        critic: Critic | None = None,
+        **trl_arguments: Any,
     ) -> None:
         self._spec = spec
         self._rollout = rollout
         super().__init__(observer=observer, **trl_arguments)
+        self.critic = critic
 
     # ---- rollout -----------------------------------------------------------------------------------------------------
 
@@ -87,6 +100,9 @@ class ProfiledGeneration(AnnouncedSteps):
             return logps, torch.zeros_like(logps, requires_grad=False), None
         if self._spec.logprobs is Logprobs.SLICED:
             batch_size = 1
+        elif self._spec.use_dynamic_bsz and not torch.is_grad_enabled():
+            # Only training is split by tokens; trl's argument has the rows of an optimizer step.
+            batch_size = self._spec.per_device_train_batch_size
         return super()._get_per_token_logps_and_entropies(
             model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **kwargs
         )
@@ -94,6 +110,34 @@ class ProfiledGeneration(AnnouncedSteps):
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         self._observer.enter(Phase.REWARD)
         return super()._calculate_rewards(*args, **kwargs)
+
+    # ---- the critic --------------------------------------------------------------------------------------------------
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """Make the optimizer, and that of the critic by the same arguments."""
+        found = super().create_optimizer(model)
+        if self.critic is not None and self.critic.optimizer is None:
+            self.optimizer = None
+            self.critic.optimizer = Trainer.create_optimizer(self, self.critic.model)
+            self.optimizer = found
+        return found
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        if self.critic is not None:
+            self._observer.enter(Phase.SCORE)
+            self.critic.score(batch, self.accelerator.autocast)
+        return batch
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        """Return a micro-batch; a new generation updates the critic first, as verl updates it before the policy."""
+        earlier = self._buffered_inputs
+        inputs = super()._prepare_inputs(generation_batch)
+        if self.critic is not None and self._buffered_inputs is not None and self._buffered_inputs is not earlier:
+            self._observer.enter(Phase.CRITIC)
+            for batch in self._buffered_inputs:
+                self.critic.update(list(self._parts(batch)), self.accelerator.autocast)
+        return inputs
 
     # ---- forward and backward ----------------------------------------------------------------------------------------
 
@@ -106,18 +150,28 @@ class ProfiledGeneration(AnnouncedSteps):
             return self._announced_loss(*args)
 
     def _micro_batch_loss(self, model: Any, inputs: Any, *rest: Any) -> torch.Tensor:
-        """The loss; with ``logprobs=minibatch`` the backward of all rows but the last is already done."""
-        if self._spec.logprobs is not Logprobs.MINIBATCH:
-            return self._loss(model, inputs, *rest)
-        rows = inputs["prompt_ids"].shape[0]
+        """The loss; where rows are split into parts, the backward of all parts but the last is already done.
+
+        The loss of trl is a sum over tokens, so that of the parts adds up to it.
+        """
+        if self._spec.logprobs is Logprobs.MINIBATCH:
+            parts = [_row(inputs, row) for row in range(inputs["prompt_ids"].shape[0])]
+        else:
+            parts = self._parts(inputs)
+            self.micro_batches_run += len(parts) - 1
         done = None
-        for row in range(rows - 1):
-            loss = self._loss(model, _row(inputs, row), *rest)
+        for part in parts[:-1]:
+            loss = self._loss(model, part, *rest)
             self.accelerator.backward(loss)
             done = loss.detach() if done is None else done + loss.detach()
             del loss
-        last = self._loss(model, _row(inputs, rows - 1), *rest)
+        last = self._loss(model, parts[-1], *rest)
         return last if done is None else last + done
+
+    def _parts(self, inputs: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the micro-batches of what trl takes for one: itself, or with `use_dynamic_bsz` parts by tokens."""
+        limit = self._spec.ppo_max_token_len_per_gpu
+        return [inputs] if limit is None else split_by_tokens(inputs, limit)
 
 
 class ProfiledGRPOTrainer(ProfiledGeneration, GRPOTrainer):

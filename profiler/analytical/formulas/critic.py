@@ -1,0 +1,44 @@
+"""Bytes of a critic: the decoder of the policy with a head of one value, trained as a whole."""
+
+from typing import Any, cast
+
+from profiler.analytical.formulas.parameters import TensorGroup, base_tensors
+from profiler.analytical.formulas.quantities import Count
+from profiler.analytical.formulas.rounding import block_of
+from profiler.analytical.formulas.trained import element_bytes
+from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.weights import rope_buffer_bytes
+
+
+class _WithoutHead:
+    """A model without a matrix of its own for its LM head."""
+
+    tie_word_embeddings = True
+
+    def __init__(self, architecture: DecoderShape) -> None:
+        self._architecture = architecture
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  whatever the field holds
+        return getattr(self._architecture, name)
+
+
+def critic_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
+    """Return the parameters of a critic: those of the decoder, and weight and bias of a head of one value."""
+    decoder = base_tensors(cast("DecoderShape", _WithoutHead(architecture)))
+    return (*decoder, TensorGroup(shape=(1, architecture.hidden_size), copies=1), TensorGroup(shape=(1,), copies=1))
+
+
+def critic_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the critic's parameters, in the type of the policy, and of its buffers; 0 without a critic.
+
+    By hand, qwen2.5-0.5b in bfloat16, whose head is tied: 494,032,768 + 897 values x 2 B + 256 B = 988,067,586 B.
+    """
+    return critic_gradient_bytes(spec, architecture) + rope_buffer_bytes(architecture) if spec.critic else 0
+
+
+def critic_gradient_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of all gradients of the critic: one value per parameter, in its type; 0 without a critic."""
+    if not spec.critic:
+        return 0
+    block, element = block_of(spec), element_bytes(spec).weight
+    return sum(group.copies * block(group.elements * element) for group in critic_tensors(architecture))

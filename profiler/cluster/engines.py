@@ -1,0 +1,32 @@
+"""The engines that spread trials over machines: what each needs, and how it is reached."""
+
+from profiler.cluster.slots import Cluster
+from profiler.cluster.slurm import slurm_faults
+from profiler.config.run_options import RunOptions
+from profiler.domain.engine import Engine
+from profiler.domain.errors import UsageError
+from profiler.domain.extras import Extra, require
+
+ENGINE = "engine"
+
+_MODULES = {Engine.RAY: ("ray",), Engine.SLURM: ("submitit",)}
+_EXTRAS = {Engine.RAY: Extra.RAY, Engine.SLURM: Extra.SLURM}
+
+
+def reach(options: RunOptions) -> Cluster | None:
+    """Return the cluster of the engine; None if the engine is this machine, or starts slots that find their work.
+
+    Raises:
+        UsageError: The extra of the engine is not installed, or its cluster does not answer.
+    """
+    engine = options.engine
+    if engine is Engine.LOCAL:
+        return None
+    require(ENGINE, engine, _MODULES[engine], _EXTRAS[engine])
+    if engine is Engine.SLURM:
+        if faults := slurm_faults(options):
+            raise UsageError(faults)
+        return None
+    from profiler.cluster.ray_cluster import reach_ray  # imports ray, an extra
+
+    return reach_ray(options.ray_address, jobs=options.jobs)

@@ -1,0 +1,251 @@
+"""A sweep on the slots of an engine: claims are taken and records written here, and trials run there."""
+
+import time
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from profiler.cluster.remote import RemoteResult, RemoteTask, record_name
+from profiler.cluster.slots import Ended, KindOf, SlotKind, Slots
+from profiler.config.run_options import RunOptions
+from profiler.domain.errors import EXIT_INTERNAL, ProfilerError
+from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict, Versions
+from profiler.domain.trial import Backend, PlannedTrial
+from profiler.execution import (
+    MAX_FAILURES_IN_A_ROW,
+    Pruning,
+    SweepObserver,
+    TooManyFailuresError,
+    WorkerProgram,
+    stored_answer,
+    too_many_failures,
+)
+from profiler.execution.job import TRIAL_WORKER
+from profiler.execution.pending import Pending
+from profiler.storage.atomic import write_atomically
+from profiler.storage.records import RECORDS, Held
+from profiler.storage.trial_store import TrialStore
+
+WAIT_S = 0.5
+"""How long to wait for the end of a task before looking for new slots."""
+
+MOST_LOSSES = 3
+"""How often a trial is started whose slot is lost with it."""
+
+NO_SLOT_S = 600.0
+"""How long a sweep waits while there is no slot at all."""
+
+
+class NoSlotError(ProfilerError):
+    """The engine offers no slot, or none on which a trial can run."""
+
+    exit_code = EXIT_INTERNAL
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Placed:
+    """A trial that runs on a slot, and the claim on it."""
+
+    trial: PlannedTrial
+    held: Held
+
+
+@dataclass(kw_only=True)
+class PlacedSweep:
+    """The trials of a plan on the slots of an engine."""
+
+    plan: Sequence[PlannedTrial]
+    kind_of: KindOf
+    slots: Slots
+    options: RunOptions
+    store: TrialStore
+    versions: Versions
+    observer: SweepObserver
+    pruning: Pruning | None = None
+    program: WorkerProgram = TRIAL_WORKER
+    _pending: dict[SlotKind, Pending] = field(default_factory=dict, init=False)
+    _running: dict[Hashable, list[_Placed]] = field(default_factory=dict, init=False)
+    _losses: dict[str, int] = field(default_factory=dict, init=False)
+    _failures_in_a_row: int = field(default=0, init=False)
+    _is_waiting_announced: bool = field(default=False, init=False)
+
+    def run(self) -> tuple[str, ...]:
+        """Run all trials; afterwards each has a record. Return sentences about lost and retired slots.
+
+        Raises:
+            TooManyFailuresError: Trial after trial had no answer.
+            NoSlotError: There was no slot for too long, or a slot reported a cause that every slot would meet.
+        """
+        for trial in self.plan:
+            self._pending.setdefault(self.kind_of(trial.spec), Pending(())).append(trial)
+        last_slot_s = time.monotonic()
+        try:
+            while (waiting := self._waiting()) or self._running:
+                free = self.slots.free(waiting)
+                if free or self._running:
+                    last_slot_s = time.monotonic()
+                elif time.monotonic() - last_slot_s > NO_SLOT_S:
+                    raise NoSlotError(f"{_trials(waiting)} not run: there was no slot for {NO_SLOT_S:g} s.")
+                self._fill(free)
+                for ended in self.slots.wait(most_s=WAIT_S):
+                    self._conclude(ended)
+        finally:
+            self.slots.close()
+            for placed in (each for group in self._running.values() for each in group):
+                with suppress(ProfilerError):
+                    placed.held.release()
+        return (*self._repeated(), *self.slots.notes)
+
+    def _waiting(self) -> dict[SlotKind, int]:
+        return {kind: len(pending) for kind, pending in self._pending.items() if pending}
+
+    # ---- starting ----------------------------------------------------------------------------------------------------
+
+    def _fill(self, free: Mapping[Hashable, SlotKind]) -> None:
+        """Start trials on free slots."""
+        for slot, kind in free.items():
+            pending = self._pending.get(kind)
+            group = self._next(pending) if pending else []
+            if group:
+                self._start(slot, group)
+        if not free or self._running or self._is_waiting_announced or not self._waiting():
+            return
+        self._is_waiting_announced = True
+        self.observer.waiting("Waiting for trials that another sweep runs in this folder.")
+
+    def _next(self, pending: Pending) -> list[_Placed]:
+        """Claim the next trial, with those that its run answers; none if all are answered or claimed by others.
+
+        A trial of another sweep goes to the back.
+        """
+        for _ in range(len(pending)):
+            if not pending:
+                break
+            trial = pending.popleft()
+            if self.store.is_news(trial.trial_id) and self._settle(trial):
+                continue
+            held = self.store.claim(trial.trial_id, wait=False)
+            if held is None:
+                pending.append(trial)
+            elif self._settle(trial):
+                held.release()
+            else:
+                return [_Placed(trial=trial, held=held), *self._claim_siblings(trial, pending)]
+        return []
+
+    def _claim_siblings(self, trial: PlannedTrial, pending: Pending) -> list[_Placed]:
+        found: list[_Placed] = []
+        for sibling in pending.siblings(trial):
+            held = self.store.claim(sibling.trial_id, wait=False)
+            if held is None:
+                continue
+            pending.remove(sibling)
+            if self._settle(sibling):
+                held.release()
+            else:
+                found.append(_Placed(trial=sibling, held=held))
+        return found
+
+    def _settle(self, trial: PlannedTrial) -> bool:
+        """Settle a trial without a run if a stored record or the outcome of another trial answers it."""
+        record = stored_answer(trial.trial_id, store=self.store, options=self.options)
+        if record is None:
+            pruning = self.pruning if trial.spec.backend is Backend.CUDA else None
+            outcome = pruning.implied(trial) if pruning is not None else None
+            if outcome is None:
+                return False
+            record = self._write_outcome(trial, outcome)
+        self._report(trial, record)
+        return True
+
+    def _start(self, slot: Hashable, group: list[_Placed]) -> None:
+        self._running[slot] = group
+        trials = tuple(placed.trial for placed in group)
+        self.slots.run(
+            slot, RemoteTask(trials=trials, versions=self.versions, options=self.options, program=self.program)
+        )
+        self.observer.started(trials[0])
+
+    # ---- ending ------------------------------------------------------------------------------------------------------
+
+    def _conclude(self, ended: Ended) -> None:
+        """Store what a slot sent back, or put its trials back."""
+        group = self._running.pop(ended.slot)
+        if ended.result is None:
+            for placed in reversed(group):
+                self._run_again(placed, ended.reason)
+            return
+        self._write_files(group[0].trial, ended.result)
+        for placed in reversed(group):
+            self._conclude_trial(placed, ended.result)
+        if not ended.result.problem:
+            return
+        if ended.result.is_everywhere:
+            raise NoSlotError(ended.result.problem)
+        self.slots.retire(ended.slot, ended.result.problem)
+
+    def _conclude_trial(self, placed: _Placed, result: RemoteResult) -> None:
+        """Report the record that a slot sent back; without one the trial runs again."""
+        record = self.store.find(placed.trial.trial_id) if record_name(placed.trial) in result.files else None
+        if record is None:
+            self._run_again(placed, result.problem)
+            return
+        placed.held.release()
+        self._report(placed.trial, record)
+        self._count_failures(record)
+
+    def _write_files(self, trial: PlannedTrial, result: RemoteResult) -> None:
+        """Write what a slot sent back where a worker of this machine would have written it; records last."""
+        folder = self.store.path(trial.trial_id).parents[1]
+        for name in sorted(result.files, key=lambda name: (name.startswith(f"{RECORDS}/"), name)):
+            write_atomically(folder / PurePosixPath(name), result.files[name])
+
+    def _run_again(self, placed: _Placed, reason: str) -> None:
+        """Put the trial of a lost slot back, or record that every slot was lost with it."""
+        trial = placed.trial
+        self._losses[trial.trial_id] = self._losses.get(trial.trial_id, 0) + 1
+        if self._losses[trial.trial_id] < MOST_LOSSES:
+            placed.held.release()
+            self._pending[self.kind_of(trial.spec)].appendleft(trial)
+            return
+        message = f"Its slot was lost, or sent no record, {MOST_LOSSES} times. {reason}".rstrip()
+        record = self._write_outcome(trial, Outcome(verdict=Verdict(status=Status.KILLED, message=message)))
+        placed.held.release()
+        self._report(trial, record)
+        self._count_failures(record)
+
+    def _write_outcome(self, trial: PlannedTrial, outcome: Outcome) -> TrialRecord:
+        """Store an outcome that no worker wrote, and return its record."""
+        record = TrialRecord(
+            trial_id=trial.trial_id,
+            grid=trial.grid,
+            label=trial.label,
+            spec=trial.spec,
+            versions=self.versions,
+            outcome=outcome,
+        )
+        self.store.write(record)
+        return record
+
+    def _report(self, trial: PlannedTrial, record: TrialRecord) -> None:
+        self.observer.finished(trial, record)
+        if self.pruning is not None:
+            self.pruning.learn([record])
+
+    def _count_failures(self, record: TrialRecord) -> None:
+        self._failures_in_a_row = 0 if record.outcome.status.answered else self._failures_in_a_row + 1
+        if self._failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
+            left = sum(self._waiting().values()) + sum(map(len, self._running.values()))
+            raise TooManyFailuresError(too_many_failures(record, left))
+
+    def _repeated(self) -> list[str]:
+        if not (times := sum(self._losses.values())):
+            return []
+        once = "once a trial was" if times == 1 else f"{times} times a trial was"
+        return [f"A slot or its machine was lost: {once} left without a record, and started again elsewhere."]
+
+
+def _trials(waiting: Mapping[SlotKind, int]) -> str:
+    count = sum(waiting.values())
+    return "1 trial was" if count == 1 else f"{count} trials were"

@@ -1,0 +1,374 @@
+"""Slots of a Ray cluster: one actor per slot, each with a warmed process of its own.
+
+Actors belong to this process: if it ends, however that may be, Ray ends them, and their workers end with them.
+"""
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # read at import, and by the processes that Ray starts
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from profiler.cluster.remote import RemoteResult, RemoteTask
+from profiler.cluster.slot import Slot
+from profiler.cluster.slots import Ended, Node, SlotKind
+from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError, UsageError
+from profiler.domain.outcome import Versions
+from profiler.domain.units import MIB
+
+RAY_ADDRESS = "ray_address"
+AUTO, LOCAL = "auto", "local"
+_CLIENT = "ray"
+"""Scheme of an address of Ray's client."""
+
+_PORT, _CLIENT_PORT = 6379, 10001
+"""Ray's own, where an address names none."""
+
+CONNECT_S = 9.0
+"""Time within which a cluster has to answer."""
+
+NODE_S = 120.0
+"""Time within which every node has to answer."""
+
+LOOK_S = 5.0
+"""How often the cluster is asked for its nodes."""
+
+MOST_FAILED_STARTS = 10
+"""How many slots in a row may be lost while they start."""
+
+_QUIET = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+_OBJECT_STORE_BYTES = 100 * MIB
+"""Of a cluster that is started here: a record has some 30 kB."""
+
+_CHECK = "import logging, sys, ray; ray.init(sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)"
+
+_SAME = "Install the same version of grpo-vram-profiler, with the extra ray, on every node."
+_ADD_NODE = "Add one with `ray start --address=HEAD:6379`."
+
+_ACCELERATOR = "accelerator_type:"
+"""Begins the name of the resource by which Ray knows the cards of a node."""
+
+
+class NoSlotStartsError(ProfilerError):
+    """Slot after slot ends while it starts, or none of them can be used."""
+
+    exit_code = EXIT_INTERNAL
+
+
+def reach_ray(address: str, *, jobs: int | None, slot: type[Slot] = Slot) -> "RayCluster":
+    """Connect to a cluster, or start one on this machine.
+
+    Args:
+        address: ``auto``, ``local``, ``host:port`` or ``ray://host:port``.
+        jobs: CPU cores of a cluster that is started here; None for all.
+        slot: What runs on a slot.
+
+    Raises:
+        UsageError: There is no cluster at the address.
+    """
+    problem = "" if address == LOCAL else _unreachable(address)
+    if not problem:
+        try:
+            with _own_signal_handlers():
+                if address == LOCAL:
+                    ray.init(
+                        address=LOCAL,
+                        num_cpus=jobs,
+                        include_dashboard=False,
+                        object_store_memory=_OBJECT_STORE_BYTES,
+                        **_QUIET,
+                    )
+                else:
+                    ray.init(address=address, **_QUIET)
+        except (OSError, ValueError, RuntimeError) as error:
+            problem = _first_line(error)
+        else:
+            return RayCluster(slot=slot)
+    hint = f"Start one with `ray start --head`, or write {RAY_ADDRESS}={LOCAL}."
+    raise UsageError([Fault(key=RAY_ADDRESS, found=address, problem=f"no Ray cluster answers ({problem})", hint=hint)])
+
+
+def _unreachable(address: str) -> str:
+    """Return why nothing answers at an address; empty if something does.
+
+    Ray ends a process that connects to an address without a cluster, so another process tries it first.
+    """
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        usual = _CLIENT_PORT if parts.scheme == _CLIENT else _PORT
+        if address != AUTO:
+            socket.create_connection((parts.hostname or "", parts.port or usual), timeout=CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        return _first_line(error)
+    if parts.scheme == _CLIENT:
+        return ""
+    try:
+        checked = subprocess.run(
+            [sys.executable, "-c", _CHECK, address], capture_output=True, text=True, timeout=CONNECT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"it did not answer within {CONNECT_S:g} s"
+    return "" if checked.returncode == 0 else (checked.stderr.strip().splitlines() or ["it ended"])[-1].rstrip(".")
+
+
+@contextmanager
+def _own_signal_handlers() -> Iterator[None]:
+    """Keep the handlers of signals that Ray replaces."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # not the main thread
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayCluster:
+    """A Ray cluster that this process is connected to."""
+
+    slot: type[Slot]
+    """What runs on a slot."""
+
+    def nodes(self) -> Sequence[Node]:
+        """Return the nodes with CPU cores or GPUs, each after it has answered.
+
+        Raises:
+            UsageError: A node does not answer, or cannot run this program; or there is none.
+        """
+        alive = [node for node in ray.nodes() if node["Alive"] and _amount(node, "CPU", "GPU")]
+        answers = {_described(node["NodeID"], self.slot): node for node in alive}
+        ready, late = ray.wait(list(answers), num_returns=len(answers), timeout=NODE_S) if answers else ([], [])
+        found = [self._node(answers[reference], reference) for reference in ready]
+        if late:
+            name = answers[late[0]]["NodeManagerHostname"]
+            raise UsageError([_fault(f"node {name} did not answer within {NODE_S:g} s")])
+        nodes = [node for node in found if node is not None]
+        if not nodes:
+            raise UsageError([_fault("there is no node with CPU cores or GPUs", _ADD_NODE)])
+        return nodes
+
+    def slots(self, *, jobs: int | None, versions: Versions) -> "RaySlots":
+        """Return the slots; none has been started."""
+        return RaySlots(slot=self.slot, jobs=jobs, versions=versions)
+
+    def close(self) -> None:
+        """Leave the cluster, and end it if it was started here."""
+        ray.shutdown()
+
+    def _node(self, described: Mapping[str, Any], reference: object) -> Node | None:
+        """Return what a node has answered; None if it ended meanwhile."""
+        try:
+            node: Node = ray.get(reference)
+        except RayTaskError as error:
+            problem = f"node {described['NodeManagerHostname']} cannot run this program ({_reason(error)})"
+            raise UsageError([_fault(problem)]) from error
+        except RayError:
+            return None
+        count = int(_amount(described, "GPU"))
+        gpus = replace(node.gpus, gpus=node.gpus.gpus[:count])
+        return replace(node, gpus=gpus, accelerator=_accelerator(described))
+
+
+def _fault(problem: str, hint: str = _SAME) -> Fault:
+    return Fault(key="engine", found="ray", problem=problem, hint=hint)
+
+
+def _amount(node: Mapping[str, Any], *names: str) -> float:
+    return sum(float(node["Resources"].get(name, 0.0)) for name in names)
+
+
+def _accelerator(node: Mapping[str, Any]) -> str:
+    names = (name.removeprefix(_ACCELERATOR) for name in node["Resources"] if name.startswith(_ACCELERATOR))
+    return next(names, "")
+
+
+@ray.remote(num_cpus=0, max_retries=1)  # type: ignore[untyped-decorator]
+def _describe(slot: type[Slot]) -> Node:
+    return slot.machine()
+
+
+def _described(node_id: str, slot: type[Slot]) -> Any:  # noqa: ANN401, a reference of Ray
+    strategy = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+    return _describe.options(scheduling_strategy=strategy).remote(slot)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Actor:
+    """A slot: an actor, and what it has."""
+
+    kind: SlotKind
+    handle: Any
+
+
+@dataclass(kw_only=True)
+class RaySlots:
+    """Actors of a cluster. An actor that is lost is replaced; Ray places the new one when there is a node for it."""
+
+    slot: type[Slot]
+    """What runs on a slot."""
+    jobs: int | None
+    """Most slots; None for all that the nodes have."""
+    versions: Versions
+    """What every slot must have installed."""
+    notes: list[str] = field(default_factory=list, init=False)
+    """One sentence per slot that is retired."""
+    _starting: dict[Any, _Actor] = field(default_factory=dict, init=False)
+    """By the reference of its first answer."""
+    _idle: dict[Hashable, _Actor] = field(default_factory=dict, init=False)
+    _busy: dict[Any, tuple[Hashable, _Actor]] = field(default_factory=dict, init=False)
+    """By the reference of its result."""
+    _retired: list[_Actor] = field(default_factory=list, init=False)
+    """They stay alive, so that Ray does not place another slot on the same GPU."""
+    _failed_starts: int = field(default=0, init=False)
+    """How many slots in a row were lost while they started."""
+    _nodes: Sequence[Mapping[str, Any]] = field(default=(), init=False)
+    _looked_s: float = field(default=-LOOK_S, init=False)
+
+    def free(self, waiting: Mapping[SlotKind, int]) -> Mapping[Hashable, SlotKind]:
+        """Return the slots that can take a task now; start slots for what waits, and end those that nothing needs.
+
+        Raises:
+            NoSlotStartsError: Slot after slot ends while it starts, or none can be used.
+        """
+        for kind, count in waiting.items():
+            self._start(kind, count)
+        for held in (self._idle, self._starting):
+            for key, actor in list(held.items()):
+                if not waiting.get(actor.kind):
+                    _end(held.pop(key))
+        return {key: actor.kind for key, actor in self._idle.items()}
+
+    def run(self, slot: Hashable, task: RemoteTask) -> None:
+        """Start a task on a free slot."""
+        actor = self._idle.pop(slot)
+        self._busy[actor.handle.run.remote(task)] = (slot, actor)
+
+    def wait(self, *, most_s: float) -> Sequence[Ended]:
+        """Return the tasks that have ended, after `most_s` at most; also wait if no task runs."""
+        waited = [*self._busy, *self._starting]
+        if not waited:
+            time.sleep(most_s)
+            return ()
+        if not ray.wait(waited, num_returns=1, timeout=most_s)[0]:
+            return ()
+        ready, _ = ray.wait(waited, num_returns=len(waited), timeout=0)
+        for reference in ready:
+            if reference in self._starting:
+                self._has_started(reference)
+        return [self._ended(reference) for reference in ready if reference in self._busy]
+
+    def retire(self, slot: Hashable, reason: str) -> None:
+        """Use a slot no longer. Its actor keeps its GPU, so that Ray does not place another slot there."""
+        self._retire(self._idle.pop(slot), reason)
+
+    def close(self) -> None:
+        """End all slots with their processes."""
+        busy = [actor for _, actor in self._busy.values()]
+        for actor in (*self._idle.values(), *busy, *self._starting.values(), *self._retired):
+            _end(actor)
+
+    # ---- starting ----------------------------------------------------------------------------------------------------
+
+    def _start(self, kind: SlotKind, waiting: int) -> None:
+        """Start as many slots of a kind as trials wait for and the nodes have."""
+        busy = [actor for _, actor in self._busy.values()]
+        unused = [*self._idle.values(), *self._starting.values()]
+        alive = [*unused, *busy]
+        retired = sum(actor.kind == kind for actor in self._retired)
+        places = self._capacity(kind) - retired
+        if retired and places <= 0:
+            raise NoSlotStartsError(f"No slot is left. {self.notes[-1]}")
+        # Of an empty cluster one slot is asked for: it may grow by that.
+        left = max(1, places) - sum(actor.kind == kind for actor in alive)
+        if self.jobs is not None:
+            left = self.jobs - len(alive)
+        wanted = waiting - sum(actor.kind == kind for actor in unused)
+        for _ in range(min(wanted, left)):
+            handle = _actor_class(self.slot, kind).remote(gpus=kind.gpus)
+            self._starting[handle.node.remote()] = _Actor(kind=kind, handle=handle)
+
+    def _capacity(self, kind: SlotKind) -> int:
+        """Return how many slots of a kind the nodes have."""
+        if time.monotonic() - self._looked_s >= LOOK_S:
+            self._nodes = [node for node in ray.nodes() if node["Alive"]]
+            self._looked_s = time.monotonic()
+        if not kind.gpus:
+            return sum(int(_amount(node, "CPU")) for node in self._nodes)
+        return sum(
+            int(_amount(node, "GPU")) // kind.gpus for node in self._nodes if _accelerator(node) == kind.accelerator
+        )
+
+    def _has_started(self, reference: object) -> None:
+        """Take over a slot that has answered; another one is started in place of one that was lost."""
+        actor = self._starting.pop(reference)
+        try:
+            node: Node = ray.get(reference)
+        except RayError as error:
+            self._failed_starts += 1
+            if self._failed_starts >= MOST_FAILED_STARTS:
+                raise NoSlotStartsError(
+                    f"{MOST_FAILED_STARTS} slots in a row were lost while they started: {_reason(error)}."
+                ) from error
+            return
+        self._failed_starts = 0
+        if node.versions != self.versions:
+            self._retire(actor, f"A slot on node {node.name} is not used: it has other versions than the first node.")
+        elif actor.kind.gpus and node.gpus.hardware != actor.kind.hardware:
+            found = node.gpus.hardware or node.gpus.note
+            self._retire(actor, f"A slot on node {node.name} is not used: its card is {found}.")
+        else:
+            self._idle[actor.handle._actor_id] = actor
+
+    def _retire(self, actor: _Actor, reason: str) -> None:
+        self._retired.append(actor)
+        self.notes.append(reason)
+
+    # ---- ending ------------------------------------------------------------------------------------------------------
+
+    def _ended(self, reference: object) -> Ended:
+        slot, actor = self._busy.pop(reference)
+        try:
+            result: RemoteResult = ray.get(reference)
+        except RayError as error:
+            _end(actor)
+            return Ended(slot=slot, result=None, reason=_reason(error))
+        self._idle[slot] = actor
+        return Ended(slot=slot, result=result)
+
+
+def _actor_class(slot: type[Slot], kind: SlotKind) -> Any:  # noqa: ANN401, a class of Ray
+    options: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+    if kind.gpus:
+        options["num_gpus"] = kind.gpus
+    if kind.accelerator:
+        options["accelerator_type"] = kind.accelerator
+    return ray.remote(slot).options(**options)
+
+
+def _end(actor: _Actor) -> None:
+    with suppress(RayError):
+        ray.kill(actor.handle)
+
+
+def _reason(error: RayError) -> str:
+    """Return why an actor was lost: the error that it raised, or what Ray says."""
+    cause = getattr(error, "cause", None)
+    return _first_line(cause if isinstance(cause, BaseException) else error)

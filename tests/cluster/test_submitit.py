@@ -1,0 +1,200 @@
+"""Slots by submitit's own executors: processes of this machine that are killed, and one in this process."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from profiler.cluster.array import SlotArray, SlotState, read_report
+from profiler.cluster.slot_job import SlotJob
+from profiler.domain.outcome import Versions
+from profiler.domain.slurm import SlurmGpus
+from profiler.storage.objects import FolderObjects
+from profiler.storage.versions import installed_versions
+from profiler.sweep import slot
+from profiler.sweep.main import main
+from profiler.sweep.parts import SweepParts
+
+submitit = pytest.importorskip("submitit", reason="submitit is an extra: pip install 'grpo-vram-profiler[slurm]'")
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "stress"), str(HERE.parent / "sweep")]
+WORDS = ("+grid=lora_vs_full", "backend=simulated", "model=qwen2.5-0.5b", "tuning=full", "optim=adamw_torch")
+WORDS = (*WORDS, "gradient_checkpointing=false")
+MARK = "GRPO_VRAM_PROFILER_TEST_MARK"
+
+
+class LocalJobs:
+    """Slots as processes of this machine."""
+
+    def __init__(self, folder, function):
+        self.executor, self.function, self.jobs = submitit.LocalExecutor(folder=folder / "jobs"), function, []
+        self.executor.update_parameters(timeout_min=5)
+
+    def submit(self, count):
+        found = [self.executor.submit(self.function) for _ in range(count)]
+        self.jobs += found
+        return [job.job_id for job in found]
+
+    def queued(self):
+        return {job.job_id: True for job in self.jobs if job.state == "RUNNING"}
+
+    def cancel(self, *, waiting_only=False):
+        if not waiting_only:
+            for job in self.jobs:
+                job.cancel()
+
+    def forget(self):
+        """Leave the logs to the test."""
+
+
+@pytest.fixture
+def environment(monkeypatch, tmp_path):
+    """The environment of the slots, with a mark by which their processes are found."""
+    import shared_machine
+
+    path = os.pathsep.join([str(HERE.parent / "stress"), os.environ.get("PYTHONPATH", "")])
+    notes = tmp_path / "notes.txt"
+    notes.touch()
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("GRPO_VRAM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv(shared_machine.NOTES, str(notes))
+    monkeypatch.setenv(shared_machine.STORE, f"file://{tmp_path}/mounted/lora_vs_full")
+    monkeypatch.setenv(MARK, str(tmp_path))
+    return notes
+
+
+def marked(tmp_path):
+    found = []
+    for each in psutil.process_iter():
+        try:
+            if each.pid != os.getpid() and each.environ().get(MARK) == str(tmp_path):
+                found.append(each)
+        except psutil.Error:
+            continue
+    return found
+
+
+def is_slot(process):
+    try:
+        return "submitit.core._submit" in process.cmdline()
+    except psutil.Error:
+        return False
+
+
+@pytest.mark.slow
+def test_slots_that_are_killed_lose_nothing_run_nothing_twice_and_leave_nothing(environment, tmp_path, capfd):
+    import shared_machine
+
+    killed = []
+
+    class Killing(FolderObjects):
+        """Kills a slot when it has reported its start and a trial has ended."""
+
+        def list(self, prefix):
+            slots = [each for each in marked(tmp_path) if is_slot(each)]
+            if len(killed) < 1 and len(slots) == 2 and environment.read_text().count("\n") > 1:
+                killed.append(slots[0].pid)
+                os.kill(slots[0].pid, signal.SIGKILL)
+            return super().list(prefix)
+
+    def open_array(base, job_in, options, key):
+        jobs, reports = LocalJobs(base, job_in(base)), Killing(base)
+        return SlotArray(jobs=jobs, reports=reports, place=str(base), poll_s=0.1, lost_after_s=0.5)
+
+    parts = SweepParts(
+        reach=lambda options: None,
+        open_array=open_array,
+        slot="shared_machine:slot",
+        write_tables=SweepParts().write_tables,
+        render_folder=lambda folder, **how: None,
+    )
+    code = main(
+        [*WORDS, "seed=range(1,17)", "engine=slurm", "jobs=2", "lease_s=4", f"results_dir={tmp_path}/mounted"],
+        parts=parts,
+    )
+    said = capfd.readouterr()
+    assert code == 0, said.err
+    assert len(killed) == 1
+    lines = environment.read_text().splitlines()
+    runs = [line.split()[1] for line in lines]
+    assert len(set(runs)) == 16
+    assert [line for line in lines if line.startswith(shared_machine.AGAIN)] == []
+    assert len(runs) == 16
+    store = FolderObjects(tmp_path / "mounted" / "lora_vs_full")
+    assert len(store.list("records/")) == 16
+    assert list(store.list("claims/")) == []
+    assert "1 slot was lost and replaced" in said.err
+    until_s = time.monotonic() + 10
+    while marked(tmp_path) and time.monotonic() < until_s:
+        time.sleep(0.1)
+    assert marked(tmp_path) == []
+
+
+# ---- one slot, in this process ---------------------------------------------------------------------------------------
+
+
+def run_here(job: SlotJob) -> None:
+    """Run a slot with the fakes of a sweep."""
+    from test_shared_sweep import Machine
+
+    slot.run(job, Machine().parts(installed_versions=installed_versions))
+
+
+def debug_run(tmp_path, words=(), versions=None, gpus=None):
+    """Run a slot by submitit's debug executor, and return its report with the number of records."""
+    folder = tmp_path / "array"
+    job = SlotJob(
+        target=f"{__name__}:run_here",
+        words=(*WORDS, f"results_dir=file://{tmp_path}/mounted", *words),
+        versions=versions or installed_versions(),
+        folder=str(folder),
+        gpus=gpus,
+    )
+    submitted = submitit.DebugExecutor(folder=folder / "jobs").submit(job)
+    try:
+        submitted.submission().result()
+    except Exception as error:
+        assert "engine" in str(error) or "slurm" in str(error)
+    (name,) = FolderObjects(folder).list("slots/")
+    report = read_report(FolderObjects(folder).read(name))
+    return report, len(FolderObjects(tmp_path / "mounted" / "lora_vs_full").list("records/"))
+
+
+@pytest.fixture
+def in_this_process(monkeypatch, tmp_path):
+    monkeypatch.setenv("SUBMITIT_DEBUG_JOB_ID", "DEBUG_1")
+    monkeypatch.setenv("GRPO_VRAM_CACHE", str(tmp_path / "cache"))
+
+
+def test_a_slot_runs_the_plan_and_reports_its_end(in_this_process, tmp_path):
+    report, stored = debug_run(tmp_path)
+    assert (report.state, report.code, report.problem) == (SlotState.ENDED, 0, "")
+    assert stored == 1
+
+
+def test_a_slot_with_other_versions_refuses_before_its_first_trial(in_this_process, tmp_path):
+    other = Versions(torch="1", trl="2", transformers=None, peft=None, bitsandbytes=None, profiler="0")
+    report, stored = debug_run(tmp_path, versions=other)
+    assert (report.state, report.code, stored) == (SlotState.ENDED, 2, 0)
+    assert "trl" in report.problem
+    assert "where the command was started it is" in report.problem
+
+
+def test_a_slot_that_asked_for_gpus_refuses_a_node_that_shows_none(in_this_process, tmp_path):
+    report, stored = debug_run(tmp_path, gpus=SlurmGpus(kind="", count=1))
+    assert (report.code, stored) == (2, 0)
+    assert "slurm_gpus_per_node=1: node " in report.problem
+    assert "shows none (there is none in this test)" in report.problem
+
+
+def test_a_slot_is_requeued_at_its_time_limit_if_it_has_finished_a_trial():
+    job = SlotJob(target="a:b", words=(), versions=installed_versions(), folder="/x", gpus=None)
+    assert job.checkpoint() is None
+    assert job.problem == "The time limit of the slot ended before its first trial. Raise slurm_time."
+    job.finished = 1
+    assert job.checkpoint().function is job
