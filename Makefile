@@ -2,7 +2,8 @@
 #   make sweep      run the sweep lora_vs_full   (GRID=name for another grid, ARGS="key=value ..." for more keys)
 #   make emulation  an environment for backend=emulated   (2 GB; Linux on x86-64, gcc and g++)
 #   make test       format, lint, types, import rules, tests
-# For contributors: make check (make test without the tests), make format, make bench, make stress, make emulated, make clean.
+# For contributors: make check (make test without the tests), make format, make bench, make stress, make engines, make emulated,
+# make clean.
 PYTHON ?= python3
 GRID ?= lora_vs_full
 ARGS ?=
@@ -10,7 +11,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: sweep test bench stress emulated emulation install check format clean
+ENGINES := $(VENV)-engines
+
+.PHONY: sweep test bench stress engines emulated emulation install check format clean
 
 sweep: $(INSTALLED)
 	$(BIN)/python -m profiler.sweep +grid=$(GRID) $(ARGS)
@@ -44,6 +47,13 @@ stress: $(INSTALLED)
 emulated: $(INSTALLED)
 	$(BIN)/python -m maintenance.emulated $(ARGS)
 
+# A real Ray cluster on this machine, in an environment of its own: nodes, slots and the driver of a sweep are killed, two nodes
+# make the same tables as one machine, and versions, GPUs and addresses are checked. Some ten minutes on two cores.
+engines: $(ENGINES)/.installed
+	$(ENGINES)/bin/python tests/stress/ray_cluster.py
+	$(ENGINES)/bin/python tests/stress/ray_parity.py
+	$(ENGINES)/bin/python -m pytest tests/cluster/test_real_ray.py
+
 install: $(INSTALLED)
 
 # `constraints.txt` pins every package, so that README and results/reference/ can be reproduced.
@@ -52,9 +62,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+$(ENGINES)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(ENGINES)
+	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,ray,slurm]'
+	touch $@
+
 format: $(INSTALLED)
 	$(BIN)/ruff format profiler maintenance tests
 	$(BIN)/ruff check --fix profiler maintenance tests
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(ENGINES)

@@ -71,6 +71,11 @@
 | 28 | a rank of a trial on several GPUs runs out of memory, fails, is killed or hangs | so does the trial, with the rank's words | execution/test_ranks.py::test_the_end_of_a_rank_decides_the_trial |
 | 28 | | no other rank is left | execution/test_ranks.py::test_no_rank_outlives_its_trial |
 | 28 | one of its GPUs breaks | that one is retired; trials that need fewer run | execution/test_ranks.py::test_a_broken_gpu_leaves_too_few_for_a_trial |
+| 29 | a slot of Slurm is killed | replaced; other slots run its trials, each once | cluster/test_submitit.py::test_slots_that_are_killed_lose_nothing_run_nothing_twice_and_leave_nothing |
+| 29 | it is preempted or at its time limit | requeued, not replaced | cluster/test_array.py::test_a_slot_that_is_requeued_is_not_lost |
+| 29 | slots are lost one after the other | one sentence, exit code 70 | cluster/test_array.py::test_slots_that_are_lost_one_after_the_other_end_the_sweep |
+| 29 | the command is killed | started again, it continues with its slots | cluster/test_slurm.py::test_slots_of_an_earlier_start_with_the_same_command_go_on |
+| 29 | a node with other versions | refused before its first trial, exit code 2 | cluster/test_submitit.py::test_a_slot_with_other_versions_refuses_before_its_first_trial |
 """  # noqa: E501
 
 import ast
@@ -93,4 +98,4 @@ def test_the_test_exists(place: str) -> None:
 
 
 def test_every_fault_has_a_test() -> None:
-    assert {int(row[0]) for row in ROWS} == set(range(1, 29))
+    assert {int(row[0]) for row in ROWS} == set(range(1, 30))

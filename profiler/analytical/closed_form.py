@@ -166,6 +166,7 @@ def _mixture_fault(spec: TrialSpec, architecture: Architecture) -> Fault | None:
         ("logprobs", spec.logprobs, spec.logprobs is Logprobs.FUSED),
         ("attn_implementation", spec.attn_implementation, spec.attn_implementation is not Attention.EAGER),
         ("use_liger_kernel", "true", not spec.use_liger_kernel),
+        ("critic", "true", not spec.critic),
         ("lora_target_modules", ",".join(sorted(targets)), _can_adapt(spec, architecture, targets)),
     )
     for key, found, is_known in checks:

@@ -33,6 +33,9 @@ WAIT_S = 0.5
 MOST_LOSSES = 3
 """How often a trial is started whose slot is lost with it."""
 
+ANNOUNCE_S = 20.0
+"""How long a sweep waits for a slot before it says so."""
+
 NO_SLOT_S = 600.0
 """How long a sweep waits while there is no slot at all."""
 
@@ -68,7 +71,8 @@ class PlacedSweep:
     _running: dict[Hashable, list[_Placed]] = field(default_factory=dict, init=False)
     _losses: dict[str, int] = field(default_factory=dict, init=False)
     _failures_in_a_row: int = field(default=0, init=False)
-    _is_waiting_announced: bool = field(default=False, init=False)
+    _announced: set[str] = field(default_factory=set, init=False)
+    """Reasons to wait that the observer has heard."""
 
     def run(self) -> tuple[str, ...]:
         """Run all trials; afterwards each has a record. Return sentences about lost and retired slots.
@@ -85,7 +89,9 @@ class PlacedSweep:
                 free = self.slots.free(waiting)
                 if free or self._running:
                     last_slot_s = time.monotonic()
-                elif time.monotonic() - last_slot_s > NO_SLOT_S:
+                elif time.monotonic() - last_slot_s > ANNOUNCE_S:
+                    self._announce("Waiting for a slot: the cluster has none that is free.")
+                if time.monotonic() - last_slot_s > NO_SLOT_S:
                     raise NoSlotError(f"{_trials(waiting)} not run: there was no slot for {NO_SLOT_S:g} s.")
                 self._fill(free)
                 for ended in self.slots.wait(most_s=WAIT_S):
@@ -109,10 +115,13 @@ class PlacedSweep:
             group = self._next(pending) if pending else []
             if group:
                 self._start(slot, group)
-        if not free or self._running or self._is_waiting_announced or not self._waiting():
-            return
-        self._is_waiting_announced = True
-        self.observer.waiting("Waiting for trials that another sweep runs in this folder.")
+        if free and not self._running and self._waiting():
+            self._announce("Waiting for trials that another sweep runs in this folder.")
+
+    def _announce(self, reason: str) -> None:
+        if reason not in self._announced:
+            self._announced.add(reason)
+            self.observer.waiting(reason)
 
     def _next(self, pending: Pending) -> list[_Placed]:
         """Claim the next trial, with those that its run answers; none if all are answered or claimed by others.

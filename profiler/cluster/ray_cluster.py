@@ -28,6 +28,7 @@ from profiler.cluster.slots import Ended, Node, SlotKind
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError, UsageError
 from profiler.domain.outcome import Versions
 from profiler.domain.units import MIB
+from profiler.execution.postponed import postponed_signals
 
 RAY_ADDRESS = "ray_address"
 AUTO, LOCAL = "auto", "local"
@@ -50,6 +51,9 @@ MOST_FAILED_STARTS = 10
 """How many slots in a row may be lost while they start."""
 
 _QUIET = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+_SLICE_S = 0.5
+"""Longest time for which a signal is not handled."""
+
 _OBJECT_STORE_BYTES = 100 * MIB
 """Of a cluster that is started here: a record has some 30 kB."""
 
@@ -84,6 +88,7 @@ def reach_ray(address: str, *, jobs: int | None, slot: type[Slot] = Slot) -> "Ra
         try:
             with _own_signal_handlers():
                 if address == LOCAL:
+                    os.environ.setdefault("RAY_worker_niceness", "0")  # as with engine=local
                     ray.init(
                         address=LOCAL,
                         num_cpus=jobs,
@@ -91,6 +96,9 @@ def reach_ray(address: str, *, jobs: int | None, slot: type[Slot] = Slot) -> "Ra
                         object_store_memory=_OBJECT_STORE_BYTES,
                         **_QUIET,
                     )
+                elif address.startswith(f"{_CLIENT}://"):
+                    logging.getLogger("ray").setLevel(logging.ERROR)  # the client passes other options on to the head
+                    ray.init(address=address, log_to_driver=False)
                 else:
                     ray.init(address=address, **_QUIET)
         except (OSError, ValueError, RuntimeError) as error:
@@ -137,7 +145,7 @@ def _own_signal_handlers() -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".:")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +163,7 @@ class RayCluster:
         """
         alive = [node for node in ray.nodes() if node["Alive"] and _amount(node, "CPU", "GPU")]
         answers = {_described(node["NodeID"], self.slot): node for node in alive}
-        ready, late = ray.wait(list(answers), num_returns=len(answers), timeout=NODE_S) if answers else ([], [])
+        ready, late = _wait(list(answers), count=len(answers), most_s=NODE_S)
         found = [self._node(answers[reference], reference) for reference in ready]
         if late:
             name = answers[late[0]]["NodeManagerHostname"]
@@ -267,9 +275,9 @@ class RaySlots:
         if not waited:
             time.sleep(most_s)
             return ()
-        if not ray.wait(waited, num_returns=1, timeout=most_s)[0]:
+        if not _wait(waited, count=1, most_s=most_s)[0]:
             return ()
-        ready, _ = ray.wait(waited, num_returns=len(waited), timeout=0)
+        ready, _ = _wait(waited, count=len(waited), most_s=0.0)
         for reference in ready:
             if reference in self._starting:
                 self._has_started(reference)
@@ -352,6 +360,20 @@ class RaySlots:
             return Ended(slot=slot, result=None, reason=_reason(error))
         self._idle[slot] = actor
         return Ended(slot=slot, result=result)
+
+
+def _wait(references: Sequence[object], *, count: int, most_s: float) -> tuple[Sequence[object], Sequence[object]]:
+    """Return the references that have a value and the others, after `most_s` at most, or when `count` have one."""
+    if not references:
+        return [], []
+    until_s = time.monotonic() + most_s
+    while True:
+        left_s = max(0.0, until_s - time.monotonic())
+        # Ray replaces the exception of a handler that runs within its call by a KeyboardInterrupt.
+        with postponed_signals():
+            ready, others = ray.wait(references, num_returns=count, timeout=min(left_s, _SLICE_S))
+        if len(ready) >= count or left_s <= _SLICE_S:
+            return ready, others
 
 
 def _actor_class(slot: type[Slot], kind: SlotKind) -> Any:  # noqa: ANN401, a class of Ray

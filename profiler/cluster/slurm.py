@@ -7,9 +7,8 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from profiler.cluster.array import SlotArray
 from profiler.config.run_options import RunOptions
@@ -71,18 +70,23 @@ def open_array(
         function_of: Returns what a slot runs, for the folder of an array. Picklable.
         options: What Slurm is asked for.
         key: What an earlier array must have been started for.
+
+    Raises:
+        SubmissionError: Slurm does not answer.
     """
     for description in sorted(base.glob(f"*/{_DESCRIPTION}")):
         if _key_of(description) != list(key):
             continue
-        jobs = SlurmJobs(folder=description.parent, function=function_of(description.parent), options=options)
-        if queued := jobs.queued():
+        folder = description.parent
+        jobs = SlurmJobs(folder=folder, function=function_of(folder), options=options, key=tuple(key))
+        queued = jobs.queued()
+        if queued is None:
+            raise SubmissionError("Slurm does not say which slots are in its queue (squeue failed).")
+        if queued:
             return _array(jobs, names=set(queued))
-        shutil.rmtree(description.parent, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     folder = base / secrets.token_hex(4)
-    folder.mkdir(parents=True)
-    (folder / _DESCRIPTION).write_text(json.dumps(list(key)))
-    return _array(SlurmJobs(folder=folder, function=function_of(folder), options=options), names=set())
+    return _array(SlurmJobs(folder=folder, function=function_of(folder), options=options, key=tuple(key)), names=set())
 
 
 def _array(jobs: "SlurmJobs", names: set[str]) -> SlotArray:
@@ -113,7 +117,8 @@ class SlurmJobs:
     folder: Path
     function: Callable[[], None]
     options: RunOptions
-    _submitted: list[Any] = field(default_factory=list)
+    key: tuple[str, ...] = ()
+    """What they were started for."""
 
     @property
     def name(self) -> str:
@@ -128,6 +133,9 @@ class SlurmJobs:
         """
         import submitit
 
+        # Before the jobs, so that they are found if this process ends right after they were submitted.
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / _DESCRIPTION).write_text(json.dumps(self.key))
         logging.getLogger("submitit").setLevel(logging.ERROR)
         executor = submitit.SlurmExecutor(folder=self.folder / _JOBS, max_num_timeout=_MOST_REQUEUES)
         executor.update_parameters(
@@ -144,7 +152,6 @@ class SlurmJobs:
         except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError, OSError) as error:
             said = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             raise SubmissionError(f"Slurm takes no slots ({said}).") from error
-        self._submitted.extend(jobs)
         return [str(job.job_id) for job in jobs]
 
     def queued(self) -> Mapping[str, bool] | None:

@@ -42,7 +42,7 @@ class Naming:
             words.append(word)
         if trial["gradient_checkpointing"]:
             words.append("checkpointing")
-        words.extend(f"{word} ({CONSTRUCTED})" for key, word in _CONSTRUCTED.items() if trial[key])
+        words.extend(constructed_words(trial).values())
         return " + ".join(words)
 
     def keys_of(self, trial: Trial) -> tuple[str, ...]:
@@ -80,7 +80,12 @@ def naming(trials: Sequence[Trial], *, first: Collection[str] = ()) -> Naming:
 
 def is_constructed(trial: Trial) -> bool:
     """Return whether a trial does what trl's trainer cannot."""
-    return any(trial[key] for key in _CONSTRUCTED)
+    return bool(constructed_words(trial))
+
+
+def constructed_words(trial: Trial) -> dict[str, str]:
+    """Return what of a trial is constructed, by key: ``"critic (constructed)"``. A key that is not stated is off."""
+    return {key: f"{word} ({CONSTRUCTED})" for key, word in _CONSTRUCTED.items() if trial.get(key)}
 
 
 def value_text(value: object) -> str:

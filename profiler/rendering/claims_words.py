@@ -2,6 +2,7 @@
 
 from profiler.analysis.verdicts import Finding, Judged, Verdict
 from profiler.domain.claims import Check, Claim, End, ExperimentLook, Line, Looked, Quantity, Range
+from profiler.domain.labels import CONSTRUCTED, is_constructed
 
 _MOST_NAMED = 3
 """Most settings that a reason spells out."""
@@ -43,7 +44,9 @@ def quantity_text(claim: Claim) -> str:
 def origin_text(judged: Judged) -> str:
     """Return where our figures come from."""
     if judged.origins:
-        return " and ".join(origin.value for origin in judged.origins)
+        constructed = any(is_constructed(configuration.keys) for configuration in judged.claim.configurations)
+        tag = f", {CONSTRUCTED}" if constructed else ""
+        return " and ".join(origin.value for origin in judged.origins) + tag
     if judged.claim.check is Check.ARITHMETIC:
         return "the text's parts"
     if judged.claim.check is Check.LOOKED_UP:

@@ -6,6 +6,7 @@ from textwrap import wrap
 from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.analytical.explanation.explained import ExplainedEstimate, ExplainedPhase
 from profiler.analytical.formulas.fragments import FRAGMENTS_PERCENT
+from profiler.domain.labels import constructed_words
 from profiler.domain.trial import DistributedType, TrialSpec, Tuning
 from profiler.domain.units import gib_text
 from profiler.rendering.memory_words import CATEGORY_TITLES, gib_number
@@ -54,6 +55,7 @@ def method_text(spec: TrialSpec, *, varied: Collection[str] = ()) -> str:
         how.insert(1, f"rank {spec.lora_rank}")
     if spec.gradient_checkpointing:
         how.append("checkpointing")
+    how += [words for key, words in constructed_words(vars(spec)).items() if key not in varied]
     if spec.num_processes > 1 and "num_processes" not in varied:
         kind = _KINDS[spec.distributed_type].format(stage=spec.zero_stage)
         how.append(f"{kind} on {spec.num_processes} GPUs".lstrip())

@@ -127,6 +127,14 @@ class Machines:
             return ""
         return self.visible.hardware if self.cluster is None else self.kind_of(spec).hardware
 
+    @property
+    def line(self) -> str:
+        """What the cluster has; empty for this machine."""
+        if self.cluster is None:
+            return ""
+        nodes, gpus = len(self.nodes), len(self.visible.gpus)
+        return f"The cluster has {nodes} node{'s' * (nodes != 1)} with {gpus} GPU{'s' * (gpus != 1)}."
+
     def close(self) -> None:
         """Leave the cluster, if there is one."""
         if self.cluster is not None:

@@ -194,6 +194,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         lines=tuple(
             line
             for line in (
+                machines.line,
                 backend_line,
                 gpu_line if measured and machines.cluster is None and not machines.are_slots else "",
                 *attention,

@@ -287,6 +287,7 @@ def test_arrays_of_trials_agree_with_single_ones():
         (replace(SPEC, dtype=Dtype.FLOAT32), "dtype"),
         (replace(SPEC, bf16=False), "bf16"),
         (replace(SPEC, use_liger_kernel=True), "use_liger_kernel"),
+        (replace(SPEC, critic=True), "critic"),
         (replace(LORA, lora_target_modules=("gate_proj",)), "lora_target_modules"),
         (replace(LORA, lora_target_modules=("q_proj", "w1")), "lora_target_modules"),
         (replace(EVERYTHING, **SHARDED), "lora_target_modules"),

@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -125,6 +126,17 @@ def test_every_phase_of_every_step_has_its_peak(training):
     sizes = {Phase.REWARD: 3 * GIB, Phase.OPTIMIZER: 5 * GIB}
     assert all(peak.peak_allocated_bytes == sizes.get(peak.phase, 0) for peak in peaks)
     assert all(peak.time_s is None for peak in peaks)
+
+
+def test_trackers_name_the_peaks_as_documented(training):
+    """trackio, Weights & Biases and TensorBoard of transformers store what this function returns."""
+    steps = [integrations.integration_utils.rewrite_logs(logs) for logs in training.logs[:2]]
+    for found in steps:
+        assert found["train/vram/allocated_gib/optimizer"] == found["train/vram/reserved_gib"] == 5.0
+        assert found["train/vram/device_gib"] == round((5 * GIB + CONTEXT_BYTES) / GIB, 4)
+        assert {"train/vram/alloc_retries", "train/vram/out_of_memory"} <= found.keys()
+    page = (Path(__file__).parents[2] / "docs" / "monitor.md").read_text(encoding="utf-8")
+    assert "`train/vram/reserved_gib`" in page
 
 
 def test_the_record_has_peaks_counts_and_the_reading_of_the_driver(training):

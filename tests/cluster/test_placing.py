@@ -171,10 +171,12 @@ def test_a_slot_on_which_no_trial_can_run_is_retired_and_its_trial_runs_on_anoth
 
 
 def test_without_any_slot_it_ends(place, monkeypatch):
-    monkeypatch.setattr(placing, "NO_SLOT_S", 0.0)
+    monkeypatch.setattr(placing, "NO_SLOT_S", 0.1)
+    monkeypatch.setattr(placing, "ANNOUNCE_S", 0.0)
     sweep, _, _ = place(count=0)
     with pytest.raises(NoSlotError, match=f"{len(PLAN)} trials were not run"):
         sweep.run()
+    assert sweep.observer.waits == ["Waiting for a slot: the cluster has none that is free."]
 
 
 def test_trials_run_on_slots_of_their_kind(place):

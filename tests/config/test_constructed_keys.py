@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from profiler.analysis.verdicts import Finding, Judged, Verdict
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.explained import explain
@@ -15,8 +16,11 @@ from profiler.config.labels import labels
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import parse_point
 from profiler.domain.errors import UsageError
-from profiler.domain.memory import Category, Phase
+from profiler.domain.memory import Category, Origin, Phase
 from profiler.domain.trial import Dtype, TrialSpec
+from profiler.rendering.claims_words import origin_text
+from profiler.rendering.estimate_table import method_text
+from profiler.storage.published import read_published_claims
 
 BY_TOKENS = {"use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": 2084}
 
@@ -61,6 +65,18 @@ def test_labels_say_that_a_trial_is_constructed() -> None:
     assert found[1] == "full + checkpointing + critic (constructed)"
     assert found[2].startswith("full + checkpointing + dynamic batches (constructed)")
     assert found[3].startswith("full + checkpointing + critic (constructed) + dynamic batches (constructed)")
+
+
+def test_the_title_of_an_estimate_and_the_origin_of_a_claim_say_it_too() -> None:
+    assert method_text(spec_of(critic=True)) == "full, adamw_torch_fused, checkpointing, critic (constructed)"
+    assert "constructed" not in method_text(spec_of())
+    claims = {claim.id: claim for claim in read_published_claims()}
+    for name, expected in (
+        ("report-ppo-trial", "simulated, constructed"),
+        ("report-activation-offload-trl", "simulated"),
+    ):
+        findings = (Finding(setting=claims[name].settings[0], holds=True, origin=Origin.SIMULATED),)
+        assert origin_text(Judged(claim=claims[name], verdict=Verdict.HOLDS, findings=findings)) == expected
 
 
 def test_longer_rows_that_are_split_by_tokens_are_not_compared() -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from profiler.execution.postponed import postponed_signals
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+
 
 class ArrivedError(Exception):
     """Raised by the handler of a signal."""
@@ -19,13 +21,13 @@ def handlers():
     def interrupt(number, frame):
         raise ArrivedError(number)
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, interrupt) for number in SIGNALS}
     yield interrupt
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_handled_after_the_block_also_if_another_thread_takes_it(handlers, number):
     done = []
     thread = Thread(target=time.sleep, args=(0.5,))

@@ -49,12 +49,14 @@ def test_a_record_is_seen_by_others_when_its_trial_is_released(machine, shared, 
     assert one.find(ONE) == RECORDS[0]
     assert other.find(ONE) is None
     assert other.claim(ONE, wait=False) is None
+    assert other.claimed() == {ONE}
     write_memory_snapshot(snapshot_path(tmp_path / "a" / "grid", ONE), {"segments": []})
     claim.release()
     assert other.find(ONE) == RECORDS[0]
     assert other.has_snapshot(ONE)
     assert not other.has_snapshot(RECORDS[1].trial_id)
     assert other.read_all() == (RECORDS[0],)
+    assert other.claimed() == frozenset()
     assert not list((shared / CLAIMS).iterdir())
     assert not [path for path in (tmp_path / "a").rglob("*") if path.is_file()]
 

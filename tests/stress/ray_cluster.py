@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import psutil
 import ray_driver
@@ -56,9 +55,7 @@ class Stress:
         self._options = options
         self._random = random.Random(options["seed"])
         self._results = nodes.folder / "results"
-        self._records = Path(nodes.environment[ray_driver.RECORDS])
-        self._notes = Path(nodes.environment[ray_driver.NOTES])
-        self._notes.touch()
+        self._records = self._results / ray_driver.RECORDS
         self._known: dict[str, bytes] = {}
 
     def run(self) -> Found:
@@ -129,22 +126,17 @@ class Stress:
         self._known |= {name: content for name, content in now.items() if ray_driver.is_answer(content)}
 
     def _check_runs(self) -> None:
-        lines = [line.split() for line in self._notes.read_text().splitlines()]
+        lines = [line.split() for line in (self._results / ray_driver.NOTES).read_text().splitlines()]
         self.found.twice = [f"{trial_id} ran although it was stored" for word, trial_id, *_ in lines if word != "ran"]
         self.found.runs = len(lines)
 
 
 def run(options: dict[str, int]) -> Found:
     """Start a cluster, run once and end the cluster."""
-    with RayNodes(variables=_places) as nodes:
+    with RayNodes() as nodes:
         for _ in range(NODES):
             nodes.add()
         return Stress(nodes, options).run()
-
-
-def _places(folder: Path) -> dict[str, str]:
-    records = folder / "results" / "lora_vs_full" / "records"
-    return {ray_driver.RECORDS: str(records), ray_driver.NOTES: str(folder / "notes.txt")}
 
 
 def main(words: list[str]) -> int:

@@ -9,14 +9,20 @@ from pathlib import Path
 import cheap_worker
 
 import profiler.rendering.figures.catalogue
+from profiler.cluster import engines
 from profiler.cluster.placing import PlacedSweep
+from profiler.cluster.slots import Cluster
+from profiler.config.run_options import RunOptions
 from profiler.execution import WorkerJob, WorkerProgram
 from profiler.sweep.main import main
 from profiler.sweep.parts import SweepParts
 
-RECORDS = "GRPO_VRAM_PROFILER_STRESS_RECORDS"
-NOTES = "GRPO_VRAM_PROFILER_STRESS_NOTES"
+NOTES = "notes.txt"
+RECORDS = "lora_vs_full/records"
+"""Both in the folder of results, which nodes of this machine see."""
 RAN, AGAIN = "ran", "again"
+ON_SCRIPTED_GPUS = "GRPO_VRAM_PROFILER_STRESS_GPUS"
+"""Set if nodes declare GPUs that this machine does not have."""
 
 
 def is_answer(content: bytes) -> bool:
@@ -26,12 +32,14 @@ def is_answer(content: bytes) -> bool:
 
 def job(job: WorkerJob) -> None:
     """Run a trial of the cheap worker and note it, and whether the driver had its record before."""
-    record = Path(os.environ[RECORDS]) / f"{job.trial.trial_id}.json"
+    results = Path(job.options.results_dir)
+    record = results / RECORDS / f"{job.trial.trial_id}.json"
     word = AGAIN if record.exists() and is_answer(record.read_bytes()) else RAN
     started_s = time.time()
     cheap_worker.job(job)
-    with Path(os.environ[NOTES]).open("a") as file:
-        file.write(f"{word} {job.trial.trial_id} {started_s} {time.time()} {os.getpid()}\n")
+    with (results / NOTES).open("a") as file:
+        gpu = os.environ.get("CUDA_VISIBLE_DEVICES") or "none"
+        file.write(f"{word} {job.trial.trial_id} {started_s} {time.time()} {gpu}\n")
 
 
 def run_placed(plan: object, *, cluster: object, options: object, versions: object, **how: object) -> object:
@@ -41,6 +49,17 @@ def run_placed(plan: object, *, cluster: object, options: object, versions: obje
     return PlacedSweep(plan=plan, slots=slots, options=options, versions=versions, program=program, **how).run()
 
 
+def reach(options: RunOptions) -> Cluster | None:
+    """Reach the cluster, with slots that have GPUs if that is wanted."""
+    if ON_SCRIPTED_GPUS not in os.environ:
+        return engines.reach(options)
+    from ray_gpus import ScriptedSlot
+
+    from profiler.cluster.ray_cluster import reach_ray
+
+    return reach_ray(options.ray_address, jobs=options.jobs, slot=ScriptedSlot)
+
+
 if __name__ == "__main__":
     profiler.rendering.figures.catalogue.drawings = lambda *_, **__: ()  # figures take seconds
-    sys.exit(main(sys.argv[1:], parts=SweepParts(run_placed=run_placed)))
+    sys.exit(main(sys.argv[1:], parts=SweepParts(run_placed=run_placed, reach=reach)))

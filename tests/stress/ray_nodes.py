@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,25 +42,31 @@ def free_port() -> int:
 class RayNodes:
     """A head without CPU cores, and nodes. Leaving it as a context ends all of their processes."""
 
-    def __init__(self, *, variables: Callable[[Path], dict[str, str]] = lambda _: {}) -> None:
-        """Start the head. `variables` of all processes may name the folder, which is removed at the end."""
+    def __init__(self) -> None:
+        """Start the head."""
         self.folder = Path(tempfile.mkdtemp(prefix="ray-nodes-"))
         self.mark = f"{os.getpid()}-{time.monotonic_ns()}"
-        self.port = free_port()
+        self.port, self.client_port = free_port(), free_port()
         (self.folder / "tmp").mkdir()
         self.environment = {
             **os.environ,
-            **variables(self.folder),
             MARK: self.mark,
             "TMPDIR": str(self.folder / "tmp"),
             "PYTHONPATH": os.pathsep.join(map(str, (HERE, ROOT))),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_AUTH_MODE": "disabled",
-            "RAY_enable_metrics_collection": "0",
+            "RAY_worker_niceness": "0",  # by default 15, which starves on a machine with other work
         }
         self.nodes: list[subprocess.Popen[bytes]] = []
         self._started = 0
-        head = ["--head", f"--port={self.port}", "--num-cpus=0", "--num-gpus=0", "--include-dashboard=false"]
+        head = [
+            "--head",
+            f"--port={self.port}",
+            f"--ray-client-server-port={self.client_port}",
+            "--num-cpus=0",
+            "--num-gpus=0",
+            "--include-dashboard=false",
+        ]
         head += [f"--temp-dir={self.folder}/ray", f"--system-config={json.dumps(_QUICK)}"]
         self.head = self._start("head", head)
         self._wait_for_words("head", self.head)

@@ -1,8 +1,9 @@
 """Slots of a real Slurm are killed and requeued: no finished trial is lost, and none runs twice.
 
-`python tests/stress/slurm_sweep.py [trials=60] [slots=4] [kills=20] [requeues=5] [drivers=2] [seed=N]` starts a Slurm
-with one node (`slurm_node.py`), runs a sweep with engine=slurm, and ends with 0 if all is well. Slots and their workers
-are killed by SIGKILL and slots are requeued with scontrol; the command itself is killed and started again.
+`python tests/stress/slurm_sweep.py [trials=60] [slots=4] [kills=20] [requeues=5] [limits=3] [drivers=2] [seed=N]`
+starts a Slurm with one node (`slurm_node.py`), runs a sweep with engine=slurm, and ends with 0 if all is well. Slots
+and their workers are killed by SIGKILL; slots are requeued by scontrol, and by the signal that announces their time
+limit; the command itself is killed and started again.
 """
 
 import os
@@ -32,6 +33,7 @@ class SlurmStress(Stress):
     """One run: the checks are those of machines that share a store, and what is killed are slots."""
 
     requeues = 0
+    limits = 0
 
     def run_on(self, objects: FolderObjects, words: list[str]) -> None:
         """Kill and requeue slots until the command has ended well."""
@@ -69,18 +71,22 @@ class SlurmStress(Stress):
         found = [line.split() for line in queue.stdout.splitlines()]
         running = [words[0] for words in found if words[1] == "RUNNING"]
         for name in (words[0] for words in found if words[2] == "(BeginTime)"):
-            self._scontrol("update", f"JobId={name}", "StartTime=now")  # Slurm delays what was requeued by 2 minutes
+            # Slurm starts what was requeued after two minutes.
+            self._slurm("scontrol", "update", f"JobId={name}", "StartTime=now")
         if not running:
             return
         kills, part = self.found.kills["slot"] + self.found.kills["worker"], len(self._known) / self._options["trials"]
         if self.requeues < self._options["requeues"] * part:
             self.requeues += 1
-            self._scontrol("requeue", self._random.choice(running))
+            self._slurm("scontrol", "requeue", self._random.choice(running))
+        elif self.limits < self._options["limits"] * part:
+            self.limits += 1
+            self._slurm("scancel", "--signal=USR2", self._random.choice(running))
         elif kills < self._options["kills"] * part + 1:
             self._kill_one()
 
-    def _scontrol(self, *words: str) -> None:
-        subprocess.run(["scontrol", *words], env=self._environment, capture_output=True, timeout=20, check=False)
+    def _slurm(self, *words: str) -> None:
+        subprocess.run(words, env=self._environment, capture_output=True, timeout=20, check=False)
 
     def _kill_one(self) -> None:
         slots = [each for each in _marked(self._environment[MARK]) if "submitit.core._submit" in _line(each)]
@@ -134,7 +140,15 @@ def main(words: list[str]) -> int:
     if absent := lacking():
         print(f"not installed: {', '.join(absent)} (Debian: slurmctld slurmd slurm-client munge)")
         return 2
-    options = {"trials": 60, "slots": 4, "kills": 20, "requeues": 5, "drivers": 2, "seed": int(time.time())}
+    options = {
+        "trials": 60,
+        "slots": 4,
+        "kills": 20,
+        "requeues": 5,
+        "limits": 3,
+        "drivers": 2,
+        "seed": int(time.time()),
+    }
     options |= {name: int(value) for name, value in (word.split("=", 1) for word in words)}
     began_s = time.monotonic()
     random.seed(options["seed"])
@@ -144,7 +158,8 @@ def main(words: list[str]) -> int:
     kills = ", ".join(f"{name} {count}" for name, count in sorted(found.kills.items()))
     print(
         f"slurm: {options['trials']} trials on {options['slots']} slots in {time.monotonic() - began_s:.0f} s, "
-        f"{found.kills.total()} SIGKILL ({kills}), {stress.requeues} requeued, {found.starts} starts of the command: "
+        f"{found.kills.total()} SIGKILL ({kills}), {stress.requeues} requeued, {stress.limits} time limits, "
+        f"{found.starts} starts of the command: "
         f"{len(found.lost)} published trials lost, {len(found.twice)} run twice, {len(found.left)} processes, claims "
         f"or files left, {len(found.other)} other problems, {found.runs} runs ended (seed={options['seed']})"
     )

@@ -60,7 +60,8 @@ def on_cluster(sweep, world, cluster):
 
 
 def test_simulated_trials_need_a_core_each(on_cluster, cluster):
-    assert on_cluster(*FEW, "backend=simulated")[0] == 0
+    code, out, _ = on_cluster(*FEW, "backend=simulated")
+    assert (code, "The cluster has 1 node with 0 GPUs." in out) == (0, True)
     assert [kind for _, kind in cluster.runs[0]] == [SlotKind()]
     assert cluster.is_closed
 

@@ -7,11 +7,14 @@ import pytest
 import torch
 from test_recipes import GRPO
 
+from profiler.config.claim_settings import spec_of
 from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.claims import Pair
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Phase
 from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import Dtype
+from profiler.domain.trial import Dtype, completion_lengths
+from profiler.storage.published import read_published_claims
 from profiler.training.model import build_config
 from profiler.training.placement import RealDevice
 from profiler.training.recipes.grpo.critic import Critic, value_loss
@@ -125,6 +128,25 @@ def test_rows_share_a_part_while_its_padded_tokens_fit() -> None:
     assert rows_by_tokens([(1, 9), (8, 2)], 20) == [[0], [1]]
     # A row that is longer than the limit is alone.
     assert rows_by_tokens([(2, 9), (2, 1)], 5) == [[0], [1]]
+
+
+def test_the_share_of_padding_is_that_of_the_claim() -> None:
+    claims = {claim.id: claim for claim in read_published_claims()}
+    setting = claims["report-dynamic-batch-trial"].settings[0]
+    assert isinstance(setting, Pair)
+    spec = spec_of(setting.after)
+    longest, limit = spec.max_completion_length, spec.ppo_max_token_len_per_gpu
+    assert limit is not None
+    completions = completion_lengths(
+        lengths=spec.lengths, rows=spec.generation_batch_size, max_completion_length=longest
+    )
+    lengths = [(spec.max_prompt_length, tokens) for tokens in completions]
+    scored, rows = sum(map(sum, lengths)), len(lengths)
+    parts = rows_by_tokens(lengths, limit)
+    by_tokens = sum(len(part) * max(sum(lengths[row]) for row in part) for part in parts)
+    fixed, split = (f"{100 * scored / size:.0f} %" for size in (rows * (spec.max_prompt_length + longest), by_tokens))
+    text = claims["utilisation-dynamic"].because
+    assert f"{fixed} are no padding with fixed batches and {split} with batches by tokens" in text
 
 
 def test_a_part_is_cut_to_its_longest_prompt_and_completion() -> None:

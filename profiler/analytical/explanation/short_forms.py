@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from profiler.analytical.explanation.sharded_forms import sharded_forms
 from profiler.analytical.explanation.zero_forms import zero_forms
-from profiler.analytical.formulas.critic import critic_tensors
+from profiler.analytical.formulas.critic import critic_count
 from profiler.analytical.formulas.parameters import (
     active_parameter_count,
     is_mixture,
@@ -118,7 +118,7 @@ def _reward_models(spec: TrialSpec, architecture: Architecture) -> str:
 
 
 def _of_critic(architecture: Architecture) -> str:
-    return count_text(sum(int(group.total) for group in critic_tensors(architecture)))
+    return count_text(critic_count(architecture))
 
 
 def _adapters(spec: TrialSpec, architecture: Architecture) -> str:
@@ -142,9 +142,10 @@ def _every_gradient(spec: TrialSpec, architecture: Architecture) -> str:
 
 
 def _states(spec: TrialSpec, architecture: Architecture) -> str:
-    count = count_text(trainable_parameter_count(spec, architecture))
-    form = spec.optim.traits.state_text.format(n=count, e=trained_element_bytes(spec))
-    return f"{form}, critic's as many" if spec.critic else form
+    count = trainable_parameter_count(spec, architecture)
+    if spec.critic:
+        count = count + critic_count(architecture)
+    return spec.optim.traits.state_text.format(n=count_text(count), e=trained_element_bytes(spec))
 
 
 def _activations(spec: TrialSpec, architecture: Architecture, name: InstantName) -> str:

@@ -28,6 +28,11 @@ def critic_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
     return (*decoder, TensorGroup(shape=(1, architecture.hidden_size), copies=1), TensorGroup(shape=(1,), copies=1))
 
 
+def critic_count(architecture: DecoderShape) -> Count:
+    """Return the number of parameters of a critic."""
+    return sum(group.total for group in critic_tensors(architecture))
+
+
 def critic_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Return the bytes of the critic's parameters, in the type of the policy, and of its buffers; 0 without a critic.
 

@@ -66,6 +66,10 @@ class _Streams:
         self._recorder = recorder
         self._made = 0
 
+    def __getattr__(self, name: str) -> Any:
+        """Return what offloading does not use from `torch.cuda`, as a script asks for it."""
+        return getattr(torch.cuda, name)
+
     def Stream(self) -> _Stream:  # noqa: N802  torch's name
         """Make a stream."""
         self._made += 1

@@ -12,6 +12,7 @@ from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import Gpu
 from profiler.domain.memory import Category, Phase
 from profiler.seams.patching import patched
+from profiler.simulation.cuda.offloading import offloaded_activations
 from profiler.simulation.script.card_names import CardNames
 from profiler.simulation.script.counters import Counters
 from profiler.simulation.script.cuda_calls import cuda_calls
@@ -58,6 +59,8 @@ class SimulatedScript:
         with ExitStack() as stack:
             stack.enter_context(self._simulation.running())
             stack.enter_context(cuda_calls(self._gpu, self._counters, self.reads))
+            # After the names of the card: trl's offloading compares the accelerator with the device of a tensor.
+            stack.enter_context(offloaded_activations(self.recorder))
             stack.enter_context(_parameters_keep_their_identity())
             stack.enter_context(patched(loading_patches(self._simulation)))
             stack.enter_context(self.reads.noticing())
