@@ -6,11 +6,13 @@ import subprocess
 import sys
 import time
 import tomllib
+import venv
 from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
+from action_steps import ESTIMATE, INSTALL, RECIPE, run_step
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -36,25 +38,46 @@ LLAMA = {
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory) -> Path:
-    """A folder with the unpacked wheel and links to what it requires, taken from this environment."""
-    folder = tmp_path_factory.mktemp("bare")
+def wheel(tmp_path_factory) -> Path:
+    """The built wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
     built = subprocess.run(build, capture_output=True, text=True, check=False)
     if built.returncode and "hatchling" in built.stderr:
         pytest.skip("hatchling, which builds the wheel, cannot be downloaded")
     assert built.returncode == 0, built.stderr
-    (wheel,) = folder.glob("*.whl")
-    site = folder / "site"
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def bare(wheel, tmp_path_factory) -> Path:
+    """A folder with the unpacked wheel and links to what it requires, taken from this environment."""
+    site = tmp_path_factory.mktemp("bare") / "site"
     unpack = [sys.executable, "-m", "zipfile", "-e", str(wheel), str(site)]
     subprocess.run(unpack, check=True)
     (metadata,) = site.glob("*.dist-info")
-    for each in required(Distribution.at(metadata)):
-        for top in {Path(str(file)).parts[0] for file in each.files or () if not str(file).startswith("..")}:
-            link = site / top
-            if not link.exists() and top != "__pycache__":
-                link.symlink_to(Path(str(each.locate_file(top))))
+    link(site, required(Distribution.at(metadata)))
     return site
+
+
+@pytest.fixture
+def fresh(bare, tmp_path) -> Path:
+    """The Python of a new environment with pip and what the wheel requires, but not the wheel."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (metadata,) = bare.glob("grpo_vram_profiler-*.dist-info")
+    link(site, [distribution("pip"), *required(Distribution.at(metadata))])
+    return tmp_path / "venv" / "bin" / "python"
+
+
+def link(site: Path, distributions: Iterable[Distribution]) -> None:
+    """Link the files of distributions of this environment into a folder."""
+    for each in distributions:
+        for top in {Path(str(file)).parts[0] for file in each.files or () if not str(file).startswith("..")}:
+            target = site / top
+            if not target.exists() and top != "__pycache__":
+                target.symlink_to(Path(str(each.locate_file(top))))
 
 
 def required(of: Distribution) -> Iterator[Distribution]:
@@ -79,6 +102,19 @@ def run(bare: Path, *words: str, folder: Path) -> subprocess.CompletedProcess[st
     return subprocess.run(
         [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, cwd=folder, check=False
     )
+
+
+def test_every_step_of_the_action_runs_with_the_built_wheel(wheel, fresh, tmp_path):
+    (tmp_path / "grpo.yaml").write_text(RECIPE)
+    inputs = {"config": "grpo.yaml", "python": str(fresh), "package": str(wheel)}
+    # Without the sources of this checkout; pip asks no index, because all that the wheel requires is there.
+    alone = {"PYTHONPATH": "", "PIP_NO_INDEX": "1", "PIP_REQUIRE_VIRTUALENV": "1"}
+    assert run_step(ESTIMATE, tmp_path, environment=alone, gpu="h100", **inputs).returncode == 1
+    installed = run_step(INSTALL, tmp_path, environment=alone, gpu="h100", **inputs)
+    assert (installed.returncode, installed.stderr) == (0, "")
+    found = run_step(ESTIMATE, tmp_path, environment=alone, gpu="t4", **inputs)
+    assert (found.returncode, found.stderr) == (4, "")
+    assert "does not pass fail_if=does_not_fit" in (tmp_path / "summary.md").read_text()
 
 
 def test_the_extras_bring_what_the_code_says_that_they_bring():

@@ -1,17 +1,32 @@
 """For which trials there is a closed form."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from profiler.analytical.formulas.parameters import (
+    adapted_experts,
+    expert_names,
+    has_fused_experts,
+    projections,
+)
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.extras import simulation_hint
 from profiler.domain.optimizers import State
 from profiler.domain.recipe import Recipe
-from profiler.domain.trial import ZERO_OF_WEIGHTS, Attention, DistributedType, Dtype, Logprobs, TrialSpec, Tuning
+from profiler.domain.trial import (
+    ALL_LINEAR,
+    ZERO_OF_WEIGHTS,
+    Attention,
+    DistributedType,
+    Dtype,
+    Logprobs,
+    TrialSpec,
+    Tuning,
+)
 
 _STATES = (State.NONE, State.TWO_STATES)
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-"""Linear layers of a mixture. With all-linear, peft also adapts the parameters of its experts, which has no formula."""
+"""Linear layers of every mixture."""
 _LOGPROBS = (Logprobs.FUSED, Logprobs.FULL)
 
 _Check = tuple[str, object, bool]
@@ -141,19 +156,22 @@ _OWN_CHECKS: Mapping[DistributedType, Callable[[TrialSpec], tuple[_Check, ...]]]
 
 
 def _mixture_fault(spec: TrialSpec, architecture: Architecture) -> Fault | None:
-    """Return the first key for which the closed form of a mixture of experts has no formula."""
+    """Return the first key for which the closed form of a mixture of experts has no formula.
+
+    Liger replaces the experts of some models by kernels of its own. Without autocast in bfloat16, transformers
+    multiplies expert by expert.
+    """
     if architecture.num_experts <= 1:
         return None
-    targets = set(spec.lora_target_modules or ())
-    checks: tuple[tuple[str, object, bool], ...] = (
-        ("recipe", spec.recipe, spec.recipe is Recipe.GRPO),
-        ("distributed_type", spec.distributed_type, spec.distributed_type not in _OWN_CHECKS),
-        ("tuning", spec.tuning, spec.tuning is not Tuning.QLORA),
+    targets = spec.lora_target_modules or ()
+    checks: tuple[_Check, ...] = (
         ("dtype", spec.dtype, spec.dtype is Dtype.BFLOAT16),
         ("bf16", "false", spec.bf16),
         ("logprobs", spec.logprobs, spec.logprobs is Logprobs.FUSED),
         ("attn_implementation", spec.attn_implementation, spec.attn_implementation is not Attention.EAGER),
-        ("lora_target_modules", ",".join(sorted(targets)), targets <= set(_ATTENTION)),
+        ("use_liger_kernel", "true", not spec.use_liger_kernel),
+        ("critic", "true", not spec.critic),
+        ("lora_target_modules", ",".join(sorted(targets)), _can_adapt(spec, architecture, targets)),
     )
     for key, found, is_known in checks:
         if not is_known:
@@ -190,3 +208,19 @@ _TOWER_HINTS: Mapping[str, str] = {
     "use_liger_kernel": "Use use_liger_kernel=false.",
 }
 _SCRIPT_HINT = "To see what your script needs, run it: python -m profiler.run gpu=CARD train.py."
+
+
+def _can_adapt(spec: TrialSpec, architecture: Architecture, targets: Sequence[str]) -> bool:
+    """Return whether adapters of these layers have formulas.
+
+    Of experts, gate and up are one parameter: peft refuses one of the two. Adapted experts that are sharded have no
+    formula.
+    """
+    experts = adapted_experts(architecture, targets)
+    if spec.distributed_type in _OWN_CHECKS and (experts.gate_up or experts.down or experts.router):
+        return False
+    if tuple(targets) == (ALL_LINEAR,):
+        return True
+    if experts.gate_up != ("up_proj" in targets and has_fused_experts(architecture)):
+        return False
+    return set(targets) <= {*(part.name for part in projections(architecture)), *expert_names(architecture)}

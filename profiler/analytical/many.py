@@ -115,6 +115,7 @@ class _Shapes:
     expert_width: Count
     experts_per_token: Count
     vision: VisionTower | None
+    shared_expert_width: Count
     reward_models: tuple[Architecture, ...]
 
 

@@ -39,6 +39,7 @@ class _Family:
     num_experts: int = 1
     moe_intermediate_size: int | None = None
     num_experts_per_tok: int | None = None
+    shared_expert_intermediate_size: int | None = None
 
 
 _FAMILIES: Mapping[str, _Family] = {
@@ -60,8 +61,16 @@ _FAMILIES: Mapping[str, _Family] = {
         qk_norm=True,
         norms_per_layer=4,
     ),
-    "mixtral": _Family(max_position_embeddings=131_072, num_key_value_heads=8, num_experts=8),
-    "qwen2_moe": _Family(max_position_embeddings=32_768, num_key_value_heads=16, attention_bias=True, num_experts=60),
+    "mixtral": _Family(max_position_embeddings=131_072, num_key_value_heads=8, num_experts=8, num_experts_per_tok=2),
+    "qwen2_moe": _Family(
+        max_position_embeddings=32_768,
+        num_key_value_heads=16,
+        attention_bias=True,
+        num_experts=60,
+        moe_intermediate_size=1408,
+        num_experts_per_tok=4,
+        shared_expert_intermediate_size=5632,
+    ),
     "qwen3_moe": _Family(
         max_position_embeddings=32_768,
         num_key_value_heads=4,
@@ -70,6 +79,7 @@ _FAMILIES: Mapping[str, _Family] = {
         moe_intermediate_size=768,
         num_experts_per_tok=8,
     ),
+    "olmoe": _Family(max_position_embeddings=4096, qk_norm=True, num_experts=64, num_experts_per_tok=8),
     "phi3": _Family(max_position_embeddings=4096),
     "granite": _Family(max_position_embeddings=2048),
     "olmo2": _Family(max_position_embeddings=2048, qk_norm=True),
@@ -79,8 +89,13 @@ _FAMILIES: Mapping[str, _Family] = {
     "qwen3_vl": _Family(max_position_embeddings=128_000, num_key_value_heads=32, head_dim=128, qk_norm=True),
 }
 
-_MIXTURES = frozenset({"qwen3_moe"})
-"""Model types whose experts have a closed form."""
+_EXPERT_WIDTHS: Mapping[str, str] = {
+    "qwen3_moe": "moe_intermediate_size",
+    "qwen2_moe": "moe_intermediate_size",
+    "mixtral": "intermediate_size",
+    "olmoe": "intermediate_size",
+}
+"""Fields with the inner size of an expert, by the model types whose experts have a closed form."""
 
 _WITHOUT_SDPA = frozenset({"gemma2", "gpt_oss"})
 """Model types whose attention caps scores or adds sinks, which torch's SDPA does not support (`_supports_sdpa`)."""
@@ -101,8 +116,8 @@ OTHER_TARGETS = ("embed_tokens", "lm_head")
 _OTHER_SENSES = ("vision_config", "audio_config", "vision_tower", "visual", "thinker_config", "speech_config")
 """Fields by which a `config.json` describes more than a language model."""
 
-_UNCOUNTED_FIELDS = ("mlp_bias",)
-"""Fields of a known model type that add tensors, if they are true."""
+_UNCOUNTED_FIELDS = ("mlp_bias", "clip_qkv", "router_jitter_noise")
+"""Fields of a known model type that add tensors, if they are true or not 0."""
 
 
 def read_architecture(config: Mapping[str, object], *, model: str) -> Architecture:
@@ -136,8 +151,9 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     if architecture.num_experts > 1 and _has_known_experts(filled, model_type):
         architecture = replace(
             architecture,
-            expert_width=reader.count("moe_intermediate_size"),
+            expert_width=reader.count(_EXPERT_WIDTHS[model_type]),
             experts_per_token=reader.count("num_experts_per_tok", maximum=architecture.num_experts),
+            shared_expert_width=_shared_width(reader, family),
         )
     faults = reader.faults
     if has_tower:
@@ -152,7 +168,11 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
 def _has_known_experts(config: Mapping[str, object], model_type: str) -> bool:
     """Return whether each layer is a router and alike experts, and nothing else, in place of an MLP."""
     is_sparse = config.get("mlp_only_layers") in (None, []) and config.get("decoder_sparse_step") in (None, 1)
-    return model_type in _MIXTURES and is_sparse
+    return model_type in _EXPERT_WIDTHS and is_sparse
+
+
+def _shared_width(reader: FieldReader, family: _Family) -> int:
+    return reader.count("shared_expert_intermediate_size") if family.shared_expert_intermediate_size else 0
 
 
 def _quantization(config: Mapping[str, object]) -> str:
@@ -205,6 +225,8 @@ def _read(reader: FieldReader, *, model_type: str, family: _Family) -> Architect
 
 def _with_defaults(config: Mapping[str, object], family: _Family) -> dict[str, object]:
     filled = dict(config)
+    if filled.get("attention_bias") is None and config.get("qkv_bias") is not None:
+        filled["attention_bias"] = config["qkv_bias"]
     filled["num_experts"] = next((config[name] for name in _EXPERT_FIELDS if config.get(name) is not None), None)
     for name, default in asdict(family).items():
         if filled.get(name) is None:

@@ -273,6 +273,10 @@ def _sizes(shape: Architecture, spec: TrialSpec) -> tuple[int, ...]:
         layers * cached,
         layers * heads,
         layers * shape.hidden_size * shape.intermediate_size * shape.num_experts,
+        layers * shape.hidden_size * shape.expert_width * shape.num_experts,
+        shape.expert_width * shape.experts_per_token,
+        shape.hidden_size * shape.experts_per_token,
+        shape.shared_expert_width,
         layers * shape.hidden_size * attention,
         shape.vocab_size * shape.hidden_size * (1 if shape.tie_word_embeddings else 2),
     )

@@ -12,7 +12,7 @@ from profiler.config.verl_generated import FSDP_DEFAULTS, MEGATRON_DEFAULTS, VER
 from profiler.config.verl_keys import FREE_KEYS, FREE_PREFIXES, MEMORY_KEYS
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.trial import ALL_LINEAR
-from profiler.domain.verl import Strategy, TrainedModel, VerlJob
+from profiler.domain.verl import EntropySettings, Strategy, TrainedModel, VerlJob
 
 SECTION = "actor_rollout_ref"
 """The section that identifies a configuration of verl."""
@@ -82,7 +82,7 @@ def read_verl(values: Mapping[str, object], *, megatron: bool = False, strict: b
         faults.extend(_rules(job, reader))
     if faults:
         raise UsageError(faults)
-    notes = (*_assumed(flat, reader), *effect_notes(flat, {**first, **second}))
+    notes = (*_assumed(flat, reader), *effect_notes(flat, {**first, **second}, job))
     removes_padding = _removes_padding(reader)
     return VerlReading(
         job=job,
@@ -101,8 +101,30 @@ def _removes_padding(reader: FieldReader) -> bool:
     """Return whether the passes of all models leave padding out; those of Megatron always do (`megatron_actor.py`)."""
     if reader.value(f"{_ACTOR}.strategy") == Strategy.MEGATRON.value:
         return True
-    actor = _flag(reader, f"{_MODEL}.use_remove_padding") or _flag(reader, f"{_ACTOR}.use_remove_padding")
-    return actor and (not _has_critic(reader) or _flag(reader, "critic.model.use_remove_padding"))
+    return _actor_removes_padding(reader) and (
+        not _has_critic(reader) or _flag(reader, "critic.model.use_remove_padding")
+    )
+
+
+def _actor_removes_padding(reader: FieldReader) -> bool:
+    return _flag(reader, f"{_MODEL}.use_remove_padding") or _flag(reader, f"{_ACTOR}.use_remove_padding")
+
+
+def _entropy(reader: FieldReader) -> EntropySettings:
+    """Return how the actor computes entropies.
+
+    Source: `DataParallelPPOActor` in verl 0.7: without the removal of padding neither compiled nor in chunks.
+    """
+    removes, coefficient = _actor_removes_padding(reader), f"{_ACTOR}.entropy_coeff"
+    in_loss = reader.value(coefficient) is not None and reader.number(coefficient) != 0
+    return EntropySettings(
+        in_update=in_loss or _flag(reader, f"{_ACTOR}.calculate_entropy"),
+        in_loss=in_loss,
+        is_compiled=removes and _flag(reader, f"{_ACTOR}.use_torch_compile"),
+        checkpointing=_flag(reader, f"{_ACTOR}.entropy_checkpointing"),
+        chunking=removes and _flag(reader, f"{_ACTOR}.entropy_from_logits_with_chunking"),
+        only_responses=not removes,
+    )
 
 
 def _assumed(flat: Mapping[str, object], reader: FieldReader) -> Iterator[Note]:
@@ -190,6 +212,7 @@ def _job(reader: FieldReader, tokens: int) -> VerlJob:
         rollout_tensor_parallel_size=reader.count(f"{_ROLLOUT}.tensor_model_parallel_size"),
         gpu_memory_utilization=reader.number(f"{_ROLLOUT}.gpu_memory_utilization"),
         free_cache_engine=reader.flag(f"{_ROLLOUT}.free_cache_engine"),
+        entropy=_entropy(reader),
     )
 
 

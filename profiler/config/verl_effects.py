@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from profiler.config.notes import Note, not_counted
 from profiler.config.reading import show
+from profiler.domain.verl import Strategy, VerlJob
 
 _WITHOUT_FORMULA = re.compile(
     r"""
@@ -19,8 +20,7 @@ _WITHOUT_FORMULA = re.compile(
         |mixed_precision(\..+)?)
     |actor_rollout_ref\.ref\.fsdp_config\.(model_dtype|fsdp_size|reshard_after_forward)
     |critic\.model\.fsdp_config\.(fsdp_size|reshard_after_forward)
-    |actor_rollout_ref\.(actor|ref)\.(entropy_from_logits_with_chunking|entropy_checkpointing)
-    |actor_rollout_ref\.actor\.(entropy_coeff|calculate_entropy|use_prefix_grouper)
+    |actor_rollout_ref\.actor\.use_prefix_grouper
     |(actor_rollout_ref\.actor|critic)\.optim\.(optimizer|optimizer_impl|override_optimizer_config(\..+)?)
     |actor_rollout_ref\.rollout\.
         (data_parallel_size|expert_parallel_size|pipeline_model_parallel_size|quantization|dtype)
@@ -33,23 +33,29 @@ _WITHOUT_FORMULA = re.compile(
     re.VERBOSE,
 )
 
+_ENTROPY = re.compile(r"actor_rollout_ref\.actor\.(entropy_\w+|calculate_entropy)")
+"""Keys of an entropy, which Megatron computes otherwise."""
+
+_CHUNKING = "actor_rollout_ref.actor.entropy_from_logits_with_chunking"
+
 _FREE_OVERRIDES = ("max_position_embeddings", "attn_implementation", "rope_theta", "attention_dropout")
 """Fields of the model's configuration that change no tensor."""
 
 _MODEL = "actor_rollout_ref.model"
 
 
-def effect_notes(flat: Mapping[str, object], defaults: Mapping[str, object]) -> tuple[Note, ...]:
+def effect_notes(flat: Mapping[str, object], defaults: Mapping[str, object], job: VerlJob) -> tuple[Note, ...]:
     """Return what of a configuration changes memory and is not counted.
 
     Args:
         flat: The keys that are stated, with dots.
         defaults: verl's.
+        job: The job that they describe.
     """
     notes = [
         not_counted(f"what {key}={show(value)} changes")
         for key, value in flat.items()
-        if _WITHOUT_FORMULA.fullmatch(key) and value is not None and not _is_default(key, value, flat, defaults)
+        if _has_no_formula(key, job) and value is not None and not _is_default(key, value, flat, defaults)
     ]
     overrides = f"{_MODEL}.override_config."
     for key, value in flat.items():
@@ -64,6 +70,16 @@ def effect_notes(flat: Mapping[str, object], defaults: Mapping[str, object]) -> 
     if is_stated and flat.get("algorithm.adv_estimator", "gae") == "gae":
         notes.append(not_counted(f"the size of the critic {show(critic)} (that of the actor is taken)"))
     return tuple(notes)
+
+
+def _has_no_formula(key: str, job: VerlJob) -> bool:
+    """Return whether a value of this key changes memory in a way that is not counted."""
+    if _WITHOUT_FORMULA.fullmatch(key):
+        return True
+    if job.strategy is Strategy.MEGATRON:
+        return _ENTROPY.fullmatch(key) is not None
+    # Without torch.compile, autograd keeps every chunk until its backward.
+    return key == _CHUNKING and job.entropy.in_update and not job.entropy.is_compiled
 
 
 def _is_default(key: str, value: object, flat: Mapping[str, object], defaults: Mapping[str, object]) -> bool:

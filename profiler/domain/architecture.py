@@ -33,6 +33,8 @@ class Architecture:
     """Inner size of one expert; 0 where experts have no closed form."""
     experts_per_token: int = 0
     """Experts that compute one token; 0 where experts have no closed form."""
+    shared_expert_width: int = 0
+    """Inner size of the expert that computes every token (Qwen2-MoE); 0 for none."""
     has_known_layers: bool = True
     """Whether its layers are those of a family that the closed form counts."""
     quantization: str = ""

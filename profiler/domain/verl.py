@@ -34,6 +34,24 @@ class TrainedModel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EntropySettings:
+    """How the actor computes the entropy of its tokens from their logits. The pass of old log-probs always does."""
+
+    in_update: bool = False
+    """Also in the update (`calculate_entropy`, or an `entropy_coeff`)."""
+    in_loss: bool = False
+    """In the loss, so that its gradient is computed (`entropy_coeff` is not 0)."""
+    is_compiled: bool = True
+    """By torch.compile, as verl does where padding is removed."""
+    checkpointing: bool = False
+    """Computed again in backward (`entropy_checkpointing`)."""
+    chunking: bool = False
+    """2,048 rows at a time (`entropy_from_logits_with_chunking`)."""
+    only_responses: bool = False
+    """Of the tokens of responses only, as where padding is not removed."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerlJob:
     """One job, spelled as verl spells it where it has the key."""
 
@@ -69,5 +87,6 @@ class VerlJob:
     rollout_tensor_parallel_size: int
     gpu_memory_utilization: float
     """Fraction of the card that the rollout engine uses while it is awake."""
+    entropy: EntropySettings = EntropySettings()
     free_cache_engine: bool
     """The engine sleeps and releases its pool while the model trains."""

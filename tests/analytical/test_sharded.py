@@ -17,6 +17,8 @@ from profiler.analytical.baselines.verl_report import (
 from profiler.analytical.formulas.parameters import parameter_count
 from profiler.analytical.sharded.one_gpu import (
     critic_count,
+    entropy_log_prob_bytes,
+    entropy_update_bytes,
     gathered_bytes,
     kept_gradients_bytes,
     kept_weights_bytes,
@@ -32,7 +34,7 @@ from profiler.analytical.sharded.one_gpu import (
 from profiler.analytical.sharded.verl_phases import Component, VerlPhase, verl_estimate
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import ALL_LINEAR
-from profiler.domain.verl import Strategy, TrainedModel, VerlJob
+from profiler.domain.verl import EntropySettings, Strategy, TrainedModel, VerlJob
 
 _CARD = KNOWN_GPUS["h100-80gb"]
 _7B = architecture("qwen2.5-7b")
@@ -64,6 +66,38 @@ _MEGATRON = replace(
     _JOB, strategy=Strategy.MEGATRON, tensor_model_parallel_size=2, pipeline_model_parallel_size=2, fsdp_size=1
 )
 _BILLION = 10**9
+
+
+def _entropy(**keys):
+    return replace(_JOB, entropy=EntropySettings(**keys))
+
+
+def test_the_entropy_of_the_update_by_hand():
+    toy = replace(_7B, vocab_size=100)
+    in_loss = {"in_update": True, "in_loss": True}
+    assert entropy_update_bytes(_JOB, toy, 1_000) == 0
+    # one more bfloat16 gradient of 1,000 x 100 logits
+    assert entropy_update_bytes(_entropy(**in_loss), toy, 1_000) == 200_000
+    assert entropy_update_bytes(_entropy(**in_loss, is_compiled=False), toy, 1_000) == 2_400_000
+    assert entropy_update_bytes(_entropy(in_update=True, is_compiled=False), toy, 1_000) == 1_000_000
+    kept = _entropy(in_update=True, is_compiled=False, checkpointing=True)
+    assert entropy_update_bytes(kept, toy, 1_000) == 200_000
+    # 1,024 of 1,536 tokens are responses
+    responses = _entropy(**in_loss, is_compiled=False, only_responses=True)
+    assert entropy_update_bytes(responses, toy, 1_536) == 1_024 * 100 * 24
+    assert entropy_update_bytes(replace(_entropy(**in_loss), use_fused_kernels=True), toy, 1_000) == 0
+
+
+def test_the_entropy_of_old_log_probabilities_by_hand():
+    toy, eager = replace(_7B, vocab_size=100), _entropy(is_compiled=False)
+    assert entropy_log_prob_bytes(_JOB, toy, 1_000) == 0
+    assert entropy_log_prob_bytes(eager, toy, 1_000) == 1_200_000
+    chunks = _entropy(is_compiled=False, chunking=True)
+    assert entropy_log_prob_bytes(chunks, toy, 10_000) == 2_048 * 100 * 12
+    # A reference computes no entropy.
+    phases = verl_estimate(eager, _7B, _CARD).phases
+    more = phases[VerlPhase.LOG_PROB][Component.LOGITS] - phases[VerlPhase.REFERENCE][Component.LOGITS]
+    assert more == 1_000 * _7B.vocab_size * 12
 
 
 def test_shards_by_hand():

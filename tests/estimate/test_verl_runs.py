@@ -9,7 +9,7 @@ from profiler.config.verl_config import read_verl, read_verl_config
 from profiler.config.verl_generated import FSDP_DEFAULTS, MEGATRON_DEFAULTS, VERL_VERSION
 from profiler.config.verl_keys import MEMORY_KEYS
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, UsageError
-from profiler.domain.verl import Strategy
+from profiler.domain.verl import EntropySettings, Strategy
 from profiler.estimate.main import answer, main
 
 MODEL = {"actor_rollout_ref.model.path": "Qwen/Qwen2.5-7B"}
@@ -155,7 +155,6 @@ def test_a_reward_model_on_the_same_gpus_is_named(script):
     [
         (f"{ACTOR}.megatron.context_parallel_size", 2),
         (f"{ACTOR}.megatron.expert_model_parallel_size", 4),
-        (f"{ACTOR}.entropy_coeff", 0.001),
         (f"{ACTOR}.optim.optimizer_impl", "bitsandbytes.optim"),
         ("actor_rollout_ref.model.use_liger", True),
         ("actor_rollout_ref.model.lora_adapter_path", "adapter"),
@@ -170,6 +169,34 @@ def test_what_changes_memory_without_a_formula_is_named(key, value):
     assert len(texts) == 1 and texts[0].startswith(f"what {key}=")
     if key in FSDP_DEFAULTS:
         assert not [note for note in read_verl({**MODEL, key: FSDP_DEFAULTS[key]}).notes if not note.is_counted]
+
+
+def _settings(**keys):
+    return read_verl_config({**MODEL, **{f"{ACTOR}.{key}": value for key, value in keys.items()}}).entropy
+
+
+def test_the_entropy_is_compiled_where_padding_is_removed():
+    assert _settings() == EntropySettings()
+    assert _settings(entropy_coeff=0.001) == EntropySettings(in_update=True, in_loss=True)
+    assert _settings(calculate_entropy=True, entropy_checkpointing=True) == EntropySettings(
+        in_update=True, checkpointing=True
+    )
+    assert not _settings(use_torch_compile=False).is_compiled
+    padded = read_verl_config({**MODEL, "actor_rollout_ref.model.use_remove_padding": False}).entropy
+    assert padded == EntropySettings(is_compiled=False, only_responses=True)
+
+
+def _not_counted(**keys):
+    notes = read_verl({**MODEL, **{f"{ACTOR}.{key}": value for key, value in keys.items()}}).notes
+    return [note.text for note in notes if not note.is_counted]
+
+
+def test_an_entropy_without_a_formula_is_named():
+    assert not _not_counted(entropy_coeff=0.001, entropy_from_logits_with_chunking=True)
+    eager = {"use_torch_compile": False, "entropy_from_logits_with_chunking": True}
+    assert not _not_counted(**eager)
+    assert len(_not_counted(**eager, entropy_coeff=0.001)) == 1
+    assert len(_not_counted(strategy="megatron", entropy_coeff=0.001)) == 1
 
 
 def test_ulysses_shares_the_rows_of_a_static_batch_and_not_a_budget():

@@ -6,7 +6,13 @@ from dataclasses import replace
 from profiler.analytical.explanation.sharded_forms import sharded_forms
 from profiler.analytical.explanation.zero_forms import zero_forms
 from profiler.analytical.formulas.critic import critic_count
-from profiler.analytical.formulas.parameters import key_width, lora_parameter_count, parameter_count
+from profiler.analytical.formulas.parameters import (
+    active_parameter_count,
+    is_mixture,
+    key_width,
+    lora_parameter_count,
+    parameter_count,
+)
 from profiler.analytical.formulas.rollout import kv_element_bytes
 from profiler.analytical.formulas.trained import (
     element_bytes,
@@ -100,8 +106,10 @@ def _weights(spec: TrialSpec, architecture: Architecture) -> str:
     element = element_bytes(spec).weight
     if spec.tuning is Tuning.QLORA:
         packed = "0.52" if spec.bnb_4bit_use_double_quant else "0.56"
-        return f"layers in nf4 ({packed} B), the rest {element} B each"
-    return _parameters(architecture, element)
+        layers = "linear layers" if is_mixture(architecture) else "layers"
+        return f"{layers} in nf4 ({packed} B), the rest {element} B each"
+    whole = _parameters(architecture, element)
+    return f"{whole}, {count_text(active_parameter_count(architecture))} active" if is_mixture(architecture) else whole
 
 
 def _reward_models(spec: TrialSpec, architecture: Architecture) -> str:
@@ -145,6 +153,8 @@ def _activations(spec: TrialSpec, architecture: Architecture, name: InstantName)
     kept = f"{layers} inputs" if spec.gradient_checkpointing else f"{layers} layers"
     again = "one recomputed" if spec.gradient_checkpointing else "the MLP's gradients"
     form = _TRANSIENT.get(name, "")
+    if name is InstantName.DECODING and is_mixture(architecture):
+        return f"weights of the experts of {spec.generation_batch_size * architecture.experts_per_token} pairs"
     return form.format(stack=f"{kept} of {tokens} tokens", again=again, generated=spec.generation_batch_size)
 
 

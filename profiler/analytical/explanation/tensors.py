@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import prod
 
 from profiler.analytical.formulas.head import TOKEN_CHUNK, VOCABULARY_CHUNK
-from profiler.analytical.formulas.parameters import key_width
+from profiler.analytical.formulas.parameters import is_mixture, key_width, mlp_width, widest_inner
 from profiler.analytical.formulas.rollout import kv_element_bytes
 from profiler.analytical.formulas.trained import FLOAT32_BYTES, element_bytes, trains_everything
 from profiler.analytical.timeline.recipes.registry import micro_batch
@@ -70,7 +70,7 @@ def _layers(spec: TrialSpec, architecture: Architecture) -> list[NamedTensor]:
     sizes, batch = element_bytes(spec), micro_batch(spec)
     positions, hidden = int(batch.positions), architecture.hidden_size
     stream, compute = int(sizes.stream), int(sizes.compute)
-    inner = (positions, architecture.intermediate_size)
+    inner = (positions, int(widest_inner(architecture)))
     found = [
         NamedTensor(name="an MLP's inner values", shape=inner, element_bytes=compute, phases=_WITH_GRADIENT),
         NamedTensor(name="an MLP's inner values", shape=inner, element_bytes=FLOAT32_BYTES, phases=_WITH_GRADIENT),
@@ -89,10 +89,13 @@ def _layers(spec: TrialSpec, architecture: Architecture) -> list[NamedTensor]:
 def _weights(spec: TrialSpec, architecture: Architecture) -> list[NamedTensor]:
     sizes, hidden = element_bytes(spec), architecture.hidden_size
     weight = int(sizes.weight)
-    matrices = {
-        "the embedding or LM head": (architecture.vocab_size, hidden),
-        "an MLP's matrix": (architecture.intermediate_size, hidden),
-    }
+    matrices: dict[str, tuple[int, ...]] = {"the embedding or LM head": (architecture.vocab_size, hidden)}
+    if width := int(mlp_width(architecture)):
+        matrices["an MLP's matrix"] = (width, hidden)
+    if is_mixture(architecture):
+        experts, inner = architecture.num_experts, architecture.expert_width
+        matrices["gate and up of a layer's experts"] = (experts, 2 * inner, hidden)
+        matrices["the down projections of a layer's experts"] = (experts, hidden, inner)
     found = []
     for name, shape in matrices.items():
         found.append(NamedTensor(name=f"weights of {name}", shape=shape, element_bytes=weight, phases=(Phase.LOAD,)))
@@ -108,7 +111,7 @@ def _weights(spec: TrialSpec, architecture: Architecture) -> list[NamedTensor]:
 def _rollout(spec: TrialSpec, architecture: Architecture) -> list[NamedTensor]:
     rows, element = spec.generation_batch_size, int(kv_element_bytes(spec))
     tokens = spec.max_prompt_length + spec.max_completion_length - 1
-    inner, weight = architecture.intermediate_size, int(element_bytes(spec).weight)
+    inner, weight = int(widest_inner(architecture)), int(element_bytes(spec).weight)
     prompts = (rows * spec.max_prompt_length, inner)
     cache = (rows, tokens, int(key_width(architecture)))
     return [

@@ -21,13 +21,16 @@ from profiler.analytical.formulas.experts import (
     experts_forward_bytes,
     experts_saved_bytes,
     experts_without_gradient_bytes,
+    merged_bytes,
 )
 from profiler.analytical.formulas.parameters import (
+    SHARED_GATE,
     adapted_projections,
     has_float32_norms,
     has_fused_projections,
     is_mixture,
     key_width,
+    mlp_width,
     query_width,
 )
 from profiler.analytical.formulas.quantities import Count, Flag, larger, where, whole_units
@@ -46,7 +49,7 @@ from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.trial import ZERO_OF_WEIGHTS, Attention, Tuning
 
 _MASK_ALIGNMENT = 8
-_MLP_INPUTS = ("gate_proj", "up_proj", "gate_up_proj")
+_MLP_INPUTS = ("gate_proj", "up_proj", "gate_up_proj", SHARED_GATE)
 _ATTENTION_INPUTS = ("q_proj", "k_proj", "v_proj", "qkv_proj")
 
 
@@ -166,11 +169,10 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
     By hand, T = 10, H = 8, I = 16 in bfloat16, full: 10 x (8 + 16) x 2 = 480 B.
     """
     sizes, block = element_bytes(spec), block_of(spec)
-    hidden, inner = architecture.hidden_size, architecture.intermediate_size
+    hidden, inner = architecture.hidden_size, mlp_width(architecture)
     if trains_everything(spec):
         copies = where(sizes.autocast_casts, 2, 1)
-        shared = copies * block(positions * hidden * sizes.compute)
-        return shared if is_mixture(architecture) else shared + block(positions * inner * sizes.compute)
+        return copies * block(positions * hidden * sizes.compute) + block(positions * inner * sizes.compute)
     adapted = _adapted(spec, architecture, ("o_proj", *_MLP_INPUTS, "down_proj"))
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
     element = sizes.adapter if has_bfloat16_adapters(spec) else where(spec.bf16, sizes.compute, sizes.adapter)
@@ -200,7 +202,7 @@ def frozen_inputs_saved_bytes(
     """
     if trains_everything(spec) or spec.zero_stage != ZERO_OF_WEIGHTS:
         return 0
-    width = architecture.intermediate_size if "down_proj" in names else architecture.hidden_size
+    width = mlp_width(architecture) if "down_proj" in names else architecture.hidden_size
     sizes = element_bytes(spec)
     own = block_of(spec)(positions * width * sizes.compute)
     return where(sizes.adapter_casts, own, 0) if _adapted(spec, architecture, names) else own
@@ -231,10 +233,9 @@ def mlp_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Coun
 
     By hand, T = 10, I = 16 in bfloat16: 3 x 10 x 16 x 2 = 960 B; with Liger 2 x 10 x 16 x 2 = 640 B.
     """
-    if is_mixture(architecture):
-        return experts_saved_bytes(spec, architecture, positions)
     tensors = 2 if spec.use_liger_kernel else 3
-    return tensors * block_of(spec)(positions * architecture.intermediate_size * linear_output_bytes(spec))
+    dense = tensors * block_of(spec)(positions * mlp_width(architecture) * linear_output_bytes(spec))
+    return dense + experts_saved_bytes(spec, architecture, positions) if is_mixture(architecture) else dense
 
 
 def layer_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -286,21 +287,28 @@ def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     product is freed; or, before that, the gradient of the product with the new gradient of down's weight, or with that
     weight unpacked from 4 bits (`MatMul4Bit.backward`). In addition twice the gradient of the residual stream, [T, H].
     Liger writes the gradients of gate and up over their values (`swiglu_backward`), so the second is the larger.
+    Of a mixture, the experts come before their shared expert, which has freed what they saved.
     """
-    sizes, inner, hidden = element_bytes(spec), architecture.intermediate_size, architecture.hidden_size
+    stream, dense = 2 * layer_input_bytes(spec, architecture, batch), _dense_backward_bytes(spec, architecture, batch)
+    if not is_mixture(architecture):
+        return stream + dense
+    experts = experts_backward_bytes(spec, architecture, batch.positions)
+    return stream + larger(experts, dense - experts_saved_bytes(spec, architecture, batch.positions))
+
+
+def _dense_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the peak of the backward of the MLP's linear layers, without the gradients of the residual stream."""
+    sizes, inner, hidden = element_bytes(spec), mlp_width(architecture), architecture.hidden_size
     block = block_of(spec)
     wide = block(batch.positions * inner * linear_output_bytes(spec))
-    stream = 2 * layer_input_bytes(spec, architecture, batch)
-    if is_mixture(architecture):
-        return stream + experts_backward_bytes(spec, architecture, batch.positions)
     weight = block(inner * hidden * sizes.weight)
     if trains_everything(spec):
-        return stream + (wide + weight if spec.use_liger_kernel else larger(2 * wide, wide + weight))
+        return wide + weight if spec.use_liger_kernel else larger(2 * wide, wide + weight)
     adapted = {part.name for part in adapted_projections(architecture, spec.lora_target_modules or ())}
     unpacked = weight if spec.tuning is Tuning.QLORA else 0
     if spec.use_liger_kernel:
-        return stream + wide + unpacked
-    return stream + larger((2 if "down_proj" in adapted else 3) * wide, wide + unpacked)
+        return wide + unpacked
+    return larger((2 if "down_proj" in adapted else 3) * wide, wide + unpacked)
 
 
 def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -338,10 +346,11 @@ def down_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     The residual stream and the input of the MLP, [T, H] each. For a float32 adapter, the product, [T, I], is cast to
     float32 before autocast casts it back to the type that is saved.
     """
+    inner = _down_input_bytes(spec, architecture, batch)
     if is_mixture(architecture):
-        inner = experts_forward_bytes(spec, architecture, batch.positions)
-    else:
-        inner = _down_input_bytes(spec, architecture, batch)
+        # The experts come after their shared expert, and have saved nothing when that ends.
+        inner = inner - experts_saved_bytes(spec, architecture, batch.positions)
+        inner = larger(inner, experts_forward_bytes(spec, architecture, batch.positions))
     return 2 * layer_input_bytes(spec, architecture, batch) + inner
 
 
@@ -357,7 +366,7 @@ def _down_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
     has_copies = spec.tuning is Tuning.LORA and not has_bfloat16_adapters(spec)
     if not has_copies or not _adapted(spec, architecture, ("down_proj",)):
         return 0
-    sizes, block, values = element_bytes(spec), block_of(spec), batch.positions * architecture.intermediate_size
+    sizes, block, values = element_bytes(spec), block_of(spec), batch.positions * mlp_width(architecture)
     return block(values * sizes.compute) + block(values * sizes.adapter)
 
 
@@ -404,14 +413,14 @@ def layer_without_gradient_bytes(
     By hand, T = 10, H = 8, I = 16, bfloat16, no adapters: 10 x (4 x 8 + 3 x 16) x 2 = 1,600 B.
     """
     block, sizes = block_of(spec), element_bytes(spec)
-    values = batch.positions * architecture.intermediate_size
+    values = batch.positions * mlp_width(architecture)
     inner = (4 if has_fused_projections(architecture) else 3) * block(
         values * linear_output_bytes(spec, autocast=autocast)
     )
-    if is_mixture(architecture):
-        inner = experts_without_gradient_bytes(spec, architecture, batch.positions)
-    elif spec.tuning is not Tuning.FULL:
+    if spec.tuning is not Tuning.FULL:
         inner = where(adapted, larger(inner, _adapted_mlp_bytes(spec, architecture, values, autocast=autocast)), inner)
+    if is_mixture(architecture):
+        inner = larger(inner, _experts_without_gradient_bytes(spec, architecture, batch.positions, adapted=adapted))
     hidden = batch.positions * architecture.hidden_size
     embeddings, stream = block(hidden * sizes.weight), block(hidden * stream_bytes(spec, autocast=autocast))
     mlp = embeddings + 3 * stream + inner + held_scores_bytes(spec, architecture, batch, autocast=autocast)
@@ -419,6 +428,17 @@ def layer_without_gradient_bytes(
     attention = embeddings + 2 * stream + query_side_bytes(spec, architecture, batch, autocast=autocast)
     rotary = embeddings + 2 * stream + rotary_bytes(spec, architecture, batch, autocast=autocast)
     return larger(mlp, rotary, where(transient > 0, attention + transient, 0))
+
+
+def _experts_without_gradient_bytes(
+    spec: TrialKeys, architecture: DecoderShape, positions: Count, *, adapted: Flag
+) -> Count:
+    """Return the peak of the experts, with their adapters or without."""
+    return where(
+        adapted,
+        experts_without_gradient_bytes(spec, architecture, positions) + merged_bytes(spec, architecture),
+        experts_without_gradient_bytes(spec, architecture, positions),
+    )
 
 
 def rotary_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Flag) -> Count:

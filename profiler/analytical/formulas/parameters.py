@@ -1,19 +1,27 @@
 """Parameters of a decoder: their shapes and counts, and the linear layers that LoRA adapts."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from profiler.analytical.formulas.quantities import Count, where
+from profiler.analytical.formulas.quantities import Count, larger, where
 from profiler.analytical.formulas.tensor_groups import Projection, TensorGroup
 from profiler.analytical.formulas.tower_parameters import tower_lora_tensors, tower_tensors
 from profiler.analytical.formulas.trial_keys import DecoderShape
 from profiler.domain.trial import ALL_LINEAR
 
 _FUSED_PROJECTIONS = ("phi3",)
+"""Model types with one matrix for q, k, v and one for gate, up."""
 _FLOAT32_NORMS = ("gemma", "gemma2", "gemma3_text")
 _CAPPED_SCORES = ("gemma2",)
-"""Model types with one matrix for q, k, v and one for gate, up."""
+_WHOLE_NORMS = ("olmo2", "olmoe")
+"""Model types whose norms over queries and keys are over all heads at once."""
+_FUSED_EXPERTS = ("qwen3_moe", "olmoe")
+"""Model types whose experts peft adapts: it takes the names of their layers in transformers 4 for parameters."""
+_ROUTER = "gate"
+SHARED_GATE = "shared_expert_gate"
+"""The linear layer that weighs the shared expert of Qwen2-MoE."""
 
 
 def query_width(architecture: DecoderShape) -> Count:
@@ -29,6 +37,24 @@ def key_width(architecture: DecoderShape) -> Count:
 def is_mixture(architecture: DecoderShape) -> bool:
     """Return whether a router chooses among several experts in each layer. Models of one type are alike in that."""
     return bool(np.all(np.asarray(architecture.num_experts) > 1))
+
+
+def mlp_width(architecture: DecoderShape) -> Count:
+    """Return the inner size of the MLP of linear layers: of a mixture, that of its shared expert, or 0."""
+    return architecture.shared_expert_width if is_mixture(architecture) else architecture.intermediate_size
+
+
+def widest_inner(architecture: DecoderShape) -> Count:
+    """Return the values per token of the widest tensor in an MLP: of experts, gate and up together, or the result."""
+    if not is_mixture(architecture):
+        return architecture.intermediate_size
+    pairs = architecture.experts_per_token * larger(2 * architecture.expert_width, architecture.hidden_size)
+    return larger(architecture.shared_expert_width, pairs)
+
+
+def has_shared_expert(architecture: DecoderShape) -> bool:
+    """Return whether one expert computes every token. Models of one type are alike in that."""
+    return bool(np.all(np.asarray(architecture.shared_expert_width) > 0))
 
 
 def has_fused_projections(architecture: DecoderShape) -> bool:
@@ -52,12 +78,12 @@ def expert_weights(architecture: DecoderShape) -> Count:
 
 
 def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
-    """Return the linear layers of one decoder layer; those of a mixture are in its attention only.
+    """Return the linear layers of one decoder layer; those of a mixture are in its attention and its shared expert.
 
     Source: `Qwen2Attention` and `Qwen2MLP` in transformers; Llama and Qwen3 have the same without biases. The
-    weights of `Qwen3MoeExperts` have three dimensions and belong to no linear layer.
+    weights of `Qwen3MoeExperts` have three dimensions and belong to no linear layer, nor does that of its router.
     """
-    hidden, inner = architecture.hidden_size, architecture.intermediate_size
+    hidden, inner = architecture.hidden_size, mlp_width(architecture)
     query, key, bias = query_width(architecture), key_width(architecture), architecture.qkv_bias
     output = Projection(name="o_proj", in_features=query, out_features=hidden)
     down = Projection(name="down_proj", in_features=inner, out_features=hidden)
@@ -74,17 +100,17 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
         Projection(name="v_proj", in_features=hidden, out_features=key, has_bias=bias),
         output,
     )
-    if is_mixture(architecture):
+    if is_mixture(architecture) and not has_shared_expert(architecture):
         return attention
     gate, up = (Projection(name=name, in_features=hidden, out_features=inner) for name in ("gate_proj", "up_proj"))
-    return (*attention, gate, up, down)
+    dense = (*attention, gate, up, down)
+    if not is_mixture(architecture):
+        return dense
+    return (*dense, Projection(name=SHARED_GATE, in_features=hidden, out_features=1))
 
 
 def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
-    """Return all parameters of the model; a tied LM head counts once.
-
-    Does not hold for norms over all heads at once (OLMo 2): a few thousand elements per layer are missing.
-    """
+    """Return all parameters of the model; a tied LM head counts once."""
     layers, hidden = architecture.num_hidden_layers, architecture.hidden_size
     groups = [TensorGroup(shape=(architecture.vocab_size, hidden), copies=1, is_embedding=True)]
     for projection in projections(architecture):
@@ -96,12 +122,21 @@ def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
         groups.append(TensorGroup(shape=(experts, hidden, width), copies=layers))
         groups.append(TensorGroup(shape=(experts, hidden), copies=layers))
     groups.append(TensorGroup(shape=(hidden,), copies=architecture.norms_per_layer * layers + 1))
-    groups.append(TensorGroup(shape=(architecture.head_dim,), copies=where(architecture.qk_norm, 2 * layers, 0)))
+    groups += _head_norms(architecture)
     if architecture.vision is not None:
         groups.extend(tower_tensors(architecture.vision))
     head = where(architecture.tie_word_embeddings, 0, 1)
     groups.append(TensorGroup(shape=(architecture.vocab_size, hidden), copies=head))
     return tuple(group for group in groups if not (isinstance(group.copies, int) and group.copies == 0))
+
+
+def _head_norms(architecture: DecoderShape) -> list[TensorGroup]:
+    """Return the weights of norms over queries and keys: of each head, or of all heads at once (OLMo 2, OLMoE)."""
+    layers = where(architecture.qk_norm, architecture.num_hidden_layers, 0)
+    if architecture.model_type not in _WHOLE_NORMS:
+        return [TensorGroup(shape=(architecture.head_dim,), copies=2 * layers)]
+    widths = (query_width(architecture), key_width(architecture))
+    return [TensorGroup(shape=(width,), copies=layers) for width in widths]
 
 
 def parameter_count(architecture: DecoderShape) -> Count:
@@ -111,6 +146,16 @@ def parameter_count(architecture: DecoderShape) -> Count:
     + 896 = 494,032,768.
     """
     return sum(group.total for group in base_tensors(architecture))
+
+
+def active_parameter_count(architecture: DecoderShape) -> Count:
+    """Return the number of parameters that compute one token: all but those of the experts that it does not use.
+
+    By hand, Qwen3-30B-A3B: 30,532,122,624 - 48 x (128 - 8) x 3 x 2,048 x 768 = 3,353,031,168.
+    """
+    unused = architecture.num_experts - architecture.experts_per_token
+    one = 3 * architecture.hidden_size * architecture.expert_width
+    return parameter_count(architecture) - architecture.num_hidden_layers * unused * one
 
 
 def adapted_projections(architecture: DecoderShape, targets: Sequence[str]) -> tuple[Projection, ...]:
@@ -130,6 +175,7 @@ def lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]
         for part in adapted_projections(architecture, targets)
         for shape in ((rank, part.in_features), (part.out_features, rank))
     ]
+    groups += expert_lora_tensors(architecture, rank, targets)
     outside = sum(name in targets for name in ("embed_tokens", "lm_head"))
     if outside:
         groups.append(TensorGroup(shape=(rank, architecture.vocab_size), copies=outside))
@@ -137,6 +183,62 @@ def lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]
     if architecture.vision is not None:
         groups.extend(tower_lora_tensors(architecture.vision, rank, targets))
     return tuple(groups)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptedExperts:
+    """The parameters of a mixture that get an adapter."""
+
+    gate_up: bool
+    down: bool
+    router: bool
+
+
+def has_fused_experts(architecture: DecoderShape) -> bool:
+    """Return whether peft adapts the parameters of the model's experts."""
+    return is_mixture(architecture) and architecture.model_type in _FUSED_EXPERTS
+
+
+def expert_names(architecture: DecoderShape) -> tuple[str, ...]:
+    """Return the names by which peft adapts the experts and their router; none where it does not."""
+    return ("gate_proj", "up_proj", "down_proj", _ROUTER) if has_fused_experts(architecture) else ()
+
+
+def adapted_experts(architecture: DecoderShape, targets: Sequence[str]) -> AdaptedExperts:
+    """Return what peft adapts of the experts: it maps the names of their layers in transformers 4 to parameters.
+
+    Of `mixtral` and `qwen2_moe` it adapts linear layers only.
+
+    Source: `_convert_peft_config_moe` in peft's `transformers_weight_conversion.py`, peft 0.21.
+    """
+    if not has_fused_experts(architecture):
+        return AdaptedExperts(gate_up=False, down=False, router=False)
+    everything = tuple(targets) == (ALL_LINEAR,)
+    return AdaptedExperts(
+        gate_up=everything or "gate_proj" in targets,
+        down=everything or "down_proj" in targets,
+        router=everything or _ROUTER in targets,
+    )
+
+
+def expert_lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]) -> list[TensorGroup]:
+    """Return the LoRA matrices of experts: those of all experts of a layer are one A and one B.
+
+    Gate and up are one parameter, whose rank is twice as large. By hand, 16 experts of 4 x 2, rank 3: gate and up have
+    A [96, 4] and B [4, 96], down A [48, 2] and B [4, 48].
+
+    Source: `ParamWrapper.update_layer` in peft's `lora/layer.py`.
+    """
+    found, layers = adapted_experts(architecture, targets), architecture.num_hidden_layers
+    experts, hidden, width = architecture.num_experts, architecture.hidden_size, architecture.expert_width
+    shapes: list[tuple[Count, Count]] = []
+    if found.gate_up:
+        shapes += [(2 * rank * experts, hidden), (2 * width, 2 * rank * experts)]
+    if found.down:
+        shapes += [(rank * experts, width), (hidden, rank * experts)]
+    if found.router:
+        shapes += [(rank, hidden), (experts, rank)]
+    return [TensorGroup(shape=shape, copies=layers) for shape in shapes]
 
 
 def lora_parameter_count(architecture: DecoderShape, rank: Count, targets: Sequence[str]) -> Count:

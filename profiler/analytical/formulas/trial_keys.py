@@ -156,4 +156,6 @@ class DecoderShape(Protocol):
     @property
     def vision(self) -> VisionTower | None: ...  # noqa: D102
     @property
+    def shared_expert_width(self) -> Count: ...  # noqa: D102
+    @property
     def reward_models(self) -> Sequence["DecoderShape"]: ...  # noqa: D102

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.parameters import base_tensors, lora_tensors, projections
+from profiler.analytical.formulas.parameters import base_tensors, expert_lora_tensors, lora_tensors, projections
 from profiler.analytical.formulas.quantities import Count, Flag, both, larger, where, whole_units
 from profiler.analytical.formulas.rounding import Block, block_of, exact
 from profiler.analytical.formulas.tensor_groups import TensorGroup
@@ -174,11 +174,16 @@ def head_copy_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
 
 
 def _adapter_casts(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of the copies of float32 adapters in the compute type."""
+    """Return the bytes of the copies of float32 adapters in the compute type, without those of experts.
+
+    peft casts the adapters of experts itself, layer by layer (`merged_bytes`).
+    """
     if spec.tuning is not Tuning.LORA or has_bfloat16_adapters(spec):
         return 0
-    casts = _tensors_bytes(spec, _lora_tensors(spec, architecture), element_bytes(spec).compute)
-    return where(spec.bf16, casts, 0)
+    element = element_bytes(spec).compute
+    casts = _tensors_bytes(spec, _lora_tensors(spec, architecture), element)
+    of_experts = expert_lora_tensors(architecture, lora_rank(spec), spec.lora_target_modules or ())
+    return where(spec.bf16, casts - _tensors_bytes(spec, of_experts, element), 0)
 
 
 def autocast_weight_copy_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:

@@ -11,7 +11,7 @@ Source: `DeepSpeedZeroOptimizer` in DeepSpeed 0.19's `runtime/zero/stage_1_and_2
 `runtime/fp16/unfused_optimizer.py`, and the defaults in `runtime/zero/config.py`.
 """
 
-from profiler.analytical.formulas.parameters import base_tensors
+from profiler.analytical.formulas.parameters import base_tensors, expert_weights, is_mixture
 from profiler.analytical.formulas.quantities import Count, Flag, larger, smaller, where, whole_units
 from profiler.analytical.formulas.trained import BFLOAT16_BYTES, FLOAT32_BYTES, trained_tensors, trains_everything
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
@@ -83,12 +83,24 @@ def offload_buffer_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """
     if spec.zero_stage not in (1, 2) or not is_offloaded(spec) or not trains_everything(spec):
         return 0
-    return BFLOAT16_BYTES * embedding(architecture)
+    return BFLOAT16_BYTES * largest_tensor(architecture)
 
 
 def embedding(architecture: DecoderShape) -> Count:
     """Return the parameters of the embedding."""
     return architecture.vocab_size * architecture.hidden_size
+
+
+def largest_tensor(architecture: DecoderShape) -> Count:
+    """Return the parameters of the largest tensor: the embedding, or gate and up of all experts of a layer."""
+    table = embedding(architecture)
+    return larger(table, 2 * expert_weights(architecture)) if is_mixture(architecture) else table
+
+
+def _largest_module(architecture: DecoderShape) -> Count:
+    """Return the parameters of the largest module of a layer: a linear layer, or all its experts, which are one."""
+    hidden = architecture.hidden_size
+    return 3 * expert_weights(architecture) if is_mixture(architecture) else hidden * architecture.intermediate_size
 
 
 def gathered_bytes(spec: TrialKeys, architecture: DecoderShape, *, at_head: bool, before_head: bool) -> Count:
@@ -118,7 +130,8 @@ def gathered_bytes(spec: TrialKeys, architecture: DecoderShape, *, at_head: bool
     ahead = smaller(whole(spec, architecture), MOST_LIVE + head)
     if spec.offload_param_device is OffloadDevice.CPU:
         ahead = ahead + _share(spec, head)
-    module = embedding(architecture) if at_head else architecture.hidden_size * architecture.intermediate_size
+    module = embedding(architecture) if at_head else _largest_module(architecture)
+    ahead = larger(ahead, module)
     return BFLOAT16_BYTES * where(knows_order(spec), ahead, module)
 
 

@@ -16,6 +16,14 @@ _COMPUTE_BYTES = 2
 _FLOAT32_BYTES = 4
 _ADAM_STATES = 2
 _LOGITS_COPIES = 2
+_ENTROPY_CHUNK = 2048
+"""Rows of a chunk (`entropy_from_logits_with_chunking`)."""
+_EAGER_ENTROPY_BACKWARD_BYTES = 24
+"""Bytes per logit at the peak of the backward of an entropy that is not compiled, without logits and one gradient."""
+_EAGER_ENTROPY_KEPT_BYTES = 10
+"""The same where the entropy is computed and not in the loss: its peak is in forward, before there is a gradient."""
+_EAGER_ENTROPY_SCRATCH = 3
+"""Float32 tensors of all logits without gradient: their copy, and two of softmax, product and exponentials."""
 _LAYERS_KEPT_ON_GPU = 2
 
 
@@ -168,6 +176,55 @@ def logits_bytes(job: VerlJob, architecture: Architecture, tokens: int, *, train
         return 0
     copies = _LOGITS_COPIES if training else 1
     return tokens * architecture.vocab_size * _COMPUTE_BYTES * copies // job.tensor_model_parallel_size
+
+
+def entropy_update_bytes(job: VerlJob, architecture: Architecture, tokens: int) -> int:
+    """Return what the entropy in the update of the actor needs in addition to `logits_bytes`.
+
+    By torch.compile it saves the logits and numbers per row, and its backward makes one more bfloat16 tensor of all
+    logits. Without, it saves two float32 tensors (the softmax, and the logits that autocast casts for `logsumexp`), and
+    its backward has 28 B per logit at its peak in place of 4; 14 B if it is not in the loss, or 6 B with
+    `entropy_checkpointing`. With entropy, the cross-entropy does not write over its logits.
+
+    By hand, 1,000 tokens, V = 100: 200,000 B compiled, 2,400,000 B not compiled, 1,000,000 B if it is only computed.
+
+    Source: `_forward_micro_batch` in verl 0.7's `dp_actor.py`, `entropy_from_logits` in its `torch_functional.py`. The
+    tensors that torch.compile saves are those of functorch's `min_cut_rematerialization_partition`; the bytes per logit
+    without it are those of torch's CUDA build on an emulated driver.
+    """
+    entropy = job.entropy
+    if not entropy.in_update or not _makes_logits(job):
+        return 0
+    each = _COMPUTE_BYTES
+    if not entropy.is_compiled:
+        kept = _COMPUTE_BYTES if entropy.checkpointing else _EAGER_ENTROPY_KEPT_BYTES
+        each = _EAGER_ENTROPY_BACKWARD_BYTES if entropy.in_loss else kept
+    return _entropy_tokens(job, tokens) * architecture.vocab_size * each
+
+
+def entropy_log_prob_bytes(job: VerlJob, architecture: Architecture, tokens: int) -> int:
+    """Return what the entropy of the actor's old log-probabilities needs in addition to `logits_bytes`.
+
+    Nothing by torch.compile, which sums up row by row. Without, three float32 tensors of all logits, or of 2,048 rows
+    with `entropy_from_logits_with_chunking`. By hand, 1,000 tokens, V = 100, not compiled: 1,200,000 B.
+    """
+    if job.entropy.is_compiled or not _makes_logits(job):
+        return 0
+    rows = _entropy_tokens(job, tokens)
+    rows = min(rows, _ENTROPY_CHUNK) if job.entropy.chunking else rows
+    return rows * architecture.vocab_size * _EAGER_ENTROPY_SCRATCH * _FLOAT32_BYTES
+
+
+def _makes_logits(job: VerlJob) -> bool:
+    """Return whether FSDP's actor has logits; Megatron's entropy has no formula."""
+    return not job.use_fused_kernels and job.strategy is not Strategy.MEGATRON
+
+
+def _entropy_tokens(job: VerlJob, tokens: int) -> int:
+    """Return the tokens of a pass whose entropy is computed."""
+    if not job.entropy.only_responses:
+        return tokens
+    return tokens * job.max_response_length // (job.max_prompt_length + job.max_response_length)
 
 
 def forward_bytes(architecture: Architecture, tokens: int) -> int:

@@ -8,6 +8,8 @@ from profiler.analytical.formulas.parameters import parameter_count
 from profiler.analytical.sharded.one_gpu import (
     critic_count,
     engine_weights_bytes,
+    entropy_log_prob_bytes,
+    entropy_update_bytes,
     forward_bytes,
     gathered_bytes,
     kept_gradients_bytes,
@@ -89,7 +91,7 @@ def verl_estimate(job: VerlJob, architecture: Architecture, gpu: Gpu) -> VerlEst
     """Return the memory of one GPU of `job` in each phase."""
     phases: dict[VerlPhase, Parts] = {
         VerlPhase.ROLLOUT: _phase(job, architecture, {Component.POOL: pool_bytes(job, gpu.memory_bytes)}, at_work=None),
-        VerlPhase.LOG_PROB: _phase(job, architecture, _log_prob(job, architecture), at_work=Component.ACTOR),
+        VerlPhase.LOG_PROB: _phase(job, architecture, _old_log_prob(job, architecture), at_work=Component.ACTOR),
         VerlPhase.UPDATE_ACTOR: _phase(job, architecture, _update(job, architecture), at_work=Component.ACTOR_STATE),
     }
     if job.has_reference:
@@ -159,13 +161,21 @@ def _log_prob(job: VerlJob, architecture: Architecture) -> Parts:
     }
 
 
+def _old_log_prob(job: VerlJob, architecture: Architecture) -> Parts:
+    """Return the memory of the actor's log-probabilities, which come with the entropy; those of a reference do not."""
+    parts = _log_prob(job, architecture)
+    entropy = entropy_log_prob_bytes(job, architecture, job.log_prob_max_tokens)
+    return {**parts, Component.LOGITS: parts[Component.LOGITS] + entropy}
+
+
 def _update(job: VerlJob, architecture: Architecture) -> Parts:
     return _largest_instant(
         job,
         architecture,
         job.actor,
         trained=trained_count(job, architecture),
-        logits=logits_bytes(job, architecture, job.actor.max_tokens, training=True),
+        logits=logits_bytes(job, architecture, job.actor.max_tokens, training=True)
+        + entropy_update_bytes(job, architecture, job.actor.max_tokens),
         gradients=Component.ACTOR_GRADIENTS,
     )
 

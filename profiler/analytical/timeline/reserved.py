@@ -37,6 +37,7 @@ from profiler.analytical.formulas.eager_attention import repeated_cache_bytes
 from profiler.analytical.formulas.engine import engine_sleeps
 from profiler.analytical.formulas.fragments import with_fragments
 from profiler.analytical.formulas.head import full_logits_classes_bytes
+from profiler.analytical.formulas.parameters import widest_inner
 from profiler.analytical.formulas.quantities import Count, Flag, both, holds, larger, where
 from profiler.analytical.formulas.rollout import growth_copy_bytes, kv_element_bytes
 from profiler.analytical.formulas.rounding import block_of
@@ -143,5 +144,5 @@ def _cache_growth(spec: TrialKeys, architecture: DecoderShape, instants: Sequenc
         first=first,
         last=last,
         arena=prefill[Category.KV_CACHE] + prefill[Category.ACTIVATIONS] - end.get(Category.ACTIVATIONS, 0),
-        largest=block_of(spec)(rows * spec.max_prompt_length * architecture.intermediate_size * widest),
+        largest=block_of(spec)(rows * spec.max_prompt_length * widest_inner(architecture) * widest),
     )

@@ -4,8 +4,10 @@ from profiler.analytical.formulas.batch import Batch, generated_micro_batch, one
 from profiler.analytical.formulas.decoder_layer import layer_without_gradient_bytes
 from profiler.analytical.formulas.eager_attention import repeated_cache_bytes
 from profiler.analytical.formulas.engine import engine_bytes, engine_parts
+from profiler.analytical.formulas.experts import decoding_bytes
 from profiler.analytical.formulas.head import score_scratch
-from profiler.analytical.formulas.quantities import Count, Flag, both, either, larger, where
+from profiler.analytical.formulas.parameters import is_mixture
+from profiler.analytical.formulas.quantities import Count, Flag, both, either, holds, larger, where
 from profiler.analytical.formulas.reward_models import reward_model_bytes
 from profiler.analytical.formulas.rollout import (
     growth_copy_bytes,
@@ -43,7 +45,7 @@ from profiler.analytical.timeline.tower_instants import held_in_forward, without
 from profiler.analytical.timeline.training_pass import attention_mask_bytes
 from profiler.domain.memory import Category, Phase
 from profiler.domain.recipe import Recipe
-from profiler.domain.trial import Logprobs
+from profiler.domain.trial import Logprobs, Rollout
 
 
 def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
@@ -119,7 +121,7 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: By
         InstantName.GROWTH: {Category.KV_CACHE: full + growth, Category.ACTIVATIONS: casts},
         InstantName.DECODING: {
             Category.KV_CACHE: full,
-            Category.ACTIVATIONS: casts + repeated_cache_bytes(spec, architecture, tokens=tokens),
+            Category.ACTIVATIONS: casts + _decoding_bytes(spec, architecture, tokens),
         },
         InstantName.SAMPLING: {
             Category.KV_CACHE: full,
@@ -141,6 +143,16 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: By
         )
         for name, more in instants.items()
     )
+
+
+def _decoding_bytes(spec: TrialKeys, architecture: DecoderShape, tokens: Count) -> Count:
+    """Return what one layer needs to decode a token: repeated keys and values, or copies of its experts' weights."""
+    repeated = repeated_cache_bytes(spec, architecture, tokens=tokens)
+    if not is_mixture(architecture):
+        return repeated
+    decodes = holds(spec.rollout, lambda rollout: rollout is Rollout.GENERATE)
+    copies = decoding_bytes(spec, architecture, spec.generation_batch_size)
+    return larger(repeated, where(decodes, copies, 0))
 
 
 def _generation_casts(spec: TrialKeys, architecture: DecoderShape) -> tuple[Count, Count, Count]:

@@ -6,9 +6,9 @@ from profiler.analytical.formulas.trained import BFLOAT16_BYTES, FLOAT32_BYTES, 
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.formulas.zero import (
     SUB_GROUP,
-    embedding,
     is_offloaded,
     kept_gradient_bytes,
+    largest_tensor,
     master_bytes,
     own,
 )
@@ -46,7 +46,7 @@ def step_gradient_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
             (BFLOAT16_BYTES + FLOAT32_BYTES) * group, FLOAT32_BYTES * group + scratch
         )
     kept = kept_gradient_bytes(spec, architecture)
-    largest = smaller(embedding(architecture), count) if trains_everything(spec) else 0
+    largest = smaller(largest_tensor(architecture), count) if trains_everything(spec) else 0
     scratch = optimizer_scratch_bytes(spec.optim, _flat(count), FLOAT32_BYTES)
     in_norm = kept + _NORM_BYTES * largest
     return larger(larger(in_norm, kept + both_copies), FLOAT32_BYTES * count + scratch)
