@@ -31,7 +31,7 @@ SIZES = {
     "sft": 30,
     "fsdp": 78,
     "verl_report": 6,
-    "claims": 138,
+    "claims": 152,
     "vllm": 8,
     "guard": 7,
 }
@@ -49,7 +49,7 @@ IDS = {
     "sft": ("3eff39d5f890a14c", "796cd6088c01d54d"),
     "fsdp": ("574f84fc6197a80e", "86e19d1bb6d4942b"),
     "verl_report": ("a402e5677f913ac2", "295a84b15c74af28"),
-    "claims": ("5b40a67a56ed740b", "88204e017ca625e8"),
+    "claims": ("bb2613407bd9ad5a", "b26f9c24a053fb10"),
     "vllm": ("35e962757e5f7770", "2c82ab9af8d66e59"),
     "guard": ("1eb836d1b92b3c8b", "baadc48991ba3e75"),
 }
