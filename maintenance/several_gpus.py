@@ -149,8 +149,9 @@ python -m maintenance.several_gpus [key=value ...]
 Samples trials of several GPUs, emulates those that have no record yet, and
 compares their peaks with the closed form. Keys and defaults:
 {chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
-sample is one of {", ".join(SAMPLES)}. python=PATH is a Python with
-torch's CUDA build; the sample deepspeed needs DeepSpeed there.
+sample is one of {", ".join(SAMPLES)}.
+python=PATH is a Python with torch's CUDA build; the samples of DeepSpeed need
+DeepSpeed there.
 
 Examples:
   python -m maintenance.several_gpus
