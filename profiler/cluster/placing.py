@@ -94,6 +94,7 @@ class PlacedSweep:
                 if time.monotonic() - last_slot_s > NO_SLOT_S:
                     raise NoSlotError(f"{_trials(waiting)} not run: there was no slot for {NO_SLOT_S:g} s.")
                 self._fill(free)
+                self.observer.machines(self.slots.machines())
                 for ended in self.slots.wait(most_s=WAIT_S):
                     self._conclude(ended)
         finally:
@@ -182,6 +183,7 @@ class PlacedSweep:
         """Store what a slot sent back, or put its trials back."""
         group = self._running.pop(ended.slot)
         if ended.result is None:
+            self.observer.lost(group[0].trial)
             for placed in reversed(group):
                 self._run_again(placed, ended.reason)
             return

@@ -27,6 +27,7 @@ from profiler.cluster.slot import Slot
 from profiler.cluster.slots import Ended, Node, SlotKind
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError, UsageError
 from profiler.domain.outcome import Versions
+from profiler.domain.sweep_state import Machines
 from profiler.domain.units import MIB
 from profiler.execution.postponed import postponed_signals
 
@@ -224,6 +225,8 @@ class _Actor:
 
     kind: SlotKind
     handle: Any
+    node: str = ""
+    """The name of its node; empty until it has started."""
 
 
 @dataclass(kw_only=True)
@@ -287,6 +290,12 @@ class RaySlots:
         """Use a slot no longer. Its actor keeps its GPU, so that Ray does not place another slot there."""
         self._retire(self._idle.pop(slot), reason)
 
+    def machines(self) -> Machines:
+        """Return the nodes that are alive, those that run a task, and the GPUs of the nodes."""
+        gpus = sum(int(_amount(node, "GPU")) for node in self._nodes)
+        busy = {actor.node for _, actor in self._busy.values()}
+        return Machines(nodes=len(self._nodes), nodes_busy=len(busy), gpus=gpus or None)
+
     def close(self) -> None:
         """End all slots with their processes."""
         busy = [actor for _, actor in self._busy.values()]
@@ -343,7 +352,7 @@ class RaySlots:
             found = node.gpus.hardware or node.gpus.note
             self._retire(actor, f"A slot on node {node.name} is not used: its card is {found}.")
         else:
-            self._idle[actor.handle._actor_id] = actor
+            self._idle[actor.handle._actor_id] = replace(actor, node=node.name)
 
     def _retire(self, actor: _Actor, reason: str) -> None:
         self._retired.append(actor)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from profiler.cluster.remote import RemoteResult, RemoteTask
 from profiler.domain.outcome import Versions
+from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import TrialSpec
 from profiler.measurement.visible import VisibleGpus
 
@@ -72,6 +73,9 @@ class Slots(Protocol):
 
     def retire(self, slot: Hashable, reason: str) -> None:
         """Use a slot no longer, and do not replace it by one in the same place."""
+
+    def machines(self) -> Machines:
+        """Return the machines of the engine, and how many of them run a task."""
 
     def close(self) -> None:
         """End all slots with their processes."""

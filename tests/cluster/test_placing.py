@@ -7,12 +7,14 @@ import builders
 import pytest
 from witness import BY_LABEL, VERSIONS, Witness
 
+from profiler.analysis.sweep_tally import SweepTally
 from profiler.cluster import placing
 from profiler.cluster.placing import MOST_LOSSES, NoSlotError, PlacedSweep
 from profiler.cluster.remote import RemoteResult, RemoteTask, run_remote
 from profiler.cluster.slots import Ended, SlotKind
 from profiler.config.run_options import RunOptions
 from profiler.domain.outcome import Status
+from profiler.domain.sweep_state import Machines
 from profiler.execution import TooManyFailuresError
 from profiler.storage.records import RecordStore
 
@@ -66,6 +68,9 @@ class FakeSlots:
         del self.idle[slot]
         self.notes.append(reason)
 
+    def machines(self):
+        return Machines(nodes=3, nodes_busy=len(self.busy))
+
     def close(self):
         self.closed = True
 
@@ -101,7 +106,12 @@ def test_every_trial_runs_once_and_its_record_is_written_here(place):
 
 def test_trials_of_lost_slots_run_on_other_slots(place):
     sweep, slots, store = place(ends=lambda trial, time: "lost" if time < MOST_LOSSES else "ok")
+    tally = SweepTally(plan=PLAN)
+    sweep.observer = tally
     notes = sweep.run()
+    state = tally.state()
+    assert (state.lost, state.repeated, state.done) == (2 * len(PLAN), len(PLAN), len(PLAN))
+    assert state.nodes == 3
     assert [f"{2 * len(PLAN)} times a trial was left" in note for note in notes] == [True]
     assert len(store.read_all()) == len(PLAN)
     assert Counter(slots.ran) == dict.fromkeys(BY_ID, MOST_LOSSES)

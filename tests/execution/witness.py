@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 
 from profiler.domain.outcome import TrialRecord, Versions
+from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution import WorkerProgram
 
@@ -49,6 +50,8 @@ class Witness:
     """Sentences about what the sweep waited for."""
     losses: list[str] = field(default_factory=list)
     """Trials whose worker or GPU was lost."""
+    seen: Machines = field(default_factory=Machines)
+    """What the engine said last of its machines."""
     given_up: tuple[str, ...] = ()
     """Sentences about GPUs and restarts at the end of the sweep."""
 
@@ -57,6 +60,9 @@ class Witness:
 
     def lost(self, trial: PlannedTrial) -> None:
         self.losses.append(trial.trial_id)
+
+    def machines(self, found: Machines) -> None:
+        self.seen = found
 
     def waiting(self, reason: str) -> None:
         self.waits.append(reason)
