@@ -23,6 +23,8 @@ WORDS = (
         GRID,
         "use_dynamic_bsz=true",
         "ppo_max_token_len_per_gpu=9",
+        # A case of the grid has another fault.
+        sentences=2,
         says="ppo_max_token_len_per_gpu= … is less than one row, because prompt and completion of this trial have",
     ),
     bad(GRID, "ppo_max_token_len_per_gpu=0", says="ppo_max_token_len_per_gpu= … must be a whole number of at least 1"),

@@ -11,7 +11,10 @@ from profiler.storage.arrow_buffer import arrow_buffer
 
 READERS = {"pq.read_table", "pq.read_schema", "pq.ParquetFile"}
 SOURCES = {
-    "pa.BufferReader(self.content)",  # of `TableFile`
+    # Files that Arrow opened itself, by `pa.OSFile`: of `TableFile`, of `open_table_file`, and of a spool.
+    "self.content",
+    "content",
+    "source",
     "pa.BufferReader(content)",
     "pa.BufferReader(arrow_buffer(content))",
     "pa.BufferReader(arrow_buffer(table))",

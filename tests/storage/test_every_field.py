@@ -34,7 +34,8 @@ def filled(kind: Any, numbers: Iterator[int]) -> Any:
     if is_dataclass(kind):
         return kind(**{name: filled(hint, numbers) for name, hint in get_type_hints(kind).items()})
     if issubclass(kind, Enum):
-        return list(kind)[number % len(kind)]
+        # Also different if as many numbers lie between two values as there are members.
+        return list(kind)[(number + number // len(kind)) % len(kind)]
     return {bool: bool(number % 2), int: number, float: number + 0.5, str: f"text {number}"}[kind]
 
 

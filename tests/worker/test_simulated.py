@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from simulating import LORA, small_spec
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoConfig
 
 from profiler.config.architecture import MODEL_TYPES, read_architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS
@@ -186,7 +186,9 @@ def test_families_without_sdpa_are_those_of_transformers() -> None:
         config = AutoConfig.for_model(model_type)
         described = SMALL_MODEL | {"model_type": model_type, "architectures": ["MadeUpForCausalLM"]}
         architecture = read_architecture(described, model="m")
-        assert architecture.has_sdpa is MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._supports_sdpa, model_type
+        is_causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+        models = MODEL_FOR_CAUSAL_LM_MAPPING if is_causal else MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        assert architecture.has_sdpa is models[type(config)]._supports_sdpa, model_type
 
 
 def test_a_mixture_of_experts_is_simulated() -> None:
