@@ -114,7 +114,7 @@ def test_slots_that_are_killed_lose_nothing_run_nothing_twice_and_leave_nothing(
         render_folder=lambda folder, **how: None,
     )
     code = main(
-        [*WORDS, "seed=range(1,17)", "engine=slurm", "jobs=2", "lease_s=4", f"results_dir={tmp_path}/mounted"],
+        [*WORDS, "seed=range(1,9)", "engine=slurm", "jobs=2", "lease_s=4", f"results_dir={tmp_path}/mounted"],
         parts=parts,
     )
     said = capfd.readouterr()
@@ -122,11 +122,11 @@ def test_slots_that_are_killed_lose_nothing_run_nothing_twice_and_leave_nothing(
     assert len(killed) == 1
     lines = environment.read_text().splitlines()
     runs = [line.split()[1] for line in lines]
-    assert len(set(runs)) == 16
+    assert len(set(runs)) == 8
     assert [line for line in lines if line.startswith(shared_machine.AGAIN)] == []
-    assert len(runs) == 16
+    assert len(runs) == 8
     store = FolderObjects(tmp_path / "mounted" / "lora_vs_full")
-    assert len(store.list("records/")) == 16
+    assert len(store.list("records/")) == 8
     assert list(store.list("claims/")) == []
     assert "1 slot was lost and replaced" in said.err
     until_s = time.monotonic() + 10
