@@ -7,18 +7,18 @@ its claims have run out.
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Protocol
 
+from profiler.cluster.watched import Watched
 from profiler.config.run_options import RunOptions
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_USAGE, ProfilerError
-from profiler.domain.outcome import TrialRecord
+from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import PlannedTrial
 from profiler.execution import SweepObserver
-from profiler.execution.decision import must_run
 from profiler.storage.objects import Objects
 from profiler.storage.trial_store import TrialStore
 
@@ -58,8 +58,8 @@ class SlotReport:
 
     node: str
     state: SlotState
-    hardware: str = ""
-    """Card and driver, as the identity of measured trials has them; empty without a GPU."""
+    card: str = ""
+    """Our name of its card; empty without a GPU, or if the card is not known."""
     code: int = 0
     """The exit code with which it ended."""
     problem: str = ""
@@ -123,6 +123,8 @@ class SlotArray:
     _alive: set[str] = field(default_factory=set)
     _missing_since_s: dict[str, float] = field(default_factory=dict)
     _ended: dict[str, SlotReport] = field(default_factory=dict)
+    _running: dict[str, SlotReport] = field(default_factory=dict)
+    """The slots that run, as far as they have reported their start."""
     _losses_in_a_row: int = 0
     _most: int = 0
     """Most slots at the same time."""
@@ -154,26 +156,33 @@ class SlotArray:
             self.sleep(self.poll_s)
         return found.decode()
 
+    @property
+    def card(self) -> str:
+        """Our name of the card of the slots; empty if none has reported one."""
+        return next((report.card for report in self._reports().values() if report.card), "")
+
     def run(
         self, plan: Sequence[PlannedTrial], *, store: TrialStore, options: RunOptions, observer: SweepObserver
     ) -> None:
-        """Watch the slots until each trial of `plan` is answered, or no slot is left.
+        """Watch the slots until each trial of `plan` is answered or has ended in this round, or no slot is left.
 
         Raises:
             SlotsFailedError: A slot has refused the sweep, or all have ended for causes that they reported.
         """
-        watched, waits = _Watched(plan=plan, store=store, options=options, observer=observer), False
+        watched, waits = Watched(plan=plan, store=store, options=options, observer=observer), False
         try:
             while True:
                 began_s = self.clock()
                 if watched.look():
                     self._losses_in_a_row = 0
                 if not watched.left:
+                    observer.machines(self._machines(options, watched.hosts))
                     self._wind_up()
                     break
                 waits, waited = self._look_at_slots(), waits
                 if waits and not waited:
                     observer.waiting(ALL_WAIT)
+                observer.machines(self._machines(options, watched.hosts))
                 if not self._alive:
                     watched.look()
                     break
@@ -208,14 +217,13 @@ class SlotArray:
         Raises:
             SlotsFailedError: A slot has refused the sweep, or slots are lost one after the other.
         """
-        queued = self.jobs.queued()
-        names = sorted(self.reports.list(REPORTS))
-        for name, content in self.reports.read_many(names).items():
-            report = read_report(content)
-            if report is not None and report.state is SlotState.ENDED:
-                self._end(PurePosixPath(name).name, report)
+        queued, reports = self.jobs.queued(), self._reports()
+        for name, report in reports.items():
+            if report.state is SlotState.ENDED:
+                self._end(name, report)
         if queued is None:
             return False
+        self._running = {name: reports[name] for name, runs in queued.items() if runs and name in reports}
         now_s = self.clock()
         for name in self._alive & queued.keys():
             self._missing_since_s.pop(name, None)
@@ -223,6 +231,19 @@ class SlotArray:
         since_s = {name: self._missing_since_s.setdefault(name, now_s) for name in missing}
         self._replace({name for name in missing if now_s - since_s[name] >= self.lost_after_s})
         return bool(queued) and not any(queued.values())
+
+    def _reports(self) -> dict[str, SlotReport]:
+        contents = self.reports.read_many(sorted(self.reports.list(REPORTS)))
+        found = {PurePosixPath(name).name: read_report(content) for name, content in contents.items()}
+        return {name: report for name, report in found.items() if report is not None}
+
+    def _machines(self, options: RunOptions, hosts: Collection[str]) -> Machines:
+        """Return the nodes of the slots that run; `hosts` run a trial."""
+        nodes = len({report.node for report in self._running.values()})
+        gpus = options.slurm_gpus_per_node
+        return Machines(
+            nodes=nodes, nodes_busy=min(len(hosts), nodes), gpus=gpus.count * len(self._running) if gpus else None
+        )
 
     def _end(self, name: str, report: SlotReport) -> None:
         self._ended[name] = report
@@ -260,51 +281,3 @@ class SlotArray:
         if self.clock() < until_s:
             self._alive.clear()
         self.close()
-
-
-@dataclass(kw_only=True)
-class _Watched:
-    """The trials of a plan, as the store has them."""
-
-    plan: Sequence[PlannedTrial]
-    store: TrialStore
-    options: RunOptions
-    observer: SweepObserver
-    left: dict[str, PlannedTrial] = field(init=False)
-    """Trials without an answer."""
-    _before: dict[str, TrialRecord | None] = field(init=False)
-    """Records of earlier sweeps."""
-    _failed: dict[str, TrialRecord] = field(default_factory=dict)
-    _started: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        """Read the records that exist."""
-        self.left = {trial.trial_id: trial for trial in self.plan}
-        self._before = {name: record for name, record in self.store.find_many(list(self.left)) if record is not None}
-
-    def look(self) -> bool:
-        """Report what has started and ended since the last look; return whether a trial has ended."""
-        has_ended = False
-        for trial_id, record in self.store.find_many(list(self.left)):
-            if record is None:
-                continue
-            if self._is_answer(record):
-                self.observer.finished(self.left.pop(trial_id), record)
-                self._failed.pop(trial_id, None)
-                has_ended = True
-            elif record != self._before.get(trial_id):
-                has_ended = has_ended or record != self._failed.get(trial_id)
-                self._failed[trial_id] = record
-        for trial_id in self.store.claimed() & self.left.keys() - self._started:
-            self._started.add(trial_id)
-            self.observer.started(self.left[trial_id])
-        return has_ended
-
-    def report_failures(self) -> None:
-        """Report the trials that ended without an answer."""
-        for trial_id, record in self._failed.items():
-            self.observer.finished(self.left[trial_id], record)
-
-    def _is_answer(self, record: TrialRecord) -> bool:
-        has_snapshot = self.options.snapshot and self.store.has_snapshot(record.trial_id)
-        return not must_run(record, self.options, has_snapshot=has_snapshot)

@@ -21,6 +21,8 @@ class SlotJob:
     """The command line of the sweep on a node."""
     versions: Versions
     """What a node must have installed."""
+    trial_versions: Versions
+    """What the Python of the trials must have installed there; `python` may name another one."""
     folder: str
     """Where slots write their reports."""
     gpus: SlurmGpus | None

@@ -22,6 +22,16 @@ THIS_MACHINE = "this machine"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Holder:
+    """Who holds the claim on a trial."""
+
+    generation: int
+    """How many claims on the trial there have been, one after the other ran out."""
+    host: str
+    """Its machine: `THIS_MACHINE`, or an empty text where it is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OtherMachines:
     """What other sweeps do with the trials of a store that they share, as a rule on other machines."""
 

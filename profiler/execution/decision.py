@@ -8,14 +8,17 @@ from profiler.domain.trial import Backend
 from profiler.storage.trial_store import TrialStore
 
 
-def must_run(record: TrialRecord | None, options: RunOptions, *, has_snapshot: bool) -> bool:
+def must_run(record: TrialRecord | None, options: RunOptions, *, has_snapshot: bool, has_ended: bool = False) -> bool:
     """Return whether a trial must run, or be implied by another one, in spite of its stored record.
 
     Args:
         record: The stored record of the trial; None without one.
         options: The options of this run.
         has_snapshot: Whether the memory snapshot of the trial is stored.
+        has_ended: Whether the trial has ended in this round of the sweep.
     """
+    if record is not None and has_ended:
+        return False
     if record is None or not options.resume or not record.outcome.status.answered:
         return True
     if record.outcome.status is Status.IMPLIED:
@@ -27,16 +30,21 @@ def must_run(record: TrialRecord | None, options: RunOptions, *, has_snapshot: b
 
 def stored_answer(trial_id: str, *, store: TrialStore, options: RunOptions) -> TrialRecord | None:
     """Return the stored record that settles a trial under `options`; None if the trial must run."""
-    record = store.find(trial_id) if options.resume else None
-    return None if _must_run(trial_id, record, store, options) else record
+    record = store.find(trial_id)
+    if record is not None and _must_run(trial_id, record, store, options) and not store.has_ended(trial_id):
+        return None
+    return record
 
 
 def stored_answers(trial_ids: Sequence[str], *, store: TrialStore, options: RunOptions) -> set[str]:
     """Return which trials stored records settle under `options`."""
-    if not options.resume:
-        return set()
-    found = store.find_many(trial_ids)
-    return {trial_id for trial_id, record in found if not _must_run(trial_id, record, store, options)}
+    ended = store.ended()
+    found = store.find_many(trial_ids) if options.resume or ended else ()
+    return {
+        trial_id
+        for trial_id, record in found
+        if record is not None and (trial_id in ended or not _must_run(trial_id, record, store, options))
+    }
 
 
 def _must_run(trial_id: str, record: TrialRecord | None, store: TrialStore, options: RunOptions) -> bool:

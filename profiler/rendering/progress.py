@@ -166,6 +166,8 @@ def _hosts(state: SweepState) -> str:
 def _busy(busy: int | None, there: int | None, what: str) -> str:
     if there is None:
         return f"{_plural(busy or 0, what)} busy"
+    if not there:
+        return f"no {what}"
     return _plural(there, what) if busy is None else f"{busy} of {_plural(there, what)} busy"
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from profiler.domain.sweep_state import THIS_MACHINE, OtherMachines
+from profiler.domain.sweep_state import THIS_MACHINE, Holder, OtherMachines
 from profiler.storage.atomic import StorageError, host_place, process_runs
 from profiler.storage.objects import Objects
 
@@ -175,6 +175,21 @@ class Leases:
             else:
                 self._lost.add(name)
         return OtherMachines(running=running, lost=len(self._lost), repeated=len(self._repeated))
+
+    def holders(self) -> dict[str, Holder]:
+        """List the claims of all processes, and return who holds each trial.
+
+        Raises:
+            StorageError: The store cannot be reached for too long.
+        """
+        self._look(self.objects)
+        self._read_hosts()
+        found: dict[str, Holder] = {}
+        for name in list(self._seen):
+            trial_id, generation = _parts(name)
+            if trial_id not in found or found[trial_id].generation < generation:
+                found[trial_id] = Holder(generation=generation, host=self._hosts.get(name, ""))
+        return found
 
     def renew_all(self) -> None:
         """Renew all claims once. What cannot be reached now is renewed the next time."""

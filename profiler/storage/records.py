@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -13,7 +13,7 @@ from profiler.config.identity import spec_from_mapping, spec_to_mapping
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.outcome import Outcome, TrialRecord
 from profiler.domain.plain_text import plain
-from profiler.domain.sweep_state import OtherMachines
+from profiler.domain.sweep_state import Holder, OtherMachines
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import GIB
 from profiler.storage.atomic import StorageError, remove_partial, write_atomically
@@ -21,6 +21,7 @@ from profiler.storage.checksummed import checksum_of, parse_checksummed, with_ch
 from profiler.storage.foreign_files import read_bytes
 from profiler.storage.lock import take_lock
 from profiler.storage.memory_snapshot import snapshot_path
+from profiler.storage.objects import Objects
 from profiler.storage.outcome_fields import flat_values, outcome_from_flat
 from profiler.storage.typed_json import JSON, JsonMismatchError, Reader, from_json, to_json
 
@@ -140,6 +141,20 @@ class RecordStore:
         """Return whether it is known, without a look, that another machine has stored a record meanwhile."""
         return False
 
+    def take_part(self, _trial_ids: Sequence[str], *, marks: Objects | None, runs_all: bool) -> None:
+        """Do nothing: one machine runs each trial once."""
+
+    def end_round(self) -> None:
+        """Do nothing: one machine has no rounds."""
+
+    def ended(self) -> frozenset[str]:
+        """Return nothing: one machine has no rounds."""
+        return frozenset()
+
+    def has_ended(self, _trial_id: str) -> bool:
+        """Return False: one machine has no rounds."""
+        return False
+
     def has_snapshot(self, trial_id: str) -> bool:
         """Return whether the memory snapshot of a trial is stored."""
         return snapshot_path(self._records.parent, trial_id).exists()
@@ -156,9 +171,9 @@ class RecordStore:
         """Return what other machines do: nothing that a folder shows."""
         return OtherMachines()
 
-    def claimed(self) -> frozenset[str]:
+    def claimed(self) -> Mapping[str, Holder]:
         """Return nothing: locks of a folder are not listed."""
-        return frozenset()
+        return {}
 
     def gather(self) -> None:
         """Bring what the tables are assembled from into the folder; it is there."""

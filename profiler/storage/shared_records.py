@@ -11,13 +11,14 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from profiler.domain.outcome import TrialRecord
-from profiler.domain.sweep_state import OtherMachines
+from profiler.domain.sweep_state import Holder, OtherMachines
 from profiler.storage.atomic import write_atomically
 from profiler.storage.foreign_files import read_bytes
-from profiler.storage.leases import CLAIMS, Lease, Leases
+from profiler.storage.leases import Lease, Leases
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.objects import MOST_BYTES, Objects
 from profiler.storage.records import RANKS, RECORDS, DamagedRecordError, RecordStore, parse_record
+from profiler.storage.rounds import Marks, Round, take_part
 from profiler.storage.samples import samples_path
 
 _OF_A_RANK = (".json", ".parquet", ".pickle")
@@ -80,6 +81,30 @@ class SharedRecords:
         self._at_first: frozenset[str] | None = None
         self._news: frozenset[str] = frozenset()
         self._next_list_s = 0.0
+        self._round: Round | None = None
+        self._marks: Marks | None = None
+
+    def take_part(self, trial_ids: Sequence[str], *, marks: Objects | None, runs_all: bool) -> None:
+        """Take part in the round of a plan, or in that of `marks`."""
+        if marks is None:
+            self._round = take_part(self._objects, trial_ids)
+            own = Marks(objects=self._objects, impatient=self._impatient, prefix=self._round.marks)
+        else:
+            own = Marks(objects=marks, impatient=marks)
+        self._marks = replace(own, is_for_all=runs_all)
+
+    def end_round(self) -> None:
+        """End the round for machines that start from now on."""
+        if self._round is not None:
+            self._round.end()
+
+    def ended(self) -> frozenset[str]:
+        """Return the trials that have ended in this round and do not run again in it."""
+        return self._marks.ended() if self._marks is not None else frozenset()
+
+    def has_ended(self, trial_id: str) -> bool:
+        """Return whether a trial has ended in this round and does not run again in it."""
+        return self._marks is not None and self._marks.has(trial_id)
 
     def path(self, trial_id: str) -> Path:
         """Return where a worker of this machine writes a trial's record."""
@@ -138,9 +163,9 @@ class SharedRecords:
         """Return what other machines do, as far as the last lists of records and claims show it."""
         return replace(self._leases.other_machines(), done=self._news)
 
-    def claimed(self) -> frozenset[str]:
-        """Return the trials that any machine has claimed now."""
-        return frozenset(name.removeprefix(CLAIMS).partition(".")[0] for name in self._objects.list(CLAIMS))
+    def claimed(self) -> Mapping[str, Holder]:
+        """Return the trials that any machine has claimed now, with their holders."""
+        return self._leases.holders()
 
     def gather(self) -> None:
         """Bring published samples and records of ranks into the folder, and remove its tables: the records have all."""
@@ -171,6 +196,7 @@ class SharedRecords:
             if self._leases.is_held(lease):
                 for path, name in files.items():
                     self._objects.write(name, read_bytes(path, most_bytes=MOST_BYTES))
+                self._mark(lease.trial_id)
             else:
                 self._notify(
                     f"Trial {lease.trial_id} was taken over by another machine, because this one could not reach "
@@ -179,6 +205,12 @@ class SharedRecords:
             for path in reversed(list(files)):
                 path.unlink(missing_ok=True)
         self._leases.end(lease)
+
+    def _mark(self, trial_id: str) -> None:
+        """Mark a trial, after its record: a machine that ends in between lets it run once more."""
+        record = self._local.find(trial_id)
+        if self._marks is not None and record is not None:
+            self._marks.add(record)
 
     def _files(self, trial_id: str) -> Mapping[Path, str]:
         """Return the files of a trial and the names of their objects; the record, which marks it as done, is last."""
@@ -208,11 +240,13 @@ class SharedRecords:
             return None
 
     def _look_for_news(self) -> None:
-        """List the records that other machines have stored meanwhile, if that does not take too much of the time."""
+        """List what other machines have stored meanwhile, if that does not take too much of the time."""
         started_s = time.monotonic()
-        if self._at_first is None or started_s < self._next_list_s:
+        if started_s < self._next_list_s:
             return
-        self._news = _trial_ids(self._impatient.list(f"{RECORDS}/")) - self._at_first
+        stored = _trial_ids(self._impatient.list(f"{RECORDS}/")) if self._at_first is not None else frozenset()
+        ended = self._marks.ended(patiently=False) if self._marks is not None else frozenset()
+        self._news = (stored - (self._at_first or frozenset())) | ended
         now_s = time.monotonic()
         self._next_list_s = now_s + (now_s - started_s) / _LISTING_SHARE
 

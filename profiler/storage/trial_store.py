@@ -1,11 +1,12 @@
 """What a sweep needs of the store of its records, whatever that is: a folder, or a store that machines share."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from profiler.domain.outcome import TrialRecord
-from profiler.domain.sweep_state import OtherMachines
+from profiler.domain.sweep_state import Holder, OtherMachines
+from profiler.storage.objects import Objects
 from profiler.storage.records import Held
 
 
@@ -39,6 +40,24 @@ class TrialStore(Protocol):
     def is_news(self, trial_id: str, /) -> bool:
         """Return whether it is known, without a look, that another machine has stored a record meanwhile."""
 
+    def take_part(self, trial_ids: Sequence[str], /, *, marks: Objects | None, runs_all: bool) -> None:
+        """Take part in a round, in which each trial runs once on all machines, whatever its result.
+
+        Args:
+            trial_ids: The plan. Machines with the same one take part in the same round.
+            marks: Where the round of an array of slots notes the trials that have ended; None for that of the plan.
+            runs_all: Whether trials with an answer run too.
+        """
+
+    def end_round(self) -> None:
+        """End the round of the plan for machines that start from now on."""
+
+    def ended(self) -> frozenset[str]:
+        """Return the trials that have ended in this round and do not run again in it."""
+
+    def has_ended(self, trial_id: str, /) -> bool:
+        """Return whether a trial has ended in this round and does not run again in it."""
+
     def has_snapshot(self, trial_id: str, /) -> bool:
         """Return whether the memory snapshot of a trial is stored."""
 
@@ -48,8 +67,8 @@ class TrialStore(Protocol):
     def other_machines(self) -> OtherMachines:
         """Return what other machines do with the trials, as far as it is known without a look."""
 
-    def claimed(self) -> frozenset[str]:
-        """Return the trials that other machines have claimed now, as far as that can be listed."""
+    def claimed(self) -> Mapping[str, Holder]:
+        """Return the trials that machines have claimed now, with their holders, as far as that can be listed."""
 
     def gather(self) -> None:
         """Bring what the tables are assembled from into the folder of this machine."""

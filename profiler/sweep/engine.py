@@ -27,11 +27,9 @@ _SAME = "Install the same versions everywhere."
 
 def engine_faults(points: Iterable[Mapping[str, object]], options: RunOptions) -> list[Fault]:
     """Return the faults of options that the engine has no answer to."""
-    if options.engine is Engine.LOCAL:
+    # Slots of Slurm run the command line of the sweep, and check the environment on their node.
+    if options.engine is not Engine.RAY:
         return []
-    if options.engine is Engine.SLURM and not options.resume:
-        problem = "would run each trial once per slot with engine=slurm"
-        return [Fault(key="resume", found="false", problem=problem, hint="Choose another results_dir.")]
     if options.python is not None:
         problem = f"is a path of this machine, and engine={options.engine} runs trials on others"
         return [Fault(key="python", found=str(options.python), problem=problem, hint=_BY_HAND)]

@@ -19,12 +19,13 @@ from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.domain.labels import names_of
 from profiler.domain.outcome import Estimate
-from profiler.domain.sweep_state import Machines
+from profiler.domain.sweep_state import Machines, OtherMachines
 from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.execution.decision import stored_answers
 from profiler.execution.pruning import NeedsAtMost, Pruning
 from profiler.report.estimates import estimates_by_trial
 from profiler.storage.last_resort import last_resort
+from profiler.storage.objects import Objects
 from profiler.storage.trial_store import TrialStore
 from profiler.sweep.command import read_command
 from profiler.sweep.composition import show_instead
@@ -36,6 +37,7 @@ from profiler.sweep.parts import SweepParts
 from profiler.sweep.plan import order_for_pruning
 from profiler.sweep.preparation import Sweep, architecture_lookup, prepare_each, remembering
 from profiler.sweep.results import Assemble, assemble, conclude, keep_what_has_finished
+from profiler.sweep.rounds import in_round
 from profiler.sweep.slots import with_slots
 from profiler.sweep.stored import is_of_this_card, planned, under_earlier_names
 
@@ -112,7 +114,8 @@ def _run_sweep(
         try:
             engine = sweep.cluster or sweep.array
             with closing(engine) if engine is not None else nullcontext():
-                run_plan(sweep, plan, parts, architecture_of)
+                marks = sweep.array.reports if sweep.array is not None else None
+                run_plan(sweep, plan, parts, architecture_of, marks=marks)
             has_run = True
             records, left_out = write()
             return conclude(sweep, plan, parts, records, complete=not left_out, to_terminal=not environment)
@@ -123,10 +126,26 @@ def _run_sweep(
 
 
 def run_plan(
-    sweep: Sweep, plan: Sequence[PlannedTrial], parts: SweepParts, architecture_of: Callable[[str], Architecture]
+    sweep: Sweep,
+    plan: Sequence[PlannedTrial],
+    parts: SweepParts,
+    architecture_of: Callable[[str], Architecture],
+    *,
+    marks: Objects | None = None,
 ) -> None:
-    """Run the trials that no stored record answers."""
+    """Run the trials that no stored record answers. `marks`: those that have ended on the slots of an array."""
     store = parts.open_store(sweep)
+    with in_round(store, [trial.trial_id for trial in plan], sweep.options, marks):
+        _run_unanswered(sweep, plan, parts, architecture_of, store)
+
+
+def _run_unanswered(
+    sweep: Sweep,
+    plan: Sequence[PlannedTrial],
+    parts: SweepParts,
+    architecture_of: Callable[[str], Architecture],
+    store: TrialStore,
+) -> None:
     options = sweep.options
     answered = stored_answers([trial.trial_id for trial in plan], store=store, options=options)
     pending = [trial for trial in plan if trial.trial_id not in answered]
@@ -147,7 +166,8 @@ def run_plan(
     tally = SweepTally(
         pending,
         price_of=sweep.prices.of,
-        other_machines=store.other_machines,
+        # Slots are reported one by one.
+        other_machines=store.other_machines if sweep.array is None else OtherMachines,
         at=Machines(gpus=len(sweep.gpu_uuids) or None),
     )
     with WhileReadable(parts.watch(tally)) as observer:

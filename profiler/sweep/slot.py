@@ -25,6 +25,7 @@ from profiler.sweep.folder import make_writable
 from profiler.sweep.main import run_plan
 from profiler.sweep.parts import SweepParts
 from profiler.sweep.preparation import Sweep, architecture_lookup, prepare_each, remembering
+from profiler.sweep.prices import card_of
 from profiler.sweep.stored import planned, under_earlier_names
 
 if TYPE_CHECKING:
@@ -39,14 +40,17 @@ def run(job: SlotJob, parts: SweepParts | None = None) -> None:
     """
     reports, node = FolderObjects(Path(job.folder)), platform.node()
 
-    def report(state: SlotState, code: int = EXIT_OK, problem: str = "") -> None:
-        found = SlotReport(node=node, state=state, code=code, problem=problem)
+    def report(state: SlotState, code: int = EXIT_OK, problem: str = "", card: str = "") -> None:
+        found = SlotReport(node=node, state=state, card=card, code=code, problem=problem)
         reports.write(f"{REPORTS}{_job_id()}", found.content())
 
     report(SlotState.RUNNING)
     try:
         with interruptible():
-            _run(job, parts or SweepParts(), reports, node)
+            own = parts or SweepParts()
+            gpus = _gpus(job, own, node)
+            report(SlotState.RUNNING, card=card_of(gpus))
+            _run(job, own, reports, node, gpus)
     except Interrupted as error:
         raise SystemExit(EXIT_SIGNAL_BASE + error.number) from error
     except ProfilerError as error:
@@ -64,8 +68,7 @@ def _job_id() -> str:
     return str(JobEnvironment().job_id)
 
 
-def _run(job: SlotJob, parts: SweepParts, reports: FolderObjects, node: str) -> None:
-    gpus = _gpus(job, parts, node)
+def _run(job: SlotJob, parts: SweepParts, reports: FolderObjects, node: str, gpus: VisibleGpus) -> None:
     parts = replace(parts, visible_gpus=lambda: gpus, watch=_counting(parts, job))
     found = Node(name=node, versions=parts.installed_versions(), gpus=gpus)
     if faults := version_faults(found, Engine.SLURM, job.versions):
@@ -73,10 +76,13 @@ def _run(job: SlotJob, parts: SweepParts, reports: FolderObjects, node: str) -> 
     config_of = remembering(parts.load_model_config)
     architecture_of = architecture_lookup(config_of)
     (sweep,) = prepare_each(read_command(job.words), parts, architecture_of, config_of)
+    in_python = Node(name=node, versions=sweep.versions, gpus=gpus)
+    if faults := version_faults(in_python, Engine.SLURM, job.trial_versions):
+        raise UsageError(faults)
     _check_hardware(sweep, job, reports, node)
     make_writable(sweep.folder)
     plan = under_earlier_names(sweep, planned(sweep), parts)
-    run_plan(sweep, plan, parts, architecture_of)
+    run_plan(sweep, plan, parts, architecture_of, marks=reports)
 
 
 def _gpus(job: SlotJob, parts: SweepParts, node: str) -> VisibleGpus:

@@ -7,9 +7,12 @@ from pathlib import Path
 
 from profiler.cluster.slot_job import SlotJob
 from profiler.command_line import print_line
+from profiler.config.reading import MAX_INCREASE
 from profiler.domain.address import Address, Scheme
 from profiler.domain.engine import Engine
 from profiler.domain.trial import Backend
+from profiler.storage.foreign_files import expanded
+from profiler.sweep.command import PYTHON
 from profiler.sweep.parts import SweepParts
 from profiler.sweep.preparation import Sweep
 
@@ -28,12 +31,16 @@ def with_slots(sweep: Sweep, words: Sequence[str], parts: SweepParts) -> Sweep:
     """
     if sweep.options.engine is not Engine.SLURM or sweep.options.dry_run or sweep.address is None:
         return sweep
-    own = (*words, *_on_a_node(sweep, sweep.address))
-    key = [*own, json.dumps(asdict(sweep.versions), sort_keys=True)]
+    # Environments are compared where the command runs.
+    own = (*(word for word in words if not word.startswith(f"{MAX_INCREASE}=")), *_on_a_node(sweep, sweep.address))
+    here = parts.installed_versions()
+    key = [*own, *(json.dumps(asdict(versions), sort_keys=True) for versions in (here, sweep.versions))]
 
     def job_in(folder: Path) -> SlotJob:
         gpus = sweep.options.slurm_gpus_per_node
-        return SlotJob(target=parts.slot, words=own, versions=sweep.versions, folder=str(folder), gpus=gpus)
+        return SlotJob(
+            target=parts.slot, words=own, versions=here, trial_versions=sweep.versions, folder=str(folder), gpus=gpus
+        )
 
     array = parts.open_array(_base(sweep, sweep.address), job_in, sweep.options, key)
     if array.names:
@@ -44,7 +51,8 @@ def with_slots(sweep: Sweep, words: Sequence[str], parts: SweepParts) -> Sweep:
         array.start_for(len(sweep.specs), jobs=sweep.options.jobs)
         print_line("Waiting for the first slot, whose card is a part of the names of measured trials.")
         hardware = array.hardware()
-        return replace(sweep, array=array, hardware_of=lambda _: hardware)
+        prices = replace(sweep.prices, card=array.card)
+        return replace(sweep, array=array, hardware_of=lambda _: hardware, prices=prices)
     except BaseException:
         array.close()
         raise
@@ -55,7 +63,11 @@ def _on_a_node(sweep: Sweep, address: Address) -> list[str]:
     results_dir = json.dumps(str(address).removesuffix(f"/{address.name}"))
     # Slots with several GPUs run as many trials at the same time; the others run one.
     jobs = "null" if sweep.options.slurm_gpus_per_node else "1"
-    return [f"engine={Engine.LOCAL}", f"results_dir={results_dir}", f"jobs={jobs}"]
+    found = [f"engine={Engine.LOCAL}", f"results_dir={results_dir}", f"jobs={jobs}"]
+    if sweep.options.python is not None:
+        # As an absolute path, and one of several that are compared.
+        found.append(f"{PYTHON}={json.dumps(str(expanded(str(sweep.options.python)).absolute()))}")
+    return found
 
 
 def _base(sweep: Sweep, address: Address) -> Path:

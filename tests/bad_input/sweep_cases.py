@@ -290,7 +290,6 @@ OPTIONS = (
     bad(GRID, "engine=dask", says="engine= … must be one of local, ray, slurm"),
     bad(GRID, "engine=local,ray", says="engine= … takes one value, because only keys of a trial can have several"),
     bad(GRID, "engine=ray", says="engine= … needs ray, which is not installed. Install the extra 'ray'"),
-    bad(GRID, "engine=slurm", "resume=false", says="resume= … would run each trial once per slot"),
     bad(GRID, "slurm_partition='a b'", says="slurm_partition= … must be a name that Slurm knows"),
     bad(GRID, "slurm_account=[a,b]", says="slurm_account= … must be a name that Slurm knows"),
     bad(

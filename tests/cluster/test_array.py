@@ -9,6 +9,8 @@ from profiler.cluster.array import ALL_WAIT, HARDWARE, MOST_LOSSES, REPORTS, Slo
 from profiler.cluster.array import SlotState as State
 from profiler.config.run_options import RunOptions
 from profiler.domain.outcome import Status
+from profiler.domain.slurm import SlurmGpus
+from profiler.domain.sweep_state import Holder, Machines
 from profiler.storage.objects import FolderObjects
 
 RECORDS = builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"]))
@@ -21,7 +23,8 @@ class World:
 
     def __init__(self, tmp_path, *events):
         self.reports, self.events = FolderObjects(tmp_path), list(events)
-        self.queue, self.records, self.claims = {}, {}, set()
+        self.queue, self.records, self.claims, self.marks = {}, {}, {}, set()
+        self.at = []
         self.submitted, self.cancelled, self.forgotten, self.seen, self.now_s = 0, [], False, [], 0.0
         self.array = SlotArray(
             jobs=self,
@@ -32,9 +35,9 @@ class World:
             lost_after_s=10.0,
         )
 
-    def run(self, count=2):
+    def run(self, count=2, options=OPTIONS):
         self.array.start_for(len(PLAN), jobs=count)
-        self.array.run(PLAN, store=self, options=OPTIONS, observer=self)
+        self.array.run(PLAN, store=self, options=options, observer=self)
 
     def pause(self, seconds):
         self.now_s += seconds
@@ -65,12 +68,21 @@ class World:
         return [(name, self.records.get(name)) for name in names]
 
     def claimed(self):
-        return frozenset(self.claims)
+        return dict(self.claims)
+
+    def ended(self):
+        return frozenset(self.marks)
 
     # ---- the observer
 
     def started(self, trial):
         self.seen.append(("started", trial.trial_id))
+
+    def lost(self, trial):
+        self.seen.append(("lost", trial.trial_id))
+
+    def machines(self, found):
+        self.at.append(found)
 
     def waiting(self, reason):
         self.seen.append(("waiting", reason))
@@ -79,6 +91,9 @@ class World:
         self.seen.append((str(record.outcome.status), trial.trial_id))
 
     # ---- events
+
+    def hold(self, number, generation=1, host="node-7"):
+        self.claims[PLAN[number].trial_id] = Holder(generation=generation, host=host)
 
     def answer(self, number, status=Status.OK):
         def do():
@@ -91,6 +106,19 @@ class World:
         for number in range(len(RECORDS)):
             self.answer(number)()
         self.queue = {}
+
+    def fail(self, number):
+        """End a trial without an answer, so that no slot runs it again."""
+
+        def do():
+            self.answer(number, Status.FAILED)()
+            self.marks.add(RECORDS[number].trial_id)
+
+        return do
+
+    def begin(self, name, node):
+        report = SlotReport(node=node, state=State.RUNNING)
+        return lambda: self.reports.write(f"{REPORTS}{name}", report.content())
 
     def end(self, name, code=0, problem=""):
         def do():
@@ -109,13 +137,83 @@ class World:
 
 def test_trials_are_reported_as_they_start_and_end_and_then_the_slots(tmp_path):
     world = World(tmp_path)
-    world.events = [lambda: world.claims.add(PLAN[0].trial_id), world.answer(0), world.answer_all]
+    world.events = [lambda: world.hold(0), world.answer(0), world.answer_all]
     world.run()
     assert world.seen[:2] == [("started", PLAN[0].trial_id), ("ok", PLAN[0].trial_id)]
     assert sorted(name for status, name in world.seen if status == "ok") == sorted(trial.trial_id for trial in PLAN)
     assert world.cancelled == [True]
     assert world.forgotten
     assert world.array.notes == ()
+
+
+def test_the_nodes_and_gpus_are_those_of_the_slots_that_run(tmp_path):
+    world = World(tmp_path)
+
+    def wait():
+        world.queue["2"] = False
+
+    world.events = [
+        world.begin("0", "a"),
+        world.begin("1", "b"),
+        world.begin("2", "b"),
+        lambda: world.hold(0, host="a"),
+    ]
+    world.events += [wait, world.end("0"), world.answer_all]
+    world.run(3, replace(OPTIONS, slurm_gpus_per_node=SlurmGpus(kind="h100", count=4)))
+    found = [(at.nodes, at.nodes_busy, at.gpus) for at in world.at]
+    assert found[:7] == [(0, 0, 0), (1, 0, 4), (2, 0, 8), (2, 0, 12), (2, 1, 12), (2, 1, 8), (1, 1, 4)]
+    assert found[-1][1] == 0
+    other = World(tmp_path / "other")
+    other.events = [other.answer_all]
+    other.run()
+    assert other.at[0] == Machines(nodes=0, nodes_busy=0, gpus=None)
+
+
+def test_a_trial_that_another_slot_takes_over_is_lost_and_repeated(tmp_path):
+    world = World(tmp_path)
+    one, other = PLAN[0].trial_id, PLAN[1].trial_id
+    world.events = [lambda: world.hold(0), lambda: world.hold(0), lambda: world.hold(0, generation=2)]
+    # A slot at its time limit gives its claim back.
+    world.events += [lambda: world.hold(1), lambda: world.claims.pop(other), world.idle, lambda: world.hold(1)]
+    world.events += [world.answer_all]
+    world.run()
+    assert [found for found in world.seen if found[0] in ("started", "lost")] == [
+        *[("started", one), ("lost", one), ("started", one)],
+        *[("started", other), ("lost", other), ("started", other)],
+    ]
+
+
+def test_a_trial_whose_claim_is_given_back_before_its_record_shows_is_not_lost(tmp_path):
+    world = World(tmp_path)
+    world.events = [lambda: world.hold(0), world.claims.clear, world.answer(0), world.idle, world.answer_all]
+    world.run()
+    assert [status for status, _ in world.seen if status == "lost"] == []
+
+
+def test_a_trial_that_has_ended_without_an_answer_is_not_waited_for(tmp_path):
+    world = World(tmp_path)
+    world.records[PLAN[1].trial_id] = replace(RECORDS[1], outcome=builders.outcome_of(Status.FAILED))
+    world.events = [world.fail(0), *[world.answer(number) for number in range(2, len(PLAN))], world.fail(1)]
+    world.events.append(lambda: world.queue.clear())
+    world.run()
+    assert ("failed", PLAN[0].trial_id) == world.seen[0]
+    assert [name for status, name in world.seen if status == "failed"] == [PLAN[0].trial_id, PLAN[1].trial_id]
+    assert world.cancelled[0] is True
+
+
+def test_without_resume_records_of_earlier_sweeps_are_not_answers(tmp_path):
+    world = World(tmp_path)
+    world.answer_all()
+
+    def mark_all():
+        world.marks |= {trial.trial_id for trial in PLAN}
+        world.queue = {}
+
+    world.queue = {}
+    world.events = [lambda: world.seen.append("waits"), mark_all]
+    world.run(options=replace(OPTIONS, resume=False))
+    assert world.seen[0] == "waits"
+    assert len(world.seen) == 1 + len(PLAN)
 
 
 def test_slots_that_do_not_end_after_the_last_trial_are_cancelled(tmp_path):
@@ -219,6 +317,15 @@ def test_the_card_is_that_of_the_first_slot(tmp_path):
     world.events = [world.idle, lambda: world.reports.create(HARDWARE, b"NVIDIA H100, driver 1")]
     world.array.start(1)
     assert world.array.hardware() == "NVIDIA H100, driver 1"
+
+
+def test_the_card_of_the_slots_is_that_of_the_first_report_that_names_one(tmp_path):
+    world = World(tmp_path)
+    assert world.array.card == ""
+    world.begin("0", "a")()
+    report = SlotReport(node="b", state=State.RUNNING, card="h100-80gb")
+    world.reports.write(f"{REPORTS}1", report.content())
+    assert world.array.card == "h100-80gb"
 
 
 def test_slots_of_an_earlier_start_are_completed_and_cancelled_at_the_end(tmp_path):

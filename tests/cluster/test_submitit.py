@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -11,7 +12,7 @@ import pytest
 
 from profiler.cluster.array import SlotArray, SlotState, read_report
 from profiler.cluster.slot_job import SlotJob
-from profiler.domain.outcome import Versions
+from profiler.domain.outcome import Status, Versions
 from profiler.domain.slurm import SlurmGpus
 from profiler.storage.objects import FolderObjects
 from profiler.storage.versions import installed_versions
@@ -145,13 +146,22 @@ def run_here(job: SlotJob) -> None:
     slot.run(job, Machine().parts(installed_versions=installed_versions))
 
 
-def debug_run(tmp_path, words=(), versions=None, gpus=None):
+def run_failing(job: SlotJob) -> None:
+    """Run a slot whose trials fail."""
+    from test_shared_sweep import Machine
+
+    machine = Machine(statuses={"qwen2.5-0.5b": Status.FAILED})
+    slot.run(job, machine.parts(installed_versions=installed_versions))
+
+
+def debug_run(tmp_path, words=(), versions=None, gpus=None, *, trial_versions=None, target="run_here", array="array"):
     """Run a slot by submitit's debug executor, and return its report with the number of records."""
-    folder = tmp_path / "array"
+    folder = tmp_path / array
     job = SlotJob(
-        target=f"{__name__}:run_here",
+        target=f"{__name__}:{target}",
         words=(*WORDS, f"results_dir=file://{tmp_path}/mounted", *words),
         versions=versions or installed_versions(),
+        trial_versions=trial_versions or installed_versions(),
         folder=str(folder),
         gpus=gpus,
     )
@@ -185,6 +195,25 @@ def test_a_slot_with_other_versions_refuses_before_its_first_trial(in_this_proce
     assert "where the command was started it is" in report.problem
 
 
+def test_a_slot_whose_python_has_other_versions_refuses_before_its_first_trial(in_this_process, tmp_path):
+    other = replace(installed_versions(), trl="2")
+    words = (f"python={sys.prefix}",)
+    report, stored = debug_run(tmp_path, words, trial_versions=other)
+    assert (report.code, stored) == (2, 0)
+    assert "where the command was started it is trl 2" in report.problem
+    assert debug_run(tmp_path, words, array="again")[1] == 1
+
+
+def test_what_failed_on_one_slot_runs_on_no_other_of_the_array(in_this_process, tmp_path):
+    records = FolderObjects(tmp_path / "mounted" / "lora_vs_full")
+    assert debug_run(tmp_path, target="run_failing")[0].code == 0
+    (failed,) = records.list("records/").items()
+    assert debug_run(tmp_path, target="run_here")[0].code == 0
+    assert list(records.list("records/").items()) == [failed]
+    assert debug_run(tmp_path, target="run_here", array="of the next command")[0].code == 0
+    assert list(records.list("records/").items()) != [failed]
+
+
 def test_a_slot_that_asked_for_gpus_refuses_a_node_that_shows_none(in_this_process, tmp_path):
     report, stored = debug_run(tmp_path, gpus=SlurmGpus(kind="", count=1))
     assert (report.code, stored) == (2, 0)
@@ -193,7 +222,14 @@ def test_a_slot_that_asked_for_gpus_refuses_a_node_that_shows_none(in_this_proce
 
 
 def test_a_slot_is_requeued_at_its_time_limit_if_it_has_finished_a_trial():
-    job = SlotJob(target="a:b", words=(), versions=installed_versions(), folder="/x", gpus=None)
+    job = SlotJob(
+        target="a:b",
+        words=(),
+        versions=installed_versions(),
+        trial_versions=installed_versions(),
+        folder="/x",
+        gpus=None,
+    )
     assert job.checkpoint() is None
     assert job.problem == "The time limit of the slot ended before its first trial. Raise slurm_time."
     job.finished = 1

@@ -6,6 +6,7 @@ import pytest
 from profiler.domain.address import Scheme, address_of
 from profiler.domain.errors import UsageError
 from profiler.domain.extras import Extra
+from profiler.domain.sweep_state import THIS_MACHINE, Holder
 from profiler.storage import records, shared_store
 from profiler.storage.atomic import StorageError
 from profiler.storage.leases import CLAIMS, Leases
@@ -50,14 +51,14 @@ def test_a_record_is_seen_by_others_when_its_trial_is_released(machine, shared, 
     assert one.find(ONE) == RECORDS[0]
     assert other.find(ONE) is None
     assert other.claim(ONE, wait=False) is None
-    assert other.claimed() == {ONE}
+    assert other.claimed() == {ONE: Holder(generation=1, host=THIS_MACHINE)}
     write_memory_snapshot(snapshot_path(tmp_path / "a" / "grid", ONE), {"segments": []})
     claim.release()
     assert other.find(ONE) == RECORDS[0]
     assert other.has_snapshot(ONE)
     assert not other.has_snapshot(RECORDS[1].trial_id)
     assert other.read_all() == (RECORDS[0],)
-    assert other.claimed() == frozenset()
+    assert other.claimed() == {}
     assert not list((shared / CLAIMS).iterdir())
     assert not [path for path in (tmp_path / "a").rglob("*") if path.is_file()]
 

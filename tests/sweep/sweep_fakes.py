@@ -39,6 +39,18 @@ class FakeStore:
     def has_snapshot(self, trial_id):
         return False
 
+    def take_part(self, trial_ids, *, marks, runs_all):
+        """One machine has no rounds."""
+
+    def end_round(self):
+        """One machine has no rounds."""
+
+    def ended(self):
+        return frozenset()
+
+    def has_ended(self, trial_id):
+        return False
+
     def other_machines(self):
         return OtherMachines()
 

@@ -1,8 +1,11 @@
 """Two machines, one results_dir: the second runs nothing that the first has answered, and anyone can report."""
 
+import signal
+
 import pytest
 from sweep_fakes import FakeWorld
 
+from profiler.command_line import Interrupted
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict
 from profiler.report import drawing
@@ -17,12 +20,17 @@ GRID = "+grid=lora_vs_full"
 class Machine(FakeWorld):
     """A machine whose workers write to its own folder, and whose records are where the command says."""
 
+    signal = None
+    """What ends it after its first trial."""
+
     def parts(self, **changes):
         real = SweepParts()
         return super().parts(open_store=real.open_store, write_tables=real.write_tables, **changes)
 
     def run_trials(self, plan, **how):
         self.runs.append(plan)
+        if self.signal is not None:
+            plan = plan[:1]
         for trial in plan:
             claim = how["store"].claim(trial.trial_id, wait=False)
             status = self.statuses.get(trial.spec.model, Status.OK)
@@ -30,6 +38,8 @@ class Machine(FakeWorld):
             outcome = Outcome(verdict=Verdict(status=status))
             how["store"].write(TrialRecord(**made, versions=how["versions"], outcome=outcome))
             claim.release()
+        if self.signal is not None:
+            raise Interrupted(self.signal)
         return ()
 
 
@@ -71,6 +81,17 @@ def test_a_second_machine_continues_where_the_first_ended_and_anyone_reports(on,
     assert len(found.runs) == 25
     assert found.question.startswith("Which sizes fit")
     assert "25 trials of 1 folder." in capsys.readouterr().out
+
+
+def test_what_failed_does_not_run_again_on_a_machine_that_was_taken_away_and_comes_back(on, world):
+    world.statuses, world.signal = {"qwen2.5-0.5b": Status.FAILED}, signal.SIGTERM
+    assert on("one", "model=qwen2.5-0.5b")[0] == 128 + signal.SIGTERM
+    world.statuses, world.signal = {}, None
+    code, out, _ = on("two", "model=qwen2.5-0.5b")
+    assert (code, len(world.runs[1])) == (3, 4)
+    assert (
+        "This sweep goes on: 1 trial that has ended in it does not run again before its end, whatever the result."
+    ) in out
 
 
 def test_records_are_reported_that_no_table_has_yet(on, world, tmp_path):

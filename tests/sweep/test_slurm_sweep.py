@@ -19,6 +19,8 @@ GPUS = "slurm_gpus_per_node=h100:1"
 class FakeArray:
     """Slots that report an H100."""
 
+    reports, card = None, "h100-80gb"
+
     def __init__(self, names=()):
         self.names, self.started, self.closed = set(names), [], 0
 
@@ -49,7 +51,13 @@ def slurm(sweep, world, monkeypatch, tmp_path):
         return ("A note about slots.",)
 
     real = world.parts
-    world.parts = lambda: real(reach=lambda options: None, open_array=open_array, run_array=run_array)
+    world.workers = None
+    world.parts = lambda: real(
+        reach=lambda options: None,
+        open_array=open_array,
+        run_array=run_array,
+        simulated_workers=lambda options: world.workers,
+    )
 
     def run(*words, **how):
         return sweep(*WORDS, "engine=slurm", *words, **how)
@@ -67,6 +75,7 @@ def test_a_slot_runs_the_same_sweep_on_its_node_with_the_shared_folder(slurm, tm
         target="profiler.sweep.slot:run",
         words=job.words,
         versions=VERSIONS,
+        trial_versions=VERSIONS,
         folder=str(tmp_path / "array"),
         gpus=None,
     )
@@ -83,6 +92,27 @@ def test_the_words_of_a_slot_are_a_command_for_one_machine(slurm, world, tmp_pat
     sweep = prepare(read_command(slurm.job.words), parts, architecture_lookup(config_of), config_of)
     assert (str(sweep.address), sweep.options.jobs) == (f"file://{tmp_path}/results/lora_vs_full", 1)
     assert (sweep.options.engine, str(sweep.options.shard)) == ("local", "1/2")
+
+
+def test_a_slot_is_given_one_environment_and_its_absolute_path(slurm, monkeypatch, world, tmp_path):
+    class Workers:
+        versions = replace(VERSIONS, trl="2")
+
+        def interpreter_of(self, spec):
+            return None
+
+    world.workers = Workers()
+    monkeypatch.chdir(tmp_path)
+    code, _, _ = slurm("backend=simulated", "python=old", "resume=false")
+    assert code == EXIT_OK
+    job = slurm.job
+    assert job.words[-1] == f'python="{tmp_path}/old"'
+    assert "resume=false" in job.words
+    assert (job.versions, job.trial_versions.trl) == (VERSIONS, "2")
+    slurm("backend=simulated", "python=a,b", "max_increase=2%")
+    assert slurm.job.words[-1] == f'python="{tmp_path}/b"'
+    command = read_command(slurm.job.words)
+    assert (command.pythons, command.faults) == ((), ())
 
 
 def test_measured_trials_have_the_names_that_they_have_on_the_card_of_the_first_slot(slurm, sweep, world, tmp_path):
