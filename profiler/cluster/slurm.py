@@ -28,6 +28,9 @@ _SIGNAL_S = 60
 _MOST_REQUEUES = 1000
 """How often a slot is requeued at its time limit. Each time it has finished a trial."""
 
+_ENDING = "COMPLETING"
+"""The state of jobs that were cancelled and whose processes are about to end, or that have just ended."""
+
 _DESCRIPTION = "array.json"
 _JOBS = "jobs"
 _NAME = "grpo-vram-"
@@ -79,12 +82,14 @@ def open_array(
             continue
         folder = description.parent
         jobs = SlurmJobs(folder=folder, function=function_of(folder), options=options, key=tuple(key))
-        queued = jobs.queued()
-        if queued is None:
+        states = jobs.states()
+        if states is None:
             raise SubmissionError("Slurm does not say which slots are in its queue (squeue failed).")
-        if queued:
-            return _array(jobs, names=set(queued))
-        shutil.rmtree(folder, ignore_errors=True)
+        if alive := {name for name, state in states.items() if state != _ENDING}:
+            return _array(jobs, names=alive)
+        # Slots that were cancelled take a while to end, and may still write to their folder.
+        if not states:
+            shutil.rmtree(folder, ignore_errors=True)
     folder = base / secrets.token_hex(4)
     return _array(SlurmJobs(folder=folder, function=function_of(folder), options=options, key=tuple(key)), names=set())
 
@@ -156,6 +161,11 @@ class SlurmJobs:
 
     def queued(self) -> Mapping[str, bool] | None:
         """Return the slots that wait or run, and whether they run; None if Slurm does not answer now."""
+        states = self.states()
+        return None if states is None else {name: state != "PENDING" for name, state in states.items()}
+
+    def states(self) -> Mapping[str, str] | None:
+        """Return the slots in the queue with their states, in Slurm's words; None if Slurm does not answer now."""
         command = ["squeue", f"--user={os.getuid()}", f"--name={self.name}", "--array", "--noheader", "--format=%i %T"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_QUEUE_S, check=False)
@@ -164,7 +174,7 @@ class SlurmJobs:
         if done.returncode:
             return None
         found = (line.split() for line in done.stdout.splitlines())
-        return {words[0]: words[1] != "PENDING" for words in found if len(words) == len(("id", "state"))}
+        return {words[0]: words[1] for words in found if len(words) == len(("id", "state"))}
 
     def cancel(self, *, waiting_only: bool = False) -> None:
         """Cancel all slots, or only those that wait."""

@@ -84,6 +84,17 @@ def test_slots_of_an_earlier_start_with_the_same_command_go_on(programs, tmp_pat
     assert not Path(new.place).exists()
 
 
+def test_slots_that_were_cancelled_and_are_about_to_end_do_not_go_on(programs, tmp_path):
+    programs("squeue", 'echo "7_0 COMPLETING"')
+    (tmp_path / "cancelled").mkdir()
+    (tmp_path / "cancelled" / "array.json").write_text('["a"]')
+    found = slurm.open_array(tmp_path, lambda folder: lambda: None, OPTIONS, ["a"])
+    assert found.names == set()
+    assert Path(found.place).name != "cancelled"
+    assert (tmp_path / "cancelled").exists()  # they may write to it
+    assert found.jobs.queued() == {"7_0": True}
+
+
 def test_what_is_left_of_slots_that_have_ended_is_removed(programs, tmp_path):
     programs("squeue", "")
     (tmp_path / "ended").mkdir()
