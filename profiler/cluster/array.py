@@ -270,7 +270,8 @@ class SlotArray:
             return
         failed = [report for report in self._ended.values() if report.code]
         if failed:
-            raise SlotsFailedError(f"Node {failed[0].node}: {failed[0].problem}", failed[0].code)
+            problem = f"Node {failed[0].node}: {failed[0].problem.rstrip('.')}."
+            raise SlotsFailedError(f"{problem} The logs of the slots are in {self.place}.", failed[0].code)
 
     def _wind_up(self) -> None:
         """Let running slots see that all trials are answered; cancel those that wait."""

@@ -278,7 +278,7 @@ def test_what_the_slots_report_is_the_error_if_none_is_left(tmp_path):
         world.answer(0, Status.FAILED),
         world.end("1"),
     ]
-    with pytest.raises(SlotsFailedError, match="Stopped: 5 trials") as found:
+    with pytest.raises(SlotsFailedError, match=r"Stopped: 5 trials\. The logs of the slots are in /logs\.$") as found:
         world.run()
     assert found.value.exit_code == 34
     assert ("failed", PLAN[0].trial_id) in world.seen
