@@ -14,7 +14,7 @@ from profiler.config.grid import Grid, expand, read_grid
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.only_estimated import only_estimated
 from profiler.config.run_options import RunOptions, read_run_options
-from profiler.config.specification import ArchitectureLookup, attention_line, parse_points
+from profiler.config.specification import ArchitectureLookup, attention_line, kernels_line, parse_points
 from profiler.domain.address import Address, is_address
 from profiler.domain.engine import Engine
 from profiler.domain.errors import Fault, UsageError
@@ -183,7 +183,9 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         lacking = "Trial ids are not known: no GPU is visible here, and a measured trial is named after its card."
     gpus, gpu_line = gpus_alike(visible)
     measured = any(spec.backend is Backend.CUDA for spec in specs)
-    attention = dict.fromkeys(attention_line(spec, architecture_of(spec.model)) for spec in specs)
+    attention = dict.fromkeys(
+        line(spec, architecture_of(spec.model)) for spec in specs for line in (attention_line, kernels_line)
+    )
     return Sweep(
         grid=grid,
         options=options,
