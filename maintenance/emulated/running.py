@@ -13,7 +13,7 @@ from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution.interpreter import InterpreterOf, own_python
 from profiler.storage.records import RecordStore
 from profiler.storage.versions import installed_versions
-from profiler.sweep.emulated import emulated_workers
+from profiler.execution.emulated_python import emulated_workers
 
 GRID = "emulated"
 

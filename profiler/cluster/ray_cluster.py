@@ -25,6 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from profiler.cluster.remote import RemoteResult, RemoteTask
 from profiler.cluster.slot import Slot
 from profiler.cluster.slots import Ended, Node, SlotKind
+from profiler.cluster.trial_python import TrialPython
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError, UsageError
 from profiler.domain.outcome import Versions
 from profiler.domain.sweep_state import Machines
@@ -84,6 +85,14 @@ def reach_ray(address: str, *, jobs: int | None, slot: type[Slot] = Slot) -> "Ra
     Raises:
         UsageError: There is no cluster at the address.
     """
+    if not _connected:
+        _connect(address, jobs=jobs)
+    cluster = RayCluster(slot=slot)
+    _connected.append(cluster)
+    return cluster
+
+
+def _connect(address: str, *, jobs: int | None) -> None:
     problem = "" if address == LOCAL else _unreachable(address)
     if not problem:
         try:
@@ -105,7 +114,7 @@ def reach_ray(address: str, *, jobs: int | None, slot: type[Slot] = Slot) -> "Ra
         except (OSError, ValueError, RuntimeError) as error:
             problem = _first_line(error)
         else:
-            return RayCluster(slot=slot)
+            return
     hint = f"Start one with `ray start --head`, or write {RAY_ADDRESS}={LOCAL}."
     raise UsageError([Fault(key=RAY_ADDRESS, found=address, problem=f"no Ray cluster answers ({problem})", hint=hint)])
 
@@ -156,14 +165,17 @@ class RayCluster:
     slot: type[Slot]
     """What runs on a slot."""
 
-    def nodes(self) -> Sequence[Node]:
+    def nodes(self, python: TrialPython | None = None) -> Sequence[Node]:
         """Return the nodes with CPU cores or GPUs, each after it has answered.
+
+        Args:
+            python: The Python of the trials; None for that of the slots.
 
         Raises:
             UsageError: A node does not answer, or cannot run this program; or there is none.
         """
         alive = [node for node in ray.nodes() if node["Alive"] and _amount(node, "CPU", "GPU")]
-        answers = {_described(node["NodeID"], self.slot): node for node in alive}
+        answers = {_described(node["NodeID"], self.slot, python): node for node in alive}
         ready, late = _wait(list(answers), count=len(answers), most_s=NODE_S)
         found = [self._node(answers[reference], reference) for reference in ready]
         if late:
@@ -174,13 +186,16 @@ class RayCluster:
             raise UsageError([_fault("there is no node with CPU cores or GPUs", _ADD_NODE)])
         return nodes
 
-    def slots(self, *, jobs: int | None, versions: Versions) -> "RaySlots":
+    def slots(self, *, jobs: int | None, versions: Versions, python: TrialPython | None = None) -> "RaySlots":
         """Return the slots; none has been started."""
-        return RaySlots(slot=self.slot, jobs=jobs, versions=versions)
+        return RaySlots(slot=self.slot, jobs=jobs, versions=versions, python=python)
 
     def close(self) -> None:
-        """Leave the cluster, and end it if it was started here."""
-        ray.shutdown()
+        """Leave the cluster, and end it if it was started here, unless another sweep of this process uses it."""
+        if self in _connected:
+            _connected.remove(self)
+            if not _connected:
+                ray.shutdown()
 
     def _node(self, described: Mapping[str, Any], reference: object) -> Node | None:
         """Return what a node has answered; None if it ended meanwhile."""
@@ -194,6 +209,10 @@ class RayCluster:
         count = int(_amount(described, "GPU"))
         gpus = replace(node.gpus, gpus=node.gpus.gpus[:count])
         return replace(node, gpus=gpus, accelerator=_accelerator(described))
+
+
+_connected: list[RayCluster] = []
+"""One per sweep of this process: the environments of `python=A,B` share a connection."""
 
 
 def _fault(problem: str, hint: str = _SAME) -> Fault:
@@ -210,13 +229,13 @@ def _accelerator(node: Mapping[str, Any]) -> str:
 
 
 @ray.remote(num_cpus=0, max_retries=1)  # type: ignore[untyped-decorator]
-def _describe(slot: type[Slot]) -> Node:
-    return slot.machine()
+def _describe(slot: type[Slot], python: TrialPython | None) -> Node:
+    return slot.machine(python)
 
 
-def _described(node_id: str, slot: type[Slot]) -> Any:  # noqa: ANN401, a reference of Ray
+def _described(node_id: str, slot: type[Slot], python: TrialPython | None) -> Any:  # noqa: ANN401, a reference of Ray
     strategy = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
-    return _describe.options(scheduling_strategy=strategy).remote(slot)
+    return _describe.options(scheduling_strategy=strategy).remote(slot, python)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +258,8 @@ class RaySlots:
     """Most slots; None for all that the nodes have."""
     versions: Versions
     """What every slot must have installed."""
+    python: TrialPython | None = None
+    """The Python of the trials; None for that of the slots."""
     notes: list[str] = field(default_factory=list, init=False)
     """One sentence per slot that is retired."""
     _starting: dict[Any, _Actor] = field(default_factory=dict, init=False)
@@ -320,7 +341,7 @@ class RaySlots:
         wanted = waiting - sum(actor.kind == kind for actor in unused)
         for _ in range(min(wanted, left)):
             handle = _actor_class(self.slot, kind).remote(gpus=kind.gpus)
-            self._starting[handle.node.remote()] = _Actor(kind=kind, handle=handle)
+            self._starting[handle.node.remote(self.python)] = _Actor(kind=kind, handle=handle)
 
     def _capacity(self, kind: SlotKind) -> int:
         """Return how many slots of a kind the nodes have."""
@@ -346,7 +367,9 @@ class RaySlots:
                 ) from error
             return
         self._failed_starts = 0
-        if node.versions != self.versions:
+        if node.faults:
+            self._retire(actor, f"A slot on node {node.name} is not used: {node.faults[0].sentence()}")
+        elif node.versions != self.versions:
             self._retire(actor, f"A slot on node {node.name} is not used: it has other versions than the first node.")
         elif actor.kind.gpus and node.gpus.hardware != actor.kind.hardware:
             found = node.gpus.hardware or node.gpus.note

@@ -44,6 +44,10 @@ _END_S = 5.0
 warnings.filterwarnings("ignore", message="resource_tracker: process died unexpectedly", category=UserWarning)
 
 
+_interpreters: dict[int | None, Interpreter | None] = {}
+"""The Python of the warmed process of this Python process, by its id."""
+
+
 class WarmProcessError(ProfilerError):
     """The warmed process ends or hangs repeatedly."""
 
@@ -91,7 +95,7 @@ class WarmProcess:
         modules = {preload.VARIABLE: ",".join(self._program.preload)}
         # Its own process keeps track of semaphores, whatever Python the workers run in.
         resource_tracker.ensure_running()
-        if self._interpreter is not None and self._pid is None:
+        if self._pid is None and _interpreters.get(_server_pid()) != self._interpreter:
             end_warm_process()
         with (
             starting_with(self._interpreter),
@@ -101,6 +105,9 @@ class WarmProcess:
         ):
             forkserver.ensure_running()
         pid = _server_pid()
+        assert pid is not None
+        _interpreters.clear()
+        _interpreters[pid] = self._interpreter
         self._is_warm = self._is_warm and pid == self._pid
         self._pid = pid
 
@@ -188,7 +195,7 @@ class WarmProcess:
 
 def end_warm_process() -> None:
     """SIGKILL the warmed process of this Python process, if there is one: the next may need another Python."""
-    pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    pid = _server_pid()
     if pid is None:
         return
     with suppress(ProcessLookupError):
@@ -221,8 +228,8 @@ def _is_writable(folder: str) -> bool:
     return Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
-def _server_pid() -> int:
-    pid: int = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+def _server_pid() -> int | None:
+    pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     return pid
 
 
