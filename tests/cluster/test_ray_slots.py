@@ -60,7 +60,7 @@ def test_there_are_as_many_slots_as_trials_wait_cores_exist_and_jobs_allow(ray, 
     assert all(actor.options["num_cpus"] == 1 and "num_gpus" not in actor.options for actor in ray.actors)
 
 
-def test_slots_are_told_the_python_of_the_trials(ray, module):
+def test_slots_get_the_python_of_the_trials(ray, module):
     python, asked = trial_python(RunOptions(), [Backend.EMULATED]), []
     ray.answer = lambda actor, name, args: asked.append((name, args)) or fake_ray.Reference(ray.first(actor))
     started(module.RaySlots(slot=module.Slot, jobs=1, versions=VERSIONS, python=python), {CORE: 1})
