@@ -94,6 +94,7 @@ def reach_ray(address: str, *, jobs: int | None, slot: type[Slot] = Slot) -> "Ra
 
 def _connect(address: str, *, jobs: int | None) -> None:
     problem = "" if address == LOCAL else _unreachable(address)
+    logging.getLogger("ray").setLevel(logging.ERROR)  # of what is logged while it connects; `_QUIET` is for afterwards
     if not problem:
         try:
             with _own_signal_handlers():
@@ -107,8 +108,7 @@ def _connect(address: str, *, jobs: int | None) -> None:
                         **_QUIET,
                     )
                 elif address.startswith(f"{_CLIENT}://"):
-                    logging.getLogger("ray").setLevel(logging.ERROR)  # the client passes other options on to the head
-                    ray.init(address=address, log_to_driver=False)
+                    ray.init(address=address, log_to_driver=False)  # the client passes other options on to the head
                 else:
                     ray.init(address=address, **_QUIET)
         except (OSError, ValueError, RuntimeError) as error:
