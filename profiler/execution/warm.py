@@ -18,7 +18,6 @@ from threading import TIMEOUT_MAX, Event, Timer
 from types import ModuleType
 
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError, UsageError
-from profiler.execution import preload
 from profiler.execution.child import run_child, run_nothing
 from profiler.execution.forked import ForkedProcess
 from profiler.execution.interpreter import Interpreter, starting_with
@@ -90,6 +89,9 @@ class WarmProcess:
 
         If a module cannot be imported, the worker reports it.
         """
+        # Not above: the warmed process would import what it names while this package itself is being imported.
+        from profiler.execution import preload
+
         _use_short_socket_paths()
         forkserver.set_forkserver_preload([preload.__name__])
         modules = {preload.VARIABLE: ",".join(self._program.preload)}
