@@ -174,8 +174,7 @@ class RayCluster:
         Raises:
             UsageError: A node does not answer, or cannot run this program; or there is none.
         """
-        alive = [node for node in ray.nodes() if node["Alive"] and _amount(node, "CPU", "GPU")]
-        answers = {_described(node["NodeID"], self.slot, python): node for node in alive}
+        answers = {_described(node["NodeID"], self.slot, python): node for node in _usable_nodes()}
         ready, late = _wait(list(answers), count=len(answers), most_s=NODE_S)
         found = [self._node(answers[reference], reference) for reference in ready]
         if late:
@@ -217,6 +216,11 @@ _connected: list[RayCluster] = []
 
 def _fault(problem: str, hint: str = _SAME) -> Fault:
     return Fault(key="engine", found="ray", problem=problem, hint=hint)
+
+
+def _usable_nodes() -> list[Mapping[str, Any]]:
+    """Return the nodes that are alive and have CPU cores or GPUs; a head often has none."""
+    return [node for node in ray.nodes() if node["Alive"] and _amount(node, "CPU", "GPU")]
 
 
 def _amount(node: Mapping[str, Any], *names: str) -> float:
@@ -312,7 +316,7 @@ class RaySlots:
         self._retire(self._idle.pop(slot), reason)
 
     def machines(self) -> Machines:
-        """Return the nodes that are alive, those that run a task, and the GPUs of the nodes."""
+        """Return the nodes that trials can run on, those that run a task, and the GPUs of the nodes."""
         gpus = sum(int(_amount(node, "GPU")) for node in self._nodes)
         busy = {actor.node for _, actor in self._busy.values()}
         return Machines(nodes=len(self._nodes), nodes_busy=len(busy), gpus=gpus or None)
@@ -346,7 +350,7 @@ class RaySlots:
     def _capacity(self, kind: SlotKind) -> int:
         """Return how many slots of a kind the nodes have."""
         if time.monotonic() - self._looked_s >= LOOK_S:
-            self._nodes = [node for node in ray.nodes() if node["Alive"]]
+            self._nodes = _usable_nodes()
             self._looked_s = time.monotonic()
         if not kind.gpus:
             return sum(int(_amount(node, "CPU")) for node in self._nodes)

@@ -13,6 +13,7 @@ from profiler.cluster.slots import Node, SlotKind
 from profiler.cluster.trial_python import trial_python
 from profiler.config.run_options import RunOptions
 from profiler.domain.errors import Fault
+from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import Backend
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
 
@@ -58,6 +59,13 @@ def started(slots, waiting):
 def test_there_are_as_many_slots_as_trials_wait_cores_exist_and_jobs_allow(ray, slots, jobs, waiting, count):
     assert len(started(slots(jobs), {CORE: waiting})) == count
     assert all(actor.options["num_cpus"] == 1 and "num_gpus" not in actor.options for actor in ray.actors)
+
+
+def test_nodes_without_cores_and_gpus_do_not_count(ray, slots):
+    ray.alive = [{"CPU": 0.0, "memory": 9.0}, {"CPU": 1.0}, H100_NODE]
+    found = slots()
+    started(found, {CORE: 9})
+    assert found.machines() == Machines(nodes=2, nodes_busy=0, gpus=2)
 
 
 def test_slots_get_the_python_of_the_trials(ray, module):

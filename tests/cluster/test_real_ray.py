@@ -104,6 +104,13 @@ def test_a_node_with_another_version_is_refused_before_the_first_trial(nodes, dr
     assert not records(tmp_path)
 
 
+def test_a_python_that_a_node_lacks_is_refused_before_the_first_trial(nodes, drive, tmp_path):
+    code, _, err = ended(drive("backend=simulated", "python=/no/such/python"))
+    assert code == EXIT_USAGE, err
+    assert "python=/no/such/python: does not run (No such file or directory) on node " in err
+    assert not records(tmp_path)
+
+
 def test_an_interrupted_driver_ends_its_slots_and_continues(nodes, drive, tmp_path):
     driver = drive("backend=simulated", "seed=range(1,21)")
     wait_for(lambda: len(records(tmp_path)) >= 3)
