@@ -40,8 +40,8 @@ _CLIENT = "ray"
 _PORT, _CLIENT_PORT = 6379, 10001
 """Ray's own, where an address names none."""
 
-CONNECT_S = 9.0
-"""Time within which a cluster has to answer."""
+CONNECT_S = 8.0
+"""Time within which a cluster has to answer, after the import of Ray, which takes a second or two."""
 
 NODE_S = 120.0
 """Time within which every node has to answer."""
@@ -59,7 +59,11 @@ _SLICE_S = 0.5
 _OBJECT_STORE_BYTES = 100 * MIB
 """Of a cluster that is started here: a record has some 30 kB."""
 
-_CHECK = "import logging, sys, ray; ray.init(sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)"
+_CHECK = """
+import logging, sys, ray
+print(flush=True)
+ray.init(sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)
+"""
 
 _SAME = "Install the same version of grpo-vram-profiler, with the extra ray, on every node."
 _ADD_NODE = "Add one with `ray start --address=HEAD:6379`."
@@ -133,13 +137,16 @@ def _unreachable(address: str) -> str:
         return _first_line(error)
     if parts.scheme == _CLIENT:
         return ""
-    try:
-        checked = subprocess.run(
-            [sys.executable, "-c", _CHECK, address], capture_output=True, text=True, timeout=CONNECT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"it did not answer within {CONNECT_S:g} s"
-    return "" if checked.returncode == 0 else (checked.stderr.strip().splitlines() or ["it ended"])[-1].rstrip(".")
+    command = [sys.executable, "-c", _CHECK, address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as check:
+        assert check.stdout is not None
+        check.stdout.readline()
+        try:
+            _, said = check.communicate(timeout=CONNECT_S)
+        except subprocess.TimeoutExpired:
+            check.kill()
+            return f"it did not answer within {CONNECT_S:g} s"
+    return "" if check.returncode == 0 else (said.strip().splitlines() or ["it ended"])[-1].rstrip(".")
 
 
 @contextmanager

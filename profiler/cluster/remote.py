@@ -34,6 +34,8 @@ class RemoteResult:
 
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Contents by path in the folder of a grid."""
+    folder: str = ""
+    """Where the files were, as messages of records name it."""
     problem: str = ""
     """Why no trial can run on the slot, as a sentence; empty if one can."""
     is_everywhere: bool = False
@@ -92,4 +94,4 @@ def run_remote(task: RemoteTask, *, gpus: GpuPool | None = None) -> RemoteResult
             problem, is_everywhere = str(error), isinstance(error, UnfitWorkersError)
         found = [path for pattern in _SENT_BACK for path in folder.glob(pattern)]
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
-    return RemoteResult(files=files, problem=problem, is_everywhere=is_everywhere)
+    return RemoteResult(files=files, folder=str(folder), problem=problem, is_everywhere=is_everywhere)
