@@ -21,9 +21,8 @@ _LEASE_S = 60.0
 
 def job(job: WorkerJob) -> None:
     """Store a record; do nothing else."""
-    made = {name: getattr(job.trial, name) for name in ("trial_id", "grid", "label", "spec")}
     outcome = Outcome(verdict=Verdict(status=Status.OK))
-    RecordStore(Path(job.store_folder)).write(TrialRecord(**made, versions=job.versions, outcome=outcome))
+    RecordStore(Path(job.store_folder)).write(TrialRecord.of(job.trial, versions=job.versions, outcome=outcome))
 
 
 def cheap_plan(trials: int) -> list[PlannedTrial]:

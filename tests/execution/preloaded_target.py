@@ -13,7 +13,6 @@ assert run_trials
 
 def job(job: WorkerJob) -> None:
     """Fail if the worker itself has imported this module."""
-    made = {name: getattr(job.trial, name) for name in ("trial_id", "grid", "label", "spec")}
     status = Status.FAILED if os.getpid() == IMPORTED_BY else Status.OK
-    record = TrialRecord(**made, versions=job.versions, outcome=Outcome(verdict=Verdict(status=status)))
+    record = TrialRecord.of(job.trial, versions=job.versions, outcome=Outcome(verdict=Verdict(status=status)))
     RecordStore(Path(job.store_folder)).write(record)
