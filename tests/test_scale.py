@@ -97,8 +97,3 @@ def test_the_table_has_a_row_per_setting(monkeypatch, capsys):
 def test_words_that_cannot_be_measured_are_one_sentence_each(capsys, word, sentence):
     assert engine_cost.main([word], at_hand=lambda: (Engine.LOCAL,)) == EXIT_USAGE
     assert sentence in capsys.readouterr().err
-
-
-def test_help_measures_nothing(capsys):
-    assert engine_cost.main(["--help"], at_hand=lambda: pytest.fail("it measures")) == EXIT_OK
-    assert "trials=1000" in capsys.readouterr().out

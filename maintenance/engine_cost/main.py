@@ -33,7 +33,8 @@ engine=local is always measured, because the others are compared with it. With
 
 Examples:
   python -m maintenance.engine_cost engine=local trials=200
-  python tests/stress/slurm_node.py python -m maintenance.engine_cost engine=slurm
+  python tests/stress/slurm_node.py \\
+      python -m maintenance.engine_cost engine=slurm
 """
 
 
