@@ -243,7 +243,7 @@ def _settings(words: Sequence[str]) -> tuple[Sample, RunOptions, Path]:
 
 
 def _emulated(options: RunOptions) -> Side:
-    from profiler.sweep.emulated import emulated_workers
+    from profiler.execution.emulated_python import emulated_workers
 
     workers = emulated_workers(options)
     return Side(backend=Backend.EMULATED, versions=workers.versions, interpreter_of=workers.interpreter_of)
