@@ -131,7 +131,8 @@ SAMPLES: Mapping[str, Sample] = {
             axes=_DEEPSPEED_AXES,
             earlier=(
                 "It was drawn after the sample of seed 1517 had shown four missing formulas, and tests those that were "
-                "added; no formula was changed after it."
+                "added. Only formulas of a layer on one GPU were changed after it, because of simulated trials of one "
+                "GPU."
             ),
         ),
     )
