@@ -2,8 +2,8 @@
 #   make sweep      run the sweep lora_vs_full   (GRID=name for another grid, ARGS="key=value ..." for more keys)
 #   make emulation  an environment for backend=emulated   (2 GB; Linux on x86-64, gcc and g++)
 #   make test       format, lint, types, import rules, tests
-# For contributors: make check (make test without the tests), make format, make bench, make stress, make engines, make emulated,
-# make clean.
+# For contributors: make check (make test without the tests), make format, make bench, make stress, make engines, make image,
+# make sky, make emulated, make clean.
 PYTHON ?= python3
 GRID ?= lora_vs_full
 ARGS ?=
@@ -12,8 +12,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 ENGINES := $(VENV)-engines
+SKY := $(VENV)-sky
 
-.PHONY: sweep test bench stress engines emulated emulation install check format clean
+.PHONY: sweep test bench stress engines image sky emulated emulation install check format clean
 
 sweep: $(INSTALLED)
 	$(BIN)/python -m profiler.sweep +grid=$(GRID) $(ARGS)
@@ -54,6 +55,15 @@ engines: $(ENGINES)/.installed
 	$(ENGINES)/bin/python tests/stress/ray_parity.py
 	$(ENGINES)/bin/python -m pytest tests/cluster/test_real_ray.py
 
+# The image of examples/machines/Dockerfile with docker, podman or buildah, or its steps without one; then what it does without
+# a network. 10 GB with CUDA, and some ten minutes. ARGS="BASE=debian:13 EXTRAS=simulate,s3" for its arguments.
+image:
+	$(PYTHON) tests/stress/image.py $(ARGS)
+
+# `sky launch --dryrun` of examples/machines/sky.yaml, in an environment of its own, with a cloud that moto plays. Needs rsync.
+sky: $(SKY)/.installed
+	$(SKY)/bin/python tests/stress/sky_dryrun.py
+
 install: $(INSTALLED)
 
 # `constraints.txt` pins every package, so that README and results/reference/ can be reproduced.
@@ -67,9 +77,14 @@ $(ENGINES)/.installed: pyproject.toml constraints.txt
 	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,ray,slurm]'
 	touch $@
 
+$(SKY)/.installed:
+	$(PYTHON) -m venv $(SKY)
+	$(SKY)/bin/python -m pip install --quiet --disable-pip-version-check 'skypilot[aws]==0.14.1' 'moto[ec2,s3,server]>=5.2'
+	touch $@
+
 format: $(INSTALLED)
 	$(BIN)/ruff format profiler maintenance tests
 	$(BIN)/ruff check --fix profiler maintenance tests
 
 clean:
-	rm -rf $(VENV) $(ENGINES)
+	rm -rf $(VENV) $(ENGINES) $(SKY)

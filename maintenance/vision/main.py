@@ -29,6 +29,7 @@ from profiler.rendering.csv_table import as_csv
 from profiler.storage.atomic import write_atomically
 
 ROWS, NAME = "rows.csv", "vision"
+_WHOLE = ("trial", "simulated_allocated_bytes", "estimated_allocated_bytes")
 COUNT, SEED = 8, 1617
 
 _AXES: Mapping[str, Sequence[object]] = {
@@ -114,7 +115,7 @@ def _run(limit: int | None, folder: Path) -> int:
     pending = [number for number in range(len(specs)) if number not in set(rows["trial"])]
     for number in pending[:limit]:
         rows = pd.concat([rows, compared(number, specs[number], _simulated(specs[number]))])
-        rows = rows.sort_values("trial", kind="stable").astype({"trial": int})
+        rows = rows.sort_values("trial", kind="stable").astype(dict.fromkeys(_WHOLE, int))
         write_atomically(path, as_csv(rows).encode())
         print_line(f"Trial {number} of {len(specs)} is compared: {path}")
     done = rows["trial"].nunique()
