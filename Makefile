@@ -3,7 +3,7 @@
 #   make emulation  an environment for backend=emulated   (2 GB; Linux on x86-64, gcc and g++)
 #   make test       format, lint, types, import rules, tests
 # For contributors: make check (make test without the tests), make format, make bench, make stress, make engines, make image,
-# make sky, make emulated, make clean.
+# make machines, make emulated, make clean.
 PYTHON ?= python3
 GRID ?= lora_vs_full
 ARGS ?=
@@ -12,9 +12,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 ENGINES := $(VENV)-engines
-SKY := $(VENV)-sky
+MACHINES := $(VENV)-machines
 
-.PHONY: sweep test bench stress engines image sky emulated emulation install check format clean
+.PHONY: sweep test bench stress engines image machines emulated emulation install check format clean
 
 sweep: $(INSTALLED)
 	$(BIN)/python -m profiler.sweep +grid=$(GRID) $(ARGS)
@@ -60,9 +60,11 @@ engines: $(ENGINES)/.installed
 image:
 	$(PYTHON) tests/stress/image.py $(ARGS)
 
-# `sky launch --dryrun` of examples/machines/sky.yaml, in an environment of its own, with a cloud that moto plays. Needs rsync.
-sky: $(SKY)/.installed
-	$(SKY)/bin/python tests/stress/sky_dryrun.py
+# The other examples of examples/machines by the tools that read them, in an environment of its own: SkyPilot's dry run with a
+# cloud that moto plays, and Kubernetes' schemas. Needs rsync. KUBERAY_CRD=FILE checks the RayJob by KubeRay's definition.
+machines: $(MACHINES)/.installed
+	$(MACHINES)/bin/python tests/stress/sky_dryrun.py
+	$(MACHINES)/bin/python -m pytest -rs tests/test_machine_examples.py
 
 install: $(INSTALLED)
 
@@ -77,9 +79,10 @@ $(ENGINES)/.installed: pyproject.toml constraints.txt
 	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,ray,slurm]'
 	touch $@
 
-$(SKY)/.installed:
-	$(PYTHON) -m venv $(SKY)
-	$(SKY)/bin/python -m pip install --quiet --disable-pip-version-check 'skypilot[aws]==0.14.1' 'moto[ec2,s3,server]>=5.2'
+$(MACHINES)/.installed:
+	$(PYTHON) -m venv $(MACHINES)
+	$(MACHINES)/bin/python -m pip install --quiet --disable-pip-version-check --editable . 'skypilot[aws]==0.14.1' \
+		'moto[ec2,s3,server]>=5.2' 'kubernetes-validate>=1.37' hydra-core hypothesis jsonschema pytest
 	touch $@
 
 format: $(INSTALLED)
@@ -87,4 +90,4 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix profiler maintenance tests
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(SKY)
+	rm -rf $(VENV) $(ENGINES) $(MACHINES)

@@ -128,6 +128,19 @@ def test_the_ray_job_is_what_kuberay_defines():
         jsonschema.validate(job, schema)
 
 
+def test_the_pods_are_what_kubernetes_defines():
+    checker = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    job = yaml.safe_load((FOLDER / "kubernetes.yaml").read_text())
+    cluster = yaml.safe_load((FOLDER / "rayjob.yaml").read_text())["spec"]["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    pods = [{"apiVersion": "v1", "kind": "Pod", **group["template"]} for group in groups]
+    for found in (job, *pods):
+        checker.validate(found, checker.latest_version(), strict=True)
+    job["spec"]["completion"] = 8
+    with pytest.raises(checker.ValidationError, match="completion"):
+        checker.validate(job, checker.latest_version(), strict=True)
+
+
 def closed(schema):
     """The schema, with unknown fields refused as Kubernetes refuses them, and its own kind of union resolved."""
     if isinstance(schema, list):

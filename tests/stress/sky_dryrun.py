@@ -1,7 +1,7 @@
 """`sky launch --dryrun` of examples/machines/sky.yaml, with an AWS that moto plays on this machine.
 
-`python tests/stress/sky_dryrun.py` needs skypilot[aws] and moto[server] in its environment (`make sky`), and rsync. The
-home folder is a temporary one: credentials are invented, and so are the prices of the catalog, which is not downloaded.
+`python tests/stress/sky_dryrun.py` needs skypilot[aws] and moto[server] in its environment (`make machines`) and rsync.
+Its home folder is a temporary one: credentials are invented, and so are the prices of the catalog, which is not loaded.
 """
 
 import os
