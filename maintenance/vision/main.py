@@ -15,6 +15,7 @@ import pandas as pd
 from maintenance.accuracy.sampling import FIXED as FIXED_IN_ACCURACY
 from maintenance.sampled_file import folder_faults, written_down
 from maintenance.sampling import architecture_of, sample_trials
+from maintenance.vision.page import PAGE, page
 from maintenance.words import read_words
 from profiler.allocator import AllocatorConfig, Trace, replay_on_card
 from profiler.analytical.closed_form import has_form
@@ -118,6 +119,8 @@ def _run(limit: int | None, folder: Path) -> int:
         rows = rows.sort_values("trial", kind="stable").astype(dict.fromkeys(_WHOLE, int))
         write_atomically(path, as_csv(rows).encode())
         print_line(f"Trial {number} of {len(specs)} is compared: {path}")
+    if len(rows):
+        write_atomically(folder / PAGE, page(rows, count=len(specs)).encode())
     done = rows["trial"].nunique()
     return EXIT_OK if done == len(specs) else EXIT_SOME_TRIALS_FAILED
 
