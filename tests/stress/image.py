@@ -58,8 +58,9 @@ def checks(reference: str, extras: Sequence[str]) -> dict[str, str]:
     if "measure" in extras:
         found["what Triton compiles with"] = _HEADERS
     if "ray" in extras:
-        found["Ray"] = (
-            "python -m profiler.sweep model=qwen2.5-0.5b backend=simulated engine=ray ray_address=local jobs=1"
+        found["a trial with Ray"] = (
+            "python -m profiler.sweep +grid=lora_vs_full model=qwen2.5-0.5b shard=1/5 backend=simulated "
+            "engine=ray ray_address=local"
         )
     return found
 
