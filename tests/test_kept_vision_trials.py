@@ -45,8 +45,9 @@ def test_the_kept_page_is_that_of_the_kept_rows(rows, specs):
     assert page(rows, count=len(specs)) == (KEPT / PAGE).read_text()
 
 
-def test_the_document_quotes_the_errors(rows):
+def test_the_document_quotes_the_errors(rows, specs):
     median, percentile, lowest, highest = error_cells(rows[rows["phase"] == "all"]["error"])
     worst = max(lowest, highest, key=lambda cell: abs(float(cell.removesuffix(" %"))))
     text = " ".join((ROOT / "docs" / "trust.md").read_text(encoding="utf-8").split())
+    assert f"{rows['trial'].nunique()} of {len(specs)}" in text
     assert f"{median} in the median, {percentile} in the 95th percentile, and {worst} at the worst" in text
