@@ -30,7 +30,7 @@ def page(rows: pd.DataFrame, *, count: int) -> str:
         "",
         f"{rows['trial'].nunique()} of {count} sampled trials are compared. Errors of estimated allocated memory, "
         "relative to the simulation, scratch of kernels included. Nothing here is measured or emulated. The sample was "
-        "written down before any trial ran, and no formula was changed after it.",
+        "written down before any trial ran, and no formula was fitted to it.",
         "",
         table,
         "",
