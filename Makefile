@@ -2,8 +2,8 @@
 #   make sweep      run the sweep lora_vs_full   (GRID=name for another grid, ARGS="key=value ..." for more keys)
 #   make emulation  an environment for backend=emulated   (2 GB; Linux on x86-64, gcc and g++)
 #   make test       format, lint, types, import rules, tests
-# For contributors: make check (make test without the tests), make format, make bench, make stress, make engines, make emulated,
-# make clean.
+# For contributors: make check (make test without the tests), make format, make bench, make stress, make engines, make image,
+# make machines, make emulated, make clean.
 PYTHON ?= python3
 GRID ?= lora_vs_full
 ARGS ?=
@@ -12,8 +12,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 ENGINES := $(VENV)-engines
+MACHINES := $(VENV)-machines
 
-.PHONY: sweep test bench stress engines emulated emulation install check format clean
+.PHONY: sweep test bench stress engines image machines emulated emulation install check format clean
 
 sweep: $(INSTALLED)
 	$(BIN)/python -m profiler.sweep +grid=$(GRID) $(ARGS)
@@ -54,6 +55,17 @@ engines: $(ENGINES)/.installed
 	$(ENGINES)/bin/python tests/stress/ray_parity.py
 	$(ENGINES)/bin/python -m pytest tests/cluster/test_real_ray.py
 
+# The image of examples/machines/Dockerfile with docker, podman or buildah, or its steps without one; then what it does without
+# a network. 10 GB with CUDA, and some ten minutes. ARGS="BASE=debian:13 EXTRAS=simulate,s3" for its arguments.
+image:
+	$(PYTHON) tests/stress/image.py $(ARGS)
+
+# The other examples of examples/machines by the tools that read them, in an environment of its own: SkyPilot's dry run with a
+# cloud that moto plays, and Kubernetes' schemas. Needs rsync. KUBERAY_CRD=FILE checks the RayJob by KubeRay's definition.
+machines: $(MACHINES)/.installed
+	$(MACHINES)/bin/python tests/stress/sky_dryrun.py
+	$(MACHINES)/bin/python -m pytest -rs tests/test_machine_examples.py
+
 install: $(INSTALLED)
 
 # `constraints.txt` pins every package, so that README and results/reference/ can be reproduced.
@@ -67,9 +79,15 @@ $(ENGINES)/.installed: pyproject.toml constraints.txt
 	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,ray,slurm]'
 	touch $@
 
+$(MACHINES)/.installed:
+	$(PYTHON) -m venv $(MACHINES)
+	$(MACHINES)/bin/python -m pip install --quiet --disable-pip-version-check --editable . 'skypilot[aws]==0.14.1' \
+		'moto[ec2,s3,server]>=5.2' 'kubernetes-validate>=1.37' hydra-core hypothesis jsonschema pytest
+	touch $@
+
 format: $(INSTALLED)
 	$(BIN)/ruff format profiler maintenance tests
 	$(BIN)/ruff check --fix profiler maintenance tests
 
 clean:
-	rm -rf $(VENV) $(ENGINES)
+	rm -rf $(VENV) $(ENGINES) $(MACHINES)

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-import numpy as np
 import pandas as pd
 
 from maintenance.accuracy.sampling import FIXED as FIXED_IN_ACCURACY
 from maintenance.emulated.running import Side, run_pending, run_side
+from maintenance.error_cells import ERROR_COLUMNS, error_cells
 from maintenance.sampled_file import folder_faults, written_down
 from maintenance.sampling import architecture_of, sample_trials
 from maintenance.words import read_words
@@ -206,8 +206,8 @@ def page(rows: pd.DataFrame, chosen: Sample) -> str:
     kinds = stages.fillna(compared["distributed_type"])
     groups = [("all", compared), *((str(kind), group) for kind, group in compared.groupby(kinds))]
     table = markdown_table(
-        ("trials of", "number", "median error", "95th percentile", "lowest", "highest"),
-        [(name, str(len(group)), *_errors(group["error"])) for name, group in groups],
+        ("trials of", "number", *ERROR_COLUMNS),
+        [(name, str(len(group)), *error_cells(group["error"])) for name, group in groups],
     )
     other = rows[rows["error"].isna()]
     ends = [(str(row.trial), str(row.model), str(row.status)) for row in other.itertuples()]
@@ -287,13 +287,6 @@ def _row(number: int, spec: TrialSpec, outcome: Outcome | None) -> dict[str, obj
         "estimated_allocated_bytes": estimated,
         "error": None if peak is None else estimated / peak - 1,
     }
-
-
-def _errors(errors: "pd.Series[float]") -> tuple[str, ...]:
-    values = errors.to_numpy(dtype=float)
-    sizes = np.abs(values)
-    unsigned = (f"{100 * size:.1f} %" for size in (np.median(sizes), np.quantile(sizes, 0.95)))
-    return (*unsigned, *(f"{100 * value:+.1f} %" for value in (values.min(), values.max())))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import os
 import re
 import shlex
+import sys
+import tomllib
 from pathlib import Path
 
 import jsonschema
@@ -15,8 +17,12 @@ from profiler.domain.extras import Extra
 from profiler.domain.trial import SPEC_KEYS
 from profiler.sweep.command import read_command
 
+sys.path.insert(0, str(Path(__file__).parent / "stress"))
+from dockerfile_steps import CleanEnvironment, arguments, steps_of
+
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples" / "machines"
+REQUIRED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
 FILES = sorted(path.name for path in FOLDER.iterdir())
 SHELL_VALUES = {"$BUCKET": "my-bucket", "$HOME": "/home/me", "${CHOICE:-backend=cuda}": "backend=cuda"}
 
@@ -76,6 +82,29 @@ def test_what_the_image_copies_is_what_the_wheel_is_made_of():
     assert {"pyproject.toml", "constraints.txt", "README.md", "LICENSE", "profiler", "sweeps"} == set(words)
 
 
+def test_the_build_context_is_what_the_image_copies():
+    copied = re.findall(r"^COPY (.*) \S+$", (FOLDER / "Dockerfile").read_text(), re.MULTILINE)
+    first, *lines, last = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] != "#"]
+    assert (first, last) == ("*", "**/__pycache__")
+    assert sorted(lines) == sorted(f"!{word}" for word in " ".join(copied).split())
+
+
+def test_the_steps_of_the_image_run_without_a_builder(tmp_path):
+    steps = steps_of((FOLDER / "Dockerfile").read_text())
+    assert arguments(steps)["EXTRAS"] == "measure,s3,ray,slurm"
+    assert [step.instruction for step in steps if step.text.startswith(("apt-get", "python3"))] == ["RUN", "RUN"]
+    made = CleanEnvironment(ROOT, tmp_path, {"EXTRAS": "simulate"})
+    for step in steps:
+        if not step.text.startswith(("apt-get", "python3")):
+            made.run(step)
+    assert made.environment["EXTRAS"] == "simulate"
+    assert made.environment["PATH"].split(":")[0] == f"{tmp_path}/opt/venv/bin"
+    assert made.environment["HOME"] == str(made.folder) == f"{tmp_path}/work"
+    assert (tmp_path / "opt" / "source" / "profiler" / "__init__.py").is_file()
+    assert (tmp_path / "opt" / "source" / "sweeps" / "grid" / "lora_vs_full.yaml").is_file()
+    assert (tmp_path / "etc" / "profile.d" / "venv.sh").read_text() == f"PATH={tmp_path}/opt/venv/bin:$PATH\n"
+
+
 def test_the_ray_job_has_workers_with_gpus_and_a_head_without_trials():
     spec = yaml.safe_load((FOLDER / "rayjob.yaml").read_text())["spec"]
     assert spec["shutdownAfterJobFinishes"] is True
@@ -97,6 +126,19 @@ def test_the_ray_job_is_what_kuberay_defines():
     job["spec"]["entrypoint_"] = "x"
     with pytest.raises(jsonschema.ValidationError, match="entrypoint_"):
         jsonschema.validate(job, schema)
+
+
+def test_the_pods_are_what_kubernetes_defines():
+    checker = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    job = yaml.safe_load((FOLDER / "kubernetes.yaml").read_text())
+    cluster = yaml.safe_load((FOLDER / "rayjob.yaml").read_text())["spec"]["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    pods = [{"apiVersion": "v1", "kind": "Pod", **group["template"]} for group in groups]
+    for found in (job, *pods):
+        checker.validate(found, checker.latest_version(), strict=True)
+    job["spec"]["completion"] = 8
+    with pytest.raises(checker.ValidationError, match="completion"):
+        checker.validate(job, checker.latest_version(), strict=True)
 
 
 def closed(schema):
@@ -125,6 +167,8 @@ def test_skypilot_reads_the_task():
 
 def test_the_task_of_skypilot_has_its_fields():
     task = yaml.safe_load((FOLDER / "sky.yaml").read_text())
+    chosen = re.search(r"uv venv .*--python (\S+)", task["setup"])[1]
+    assert f">={chosen}" == REQUIRED, "SkyPilot's images have an older Python"
     assert set(task) == {"name", "num_nodes", "resources", "workdir", "envs", "setup", "run"}
     assert set(task["resources"]) == {"accelerators", "use_spot", "disk_size"}
 

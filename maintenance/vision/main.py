@@ -15,6 +15,7 @@ import pandas as pd
 from maintenance.accuracy.sampling import FIXED as FIXED_IN_ACCURACY
 from maintenance.sampled_file import folder_faults, written_down
 from maintenance.sampling import architecture_of, sample_trials
+from maintenance.vision.page import PAGE, page
 from maintenance.words import read_words
 from profiler.allocator import AllocatorConfig, Trace, replay_on_card
 from profiler.analytical.closed_form import has_form
@@ -29,6 +30,7 @@ from profiler.rendering.csv_table import as_csv
 from profiler.storage.atomic import write_atomically
 
 ROWS, NAME = "rows.csv", "vision"
+_WHOLE = ("trial", "simulated_allocated_bytes", "estimated_allocated_bytes")
 COUNT, SEED = 8, 1617
 
 _AXES: Mapping[str, Sequence[object]] = {
@@ -114,9 +116,11 @@ def _run(limit: int | None, folder: Path) -> int:
     pending = [number for number in range(len(specs)) if number not in set(rows["trial"])]
     for number in pending[:limit]:
         rows = pd.concat([rows, compared(number, specs[number], _simulated(specs[number]))])
-        rows = rows.sort_values("trial", kind="stable").astype({"trial": int})
+        rows = rows.sort_values("trial", kind="stable").astype(dict.fromkeys(_WHOLE, int))
         write_atomically(path, as_csv(rows).encode())
         print_line(f"Trial {number} of {len(specs)} is compared: {path}")
+    if len(rows):
+        write_atomically(folder / PAGE, page(rows, count=len(specs)).encode())
     done = rows["trial"].nunique()
     return EXIT_OK if done == len(specs) else EXIT_SOME_TRIALS_FAILED
 

@@ -14,9 +14,12 @@ _WORD = 3
 class SizedProcessor(ProcessorMixin):
     """Makes prompts of text and images of one size; a patch is a view of one number, so that no memory is needed.
 
+    Each image is between two tokens of text, as in the templates of Qwen's models: transformers counts the images of a
+    prompt by what separates them.
+
     Args:
         tokenizer: Decodes completions.
-        text_tokens: Tokens of text of every prompt.
+        text_tokens: Tokens of text of every prompt, two per image or more.
         images: Images of every prompt.
         tokens: Tokens of every image.
         merge: Patches of one token, in each direction.
@@ -38,8 +41,8 @@ class SizedProcessor(ProcessorMixin):
         self.tokenizer = tokenizer
         self.image_processor = None
         self.chat_template = ""
-        self._ids = [image_token] * (images * tokens) + [_WORD] * text_tokens
-        self._kinds = [1] * (images * tokens) + [0] * text_tokens
+        self._kinds = [0, *[1] * tokens, 0] * images + [0] * (text_tokens - 2 * images)
+        self._ids = [image_token if kind else _WORD for kind in self._kinds]
         self._images, self._grid, self._patch_values = images, _grid(tokens, merge), patch_values
 
     def apply_chat_template(self, conversation: Sequence[Any], **options: Any) -> Any:

@@ -6,6 +6,7 @@ Exit codes: docs/exit_codes.md. That a claim does not hold is an answer, and end
 import csv
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from profiler.analysis.claim_trials import StoredTrials
@@ -22,6 +23,7 @@ from profiler.rendering.figures.claims import claims_figure
 from profiler.rendering.figures.files import as_png, as_svg
 from profiler.rendering.pages import FIGURES, RenderedFigure
 from profiler.storage.atomic import write_atomically
+from profiler.storage.folder_faults import writable_faults
 from profiler.storage.foreign_files import Kind, kind_of, reason
 from profiler.storage.published import read_counted, read_looked_up, read_published, read_published_claims
 from profiler.storage.tables import read_tables
@@ -81,6 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command.faults:
         raise UsageError(command.faults)
     stored = stored_trials(command.results_dir)
+    if command.writes and stored:
+        _check_writable(command.results_dir / GRID)
     judged = judge_all(claims, stored, kept_scripts(command.results_dir))
     shown = [each for each in judged if _is_asked(each.claim, command)]
     if command.output_format is OutputFormat.JSON:
@@ -92,6 +96,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command.output_format is OutputFormat.TABLE:
             print_line(f"Page: {path}")
     return EXIT_OK
+
+
+def _check_writable(folder: Path) -> None:
+    if faults := writable_faults(folder):
+        raise UsageError([replace(fault, hint="Give write=false to print only.") for fault in faults])
 
 
 def judge_all(claims: Sequence[Claim], stored: Sequence[StoredTrials], scripts: ScriptPeaks) -> tuple[Judged, ...]:

@@ -123,6 +123,17 @@ def test_a_damaged_folder_is_left_out_with_a_line(folder, capsys):
     assert "other is left out:" in capsys.readouterr().err
 
 
+def test_pages_that_cannot_be_written_are_refused_before_anything_is_printed(folder, capsys):
+    results = folder.parent
+    folder.rename(results / "other")
+    (results / "claims").write_text("a file")
+    assert main([f"results_dir={results}", "claim=guide-sum"]) == EXIT_USAGE
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.endswith("is not a folder). Give write=false to print only.\n")
+    assert main([f"results_dir={results}", "claim=guide-sum", "write=false"]) == EXIT_OK
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
