@@ -52,9 +52,8 @@ class EngineCost:
 
 def job(job: WorkerJob) -> None:
     """Store a record; do nothing else."""
-    made = {name: getattr(job.trial, name) for name in ("trial_id", "grid", "label", "spec")}
     outcome = Outcome(verdict=Verdict(status=Status.OK))
-    RecordStore(Path(job.store_folder)).write(TrialRecord(**made, versions=job.versions, outcome=outcome))
+    RecordStore(Path(job.store_folder)).write(TrialRecord.of(job.trial, versions=job.versions, outcome=outcome))
 
 
 def cost(engine: Engine, *, jobs: int, trials: int = TRIALS, is_shared: bool = False) -> EngineCost:

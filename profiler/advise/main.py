@@ -19,7 +19,7 @@ from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.cards import CardVerdict, all_cards, card_verdict
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.identity import spec_to_mapping
-from profiler.config.rules import only_estimated
+from profiler.config.only_estimated import only_estimated
 from profiler.config.specification import parse_point
 from profiler.config.trl_yaml import changed_lines, trl_file
 from profiler.domain.builtin_models import find_builtin

@@ -228,14 +228,7 @@ class PlacedSweep:
 
     def _write_outcome(self, trial: PlannedTrial, outcome: Outcome) -> TrialRecord:
         """Store an outcome that no worker wrote, and return its record."""
-        record = TrialRecord(
-            trial_id=trial.trial_id,
-            grid=trial.grid,
-            label=trial.label,
-            spec=trial.spec,
-            versions=self.versions,
-            outcome=outcome,
-        )
+        record = TrialRecord.of(trial, versions=self.versions, outcome=outcome)
         self.store.write(record)
         return record
 

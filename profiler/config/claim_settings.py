@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from profiler.config.claim_parts import Faults, read_figure
 from profiler.config.model_lookup import builtin_architecture
+from profiler.config.only_estimated import only_estimated
 from profiler.config.reading import FieldReader, show
-from profiler.config.rules import only_estimated
 from profiler.config.specification import parse_point, unknown_key
 from profiler.config.verl_config import read_verl
 from profiler.domain.architecture import Architecture

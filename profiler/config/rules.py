@@ -1,54 +1,31 @@
 """Rules between the keys of a trial, from trl, transformers and peft, checked before anything starts."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from math import gcd
-from typing import Protocol
 
 from profiler.config.architecture import FUSED_PROJECTION_NAMES, MODEL_TYPES, OTHER_TARGETS, PROJECTION_NAMES
+from profiler.config.rule import Rule, Sound
+from profiler.config.sharding_rules import SHARDING_RULES
+from profiler.config.vllm_rules import VLLM_RULES
 from profiler.domain.architecture import Architecture
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import Fault, nearest
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.gpu_names import find_gpu
-from profiler.domain.optimizers import Optimizer
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import (
     ALL_LINEAR,
-    ZERO_OF_WEIGHTS,
     Attention,
     Backend,
-    DistributedType,
     Dtype,
     Logprobs,
-    OffloadDevice,
     TrialSpec,
     Tuning,
-    VllmMode,
     Weights,
     key_named,
 )
 
 _ALLOC_CONF = re.compile(r"[a-z_0-9]+:(\[[^\[\]]+\]|[^,:\[\]]+)(,[a-z_0-9]+:(\[[^\[\]]+\]|[^,:\[\]]+))*")
-
-
-class Sound(Protocol):
-    """Protocol of `FieldReader.sound`: whether none of some keys has a fault."""
-
-    def __call__(self, *keys: str) -> bool:
-        """Return whether a rule between `keys` can be checked."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Rule:
-    """One rule and the keys that it reads.
-
-    It is skipped where one of them already has a fault, or has no meaning in the recipe of the trial.
-    """
-
-    keys: tuple[str, ...]
-    check: Callable[[TrialSpec, Architecture | None], Iterator[Fault]]
 
 
 def broken_rules(spec: TrialSpec, architecture: Architecture | None, *, sound: Sound) -> list[Fault]:
@@ -57,7 +34,7 @@ def broken_rules(spec: TrialSpec, architecture: Architecture | None, *, sound: S
     return [fault for rule in rules for fault in rule.check(spec, architecture)]
 
 
-def _applies(rule: _Rule, spec: TrialSpec) -> bool:
+def _applies(rule: Rule, spec: TrialSpec) -> bool:
     return all(spec.recipe in key_named(key).recipes for key in rule.keys)
 
 
@@ -280,196 +257,8 @@ def _checkpoint_is_counted(spec: TrialSpec, architecture: Architecture | None) -
     )
 
 
-def _takes_a_part_of_the_card(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
-    """Check vLLM's own rule (`CacheConfig.gpu_memory_utilization`)."""
-    part = spec.vllm_gpu_memory_utilization
-    if part is not None and not 0 < part <= 1:
-        yield Fault(key="vllm_gpu_memory_utilization", found=f"{part:g}", problem="must be more than 0 and at most 1")
-
-
-def _engine_is_shared_evenly(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
-    """Check trl's rule (`VLLMGeneration._init_vllm`), and vLLM's on heads (`ModelConfig.verify_with_parallel_config`).
-
-    The rule on heads of keys and values is that of `Qwen2Attention` in vLLM.
-    """
-    gpus, problem, fitting = spec.vllm_tensor_parallel_size, "", spec.num_processes
-    if spec.num_processes % gpus:
-        problem = f"must divide num_processes={spec.num_processes}, because as many GPUs share each engine of vLLM"
-    elif architecture is not None:
-        heads, keys = architecture.num_attention_heads, architecture.num_key_value_heads
-        if heads % gpus:
-            problem, fitting = f"must divide the {heads} attention heads of {spec.model}", gcd(gpus, heads)
-        elif keys % gpus and gpus % keys:
-            problem = f"must divide the {keys} heads of keys and values of {spec.model}, or be a multiple of them"
-            fitting = gcd(gpus, keys)
-    if problem:
-        largest = max(size for size in range(1, gpus) if fitting % size == 0)
-        yield Fault(
-            key="vllm_tensor_parallel_size",
-            found=str(gpus),
-            problem=problem,
-            hint=f"Use vllm_tensor_parallel_size={largest}.",
-        )
-
-
-def _engine_accepts_prompts(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
-    """Check that vLLM takes the length (`_get_and_verify_max_len`) and the prompts."""
-    length, problem, hint = spec.vllm_max_model_length, "", ""
-    if length is None:
-        return
-    if architecture is not None and length > (context := architecture.max_position_embeddings):
-        problem = f"is more than the context of {spec.model}, which has {context} tokens"
-        hint = f"Use at most vllm_max_model_length={context}."
-    elif length <= spec.max_prompt_length:
-        problem = f"leaves nothing for completions after max_prompt_length={spec.max_prompt_length}"
-        hint = f"Use vllm_max_model_length={spec.max_prompt_length + spec.max_completion_length}."
-    if problem:
-        yield Fault(key="vllm_max_model_length", found=str(length), problem=problem, hint=hint)
-
-
-def only_estimated(specs: Iterable[TrialSpec]) -> list[Fault]:
-    """Return a fault per key that no trial of a sweep has yet, though the closed form counts it."""
-    faults: list[Fault] = []
-    for spec in specs:
-        faults.extend(_engines_not_run(spec))
-        if spec.reward_models:
-            faults.append(_only_estimated("reward_models", ",".join(spec.reward_models), "reward models"))
-        if spec.per_device_eval_batch_size is not None:
-            rows = str(spec.per_device_eval_batch_size)
-            faults.append(_only_estimated("per_device_eval_batch_size", rows, "evaluations"))
-        if spec.images_per_prompt is not None:
-            problem = "a sweep does not run models with a vision tower yet"
-            hint = "Use `python -m profiler.estimate`."
-            faults.append(Fault(key="model", found=spec.model, problem=problem, hint=hint))
-        if spec.use_liger_kernel and not spec.backend.reads_counters:
-            faults.append(_only_estimated("use_liger_kernel", "true", "Liger's kernels on a simulated card"))
-        if spec.gpu is not None and spec.gpu not in KNOWN_GPUS:
-            faults.append(_only_estimated("gpu", spec.gpu, "trials on a card that has a size only"))
-        if spec.num_processes > 1:
-            faults.extend(_processes_not_run(spec))
-        if spec.tuning is Tuning.QLORA and spec.zero_stage == ZERO_OF_WEIGHTS:
-            problem = "a sweep does not make weights in 4 bits with zero_stage=3, which shards weights as they are made"
-            faults.append(Fault(key="tuning", found="qlora", problem=problem, hint="Use zero_stage=2, or tuning=lora."))
-    return list(dict.fromkeys(faults))
-
-
-def _engines_not_run(spec: TrialSpec) -> Iterator[Fault]:
-    """Yield the faults of vLLM where a sweep does not run it."""
-    if not spec.use_vllm:
-        return
-    if spec.vllm_mode is VllmMode.SERVER:
-        yield Fault(
-            key="vllm_mode",
-            found="server",
-            problem="a sweep does not run vLLM on other GPUs",
-            hint="Use vllm_mode=colocate, or `python -m profiler.estimate`.",
-        )
-    if spec.backend is Backend.CPU:
-        problem = "needs backend=cuda, emulated or simulated, because trl runs vLLM on the GPU that trains"
-        yield Fault(key="use_vllm", found="true", problem=problem, hint="Set use_vllm=false on the CPU.")
-    if spec.tuning is Tuning.QLORA:
-        yield _only_estimated("tuning", "qlora", "vLLM with weights in 4 bits")
-    if spec.vllm_tensor_parallel_size > 1:
-        size = str(spec.vllm_tensor_parallel_size)
-        yield _only_estimated("vllm_tensor_parallel_size", size, "an engine of vLLM on several GPUs")
-    tokens = spec.max_prompt_length + spec.max_completion_length
-    if spec.vllm_max_model_length is not None and spec.vllm_max_model_length < tokens:
-        yield Fault(
-            key="vllm_max_model_length",
-            found=str(spec.vllm_max_model_length),
-            problem=f"would cut completions, because prompt and completion of this trial have {tokens} tokens",
-            hint=f"Use at least vllm_max_model_length={tokens}.",
-        )
-    if spec.recipe is not Recipe.GRPO:
-        yield _only_estimated("recipe", spec.recipe, "vLLM with this recipe")
-
-
-def _processes_not_run(spec: TrialSpec) -> Iterator[Fault]:
-    """Yield the faults of several processes where a sweep does not run them."""
-    if spec.backend is Backend.SIMULATED:
-        yield Fault(
-            key="num_processes",
-            found=str(spec.num_processes),
-            problem="a sweep runs several GPUs with backend=cuda or emulated, and this trial has backend=simulated",
-            hint="Add backend=emulated, or use `python -m profiler.estimate`.",
-        )
-    if spec.backend is Backend.CPU and spec.distributed_type is not DistributedType.MULTI_GPU:
-        problem = "shards on GPUs only, and this trial has backend=cpu"
-        found = spec.distributed_type.value
-        yield Fault(key="distributed_type", found=found, problem=problem, hint="Use multi_gpu, or backend=emulated.")
-
-
-def _takes_all_processes(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
-    """Check that the way to train fits the number of GPUs."""
-    alone = spec.distributed_type is DistributedType.NO
-    if alone and spec.num_processes > 1:
-        problem, hint = f"does not train on num_processes={spec.num_processes}", "Use multi_gpu, fsdp or deepspeed."
-    elif not alone and spec.num_processes == 1:
-        problem, hint = "needs several GPUs, and num_processes is 1", "Set num_processes to 2 or more."
-    else:
-        return
-    yield Fault(key="distributed_type", found=spec.distributed_type.value, problem=problem, hint=hint)
-
-
-def _is_a_version_of_fsdp(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
-    if spec.fsdp_version not in (None, 1, 2):
-        yield Fault(key="fsdp_version", found=str(spec.fsdp_version), problem="must be 1 or 2")
-
-
-def _checkpoints_once(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
-    """Check that activations are not checkpointed twice, which accelerate refuses."""
-    if spec.fsdp_activation_checkpointing and spec.gradient_checkpointing:
-        yield Fault(
-            key="fsdp_activation_checkpointing",
-            found="true",
-            problem="cannot be combined with gradient_checkpointing=true",
-            hint="Set gradient_checkpointing=false.",
-        )
-
-
-def _stage_offloads(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
-    """Check that ZeRO shards what it offloads: `offload_optimizer` is of stages 1 to 3, `offload_param` of stage 3."""
-    stage = spec.zero_stage
-    for key, device, stages in (
-        ("offload_optimizer_device", spec.offload_optimizer_device, (1, 2, 3)),
-        ("offload_param_device", spec.offload_param_device, (3,)),
-    ):
-        if device is OffloadDevice.CPU and stage not in stages:
-            needed = " or ".join(map(str, stages)) if len(stages) < 3 else "1, 2 or 3"
-            problem = f"needs zero_stage={needed}, and it is {stage}"
-            yield Fault(key=key, found="cpu", problem=problem, hint=f"Use zero_stage={stages[-1]}.")
-
-
-def _offloaded_optimizer_is_adamw(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
-    """Check `map_pytorch_optim_to_deepspeed` of accelerate 1.15: others would silently be another optimizer."""
-    known = (Optimizer.ADAMW_TORCH, Optimizer.ADAMW_TORCH_FUSED)
-    if spec.offload_optimizer_device is OffloadDevice.CPU and spec.optim not in known:
-        yield Fault(
-            key="optim",
-            found=spec.optim.value,
-            problem="with offload_optimizer_device=cpu accelerate runs DeepSpeed's AdamW on the CPU in its place",
-            hint="Use optim=adamw_torch, which is the same optimizer.",
-        )
-
-
-def _backward_runs_once(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
-    """Check that there is one backward per micro-batch, because accelerate's ends with DeepSpeed's step."""
-    if spec.distributed_type is DistributedType.DEEPSPEED and spec.logprobs is Logprobs.MINIBATCH:
-        yield Fault(
-            key="logprobs",
-            found="minibatch",
-            problem="has a backward per row, and with distributed_type=deepspeed a backward ends with the step",
-            hint="Use logprobs=fused, full or sliced.",
-        )
-
-
-def _only_estimated(key: str, found: str, what: str) -> Fault:
-    hint = "Use `python -m profiler.estimate`, or leave the key out."
-    return Fault(key=key, found=found, problem=f"a sweep does not run {what} yet", hint=hint)
-
-
 _RULES = (
-    _Rule(
+    Rule(
         keys=(
             "num_generations",
             "per_device_train_batch_size",
@@ -479,27 +268,17 @@ _RULES = (
         ),
         check=_whole_groups,
     ),
-    _Rule(keys=("distributed_type", "num_processes"), check=_takes_all_processes),
-    _Rule(keys=("fsdp_version",), check=_is_a_version_of_fsdp),
-    _Rule(keys=("zero_stage", "offload_optimizer_device", "offload_param_device"), check=_stage_offloads),
-    _Rule(keys=("offload_optimizer_device", "optim"), check=_offloaded_optimizer_is_adamw),
-    _Rule(keys=("distributed_type", "logprobs"), check=_backward_runs_once),
-    _Rule(keys=("fsdp_activation_checkpointing", "gradient_checkpointing"), check=_checkpoints_once),
-    _Rule(keys=("use_vllm", "vllm_gpu_memory_utilization"), check=_takes_a_part_of_the_card),
-    _Rule(keys=("use_vllm", "vllm_tensor_parallel_size", "num_processes", "model"), check=_engine_is_shared_evenly),
-    _Rule(
-        keys=("use_vllm", "vllm_max_model_length", "model", "max_prompt_length", "max_completion_length"),
-        check=_engine_accepts_prompts,
-    ),
-    _Rule(keys=("model", "max_prompt_length", "max_completion_length"), check=_within_context),
-    _Rule(keys=("model", "max_length"), check=_rows_within_context),
-    _Rule(keys=("tuning", "backend"), check=_qlora_needs_a_gpu),
-    _Rule(keys=("activation_offloading", "recipe", "backend"), check=_offloading_needs_a_gpu),
-    _Rule(keys=("activation_offloading", "num_processes"), check=_offloading_is_of_one_gpu),
-    _Rule(
+    *SHARDING_RULES,
+    *VLLM_RULES,
+    Rule(keys=("model", "max_prompt_length", "max_completion_length"), check=_within_context),
+    Rule(keys=("model", "max_length"), check=_rows_within_context),
+    Rule(keys=("tuning", "backend"), check=_qlora_needs_a_gpu),
+    Rule(keys=("activation_offloading", "recipe", "backend"), check=_offloading_needs_a_gpu),
+    Rule(keys=("activation_offloading", "num_processes"), check=_offloading_is_of_one_gpu),
+    Rule(
         keys=("critic", "tuning", "num_processes", "activation_offloading", "use_liger_kernel"), check=_critic_is_whole
     ),
-    _Rule(
+    Rule(
         keys=(
             "use_dynamic_bsz",
             "ppo_max_token_len_per_gpu",
@@ -512,9 +291,9 @@ _RULES = (
         ),
         check=_batches_by_tokens,
     ),
-    _Rule(keys=("attn_implementation", "backend", "gpu", "dtype", "bf16"), check=_flash_attention_runs),
-    _Rule(keys=("attn_implementation", "model"), check=_sdpa_exists),
-    _Rule(keys=("weights", "model"), check=_pretrained_weights_exist),
-    _Rule(keys=("model", "tuning", "lora_target_modules"), check=_targets_exist),
-    _Rule(keys=("model", "tuning"), check=_checkpoint_is_counted),
+    Rule(keys=("attn_implementation", "backend", "gpu", "dtype", "bf16"), check=_flash_attention_runs),
+    Rule(keys=("attn_implementation", "model"), check=_sdpa_exists),
+    Rule(keys=("weights", "model"), check=_pretrained_weights_exist),
+    Rule(keys=("model", "tuning", "lora_target_modules"), check=_targets_exist),
+    Rule(keys=("model", "tuning"), check=_checkpoint_is_counted),
 )

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Self
 
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trial import PlannedTrial, TrialSpec
 
 
 class Status(StrEnum):
@@ -340,6 +341,18 @@ class TrialRecord:
     spec: TrialSpec
     versions: Versions
     outcome: Outcome
+
+    @classmethod
+    def of(cls, trial: PlannedTrial, *, versions: Versions, outcome: Outcome) -> Self:
+        """Return the record of a trial that was planned."""
+        return cls(
+            trial_id=trial.trial_id,
+            grid=trial.grid,
+            label=trial.label,
+            spec=trial.spec,
+            versions=versions,
+            outcome=outcome,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

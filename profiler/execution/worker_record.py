@@ -37,14 +37,7 @@ class WorkerRecords:
 
     def store_outcome(self, trial: PlannedTrial, outcome: Outcome) -> TrialRecord:
         """Store an outcome that no worker wrote, and return its record."""
-        record = TrialRecord(
-            trial_id=trial.trial_id,
-            grid=trial.grid,
-            label=trial.label,
-            spec=trial.spec,
-            versions=self.versions,
-            outcome=outcome,
-        )
+        record = TrialRecord.of(trial, versions=self.versions, outcome=outcome)
         self.store.write(record)
         return record
 

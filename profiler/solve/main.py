@@ -12,7 +12,7 @@ from profiler.analytical.explanation.cards import all_cards
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.grid import refuse_too_many_points
 from profiler.config.key_help import trial_keys_help
-from profiler.config.rules import only_estimated
+from profiler.config.only_estimated import only_estimated
 from profiler.config.specification import parse_point
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, install_hint, listed, missing

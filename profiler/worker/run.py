@@ -202,14 +202,7 @@ def _store(job: WorkerJob, trial: PlannedTrial, outcome: Outcome, started: float
     verdict = replace(outcome.verdict, unavailable=unavailable)
     work = replace(outcome.work, wall_s=time.monotonic() - started, host_peak_rss_bytes=_host_peak_rss_bytes())
     RecordStore(Path(job.store_folder)).write(
-        TrialRecord(
-            trial_id=trial.trial_id,
-            grid=trial.grid,
-            label=trial.label,
-            spec=trial.spec,
-            versions=job.versions,
-            outcome=replace(outcome, verdict=verdict, work=work),
-        )
+        TrialRecord.of(trial, versions=job.versions, outcome=replace(outcome, verdict=verdict, work=work))
     )
 
 

@@ -23,7 +23,7 @@ from profiler.analytical.formulas.engine import (
 from profiler.analytical.formulas.engine_buffers import buffer_bytes
 from profiler.analytical.many import estimate_specs
 from profiler.config.model_lookup import builtin_architecture
-from profiler.config.rules import only_estimated
+from profiler.config.only_estimated import only_estimated
 from profiler.config.specification import parse_point
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError

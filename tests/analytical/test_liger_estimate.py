@@ -8,7 +8,7 @@ import pytest
 
 from profiler.analytical.estimate import estimate
 from profiler.config.model_lookup import builtin_architecture
-from profiler.config.rules import only_estimated
+from profiler.config.only_estimated import only_estimated
 from profiler.config.specification import parse_point
 from profiler.config.trl_config import read_trl_config
 from profiler.domain.trial import TrialSpec

@@ -9,7 +9,7 @@ from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.formulas.reward_models import reward_model_bytes
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
-from profiler.config.rules import only_estimated
+from profiler.config.only_estimated import only_estimated
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import Backend, Dtype, Lengths, TrialSpec, Tuning
 from profiler.domain.units import GIB

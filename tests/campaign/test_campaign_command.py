@@ -337,14 +337,7 @@ class Simulation:
         self.plans.append(plan)
         outcome = builders.changed(on_card(), peak_allocated_bytes=9090, peak_reserved_bytes=10_400)
         for trial in plan:
-            record = TrialRecord(
-                trial_id=trial.trial_id,
-                grid=trial.grid,
-                label=trial.label,
-                spec=trial.spec,
-                versions=versions,
-                outcome=outcome,
-            )
+            record = TrialRecord.of(trial, versions=versions, outcome=outcome)
             store.write(record)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from profiler.config.images import images_line
 from profiler.config.model_lookup import builtin_architecture
-from profiler.config.rules import only_estimated
+from profiler.config.only_estimated import only_estimated
 from profiler.config.specification import parse_point
 from profiler.config.trl_yaml import trl_arguments
 from profiler.domain.errors import EXIT_USAGE, UsageError

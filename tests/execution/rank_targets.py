@@ -25,14 +25,7 @@ def _write(job: WorkerJob, status: Status = Status.OK) -> None:
         measured=MeasuredDetails(gpu_uuid=next(iter(job.place.gpu_uuids), None)),
     )
     trial = job.trial
-    record = TrialRecord(
-        trial_id=trial.trial_id,
-        grid=trial.grid,
-        label=trial.label,
-        spec=trial.spec,
-        versions=job.versions,
-        outcome=outcome,
-    )
+    record = TrialRecord.of(trial, versions=job.versions, outcome=outcome)
     write_memory_snapshot(snapshot_path(Path(job.store_folder), trial.trial_id), {"rank": job.place.rank})
     RecordStore(Path(job.store_folder)).write(record)
 

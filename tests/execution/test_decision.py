@@ -24,9 +24,7 @@ WITHOUT_BREAKDOWN = Outcome(verdict=Verdict(status=Status.OK), breakdown=Breakdo
 def record(trial: PlannedTrial, outcome: Status | Outcome) -> TrialRecord:
     if isinstance(outcome, Status):
         outcome = Outcome(verdict=Verdict(status=outcome))
-    return TrialRecord(
-        trial_id=trial.trial_id, grid=trial.grid, label=trial.label, spec=trial.spec, versions=VERSIONS, outcome=outcome
-    )
+    return TrialRecord.of(trial, versions=VERSIONS, outcome=outcome)
 
 
 @pytest.mark.parametrize("status", Status)

@@ -19,11 +19,8 @@ from profiler.storage.records import RecordStore
 
 
 def _write(job: WorkerJob, status: Status = Status.OK, *, outcome: Outcome | None = None) -> None:
-    record = TrialRecord(
-        trial_id=job.trial.trial_id,
-        grid=job.trial.grid,
-        label=job.trial.label,
-        spec=job.trial.spec,
+    record = TrialRecord.of(
+        job.trial,
         versions=job.versions,
         outcome=outcome or _outcome(status, os.getpid()),
     )

@@ -25,16 +25,7 @@ def job(job: WorkerJob) -> None:
     if found is not None and found.outcome.status.answered:
         _note(folder, AGAIN, job)
     time.sleep(random.uniform(0, _LONGEST_S))
-    store.write(
-        TrialRecord(
-            trial_id=job.trial.trial_id,
-            grid=job.trial.grid,
-            label=job.trial.label,
-            spec=job.trial.spec,
-            versions=job.versions,
-            outcome=_outcome(job.trial.spec.seed * MIB),
-        )
-    )
+    store.write(TrialRecord.of(job.trial, versions=job.versions, outcome=_outcome(job.trial.spec.seed * MIB)))
     _note(folder, DONE, job)
 
 

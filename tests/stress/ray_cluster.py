@@ -11,12 +11,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 import psutil
 import ray_driver
+from found import Found
 from ray_nodes import HERE, RayNodes
 
 NODES = 2
@@ -26,24 +25,6 @@ GONE_WITHIN_S = 20.0
 
 _UNANSWERED = (3, 34)
 """Exit codes of a sweep in which trials lost too many slots: the same command continues."""
-
-
-@dataclass(kw_only=True)
-class Found:
-    """What is wrong, and how much was done to bring it about."""
-
-    kills: Counter[str] = field(default_factory=Counter)
-    starts: int = 0
-    runs: int = 0
-    lost: list[str] = field(default_factory=list)
-    twice: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
-    other: list[str] = field(default_factory=list)
-
-    def problems(self) -> list[str]:
-        """Return every problem as a line."""
-        named = {"lost": self.lost, "twice": self.twice, "left": self.left, "other": self.other}
-        return [f"{name}: {line}" for name, lines in named.items() for line in lines]
 
 
 class Stress:

@@ -20,13 +20,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import shared_machine
+from found import Found
 
 from profiler.domain.address import Address, address_of
 from profiler.storage.leases import claim_name
@@ -113,24 +113,6 @@ class Proxy:
                 target.sendall(content)
         with suppress(OSError):
             target.shutdown(socket.SHUT_RDWR)
-
-
-@dataclass(kw_only=True)
-class Found:
-    """What is wrong, and how much was done to bring it about."""
-
-    kills: Counter[str] = field(default_factory=Counter)
-    starts: int = 0
-    runs: int = 0
-    lost: list[str] = field(default_factory=list)
-    twice: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
-    other: list[str] = field(default_factory=list)
-
-    def problems(self) -> list[str]:
-        """Return every problem as a line."""
-        named = {"lost": self.lost, "twice": self.twice, "left": self.left, "other": self.other}
-        return [f"{name}: {line}" for name, lines in named.items() for line in lines]
 
 
 class Stress:

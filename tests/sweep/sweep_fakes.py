@@ -101,16 +101,7 @@ class FakeWorld:
             if self.interrupt:
                 raise KeyboardInterrupt
             outcome = Outcome(verdict=Verdict(status=self.statuses.get(trial.spec.model, Status.OK)))
-            self.store.write(
-                TrialRecord(
-                    trial_id=trial.trial_id,
-                    grid=trial.grid,
-                    label=trial.label,
-                    spec=trial.spec,
-                    versions=how["versions"],
-                    outcome=outcome,
-                )
-            )
+            self.store.write(TrialRecord.of(trial, versions=how["versions"], outcome=outcome))
         return ()
 
     def write_tables(self, folder, records, estimates_of, **about):

@@ -26,9 +26,8 @@ class Machine(FakeWorld):
         for trial in plan:
             claim = how["store"].claim(trial.trial_id, wait=False)
             status = self.statuses.get(trial.spec.model, Status.OK)
-            made = {name: getattr(trial, name) for name in ("trial_id", "grid", "label", "spec")}
             outcome = Outcome(verdict=Verdict(status=status))
-            how["store"].write(TrialRecord(**made, versions=how["versions"], outcome=outcome))
+            how["store"].write(TrialRecord.of(trial, versions=how["versions"], outcome=outcome))
             claim.release()
         return ()
 

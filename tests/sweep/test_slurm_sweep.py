@@ -44,8 +44,7 @@ def slurm(sweep, world, monkeypatch, tmp_path):
     def run_array(plan, *, store, versions, array, **_):
         run.plan = plan
         for trial in plan:
-            made = {name: getattr(trial, name) for name in ("trial_id", "grid", "label", "spec")}
-            store.write(TrialRecord(**made, versions=versions, outcome=Outcome(verdict=Verdict(status=Status.OK))))
+            store.write(TrialRecord.of(trial, versions=versions, outcome=Outcome(verdict=Verdict(status=Status.OK))))
         return ("A note about slots.",)
 
     real = world.parts

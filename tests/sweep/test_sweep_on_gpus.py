@@ -234,16 +234,7 @@ def test_gpu_time_and_cost_are_printed_at_the_end(sweep, world):
     def run_trials(plan, **how):
         for trial in plan:
             outcome = builders.outcome_of(gpu_s=72.0, not_measured="power: Not Supported")
-            world.store.write(
-                TrialRecord(
-                    trial_id=trial.trial_id,
-                    grid=trial.grid,
-                    label=trial.label,
-                    spec=trial.spec,
-                    versions=VERSIONS,
-                    outcome=outcome,
-                )
-            )
+            world.store.write(TrialRecord.of(trial, versions=VERSIONS, outcome=outcome))
         return ("GPU GPU-1 is not used any more: it broke.",)
 
     world.run_trials = run_trials
