@@ -1,14 +1,12 @@
 """`report.html`: the texts of its template."""
 
-import json
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache, partial
 from importlib.resources import files
 from itertools import islice
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
@@ -20,10 +18,10 @@ from profiler.analysis.comparison import Section
 from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import Status
+from profiler.rendering.html.script_data import ScriptData, json_text
 from profiler.rendering.pages import MOST_ROWS, PageOrigin, RenderedFigure, SectionFigures, more_rows
 from profiler.rendering.rank_lines import RANKS, RANKS_NOTE, RankTable
 from profiler.rendering.wording import (
-    CATEGORY_TITLES,
     accuracy_text,
     answer_sentences,
     card_names,
@@ -58,20 +56,14 @@ MOST_IN_FULL = 20_000
 """Trials of a page up to which it has the phases and categories of each, and can show all rows of a list at once. Of
 more, the script of long lists shows some at a time: no browser shows a table of 100,000 rows."""
 
-_TEXTS_AT_ONCE = 2_000
 _LARGEST_SVG_BYTES = 1_000_000
 
-_METRICS = ("allocated, tensors", "reserved, torch's cache", "device, with the context")
 _IN_THE_TABLES = "its keys are in runs.parquet"
 _ALL_IN_THE_TABLES = f"{_IN_THE_TABLES}, its phases in phases.parquet, its categories in breakdown.parquet"
 _IN_THE_LIST = "the list of every trial has them"
 
 _ESTIMATE, _PUBLISHED = "estimated ", "published "
 _KINDS = {Status.OK: "", Status.OOM: "bad"}
-
-
-Texts: TypeAlias = Callable[[], Iterable[str]]
-"""Returns the texts of a list, again with each call, so that they need not be kept."""
 
 
 def html_page(
@@ -86,7 +78,7 @@ def html_page(
         ranks: The peaks of ranks; None if no trial ran on several GPUs.
     """
     commands = report.trial_commands
-    data = _Data(is_in_full=sum(len(part.section.cells) for part in report.sections) <= MOST_IN_FULL)
+    data = ScriptData(is_in_full=sum(len(part.section.cells) for part in report.sections) <= MOST_IN_FULL)
     page = {
         "grid": report.grid,
         "question": report.question,
@@ -114,57 +106,6 @@ def html_page(
     )
 
 
-@dataclass(kw_only=True)
-class _Data:
-    """What the scripts of the page read. Names that all trials share are in it once."""
-
-    is_in_full: bool
-    """Whether it has the phases and categories of each trial."""
-    trials: int = 0
-    """Number of trials so far."""
-    details: list[Texts] = field(default_factory=list)
-    """The details of each trial of a section, as JSON; the number of a trial is its place among all."""
-    rows: dict[str, Texts] = field(default_factory=dict)
-    """The rows that are not in the page from the start, as JSON, by the id of their table."""
-    long: dict[str, Texts] = field(default_factory=dict)
-    """All rows of lists that are shown in parts."""
-
-    def parts(self) -> Iterable[Markup]:
-        """Yield the JSON of the details, and of rows that can be added."""
-        names = {
-            "phases": tuple(Phase),
-            "categories": tuple(CATEGORY_TITLES[category] for category in Category),
-            "metrics": _METRICS,
-        }
-        yield _for_script(_json(names)[:-1] + ',"trials":[')
-        yield from _joined(text for details in self.details for text in details())
-        yield Markup('],"rows":')
-        yield from _lists(self.rows)
-        yield Markup("}")
-
-    def long_parts(self) -> Iterable[Markup]:
-        """Yield the JSON of the lists that are shown in parts."""
-        return _lists(self.long)
-
-
-def _lists(lists: Mapping[str, Texts]) -> Iterable[Markup]:
-    """Yield an object of JSON with a list per name."""
-    yield Markup("{")
-    for number, (name, texts) in enumerate(lists.items()):
-        yield _for_script(f"{',' if number else ''}{_json(name)}:[")
-        yield from _joined(texts())
-        yield Markup("]")
-    yield Markup("}")
-
-
-def _joined(texts: Iterable[str]) -> Iterable[Markup]:
-    """Yield texts of JSON with commas between them, some thousand at a time."""
-    waiting, comma = iter(texts), ""
-    while some := list(islice(waiting, _TEXTS_AT_ONCE)):
-        yield _for_script(comma + ",".join(some))
-        comma = ","
-
-
 @cache
 def _template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -174,15 +115,6 @@ def _template() -> Template:
 def _asset(name: str) -> Markup:
     """Return the page's style or script; only these and the details are not escaped."""
     return Markup(files(__package__).joinpath(name).read_text(encoding="utf-8"))
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-
-
-def _for_script(text: str) -> Markup:
-    """Return JSON for a script element, without characters that could end the element or begin another."""
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 def _threshold(threshold: Threshold) -> dict[str, str]:
@@ -218,7 +150,7 @@ def _headroom(cell: Cell | None) -> dict[str, str]:
 def _section(
     part: SectionReport,
     figures: SectionFigures,
-    data: _Data,
+    data: ScriptData,
     commands: Mapping[str, str] | None,
     number: int,
 ) -> dict[str, object]:
@@ -266,7 +198,7 @@ def _trials(section: Section, first: int) -> Iterable[dict[str, object]]:
 
 def _row_texts(trials: Callable[[], Iterable[Mapping[str, object]]], *, start: int) -> Iterable[str]:
     """Yield the rows of a list from one on, as JSON."""
-    return (_json(list(trial.values())) for trial in islice(trials(), start, None))
+    return (json_text(list(trial.values())) for trial in islice(trials(), start, None))
 
 
 def _source(figure: RenderedFigure) -> str:
@@ -332,7 +264,7 @@ def _details(part: SectionReport, commands: Mapping[str, str] | None, *, is_in_f
     for cell in part.section.in_order():
         name = cell.trial_id
         metrics = (cell.peak_allocated_bytes, cell.peak_reserved_bytes, cell.peak_device_bytes)
-        yield _json(
+        yield json_text(
             [
                 _known(phases.get(name, {}), Phase, gib_number),
                 _known(stacks.get(name, {}), Category, gib_number),
