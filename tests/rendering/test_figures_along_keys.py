@@ -54,7 +54,7 @@ SURFACE = [
 ]
 
 
-def test_limits_of_cards_are_known_of_surfaces_that_are_drawn(tmp_path, monkeypatch):
+def test_limits_of_cards_are_computed_for_the_first_surfaces_only(tmp_path, monkeypatch):
     specs = [replace(each, model=model) for model in ("qwen2.5-3b", "qwen2.5-7b") for each in SURFACE]
     tables = builders.tables(tmp_path, builders.records(specs))
     monkeypatch.setattr(sweep_report_module, "MOST_SURFACES", 1)
