@@ -30,9 +30,9 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# How long trials and estimates take on this machine; not part of the tests.
+# How long trials and estimates take on this machine; not part of the tests. With Ray in the environment of `make engines`.
 bench: $(INSTALLED)
-	$(BIN)/python -m maintenance.bench
+	$(if $(wildcard $(ENGINES)/.installed),$(ENGINES)/bin,$(BIN))/python -m maintenance.bench
 
 # Random signals to all processes of running sweeps: nothing finished is lost, nothing runs twice, nothing is left. `make test`
 # sends a few. First with a worker that needs no torch, then with the real one; at last a sweep is killed 50 times.

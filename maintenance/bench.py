@@ -17,7 +17,7 @@ from rich.table import Table
 
 from maintenance.callback_cost import ACCUMULATION, ALLOWED_SHARE, NEW_TOKENS, callback_cost
 from maintenance.emulated_operators import operator_seconds
-from maintenance.engine_cost import ALLOWED_S, cost, engines
+from maintenance.engine_cost.cost import ALLOWED_S, EngineCost, added_s, cost, engines, settings, where
 from maintenance.many_trials import hundred_thousand_trials
 from maintenance.scale import measure
 from profiler.allocator import AllocatorConfig, replay_on_card
@@ -26,7 +26,6 @@ from profiler.analytical.many import estimate_table
 from profiler.command_line import as_command, print_text, readable
 from profiler.config.architecture import read_architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.engine import Engine
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.optimizers import Optimizer
@@ -47,7 +46,8 @@ _TRIAL = TrialSpec(backend=Backend.SIMULATED, gpu=_CARD.name, model="qwen2.5-0.5
 _SAMPLES = 1000
 _ESTIMATES = 100
 _CHEAP_TRIALS = 200
-_SLOTS = (1, 2, 4)
+_SLOTS = (1, 2)
+_NODES = (1, 2)
 _FIVE_MODELS = ("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen2.5-14b")
 
 
@@ -55,7 +55,9 @@ _USAGE = """\
 python -m maintenance.bench
 
 Measures how long simulated trials and estimates take on this machine, in about
-four minutes, and prints one table. It has no keys.
+four minutes, and prints one table. It has no keys. Engines of many machines are
+measured where they are at hand: Ray in the environment of `make engines`, and
+Slurm within `python tests/stress/slurm_node.py`.
 
 Examples:
   python -m maintenance.bench
@@ -134,16 +136,16 @@ def _add_scale(table: Table) -> None:
 
 
 def _add_engines(table: Table) -> None:
-    """What an engine adds to a trial, next to this machine alone, and how that changes with the number of slots."""
-    alone: dict[int, float] = {}
-    for engine in engines():
-        for jobs in _SLOTS:
-            found = cost(engine, jobs=jobs, trials=_CHEAP_TRIALS)
-            each_s = alone.setdefault(jobs, found.each_s)
-            what = f"engine={engine}, {jobs} slots: from one of {_CHEAP_TRIALS} cheap trials to the next"
-            added = "" if engine is Engine.LOCAL else f"local, {1e3 * ALLOWED_S:.0f} ms more allowed"
-            ratio = "" if engine is Engine.LOCAL else f"{1e3 * (found.each_s - each_s):+.0f} ms"
-            table.add_row(what, f"{1e3 * found.each_s:.0f} ms", added, ratio)
+    """What each engine at hand adds to a trial, and how that changes with the numbers of slots and of nodes."""
+    every: list[EngineCost] = []
+    for setting in settings(engines(), jobs=_SLOTS, nodes=_NODES):
+        every.append(cost(setting, trials=_CHEAP_TRIALS))
+        more_s = added_s(every[-1], every)
+        what = f"{where(setting)}: from one of {_CHEAP_TRIALS} cheap trials to the next"
+        added = "" if more_s is None else f"local, {1e3 * ALLOWED_S:.0f} ms more allowed"
+        table.add_row(
+            what, f"{1e3 * every[-1].each_s:.0f} ms", added, "" if more_s is None else f"{1e3 * more_s:+.0f} ms"
+        )
 
 
 def _add_sampler(table: Table) -> None:

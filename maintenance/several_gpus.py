@@ -131,7 +131,8 @@ SAMPLES: Mapping[str, Sample] = {
             axes=_DEEPSPEED_AXES,
             earlier=(
                 "It was drawn after the sample of seed 1517 had shown four missing formulas, and tests those that were "
-                "added; no formula was changed after it."
+                "added. Only formulas of a layer on one GPU were changed after it, because of simulated trials of one "
+                "GPU."
             ),
         ),
     )
@@ -243,7 +244,7 @@ def _settings(words: Sequence[str]) -> tuple[Sample, RunOptions, Path]:
 
 
 def _emulated(options: RunOptions) -> Side:
-    from profiler.sweep.emulated import emulated_workers
+    from profiler.execution.emulated_python import emulated_workers
 
     workers = emulated_workers(options)
     return Side(backend=Backend.EMULATED, versions=workers.versions, interpreter_of=workers.interpreter_of)

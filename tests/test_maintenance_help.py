@@ -36,6 +36,13 @@ def emulated(monkeypatch):
     return main.main
 
 
+def engine_cost(monkeypatch):
+    from maintenance.engine_cost import main
+
+    monkeypatch.setattr(main, "cost", lambda *_, **__: pytest.fail("trials have started"))
+    return main.main
+
+
 def several_gpus(monkeypatch):
     from maintenance import several_gpus
 
@@ -72,7 +79,7 @@ def vision(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "tool", [bench, accuracy, campaign, emulated, several_gpus, sharding_page, look_up, counted, vision]
+    "tool", [bench, accuracy, campaign, emulated, engine_cost, several_gpus, sharding_page, look_up, counted, vision]
 )
 def test_help_has_examples_and_starts_nothing(tool, monkeypatch, capsys):
     for words in (["--help"], ["-h"], ["x", "--help"]):
@@ -84,7 +91,7 @@ def test_help_has_examples_and_starts_nothing(tool, monkeypatch, capsys):
         assert max(map(len, (usage + examples).splitlines())) <= 80
 
 
-@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated, look_up, counted, vision])
+@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated, engine_cost, look_up, counted, vision])
 def test_options_with_dashes_are_a_fault(tool, monkeypatch, capsys):
     assert tool(monkeypatch)(["--limit-s", "5"]) == EXIT_USAGE
     assert "--limit-s" in capsys.readouterr().err

@@ -2,11 +2,15 @@
 
 from collections import Counter
 
+import pytest
+
 from maintenance import many_records
-from maintenance.engine_cost import cost
+from maintenance.engine_cost import main as engine_cost
+from maintenance.engine_cost.cost import EngineCost, Setting, added_s, cost, settings
 from maintenance.many_records import many_specs, scattered_specs, varied_records
 from maintenance.scale import assemble, draw, fetch, make
 from profiler.domain.engine import Engine
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.outcome import Status
 from profiler.storage.tables import read_tables
 
@@ -42,7 +46,54 @@ def test_a_larger_grid_has_further_axes(monkeypatch):
 
 
 def test_cheap_trials_show_what_an_engine_adds():
-    found = cost(Engine.LOCAL, jobs=2, trials=3, is_shared=True)
-    assert (found.trials, found.jobs) == (3, 2)
+    found = cost(Setting(engine=Engine.LOCAL, jobs=2, is_shared=True), trials=3)
+    assert found.trials == 3
     assert found.first_s > 0
     assert found.each_s > 0
+
+
+def test_each_engine_is_compared_with_this_machine_alone_and_ray_has_several_nodes():
+    found = list(settings([Engine.RAY, Engine.SLURM], jobs=(1, 2), nodes=(2,)))
+    assert [(each.is_shared, each.jobs) for each in found if each.engine is Engine.LOCAL] == [
+        (False, 1), (False, 2), (True, 1), (True, 2)]  # fmt: skip
+    assert all(each.is_shared for each in found if each.engine is Engine.SLURM)
+    assert [each.jobs for each in found if each.nodes == 2] == [2]
+    times = [EngineCost(setting=each, trials=9, first_s=1.0, each_s=float(n)) for n, each in enumerate(found)]
+    added = {(each.setting.engine, each.setting.is_shared, each.setting.jobs): added_s(each, times) for each in times}
+    assert added[Engine.LOCAL, True, 2] is None
+    assert added[Engine.SLURM, True, 2] == times[-2].each_s - 3.0
+
+
+def test_the_table_has_a_row_per_setting(monkeypatch, capsys):
+    def made_up(setting, *, trials):
+        return EngineCost(setting=setting, trials=trials, first_s=0.25, each_s=0.08 if setting.nodes else 0.066)
+
+    monkeypatch.setattr(engine_cost, "cost", made_up)
+    words = ["trials=5", "jobs=2", "nodes=2"]
+    assert engine_cost.main(words, at_hand=lambda: (Engine.LOCAL, Engine.RAY)) == EXIT_OK
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split("  ")[-1].strip() == "ms added to local"
+    assert [row.split() for row in rows] == [
+        ["local", "folder", "1", "2", "0.2", "66.0"],
+        ["local", "shared", "1", "2", "0.2", "66.0"],
+        ["ray", "folder", "1", "2", "0.2", "66.0", "+0.0"],
+        ["ray", "shared", "1", "2", "0.2", "66.0", "+0.0"],
+        ["ray", "folder", "2", "2", "0.2", "80.0", "+14.0"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("trial=9", "trial=9: is unknown; the keys are engine, trials, jobs, nodes. Did you mean 'trials'?"),
+        ("9", "argument=9: is not of the form key=value."),
+        ("trials=1", "trials=1: must be a whole number of at least 2."),
+        ("jobs=0", "jobs=0: must be whole numbers from 1 to 1,000, separated by commas."),
+        ("nodes=[1,2]", "nodes=[1,2]: must be whole numbers from 1 to 1,000, separated by commas."),
+        ("engine=dask", "engine=dask: must be one of local, ray, slurm."),
+        ("engine=ray", "engine=ray: is not at hand here, only local. Install the extra ray: `make engines` makes such"),
+    ],
+)
+def test_words_that_cannot_be_measured_are_one_sentence_each(capsys, word, sentence):
+    assert engine_cost.main([word], at_hand=lambda: (Engine.LOCAL,)) == EXIT_USAGE
+    assert sentence in capsys.readouterr().err

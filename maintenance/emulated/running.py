@@ -10,10 +10,10 @@ from profiler.config.labels import labels
 from profiler.config.run_options import RunOptions
 from profiler.domain.outcome import Status, TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
+from profiler.execution.emulated_python import emulated_workers
 from profiler.execution.interpreter import InterpreterOf, own_python
 from profiler.storage.records import RecordStore
 from profiler.storage.versions import installed_versions
-from profiler.sweep.emulated import emulated_workers
 
 GRID = "emulated"
 

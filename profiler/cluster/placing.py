@@ -3,7 +3,7 @@
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from profiler.cluster.remote import RemoteResult, RemoteTask, record_name
@@ -202,9 +202,21 @@ class PlacedSweep:
         if record is None:
             self._run_again(placed, result.problem)
             return
+        record = self._with_own_paths(record, result.folder)
         placed.held.release()
         self._report(placed.trial, record)
         self._count_failures(record)
+
+    def _with_own_paths(self, record: TrialRecord, folder: str) -> TrialRecord:
+        """Return a record whose message names files here; it is stored again if it named those of a slot."""
+        verdict = record.outcome.verdict
+        own = str(self.store.path(record.trial_id).parents[1])
+        message = verdict.message.replace(folder, own) if folder else verdict.message
+        if message == verdict.message:
+            return record
+        found = replace(record, outcome=replace(record.outcome, verdict=replace(verdict, message=message)))
+        self.store.write(found)
+        return found
 
     def _write_files(self, trial: PlannedTrial, result: RemoteResult) -> None:
         """Write what a slot sent back where a worker of this machine would have written it; records last."""

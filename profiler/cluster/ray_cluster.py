@@ -25,6 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from profiler.cluster.remote import RemoteResult, RemoteTask
 from profiler.cluster.slot import Slot
 from profiler.cluster.slots import Ended, Node, SlotKind
+from profiler.cluster.trial_python import TrialPython
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError, UsageError
 from profiler.domain.outcome import Versions
 from profiler.domain.sweep_state import Machines
@@ -39,8 +40,8 @@ _CLIENT = "ray"
 _PORT, _CLIENT_PORT = 6379, 10001
 """Ray's own, where an address names none."""
 
-CONNECT_S = 9.0
-"""Time within which a cluster has to answer."""
+CONNECT_S = 8.0
+"""Time within which a cluster has to answer, after the import of Ray, which takes a second or two."""
 
 NODE_S = 120.0
 """Time within which every node has to answer."""
@@ -58,7 +59,11 @@ _SLICE_S = 0.5
 _OBJECT_STORE_BYTES = 100 * MIB
 """Of a cluster that is started here: a record has some 30 kB."""
 
-_CHECK = "import logging, sys, ray; ray.init(sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)"
+_CHECK = """
+import logging, sys, ray
+print(flush=True)
+ray.init(sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)
+"""
 
 _SAME = "Install the same version of grpo-vram-profiler, with the extra ray, on every node."
 _ADD_NODE = "Add one with `ray start --address=HEAD:6379`."
@@ -84,7 +89,16 @@ def reach_ray(address: str, *, jobs: int | None, slot: type[Slot] = Slot) -> "Ra
     Raises:
         UsageError: There is no cluster at the address.
     """
+    if not _connected:
+        _connect(address, jobs=jobs)
+    cluster = RayCluster(slot=slot)
+    _connected.append(cluster)
+    return cluster
+
+
+def _connect(address: str, *, jobs: int | None) -> None:
     problem = "" if address == LOCAL else _unreachable(address)
+    logging.getLogger("ray").setLevel(logging.ERROR)  # of what is logged while it connects; `_QUIET` is for afterwards
     if not problem:
         try:
             with _own_signal_handlers():
@@ -98,14 +112,13 @@ def reach_ray(address: str, *, jobs: int | None, slot: type[Slot] = Slot) -> "Ra
                         **_QUIET,
                     )
                 elif address.startswith(f"{_CLIENT}://"):
-                    logging.getLogger("ray").setLevel(logging.ERROR)  # the client passes other options on to the head
-                    ray.init(address=address, log_to_driver=False)
+                    ray.init(address=address, log_to_driver=False)  # the client passes other options on to the head
                 else:
                     ray.init(address=address, **_QUIET)
         except (OSError, ValueError, RuntimeError) as error:
             problem = _first_line(error)
         else:
-            return RayCluster(slot=slot)
+            return
     hint = f"Start one with `ray start --head`, or write {RAY_ADDRESS}={LOCAL}."
     raise UsageError([Fault(key=RAY_ADDRESS, found=address, problem=f"no Ray cluster answers ({problem})", hint=hint)])
 
@@ -124,13 +137,16 @@ def _unreachable(address: str) -> str:
         return _first_line(error)
     if parts.scheme == _CLIENT:
         return ""
-    try:
-        checked = subprocess.run(
-            [sys.executable, "-c", _CHECK, address], capture_output=True, text=True, timeout=CONNECT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"it did not answer within {CONNECT_S:g} s"
-    return "" if checked.returncode == 0 else (checked.stderr.strip().splitlines() or ["it ended"])[-1].rstrip(".")
+    command = [sys.executable, "-c", _CHECK, address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as check:
+        assert check.stdout is not None
+        check.stdout.readline()
+        try:
+            _, said = check.communicate(timeout=CONNECT_S)
+        except subprocess.TimeoutExpired:
+            check.kill()
+            return f"it did not answer within {CONNECT_S:g} s"
+    return "" if check.returncode == 0 else (said.strip().splitlines() or ["it ended"])[-1].rstrip(".")
 
 
 @contextmanager
@@ -156,14 +172,16 @@ class RayCluster:
     slot: type[Slot]
     """What runs on a slot."""
 
-    def nodes(self) -> Sequence[Node]:
+    def nodes(self, python: TrialPython | None = None) -> Sequence[Node]:
         """Return the nodes with CPU cores or GPUs, each after it has answered.
+
+        Args:
+            python: The Python of the trials; None for that of the slots.
 
         Raises:
             UsageError: A node does not answer, or cannot run this program; or there is none.
         """
-        alive = [node for node in ray.nodes() if node["Alive"] and _amount(node, "CPU", "GPU")]
-        answers = {_described(node["NodeID"], self.slot): node for node in alive}
+        answers = {_described(node["NodeID"], self.slot, python): node for node in _usable_nodes()}
         ready, late = _wait(list(answers), count=len(answers), most_s=NODE_S)
         found = [self._node(answers[reference], reference) for reference in ready]
         if late:
@@ -174,13 +192,16 @@ class RayCluster:
             raise UsageError([_fault("there is no node with CPU cores or GPUs", _ADD_NODE)])
         return nodes
 
-    def slots(self, *, jobs: int | None, versions: Versions) -> "RaySlots":
+    def slots(self, *, jobs: int | None, versions: Versions, python: TrialPython | None = None) -> "RaySlots":
         """Return the slots; none has been started."""
-        return RaySlots(slot=self.slot, jobs=jobs, versions=versions)
+        return RaySlots(slot=self.slot, jobs=jobs, versions=versions, python=python)
 
     def close(self) -> None:
-        """Leave the cluster, and end it if it was started here."""
-        ray.shutdown()
+        """Leave the cluster, and end it if it was started here, unless another sweep of this process uses it."""
+        if self in _connected:
+            _connected.remove(self)
+            if not _connected:
+                ray.shutdown()
 
     def _node(self, described: Mapping[str, Any], reference: object) -> Node | None:
         """Return what a node has answered; None if it ended meanwhile."""
@@ -196,8 +217,17 @@ class RayCluster:
         return replace(node, gpus=gpus, accelerator=_accelerator(described))
 
 
+_connected: list[RayCluster] = []
+"""One per sweep of this process: the environments of `python=A,B` share a connection."""
+
+
 def _fault(problem: str, hint: str = _SAME) -> Fault:
     return Fault(key="engine", found="ray", problem=problem, hint=hint)
+
+
+def _usable_nodes() -> list[Mapping[str, Any]]:
+    """Return the nodes that are alive and have CPU cores or GPUs; a head often has none."""
+    return [node for node in ray.nodes() if node["Alive"] and _amount(node, "CPU", "GPU")]
 
 
 def _amount(node: Mapping[str, Any], *names: str) -> float:
@@ -210,13 +240,13 @@ def _accelerator(node: Mapping[str, Any]) -> str:
 
 
 @ray.remote(num_cpus=0, max_retries=1)  # type: ignore[untyped-decorator]
-def _describe(slot: type[Slot]) -> Node:
-    return slot.machine()
+def _describe(slot: type[Slot], python: TrialPython | None) -> Node:
+    return slot.machine(python)
 
 
-def _described(node_id: str, slot: type[Slot]) -> Any:  # noqa: ANN401, a reference of Ray
+def _described(node_id: str, slot: type[Slot], python: TrialPython | None) -> Any:  # noqa: ANN401, a reference of Ray
     strategy = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
-    return _describe.options(scheduling_strategy=strategy).remote(slot)
+    return _describe.options(scheduling_strategy=strategy).remote(slot, python)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +269,8 @@ class RaySlots:
     """Most slots; None for all that the nodes have."""
     versions: Versions
     """What every slot must have installed."""
+    python: TrialPython | None = None
+    """The Python of the trials; None for that of the slots."""
     notes: list[str] = field(default_factory=list, init=False)
     """One sentence per slot that is retired."""
     _starting: dict[Any, _Actor] = field(default_factory=dict, init=False)
@@ -291,7 +323,7 @@ class RaySlots:
         self._retire(self._idle.pop(slot), reason)
 
     def machines(self) -> Machines:
-        """Return the nodes that are alive, those that run a task, and the GPUs of the nodes."""
+        """Return the nodes that trials can run on, those that run a task, and the GPUs of the nodes."""
         gpus = sum(int(_amount(node, "GPU")) for node in self._nodes)
         busy = {actor.node for _, actor in self._busy.values()}
         return Machines(nodes=len(self._nodes), nodes_busy=len(busy), gpus=gpus or None)
@@ -320,12 +352,12 @@ class RaySlots:
         wanted = waiting - sum(actor.kind == kind for actor in unused)
         for _ in range(min(wanted, left)):
             handle = _actor_class(self.slot, kind).remote(gpus=kind.gpus)
-            self._starting[handle.node.remote()] = _Actor(kind=kind, handle=handle)
+            self._starting[handle.node.remote(self.python)] = _Actor(kind=kind, handle=handle)
 
     def _capacity(self, kind: SlotKind) -> int:
         """Return how many slots of a kind the nodes have."""
         if time.monotonic() - self._looked_s >= LOOK_S:
-            self._nodes = [node for node in ray.nodes() if node["Alive"]]
+            self._nodes = _usable_nodes()
             self._looked_s = time.monotonic()
         if not kind.gpus:
             return sum(int(_amount(node, "CPU")) for node in self._nodes)
@@ -346,7 +378,9 @@ class RaySlots:
                 ) from error
             return
         self._failed_starts = 0
-        if node.versions != self.versions:
+        if node.faults:
+            self._retire(actor, f"A slot on node {node.name} is not used: {node.faults[0].sentence()}")
+        elif node.versions != self.versions:
             self._retire(actor, f"A slot on node {node.name} is not used: it has other versions than the first node.")
         elif actor.kind.gpus and node.gpus.hardware != actor.kind.hardware:
             found = node.gpus.hardware or node.gpus.note

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from profiler.cluster.trial_python import trial_python
 from profiler.cluster.work_folder import work_folder
 from profiler.config.run_options import RunOptions
 from profiler.domain.errors import ProfilerError
@@ -10,6 +11,7 @@ from profiler.domain.outcome import TrialRecord, Versions
 from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import PlannedTrial
 from profiler.execution import GpuPool, UnfitWorkersError, run_trials
+from profiler.execution.interpreter import own_python
 from profiler.execution.job import TRIAL_WORKER, WorkerProgram
 from profiler.storage.records import RECORDS, RecordStore
 
@@ -32,6 +34,8 @@ class RemoteResult:
 
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Contents by path in the folder of a grid."""
+    folder: str = ""
+    """Where the files were, as messages of records name it."""
     problem: str = ""
     """Why no trial can run on the slot, as a sentence; empty if one can."""
     is_everywhere: bool = False
@@ -75,6 +79,8 @@ def run_remote(task: RemoteTask, *, gpus: GpuPool | None = None) -> RemoteResult
     with work_folder() as folder:
         problem, is_everywhere = "", False
         try:
+            python = trial_python(task.options, [trial.spec.backend for trial in task.trials])
+            interpreter_of = own_python if python is None else python.workers().interpreter_of
             run_trials(
                 task.trials,
                 options=replace(task.options, jobs=1),
@@ -82,10 +88,10 @@ def run_remote(task: RemoteTask, *, gpus: GpuPool | None = None) -> RemoteResult
                 versions=task.versions,
                 observer=_Silent(),
                 gpus=gpus,
-                program=task.program,
+                program=replace(task.program, interpreter_of=interpreter_of),
             )
         except ProfilerError as error:
             problem, is_everywhere = str(error), isinstance(error, UnfitWorkersError)
         found = [path for pattern in _SENT_BACK for path in folder.glob(pattern)]
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
-    return RemoteResult(files=files, problem=problem, is_everywhere=is_everywhere)
+    return RemoteResult(files=files, folder=str(folder), problem=problem, is_everywhere=is_everywhere)

@@ -2,10 +2,13 @@
 
 import os
 import socket
+from dataclasses import replace
 
 from profiler.cluster.remote import RemoteResult, RemoteTask, run_remote
 from profiler.cluster.slots import Node
+from profiler.cluster.trial_python import TrialPython
 from profiler.cluster.work_folder import remove_abandoned
+from profiler.domain.errors import UsageError
 from profiler.domain.extras import TRAINING, missing
 from profiler.execution import GpuPool
 from profiler.measurement.nvml import Nvml
@@ -26,18 +29,22 @@ class Slot:
         self._pool = GpuPool(uuids, nvml=self.nvml()) if gpus else None
 
     @classmethod
-    def machine(cls) -> Node:
-        """Return this machine with all of its GPUs, whatever the engine has made visible to this process."""
+    def machine(cls, python: TrialPython | None = None) -> Node:
+        """Return this machine with all of its GPUs, whatever the engine has made visible to this process.
+
+        Args:
+            python: The Python of the trials; None for this one.
+        """
         chosen = os.environ.pop(_CHOICE, None)
         try:
-            return _node(cls.visible())
+            return _node(cls.visible(), python)
         finally:
             if chosen is not None:
                 os.environ[_CHOICE] = chosen
 
-    def node(self) -> Node:
-        """Return this machine with the GPUs of this slot."""
-        return _node(self._visible)
+    def node(self, python: TrialPython | None = None) -> Node:
+        """Return this machine with the GPUs of this slot, and what the Python of the trials has."""
+        return _node(self._visible, python)
 
     def run(self, task: RemoteTask) -> RemoteResult:
         """Run the trials of a task."""
@@ -56,5 +63,11 @@ class Slot:
         return PynvmlDriver()
 
 
-def _node(gpus: VisibleGpus) -> Node:
-    return Node(name=socket.gethostname(), versions=installed_versions(), gpus=gpus, lacks=missing(TRAINING))
+def _node(gpus: VisibleGpus, python: TrialPython | None) -> Node:
+    found = Node(name=socket.gethostname(), versions=installed_versions(), gpus=gpus)
+    if python is None:
+        return replace(found, lacks=missing(TRAINING))
+    try:
+        return replace(found, versions=python.workers().versions)
+    except UsageError as error:
+        return replace(found, faults=error.faults)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from profiler.cluster.remote import RemoteResult, RemoteTask
+from profiler.cluster.trial_python import TrialPython
+from profiler.domain.errors import Fault
 from profiler.domain.outcome import Versions
 from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import TrialSpec
@@ -17,10 +19,12 @@ class Node:
 
     name: str
     versions: Versions
-    """What is installed there."""
+    """What is installed there, in the Python of the trials."""
     gpus: VisibleGpus
     lacks: tuple[str, ...] = ()
     """Modules that a worker imports and that are not installed there."""
+    faults: tuple[Fault, ...] = ()
+    """Why the Python of the trials cannot be used there."""
     accelerator: str = ""
     """The engine's name of its cards; empty if it has none."""
 
@@ -88,19 +92,23 @@ class Slots(Protocol):
 class Cluster(Protocol):
     """An engine that has been reached."""
 
-    def nodes(self) -> Sequence[Node]:
+    def nodes(self, python: TrialPython | None = None) -> Sequence[Node]:
         """Return the machines that trials can run on, each after it has answered.
+
+        Args:
+            python: The Python of the trials; None for that of the slots.
 
         Raises:
             UsageError: A machine cannot run this program.
         """
 
-    def slots(self, *, jobs: int | None, versions: Versions) -> Slots:
+    def slots(self, *, jobs: int | None, versions: Versions, python: TrialPython | None = None) -> Slots:
         """Return the slots; none has been started.
 
         Args:
             jobs: Most slots; None for all that the cluster has room for.
             versions: What every slot must have installed.
+            python: The Python of the trials; None for that of the slots.
         """
 
     def close(self) -> None:

@@ -100,6 +100,17 @@ _EXPERT_WIDTHS: Mapping[str, str] = {
 _WITHOUT_SDPA = frozenset({"gemma2", "gpt_oss"})
 """Model types whose attention caps scores or adds sinks, which torch's SDPA does not support (`_supports_sdpa`)."""
 
+_OPTIONAL_KERNELS = frozenset(
+    {
+        *("bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "inkling2_text", "inkling_text"),
+        *("jamba", "kimi_linear", "lfm2", "lfm2_moe", "mamba", "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5"),
+        *("qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen4_exp", "qwen4_exp_text", "zamba"),
+        "zamba2",
+    }
+)
+"""Model types whose recurrent layers have a version in PyTorch, for where flash-linear-attention, causal-conv1d or
+mamba-ssm is not installed (transformers 5.23, `use_kernel_func_from_hub_with_fallback`)."""
+
 MODEL_TYPES = tuple(_FAMILIES)
 """The model types with known defaults."""
 
@@ -219,6 +230,7 @@ def _read(reader: FieldReader, *, model_type: str, family: _Family) -> Architect
         qk_norm=family.qk_norm,
         norms_per_layer=family.norms_per_layer,
         has_sdpa=model_type not in _WITHOUT_SDPA,
+        has_optional_kernels=model_type in _OPTIONAL_KERNELS,
         num_experts=max(1, reader.count("num_experts", minimum=0, maximum=_MAX_MODULES)),
     )
 
@@ -231,6 +243,8 @@ def _with_defaults(config: Mapping[str, object], family: _Family) -> dict[str, o
     for name, default in asdict(family).items():
         if filled.get(name) is None:
             filled[name] = default
+    if filled.get("intermediate_size") is None:  # each layer is a mixture
+        filled["intermediate_size"] = filled["moe_intermediate_size"]
     if filled["num_key_value_heads"] is None:
         filled["num_key_value_heads"] = filled["num_attention_heads"]
     hidden_size, heads = filled.get("hidden_size"), filled["num_attention_heads"]

@@ -130,6 +130,15 @@ def attention_line(spec: TrialSpec, architecture: Architecture) -> str:
     return f"{spec.model}: attn_implementation=eager, because transformers has no sdpa for {architecture.model_type}."
 
 
+def kernels_line(spec: TrialSpec, architecture: Architecture) -> str:
+    """Return a note on layers that run in PyTorch without a GPU and by kernels of other packages on one, or nothing."""
+    if not architecture.has_optional_kernels or spec.backend is Backend.CUDA:
+        return ""
+    packages = "flash-linear-attention, causal-conv1d and mamba-ssm"
+    without = f"its recurrent layers run in PyTorch, as transformers runs them without {packages}"
+    return f"{spec.model}: {without}. With these installed, a GPU needs another amount of memory."
+
+
 def _unknown_keys(values: Mapping[str, object]) -> list[Fault]:
     return [unknown_key(key, values[key], SPEC_KEYS) for key in values if key not in SPEC_KEYS]
 

@@ -27,6 +27,8 @@ class Architecture:
     """Norms over hidden_size in each layer: before attention and MLP, and in Gemma 2 and 3 after both as well."""
     has_sdpa: bool = True
     """Whether transformers runs it with torch's `scaled_dot_product_attention`."""
+    has_optional_kernels: bool = False
+    """Whether recurrent layers run kernels of other packages where these are installed."""
     num_experts: int = 1
     """Experts per layer, of which each token uses a few; 1 for a dense model."""
     expert_width: int = 0

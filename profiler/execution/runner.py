@@ -12,7 +12,7 @@ from profiler.execution.job import TRIAL_WORKER, SweepObserver, WorkerProgram
 from profiler.execution.pending import Pending
 from profiler.execution.pruning import Pruning
 from profiler.execution.running import RunningSweep
-from profiler.execution.warm import WarmProcess, end_warm_process
+from profiler.execution.warm import WarmProcess
 from profiler.storage.trial_store import TrialStore
 
 
@@ -66,13 +66,9 @@ def run_trials(
             pruning=pruning,
             warm=warm,
         )
-        try:
-            warm.start()
-            with sweep:
-                sweep.run()
-        finally:
-            if interpreter is not None:
-                end_warm_process()
+        warm.start()
+        with sweep:
+            sweep.run()
         notes.extend(warm.problems)
     return (*(gpus.retired if gpus is not None else ()), *notes)
 

@@ -18,7 +18,6 @@ from threading import TIMEOUT_MAX, Event, Timer
 from types import ModuleType
 
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError, UsageError
-from profiler.execution import preload
 from profiler.execution.child import run_child, run_nothing
 from profiler.execution.forked import ForkedProcess
 from profiler.execution.interpreter import Interpreter, starting_with
@@ -42,6 +41,10 @@ _END_S = 5.0
 
 # The tracker looks after shared memory and semaphores, which are not used here. If it is killed, a new one starts.
 warnings.filterwarnings("ignore", message="resource_tracker: process died unexpectedly", category=UserWarning)
+
+
+_interpreters: dict[int | None, Interpreter | None] = {}
+"""The Python of the warmed process of this Python process, by its id."""
 
 
 class WarmProcessError(ProfilerError):
@@ -86,12 +89,15 @@ class WarmProcess:
 
         If a module cannot be imported, the worker reports it.
         """
+        # Not above: the warmed process would import what it names while this package itself is being imported.
+        from profiler.execution import preload
+
         _use_short_socket_paths()
         forkserver.set_forkserver_preload([preload.__name__])
         modules = {preload.VARIABLE: ",".join(self._program.preload)}
         # Its own process keeps track of semaphores, whatever Python the workers run in.
         resource_tracker.ensure_running()
-        if self._interpreter is not None and self._pid is None:
+        if self._pid is None and _interpreters.get(_server_pid()) != self._interpreter:
             end_warm_process()
         with (
             starting_with(self._interpreter),
@@ -101,6 +107,9 @@ class WarmProcess:
         ):
             forkserver.ensure_running()
         pid = _server_pid()
+        assert pid is not None
+        _interpreters.clear()
+        _interpreters[pid] = self._interpreter
         self._is_warm = self._is_warm and pid == self._pid
         self._pid = pid
 
@@ -188,7 +197,7 @@ class WarmProcess:
 
 def end_warm_process() -> None:
     """SIGKILL the warmed process of this Python process, if there is one: the next may need another Python."""
-    pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    pid = _server_pid()
     if pid is None:
         return
     with suppress(ProcessLookupError):
@@ -221,8 +230,8 @@ def _is_writable(folder: str) -> bool:
     return Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
-def _server_pid() -> int:
-    pid: int = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+def _server_pid() -> int | None:
+    pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     return pid
 
 

@@ -22,6 +22,7 @@ from profiler.simulation.cuda.flash_attention import simulated_flash_attention
 from profiler.simulation.cuda.four_bit import MADE_LAST_FIRST, four_bit_products
 from profiler.simulation.cuda.kernel_scratch import KERNEL_SCRATCH
 from profiler.simulation.cuda.libraries import CublasWorkspaces
+from profiler.simulation.cuda.linear_attention import LINEAR_ATTENTION_SCRATCH, WEIGHT_FIRST
 from profiler.simulation.cuda.offloading import offloaded_activations
 from profiler.simulation.cuda.optimizers import cuda_optimizers
 from profiler.simulation.cuda.trl_kernels import triton_path
@@ -164,8 +165,8 @@ class Simulation:
             self.recorder,
             chip=self._chip,
             others=self._others,
-            scratch=KERNEL_SCRATCH,
-            made_last_first=(*MADE_LAST_FIRST, *MASK_FIRST),
+            scratch={**KERNEL_SCRATCH, **LINEAR_ATTENTION_SCRATCH},
+            made_last_first=(*MADE_LAST_FIRST, *MASK_FIRST, *WEIGHT_FIRST),
             sampled_token=self._sampled_token,
             workspaces=self._workspaces,
         )

@@ -4,9 +4,11 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from profiler.cluster.engines import ENGINE
 from profiler.cluster.slots import Cluster, Node, SlotKind
+from profiler.cluster.trial_python import TrialPython
 from profiler.config.run_options import RunOptions
 from profiler.domain.address import Address, Scheme
 from profiler.domain.engine import Engine
@@ -32,6 +34,8 @@ def engine_faults(points: Iterable[Mapping[str, object]], options: RunOptions) -
     if options.engine is Engine.SLURM and not options.resume:
         problem = "would run each trial once per slot with engine=slurm"
         return [Fault(key="resume", found="false", problem=problem, hint="Choose another results_dir.")]
+    if options.engine is Engine.RAY:
+        return []
     if options.python is not None:
         problem = f"is a path of this machine, and engine={options.engine} runs trials on others"
         return [Fault(key="python", found=str(options.python), problem=problem, hint=_BY_HAND)]
@@ -42,7 +46,12 @@ def engine_faults(points: Iterable[Mapping[str, object]], options: RunOptions) -
 
 
 def for_engine(options: RunOptions) -> RunOptions:
-    """Return the options with a folder of results turned into an address, if slots on other nodes share it."""
+    """Return the options as other machines need them: with paths from the root.
+
+    A folder of results that slots of Slurm share becomes an address.
+    """
+    if options.engine is Engine.RAY and options.python is not None and not str(options.python).startswith("~"):
+        options = replace(options, python=Path(options.python).absolute())
     if options.engine is not Engine.SLURM or isinstance(options.results_dir, Address):
         return options
     try:
@@ -59,13 +68,15 @@ def version_faults(node: Node, engine: Engine, wanted: Versions) -> list[Fault]:
 
 
 def node_faults(nodes: Sequence[Node], engine: Engine, own: Versions) -> list[Fault]:
-    """Return why the nodes cannot run one sweep: their versions differ, or they lack what workers import.
+    """Return why the nodes cannot run one sweep: no Python for trials, other versions, or modules that they lack.
 
     Args:
         nodes: The nodes, of which there is at least one.
         engine: The engine that they are of.
         own: What is installed here; of it only this program has to be the same there.
     """
+    if unfit := next((node for node in nodes if node.faults), None):
+        return [replace(fault, problem=f"{fault.problem} on node {unfit.name}") for fault in unfit.faults]
     wanted = replace(nodes[0].versions, profiler=own.profiler)
     found = [_differs(node, wanted, "here" if node is nodes[0] else f"on node {nodes[0].name}") for node in nodes]
     problem = next(filter(None, found), "")
@@ -152,20 +163,21 @@ def slots_of(options: RunOptions, versions: Versions) -> Machines:
     return Machines(visible=visible, versions=versions, are_slots=True)
 
 
-def machines_of(cluster: Cluster, engine: Engine, own: Versions) -> Machines:
+def machines_of(cluster: Cluster, engine: Engine, own: Versions, python: TrialPython | None = None) -> Machines:
     """Return the nodes of a cluster after they have answered.
 
     Args:
         cluster: The cluster. It is left if its nodes cannot run the sweep.
         engine: Its engine.
         own: What is installed here; of it only this program has to be the same there.
+        python: The Python of the trials; None for that of the slots.
 
     Raises:
         UsageError: The nodes cannot run one sweep.
     """
     with ExitStack() as undo:
         undo.callback(cluster.close)
-        nodes = cluster.nodes()
+        nodes = cluster.nodes(python)
         if faults := node_faults(nodes, engine, own):
             raise UsageError(faults)
         undo.pop_all()

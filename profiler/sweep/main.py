@@ -22,6 +22,7 @@ from profiler.domain.outcome import Estimate
 from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.execution.decision import stored_answers
+from profiler.execution.other_python import environment_folder
 from profiler.execution.pruning import NeedsAtMost, Pruning
 from profiler.report.estimates import estimates_by_trial
 from profiler.storage.last_resort import last_resort
@@ -30,7 +31,6 @@ from profiler.sweep.command import read_command
 from profiler.sweep.composition import show_instead
 from profiler.sweep.dry_run import show_plan
 from profiler.sweep.folder import make_writable
-from profiler.sweep.other_python import environment_folder
 from profiler.sweep.output import WhileReadable
 from profiler.sweep.parts import SweepParts
 from profiler.sweep.plan import order_for_pruning

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from profiler.cluster.slot_job import SlotJob
     from profiler.cluster.slots import Cluster, KindOf
     from profiler.execution import InterpreterOf, Pruning, SweepObserver
+    from profiler.execution.other_python import Workers
     from profiler.storage.carried import CurrentId
     from profiler.storage.tables import Written
     from profiler.storage.trial_store import TrialStore
-    from profiler.sweep.other_python import Workers
 
 
 class HasResults(Protocol):
@@ -191,11 +191,13 @@ def _run_placed(
     pruning: "Pruning | None",
 ) -> Sequence[str]:
     from profiler.cluster.placing import PlacedSweep
+    from profiler.cluster.trial_python import by_card, trial_python
 
+    python = trial_python(options, {trial.spec.backend for trial in plan})
     return PlacedSweep(
-        plan=plan,
+        plan=by_card(plan) if python is not None and python.is_emulated else plan,
         kind_of=kind_of,
-        slots=cluster.slots(jobs=options.jobs, versions=versions),
+        slots=cluster.slots(jobs=options.jobs, versions=versions, python=python),
         options=options,
         store=store,
         versions=versions,
@@ -228,13 +230,13 @@ def _run_array(
 
 
 def _simulated_workers(options: RunOptions) -> "Workers":
-    from profiler.sweep.other_python import simulated_workers
+    from profiler.execution.other_python import simulated_workers
 
     return simulated_workers(options)
 
 
 def _emulated_workers(options: RunOptions) -> "Workers":
-    from profiler.sweep.emulated import emulated_workers
+    from profiler.execution.emulated_python import emulated_workers
 
     return emulated_workers(options)
 

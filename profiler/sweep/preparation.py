@@ -9,12 +9,13 @@ from typing import TypeVar
 from profiler.allocator import parse_alloc_conf
 from profiler.cluster.array import SlotArray
 from profiler.cluster.slots import Cluster, KindOf
+from profiler.cluster.trial_python import trial_python
 from profiler.config.architecture import read_architecture
 from profiler.config.grid import Grid, expand, read_grid
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.only_estimated import only_estimated
 from profiler.config.run_options import RunOptions, read_run_options
-from profiler.config.specification import ArchitectureLookup, attention_line, parse_points
+from profiler.config.specification import ArchitectureLookup, attention_line, kernels_line, parse_points
 from profiler.domain.address import Address, is_address
 from profiler.domain.engine import Engine
 from profiler.domain.errors import Fault, UsageError
@@ -142,7 +143,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     points = faults.collect(lambda: expand(grid, command.axes)) if grid else None
     if options is not None:
         faults.found.extend(engine_faults(points or (), options))
-    machines = _machines(options, faults, parts)
+    machines = _machines(options, points or (), faults, parts)
     visible, versions = machines.visible, machines.versions
     points, backend_line = resolve_auto(points or [], visible, torch_version=versions.torch)
     specs = faults.collect(lambda: parse_points(points, architecture_of=architecture_of)) or ()
@@ -165,17 +166,19 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     for model, dataset in dict.fromkeys((spec.model, spec.dataset) for spec in specs):
         faults.collect(partial(files_of, model, dataset))
     workers, lacking = None, ""
-    if options is not None and not mixed and any(spec.backend is Backend.EMULATED for spec in specs):
+    python = trial_python(options, [spec.backend for spec in specs]) if options is not None and not mixed else None
+    if python is not None and specs and machines.cluster is None:
         try:
-            workers = parts.emulated_workers(options)
+            workers = (parts.emulated_workers if python.is_emulated else parts.simulated_workers)(python.options)
         except UsageError as error:
-            if not options.dry_run or options.python is not None:
+            is_named_here = python.options.python is not None and python.options.engine is not Engine.RAY
+            if not python.options.dry_run or is_named_here:
                 faults.found.extend(error.faults)
             lacking = f"Trial ids are not known: {error.faults[0].problem}."
-        faults.found.extend(missing_deepspeed(specs, Backend.EMULATED, workers.versions) if workers else ())
-        faults.found.extend(missing_engine(specs, Backend.EMULATED, workers.versions) if workers else ())
-    elif options is not None and not mixed and specs and options.python is not None:
-        workers = faults.collect(partial(parts.simulated_workers, options))
+    versions = workers.versions if workers else versions
+    if workers or machines.cluster is not None:
+        faults.found.extend(missing_deepspeed(specs, Backend.EMULATED, versions))
+        faults.found.extend(missing_engine(specs, Backend.EMULATED, versions))
     if faults.found or options is None or grid is None or prices is None:
         machines.close()
         raise UsageError(tuple(dict.fromkeys(faults.found)))
@@ -183,14 +186,16 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         lacking = "Trial ids are not known: no GPU is visible here, and a measured trial is named after its card."
     gpus, gpu_line = gpus_alike(visible)
     measured = any(spec.backend is Backend.CUDA for spec in specs)
-    attention = dict.fromkeys(attention_line(spec, architecture_of(spec.model)) for spec in specs)
+    attention = dict.fromkeys(
+        line(spec, architecture_of(spec.model)) for spec in specs for line in (attention_line, kernels_line)
+    )
     return Sweep(
         grid=grid,
         options=options,
         folder=_folder(options.results_dir, name),
         address=options.results_dir / name if isinstance(options.results_dir, Address) else None,
         specs=specs,
-        versions=workers.versions if workers else versions,
+        versions=versions,
         gpu_uuids=tuple(gpu.uuid for gpu in gpus) if measured and not machines.are_slots else (),
         hardware_of=machines.hardware_of,
         files_of=lambda spec: files_of(spec.model, spec.dataset),
@@ -215,7 +220,9 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     )
 
 
-def _machines(options: RunOptions | None, faults: "_Faults", parts: SweepParts) -> Machines:
+def _machines(
+    options: RunOptions | None, points: Iterable[Mapping[str, object]], faults: "_Faults", parts: SweepParts
+) -> Machines:
     """Return where trials run; this machine also in a dry run, and where the command has faults.
 
     Raises:
@@ -225,7 +232,8 @@ def _machines(options: RunOptions | None, faults: "_Faults", parts: SweepParts) 
     if options is not None and not options.dry_run and not faults.found:
         cluster = parts.reach(options)
         if cluster is not None:
-            return machines_of(cluster, options.engine, versions)
+            python = trial_python(options, [point.get("backend") for point in points])
+            return machines_of(cluster, options.engine, versions, python)
     if options is not None and options.engine is Engine.SLURM:
         return slots_of(options, versions)
     return Machines(visible=parts.visible_gpus(), versions=versions)

@@ -175,7 +175,7 @@ SIMULATED = [
 def test_phases_agree_with_the_simulation(spec, config, simulated):
     found = phase_instants(spec, _read(config))
     for phase, mib in simulated.items():
-        assert found[Phase(phase)].total_bytes / MIB == pytest.approx(mib, rel=0.016), phase
+        assert found[Phase(phase)].total_bytes / MIB == pytest.approx(mib, rel=0.008), phase
 
 
 EMULATED = [

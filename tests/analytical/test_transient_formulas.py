@@ -14,18 +14,15 @@ from profiler.analytical.formulas.batch import (
     unpadded,
 )
 from profiler.analytical.formulas.decoder_layer import (
-    attention_backward_bytes,
     attention_inputs_saved_bytes,
     attention_saved_bytes,
     first_layer_unsaved_bytes,
     head_norms_saved_bytes,
     layer_saved_bytes,
-    layer_without_gradient_bytes,
     linear_inputs_saved_bytes,
     mlp_saved_bytes,
     norm_saved_bytes,
     other_inputs_saved_bytes,
-    rotary_bytes,
 )
 from profiler.analytical.formulas.eager_attention import (
     held_scores_bytes,
@@ -45,6 +42,8 @@ from profiler.analytical.formulas.head import (
     score_scratch,
     tile_bytes,
 )
+from profiler.analytical.formulas.layer_backward import attention_backward_bytes
+from profiler.analytical.formulas.layer_without_gradient import layer_without_gradient_bytes, rotary_bytes
 from profiler.analytical.formulas.parameters import parameter_count
 from profiler.analytical.formulas.rollout import (
     growth_copy_bytes,
@@ -185,9 +184,10 @@ def test_a_fused_layer_without_gradient_by_hand(toy):
     assert plain == 10 * (4 * 8 + 4 * 16) * 2
     lora = replace(_LORA, lora_target_modules=("gate_up_proj",))
     under_autocast = layer_without_gradient_bytes(lora, phi, batch, adapted=True, autocast=True)
-    assert under_autocast == 10 * (4 * 8 + 3 * 2 * 16) * 2
+    # and the input of the adapter in float32
+    assert under_autocast == 10 * (4 * 8 + 3 * 2 * 16) * 2 + 10 * 8 * 4
     without = layer_without_gradient_bytes(lora, phi, batch, adapted=True, autocast=False)
-    assert without == 10 * (4 * 8 * 2 + 2 * 16 * (2 + 2 * 4))
+    assert without == 10 * (4 * 8 * 2 + 2 * 16 * (2 + 2 * 4)) + 10 * 8 * 4
 
 
 def test_a_layer_without_gradient_by_hand(toy):
@@ -199,8 +199,15 @@ def test_a_layer_without_gradient_by_hand(toy):
     qlora = replace(_LORA, tuning=Tuning.QLORA)
 
     assert plain == 1_600
-    assert under_autocast == 10 * (4 * 8 * 2 + 8 * 16)
-    assert without == 10 * (4 * 8 * 2 + 12 * 16)
+    # with the input of up in float32
+    assert under_autocast == 10 * (4 * 8 * 2 + 8 * 16 + 8 * 4)
+    assert without == 10 * (4 * 8 * 2 + 12 * 16 + 8 * 4)
+    only_gate = replace(_LORA, lora_target_modules=("gate_proj",))
+    assert layer_without_gradient_bytes(only_gate, toy, batch, adapted=True, autocast=False) == 10 * 4 * 8 * 2 + 1_920
+    # the product in two types, the result of down, and that of its adapter before and after scaling
+    only_down = replace(_LORA, lora_target_modules=("down_proj",))
+    at_down = 16 * (2 + 4) + 8 * 2 + 2 * 8 * 4
+    assert layer_without_gradient_bytes(only_down, toy, batch, adapted=True, autocast=False) == 10 * (64 + at_down)
     assert layer_without_gradient_bytes(queries, toy, batch, adapted=True, autocast=False) == plain
     # up's result, its adapter's before and after scaling, and the activated gate: four of two bytes
     assert layer_without_gradient_bytes(qlora, toy, batch, adapted=True, autocast=False) == 10 * (4 * 8 * 2 + 8 * 16)
@@ -337,9 +344,12 @@ def test_four_bit_layers_cast_the_result_of_their_adapter(toy):
     wide = replace(_LORA, tuning=Tuning.QLORA, dtype=Dtype.FLOAT32, bf16=True)
     batch = _batch(rows=1, tokens=6)
 
-    # without autocast the activated gate, the result of up, that of the adapter, and their sum, in one type: 4 x 4 B
-    assert layer_without_gradient_bytes(wide, toy, batch, adapted=True, autocast=False) == 6 * (4 * 8 * 4 + 16 * 16)
-    # under autocast the result of the adapter stays in bfloat16: 4 + 4 + 2 + 4 B
+    # without autocast the activated gate, the result of up, that of the adapter, and their sum, in one type: 4 x 4 B;
+    # and the input of the adapter in bfloat16
+    assert layer_without_gradient_bytes(wide, toy, batch, adapted=True, autocast=False) == 6 * (
+        4 * 8 * 4 + 16 * 16 + 8 * 2
+    )
+    # under autocast the result of the adapter stays in bfloat16, and no copy of its input stays: 4 + 4 + 2 + 4 B
     assert layer_without_gradient_bytes(wide, toy, batch, adapted=True, autocast=True) == 6 * (4 * 8 * 4 + 14 * 16)
 
 

@@ -302,8 +302,6 @@ OPTIONS = (
     bad(
         GRID, "slurm_gpus_per_node=h100", says="slurm_gpus_per_node= … must be a number of at least 1, or a kind and a"
     ),
-    bad(GRID, "engine=ray", "backend=emulated", says="engine= … runs trials in the Python of each node", sentences=2),
-    bad(GRID, "engine=ray", "backend=simulated", "python=/x", says="python= … is a path of this machine", sentences=2),
     bad(GRID, "resume=perhaps", says="resume= … must be true or false"),
     bad(GRID, "dry_run=true,false", says="dry_run= … takes one value, because only keys of a trial can have several"),
     bad(GRID, "timeout=1", says="timeout= … is unknown."),

@@ -57,6 +57,13 @@ class FakeRay(ModuleType):
         super().__init__("ray")
         self.alive, self.actors, self.killed = [], [], []
         self.answer = lambda actor, name, args: None
+        self.connections = []
+
+    def init(self, **options):
+        self.connections.append(options["address"])
+
+    def shutdown(self):
+        self.connections.append(None)
 
     def nodes(self):
         return [{"Alive": True, "Resources": resources} for resources in self.alive]

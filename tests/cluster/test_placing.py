@@ -59,10 +59,13 @@ class FakeSlots:
         for each in task.trials:
             record = BY_ID[each.trial_id]
             RecordStore(folder).write(record if how == "ok" else replace(record, outcome=builders.outcome_of(how)))
+            if how is Status.FAILED:
+                outcome = builders.failed(Status.FAILED, f"The full text is in {folder}/records/x.stderr.")
+                RecordStore(folder).write(replace(record, outcome=outcome))
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.json")}
         for path in folder.rglob("*.json"):
             path.unlink()
-        return Ended(slot=slot, result=RemoteResult(files=files))
+        return Ended(slot=slot, result=RemoteResult(files=files, folder=str(folder)))
 
     def retire(self, slot, reason):
         del self.idle[slot]
@@ -163,6 +166,8 @@ def test_failures_in_a_row_end_the_sweep(place):
         sweep.run()
     assert slots.closed
     assert len(store.read_all()) == 5
+    own = store.path("x").parent
+    assert {record.outcome.verdict.message for record in store.read_all()} == {f"The full text is in {own}/x.stderr."}
 
 
 def test_a_cause_that_every_slot_would_meet_ends_the_sweep(place):

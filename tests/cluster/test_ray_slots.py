@@ -10,6 +10,11 @@ from witness import VERSIONS
 
 from profiler.cluster.remote import RemoteResult
 from profiler.cluster.slots import Node, SlotKind
+from profiler.cluster.trial_python import trial_python
+from profiler.config.run_options import RunOptions
+from profiler.domain.errors import Fault
+from profiler.domain.sweep_state import Machines
+from profiler.domain.trial import Backend
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
 
 CORE = SlotKind()
@@ -56,6 +61,29 @@ def test_there_are_as_many_slots_as_trials_wait_cores_exist_and_jobs_allow(ray, 
     assert all(actor.options["num_cpus"] == 1 and "num_gpus" not in actor.options for actor in ray.actors)
 
 
+def test_nodes_without_cores_and_gpus_do_not_count(ray, slots):
+    ray.alive = [{"CPU": 0.0, "memory": 9.0}, {"CPU": 1.0}, H100_NODE]
+    found = slots()
+    started(found, {CORE: 9})
+    assert found.machines() == Machines(nodes=2, nodes_busy=0, gpus=2)
+
+
+def test_slots_get_the_python_of_the_trials(ray, module):
+    python, asked = trial_python(RunOptions(), [Backend.EMULATED]), []
+    ray.answer = lambda actor, name, args: asked.append((name, args)) or fake_ray.Reference(ray.first(actor))
+    started(module.RaySlots(slot=module.Slot, jobs=1, versions=VERSIONS, python=python), {CORE: 1})
+    assert asked == [("node", (python,))]
+
+
+def test_sweeps_of_one_process_share_a_connection(ray, module):
+    first, second = (module.reach_ray("local", jobs=1) for _ in range(2))
+    first.close()
+    assert ray.connections == ["local"]
+    second.close()
+    second.close()
+    assert ray.connections == ["local", None]
+
+
 def test_an_empty_cluster_is_asked_for_one_slot(ray, slots):
     ray.alive = []
     assert len(started(slots(), {CORE: 10})) == 1
@@ -100,6 +128,7 @@ def test_slots_that_end_while_they_start_end_the_sweep(ray, slots, module):
     ("change", "said"),
     [
         ({"versions": replace(VERSIONS, torch="2.1")}, "has other versions"),
+        ({"faults": (Fault(key="python", found="/x", problem="has no trl"),)}, "python=/x: has no trl."),
         ({"gpus": replace(H100, driver_version="590")}, "its card is NVIDIA H100, 1 bytes, driver 590"),
         ({"gpus": VisibleGpus(gpus=(), note="no driver answers")}, "its card is no driver answers"),
     ],

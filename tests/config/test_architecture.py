@@ -34,6 +34,14 @@ def test_a_hub_id_names_a_builtin_model():
     assert builtin_architecture("somebody/model") is None
 
 
+def test_a_mixture_in_every_layer_needs_no_width_of_a_dense_one():
+    mixture = LLAMA | {"model_type": "qwen3_5_moe_text", "architectures": ["MForCausalLM"], "num_experts": 8}
+    del mixture["intermediate_size"]
+    assert read_architecture(mixture | {"moe_intermediate_size": 96}, model="m").intermediate_size == 96
+    with pytest.raises(UsageError, match="intermediate_size"):
+        read_architecture(mixture, model="m")
+
+
 def test_llama_defaults():
     architecture = read_architecture(LLAMA, model="m")
     assert architecture.num_key_value_heads == 4

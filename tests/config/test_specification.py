@@ -6,7 +6,7 @@ import pytest
 
 from profiler.config.key_values import DEFAULTS
 from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import attention_line, parse_point, parse_points
+from profiler.config.specification import attention_line, kernels_line, parse_point, parse_points
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trial import SPEC_KEYS, Attention, Backend, TrialSpec, Tuning, Weights
 
@@ -252,6 +252,14 @@ def test_the_default_attention_is_eager_where_transformers_has_no_sdpa():
     line = attention_line(spec, replace(known("tiny"), model_type="gemma2", has_sdpa=False))
     assert line == "my/gemma2: attn_implementation=eager, because transformers has no sdpa for gemma2."
     assert not attention_line(parse(attn_implementation="eager"), known("tiny"))
+
+
+def test_what_pytorch_runs_in_place_of_other_kernels_is_said_unless_it_is_measured():
+    hybrid = replace(known("tiny"), model_type="qwen3_next", has_optional_kernels=True)
+    line = kernels_line(replace(parse(), model="my/hybrid"), hybrid)
+    assert line.startswith("my/hybrid: its recurrent layers run in PyTorch, as transformers runs them without flash-")
+    assert not kernels_line(replace(parse(), backend=Backend.CUDA), hybrid)
+    assert not kernels_line(parse(), known("tiny"))
 
 
 def test_a_stated_sdpa_is_refused_where_transformers_has_none():

@@ -16,8 +16,8 @@ from witness import BY_LABEL, LIMIT_S, VERSIONS, Witness, is_gone, planned, wait
 from profiler.config.run_options import RunOptions
 from profiler.domain.errors import EXIT_INTERNAL, UsageError
 from profiler.domain.outcome import Status
+from profiler.execution import WorkerProgram, run_trials
 from profiler.execution import forked as forked_module
-from profiler.execution import run_trials
 from profiler.execution import warm as warm_module
 from profiler.execution.warm import WarmProcess, WarmProcessError
 
@@ -121,6 +121,14 @@ def warm_run(store, tmp_path, monkeypatch, failures: str, *, warm_up_s: float) -
         program=replace(BY_LABEL, preload=("fails_at_import",)),
     )
     return witness
+
+
+def test_what_is_preloaded_is_imported_once_also_if_it_needs_this_package(store, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
+    witness = Witness()
+    program = WorkerProgram(target="preloaded_target:job", preload=("preloaded_target",))
+    run_trials([planned("a")], options=RunOptions(), store=store, versions=VERSIONS, observer=witness, program=program)
+    assert witness.records["a"].outcome.status is Status.OK
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,15 @@ EXPERTS = QWEN3 | {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 32,
 }
+HYBRID = QWEN3 | {
+    "model_type": "qwen3_5_text",
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
+"""One layer has a state of constant size in place of keys and values."""
 LORA_KEYS = {"tuning": Tuning.LORA, **LORA}
 
 
@@ -66,6 +75,7 @@ CASES: list[dict[str, Any]] = [
     {"model_config": QWEN3},
     {"model_config": LLAMA, "attn_implementation": Attention.EAGER},
     {"model_config": EXPERTS},
+    {"model_config": HYBRID},
     *({"model_config": mistral(window)} for window in (6, 16, 26, 1000)),
     {"model_config": mistral(18), "attn_implementation": Attention.FLASH_ATTENTION_2},
 ]
@@ -163,6 +173,17 @@ def test_the_cache_at_its_end_by_hand(rollout: Rollout, config: dict[str, Any]) 
     assert max(levels) == cache + before_the_last
 
 
+def test_the_states_of_linear_attention_by_hand() -> None:
+    prompt, completion, rows = 8, 40, 16
+    trial = simulate(model_config=HYBRID, steps=1, max_prompt_length=prompt, max_completion_length=completion)
+    # The last 4 inputs of the convolution over queries, keys and values, in bfloat16, and a matrix per value head.
+    states = rows * (2 * 2 * 16 + 4 * 16) * 4 * 2 + rows * 4 * 16 * 16 * 4
+    one_tensor = rows * 2 * (prompt + completion - 1) * 16 * 2
+    before_the_last = one_tensor * (prompt + completion - 2) // (prompt + completion - 1)
+    levels = [level[Category.KV_CACHE] for phase, level in trial.levels() if phase is Phase.ROLLOUT]
+    assert max(levels) == states + 2 * one_tensor + before_the_last
+
+
 def rollout_peaks(simulated: Simulated) -> tuple[int, int]:
     """Highest total and highest KV cache during the rollout."""
     rollout = [
@@ -171,7 +192,9 @@ def rollout_peaks(simulated: Simulated) -> tuple[int, int]:
     return max(total for total, _ in rollout), max(cache for _, cache in rollout)
 
 
-@pytest.mark.parametrize("keys", [{}, {"beta": 0.04, **LORA_KEYS}, {"lengths": Lengths.FORCED}])
+@pytest.mark.parametrize(
+    "keys", [{}, {"beta": 0.04, **LORA_KEYS}, {"lengths": Lengths.FORCED}, {"model_config": HYBRID}]
+)
 def test_a_synthetic_rollout_has_the_peaks_of_a_generated_one(keys: dict[str, object]) -> None:
     sizes = {"max_prompt_length": 16, "max_completion_length": 24, "steps": 1}
     short = simulate(rollout=Rollout.SYNTHETIC, **sizes, **keys)

@@ -15,9 +15,9 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import Backend, DistributedType, TrialSpec
 from profiler.emulation.launch import EmulatedPython
 from profiler.emulation.version import EMULATION_VERSION
+from profiler.execution import emulated_python as emulated
+from profiler.execution.emulated_python import EmulatedWorkers, emulated_workers
 from profiler.measurement.visible import CAPABILITIES
-from profiler.sweep import emulated
-from profiler.sweep.emulated import EmulatedWorkers, emulated_workers
 from profiler.sweep.main import main
 
 GRID = "+grid=lora_vs_full"

@@ -16,9 +16,9 @@ from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_
 from profiler.domain.outcome import Status
 from profiler.emulation.launch import profiler_environment
 from profiler.execution.interpreter import Interpreter
+from profiler.execution.other_python import simulated_workers
 from profiler.storage.versions import installed_versions
 from profiler.sweep import main as sweep_main
-from profiler.sweep.other_python import simulated_workers
 from profiler.sweep.parts import SweepParts
 
 GUARD = ("+grid=guard", "backend=simulated")

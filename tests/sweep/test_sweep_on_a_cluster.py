@@ -1,6 +1,7 @@
 """A sweep on a cluster with fakes: versions of nodes, cards, the identity of measured trials, and what is refused."""
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 from sweep_fakes import VERSIONS
@@ -32,9 +33,11 @@ class FakeCluster:
 
     found: list = field(default_factory=lambda: [node()])
     runs: list = field(default_factory=list)
+    pythons: list = field(default_factory=list)
     is_closed: bool = False
 
-    def nodes(self):
+    def nodes(self, python=None):
+        self.pythons.append(python)
         return self.found
 
     def close(self):
@@ -93,6 +96,32 @@ def test_a_measured_trial_runs_on_the_card_that_it_names(on_cluster, cluster):
     assert len(cluster.runs) == 1  # stored already, whatever the other nodes are
 
 
+@pytest.mark.parametrize(
+    ("words", "path", "is_emulated"),
+    [
+        (["backend=simulated", "python=envs/one"], str(Path.cwd() / "envs/one"), False),
+        (["backend=simulated", "python='~/one'"], "~/one", False),
+        (["backend=emulated"], "None", True),
+        (["backend=simulated"], None, None),
+    ],
+)
+def test_another_python_is_looked_for_on_the_nodes_and_its_versions_are_those_of_the_trials(
+    on_cluster, world, cluster, words, path, is_emulated
+):
+    versions = replace(VERSIONS, trl="1.17.0", emulation=1)
+    cluster.found = [node("n1", versions=versions), node("n2", versions=versions)]
+    code, _, err = on_cluster(*FEW, *words)
+    (python,) = cluster.pythons
+    found = (None, None) if python is None else (str(python.options.python), python.is_emulated)
+    assert (code, found) == (0, (path, is_emulated)), err
+    assert world.runs[0][1]["versions"] == versions
+
+
+def test_two_pythons_are_two_sweeps(on_cluster, cluster):
+    on_cluster(*FEW, "backend=simulated", "python=/one,/two")
+    assert [str(python.options.python) for python in cluster.pythons] == ["/one", "/two"]
+
+
 def test_auto_measures_where_a_node_has_a_gpu(on_cluster, cluster):
     cluster.found = [node("n1"), node("n2", "h200-141gb")]
     code, out, _ = on_cluster(*FEW)
@@ -125,6 +154,11 @@ def test_several_gpus_are_those_of_one_node(on_cluster, cluster):
             "engine=ray: node n1 has grpo-vram-profiler 0.0.1, and here it is grpo-vram-profiler 0.1.",
         ),
         ([node(lacks=("trl", "peft"))], ["backend=simulated"], "engine=ray: node n1 lacks trl and peft. Install"),
+        (
+            [node(), node("n2", faults=(Fault(key="python", found="/x", problem="has no trl", hint="Install it."),))],
+            ["backend=simulated", "python=/x"],
+            "python=/x: has no trl on node n2. Install it.",
+        ),
         ([node()], ["backend=cuda"], "backend=cuda: needs a GPU, but no node of the cluster has one."),
         (
             [node(card="l40s-48gb")],
@@ -146,7 +180,7 @@ def test_what_the_nodes_cannot_run_is_refused_before_the_first_trial(on_cluster,
 
 
 def test_a_cluster_that_fails_to_answer_is_left(on_cluster, cluster):
-    def nodes():
+    def nodes(python=None):
         raise UsageError([Fault(key="engine", found="ray", problem="node n1 did not answer")])
 
     cluster.nodes = nodes

@@ -1,10 +1,14 @@
 """Trials on the simulated GPU, from the real trainer to the outcome."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from simulating import LORA, small_spec
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoConfig
+from transformers.models.auto.configuration_auto import model_type_to_module_name
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from profiler.config.architecture import MODEL_TYPES, read_architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS
@@ -189,6 +193,22 @@ def test_families_without_sdpa_are_those_of_transformers() -> None:
         is_causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
         models = MODEL_FOR_CAUSAL_LM_MAPPING if is_causal else MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
         assert architecture.has_sdpa is models[type(config)]._supports_sdpa, model_type
+
+
+def test_families_with_optional_kernels_are_those_of_transformers() -> None:
+    folder = Path(transformers.__file__).parent / "models"
+    found = set()
+    for model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        files = (folder / model_type_to_module_name(model_type)).glob("modeling_*.py")
+        if any("@use_kernel_func_from_hub_with_fallback(" in file.read_text() for file in files):
+            found.add(model_type)
+    described = SMALL_MODEL | {"architectures": ["MadeUpForCausalLM"]}
+    noted = {
+        model_type
+        for model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        if read_architecture(described | {"model_type": model_type}, model="m").has_optional_kernels
+    }
+    assert noted == found >= {"qwen3_next", "qwen3_5_text", "lfm2"}
 
 
 def test_a_mixture_of_experts_is_simulated() -> None:

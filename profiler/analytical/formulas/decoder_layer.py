@@ -8,32 +8,23 @@ from collections.abc import Sequence
 
 from profiler.analytical.formulas.batch import Batch
 from profiler.analytical.formulas.eager_attention import (
-    held_scores_bytes,
     makes_scores,
-    query_side_bytes,
     query_side_saved_bytes,
     saved_scores_bytes,
-    scores_backward_bytes,
-    scores_forward_bytes,
 )
 from profiler.analytical.formulas.experts import (
-    experts_backward_bytes,
-    experts_forward_bytes,
     experts_saved_bytes,
-    experts_without_gradient_bytes,
-    merged_bytes,
 )
 from profiler.analytical.formulas.parameters import (
     SHARED_GATE,
     adapted_projections,
     has_float32_norms,
-    has_fused_projections,
     is_mixture,
     key_width,
     mlp_width,
     query_width,
 )
-from profiler.analytical.formulas.quantities import Count, Flag, larger, where, whole_units
+from profiler.analytical.formulas.quantities import Count, Flag, where, whole_units
 from profiler.analytical.formulas.rounding import block_of
 from profiler.analytical.formulas.tensor_groups import Projection
 from profiler.analytical.formulas.trained import (
@@ -154,7 +145,7 @@ def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, po
     sizes, hidden, block = element_bytes(spec), architecture.hidden_size, block_of(spec)
     if trains_everything(spec):
         return where(sizes.autocast_casts, 3, 1) * block(positions * hidden * sizes.compute)
-    adapted = _adapted(spec, architecture, _ATTENTION_INPUTS)
+    adapted = adapted_parts(spec, architecture, _ATTENTION_INPUTS)
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
     low_rank = low_rank + frozen_inputs_saved_bytes(spec, architecture, positions, _ATTENTION_INPUTS)
     if has_bfloat16_adapters(spec):
@@ -173,7 +164,7 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
     if trains_everything(spec):
         copies = where(sizes.autocast_casts, 2, 1)
         return copies * block(positions * hidden * sizes.compute) + block(positions * inner * sizes.compute)
-    adapted = _adapted(spec, architecture, ("o_proj", *_MLP_INPUTS, "down_proj"))
+    adapted = adapted_parts(spec, architecture, ("o_proj", *_MLP_INPUTS, "down_proj"))
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
     element = sizes.adapter if has_bfloat16_adapters(spec) else where(spec.bf16, sizes.compute, sizes.adapter)
     own = sum(block(positions * part.in_features * element) for part in adapted)
@@ -205,10 +196,10 @@ def frozen_inputs_saved_bytes(
     width = mlp_width(architecture) if "down_proj" in names else architecture.hidden_size
     sizes = element_bytes(spec)
     own = block_of(spec)(positions * width * sizes.compute)
-    return where(sizes.adapter_casts, own, 0) if _adapted(spec, architecture, names) else own
+    return where(sizes.adapter_casts, own, 0) if adapted_parts(spec, architecture, names) else own
 
 
-def _adapted(spec: TrialKeys, architecture: DecoderShape, names: Sequence[str]) -> tuple[Projection, ...]:
+def adapted_parts(spec: TrialKeys, architecture: DecoderShape, names: Sequence[str]) -> tuple[Projection, ...]:
     """Return the linear layers among `names` that have an adapter."""
     found = adapted_projections(architecture, spec.lora_target_modules or ())
     return tuple(part for part in found if part.name in names)
@@ -278,186 +269,3 @@ def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch
 def layer_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return what checkpointing keeps per layer: its input, [T, H] in the type of the residual stream."""
     return block_of(spec)(batch.positions * architecture.hidden_size * element_bytes(spec).stream)
-
-
-def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return the peak of the MLP's backward in addition to the saved activations of the layer.
-
-    The larger of two: the gradients of the product, of the activated gate and of up, each [T, I], after the saved
-    product is freed; or, before that, the gradient of the product with the new gradient of down's weight, or with that
-    weight unpacked from 4 bits (`MatMul4Bit.backward`). In addition twice the gradient of the residual stream, [T, H].
-    Liger writes the gradients of gate and up over their values (`swiglu_backward`), so the second is the larger.
-    Of a mixture, the experts come before their shared expert, which has freed what they saved.
-    """
-    stream, dense = 2 * layer_input_bytes(spec, architecture, batch), _dense_backward_bytes(spec, architecture, batch)
-    if not is_mixture(architecture):
-        return stream + dense
-    experts = experts_backward_bytes(spec, architecture, batch.positions)
-    return stream + larger(experts, dense - experts_saved_bytes(spec, architecture, batch.positions))
-
-
-def _dense_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return the peak of the backward of the MLP's linear layers, without the gradients of the residual stream."""
-    sizes, inner, hidden = element_bytes(spec), mlp_width(architecture), architecture.hidden_size
-    block = block_of(spec)
-    wide = block(batch.positions * inner * linear_output_bytes(spec))
-    weight = block(inner * hidden * sizes.weight)
-    if trains_everything(spec):
-        return wide + weight if spec.use_liger_kernel else larger(2 * wide, wide + weight)
-    adapted = {part.name for part in adapted_projections(architecture, spec.lora_target_modules or ())}
-    unpacked = weight if spec.tuning is Tuning.QLORA else 0
-    if spec.use_liger_kernel:
-        return wide + unpacked
-    return larger((2 if "down_proj" in adapted else 3) * wide, wide + unpacked)
-
-
-def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return the peak of attention's backward in addition to the saved activations of the layer, if it makes scores.
-
-    The activations of the MLP, its norm and the output projection are freed by then; the gradients of the values and of
-    the residual stream are there. Negative or 0 if the backward of the MLP is higher, and for other kernels, whose
-    scratch is left out.
-    """
-    sizes, positions = element_bytes(spec), batch.positions
-    freed = mlp_saved_bytes(spec, architecture, positions) + norm_saved_bytes(
-        spec, positions, architecture.hidden_size, in_float32=has_float32_norms(architecture)
-    )
-    freed = freed + other_inputs_saved_bytes(spec, architecture, positions)
-    freed = freed + block_of(spec)(positions * query_width(architecture) * sizes.compute)
-    transient = scores_backward_bytes(spec, architecture, batch) - saved_scores_bytes(spec, architecture, batch)
-    added = transient + layer_input_bytes(spec, architecture, batch) - freed
-    return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), added, 0)
-
-
-def norm_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return the peak of a norm's backward in addition to the saved activations: four float32 [T, H].
-
-    The gradient of the product, and the three factors of the gradient of the square (`pow_backward`). Liger writes the
-    gradient over that of the output.
-    """
-    if spec.use_liger_kernel:
-        return 0
-    return 4 * block_of(spec)(batch.positions * architecture.hidden_size * FLOAT32_BYTES)
-
-
-def down_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return what a layer's forward needs at the down projection in addition to what it saves.
-
-    The residual stream and the input of the MLP, [T, H] each. For a float32 adapter, the product, [T, I], is cast to
-    float32 before autocast casts it back to the type that is saved.
-    """
-    inner = _down_input_bytes(spec, architecture, batch)
-    if is_mixture(architecture):
-        # The experts come after their shared expert, and have saved nothing when that ends.
-        inner = inner - experts_saved_bytes(spec, architecture, batch.positions)
-        inner = larger(inner, experts_forward_bytes(spec, architecture, batch.positions))
-    return 2 * layer_input_bytes(spec, architecture, batch) + inner
-
-
-def recomputation_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return what the recomputation of a layer under checkpointing needs in addition to what the layer saves.
-
-    As the first forward, and the incoming gradient and the result of the down projection, [T, H] each.
-    """
-    return 2 * layer_input_bytes(spec, architecture, batch) + down_forward_bytes(spec, architecture, batch)
-
-
-def _down_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    has_copies = spec.tuning is Tuning.LORA and not has_bfloat16_adapters(spec)
-    if not has_copies or not _adapted(spec, architecture, ("down_proj",)):
-        return 0
-    sizes, block, values = element_bytes(spec), block_of(spec), batch.positions * mlp_width(architecture)
-    return block(values * sizes.compute) + block(values * sizes.adapter)
-
-
-def _adapted_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, values: Count, *, autocast: Flag) -> Count:
-    """Return the bytes of tensors of `values` inner features if up or down has an adapter: the larger of two instants.
-
-    At up: the activated gate, the result of up, and the result of the adapter before and after scaling, in the type of
-    the adapter or, under autocast, in the compute type; or after that the scaled result and the sum, in the wider type
-    of both. Over 4-bit weights without autocast the scaled result is cast to the type of up first (`Linear4bit.forward`
-    in peft's `bnb.py`).
-    At down: the product, its copy in the type of the adapter if that is wider, and under autocast the copy cast back.
-    Where one layer computes gate and up, its adapter returns both: the results of the adapter are twice as wide, and
-    at down the layer still holds gate and up (`Phi3MLP.forward`).
-    """
-    sizes, block = element_bytes(spec), block_of(spec)
-    given = linear_output_bytes(spec, autocast=autocast)
-    low = where(autocast, sizes.compute, sizes.adapter)
-    scaled = where(autocast, low, given) if spec.tuning is Tuning.QLORA else low
-    fused = has_fused_projections(architecture)
-    adapted = 2 * values if fused else values
-    summed = block(adapted * scaled) + block(adapted * larger(given, scaled))
-    at_up = 2 * block(values * given) + larger(2 * block(adapted * low), summed)
-    wide = where(sizes.adapter > sizes.compute, block(values * sizes.adapter), 0)
-    cast = block(values * given) + block(values * sizes.compute)
-    at_down = where(autocast, cast, block(values * sizes.weight)) + wide + (block(2 * values * given) if fused else 0)
-    return larger(
-        0,
-        at_up if _adapted(spec, architecture, ("up_proj", "gate_up_proj")) else 0,
-        at_down if _adapted(spec, architecture, ("down_proj",)) else 0,
-    )
-
-
-def layer_without_gradient_bytes(
-    spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, adapted: Flag, autocast: Flag
-) -> Count:
-    """Return the peak of one decoder layer that saves nothing.
-
-    The peak is in the MLP, in the rotary embedding, or in attention that makes its scores. There are four [T, H]: the
-    embeddings and the input of the layer, which the loop over layers still references, the residual stream and the
-    input of the MLP. The MLP adds three [T, I]: the activated gate, up and their product, and a fourth, the gate, where
-    one layer computes gate and up; or with adapters `_adapted_mlp_bytes`, if that is more. Eager attention also returns
-    its scores to the layer, which keeps them to its end.
-
-    By hand, T = 10, H = 8, I = 16, bfloat16, no adapters: 10 x (4 x 8 + 3 x 16) x 2 = 1,600 B.
-    """
-    block, sizes = block_of(spec), element_bytes(spec)
-    values = batch.positions * mlp_width(architecture)
-    inner = (4 if has_fused_projections(architecture) else 3) * block(
-        values * linear_output_bytes(spec, autocast=autocast)
-    )
-    if spec.tuning is not Tuning.FULL:
-        inner = where(adapted, larger(inner, _adapted_mlp_bytes(spec, architecture, values, autocast=autocast)), inner)
-    if is_mixture(architecture):
-        inner = larger(inner, _experts_without_gradient_bytes(spec, architecture, batch.positions, adapted=adapted))
-    hidden = batch.positions * architecture.hidden_size
-    embeddings, stream = block(hidden * sizes.weight), block(hidden * stream_bytes(spec, autocast=autocast))
-    mlp = embeddings + 3 * stream + inner + held_scores_bytes(spec, architecture, batch, autocast=autocast)
-    transient = scores_forward_bytes(spec, architecture, batch, autocast=autocast)
-    attention = embeddings + 2 * stream + query_side_bytes(spec, architecture, batch, autocast=autocast)
-    rotary = embeddings + 2 * stream + rotary_bytes(spec, architecture, batch, autocast=autocast)
-    return larger(mlp, rotary, where(transient > 0, attention + transient, 0))
-
-
-def _experts_without_gradient_bytes(
-    spec: TrialKeys, architecture: DecoderShape, positions: Count, *, adapted: Flag
-) -> Count:
-    """Return the peak of the experts, with their adapters or without."""
-    return where(
-        adapted,
-        experts_without_gradient_bytes(spec, architecture, positions) + merged_bytes(spec, architecture),
-        experts_without_gradient_bytes(spec, architecture, positions),
-    )
-
-
-def rotary_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Flag) -> Count:
-    """Return what the rotary embedding of the queries needs: keys, values, and four tensors of queries.
-
-    These are the queries, their product with the cosine, their rotated halves, and the product of these with the sine.
-    The products have the type of the residual stream, as have queries and keys after a norm of their own.
-
-    By hand, T = 10, 2 query heads and 1 key head of 4 in bfloat16: 10 x (4 x 8 + 2 x 4) x 2 = 800 B.
-
-    Liger rotates queries and keys in place (`LigerRopeFunction`), which needs less than the MLP: 0.
-
-    Source: `apply_rotary_pos_emb` in transformers' models.
-    """
-    if spec.use_liger_kernel:
-        return 0
-    block, stream = block_of(spec), stream_bytes(spec, autocast=autocast)
-    given = linear_output_bytes(spec, autocast=autocast)
-    element = where(architecture.qk_norm, stream, given)
-    queries, keys = batch.positions * query_width(architecture), batch.positions * key_width(architecture)
-    rotated = block(queries * element) + 2 * block(queries * stream)
-    return rotated + block(queries * element) + block(keys * element) + block(keys * given)

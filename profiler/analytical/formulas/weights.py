@@ -20,6 +20,9 @@ _NF4_BLOCK = 64
 _ABSMAX_BLOCK = 256
 _NF4_CODE_VALUES = 16
 _ABSMAX_CODE_VALUES = 256
+_SMALL_MATRIX = 2**22
+_ROWS_OF_SMALL_MATRIX = 1536
+_ROWS_OF_LARGE_MATRIX = 256
 
 
 def rope_buffer_bytes(architecture: DecoderShape) -> Count:
@@ -46,6 +49,24 @@ def nf4_bytes(elements: Count, block: Block = exact, *, double_quant: bool = Tru
     tables = _NF4_CODE_VALUES + _ABSMAX_CODE_VALUES + 1
     packed = block(whole_units(elements, 2)) + block(blocks)
     return packed + block(FLOAT32_BYTES * scales_of_scales) + FLOAT32_BYTES * tables
+
+
+def widened_bytes(spec: TrialKeys, values: Count, rows: Count, *, autocast: Flag) -> Count:
+    """Return the bytes that a product with a matrix of `values` values in nf4 makes in addition to its result.
+
+    For many rows bitsandbytes widens the matrix to the type of the weights first; autocast copies it to bfloat16 if
+    that is another type. With double quantisation the scales are widened too, and shifted. For few rows it depends on
+    the card, so 0: a matrix of 2**22 values is read directly for at most 256 rows, a smaller one for at most 1,536.
+
+    By hand, 4,096 x 1,024 in bfloat16, 300 rows: 8,388,608 B and 2 x 65,536 scales of 4 B.
+
+    Source: `_gemm_4bit_use_custom_cuda` and `_dequant_linear_fallback` in bitsandbytes' `backends/cuda/ops.py`, 0.50.
+    """
+    block, sizes = block_of(spec), element_bytes(spec)
+    scales = 2 * block(FLOAT32_BYTES * whole_units(values, _NF4_BLOCK)) if spec.bnb_4bit_use_double_quant else 0
+    cast = where(both(autocast, sizes.autocast_casts), block(values * sizes.compute), 0)
+    read_directly = where(values < _SMALL_MATRIX, _ROWS_OF_SMALL_MATRIX, _ROWS_OF_LARGE_MATRIX)
+    return where(rows > read_directly, block(values * sizes.weight) + cast + scales, 0)
 
 
 def weights_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:

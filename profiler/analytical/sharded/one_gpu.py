@@ -5,7 +5,8 @@ a run. The buffers of NCCL (1 to 20 GB were reported) and the CUDA context are n
 """
 
 from profiler.analytical.formulas.batch import Batch
-from profiler.analytical.formulas.decoder_layer import layer_input_bytes, layer_saved_bytes, mlp_backward_bytes
+from profiler.analytical.formulas.decoder_layer import layer_input_bytes, layer_saved_bytes
+from profiler.analytical.formulas.layer_backward import mlp_backward_bytes
 from profiler.analytical.formulas.parameters import lora_parameter_count, parameter_count, projections
 from profiler.analytical.formulas.quantities import whole_units
 from profiler.domain.architecture import Architecture

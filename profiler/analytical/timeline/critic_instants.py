@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from profiler.analytical.formulas.batch import Batch
 from profiler.analytical.formulas.critic import critic_gradient_bytes, critic_tensors
-from profiler.analytical.formulas.decoder_layer import layer_without_gradient_bytes
+from profiler.analytical.formulas.layer_without_gradient import layer_without_gradient_bytes
 from profiler.analytical.formulas.quantities import Count, both, larger, where
 from profiler.analytical.formulas.rounding import block_of
 from profiler.analytical.formulas.trained import element_bytes

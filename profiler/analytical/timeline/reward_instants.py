@@ -5,7 +5,7 @@ generation batch at once (`GRPOTrainer.__init__` and `_calculate_rewards` in trl
 """
 
 from profiler.analytical.formulas.batch import Batch, is_padded
-from profiler.analytical.formulas.decoder_layer import layer_without_gradient_bytes
+from profiler.analytical.formulas.layer_without_gradient import layer_without_gradient_bytes
 from profiler.analytical.formulas.quantities import where
 from profiler.analytical.formulas.rollout import kv_cache_bytes
 from profiler.analytical.formulas.rounding import block_of

@@ -1,11 +1,11 @@
 """Instants outside forward and backward: load, rollout, score, reward, and the optimizer's step."""
 
 from profiler.analytical.formulas.batch import Batch, generated_micro_batch, one_row, unpadded
-from profiler.analytical.formulas.decoder_layer import layer_without_gradient_bytes
 from profiler.analytical.formulas.eager_attention import repeated_cache_bytes
 from profiler.analytical.formulas.engine import engine_bytes, engine_parts
 from profiler.analytical.formulas.experts import decoding_bytes
 from profiler.analytical.formulas.head import score_scratch
+from profiler.analytical.formulas.layer_without_gradient import layer_without_gradient_bytes
 from profiler.analytical.formulas.parameters import is_mixture
 from profiler.analytical.formulas.quantities import Count, Flag, both, either, holds, larger, where
 from profiler.analytical.formulas.reward_models import reward_model_bytes

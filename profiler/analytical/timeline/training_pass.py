@@ -2,18 +2,21 @@
 
 from profiler.analytical.formulas.batch import Batch, longest_rows, one_row, unpadded
 from profiler.analytical.formulas.decoder_layer import (
-    attention_backward_bytes,
-    down_forward_bytes,
     first_layer_unsaved_bytes,
     layer_input_bytes,
     layer_saved_bytes,
-    layer_without_gradient_bytes,
-    mlp_backward_bytes,
-    norm_backward_bytes,
     norm_saved_bytes,
-    recomputation_bytes,
 )
 from profiler.analytical.formulas.head import head_backward_scratch, head_forward_scratch, head_saved
+from profiler.analytical.formulas.layer_backward import (
+    attention_backward_bytes,
+    down_forward_bytes,
+    mlp_backward_bytes,
+    norm_backward_bytes,
+    recomputation_bytes,
+    saves_norm_inputs,
+)
+from profiler.analytical.formulas.layer_without_gradient import layer_without_gradient_bytes
 from profiler.analytical.formulas.parameters import has_float32_norms
 from profiler.analytical.formulas.quantities import Count, Flag, both, either, larger, where
 from profiler.analytical.formulas.rounding import block_of
@@ -119,7 +122,10 @@ def stack_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
     By hand, with checkpointing: 24 layers x T x 896 x 2 B for qwen2.5-0.5b in bfloat16.
     """
     if spec.gradient_checkpointing:
-        return architecture.num_hidden_layers * layer_input_bytes(spec, architecture, batch)
+        # The input of the first layer has the type of the embedding.
+        hidden = batch.positions * architecture.hidden_size
+        first = block_of(spec)(hidden * element_bytes(spec).weight)
+        return (architecture.num_hidden_layers - 1) * layer_input_bytes(spec, architecture, batch) + first
     saved = architecture.num_hidden_layers * layer_saved_bytes(spec, architecture, batch)
     return saved - first_layer_unsaved_bytes(spec, architecture, batch)
 
@@ -202,10 +208,14 @@ def _pass(
 def layer_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return what the last layer's forward needs in addition to the saved activations of all layers.
 
-    With checkpointing, the layer saves nothing.
+    With checkpointing, the layer saves nothing, and two tensors of it are among the saved inputs: the embeddings and
+    its own input.
     """
     if spec.gradient_checkpointing:
-        return layer_without_gradient_bytes(spec, architecture, batch, adapted=True, autocast=spec.bf16)
+        layer = layer_without_gradient_bytes(spec, architecture, batch, adapted=True, autocast=spec.bf16)
+        hidden = batch.positions * architecture.hidden_size
+        embeddings = block_of(spec)(hidden * element_bytes(spec).weight)
+        return layer - embeddings - layer_input_bytes(spec, architecture, batch)
     return down_forward_bytes(spec, architecture, batch)
 
 
@@ -218,10 +228,9 @@ def layer_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     backward = larger(mlp, attention_backward_bytes(spec, architecture, batch))
     if not spec.gradient_checkpointing:
         return backward
-    recomputed = layer_saved_bytes(spec, architecture, batch)
-    if spec.use_liger_kernel:
-        # The first norm saves its input as it is, which is the one that checkpointing keeps.
-        recomputed = recomputed - layer_input_bytes(spec, architecture, batch)
+    # A first norm that saves its input as it is saves the one that checkpointing keeps.
+    kept = where(saves_norm_inputs(spec), layer_input_bytes(spec, architecture, batch), 0)
+    recomputed = layer_saved_bytes(spec, architecture, batch) - kept
     return recomputed + larger(backward, recomputation_bytes(spec, architecture, batch))
 
 

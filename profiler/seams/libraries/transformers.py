@@ -1,7 +1,7 @@
 """Seams of transformers."""
 
 from profiler.seams.expectations import Exists, Expectation, Parameters, Says, Uses
-from profiler.seams.seam import Seam
+from profiler.seams.seam import Absence, Seam
 
 _FLASH = "simulation/cuda/flash_attention.py"
 _CACHE = "simulation/tracing/kv_cache.py"
@@ -58,6 +58,15 @@ _KV_CACHE = (
     _seam(
         "transformers.cache_utils:DynamicSlidingWindowLayer", "update",
         Parameters("self", "key_states", "value_states", more=True), _CACHE, "what it makes is KV cache",
+    ),
+    Seam(
+        owner="transformers.cache_utils:LinearAttentionLayer",
+        name="lazy_initialization",
+        expected=Parameters("self", "conv_states", "recurrent_states", more=True),
+        used_by=(_CACHE,),
+        why="makes the states of linear attention, which count as KV cache",
+        since="5.23",
+        absent_in=Absence.OLDER_VERSIONS,
     ),
 )  # fmt: skip
 

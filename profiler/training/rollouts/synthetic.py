@@ -85,9 +85,11 @@ def _first_and_last_token(
 def fill_cache(cache: DynamicCache, tokens: int) -> None:
     """Grow every layer of `cache` to `tokens` positions, one layer at a time; the new positions are zero.
 
-    A layer with sliding attention does not grow beyond its window.
+    A layer with sliding attention does not grow beyond its window, and one with linear attention does not grow at all.
     """
     for layer in cache.layers:
+        if getattr(layer, "keys", None) is None:
+            continue
         limit = min(tokens, getattr(layer, "sliding_window", None) or tokens)
         layer.keys = _longer(layer.keys, limit)
         layer.values = _longer(layer.values, limit)

@@ -83,6 +83,50 @@ def _embedding(device: str, *, tokens: int, rows: int = 512, width: int = 64, dt
     return run
 
 
+def _convolution(device: str, *, contiguous: bool, dtype: torch.dtype = BF16) -> Program:
+    """The convolution of linear attention: each channel by itself, over tokens that are the last dimension or not."""
+    shape = (2, 96, 100) if contiguous else (2, 100, 96)
+    made = torch.empty(shape, dtype=dtype, device=device)
+    states = (made if contiguous else made.transpose(1, 2)).requires_grad_()
+    weight = torch.empty((96, 1, 4), dtype=dtype, device=device).requires_grad_()
+    gradient = torch.empty((2, 100, 96), dtype=dtype, device=device).transpose(1, 2)
+
+    def run() -> Any:
+        result = functional.conv1d(states, weight, None, padding=3, groups=96)[:, :, :100]
+        result.backward(gradient)
+        return result, states.grad, weight.grad
+
+    return run
+
+
+def _solved(device: str, *, batch: int) -> Program:
+    """The triangular systems of a chunked delta rule, which share their matrix."""
+    shapes = ((batch, 3, 64, 64), (batch, 3, 64, 32))
+    system, right = (torch.empty(shape, device=device).requires_grad_() for shape in shapes)
+    gradient = torch.empty(shapes[1], device=device)
+
+    def run() -> Any:
+        result = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
+        result.backward(gradient)
+        return result, system.grad, right.grad
+
+    return run
+
+
+def _cumulative(device: str, *, contiguous: bool) -> Program:
+    """Sums along the last dimension, as the decay of linear attention."""
+    made = torch.empty((2, 4, 3, 64) if contiguous else (2, 3, 64, 4), device=device)
+    states = (made if contiguous else made.permute(0, 3, 1, 2)).requires_grad_()
+    gradient = torch.empty((2, 4, 3, 64), device=device)
+
+    def run() -> Any:
+        result = states.cumsum(dim=3)
+        result.backward(gradient)
+        return result, states.grad
+
+    return run
+
+
 def _softmax(device: str, *, dtype: torch.dtype, to: torch.dtype | None = None, log: bool = False) -> Program:
     scores = torch.empty((4, 100, 500), dtype=dtype, device=device).requires_grad_()
     gradient = torch.empty((4, 100, 500), dtype=to or dtype, device=device)
@@ -210,6 +254,13 @@ KERNELS: dict[str, Callable[[str], Program]] = {
     "gather": _gathered,
     "used twice": _used_twice,
     "gradient clipping": _clipped,
+    "convolution by channel": lambda device: _convolution(device, contiguous=True),
+    "convolution by channel, transposed": lambda device: _convolution(device, contiguous=False),
+    "convolution by channel, float32": lambda device: _convolution(device, contiguous=False, dtype=torch.float32),
+    "triangular systems": lambda device: _solved(device, batch=4),
+    "triangular systems, few": lambda device: _solved(device, batch=1),
+    "cumulative sums": lambda device: _cumulative(device, contiguous=True),
+    "cumulative sums, transposed": lambda device: _cumulative(device, contiguous=False),
 }
 
 PRODUCTS: dict[str, Callable[[str], Program]] = {

@@ -12,8 +12,8 @@ from profiler.domain.trial import TrialSpec
 from profiler.emulation.launch import EmulatedPython, emulated_python, process_environment
 from profiler.emulation.version import EMULATION_VERSION
 from profiler.execution.interpreter import Interpreter
+from profiler.execution.other_python import ask, executable_of
 from profiler.measurement.visible import VisibleGpu, capability_environment
-from profiler.sweep.other_python import ask, executable_of
 
 _NEEDED = ("trl", "transformers", "peft")
 """Packages without which no trial runs; torch has been found already."""
