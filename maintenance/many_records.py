@@ -79,6 +79,8 @@ _FAILED_EVERY = 97
 _SHAPE_INSTANTS = 10
 """Per phase, as the simulation keeps them."""
 _CONTEXT_BYTES = 500 * MIB
+_SHARED = tuple(Category)[:8]
+"""The categories of every peak."""
 
 
 def many_specs(count: int) -> tuple[TrialSpec, ...]:
@@ -174,12 +176,12 @@ def _outcome(spec: TrialSpec, peaks: Mapping[Phase, int], chance: random.Random)
 
 def _shares(whole: int, chance: random.Random) -> tuple[CategoryShare, ...]:
     """Split a peak into eight categories that sum to it."""
-    some = tuple(Category)[:8]
-    parts = [chance.random() for _ in some]
-    sizes = [int(whole * part / sum(parts)) for part in parts]
+    parts = [chance.random() for _ in _SHARED]
+    total = sum(parts)
+    sizes = [int(whole * part / total) for part in parts]
     sizes[0] += whole - sum(sizes)
     return tuple(
-        CategoryShare(category=category, size_bytes=size) for category, size in zip(some, sizes, strict=True) if size
+        CategoryShare(category=category, size_bytes=size) for category, size in zip(_SHARED, sizes, strict=True) if size
     )
 
 

@@ -23,6 +23,10 @@ Field = tuple[Number, Number]
 """A value of each key of a surface."""
 
 
+MOST_SURFACES = 6
+"""Surfaces of a section that are drawn, and of which the limits of cards are known."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limit:
     """How far one key goes on the section's card."""

@@ -1,6 +1,6 @@
 """The categories of each trial's peak, the peak of each phase, and the largest tensors."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -14,7 +14,7 @@ from profiler.domain.outcome import Status
 from profiler.domain.trial import VllmMode
 
 _MOST_NEEDED = 400
-"""Trials out of memory whose needs are looked up; more are not drawn."""
+"""Trials of a section up to which the needs of those that ran out of memory are looked up; more are not drawn."""
 
 _TRAINING = (Phase.SCORE, Phase.REWARD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 """The phases of training, in which an engine in sleep mode sleeps."""
@@ -59,7 +59,8 @@ class EnginePeaks:
 def stacks(section: Section, breakdown: pd.DataFrame, shape_of: ShapeOf) -> tuple[Stack, ...]:
     """Return the stacks of a section, in its order, without trials whose breakdown is unknown."""
     shares = _by_trial(section, breakdown, "category", "bytes")
-    needed = _needed(section, shape_of)
+    ran_out = [cell.trial_id for cell in section.in_order() if cell.status is Status.OOM and cell.trial_id in shares]
+    needed = _needed(ran_out, shape_of) if len(shares) <= _MOST_NEEDED else {}
     return tuple(
         Stack(cell=cell, shares=_shares(shares[cell.trial_id]), needed=_shares(needed.get(cell.trial_id, {})))
         for cell in section.in_order()
@@ -71,10 +72,9 @@ def _shares(sizes: Mapping[str, float]) -> dict[Category, int]:
     return {category: int(size) for category in Category if (size := sizes.get(category.value, 0)) > 0}
 
 
-def _needed(section: Section, shape_of: ShapeOf) -> dict[str, dict[str, float]]:
+def _needed(ran_out: Sequence[str], shape_of: ShapeOf) -> dict[str, dict[str, float]]:
     """Return the categories at the highest instant of each trial that ran out of memory, by trial."""
-    ran_out = [cell.trial_id for cell in section.in_order() if cell.status is Status.OOM]
-    rows = shape_of(ran_out[:_MOST_NEEDED]) if ran_out else pd.DataFrame()
+    rows = shape_of(ran_out) if ran_out else pd.DataFrame()
     if rows.empty:
         return {}
     place = ["trial_id", "instant"]
@@ -108,8 +108,9 @@ def engine_peaks(section: Section, phases: pd.DataFrame) -> tuple[EnginePeaks, .
     Memory of the device in a phase is what torch's allocator holds at most, and what a card has beyond it (CUDA's
     context and memory of libraries).
     """
-    reserved = _by_trial(section, phases, "phase", "peak_reserved_bytes")
-    found = (_engine_peaks(cell, reserved.get(cell.trial_id, {})) for cell in section.in_order() if _has_engine(cell))
+    cells = [cell for cell in section.in_order() if _has_engine(cell)]
+    reserved = _by_trial(section, phases, "phase", "peak_reserved_bytes") if cells else {}
+    found = (_engine_peaks(cell, reserved.get(cell.trial_id, {})) for cell in cells)
     return tuple(peaks for peaks in found if peaks is not None)
 
 

@@ -14,7 +14,7 @@ from profiler.analysis.cards import CardTable, by_card
 from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section, compare, only
 from profiler.analysis.gpu_time import GpuTime, gpu_time_of
-from profiler.analysis.limits import CardLimit, card_limits
+from profiler.analysis.limits import MOST_SURFACES, CardLimit, card_limits
 from profiler.analysis.matrix import Matrix, matrix
 from profiler.analysis.peaks import (
     EnginePeaks,
@@ -78,7 +78,7 @@ class SectionReport:
     curves: tuple[Curve, ...]
     surfaces: tuple[Surface, ...]
     card_limits: tuple[tuple[CardLimit, ...], ...]
-    """The limits of each surface."""
+    """The limits of each of the first `MOST_SURFACES` surfaces."""
     stacks: tuple[Stack, ...]
     phases: tuple[PhaseRow, ...]
     engines: tuple[EnginePeaks, ...]
@@ -183,7 +183,7 @@ def _section_report(
         answers=answers(section, table=table, curves=along, surfaces=over),
         curves=along,
         surfaces=over,
-        card_limits=tuple(card_limits(section, surface) for surface in over),
+        card_limits=tuple(card_limits(section, surface) for surface in over[:MOST_SURFACES]),
         stacks=stacks,
         phases=phases,
         engines=engines,

@@ -13,6 +13,7 @@ from profiler.domain.memory import Phase
 from profiler.domain.outcome import Status
 from profiler.rendering.markdown_table import Align, code_block, escaped, markdown_table
 from profiler.rendering.pages import FIGURES, MOST_ROWS, SectionFigures, more_rows
+from profiler.rendering.rank_lines import RANKS, RANKS_NOTE, RankTable
 from profiler.rendering.wording import (
     ENGINE_PEAKS,
     card_names,
@@ -45,12 +46,13 @@ _MOST_LISTED = 500
 """Trials whose phases and largest tensors are listed; GitHub does not show a page of several megabytes."""
 
 
-def report_page(report: SweepReport, figures: Sequence[SectionFigures]) -> str:
+def report_page(report: SweepReport, figures: Sequence[SectionFigures], ranks: RankTable | None = None) -> str:
     """Return the whole page.
 
     Args:
         report: What is shown.
         figures: The figures of each section of the report.
+        ranks: The peaks of ranks; None if no trial ran on several GPUs.
     """
     blocks = [f"# {escaped(report.grid)}"]
     if report.question:
@@ -62,12 +64,19 @@ def report_page(report: SweepReport, figures: Sequence[SectionFigures]) -> str:
         blocks += filter(None, [more_rows(len(report.cards.places), _IN_CSV), headroom_legend(report.cards)])
     for part, own_figures in zip(report.sections, figures, strict=True):
         blocks += _section_blocks(part, own_figures)
+    if ranks:
+        blocks += [f"## {RANKS}", f"{RANKS_NOTE}.", markdown_table(ranks.header, map(_escaped_row, ranks.rows))]
+        blocks += filter(None, [ranks.more])
     if report.thresholds:
         blocks += ["## How far the simulation is from a real card", _threshold_table(report.thresholds)]
     if report.gpu_time:
         blocks.append(escaped(report.gpu_time.sentence(price=None)))
     blocks += ["## Run it again", code_block(report.command, language="sh")]
     return "\n\n".join(blocks) + "\n"
+
+
+def _escaped_row(texts: Iterable[str]) -> list[str]:
+    return [escaped(text) for text in texts]
 
 
 def _section_blocks(part: SectionReport, figures: SectionFigures) -> Iterable[str]:

@@ -18,10 +18,12 @@ from profiler.rendering.html.page import html_page
 from profiler.rendering.latex import latex_tables
 from profiler.rendering.markdown import report_page
 from profiler.rendering.pages import FIGURES, PageOrigin, RenderedFigure, SectionFigures
+from profiler.rendering.rank_lines import rank_table
 from profiler.rendering.terminal import print_comparison
 from profiler.report.estimated_limits import estimated_limits
-from profiler.storage.atomic import remove_abandoned, write_atomically
+from profiler.storage.atomic import remove_abandoned, write_atomically, write_parts_atomically
 from profiler.storage.published import read_published
+from profiler.storage.ranks import rank_peaks
 from profiler.storage.tables import read_tables
 from profiler.storage.versions import project_page
 
@@ -62,9 +64,10 @@ def render_folder(
             zip(report.sections, chosen(report.sections, estimated_limits), strict=True), start=1
         )
     ]
+    ranks = rank_table([(each.record, each.allocated_bytes) for each in rank_peaks(folder)])
     table = comparison_frame(part.section for part in report.sections)
-    write_atomically(folder / MARKDOWN, report_page(report, figures).encode())
-    write_atomically(folder / PAGE, html_page(report, figures, _origin()).encode())
+    write_atomically(folder / MARKDOWN, report_page(report, figures, ranks).encode())
+    write_parts_atomically(folder / PAGE, html_page(report, figures, _origin(), ranks))
     write_atomically(folder / TABLE, as_csv(table).encode())
     write_atomically(folder / LATEX, latex_tables(report).encode())
     # The terminal comes last: a reader such as `head` can close it, and the files have to be complete all the same.

@@ -6,7 +6,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -45,6 +45,19 @@ def write_atomically(path: Path, content: bytes) -> None:
         sync_folder(path.parent)
     except OSError as error:
         raise StorageError(f"{path}: could not be written ({error.strerror or error}).") from error
+
+
+def write_parts_atomically(path: Path, parts: Iterable[str]) -> None:
+    """Put a text at `path` as `write_atomically` does, without having all of it in memory.
+
+    Raises:
+        StorageError: The file could not be written; nothing partial is left, and what was there before still is.
+    """
+    with temporary_next_to(path) as temporary:
+        with write_errors(path), temporary.open("xb") as file:
+            for part in parts:
+                file.write(part.encode())
+        put_in_place(temporary, path)
 
 
 @contextmanager

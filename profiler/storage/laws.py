@@ -1,6 +1,7 @@
 """The laws of the tables: what `profiler.storage.schema` declares about values, checked over whole columns.
 
-A table is checked batch by batch, so that it need not fit in memory.
+A table is checked batch by batch, so that neither it nor its keys need fit in memory: rows that are in the order of
+`runs`, as this program writes them, are compared within each trial, and forgotten.
 """
 
 from collections.abc import Sequence
@@ -39,21 +40,41 @@ class Trials:
         return cls(ids=_array(runs[_TRIAL]), wholes={name: _array(runs[name]) for name in _WHOLES})
 
 
+class _Whole:
+    """The sum, or the largest, of the sizes of each trial so far."""
+
+    def __init__(self, trials: int) -> None:
+        self.sizes = np.zeros(trials, dtype=np.int64)
+        self.is_known = np.zeros(trials, dtype=bool)
+
+    def add(self, rows: NDArray[Any], sizes: NDArray[Any], *, is_sum: bool) -> None:
+        """Take the sizes of some rows, by the place of their trial; `_UNKNOWN` is none."""
+        known = sizes != _UNKNOWN
+        (np.add if is_sum else np.maximum).at(self.sizes, rows[known], sizes[known])
+        self.is_known[rows[known]] = True
+
+
 class Laws:
     """The laws of one table. `problem` is the first that a row breaks; empty if none does."""
 
-    def __init__(self, columns: Sequence[Column], trials: Trials | None) -> None:
+    def __init__(self, columns: Sequence[Column], trials: Trials | None, *, in_order: bool = True) -> None:
         """Begin without rows.
 
         Args:
             columns: The columns of the table.
             trials: The trials that rows may belong to; None for `runs` itself.
+            in_order: Whether rows are in the order of `trials`. If they are not, `is_out_of_order` says so, and rows
+                have to be checked again without it, which takes memory for each.
         """
         self._columns, self._trials = columns, trials
-        self._identity: list[NDArray[Any]] = []
-        self._rows_of: list[NDArray[Any]] = []
-        self._parts = tuple(column for column in columns if column.sums_to or column.peaks_at)
-        self._sizes: dict[str, list[NDArray[Any]]] = {column.name: [] for column in self._parts}
+        self._has_identity = any(column.identifies for column in columns)
+        self._in_order = in_order and trials is not None
+        self._held: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        """Trials and keys of rows that later ones are compared with."""
+        self._parts = () if trials is None else tuple(each for each in columns if each.sums_to or each.peaks_at)
+        self._wholes = {column.name: _Whole(len(trials.ids)) for column in self._parts} if trials is not None else {}
+        self._repeat = ""
+        self.is_out_of_order = False
         self.problem = ""
 
     def check(self, batch: pa.Table) -> None:
@@ -70,20 +91,39 @@ class Laws:
         if unknown.size:
             self.problem = f"{_named(batch, int(unknown[0]))} is not in runs.parquet, so its rows are of another sweep"
             return
-        self._rows_of.append(rows)
-        self._identity.append(_identities(batch, self._columns, rows))
-        for name, sizes in self._sizes.items():
-            values = _array(batch[name])
-            sizes.append(pc.fill_null(values, _UNKNOWN).to_numpy(zero_copy_only=False))
+        if self._has_identity:
+            self._hold(rows, _identities(batch, self._columns, rows))
+        for column in self._parts:
+            values = pc.fill_null(_array(batch[column.name]), _UNKNOWN).to_numpy(zero_copy_only=False)
+            self._wholes[column.name].add(rows, values, is_sum=bool(column.sums_to))
 
     def finish(self) -> None:
         """Check what rows have to be together: different from each other, and parts of a whole."""
-        if self.problem or not self._rows_of:
+        if self.problem:
             return
-        rows = np.concatenate(self._rows_of)
-        self.problem = self._repeated(rows) or next(
-            (problem for column in self._parts if (problem := self._whole_problem(column, rows))), ""
+        self._compare_held()
+        self.problem = self._repeat or next(
+            (problem for column in self._parts if (problem := self._whole_problem(column))), ""
         )
+
+    def _hold(self, rows: NDArray[Any], keys: NDArray[Any]) -> None:
+        """Take the rows of a batch; forget those of trials that later batches cannot have."""
+        if self.is_out_of_order:
+            return
+        if not self._in_order:
+            self._held.append((rows, keys))
+            return
+        last = self._held[-1][0][-1] if self._held else rows[0]
+        if rows[0] < last or (np.diff(rows) < 0).any():
+            self.is_out_of_order = True
+            self._held.clear()
+            return
+        self._held.append((rows, keys))
+        if rows[-1] > last:
+            goes_on = rows == rows[-1]
+            self._held[-1] = rows[~goes_on], keys[~goes_on]
+            self._compare_held()
+            self._held = [(rows[goes_on], keys[goes_on])]
 
     def _trial_rows(self, batch: pa.Table) -> NDArray[Any]:
         """Return the place of each row's trial among the trials; in `runs` itself, a place per name."""
@@ -91,36 +131,30 @@ class Laws:
             return _codes(batch[_TRIAL], self._trials.ids)
         return _codes(batch[_TRIAL], pc.unique(batch[_TRIAL]))
 
-    def _repeated(self, rows: NDArray[Any]) -> str:
-        if not any(column.identifies for column in self._columns):
-            return ""
-        keys = np.concatenate(self._identity)
+    def _compare_held(self) -> None:
+        """Find the first two rows with the same key among those that are held."""
+        if self._repeat or not self._held:
+            return
+        rows, keys = (np.concatenate(each) for each in zip(*self._held, strict=True))
         order = np.argsort(keys, kind="stable")
         again = order[1:][np.diff(keys[order]) == 0]
-        if not again.size:
-            return ""
-        names = " and ".join(each.name for each in self._columns if each.identifies)
-        return f"two rows of {self._trial(rows, int(again[0]))} have the same {names}"
+        if again.size:
+            names = " and ".join(each.name for each in self._columns if each.identifies)
+            self._repeat = f"two rows of {self._trial(rows, int(again[0]))} have the same {names}"
 
-    def _whole_problem(self, column: Column, rows: NDArray[Any]) -> str:
-        name = column.sums_to or column.peaks_at
+    def _whole_problem(self, column: Column) -> str:
+        name, parts = column.sums_to or column.peaks_at, self._wholes[column.name]
         if self._trials is None:
             return ""
-        sizes = np.concatenate(self._sizes[column.name])
-        known = sizes != _UNKNOWN
-        found = np.zeros(len(self._trials.ids), dtype=np.int64)
-        (np.add if column.sums_to else np.maximum).at(found, rows[known], sizes[known])
         whole = pc.fill_null(self._trials.wholes[name], _UNKNOWN).to_numpy(zero_copy_only=False)
-        present = np.zeros(len(found), dtype=bool)
-        present[rows[known]] = True
-        wrong = np.flatnonzero(present & (found != whole))
+        wrong = np.flatnonzero(parts.is_known & (parts.sizes != whole))
         if not wrong.size:
             return ""
         place = int(wrong[0])
         said = "unknown" if whole[place] == _UNKNOWN else str(whole[place])
         how = f"{column.name} sum to" if column.sums_to else f"largest {column.name} is"
         trial = f"trial {self._trials.ids[place].as_py()}"
-        return f"of {trial} the {how} {found[place]}, and {name} in runs.parquet is {said}"
+        return f"of {trial} the {how} {parts.sizes[place]}, and {name} in runs.parquet is {said}"
 
     def _trial(self, rows: NDArray[Any], place: int) -> str:
         return "one trial" if self._trials is None else f"trial {self._trials.ids[int(rows[place])].as_py()}"

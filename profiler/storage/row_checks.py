@@ -45,14 +45,19 @@ def checked_rows(record: TrialRecord, estimate: Estimate | None) -> Mapping[str,
 
 def _row_problem(name: str, rows: Sequence[Row]) -> str:
     """Return which value its column cannot hold; empty if there is none."""
+    least_of = _LEAST[name]
     for row in rows:
         for column, value in row.items():
-            if isinstance(value, str) and not _is_unicode(value):
-                return f"{column} is not valid text"
+            if value is None:
+                continue
+            if isinstance(value, str):
+                if not value.isascii() and not _is_unicode(value):
+                    return f"{column} is not valid text"
+                continue
             if type(value) is int and not -(2**63) <= value < 2**63:
                 return f"{column}={value} does not fit in 64 bits"
-            least = _LEAST[name].get(column)
-            if least is not None and value is not None and not least <= value < math.inf:  # type: ignore[operator]
+            least = least_of.get(column)
+            if least is not None and not least <= value < math.inf:
                 return f"{column}={value} is not a number of at least {least}"
     names = _IDENTIFYING[name]
     keys = [tuple(row[column] for column in names) for row in rows]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from profiler.domain.outcome import Estimate, Outcome, PhasePeak, Sample, StepPeak, TrialRecord, Versions
 from profiler.domain.trial import SPEC_KEYS
@@ -12,6 +12,8 @@ from profiler.storage.outcome_fields import flat_values
 
 Value: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = Mapping[str, Value]
+
+_PLAIN = frozenset({str, int, float, bool})
 
 _OTHER_TABLES = frozenset({"oom", "phases", "breakdown", "step_shape", "largest", "step_peaks"})
 """Keys of an outcome that are not one column of `runs`."""
@@ -142,10 +144,12 @@ def _largest_phase(outcome: Outcome) -> int | None:
 
 
 def _plain(value: object) -> Value:
+    if value is None or type(value) in _PLAIN:
+        return cast("Value", value)
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, tuple):
         return ",".join(value)
-    if value is None or isinstance(value, str | bool | int | float):
+    if isinstance(value, str | bool | int | float):
         return value
     raise TypeError(f"no column type for {type(value).__name__}")

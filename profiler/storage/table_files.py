@@ -1,6 +1,7 @@
 """One table of a grid as a file: its path, its rows, and the fault if it cannot be used."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,11 +54,25 @@ class TableFile:
         Raises:
             UsageError: The file is damaged.
         """
-        filters = None if trial_ids is None else [("trial_id", "in", sorted(trial_ids))]
-        if filters is not None and not trial_ids:
-            return arrow_schema(self.columns, about={}).empty_table()
         with _damage(self.path):
-            return self._complete(pq.read_table(self.content, filters=filters))
+            if trial_ids is None:
+                return self._complete(pq.read_table(self.content))
+            found = [self._complete(part) for part in self._parts_of(sorted(trial_ids))]
+        return pa.concat_tables(found) if found else arrow_schema(self.columns, about={}).empty_table()
+
+    def _parts_of(self, trial_ids: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield the rows of some trials, which are sorted, in parts; other rows are in memory only one batch at a time.
+
+        A group of rows is skipped if its smallest and its largest trial say that it has none of them.
+        """
+        file = pq.ParquetFile(self.content)
+        wanted = pa.array(trial_ids, pa.string())
+        groups = [number for number in range(file.num_row_groups) if _may_have(file, number, trial_ids)]
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=groups):
+            rows = pa.Table.from_batches([batch])
+            own = rows.filter(pc.is_in(rows["trial_id"], value_set=wanted))
+            if own.num_rows:
+                yield own
 
     def trial_ids(self) -> set[str]:
         """Return the trials that have rows.
@@ -92,12 +107,18 @@ class TableFile:
         Raises:
             UsageError: A row breaks a law, or the file is damaged.
         """
-        laws = Laws(self.columns, trials)
+        laws = self._checked(trials, in_order=True)
+        if laws.is_out_of_order:
+            laws = self._checked(trials, in_order=False)
+        if laws.problem:
+            raise _fault(self.path, laws.problem, _if_damaged(self.path))
+
+    def _checked(self, trials: Trials | None, *, in_order: bool) -> Laws:
+        laws = Laws(self.columns, trials, in_order=in_order)
         for batch in self.batches() if trials is not None else [self.rows()]:
             laws.check(batch)
         laws.finish()
-        if laws.problem:
-            raise _fault(self.path, laws.problem, _if_damaged(self.path))
+        return laws
 
     def _complete(self, table: pa.Table) -> pa.Table:
         """Return the table with the columns that were added since it was written."""
@@ -105,6 +126,17 @@ class TableFile:
             if column.name not in table.schema.names:
                 table = table.append_column(column.name, column.before_it_existed(table.num_rows))
         return table.select([column.name for column in self.columns])
+
+
+def _may_have(file: pq.ParquetFile, number: int, trial_ids: Sequence[str]) -> bool:
+    """Return whether a group of rows may have rows of some trials, which are sorted."""
+    group = file.metadata.row_group(number)
+    columns = (group.column(place) for place in range(group.num_columns))
+    known = next((each.statistics for each in columns if each.path_in_schema == "trial_id"), None)
+    if known is None or not known.has_min_max:
+        return bool(trial_ids)
+    place = bisect_left(trial_ids, str(known.min))
+    return place < len(trial_ids) and trial_ids[place] <= str(known.max)
 
 
 def open_table_file(path: Path, columns: Sequence[Column]) -> TableFile:

@@ -20,6 +20,8 @@ ListReader: TypeAlias = Callable[[JSON], object]
 
 _Read: TypeAlias = Callable[[JSON], object]
 
+_PLAIN = frozenset({str, int, float, bool, NoneType})
+
 T = TypeVar("T")
 
 
@@ -35,15 +37,23 @@ class JsonMismatchError(ValueError):
 
 def to_json(value: object) -> JSON:
     """Convert a dataclass, StrEnum, sequence or plain value to JSON; keys are the names of the fields."""
+    if type(value) in _PLAIN:
+        return cast("JSON", value)
     if isinstance(value, StrEnum):
         return value.value
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Sequence):
         return [to_json(part) for part in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+        return {name: to_json(getattr(value, name)) for name in _field_names(type(value))}
     raise TypeError(f"no JSON for {type(value).__name__}")
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields; a record has hundreds of values of the same few classes."""
+    return tuple(field.name for field in fields(kind))
 
 
 def from_json(

@@ -10,6 +10,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+from profiler.analysis import peaks
 from profiler.analysis.sweep_report import sweep_report
 from profiler.domain.memory import Category, Origin, Phase
 from profiler.domain.outcome import CategoryShare, StepInstant
@@ -106,7 +107,7 @@ def outlined(axes):
     )
 
 
-def test_out_of_memory_has_the_categories_that_it_needs(tmp_path):
+def test_out_of_memory_has_the_categories_that_it_needs(tmp_path, monkeypatch):
     """Not those of the moment at which the card refused."""
     (record,) = [
         each for each in builders.records(builders.lora_vs_full_specs(["qwen2.5-14b"])) if each.label == "full"
@@ -119,6 +120,9 @@ def test_out_of_memory_has_the_categories_that_it_needs(tmp_path):
     shaped = replace(record, outcome=builders.changed(record.outcome, step_shape=tuple(instants)))
     (stack,) = (part := read(tmp_path, [shaped])).stacks
     assert stack.needed == {category: size * GIB for category, size in sizes.items()}
+    with monkeypatch.context() as few:
+        few.setattr(peaks, "_MOST_NEEDED", 0)
+        assert not read(tmp_path / "large", [shaped]).stacks[0].needed  # more are not drawn
     axes = categories_figure(part.section, part.stacks).axes[0]
     widths = {container.get_label(): container.patches[0].get_width() for container in axes.containers}
     assert {name: widths[name] for name in widths if name in set(Category)} == {"weights": 60, "gradients": 50}

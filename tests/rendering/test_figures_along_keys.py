@@ -6,6 +6,7 @@ from dataclasses import replace
 import builders
 import pytest
 
+from profiler.analysis import sweep_report as sweep_report_module
 from profiler.analysis.axes import curves, surfaces
 from profiler.analysis.comparison import compare
 from profiler.analysis.limits import LIMIT_CARDS, card_limits
@@ -51,6 +52,15 @@ SURFACE = [
     for group in (2, 4, 8)
     for length in (256, 4096, 16384)
 ]
+
+
+def test_limits_of_cards_are_computed_for_the_first_surfaces_only(tmp_path, monkeypatch):
+    specs = [replace(each, model=model) for model in ("qwen2.5-3b", "qwen2.5-7b") for each in SURFACE]
+    tables = builders.tables(tmp_path, builders.records(specs))
+    monkeypatch.setattr(sweep_report_module, "MOST_SURFACES", 1)
+    (part,) = sweep_report(tables, grid="made_up").sections
+    assert len(part.surfaces) == 2
+    assert [len(limits) for limits in part.card_limits] == [len(LIMIT_CARDS)]
 
 
 @pytest.fixture

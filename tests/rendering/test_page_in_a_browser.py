@@ -243,3 +243,55 @@ def test_a_long_list_is_completed_when_it_is_searched_sorted_or_asked_for(browse
     for seen in (asked, whole, searched, ordered):
         assert seen.messages == []
         seen.page.close()
+
+
+@pytest.fixture(scope="module")
+def in_parts(browser: Browser, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    """The same trials in a page that shows six of them at first, and eight more at a time."""
+    copy = Path(shutil.copytree(folder, tmp_path_factory.mktemp("large") / "made_up"))
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(page_module, "MOST_TRIALS", 6)
+        changed.setattr(page_module, "MOST_IN_FULL", 25)
+        changed.setattr(drawing, "chosen", lambda sections, _limits: [()] * len(sections))
+        render_folder(copy, console=None)
+    page = copy / "report.html"
+    page.write_text(page.read_text().replace("AT_ONCE = 1000", "AT_ONCE = 8"))
+    found = opened(browser, page)
+    yield found
+    assert found.messages == []
+    found.page.close()
+
+
+def test_a_list_that_is_too_long_for_a_browser_is_shown_in_parts(browser, folder, in_parts):
+    rows = "table.trials tbody tr:not([hidden])"
+    whole, more = opened(browser, folder / "report.html"), in_parts.page.get_by_role("button", name="Show more trials")
+    for shown in (6, 14, 22, 26):
+        assert in_parts.texts(rows) == whole.texts(rows)[:shown]
+        if shown < 26:
+            assert f"The first {shown} of 26 are shown" in in_parts.texts("[data-rest] .note")[0]
+            more.click()
+    assert not more.is_visible()
+    in_parts.page.locator("button.open").last.click()
+    text = in_parts.page.locator(".details").inner_text()
+    assert "Total memory" in text
+    assert "What the peak is made of" not in text
+    # Sorting and searching take the rows that are not shown, too.
+    for column in (0, 3, 3, 2):
+        for seen in (in_parts, whole):
+            seen.page.locator("table.trials thead button").nth(column).click()
+        assert in_parts.texts(rows) == whole.texts(rows)[:8]
+    for wanted in ("lora 7b", "14b", "nothing of this", ""):
+        for seen in (in_parts, whole):
+            seen.page.get_by_role("searchbox").fill(wanted)
+        assert in_parts.texts(rows) == whole.texts(rows)[:8]
+        assert in_parts.texts("[data-count]") == whole.texts("[data-count]")
+    assert more.is_visible()
+    whole.page.close()
+
+
+def test_names_in_a_list_that_is_shown_in_parts_are_never_run_as_a_script(in_parts):
+    in_parts.page.get_by_role("searchbox").fill("failed")
+    in_parts.page.locator("button.open").click()
+    assert EVIL in in_parts.page.locator(".details").inner_text()
+    assert in_parts.page.title() != "broken"
+    in_parts.page.get_by_role("searchbox").fill("")

@@ -13,12 +13,14 @@ from maintenance.many_records import many_specs, varied_records
 from profiler.analysis import sweep_report
 from profiler.domain.errors import ProfilerError
 from profiler.domain.trial import Backend
+from profiler.domain.units import gib_text
 from profiler.rendering.figure_kinds import FigureKind
 from profiler.rendering.figures.catalogue import MOST_FIGURES, Drawing
 from profiler.rendering.html.page import MOST_TRIALS
 from profiler.rendering.pages import RenderedFigure
 from profiler.report import drawing, estimated_limits
 from profiler.report.main import main
+from profiler.storage.records import RecordStore, rank_folder
 from profiler.storage.tables import TABLES, table_path
 
 
@@ -166,6 +168,28 @@ def test_the_largest_tensors_are_left_to_parquet_in_a_page_of_many_trials(tmp_pa
     page = (folder / "report.html").read_text()
     assert "its keys are in runs.parquet" in page
     assert "made in" not in page
+
+
+def test_the_pages_have_the_peak_of_each_rank(tmp_path, without_drawing):
+    records = builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b", "qwen2.5-14b"]), grid="two")
+    folder = builders.write_folder(tmp_path / "two", records)
+    assert "Ranks" not in rendered(folder) + (folder / "report.md").read_text() + (folder / "report.html").read_text()
+    small, large = records[0], next(each for each in records if each.spec.model == "qwen2.5-14b")
+    for rank, record in ((0, small), (1, small), (1, large)):
+        RecordStore(rank_folder(folder, rank)).write(record)
+    rendered(folder)
+    markdown, page = (folder / "report.md").read_text(), (folder / "report.html").read_text()
+    assert "## Ranks\n\nPeak of allocated memory of each GPU, by rank.\n\n| trial | rank 0 | rank 1 |\n" in markdown
+    peaks = {each.spec.model: gib_text(each.outcome.peaks.allocated_bytes) for each in (small, large)}
+    expected = {
+        "qwen2.5-0.5b": [peaks["qwen2.5-0.5b"]] * 2,
+        "qwen2.5-14b": ["no record", peaks["qwen2.5-14b"]],
+    }
+    lines = markdown.split("## Ranks")[1].split("\n\n")[2].splitlines()[2:]
+    found = {line.split(",")[0].removeprefix("| "): line.rstrip(" |").split(" | ")[1:] for line in lines}
+    assert found == expected
+    for sizes in expected.values():
+        assert "".join(f"<td>{text}</td>" for text in sizes) in page.split("<h2>Ranks</h2>")[1]
 
 
 def test_published_figures_have_their_own_figure(tmp_path, without_drawing):

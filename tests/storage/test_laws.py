@@ -12,7 +12,9 @@ from test_measured_tables import measured
 
 from profiler.domain.errors import UsageError
 from profiler.report.main import main
+from profiler.storage import table_files
 from profiler.storage.folder_faults import folder_faults
+from profiler.storage.laws import Laws, Trials
 from profiler.storage.schema import OPTIONAL_TABLES, TABLES, Column
 from profiler.storage.tables import read_tables, table_path, write_tables
 
@@ -124,3 +126,46 @@ def test_a_record_that_breaks_a_law_is_left_out_of_the_tables(tmp_path):
         assert any(reason in sentence for sentence in written.left_out)
     assert pc.unique(pq.read_table(table_path(tmp_path, "shape"))["trial_id"]).to_pylist() == [good.trial_id]
     assert len(read_tables(tmp_path).runs) == 1
+
+
+def batches_of(folder, name, rows):
+    """Return the laws of a table with its batches, of so many rows each."""
+    table = pq.read_table(table_path(folder, name))
+    laws = Laws({**TABLES, **OPTIONAL_TABLES}[name], Trials.of(pq.read_table(table_path(folder, "runs"))))
+    return laws, [table.slice(start, rows) for start in range(0, table.num_rows, rows)]
+
+
+def test_rows_of_earlier_trials_are_forgotten(folder):
+    laws, batches = batches_of(folder, "phases", 2)
+    held = []
+    for batch in batches:
+        laws.check(batch)
+        held.append(sum(len(rows) for rows, _ in laws._held))
+    laws.finish()
+    assert not laws.problem
+    assert not laws.is_out_of_order
+    most = max(pq.read_table(table_path(folder, "phases"))["trial_id"].value_counts().field("counts").to_pylist())
+    assert max(held) <= most < sum(batch.num_rows for batch in batches)
+
+
+@pytest.mark.parametrize("away", [1, 3])
+def test_a_row_that_comes_again_in_a_later_batch_is_named(folder, monkeypatch, away):
+    monkeypatch.setattr(table_files, "_BATCH_ROWS", 2)
+    path = table_path(folder, "phases")
+    table = pq.read_table(path)
+    parts = [table.slice(0, away), table.slice(0, 1), table.slice(away)]
+    pq.write_table(pa.concat_tables(parts), path)
+    with pytest.raises(UsageError, match=r"two rows of trial [0-9a-f]{16} have the same trial_id and phase"):
+        read_tables(folder)
+
+
+def test_rows_in_another_order_than_the_trials_are_read_all_the_same(folder, monkeypatch):
+    monkeypatch.setattr(table_files, "_BATCH_ROWS", 2)
+    path = table_path(folder, "phases")
+    table = pq.read_table(path)
+    turned = table.take(pa.array(range(table.num_rows))[::-1])
+    pq.write_table(turned, path)
+    assert len(read_tables(folder).phases) == table.num_rows
+    pq.write_table(pa.concat_tables([turned, table.slice(0, 1)]), path)
+    with pytest.raises(UsageError, match="have the same trial_id and phase"):
+        read_tables(folder)

@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 import builders
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from test_measured_tables import SERIES, measured
@@ -17,6 +18,7 @@ from profiler.storage.published import read_published
 from profiler.storage.records import RecordStore
 from profiler.storage.samples import samples_path, write_samples
 from profiler.storage.schema import BREAKDOWN, PHASES, RUNS, SCHEMA_VERSION, TABLES
+from profiler.storage.table_files import open_tables
 from profiler.storage.tables import read_tables, table_path, write_tables
 
 
@@ -242,3 +244,26 @@ def test_published_figures_carry_their_source():
     assert figures["oxen-lora-1b"].gradient_checkpointing is None
     assert figures["oxen-ft8gc-1b"].gradient_checkpointing is True
     assert all(figure.where and figure.trust for figure in figures.values())
+
+
+def test_only_groups_of_rows_that_may_have_a_trial_are_read(tmp_path, records, monkeypatch):
+    folder = builders.write_folder(tmp_path / "made_up", records)
+    path = table_path(folder, "phases")
+    whole = pq.read_table(path)
+    names = sorted(set(whole["trial_id"].to_pylist()))
+    pq.write_table(whole, path, row_group_size=3)
+    read = []
+    batches = pq.ParquetFile.iter_batches
+
+    def noted(file, *, row_groups, **settings):
+        read.append(len(row_groups))
+        return batches(file, row_groups=row_groups, **settings)
+
+    file = open_tables(folder, required=True)["phases"]
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
+    for wanted in ([names[0]], [names[-1], names[1]], names, ["none such"], []):
+        expected = whole.filter(pc.is_in(whole["trial_id"], value_set=pa.array(wanted, pa.string())))
+        assert file.rows(wanted).to_pylist() == expected.to_pylist()
+    groups = pq.ParquetFile(path).num_row_groups
+    assert read[2:] == [groups, 0, 0]
+    assert 0 < read[0] < read[1] < groups

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from profiler.analysis.axes import Surface
 from profiler.analysis.comparison import Section
-from profiler.analysis.limits import CardLimit, EstimatedLimit, EstimateLimits
+from profiler.analysis.limits import MOST_SURFACES, CardLimit, EstimatedLimit, EstimateLimits
 from profiler.analysis.sweep_report import SectionReport
 from profiler.rendering.figures.bars import bars_figure
 from profiler.rendering.figures.categories import categories_figure, pages
@@ -28,8 +28,6 @@ MOST_PAGES = 6
 """Of stacked bars."""
 MOST_LINES = 14
 """Of one figure, and methods of a slope."""
-MOST_SURFACES = 6
-
 
 MOST_FIGURES = 12
 """Of one report. Each takes about half a second, and a page of dozens is not read."""
@@ -168,8 +166,8 @@ def _along_keys(part: SectionReport, suffix: str, estimate_limits: EstimateLimit
             draw=partial(slope_figure, section),
             note=not_shown(section, (cell for cell in section.cells.values() if cell.result_bytes)),
         )
-    surfaces = list(zip(part.surfaces, part.card_limits, strict=True))
-    for number, (surface, limits) in enumerate(surfaces[:MOST_SURFACES], start=1):
+    surfaces = zip(part.surfaces[:MOST_SURFACES], part.card_limits, strict=True)
+    for number, (surface, limits) in enumerate(surfaces, start=1):
         yield Drawing(
             name=f"heat{suffix}-{number}",
             title=f"{surface.method}, {surface.model}: {surface.keys[0]} and {surface.keys[1]}",

@@ -1,12 +1,11 @@
 """`report.html`: the texts of its template."""
 
-import json
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
+from itertools import islice
 from typing import TypeVar
 
 from jinja2 import Environment, StrictUndefined, Template
@@ -19,9 +18,10 @@ from profiler.analysis.comparison import Section
 from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import Status
+from profiler.rendering.html.script_data import ScriptData, json_text
 from profiler.rendering.pages import MOST_ROWS, PageOrigin, RenderedFigure, SectionFigures, more_rows
+from profiler.rendering.rank_lines import RANKS, RANKS_NOTE, RankTable
 from profiler.rendering.wording import (
-    CATEGORY_TITLES,
     accuracy_text,
     answer_sentences,
     card_names,
@@ -52,25 +52,33 @@ Size = TypeVar("Size", int, float)
 MOST_TRIALS = 300
 """Trials of a section whose rows are in the page from the start. The script adds the others when they are asked for."""
 
+MOST_IN_FULL = 20_000
+"""Trials of a page up to which it has the phases and categories of each, and can show all rows of a list at once. Of
+more, the script of long lists shows some at a time: no browser shows a table of 100,000 rows."""
+
 _LARGEST_SVG_BYTES = 1_000_000
 
-_METRICS = ("allocated, tensors", "reserved, torch's cache", "device, with the context")
+_IN_THE_TABLES = "its keys are in runs.parquet"
+_ALL_IN_THE_TABLES = f"{_IN_THE_TABLES}, its phases in phases.parquet, its categories in breakdown.parquet"
 _IN_THE_LIST = "the list of every trial has them"
 
 _ESTIMATE, _PUBLISHED = "estimated ", "published "
 _KINDS = {Status.OK: "", Status.OOM: "bad"}
 
 
-def html_page(report: SweepReport, figures: Sequence[SectionFigures], origin: PageOrigin) -> str:
-    """Return the whole page, which loads nothing else.
+def html_page(
+    report: SweepReport, figures: Sequence[SectionFigures], origin: PageOrigin, ranks: RankTable | None = None
+) -> Iterable[str]:
+    """Return the whole page, which loads nothing else, in parts.
 
     Args:
         report: What is shown.
         figures: The figures of each section of the report.
         origin: When and by what it is made.
+        ranks: The peaks of ranks; None if no trial ran on several GPUs.
     """
     commands = report.trial_commands
-    data = _Data()
+    data = ScriptData(is_in_full=sum(len(part.section.cells) for part in report.sections) <= MOST_IN_FULL)
     page = {
         "grid": report.grid,
         "question": report.question,
@@ -81,26 +89,21 @@ def html_page(report: SweepReport, figures: Sequence[SectionFigures], origin: Pa
             for number, (part, own) in enumerate(zip(report.sections, figures, strict=True), start=1)
         ],
         "cards": _cards(report.cards) if report.cards else None,
+        "ranks": {"title": RANKS, "note": RANKS_NOTE, **vars(ranks)} if ranks else None,
         "thresholds": [_threshold(threshold) for threshold in report.thresholds],
         "made_on": origin.made_on.isoformat(),
         "version": origin.version,
         "home": origin.home,
         "files": origin.files,
     }
-    return _template().render(page=page, css=_asset("page.css"), script=_asset("page.js"), data=_as_script(vars(data)))
-
-
-@dataclass
-class _Data:
-    """What the script of the page reads. Names that all trials share are in it once."""
-
-    phases: tuple[str, ...] = tuple(Phase)
-    categories: tuple[str, ...] = tuple(CATEGORY_TITLES[category] for category in Category)
-    metrics: tuple[str, ...] = _METRICS
-    trials: list[list[object]] = field(default_factory=list)
-    """The details of each trial, by number."""
-    rows: dict[str, list[object]] = field(default_factory=dict)
-    """The rows that are not in the page from the start, by the id of their table."""
+    return _template().generate(
+        page=page,
+        css=_asset("page.css"),
+        script=_asset("page.js"),
+        data=data.parts(),
+        long_script="" if data.is_in_full else _asset("long.js"),
+        long_lists=data.long_parts(),
+    )
 
 
 @cache
@@ -112,12 +115,6 @@ def _template() -> Template:
 def _asset(name: str) -> Markup:
     """Return the page's style or script; only these and the details are not escaped."""
     return Markup(files(__package__).joinpath(name).read_text(encoding="utf-8"))
-
-
-def _as_script(data: object) -> Markup:
-    """Return JSON for a script element, without characters that could end the element or begin another."""
-    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 def _threshold(threshold: Threshold) -> dict[str, str]:
@@ -153,15 +150,19 @@ def _headroom(cell: Cell | None) -> dict[str, str]:
 def _section(
     part: SectionReport,
     figures: SectionFigures,
-    data: _Data,
+    data: ScriptData,
     commands: Mapping[str, str] | None,
     number: int,
 ) -> dict[str, object]:
     section, table, published = part.section, part.matrix, part.section.published
     across = column_names(table)
-    trials = list(_trials(section, len(data.trials)))
-    data.trials += _details(part, commands)
-    data.rows[f"trials-{number}"] = [list(trial.values()) for trial in trials[MOST_TRIALS:]]
+    trials, count, table_id = partial(_trials, section, data.trials), len(section.cells), f"trials-{number}"
+    is_long = count > MOST_TRIALS and not data.is_in_full
+    data.trials += count
+    data.details.append(partial(_details, part, commands, is_in_full=data.is_in_full))
+    data.rows[table_id] = partial(_row_texts, trials, start=count if is_long else MOST_TRIALS)
+    if is_long:
+        data.long[table_id] = partial(_row_texts, trials, start=0)
     return {
         "title": setting_title(section.setting),
         "answers": answer_sentences(part),
@@ -179,8 +180,9 @@ def _section(
         ],
         "left_out": [*figures.left_out, *figures.broken],
         "columns": _columns(section),
-        "trials": trials[:MOST_TRIALS],
-        "count": len(trials),
+        "trials": list(islice(trials(), MOST_TRIALS)),
+        "count": count,
+        "is_long": is_long,
         "versions": versions_text(section.setting),
         "trust": published[0].trust if published else "",
     }
@@ -192,6 +194,11 @@ def _trials(section: Section, first: int) -> Iterable[dict[str, object]]:
     for number, cell in enumerate(section.in_order(), start=first):
         fields = _values(cell, names[cell.model], published=published)
         yield {"number": number, "kind": _kind(cell), "fields": fields}
+
+
+def _row_texts(trials: Callable[[], Iterable[Mapping[str, object]]], *, start: int) -> Iterable[str]:
+    """Yield the rows of a list from one on, as JSON."""
+    return (json_text(list(trial.values())) for trial in islice(trials(), start, None))
 
 
 def _source(figure: RenderedFigure) -> str:
@@ -246,24 +253,28 @@ def _size(size_bytes: int | None) -> list[object]:
     return _text("" if size_bytes is None else gib_number(size_bytes), size_bytes)
 
 
-def _details(part: SectionReport, commands: Mapping[str, str] | None) -> Iterable[list[object]]:
-    """Yield the details of each trial of a section, in the order in which `page.js` takes them apart."""
-    phases = {row.cell.trial_id: row.peaks for row in part.phases}
-    busy = {row.cell.trial_id: row.utilisation_percent for row in part.phases}
-    stacks = {stack.cell.trial_id: stack.shares for stack in part.stacks}
+def _details(part: SectionReport, commands: Mapping[str, str] | None, *, is_in_full: bool) -> Iterable[str]:
+    """Yield the details of each trial of a section as JSON, in the order in which `page.js` takes them apart."""
+    rows, parts = (part.phases, part.stacks) if is_in_full else ((), ())
+    phases = {row.cell.trial_id: row.peaks for row in rows}
+    busy = {row.cell.trial_id: row.utilisation_percent for row in rows}
+    stacks = {stack.cell.trial_id: stack.shares for stack in parts}
     largest = {row.cell.trial_id: row.groups for row in part.largest} if commands is not None else {}
+    where = _IN_THE_TABLES if is_in_full else _ALL_IN_THE_TABLES
     for cell in part.section.in_order():
         name = cell.trial_id
         metrics = (cell.peak_allocated_bytes, cell.peak_reserved_bytes, cell.peak_device_bytes)
-        yield [
-            _known(phases.get(name, {}), Phase, gib_number),
-            _known(stacks.get(name, {}), Category, gib_number),
-            [0 if size is None else gib_number(size) for size in metrics],
-            _known(busy.get(name, {}), Phase, "{:.0f} %".format),
-            [group_text(group) for group in largest.get(name, ())],
-            ". ".join(filter(None, (needs_text(cell), cell.message))),
-            (commands or {}).get(name, f"trial_id={name}; its keys are in runs.parquet"),
-        ]
+        yield json_text(
+            [
+                _known(phases.get(name, {}), Phase, gib_number),
+                _known(stacks.get(name, {}), Category, gib_number),
+                [0 if size is None else gib_number(size) for size in metrics],
+                _known(busy.get(name, {}), Phase, "{:.0f} %".format),
+                [group_text(group) for group in largest.get(name, ())],
+                ". ".join(filter(None, (needs_text(cell), cell.message))),
+                (commands or {}).get(name, f"trial_id={name}; {where}"),
+            ]
+        )
 
 
 def _known(values: Mapping[Word, Size], words: Iterable[Word], shown: Callable[[Size], str]) -> list[str | int]:
