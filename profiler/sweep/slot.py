@@ -54,7 +54,9 @@ def run(job: SlotJob, parts: SweepParts | None = None) -> None:
     except Interrupted as error:
         raise SystemExit(EXIT_SIGNAL_BASE + error.number) from error
     except ProfilerError as error:
-        report(SlotState.ENDED, error.exit_code, str(error))
+        # submitit raises at the time limit, whatever runs then, and others may take that for an error of their own.
+        code, problem = (EXIT_INTERNAL, job.problem) if job.problem else (error.exit_code, str(error))
+        report(SlotState.ENDED, code, problem)
         raise
     except Exception as error:
         report(SlotState.ENDED, EXIT_INTERNAL, job.problem or f"Unforeseen {type(error).__name__}: {error}")

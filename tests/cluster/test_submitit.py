@@ -154,6 +154,18 @@ def run_failing(job: SlotJob) -> None:
     slot.run(job, machine.parts(installed_versions=installed_versions))
 
 
+def run_until_the_limit(job: SlotJob) -> None:
+    """Run a slot whose time limit ends while Hydra composes the plan, which takes submitit's error for its own."""
+
+    def stopped(*_: object, **__: object) -> None:
+        job.checkpoint()
+        raise RuntimeError("Job not requeued because: checkpoint function returned None.")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hydra.compose", stopped)
+        run_here(job)
+
+
 def debug_run(tmp_path, words=(), versions=None, gpus=None, *, trial_versions=None, target="run_here", array="array"):
     """Run a slot by submitit's debug executor, and return its report with the number of records."""
     folder = tmp_path / array
@@ -169,7 +181,7 @@ def debug_run(tmp_path, words=(), versions=None, gpus=None, *, trial_versions=No
     try:
         submitted.submission().result()
     except Exception as error:
-        assert "engine" in str(error) or "slurm" in str(error)
+        assert any(word in str(error) for word in ("engine", "slurm", "Job not requeued"))
     (name,) = FolderObjects(folder).list("slots/")
     report = read_report(FolderObjects(folder).read(name))
     return report, len(FolderObjects(tmp_path / "mounted" / "lora_vs_full").list("records/"))
@@ -219,6 +231,12 @@ def test_a_slot_that_asked_for_gpus_refuses_a_node_that_shows_none(in_this_proce
     assert (report.code, stored) == (2, 0)
     assert "slurm_gpus_per_node=1: node " in report.problem
     assert "shows none (there is none in this test)" in report.problem
+
+
+def test_a_time_limit_before_the_plan_is_known_does_not_end_the_other_slots(in_this_process, tmp_path):
+    report, stored = debug_run(tmp_path, target="run_until_the_limit")
+    assert (report.state, report.code, stored) == (SlotState.ENDED, 70, 0)
+    assert report.problem == "The time limit of the slot ended before its first trial. Raise slurm_time."
 
 
 def test_a_slot_is_requeued_at_its_time_limit_if_it_has_finished_a_trial():

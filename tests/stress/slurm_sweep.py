@@ -34,6 +34,8 @@ class SlurmStress(Stress):
 
     requeues = 0
     limits = 0
+    _known_then = 0
+    _killed_since = 0
 
     def run_on(self, objects: FolderObjects, words: list[str]) -> None:
         """Kill and requeue slots until the command has ended well."""
@@ -89,6 +91,15 @@ class SlurmStress(Stress):
         subprocess.run(words, env=self._environment, capture_output=True, timeout=20, check=False)
 
     def _kill_one(self) -> None:
+        """Kill a slot or its worker, unless as many as there are slots were killed since a trial has ended.
+
+        Slots that are lost one after the other, three times each, end a sweep.
+        """
+        if len(self._known) > self._known_then:
+            self._known_then, self._killed_since = len(self._known), 0
+        if self._killed_since >= self._options["slots"]:
+            return
+        self._killed_since += 1
         slots = [each for each in _marked(self._environment[MARK]) if "submitit.core._submit" in _line(each)]
         slots = [each for each in slots if "srun" not in _line(each) and "slurm_script" not in _line(each)]
         if not slots:
