@@ -69,11 +69,10 @@ machines: $(MACHINES)/.installed
 
 install: $(INSTALLED)
 
-# `constraints.txt` pins every package, so that README and results/reference/ can be reproduced. Python compiles each of the
-# 18,000 files when it is first imported; most never are.
+# `constraints.txt` pins every package, so that README and results/reference/ can be reproduced.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 $(ENGINES)/.installed: pyproject.toml constraints.txt
