@@ -123,7 +123,9 @@ def test_only_records_of_a_store_count_as_records(tmp_path):
     assert asked == [f"records/{ONE}.json"]
 
 
-@pytest.mark.parametrize("odd", ["zzzzzz", "", "1", "000001.x", "9999999999999999999999", "\u0660\u0660\u0660\u0660\u0660\u0661"])
+@pytest.mark.parametrize(
+    "odd", ["zzzzzz", "", "1", "000001.x", "9999999999999999999999", "\u0660\u0660\u0660\u0660\u0660\u0661"]
+)
 def test_a_strange_claim_neither_takes_a_trial_nor_breaks_the_sweep(odd):
     objects = NamedObjects({f"claims/{ONE}.{odd}": b"?"})
     leases = Leases(objects=objects, impatient=objects, lease_s=60.0)
