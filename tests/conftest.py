@@ -1,11 +1,84 @@
-"""Makes `tests/` importable, so that every test finds the builders in one place; and examples of hypothesis in CI."""
+"""Makes `tests/` importable, and the tests independent of the machine and of the shell that starts them."""
 
+import os
+import signal
 import sys
+import tempfile
 from pathlib import Path
 
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent))  # every test finds the builders in one place
 
-# Where CI is set, hypothesis takes the same examples each time (its profile "ci"), so that fewer are enough.
-settings.register_profile("ci", parent=settings.get_profile("ci"), max_examples=60)
+# The same examples in each run, so that a change is judged by itself; `--hypothesis-profile=search` looks for new ones.
+settings.register_profile("search", parent=settings.get_profile("default"), derandomize=False)
+settings.register_profile("same", parent=settings.get_profile("default"), derandomize=True, database=None)
+settings.register_profile("ci", parent=settings.get_profile("same"), max_examples=60)
+settings.load_profile("ci" if os.environ.get("CI") else "same")
+
+_CLEARED = (
+    "ACCELERATE_",
+    "ALL_PROXY",
+    "CLICOLOR",
+    "COLUMNS",
+    "CUDA_VISIBLE_DEVICES",
+    "FORCE_COLOR",
+    "FTP_PROXY",
+    "GITHUB_STEP_SUMMARY",
+    "GRPO_VRAM_LIVE_DIR",
+    "HF_",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "LINES",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_",
+    "MATPLOTLIBRC",
+    "MPLBACKEND",
+    "NO_COLOR",
+    "NVIDIA_VISIBLE_DEVICES",
+    "PYTHONOPTIMIZE",
+    "PYTHONSAFEPATH",
+    "PYTHONWARNINGS",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "RANK",
+    "SLURM_",
+    "TRANSFORMERS_",
+    "WORLD_SIZE",
+)
+"""Beginnings of variables that change what a test sees, in capital letters."""
+
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+def _clear_environment() -> None:
+    for name in [name for name in os.environ if name.upper().startswith(_CLEARED)]:
+        del os.environ[name]
+    os.environ["LC_ALL"] = "C.UTF-8"
+    if paths := os.environ.get("PYTHONPATH"):  # tests change the current folder
+        os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(path).absolute()) for path in paths.split(os.pathsep))
+
+
+def _have_a_home() -> None:
+    """Libraries keep caches in the home folder, which a container need not have."""
+    home = os.environ.get("HOME")
+    if not home or not os.access(home, os.W_OK):
+        os.environ["HOME"] = tempfile.mkdtemp(prefix="home-of-tests-")
+
+
+def _let_signals_end_children() -> None:
+    """Give children the usual signals, which `nohup` and `&` let all processes ignore; this process ignores them still.
+
+    A handler becomes the default in a new program, and what is ignored stays ignored.
+    """
+    for number in _ENDINGS:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDINGS)
+
+
+_clear_environment()
+_have_a_home()
+_let_signals_end_children()
+os.umask(0o022)

@@ -43,7 +43,7 @@ def test_a_recipe_is_guarded(tmp_path, gpu, extra, code, says):
     summary = (tmp_path / "summary.md").read_text()
     assert (found.returncode, found.stderr) == (code, "")
     assert summary.startswith(f"### GPU memory: `grpo.yaml` on {gpu} {says}")
-    assert found.stdout.strip() in summary
+    assert "\n".join(found.stdout.splitlines()[1:-1]).strip() in summary
 
 
 def test_several_files_are_one_job(tmp_path):
@@ -53,3 +53,27 @@ def test_several_files_are_one_job(tmp_path):
     found = run_step(ESTIMATE, tmp_path, environment={"PYTHONPATH": str(ROOT)}, **inputs)
     assert found.returncode == 0, found.stdout
     assert "DDP on 4 GPUs" in " ".join(found.stdout.split())
+
+
+def test_no_module_of_the_workspace_is_imported(tmp_path):
+    """A pull request has any files: `python -m` imports its modules before those that are installed."""
+    for name in ("yaml", "pip", "sysconfig", "secrets", "json", "profiler", "socket", "torch", "numpy"):
+        (tmp_path / f"{name}.py").write_text("import os\nos.mkdir('was run')\nraise SystemExit(0)\n")
+    (tmp_path / "grpo.yaml").write_text(RECIPE)
+    inputs = {"config": "grpo.yaml", "gpu": "t4", "python": sys.executable}
+    found = run_step(ESTIMATE, tmp_path, environment={"PYTHONPATH": str(ROOT)}, **inputs)
+    assert found.returncode == 4, found.stdout + found.stderr
+    run_step(INSTALL, tmp_path, config="x", gpu="t4", python=sys.executable, package="--version")
+    assert not (tmp_path / "was run").exists()
+
+
+def test_what_a_recipe_says_is_neither_a_command_nor_markdown(tmp_path):
+    (tmp_path / "grpo.yaml").write_text("'::add-mask::secret': 1\n'```': 2\n" + RECIPE)
+    inputs = {"config": "grpo.yaml", "gpu": "t4", "python": sys.executable}
+    found = run_step(ESTIMATE, tmp_path, environment={"PYTHONPATH": str(ROOT)}, **inputs)
+    first, *_, last = found.stdout.splitlines()
+    assert first.startswith("::stop-commands::")
+    assert last == f"::{first.removeprefix('::stop-commands::')}::"
+    assert len(last) > 30
+    summary = (tmp_path / "summary.md").read_text()
+    assert summary.count("`" * 16) == 2

@@ -17,7 +17,8 @@ from profiler.domain.extras import missing
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.trial import PlannedTrial
 from profiler.execution import run_trials
-from profiler.storage.records import RECORDS, RecordStore
+from profiler.storage.records import RecordStore
+from profiler.storage.trial_files import RECORDS
 from profiler.storage.trial_store import TrialStore
 
 ALLOWED_S = 0.1

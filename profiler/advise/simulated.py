@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profiler.config.identity import spec_to_mapping
+from profiler.domain.child_python import safe_path_flags
 from profiler.domain.memory import Phase
 from profiler.domain.trial import TrialSpec
 
@@ -53,7 +54,7 @@ def simulate_requests(spec: TrialSpec, model_config: Mapping[str, object], *, al
     job = {"spec": spec_to_mapping(spec), "model_config": dict(model_config), "allocated_bytes": allocated_bytes}
     try:
         run = subprocess.run(
-            [sys.executable, "-m", "profiler.worker.large_requests"],
+            [sys.executable, *safe_path_flags(), "-m", "profiler.worker.large_requests"],
             input=json.dumps(job),
             capture_output=True,
             text=True,

@@ -24,7 +24,8 @@ from profiler.execution import (
 from profiler.execution.job import TRIAL_WORKER
 from profiler.execution.pending import Pending
 from profiler.storage.atomic import write_atomically
-from profiler.storage.records import RECORDS, Held
+from profiler.storage.records import Held
+from profiler.storage.trial_files import RECORDS, trial_file
 from profiler.storage.trial_store import TrialStore
 
 WAIT_S = 0.5
@@ -187,7 +188,7 @@ class PlacedSweep:
             for placed in reversed(group):
                 self._run_again(placed, ended.reason)
             return
-        self._write_files(group[0].trial, ended.result)
+        self._write_files(group, ended.result)
         for placed in reversed(group):
             self._conclude_trial(placed, ended.result)
         if not ended.result.problem:
@@ -218,10 +219,15 @@ class PlacedSweep:
         self.store.write(found)
         return found
 
-    def _write_files(self, trial: PlannedTrial, result: RemoteResult) -> None:
-        """Write what a slot sent back where a worker of this machine would have written it; records last."""
-        folder = self.store.path(trial.trial_id).parents[1]
-        for name in sorted(result.files, key=lambda name: (name.startswith(f"{RECORDS}/"), name)):
+    def _write_files(self, group: Sequence[_Placed], result: RemoteResult) -> None:
+        """Write what a slot sent back where a worker of this machine would have written it; records last.
+
+        Only files of the trials that were sent there.
+        """
+        trial_ids = {placed.trial.trial_id for placed in group}
+        folder = self.store.path(group[0].trial.trial_id).parents[1]
+        files = {name: file for name in result.files if (file := trial_file(name)) and file.trial_id in trial_ids}
+        for name in sorted(files, key=lambda name: (files[name].folder == RECORDS, name)):
             write_atomically(folder / PurePosixPath(name), result.files[name])
 
     def _run_again(self, placed: _Placed, reason: str) -> None:

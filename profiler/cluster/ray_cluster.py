@@ -26,6 +26,7 @@ from profiler.cluster.remote import RemoteResult, RemoteTask
 from profiler.cluster.slot import Slot
 from profiler.cluster.slots import Ended, Node, SlotKind
 from profiler.cluster.trial_python import TrialPython
+from profiler.domain.child_python import safe_path_flags
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError, UsageError
 from profiler.domain.outcome import Versions
 from profiler.domain.sweep_state import Machines
@@ -137,7 +138,7 @@ def _unreachable(address: str) -> str:
         return _first_line(error)
     if parts.scheme == _CLIENT:
         return ""
-    command = [sys.executable, "-c", _CHECK, address]
+    command = [sys.executable, *safe_path_flags(), "-c", _CHECK, address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as check:
         assert check.stdout is not None
         check.stdout.readline()

@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from profiler.domain.errors import ProfilerError
-from profiler.emulation.cache import libraries_folder
+from profiler.emulation.cache import libraries_folder, refuse_of_others
 from profiler.emulation.compiler import compile_library, require_compilers
 from profiler.emulation.entry_points import ExpectedLibrary, compiled_files, expected_libraries
 from profiler.emulation.interpreter import Interpreter
@@ -46,11 +46,12 @@ def libraries_of(interpreter: Interpreter, *, folder: Path | None = None) -> Pat
         folder: Where built libraries are kept; by default the cache folder.
 
     Raises:
-        ProfilerError: A compiler is missing or fails, or the folder cannot be written.
+        ProfilerError: A compiler is missing or fails, the folder cannot be written, or others can write to it.
     """
     folder = folder or libraries_folder()
     files = compiled_files(interpreter.site_packages)
     target = folder / cache_key(interpreter, files)
+    refuse_of_others(target)
     if (target / DESCRIPTION).exists():
         return target
     require_compilers()

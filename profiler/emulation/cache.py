@@ -1,8 +1,11 @@
 """Where built libraries and environments are kept."""
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
+
+from profiler.domain.errors import Fault, UsageError
 
 VARIABLE = "GRPO_VRAM_CACHE"
 """Environment variable: a folder for built libraries and environments, instead of the user's cache folder."""
@@ -25,3 +28,33 @@ def libraries_folder(environment: Mapping[str, str] | None = None) -> Path:
 def environments_folder(environment: Mapping[str, str] | None = None) -> Path:
     """Return the folder of environments that `python -m profiler.emulation install` made."""
     return cache_folder(environment) / "emulated_environments"
+
+
+def refuse_of_others(folder: Path) -> None:
+    """Refuse a folder of the cache whose files another user could have written: they are run with our rights.
+
+    Looks at the folder, what is directly in it, and the folders above it up to the cache folder. Those of root count as
+    ours; so does a group that has only its user, as `umask 002` makes on many systems.
+
+    Raises:
+        UsageError: It can be written by others.
+    """
+    cache = cache_folder()
+    above = [each for each in folder.parents if each == cache or cache in each.parents]
+    try:
+        for path in (*above, folder, *sorted(folder.iterdir())):
+            if not _is_ours(path.lstat()):
+                hint = f"Remove it, or set {VARIABLE} to a folder of your own."
+                problem = "can be written by other users, and what is in it would be run"
+                raise UsageError([Fault(key=VARIABLE, found=str(path), problem=problem, hint=hint)])
+    except FileNotFoundError:
+        return
+
+
+def _is_ours(found: os.stat_result) -> bool:
+    if found.st_uid not in (os.getuid(), 0):
+        return False
+    if stat.S_ISLNK(found.st_mode):
+        return True
+    own_group = found.st_gid in (os.getuid(), 0)
+    return not found.st_mode & stat.S_IWOTH and (own_group or not found.st_mode & stat.S_IWGRP)

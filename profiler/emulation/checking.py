@@ -5,6 +5,7 @@ import os
 import subprocess
 from dataclasses import dataclass
 
+from profiler.domain.child_python import safe_path_flags
 from profiler.domain.errors import ProfilerError
 from profiler.domain.gpu import Gpu
 from profiler.emulation.launch import EmulatedPython, process_environment
@@ -40,7 +41,7 @@ def check(python: EmulatedPython, gpu: Gpu, *, strict: bool = True) -> Check:
         CheckError: It ended with an error, or a value was wrong.
     """
     environment = process_environment(python, gpu, base=os.environ, strict=strict)
-    command = [str(python.executable), "-m", _PROGRAM]
+    command = [str(python.executable), *safe_path_flags(), "-m", _PROGRAM]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from profiler.domain.errors import Fault, UsageError
-from profiler.emulation.cache import environments_folder
+from profiler.emulation.cache import environments_folder, refuse_of_others
 
 VARIABLE = "EMULATION_PYTHON"
 """Environment variable: the interpreter of an environment with a CUDA build of torch."""
@@ -18,7 +18,7 @@ def installed_environment(environment: Mapping[str, str] | None = None) -> Path:
     """Return the interpreter that `VARIABLE` names, or that of the environment that was installed last.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is none, or other users can write to it.
     """
     found = os.environ if environment is None else environment
     if given := found.get(VARIABLE):
@@ -35,6 +35,7 @@ def installed_environment(environment: Mapping[str, str] | None = None) -> Path:
                 )
             ]
         )
+    refuse_of_others(complete[-1].parent / "bin")
     return interpreter_in(complete[-1].parent)
 
 

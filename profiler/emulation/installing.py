@@ -61,8 +61,9 @@ def install(torch: str, *, base: Path | None, announce: Callable[[str], None]) -
 
 def _make(folder: Path, torch: str, base: Path, announce: Callable[[str], None]) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # what an interrupted installation left
-    _run([str(base), "-m", "venv", str(folder)], "the environment")
-    pip = [str(interpreter_in(folder)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    _run([str(base), "-P", "-m", "venv", str(folder)], "the environment")
+    pip = [str(interpreter_in(folder)), "-P", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip.append("--no-deps")
     announce(f"Installing torch {torch} and Triton.")
     # With `===` pip takes the index's CUDA build even where a build for the CPU is at hand.
     _run([*pip, f"torch==={torch}"], f"torch {torch}")

@@ -11,6 +11,7 @@ from profiler.analytical.formulas.parameters import parameter_count
 from profiler.config.architecture import has_other_senses, read_architecture
 from profiler.config.reading import show
 from profiler.domain.architecture import Architecture
+from profiler.domain.child_python import safe_path_flags
 from profiler.domain.errors import Fault, UsageError, shortened
 from profiler.domain.extras import listed, missing, simulation_hint
 from profiler.domain.model_count import ModelCount
@@ -46,7 +47,7 @@ def counted_by_transformers(config: Mapping[str, object]) -> ModelCount:
     """
     if absent := missing(("torch", "transformers")):
         raise CountingError(f"counting it needs {listed(absent)}, which this installation lacks")
-    command = [sys.executable, "-m", "profiler.training.parameter_count"]
+    command = [sys.executable, *safe_path_flags(), "-m", "profiler.training.parameter_count"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     try:
         found = subprocess.run(

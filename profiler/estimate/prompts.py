@@ -12,6 +12,7 @@ from pathlib import Path
 
 from profiler.config.model_lookup import checkpoint
 from profiler.config.notes import Note
+from profiler.domain.child_python import safe_path_flags
 from profiler.domain.errors import shortened
 from profiler.storage.foreign_files import expanded
 from profiler.storage.hub import cached_file
@@ -54,7 +55,7 @@ def measured_by_transformers(tokenizer: Path, dataset: Path) -> PromptLengths:
         offline = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "HF_DATASETS_CACHE": cache}
         try:
             found = subprocess.run(
-                [sys.executable, "-m", "profiler.training.prompt_lengths"],
+                [sys.executable, *safe_path_flags(), "-m", "profiler.training.prompt_lengths"],
                 input=json.dumps({"tokenizer": str(tokenizer), "dataset": str(dataset)}),
                 capture_output=True,
                 text=True,

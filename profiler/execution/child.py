@@ -105,9 +105,13 @@ def _offer_to_the_oom_killer() -> None:
 
 
 def redirect_output(path: str) -> None:
-    """Send stdout and stderr to `path`, as file descriptors: also the output of C libraries and of crashes."""
+    """Send stdout and stderr to `path`, as file descriptors: also the output of C libraries and of crashes.
+
+    The file is new: what an earlier worker, or somebody else, has left there can be a link to any file.
+    """
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+    Path(path).unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)

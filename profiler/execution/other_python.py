@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from profiler.config.run_options import RunOptions
+from profiler.domain.child_python import safe_path_flags
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.extras import TRAINING
 from profiler.domain.outcome import Versions
@@ -119,7 +120,7 @@ def ask(executable: Path, environment: Mapping[str, str], *, needed: Iterable[st
 
     try:
         asked = subprocess.run(
-            [str(executable), "-c", _QUESTION, json.dumps(list(needed))],
+            [str(executable), *safe_path_flags(), "-c", _QUESTION, json.dumps(list(needed))],
             env=dict(environment),
             capture_output=True,
             text=True,

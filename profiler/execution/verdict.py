@@ -5,6 +5,7 @@ from pathlib import Path
 
 from profiler.domain.outcome import Outcome, Status, Verdict, Work
 from profiler.execution.child import EXIT_OWN_MEMORY_ERROR
+from profiler.storage.foreign_files import open_regular
 
 STDERR_LINES = 20
 _STDERR_TAIL_BYTES = 64 * 1024
@@ -65,9 +66,9 @@ def _signal_name(number: int) -> str:
 
 
 def last_lines(path: Path) -> str:
-    """Return the last lines of a text file of any length; empty if there is no file."""
+    """Return the last lines of a text file of any length; empty if there is no file, or a link to one."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path, follow_links=False) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _STDERR_TAIL_BYTES))
             text = file.read().decode(errors="replace")

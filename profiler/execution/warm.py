@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import TIMEOUT_MAX, Event, Timer
 from types import ModuleType
 
+from profiler.domain.child_python import safe_path_variables
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError, UsageError
 from profiler.execution.child import run_child, run_nothing
 from profiler.execution.forked import ForkedProcess
@@ -96,12 +97,13 @@ class WarmProcess:
         forkserver.set_forkserver_preload([preload.__name__])
         modules = {preload.VARIABLE: ",".join(self._program.preload)}
         # Its own process keeps track of semaphores, whatever Python the workers run in.
-        resource_tracker.ensure_running()
+        with _environment(safe_path_variables()):
+            resource_tracker.ensure_running()
         if self._pid is None and _interpreters.get(_server_pid()) != self._interpreter:
             end_warm_process()
         with (
             starting_with(self._interpreter),
-            _environment({**self._warm_environment(), **modules}),
+            _environment({**self._warm_environment(), **modules, **safe_path_variables()}),
             _main_module_hidden(),
             _sigint_blocked(),
         ):

@@ -13,6 +13,7 @@ from profiler.monitor.help import usage
 from profiler.monitor.options import RESULTS_DIR
 from profiler.monitor.signals import signals_wait
 from profiler.storage.foreign_files import expanded, reason
+from profiler.storage.last_resort import last_resort
 
 MONITOR = "monitor"
 """Folder of the results of commands, in `results_dir`."""
@@ -46,7 +47,8 @@ def _watch(command: Command) -> int:
     with signals_wait() as mask:
         watched = watch(command, folder, mask)
     try:
-        report(folder, watched)
+        with last_resort(MONITOR, folder=folder):
+            report(folder, watched)
     except ProfilerError as error:
         print_error(str(error))
     return watched.exit_code

@@ -1,6 +1,7 @@
 """What a monitored run leaves: its record and time series, and tables, pages and figures of all runs in the folder."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ from matplotlib.figure import Figure
 
 from profiler.analysis.monitored import Course, MonitoredLines, monitored_lines
 from profiler.domain.monitored import MonitoredRun
-from profiler.rendering.figures.files import as_png, as_svg
+from profiler.rendering.figures.files import rendered
 from profiler.rendering.figures.script_phases import script_phases_figure
 from profiler.rendering.figures.timeline import gpu_timeline_figure, host_timeline_figure, steps_figure
 from profiler.rendering.monitored_page import monitored_html, monitored_markdown
@@ -30,7 +31,7 @@ def write_report(folder: Path) -> tuple[str, ...]:
     """Write parquet tables, `report.html`, `report.md` and figures of all runs in `folder`.
 
     Returns:
-        A sentence for each file that is no record.
+        A sentence for each file that is no record, and for each figure that could not be drawn.
 
     Raises:
         StorageError: A file could not be written.
@@ -40,11 +41,14 @@ def write_report(folder: Path) -> tuple[str, ...]:
     write_monitored_tables(folder, records)
     newest = sorted(records, key=lambda record: record.run_id, reverse=True)
     runs = [lines_of(folder, record) for record in newest]
-    figures = {run.record.run_id: tuple(_figures(folder, run)) for run in runs[:MOST_WITH_FIGURES]}
+    drawn = {run.record.run_id: tuple(_figures(folder, run)) for run in runs[:MOST_WITH_FIGURES]}
+    figures = {
+        run_id: tuple(figure for figure in own if isinstance(figure, RenderedFigure)) for run_id, own in drawn.items()
+    }
     name = folder.resolve().name
     write_atomically(folder / MARKDOWN, monitored_markdown(name, runs, figures).encode())
     write_atomically(folder / PAGE, monitored_html(name, runs, figures).encode())
-    return problems
+    return (*problems, *(problem for own in drawn.values() for problem in own if isinstance(problem, str)))
 
 
 def sentences(run: MonitoredLines) -> tuple[str, ...]:
@@ -78,7 +82,7 @@ def _course(label: str, table: pa.Table, column: str) -> Course:
     return Course(label=label, times_s=tuple(known["time_s"].to_pylist()), sizes_bytes=tuple(known[column].to_pylist()))
 
 
-def _figures(folder: Path, run: MonitoredLines) -> Iterator[RenderedFigure]:
+def _figures(folder: Path, run: MonitoredLines) -> Iterator[RenderedFigure | str]:
     plans: Sequence[tuple[str, str, bool, Callable[[MonitoredLines, str], Figure]]] = (
         ("gpus", "Memory on the GPU", bool(run.gpus), gpu_timeline_figure),
         ("phases", "Peak by phase", bool(run.outcome.peaks.allocated_bytes), script_phases_figure),
@@ -87,8 +91,14 @@ def _figures(folder: Path, run: MonitoredLines) -> Iterator[RenderedFigure]:
     )
     for kind, title, has_values, draw in plans:
         if has_values:
-            plot = draw(run, monitored_title(run))
-            figure = RenderedFigure(name=f"{run.record.run_id}_{kind}", title=title, png=as_png(plot), svg=as_svg(plot))
-            write_atomically(folder / FIGURES / f"{figure.name}.svg", figure.svg)
-            write_atomically(folder / FIGURES / f"{figure.name}.png", figure.png)
-            yield figure
+            yield _written(folder, f"{run.record.run_id}_{kind}", title, partial(draw, run, monitored_title(run)))
+
+
+def _written(folder: Path, name: str, title: str, draw: Callable[[], Figure]) -> RenderedFigure | str:
+    found = rendered(name, title, draw)
+    if isinstance(found, str):
+        return found
+    figure, files = found
+    for kind, content in files.items():
+        write_atomically(folder / FIGURES / f"{name}.{kind}", content)
+    return figure

@@ -18,7 +18,7 @@ from profiler.monitor.watched import record_of, start_now
 from profiler.storage.atomic import StorageError, write_atomically
 from profiler.storage.folder_faults import not_writable, writable_faults
 from profiler.storage.monitored_records import MonitoredStore
-from profiler.storage.records import RECORDS
+from profiler.storage.trial_files import RECORDS
 
 
 @dataclass(frozen=True, kw_only=True)

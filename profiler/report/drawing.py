@@ -13,7 +13,7 @@ from profiler.domain.errors import ProfilerError
 from profiler.rendering.csv_table import as_csv
 from profiler.rendering.figure_kinds import STANDARD_KINDS, FigureKind
 from profiler.rendering.figures.catalogue import Drawing, chosen, too_much
-from profiler.rendering.figures.files import as_pdf, as_png, as_svg
+from profiler.rendering.figures.files import rendered
 from profiler.rendering.html.page import html_page
 from profiler.rendering.latex import latex_tables
 from profiler.rendering.markdown import report_page
@@ -100,19 +100,10 @@ def _draw_section(
 
 def _draw(folder: Path, drawing: Drawing, kinds: Sequence[FigureKind]) -> RenderedFigure | str:
     """Draw and write one figure; return a sentence if it cannot be drawn."""
-    try:
-        figure = drawing.figure()
-        png = as_png(figure)
-        figure.set_layout_engine("none")  # the other formats have the places that it has found
-        svg = as_svg(figure)
-        files = {FigureKind.PNG: png, FigureKind.SVG: svg}
-        if FigureKind.PDF in kinds:
-            files[FigureKind.PDF] = as_pdf(figure)
-    except Exception as error:  # a figure that fails, for whatever reason, must not cost the others
-        lines = str(error).splitlines() or [""]
-        return f"The figure '{drawing.name}' could not be drawn ({type(error).__name__}: {lines[0]})."
-    for kind in kinds:
-        write_atomically(folder / FIGURES / f"{drawing.name}.{kind}", files[kind])
-    return RenderedFigure(
-        name=drawing.name, title=drawing.title, png=png, svg=svg, note=drawing.note, suffixes=tuple(kinds)
-    )
+    found = rendered(drawing.name, drawing.title, drawing.figure, note=drawing.note, kinds=kinds)
+    if isinstance(found, str):
+        return found
+    figure, files = found
+    for kind, content in files.items():
+        write_atomically(folder / FIGURES / f"{drawing.name}.{kind}", content)
+    return figure

@@ -6,7 +6,7 @@ from pathlib import Path
 from profiler.analysis.scripts import RunLines, ordered_runs, run_lines
 from profiler.command_line import print_error, print_line, print_text
 from profiler.domain.script import ScriptRecord
-from profiler.rendering.figures.files import as_png, as_svg
+from profiler.rendering.figures.files import rendered
 from profiler.rendering.figures.script_phases import script_phases_figure
 from profiler.rendering.pages import FIGURES, RenderedFigure
 from profiler.rendering.script_page import script_html, script_markdown
@@ -28,13 +28,17 @@ def report_run(folder: Path, record: ScriptRecord) -> None:
     records, problems = ScriptStore(folder).read_all()
     for problem in problems:
         print_error(problem)
-    write_pages(folder, records)
+    for problem in write_pages(folder, records):
+        print_error(problem)
     print_text(script_table(run_lines(record)))
     print_line(f"Report: {folder / PAGE}")
 
 
-def write_pages(folder: Path, records: Sequence[ScriptRecord]) -> None:
+def write_pages(folder: Path, records: Sequence[ScriptRecord]) -> tuple[str, ...]:
     """Write parquet tables, `report.html`, `report.md` and figures.
+
+    Returns:
+        A sentence for each figure that could not be drawn.
 
     Raises:
         StorageError: A file could not be written.
@@ -42,15 +46,19 @@ def write_pages(folder: Path, records: Sequence[ScriptRecord]) -> None:
     remove_abandoned(folder)
     write_script_tables(folder, records)
     runs = ordered_runs(records)
-    figures = {run.record.run_id: _draw(folder, run) for run in runs if run.outcome.peaks.allocated_bytes}
+    drawn = {run.record.run_id: _draw(folder, run) for run in runs if run.outcome.peaks.allocated_bytes}
+    figures = {run_id: figure for run_id, figure in drawn.items() if isinstance(figure, RenderedFigure)}
     name = runs[0].script if runs else folder.name
     write_atomically(folder / MARKDOWN, script_markdown(name, runs, figures).encode())
     write_atomically(folder / PAGE, script_html(name, runs, figures).encode())
+    return tuple(problem for problem in drawn.values() if isinstance(problem, str))
 
 
-def _draw(folder: Path, run: RunLines) -> RenderedFigure:
-    plot = script_phases_figure(run, run_title(run))
-    figure = RenderedFigure(name=run.record.run_id, title="Peak by phase", png=as_png(plot), svg=as_svg(plot))
-    write_atomically(folder / FIGURES / f"{figure.name}.svg", figure.svg)
-    write_atomically(folder / FIGURES / f"{figure.name}.png", figure.png)
+def _draw(folder: Path, run: RunLines) -> RenderedFigure | str:
+    found = rendered(run.record.run_id, "Peak by phase", lambda: script_phases_figure(run, run_title(run)))
+    if isinstance(found, str):
+        return found
+    figure, files = found
+    for kind, content in files.items():
+        write_atomically(folder / FIGURES / f"{figure.name}.{kind}", content)
     return figure

@@ -69,7 +69,8 @@ def _as_main(script: Script) -> Iterator[None]:
     """Give the script the arguments and the search path that it would have had from Python."""
     arguments, path = sys.argv, list(sys.path)
     sys.argv = [str(script.path), *script.arguments]
-    sys.path.insert(0, str(script.path.parent))
+    if not sys.flags.safe_path:  # as PYTHONSAFEPATH asks
+        sys.path.insert(0, str(script.path.parent))
     try:
         yield
     finally:

@@ -1,6 +1,7 @@
 """Atomic writes: a file exists whole or not at all."""
 
 import errno
+import glob
 import os
 import re
 import secrets
@@ -103,7 +104,7 @@ def write_errors(path: Path) -> Iterator[None]:
 
 def remove_partial(folder: Path, stem: str) -> None:
     """Remove temporary files that killed writers of `<folder>/*/<stem>.*` left. No other writer may be active."""
-    for temporary in folder.glob(f"*/.{stem}.*.part"):
+    for temporary in folder.glob(f"*/.{glob.escape(stem)}.*.part"):
         temporary.unlink(missing_ok=True)
 
 
@@ -121,7 +122,10 @@ def append(path: Path, content: bytes) -> None:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove temporary files under `folder` that killed writers left: those of this machine, and old ones of others."""
+    """Remove temporary files under `folder` that killed writers left: those of this machine, and old ones of others.
+
+    Files with other names, such as a download's, stay.
+    """
     for temporary in folder.rglob(".*.part"):
         try:
             if _is_abandoned(temporary):
@@ -166,10 +170,12 @@ def host_place() -> str:
 
 
 def _is_abandoned(temporary: Path) -> bool:
+    name = _PARTIAL.fullmatch(temporary.name)
+    if name is None:
+        return False
     if time.time() - temporary.lstat().st_mtime > ABANDONED_AFTER_S:
         return True
-    name = _PARTIAL.fullmatch(temporary.name)
-    return name is not None and name["place"] == host_place() and not process_runs(int(name["pid"]))
+    return name["place"] == host_place() and not process_runs(int(name["pid"]))
 
 
 def process_runs(pid: int) -> bool:

@@ -17,12 +17,24 @@ def with_checksum(content: dict[str, JSON]) -> bytes:
 
 
 def parse_checksummed(file: bytes, *, most_bytes: int) -> tuple[JSON, bool]:
-    """Return the content of a file with its checksum, and whether it is byte for byte what `with_checksum` wrote.
+    r"""Return the content of a file with its checksum, and whether it is byte for byte what `with_checksum` wrote.
 
-    What this program wrote is not counted node by node, which takes as long as reading it.
+    What this program wrote is not counted node by node, which takes as long as reading it. A name of a file or a word
+    of a command need not be UTF-8; its other bytes are spelled out (``\udcff``): no table or page can have them.
     """
     own = _is_as_written(file)
-    return (json.loads(file) if own else parse_json(file, most_bytes=most_bytes)), own
+    content = json.loads(file) if own else parse_json(file, most_bytes=most_bytes)
+    return (_in_utf8(content) if b"\\ud" in file else content), own
+
+
+def _in_utf8(content: JSON) -> JSON:
+    if isinstance(content, str):
+        return content.encode(errors="backslashreplace").decode()
+    if isinstance(content, list):
+        return [_in_utf8(each) for each in content]
+    if isinstance(content, dict):
+        return {key: _in_utf8(value) for key, value in content.items()}
+    return content
 
 
 def checksum_of(content: dict[str, JSON]) -> str:

@@ -10,7 +10,8 @@ from profiler.domain.outcome import Status
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.domain.units import MIB
 from profiler.storage.foreign_files import read_bytes
-from profiler.storage.records import RECORDS, DamagedRecordError, parse_record
+from profiler.storage.records import DamagedRecordError, parse_record
+from profiler.storage.trial_files import RECORDS
 
 _MOST_TRIALS = 20_000
 """Most trials of one table that are read."""

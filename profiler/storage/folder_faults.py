@@ -5,7 +5,8 @@ from pathlib import Path
 
 from profiler.domain.errors import Fault, UsageError
 from profiler.storage.foreign_files import Kind, kind_of, reason
-from profiler.storage.records import RECORDS, RecordStore
+from profiler.storage.records import RecordStore
+from profiler.storage.trial_files import RECORDS
 
 RESULTS_DIR = "results_dir"
 HINT = f"Choose another folder with {RESULTS_DIR}=PATH, for example on a local disk."

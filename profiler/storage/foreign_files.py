@@ -54,15 +54,20 @@ def expanded(text: str) -> Path:
         raise FileNotFoundError(errno.ENOENT, f"there is no home folder for {path.parts[0]}") from error
 
 
-def open_regular(path: Path) -> FileIO:
+def open_regular(path: Path, *, follow_links: bool = True) -> FileIO:
     """Open a regular file to read bytes, without a buffer.
+
+    Args:
+        path: The file.
+        follow_links: Whether it may be a symbolic link. A file that this program wrote itself never is one.
 
     Raises:
         OSError: It is missing, cannot be opened, or is not a regular file.
     """
     try:
         # O_NONBLOCK: opening a named pipe returns instead of waiting for a writer. It has no effect on regular files.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        descriptor = os.open(path, flags if follow_links else flags | os.O_NOFOLLOW)
     except ValueError as error:
         raise OSError(errno.EINVAL, str(error)) from error
     mode = os.fstat(descriptor).st_mode
@@ -74,13 +79,13 @@ def open_regular(path: Path) -> FileIO:
     return os.fdopen(descriptor, "rb", buffering=0)
 
 
-def read_bytes(path: Path, *, most_bytes: int) -> bytes:
-    """Return the content of a regular file.
+def read_bytes(path: Path, *, most_bytes: int, follow_links: bool = True) -> bytes:
+    """Return the content of a regular file, which may be a symbolic link if `follow_links`.
 
     Raises:
         OSError: As `open_regular`, or the file has more than `most_bytes`.
     """
-    with open_regular(path) as raw, BufferedReader(raw) as file:
+    with open_regular(path, follow_links=follow_links) as raw, BufferedReader(raw) as file:
         is_too_large = os.fstat(raw.fileno()).st_size > most_bytes
         content = b"" if is_too_large else file.read(most_bytes + 1)  # files of /proc have a size of 0
     if is_too_large or len(content) > most_bytes:

@@ -48,12 +48,16 @@ def _kept(text: str, command: str, folder: Path | None, file: Path | None) -> st
     """Write the traceback and return the sentence that says where; return the traceback itself if writing fails."""
     try:
         if file is not None:
-            with file.open("a") as stream:
+            with open(file, "a", opener=_not_through_a_link) as stream:
                 stream.write(text)
             return f"The full text is in {file}."
         return f"The full text is in {_new_file(text, command, folder)}. Please report it with that file."
     except OSError as error:
         return f"The full text could not be written ({error.strerror or error}):\n{text}"
+
+
+def _not_through_a_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o644)
 
 
 def _new_file(text: str, command: str, folder: Path | None) -> str:

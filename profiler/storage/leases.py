@@ -7,10 +7,11 @@ machine takes the trial over by creating the next generation, which again only o
 
 import json
 import os
+import re
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ from profiler.storage.atomic import StorageError, host_place, process_runs
 from profiler.storage.objects import Objects
 
 CLAIMS = "claims/"
+_NAME = re.compile(rf"{CLAIMS}(?P<trial_id>[^/]+)\.(?P<generation>[0-9]{{6}})")
 
 RENEWALS = 4
 """How often a claim is renewed within `lease_s`."""
@@ -72,8 +74,13 @@ def claim_name(trial_id: str, generation: int) -> str:
 
 def _parts(name: str) -> tuple[str, int]:
     """Return the trial and the generation of the name of a claim; generation 0 if the name is of something else."""
-    trial_id, _, generation = name.removeprefix(CLAIMS).rpartition(".")
-    return trial_id, int(generation) if generation.isdecimal() else 0
+    found = _NAME.fullmatch(name)
+    return (found["trial_id"], int(found["generation"])) if found else ("", 0)
+
+
+def _claims(listed: Mapping[str, str]) -> dict[str, str]:
+    """Return the claims among listed objects, with their stamps: a store can have objects that no sweep has made."""
+    return {name: stamp for name, stamp in listed.items() if _parts(name)[1]}
 
 
 def _host(content: bytes) -> str:
@@ -141,7 +148,7 @@ class Leases:
         """
         if self.clock() - lease.renewed_s > self.lease_s / 2:
             self._renew(lease, self.objects)
-        listed = self.objects.list(f"{CLAIMS}{lease.trial_id}.")
+        listed = _claims(self.objects.list(f"{CLAIMS}{lease.trial_id}."))
         return not lease.lost and max(listed, default="") == lease.name
 
     def end(self, lease: Lease) -> None:
@@ -152,7 +159,7 @@ class Leases:
         """
         with self._mutex:
             self._own.pop(lease.trial_id, None)
-        for name in sorted(self.objects.list(f"{CLAIMS}{lease.trial_id}.")):
+        for name in sorted(_claims(self.objects.list(f"{CLAIMS}{lease.trial_id}."))):
             if name <= lease.name:
                 self.objects.remove(name)
                 self._seen.pop(name, None)
@@ -217,7 +224,7 @@ class Leases:
     def _look(self, objects: Objects) -> None:
         """List all claims, and keep since when each has not changed."""
         asked_s = self.clock()
-        listed, before = objects.list(CLAIMS), self._seen
+        listed, before = _claims(objects.list(CLAIMS)), self._seen
         found = {}
         for name, stamp in listed.items():
             known = before.get(name)
@@ -241,7 +248,7 @@ class Leases:
     def _latest(self, trial_id: str) -> int:
         """Return the latest generation of a trial's claims; 0 without one."""
         start = f"{CLAIMS}{trial_id}."
-        return max((int(name.removeprefix(start)) for name in list(self._seen) if name.startswith(start)), default=0)
+        return max((_parts(name)[1] for name in list(self._seen) if name.startswith(start)), default=0)
 
     def _has_run_out(self, name: str) -> bool:
         seen = self._seen.get(name)

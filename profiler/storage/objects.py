@@ -106,6 +106,9 @@ class FolderObjects:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
+            # The files of a store are made by renaming and by hard links; a link can lead anywhere, also to a circle.
+            if entry.is_symlink():
+                continue
             if entry.is_dir():
                 yield from self._below(Path(entry.path))
                 continue

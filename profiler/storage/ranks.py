@@ -1,15 +1,15 @@
 """What the ranks of trials on several GPUs have left: a record of each rank, next to that of the trial."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from profiler.domain.errors import UsageError
 from profiler.domain.outcome import TrialRecord
-from profiler.storage.atomic import StorageError
-from profiler.storage.foreign_files import read_bytes
-from profiler.storage.records import RANKS, RECORDS, DamagedRecordError, parse_record
+from profiler.storage.atomic import StorageError, write_atomically
+from profiler.storage.foreign_files import read_bytes, reason
+from profiler.storage.records import DamagedRecordError, parse_record
+from profiler.storage.trial_files import RANKS, RECORDS, trial_file
 
 _MOST_BYTES = 1 << 30
 
@@ -30,13 +30,14 @@ def rank_peaks(folder: Path) -> list[RankPeaks]:
     """Return the peaks of all ranks in the folder of a grid, by trial; records that cannot be read are left out."""
     found: dict[str, dict[int, TrialRecord]] = {}
     for path in sorted(folder.glob(f"{RANKS}/*/{RECORDS}/*.json")):
-        rank = path.parents[1].name
+        file = trial_file(path.relative_to(folder).as_posix())
+        if file is None or file.rank is None:
+            continue
         try:
             record = parse_record(read_bytes(path, most_bytes=_MOST_BYTES), path)
         except (DamagedRecordError, UsageError, OSError):
             continue
-        if rank.isdecimal():
-            found.setdefault(record.trial_id, {})[int(rank)] = record
+        found.setdefault(record.trial_id, {})[file.rank] = record
     return [
         RankPeaks(
             record=next(iter(ranks.values())),
@@ -52,15 +53,15 @@ def copy_ranks(folders: Sequence[Path], into: Path) -> None:
     """Copy the records and samples of ranks from several folders to one; the first folder that has a file wins.
 
     Raises:
-        StorageError: A file cannot be copied.
+        StorageError: A file cannot be copied, or is a symbolic link.
     """
     for source in (path for folder in folders for kind in _KEPT for path in sorted(folder.glob(f"{RANKS}/*/{kind}/*"))):
-        folder = source.parents[3]
-        target = into / source.relative_to(folder)
-        if target.exists() or source.suffix not in (".json", ".parquet"):
+        name = source.relative_to(source.parents[3])
+        file, target = trial_file(name.as_posix()), into / name
+        if file is None or file.suffix not in (".json", ".parquet") or target.exists():
             continue
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+            content = read_bytes(source, most_bytes=_MOST_BYTES, follow_links=False)
         except OSError as error:
-            raise StorageError(f"{target}: could not be written ({error.strerror or error}).") from error
+            raise StorageError(f"{source}: could not be read ({reason(error)}).") from error
+        write_atomically(target, content)

@@ -23,6 +23,7 @@ from profiler.storage.lock import take_lock
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.objects import Objects
 from profiler.storage.outcome_fields import flat_values, outcome_from_flat
+from profiler.storage.trial_files import RANKS, RECORDS, is_trial_id
 from profiler.storage.typed_json import JSON, JsonMismatchError, Reader, from_json, to_json
 
 RECORD_SCHEMA_VERSION = 7
@@ -36,17 +37,8 @@ _READ_WITH_DEFAULTS = (2, 3, 4, 5, 6)
 """Earlier versions; their records lack only fields with a default."""
 
 
-RECORDS = "records"
-"""Folder of the records, in the folder of a grid."""
-
-RANKS = "ranks"
-"""Folder of what the ranks of trials on several GPUs leave, in the folder of a grid."""
-
 _MOST_BYTES = 1 * GIB
 """Largest record: that of 500,000 steps. Larger files are no records."""
-
-_NAME = re.compile("[0-9a-f]{16}")
-"""Trial id. A file with another name is a record only if its content says so."""
 
 
 class NewerRecordError(UsageError):
@@ -192,7 +184,8 @@ class RecordStore:
 
     def read_each(self) -> Iterator[TrialRecord]:
         """Yield what `read_all` returns, one after the other."""
-        found = (self._read(path, is_record=_NAME.fullmatch(path.stem) is not None) for path in self._files())
+        # A file with another name is a record only if its content says so.
+        found = (self._read(path, is_record=is_trial_id(path.stem)) for path in self._files())
         return (record for record in found if record is not None)
 
     def faults(self) -> list[Fault]:

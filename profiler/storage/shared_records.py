@@ -5,7 +5,7 @@ the record last, and the files are removed: what is still in the folder is not y
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -17,9 +17,10 @@ from profiler.storage.foreign_files import read_bytes
 from profiler.storage.leases import Lease, Leases
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.objects import MOST_BYTES, Objects
-from profiler.storage.records import RANKS, RECORDS, DamagedRecordError, RecordStore, parse_record
+from profiler.storage.records import DamagedRecordError, RecordStore, parse_record
 from profiler.storage.rounds import Marks, Round, take_part
 from profiler.storage.samples import samples_path
+from profiler.storage.trial_files import RANKS, RECORDS, trial_file
 
 _OF_A_RANK = (".json", ".parquet", ".pickle")
 """Suffixes of what a rank of a trial on several GPUs leaves: record, samples, snapshot."""
@@ -171,7 +172,7 @@ class SharedRecords:
         """Bring published samples and records of ranks into the folder, and remove its tables: the records have all."""
         for table in self._folder.glob("*.parquet"):
             table.unlink()
-        names = [*self._objects.list("samples/"), *filter(_is_small_file_of_a_rank, self._objects.list(f"{RANKS}/"))]
+        names = filter(_is_gathered, [*self._objects.list("samples/"), *self._objects.list(f"{RANKS}/")])
         listed = [name for name in names if not (self._folder / name).exists()]
         for some in _portions(listed):
             for name, content in self._objects.read_many(some).items():
@@ -255,16 +256,15 @@ def _name(trial_id: str) -> str:
     return f"{RECORDS}/{trial_id}.json"
 
 
-def _is_small_file_of_a_rank(name: str) -> bool:
-    """Return whether an object is the record or the samples of a rank; snapshots are large, and no table needs them."""
-    return PurePosixPath(name).suffix in _OF_A_RANK[:2]
+def _is_gathered(name: str) -> bool:
+    """Return whether an object is samples, or the record of a rank; snapshots are large, and no table needs them."""
+    file = trial_file(name)
+    return file is not None and file.suffix in _OF_A_RANK[:2]
 
 
-def _trial_ids(names: Mapping[str, str]) -> frozenset[str]:
-    paths = map(PurePosixPath, names)
-    return frozenset(
-        path.stem for path in paths if path.suffix == ".json" and len(path.parts) == len((RECORDS, "name"))
-    )
+def _trial_ids(names: Iterable[str]) -> frozenset[str]:
+    files = map(trial_file, names)
+    return frozenset(file.trial_id for file in files if file and file.suffix == ".json" and file.rank is None)
 
 
 def _portions(names: Sequence[str]) -> Iterator[list[str]]:

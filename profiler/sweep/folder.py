@@ -6,7 +6,7 @@ from profiler.domain.errors import Fault, UsageError
 from profiler.storage.atomic import StorageError, remove_abandoned, sync_folder, write_atomically
 from profiler.storage.folder_faults import HINT, RESULTS_DIR, not_writable
 from profiler.storage.lock import LockError, take_lock
-from profiler.storage.records import RECORDS
+from profiler.storage.trial_files import RECORDS
 
 _CHECK = ".check"
 """File that is written, locked and removed again."""

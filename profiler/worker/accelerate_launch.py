@@ -41,5 +41,6 @@ def _is_new(name: str, value: str) -> bool:
 
 
 if __name__ == "__main__":
-    del sys.path[0]
+    if not sys.flags.safe_path:
+        del sys.path[0]
     print(json.dumps(variables(sys.argv[1:])))  # noqa: T201  # read by who started this process

@@ -37,5 +37,6 @@ def _find_profiler() -> None:
 
 if __name__ == "__main__":
     # Python puts the folder of this file first; the folder of the script takes its place.
-    del sys.path[0]
+    if not sys.flags.safe_path:
+        del sys.path[0]
     sys.exit(main(sys.argv[1]))

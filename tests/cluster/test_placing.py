@@ -216,3 +216,52 @@ def test_a_slot_runs_a_trial_as_one_machine_does_and_leaves_nothing(tmp_path, mo
             (tmp_path / "back" / name).write_bytes(content)
         assert RecordStore(tmp_path / "back").find(trial.trial_id).outcome.status is status
     assert not list(tmp_path.glob("grpo-vram-slot-*"))
+
+
+KINDS = (("records", ".json"), ("samples", ".parquet"), ("snapshots", ".pickle"))
+STRANGE = ("samples/../../outside", "/outside", "report.html", "records/x.json", f"samples/{'0' * 16}.parquet")
+
+
+class Strangers(FakeSlots):
+    """Slots that also send files that are not of their trials."""
+
+    def _end(self, slot):
+        ended = super()._end(slot)
+        return replace(ended, result=RemoteResult(files={**dict.fromkeys(STRANGE, b"strange"), **ended.result.files}))
+
+
+def test_a_slot_writes_only_files_of_its_trials(tmp_path):
+    """Otherwise whoever answers for a slot would write any file of this machine."""
+    store = RecordStore(tmp_path / "results" / "grid")
+    sweep = PlacedSweep(
+        plan=PLAN,
+        kind_of=lambda _: CORE,
+        slots=Strangers(tmp_path),
+        options=RunOptions(),
+        store=store,
+        versions=VERSIONS,
+        observer=Witness(),
+    )
+    sweep.run()
+    written = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
+    assert written == sorted(f"results/grid/records/{trial.trial_id}.json" for trial in PLAN)
+
+
+def test_samples_of_a_slot_are_there_before_their_record(tmp_path, monkeypatch):
+    """A record marks its trial as done: a sweep that is killed in between would never get the samples."""
+    trial, written = PLAN[0], []
+    monkeypatch.setattr(placing, "write_atomically", lambda path, _: written.append(path.parent.name))
+    names = [f"{kind}/{trial.trial_id}{suffix}" for kind, suffix in KINDS]
+    sweep = PlacedSweep(
+        plan=[trial],
+        kind_of=lambda _: CORE,
+        slots=FakeSlots(tmp_path),
+        options=RunOptions(),
+        store=RecordStore(tmp_path / "grid"),
+        versions=VERSIONS,
+        observer=Witness(),
+    )
+    group = [placing._Placed(trial=trial, held=None)]
+    sweep._write_files(group, RemoteResult(files=dict.fromkeys(names, b"")))
+    assert sorted(written[:2]) == ["samples", "snapshots"]
+    assert written[2:] == ["records"]

@@ -108,6 +108,13 @@ def test_the_cheapest_card_that_fits_is_first(tmp_path):
     assert "2.00 EUR/h" in listed and "no price" in listed and "Prices, per card: s, 2026." in listed
 
 
+@pytest.mark.parametrize("offers", [(3, 2.5), (2.5, 3)])
+def test_of_two_offers_for_a_card_the_lower_one_counts(tmp_path, offers):
+    text = "gpu,price_per_hour\n" + "".join(f"h100,{price}\n" for price in offers)
+    (card,) = [each for each in _gpus(_prices(tmp_path, text)) if each["gpu"] == "h100-80gb"]
+    assert card["price_per_hour"] == 2.5
+
+
 def test_the_example_is_marked_as_made_up():
     text = EXAMPLE.read_text()
     assert "made up" in text.splitlines()[0]

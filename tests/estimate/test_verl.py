@@ -89,6 +89,19 @@ def test_keys_that_decide_memory_are_read():
     assert (job.log_prob_max_tokens, job.gpu_memory_utilization) == (9000, 0.7)
 
 
+@pytest.mark.parametrize(("shared", "tokens"), [(1, 401), (2, 201), (4, 101)])
+def test_tokens_of_shared_rows_are_rounded_up(shared, tokens):
+    """401 tokens on two GPUs are 201 on one of them: rounded down, the estimate of the larger part is too low."""
+    actor = {"ulysses_sequence_parallel_size": shared, "ppo_mini_batch_size": 64, "ppo_micro_batch_size_per_gpu": 1}
+    config = {
+        "data": {"max_prompt_length": 101, "max_response_length": 300, "train_batch_size": 64},
+        "algorithm": {"adv_estimator": "grpo"},
+        "actor_rollout_ref": {"model": {"path": "Qwen/Qwen2.5-7B"}, "actor": actor},
+    }
+    job = read_verl_config(config)
+    assert job.actor.max_tokens == tokens
+
+
 def test_unknown_keys_and_wrong_values_are_reported_together(tmp_path, capsys):
     word = _write(
         tmp_path,

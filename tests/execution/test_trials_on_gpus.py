@@ -165,6 +165,7 @@ def test_a_fault_that_the_worker_reports_also_retires_the_gpu(run, gpus, tmp_pat
 
     assert [word for word, _ in _notes(tmp_path)] == ["ran-on-GPU-bad", "ran-on-GPU-good"]
     assert witness.records["a"].outcome.status is Status.OK
+    assert witness.losses == ["a"]  # otherwise progress would show it as running for ever
     assert len(witness.given_up) == 1
 
 

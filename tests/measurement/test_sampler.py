@@ -74,6 +74,32 @@ def test_the_thread_samples_until_it_is_stopped():
     assert len(one.samples) == taken
 
 
+class Driven(threading.Event):
+    """The event of a sampler's thread, whose waiting moves a clock."""
+
+    def __init__(self, clock: Clock, *, until_s: float) -> None:
+        super().__init__()
+        self.clock, self.until_s = clock, until_s
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.clock.now_s += timeout or 0.0
+        return self.clock.now_s > self.until_s
+
+
+def test_samples_that_were_missed_are_not_caught_up_in_a_burst():
+    """The host stood still for ten seconds: a hundred samples of the same instant would outweigh all others."""
+    clock = Clock(0.0)
+    stalls = iter([0.0, 0.0, 10.0])
+    nvml = ScriptedNvml(used_bytes=lambda: setattr(clock, "now_s", clock.now_s + next(stalls, 0.0)) or GIB)
+    one = Sampler(
+        GpuProbe(nvml, UUID, own_processes=frozenset), clock=clock, where=lambda: (Phase.FORWARD, 1), period_s=0.1
+    )
+    one._stop = Driven(clock, until_s=clock.now_s + 11.0)
+    one._run()
+    times_s = [sample.time_s for sample in one.samples]
+    assert 10 <= len(times_s) <= 16  # three before, and ten in the second after
+
+
 def test_a_sampler_that_never_started_can_be_stopped():
     sampler(ScriptedNvml()).stop()
 

@@ -156,6 +156,40 @@ def test_results_that_cannot_be_written_do_not_change_the_exit_code(run, tmp_pat
 
 
 @pytest.mark.parametrize(
+    "word", ["$HOME/a $PATH", r"$\frac{$", b"\xff\xfe \x1b[31m".decode(errors="surrogateescape"), "\U0001f680" * 9_000]
+)
+def test_any_words_of_a_command_are_shown_and_leave_its_exit_code(tmp_path, monkeypatch, capsys, word):
+    """Two dollar signs are mathematics for matplotlib, and no table can have bytes that are not UTF-8."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for words in ([word], []):  # the next run in the folder draws the first one again
+        program = "import time; time.sleep(0.1); raise SystemExit(7)"
+        assert main(["sample_period_s=20ms", sys.executable, "-c", program, *words]) == 7
+        said = capsys.readouterr().err
+        assert "could not be drawn" not in said
+        assert "Unforeseen" not in said
+        assert "Report: " in said
+    folder = tmp_path / "results" / "monitor" / Path(sys.executable).stem
+    assert len(list((folder / "figures").glob("*_host.png"))) == 2
+
+
+def test_a_page_that_cannot_be_made_leaves_the_exit_code(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(results, "monitored_html", lambda *_: 1 / 0)
+    assert main([sys.executable, "-c", "raise SystemExit(7)"]) == 7
+    assert "Unforeseen ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_figure_that_cannot_be_drawn_costs_only_itself(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(results, "host_timeline_figure", lambda *_: 1 / 0)
+    program = "import time; time.sleep(0.1); raise SystemExit(7)"
+    assert main(["sample_period_s=20ms", sys.executable, "-c", program]) == 7
+    assert "_host' could not be drawn (ZeroDivisionError: division by zero)." in capsys.readouterr().err
+    assert (tmp_path / "results" / "monitor" / Path(sys.executable).stem / "report.html").exists()
+
+
+@pytest.mark.parametrize(
     ("words", "name"),
     [
         (("python", "train.py", "--x"), "train"),

@@ -30,6 +30,30 @@ def test_file_and_folder_reach_the_disk_in_this_order(tmp_path, monkeypatch):
     assert steps[0][1]
 
 
+def test_a_file_of_several_parts_reaches_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    path, steps, fsync = tmp_path / "report.html", [], os.fsync
+
+    def noted(descriptor: int) -> None:
+        opened = Path(f"/proc/self/fd/{descriptor}").readlink()
+        steps.append((opened.suffix, opened.stat().st_size, path.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(atomic.os, "fsync", noted)
+    atomic.write_parts_atomically(path, ["whole ", "content"])
+    assert steps[0] == (".part", len("whole content"), False)
+    assert [is_there for suffix, _, is_there in steps if suffix != ".part"] == [True]
+
+
+def test_files_with_other_names_are_not_removed(tmp_path):
+    """A download's, for example."""
+    path = tmp_path / ".model.safetensors.part"
+    path.touch()
+    hours_ago = time.time() - 2 * atomic.ABANDONED_AFTER_S
+    os.utime(path, (hours_ago, hours_ago))
+    atomic.remove_abandoned(tmp_path)
+    assert path.exists()
+
+
 _WRITER = """
 import os, sys
 from pathlib import Path
@@ -126,7 +150,8 @@ def test_only_files_of_ended_writers_are_removed(writer, tmp_path):
         assert slow.stdout is not None
         slow.stdout.readline()
         of_another_host, old = (
-            tmp_path / ".runs.parquet.pod-1.1.00ab.part",
+            # A process id of another host means nothing here, so that one that does not run here is no sign of an end.
+            tmp_path / ".runs.parquet.pod-1.999999999.00ab.part",
             tmp_path / ".runs.parquet.pod-2.1.00ab.part",
         )
         for path in (of_another_host, old):

@@ -1,5 +1,6 @@
-"""What a stress run with SIGKILL has found."""
+"""What a stress run with SIGKILL has found, and which records are answers."""
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -20,3 +21,14 @@ class Found:
         """Return every problem as a line."""
         named = {"lost": self.lost, "twice": self.twice, "left": self.left, "other": self.other}
         return [f"{name}: {line}" for name, lines in named.items() for line in lines]
+
+
+ANSWERS = ("ok", "oom")
+
+
+def is_answer(content: bytes) -> bool:
+    """Return whether a file or an object is the record of a trial that has an answer, however it is spelled."""
+    try:
+        return json.loads(content)["record"]["outcome"]["status"] in ANSWERS
+    except (ValueError, KeyError, TypeError):
+        return False

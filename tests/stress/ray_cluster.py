@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import psutil
 import ray_driver
-from found import Found
+from found import Found, is_answer
 from ray_nodes import HERE, RayNodes
 
 NODES = 2
@@ -104,7 +104,7 @@ class Stress:
     def _check_records(self) -> None:
         now = {path.name: path.read_bytes() for path in self._records.glob("*.json")}
         self.found.lost += [name for name, content in self._known.items() if now.get(name) != content]
-        self._known |= {name: content for name, content in now.items() if ray_driver.is_answer(content)}
+        self._known |= {name: content for name, content in now.items() if is_answer(content)}
 
     def _check_runs(self) -> None:
         lines = [line.split() for line in (self._results / ray_driver.NOTES).read_text().splitlines()]

@@ -1,12 +1,12 @@
 """The driver of a sweep on a Ray cluster, with a cheap worker: `python ray_driver.py WORD...`."""
 
 import os
-import re
 import sys
 import time
 from pathlib import Path
 
 import cheap_worker
+from found import is_answer
 
 import profiler.rendering.figures.catalogue
 from profiler.cluster import engines
@@ -23,11 +23,6 @@ RECORDS = "lora_vs_full/records"
 RAN, AGAIN = "ran", "again"
 ON_SCRIPTED_GPUS = "GRPO_VRAM_PROFILER_STRESS_GPUS"
 """Set if nodes declare GPUs that this machine does not have."""
-
-
-def is_answer(content: bytes) -> bool:
-    """Return whether a file is the record of a trial that has an answer."""
-    return re.search(rb'"status": ?"ok"', content) is not None
 
 
 def job(job: WorkerJob) -> None:

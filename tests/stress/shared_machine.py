@@ -5,12 +5,12 @@ result of the trial was in the store before.
 """
 
 import os
-import re
 import sys
 import time
 from pathlib import Path
 
 import cheap_worker
+from found import is_answer
 
 import profiler.rendering.figures.catalogue
 import profiler.sweep.slot
@@ -25,11 +25,6 @@ from profiler.sweep.parts import SweepParts
 NOTES = "GRPO_VRAM_PROFILER_STRESS_NOTES"
 STORE = "GRPO_VRAM_PROFILER_STRESS_STORE"
 RAN, AGAIN = "ran", "again"
-
-
-def is_answer(content: bytes) -> bool:
-    """Return whether an object is the record of a trial that has an answer."""
-    return re.search(rb'"status": ?"ok"', content) is not None
 
 
 def job(job: WorkerJob) -> None:

@@ -1,6 +1,7 @@
 """Random signals to all processes of running sweeps: what has finished stays, and nothing runs twice or is left.
 
-`python tests/stress/stress.py [signals=1000] [worker=cheap|real] [trials=N] [seed=N]` ends with 0 if all is well.
+`python tests/stress/stress.py [signals=1000] [worker=cheap|real] [trials=N] [seed=N]` ends with 0 if all is well. With
+`plant=loss` it removes a finished record itself, in place of signals, and has to find that.
 
 Two sweeps share a folder. Each starts again, as a user would start it, until all trials have an answer; then both go to
 a new folder. A trial that runs twice is seen by the notes of the cheap worker; with the real one, as a replaced record.
@@ -24,6 +25,7 @@ from pathlib import Path
 
 import cheap_worker
 import psutil
+from found import is_answer
 
 import profiler.rendering.figures.catalogue
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_TOO_MANY_FAILURES
@@ -179,10 +181,11 @@ def _role(process: psutil.Process) -> str:
 class Stress:
     """One run of signals."""
 
-    def __init__(self, kind: Kind, *, signals: int, seed: int, folder: Path) -> None:
+    def __init__(self, kind: Kind, *, signals: int, seed: int, folder: Path, plants_loss: bool = False) -> None:
         self.found = Found()
         self._kind = kind
         self._signals = signals
+        self._plants_loss = plants_loss
         self._random = random.Random(seed)
         self._folder = folder
         self._results = folder
@@ -218,7 +221,15 @@ class Stress:
                     if code != EXIT_OK:
                         running.append(self._start())
             if running and self.found.signals.total() < self._signals:
-                self._send(self._random.choice(running))
+                self._lose() if self._plants_loss else self._send(self._random.choice(running))
+
+    def _lose(self) -> None:
+        """Remove the record of a finished trial behind the back of the sweeps."""
+        self._check_records()
+        if self._known:
+            (self._grid / "records" / min(self._known)).unlink()
+            self.found.signals["planted"] += 1
+            self._check_records()  # before a sweep runs the trial again
 
     def _send(self, sweep: RunningSweep) -> None:
         """Send a signal to a process of a random role; if the sweep has none, the next sweep with one gets it."""
@@ -265,7 +276,7 @@ class Stress:
     def _check_records(self) -> None:
         now = {path.name: path.read_bytes() for path in self._grid.glob("records/*.json")}
         self.found.lost += [name for name, content in self._known.items() if now.get(name) != content]
-        self._known |= {name: content for name, content in now.items() if _is_answer(content)}
+        self._known |= {name: content for name, content in now.items() if is_answer(content)}
 
     @property
     def _grid(self) -> Path:
@@ -293,10 +304,6 @@ class Stress:
     def _notes(self) -> list[str]:
         path = self._grid / cheap_worker.NOTES
         return path.read_text().splitlines() if path.exists() else []
-
-
-def _is_answer(content: bytes) -> bool:
-    return b'"status": "ok"' in content or b'"status": "oom"' in content
 
 
 def _problem_of_tables(grid: Path) -> str:
@@ -381,7 +388,9 @@ def run(words: Sequence[str]) -> int:
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # where workers find `cheap_worker`
     folder = Path(tempfile.mkdtemp(prefix="stress-"))
     began_s = time.monotonic()
-    found = Stress(kind, signals=int(given.get("signals", "1000")), seed=seed, folder=folder).run()
+    loses = given.get("plant") == "loss"
+    signals = int(given.get("signals", "1000"))
+    found = Stress(kind, signals=signals, seed=seed, folder=folder, plants_loss=loses).run()
     problems = found.problems()
     print("\n".join([*problems, f"exit codes: {dict(sorted(found.ends.items()))}"]))
     print(found.line(worker=name, took_s=time.monotonic() - began_s, seed=seed))

@@ -4,14 +4,27 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # where `stress` and `cheap_worker` are
 
+import builders
 import stress
 
+from profiler.domain.outcome import Status
+from profiler.storage.records import RecordStore, record_content
+
+RECORDS = [
+    replace(record, outcome=builders.outcome_of(status))
+    for record, status in zip(
+        builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"])),
+        (Status.OK, Status.OOM, Status.FAILED),
+        strict=False,
+    )
+]
 SIGNALS = 8
 LIMIT_S = 300.0
 
@@ -34,23 +47,34 @@ def made(tmp_path):
     """A run that has sent no signals, and the folder of its results."""
     run = stress.Stress(stress.KINDS["cheap"], signals=0, seed=0, folder=tmp_path)
     records = tmp_path / stress.GRID / "records"
-    records.mkdir(parents=True)
-    (records / "a.json").write_text('"status": "ok"')
-    (records / "b.json").write_text('"status": "failed"')
+    # Written by the store, because a count that knows another spelling finds no loss at all.
+    for record, name in zip(RECORDS, ("ok", "oom", "failed"), strict=True):
+        RecordStore(tmp_path / stress.GRID).write(record)
+        RecordStore(tmp_path / stress.GRID).path(record.trial_id).rename(records / f"{name}.json")
     run._check_records()
+    assert set(run._known) == {"ok.json", "oom.json"}
     assert run.found.problems() == []
     return run, records
 
 
+@pytest.mark.parametrize("name", ["ok.json", "oom.json"])
 @pytest.mark.parametrize(
-    "lose", [Path.unlink, lambda path: path.write_text('"status": "ok", "seconds": 2')], ids=["gone", "replaced"]
+    "lose", [Path.unlink, lambda path: path.write_bytes(record_content(RECORDS[2]))], ids=["gone", "replaced"]
 )
-def test_a_finished_trial_that_is_gone_or_replaced_is_lost(made, lose):
+def test_a_finished_trial_that_is_gone_or_replaced_is_lost(made, lose, name):
     run, records = made
-    (records / "b.json").unlink()  # has no answer, so it may run again
-    lose(records / "a.json")
+    (records / "failed.json").unlink()  # has no answer, so it may run again
+    lose(records / name)
     run._check_records()
-    assert run.found.lost == ["a.json"]
+    assert run.found.lost == [name]
+
+
+def test_a_loss_in_a_running_sweep_is_found():
+    """The whole tool, with a record that vanishes behind the back of the sweeps."""
+    command = [sys.executable, str(Path(stress.__file__)), "signals=1", "trials=6", "plant=loss"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 finished trials lost" in done.stdout
 
 
 def test_a_process_that_outlives_its_sweep_is_found_and_ended(monkeypatch):

@@ -5,10 +5,11 @@ from contextlib import AbstractContextManager
 from textwrap import fill
 from typing import cast
 
-from matplotlib import rc_context
+from matplotlib import rc_context, rcParamsDefault
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.style.core import STYLE_BLACKLIST
 
 from profiler.domain.memory import Category, Origin
 
@@ -52,10 +53,18 @@ LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 """The scheme of Okabe and Ito, for lines."""
 
 
+_DEFAULTS = {key: value for key, value in rcParamsDefault.items() if key not in STYLE_BLACKLIST}
+"""Matplotlib's own settings of everything that is part of the look."""
+
+
 def in_theme() -> AbstractContextManager[None]:
-    """Return a context manager that applies the theme's settings of matplotlib."""
+    """Return a context manager that applies the theme's settings of matplotlib, whatever a `matplotlibrc` says.
+
+    matplotlib reads that file from the current folder too, which can be a checkout of somebody else.
+    """
     return rc_context(
         {
+            **_DEFAULTS,
             "font.family": "DejaVu Sans",
             "font.size": 9.5,
             "text.color": INK,
