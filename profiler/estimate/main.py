@@ -133,7 +133,9 @@ def _answered(words: Sequence[str], *, load_model: ModelConfigLoader, say: Calla
 
 def fails(fail_if: FailIf | None, verdicts: Iterable[Fit | None]) -> bool:
     """Return whether one of `verdicts` is what `fail_if` asks for."""
-    failing = {Fit.TOO_LARGE, Fit.NO_ENGINE, Fit.NO_KERNEL} | ({Fit.TIGHT} if fail_if is FailIf.TIGHT else set())
+    failing = {Fit.TOO_LARGE, Fit.NO_ENGINE, Fit.NO_KERNEL, Fit.NOT_POSSIBLE}
+    if fail_if is FailIf.TIGHT:
+        failing |= {Fit.TIGHT, Fit.UNDECIDED}
     return fail_if is not None and any(verdict in failing for verdict in verdicts)
 
 
