@@ -22,6 +22,9 @@ _CONTEXT = f"{_MODEL}.override_config.max_position_embeddings"
 _UNEVEN_STAGES = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout")
 """Settings of Megatron with which stages differ in their layers."""
 
+_COUNTED_AS_LAYERS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+"""Settings of Megatron that count embedding and loss as a layer each."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Subject:
@@ -55,8 +58,9 @@ class _Subject:
         """Return the GPUs that share the rows of a batch of `worker`: Ulysses, or Megatron's context parallel size."""
         if self.is_megatron:
             return self.number(f"{_ACTOR}.megatron.context_parallel_size") or 1
-        later = self.number(f"{worker}.fsdp_config.ulysses_sequence_parallel_size") or 1
-        return max(later, sharing_gpus(self.values, worker))
+        engines = ("critic.fsdp",) if worker == "critic" else (f"{worker}.fsdp_config", f"{_ACTOR}.fsdp_config")
+        later = (self.number(f"{engine}.ulysses_sequence_parallel_size") or 1 for engine in engines)
+        return max(sharing_gpus(self.values, worker), *later)
 
     def groups(self, worker: str) -> int:
         """Return the number of groups of GPUs that each get rows of their own."""
@@ -217,6 +221,7 @@ def _tensor_parallel(subject: _Subject) -> Iterator[str]:
         yield f"{_ACTOR}.megatron.tensor_model_parallel_size={size} must divide the {heads} attention heads"
     overrides = f"{_ACTOR}.megatron.override_transformer_config"
     is_uneven = any(subject.values.value(f"{overrides}.{name}") is not None for name in _UNEVEN_STAGES)
+    layers += sum(subject.is_on(f"{overrides}.{name}") for name in _COUNTED_AS_LAYERS)
     if layers % subject.job.pipeline_model_parallel_size and not is_uneven:
         size = subject.job.pipeline_model_parallel_size
         yield f"{_ACTOR}.megatron.pipeline_model_parallel_size={size} must divide the {layers} layers"

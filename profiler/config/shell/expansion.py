@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from profiler.config.shell.arithmetic import calculated
-from profiler.config.shell.limits import Budget
+from profiler.config.shell.limits import COPY, Budget
 from profiler.config.shell.values import Item, Shell, Value, joined, one_of
 from profiler.config.shell.words import Arithmetic, Literal, Opaque, Parameter, Part, Word
 
@@ -33,10 +33,11 @@ def _items(word: Word, shell: Shell, budget: Budget) -> Iterator[Item]:
     arrays = [part for part in word.parts if isinstance(part, Parameter) and _is_array(part)]
     if arrays:
         found = _array_items(arrays[0], shell)
-        budget.spend(len(found) + 1)
+        budget.spend(COPY * (len(found) + 1))
         yield from found
         return
     value = expanded_value(word.parts, shell, budget)
+    budget.spend(COPY)
     if not any(isinstance(part, Parameter) and not part.is_quoted for part in word.parts):
         yield Item(value=value)
     elif value.is_known:

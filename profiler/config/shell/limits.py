@@ -11,11 +11,20 @@ MOST_NESTED = 60
 MOST_ALTERNATIVES = 8
 """Most values that a variable may have after several branches; with more it is unknown."""
 
-_MOST_WORK = 8_000_000
+MOST_CHARACTERS = 262_144
+"""Longest script; those of verl have at most 20,000."""
+
+COMMAND = 20
+"""Work of a command, in characters."""
+
+COPY = 2
+"""Work of a variable that a branch copies, or of a word that an array or a command gets, in characters."""
+
+_MOST_WORK = 2_000_000
 
 
 class Budget:
-    """The work that is left for one script: characters that expansions produce, and variables that branches copy."""
+    """The work that is left for one script, in characters that expansions produce."""
 
     def __init__(self) -> None:
         self._left = _MOST_WORK

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from profiler.config.foreign_text import ForeignTextError
 from profiler.config.shell.arithmetic import calculated
 from profiler.config.shell.commands import (
     Calculation,
@@ -20,7 +21,7 @@ from profiler.config.shell.commands import (
 )
 from profiler.config.shell.conditions import both, either, matches, opposite, tested
 from profiler.config.shell.expansion import expanded, expanded_value
-from profiler.config.shell.limits import MOST_DEPTH, Budget
+from profiler.config.shell.limits import COMMAND, COPY, MOST_CHARACTERS, MOST_DEPTH, Budget
 from profiler.config.shell.values import Item, Shell, Value, merge, one_of
 from profiler.config.shell.words import Literal, Word
 
@@ -52,6 +53,8 @@ def commands_run(text: str) -> tuple[Call, ...]:
     Raises:
         ForeignTextError: It exceeds a limit.
     """
+    if len(text) > MOST_CHARACTERS:
+        raise ForeignTextError(f"has more than {MOST_CHARACTERS:,} characters, which is no run script")
     run = _Run()
     _all(parse_commands(text), Shell(), run)
     return tuple(run.calls)
@@ -69,7 +72,7 @@ def _all(commands: Sequence[Command], shell: Shell, run: _Run) -> bool | None:
 
 def _one(command: Command, shell: Shell, run: _Run) -> bool | None:
     """Run a command and return whether it succeeds; None if the machine decides."""
-    run.budget.spend(1)
+    run.budget.spend(COMMAND)
     match command:
         case Simple():
             return _simple(command, shell, run)
@@ -174,7 +177,7 @@ def _assign(word: Word, shell: Shell, budget: Budget) -> None:
     if word.array is not None:
         before = shell.arrays.get(name, ()) if adds else ()
         found = (*before, *expanded(word.array, shell, budget))
-        budget.spend(len(found))
+        budget.spend(COPY * len(found))
         shell.arrays[name] = found
         return
     first = word.parts[0]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from profiler.config.shell.commands import Command
-from profiler.config.shell.limits import MOST_ALTERNATIVES, Budget
+from profiler.config.shell.limits import COMMAND, COPY, MOST_ALTERNATIVES, Budget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Shell:
 
     def copied(self, budget: Budget, *, is_branch: bool) -> "Shell":
         """Return the same variables for a branch or a subshell."""
-        budget.spend(len(self.values) + len(self.arrays) + len(self.functions))
+        budget.spend(COMMAND + COPY * (len(self.values) + len(self.arrays) + len(self.functions)))
         return Shell(dict(self.values), dict(self.arrays), dict(self.functions), is_branch or self.is_branch)
 
 

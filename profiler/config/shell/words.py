@@ -77,7 +77,7 @@ _SPACES = re.compile(r"[ \t\r\f\v]+")
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9]+|[@*#?!$-]")
 _NAMED = re.compile(r"[A-Za-z_]\w*|[0-9]|[@*#?!$-]")
 _OPERATION = re.compile(r":?[-=+?]|,,|\^\^|\[[@*]\](?=\})")
-_CONTROL = re.compile(r";;&|;;|;&|;|&&|&(?!>)|\|\||\|&|\||\(\(|\(|\)|\n")
+_CONTROL = re.compile(r";;&|;;|;&|;|&&|&(?!>)|\|\||\|&|\||\(\(|\(|\)|\n(?:[ \t\r]*\n)*")
 _REDIRECTION = re.compile(r"&>>|&>|<<<|<<-|<<|<&|<>|<(?!\()|>>|>&|>\||>(?!\()")
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
 _BALANCED = re.compile(r"[^()'\"`\\]+")
@@ -104,15 +104,16 @@ class _Reader:
             control = _CONTROL.match(self.text, self.position)
             if control:
                 self.position = control.end()
-                if control[0] == "\n":
-                    self._skip_documents()
+                is_line_break = control[0].startswith("\n")
+                if is_line_break:
+                    self.position = self._after_documents(control.start())
                 if control[0] == "((":
                     yield Operator(text="((" + self._until("))"))
                 elif in_test:
-                    if control[0] != "\n":
+                    if not is_line_break:
                         yield _literal(control[0])
                 else:
-                    yield Operator(text=control[0])
+                    yield Operator(text="\n" if is_line_break else control[0])
                 continue
             word = self._word(in_test=in_test)
             in_test = word.plain == "[[" or (in_test and word.plain != "]]")
@@ -155,16 +156,21 @@ class _Reader:
             if self.position == start:
                 self.position += 1
 
-    def _skip_documents(self) -> None:
+    def _after_documents(self, line_break: int) -> int:
+        """Return the position after the here-documents that begin behind a line break, or after its blank lines."""
+        if not self.documents:
+            return self.position
+        position = line_break + 1
         for ending in self.documents:
-            while self.position < len(self.text):
-                start = self.position
-                self._to_end_of_line()
-                line = self.text[start : self.position].strip()
-                self.position += 1
+            while position < len(self.text):
+                end = self.text.find("\n", position)
+                end = len(self.text) if end < 0 else end
+                line, position = self.text[position:end].strip(), end + 1
                 if line == ending:
                     break
         self.documents.clear()
+        # The last line break ends the command.
+        return min(position, len(self.text))
 
     def _word(self, *, in_test: bool = False, in_array: bool = False) -> Word:
         parts: list[Part] = []
