@@ -21,7 +21,9 @@ _SEPARATE_GPUS = re.compile(r"(?:fully_async|one_step_off|split_placement)\w*[./
 """Trainers of verl that generate and train on different GPUs at the same time."""
 
 _OVERRIDE = re.compile(r"(?:\+\+|\+|~)?([A-Za-z_][\w.]*\.[\w.]+)=(.*)", re.DOTALL)
-_CHOICE = re.compile(r"(?:\+\+|\+|~)?([A-Za-z_]\w*(?:@[\w.]+)?|[A-Za-z_][\w.]*(?:/[\w.]+)+(?:@[\w.]+)?)=(.*)", re.DOTALL)
+_CHOICE = re.compile(
+    r"(?:\+\+|\+|~)?([A-Za-z_]\w*(?:@[\w.]+)?|[A-Za-z_][\w.]*(?:/[\w.]+)+(?:@[\w.]+)?)=(.*)", re.DOTALL
+)
 """A configuration group of Hydra: ``model_engine=megatron``, ``actor@actor_rollout_ref.actor=megatron_actor``."""
 
 _MOST_WORDS = 2000

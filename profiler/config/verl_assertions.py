@@ -19,7 +19,11 @@ _MODEL, _ACTOR, _REF, _ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("mode
 
 _CONTEXT = f"{_MODEL}.override_config.max_position_embeddings"
 
-_UNEVEN_STAGES = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout")
+_UNEVEN_STAGES = (
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "pipeline_model_parallel_layout",
+)
 """Settings of Megatron with which stages differ in their layers."""
 
 _COUNTED_AS_LAYERS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
@@ -64,7 +68,9 @@ class _Subject:
 
     def groups(self, worker: str) -> int:
         """Return the number of groups of GPUs that each get rows of their own."""
-        parallel = self.job.tensor_model_parallel_size * self.job.pipeline_model_parallel_size if self.is_megatron else 1
+        parallel = (
+            self.job.tensor_model_parallel_size * self.job.pipeline_model_parallel_size if self.is_megatron else 1
+        )
         return max(1, self.job.n_gpus // (parallel * self.shared(worker)))
 
     @property
@@ -95,8 +101,8 @@ def _long_rows(subject: _Subject) -> Iterator[str]:
         if is_dynamic and budget is not None and budget * shared < subject.row:
             times = f" on each of {shared} GPUs" if shared > 1 else ""
             yield (
-                f"a row of {subject.row:,} tokens (data.max_prompt_length + data.max_response_length) does not fit into "
-                f"{key}={budget}{times}; at least {-(-subject.row // shared)} is needed"
+                f"a row of {subject.row:,} tokens (data.max_prompt_length + data.max_response_length) does not fit "
+                f"into {key}={budget}{times}; at least {-(-subject.row // shared)} is needed"
             )
 
 
@@ -130,7 +136,7 @@ def _context(subject: _Subject) -> Iterator[str]:
         yield f"data.max_prompt_length={subject.job.max_prompt_length} leaves nothing to generate within {cause}"
         return
     yield (
-        f"no row has {subject.row:,} tokens, because verl ends rows at {cause} (vLLM does not start in verl up to 0.6); "
+        f"no row has {subject.row:,} tokens, because verl ends rows at {cause} (up to 0.6, vLLM does not start); "
         f"set data.max_response_length to at most {limit - subject.job.max_prompt_length}, or {lifted}"
     )
 
@@ -164,19 +170,22 @@ def _mini_batches(subject: _Subject) -> Iterator[str]:
         rows = subject.mini_batch(worker) * subject.job.rollout_n
         each = rows // groups
         if not each:
-            yield f"{worker}.ppo_mini_batch_size times {_ROLLOUT}.n = {rows} rows are fewer than {groups} groups of GPUs"
+            yield (
+                f"{worker}.ppo_mini_batch_size times {_ROLLOUT}.n = {rows} rows are fewer than {groups} groups of GPUs"
+            )
         micro = subject.number(f"{worker}.ppo_micro_batch_size_per_gpu")
         if each and micro and each % micro and not _is_dynamic(subject, worker):
             yield (
-                f"the {each} rows per GPU of {worker}.ppo_mini_batch_size={subject.mini_batch(worker)} must be divisible "
-                f"by {worker}.ppo_micro_batch_size_per_gpu={micro}"
+                f"the {each} rows per GPU of {worker}.ppo_mini_batch_size={subject.mini_batch(worker)} must be "
+                f"divisible by {worker}.ppo_micro_batch_size_per_gpu={micro}"
             )
 
 
 def _both_micro_batches(subject: _Subject) -> Iterator[str]:
     """A micro-batch is stated per GPU or for all GPUs, and the latter is enough for all."""
     names = [(worker, "ppo_micro_batch_size") for worker in subject.trained]
-    names += [(worker, "log_prob_micro_batch_size") for worker in (_REF, _ROLLOUT)]
+    scored = (_REF, _ROLLOUT) if subject.job.has_reference else (_ROLLOUT,)
+    names += [(worker, "log_prob_micro_batch_size") for worker in scored]
     for worker, name in names:
         of_all, per_gpu = f"{worker}.{name}", f"{worker}.{name}_per_gpu"
         if subject.is_dynamic or subject.values.value(of_all) is None:

@@ -82,6 +82,10 @@ def read_verl(values: Mapping[str, object], *, megatron: bool = False, strict: b
     reader = FieldReader({**{key: value for key, value in defaults.items() if value is not None}, **stated})
     job = _job(reader, _row_tokens(reader))
     faults.extend(reader.faults)
+    stated_strategy = flat.get(f"{_ACTOR}.strategy")
+    if megatron and stated_strategy not in (None, Strategy.MEGATRON.value):
+        problem = "is another engine than megatron, whose configuration is named"
+        faults.append(Fault(key=f"{_ACTOR}.strategy", found=show(stated_strategy), problem=problem))
     if not reader.faults:
         faults.extend(_rules(job, reader))
     if faults:

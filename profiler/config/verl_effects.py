@@ -51,7 +51,7 @@ _FREE_OVERRIDES = ("max_position_embeddings", "attn_implementation", "rope_theta
 _MODEL = "actor_rollout_ref.model"
 
 _SAME_AS_DEFAULT = {"param_dtype": "bf16", "reduce_dtype": "fp32", "buffer_dtype": "fp32", "trainer_mode": "sync"}
-"""Values that verl takes where it states none. Source: `MixedPrecision` in `fsdp_workers.py`, `ppo_trainer.yaml` of 0.9."""
+"""Values that verl takes by default. Source: `MixedPrecision` in `fsdp_workers.py`, `ppo_trainer.yaml` of 0.9."""
 
 _WHY = {
     "lora_rank": "the whole weights that LoRA gathers for the rollout engine, and the engine's adapters",

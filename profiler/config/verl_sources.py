@@ -75,7 +75,9 @@ def script_source(script: RunScript, *, name: str) -> VerlSource:
     megatron, engine_faults = _engine(groups)
     own = script.config_name not in _CONFIGURATIONS
     if own:
-        problem = f"is a configuration of its own, whose values {name} does not state; name its file before it, config=FILE"
+        problem = (
+            f"is a configuration of its own, whose values {name} does not state; name its file before it, config=FILE"
+        )
         faults.append(Fault(key=_CONFIG_NAME, found=shortened(script.config_name, _LONGEST_SHOWN), problem=problem))
     values.update({key: value for key, value in groups.items() if "@" not in key and key != ENGINE})
     return VerlSource(
@@ -91,7 +93,9 @@ def file_source(values: Mapping[str, object], *, name: str) -> VerlSource:
     defaults = values.get(_DEFAULTS)
     entries = defaults if isinstance(defaults, list) else []
     groups = {str(key): value for entry in entries if isinstance(entry, Mapping) for key, value in entry.items()}
-    groups = {key.removeprefix("override ").lstrip("/"): value for key, value in groups.items() if "$" not in str(value)}
+    groups = {
+        key.removeprefix("override ").lstrip("/"): value for key, value in groups.items() if "$" not in str(value)
+    }
     if ENGINE in values:
         groups[ENGINE] = values[ENGINE]
     megatron, faults = _engine(groups)
@@ -126,7 +130,9 @@ def _engine(groups: Mapping[str, object]) -> tuple[bool, list[Fault]]:
     is_megatron = False
     for key, value in groups.items():
         name = show(value)
-        engine = name if key == ENGINE else name.partition("_")[0] if key.startswith(("actor@", "ref@", "critic@")) else ""
+        engine = (
+            name if key == ENGINE else name.partition("_")[0] if key.startswith(("actor@", "ref@", "critic@")) else ""
+        )
         if key == ENGINE or engine:
             is_megatron |= _ENGINES.get(engine, False)
             if engine not in _ENGINES:

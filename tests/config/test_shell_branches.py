@@ -19,10 +19,10 @@ PROBE = "D=${D:-$(python3 -c 'import torch_npu' 2>/dev/null && echo npu || echo 
     [
         ('M=${M:-a}\ncase "$M" in\n a) X=1 ;;\n b) X=2 ;;\nesac', "1"),
         ('M=${M:-c}\ncase "$M" in a | b) X=1 ;; *) X=2 ;; esac', "2"),
-        ('M=qwen-7b\ncase $M in *-7b) X=1;; *) X=2;; esac', "1"),
+        ("M=qwen-7b\ncase $M in *-7b) X=1;; *) X=2;; esac", "1"),
         ('M=${M:-}\nif [ -z "$M" ]; then X=1; else X=2; fi', "1"),
-        ('M=4\nif [[ $M -gt 2 && $M != 5 ]]; then X=1; elif true; then X=2; fi', "1"),
-        ('M=4\nif (( M % 2 == 1 )); then X=1; else X=2; fi', "2"),
+        ("M=4\nif [[ $M -gt 2 && $M != 5 ]]; then X=1; elif true; then X=2; fi", "1"),
+        ("M=4\nif (( M % 2 == 1 )); then X=1; else X=2; fi", "2"),
         ('M=a\n[ "$M" = a ] && X=1 || X=2', "1"),
         ('M=a\nif ! [ "$M" == a ]; then X=1; else X=2; fi', "2"),
         ('M=a\nif [ "$M" = a ] || [ "$Q" = b ]; then X=1; else X=2; fi', "1"),

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -91,9 +92,13 @@ def test_scripts_of_a_few_lines_take_little_memory():
         "    try: read_run_script(text + CALL)\n"
         "    except ForeignTextError: pass\n"
     )
-    paths = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", ""), os.getcwd()])
+    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", ""), str(Path.cwd())])
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
 

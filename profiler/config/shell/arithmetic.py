@@ -77,8 +77,8 @@ def _number(node: ast.expr, given: dict[str, str], shell: Shell, depth: int) -> 
         case ast.Constant(value=int() as value):
             return value
         case ast.Name(id=name):
-            word = shell.values.get(name)
-            return whole_number(given[name] if name in given else word.text if word is not None else "")
+            word = shell.values.get(name, Value(text=""))
+            return whole_number(given.get(name, word.text))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             number = _number(operand, given, shell, depth + 1)
             return None if number is None else -number

@@ -7,8 +7,8 @@ from functools import lru_cache
 from itertools import product
 
 from profiler.config.shell.arithmetic import whole_number
-from profiler.config.shell.limits import MOST_ALTERNATIVES, MOST_DEPTH, Budget
 from profiler.config.shell.expansion import expanded_value
+from profiler.config.shell.limits import MOST_ALTERNATIVES, MOST_DEPTH, Budget
 from profiler.config.shell.values import Shell, Value
 from profiler.config.shell.words import Literal, Word
 
@@ -160,14 +160,18 @@ class _Test:
         pattern = self._words[self._position + 1]
         second = self._taken(1)
         if operator in _EQUAL:
-            is_equal = matches(first, pattern, self._shell, self._budget) if second.is_known else self._same(first, second)
+            is_equal = (
+                matches(first, pattern, self._shell, self._budget) if second.is_known else self._same(first, second)
+            )
             return opposite(is_equal) if operator == "!=" else is_equal
         if operator not in _NUMBERS:
             return None
         pairs = [(whole_number(one), whole_number(other)) for one, other in self._pairs(first, second)]
         if any(one is None or other is None for one, other in pairs):
             return None
-        return _agreed([_NUMBERS[operator](one, other) for one, other in pairs if one is not None and other is not None])
+        return _agreed(
+            [_NUMBERS[operator](one, other) for one, other in pairs if one is not None and other is not None]
+        )
 
     def _same(self, first: Value, second: Value) -> bool | None:
         return _agreed([one == other for one, other in self._pairs(first, second)])

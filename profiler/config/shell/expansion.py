@@ -8,7 +8,9 @@ from profiler.config.shell.limits import COPY, Budget
 from profiler.config.shell.values import Item, Shell, Value, joined, one_of
 from profiler.config.shell.words import Arithmetic, Literal, Opaque, Parameter, Part, Word
 
-_PROBE_OF_ASCEND = re.compile(r"""import\s+torch_npu\b.*?&&\s*echo\s+([\w.-]+)\s*\|\|\s*echo\s+([\w.-]+)\s*\)""", re.DOTALL)
+_PROBE_OF_ASCEND = re.compile(
+    r"""import\s+torch_npu\b.*?&&\s*echo\s+([\w.-]+)\s*\|\|\s*echo\s+([\w.-]+)\s*\)""", re.DOTALL
+)
 """A question to the machine whose answer a card of NVIDIA is: whether there is a package for Ascend's."""
 
 _LONGEST_PROBE = 300
@@ -98,7 +100,9 @@ def _parameter(part: Parameter, shell: Shell, budget: Budget) -> Value:
             if known is None:
                 return Value(text="")
             argument = expanded_value(part.argument, shell, budget)
-            return known.mapped(lambda text: (argument.text if text else "") if argument.is_known else None, part.source)
+            return known.mapped(
+                lambda text: (argument.text if text else "") if argument.is_known else None, part.source
+            )
         case ",,":
             return known.mapped(str.lower, part.source) if known is not None else unknown
         case "^^":

@@ -292,7 +292,9 @@ def _loop(command: Loop, shell: Shell, run: _Run) -> bool | None:
     if is_certain and not inner.has_ended:
         shell.values, shell.arrays, shell.functions = inner.values, inner.arrays, inner.functions
     else:
-        merge(shell, [inner, shell.copied(run.budget, is_branch=True)], f"for {command.variable}" if items else "a loop")
+        merge(
+            shell, [inner, shell.copied(run.budget, is_branch=True)], f"for {command.variable}" if items else "a loop"
+        )
     return True
 
 
@@ -320,7 +322,9 @@ def _spelled(*commands: Command) -> str:
 
 
 def _word_text(word: Word) -> str:
-    return "".join(part.text if isinstance(part, Literal) else part.source for part in word.parts if not _is_opening(part))
+    return "".join(
+        part.text if isinstance(part, Literal) else part.source for part in word.parts if not _is_opening(part)
+    )
 
 
 def _is_opening(part: object) -> bool:

@@ -22,7 +22,7 @@ class Parameter:
     source: str
     name: str
     operator: str = ""
-    """``:-``, ``-``, ``:=``, ``=``, ``:+``, ``+``, ``:?``, ``?``, ``,,``, ``^^`` or ``[@]``; empty for the plain value."""
+    """Such as ``:-``, ``:=``, ``:+``, ``:?``, ``,,``, ``^^`` or ``[@]``; empty for the plain value."""
     argument: tuple["Part", ...] = ()
     is_quoted: bool = False
 
@@ -180,14 +180,14 @@ class _Reader:
             if plain:
                 parts.append(Literal(text=plain[0]))
                 self.position = plain.end()
-                if self.text[self.position : self.position + 1] in ("<", ">") and plain[0].isdecimal():
-                    if plain.start() == start and not in_test:
-                        # The number of a redirection, as in 2>&1.
-                        self._redirection()
-                        return Word(parts=())
-                if self.text[self.position : self.position + 1] == "(" and _ARRAY.fullmatch(plain[0]):
-                    if plain.start() == start and not in_array:
-                        return Word(parts=tuple(parts), array=self._array())
+                following = self.text[self.position : self.position + 1]
+                is_first = plain.start() == start
+                if is_first and following in ("<", ">") and plain[0].isdecimal() and not in_test:
+                    # The number of a redirection, as in 2>&1.
+                    self._redirection()
+                    return Word(parts=())
+                if is_first and following == "(" and _ARRAY.fullmatch(plain[0]) and not in_array:
+                    return Word(parts=tuple(parts), array=self._array())
                 continue
             character = self.text[self.position]
             if self.text.startswith(("<(", ">("), self.position):
