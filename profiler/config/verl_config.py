@@ -10,6 +10,7 @@ from profiler.config.reading import FieldReader, show
 from profiler.config.verl_effects import changes_memory, effect_notes, lora_notes, unknown_notes
 from profiler.config.verl_generated import FSDP_DEFAULTS, MEGATRON_DEFAULTS, VERL_VERSION
 from profiler.config.verl_keys import FREE_KEYS, FREE_PREFIXES, MEMORY_KEYS
+from profiler.config.verl_references import resolved, unresolved_notes
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.trial import ALL_LINEAR
 from profiler.domain.verl import EntropySettings, Strategy, TrainedModel, VerlJob
@@ -72,7 +73,8 @@ def read_verl(values: Mapping[str, object], *, megatron: bool = False, strict: b
     Raises:
         UsageError: A value is wrong, or an unknown key resembles one that matters; carries every fault.
     """
-    flat = {key: value for key, value in flattened(values).items() if not _is_reference(value)}
+    written = flattened(values)
+    flat = resolved(written)
     uses_megatron = megatron or flat.get(f"{_ACTOR}.strategy") == Strategy.MEGATRON.value
     first, second = (FSDP_DEFAULTS, MEGATRON_DEFAULTS) if uses_megatron else (MEGATRON_DEFAULTS, FSDP_DEFAULTS)
     defaults = {key: value for key, value in {**first, **second}.items() if key not in _PATHS}
@@ -93,6 +95,7 @@ def read_verl(values: Mapping[str, object], *, megatron: bool = False, strict: b
     not_known = {key: flat[key] for key in unknown if not changes_memory(key)}
     notes = (
         *_assumed(flat, reader),
+        *unresolved_notes(written),
         *effect_notes(flat, {**first, **second}, job),
         *unknown_notes(not_known, job),
     )
@@ -161,11 +164,6 @@ def flattened(values: Mapping[str, object], prefix: str = "") -> dict[str, objec
         else:
             flat[name] = value
     return flat
-
-
-def _is_reference(value: object) -> bool:
-    """Return whether `value` is not stated: ``${...}`` is verl's own default, ``???`` is on its command line."""
-    return isinstance(value, str) and ("${" in value or value == "???")
 
 
 def _is_known(key: str) -> bool:

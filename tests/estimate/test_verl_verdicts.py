@@ -125,6 +125,21 @@ def test_an_engine_that_the_machine_decides_is_refused(tmp_path):
     assert "model_engine=$E: is megatron or dp in run.sh" in faults(f"config={path}")[0]
 
 
+def test_references_of_a_file_are_followed(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "own: {length: 4096}\ndata: {max_response_length: '${own.length}', max_prompt_length: '${oc.env:PROMPT}'}\n"
+        "actor_rollout_ref: {actor: {strategy: '${oc.select:own.strategy,fsdp}'}}\n"
+    )
+    job = found(f"config={path}", *GRPO)
+    assert job["longest_row"] == 512 + 4096
+    assert any(
+        "verl's default of data.max_prompt_length (${oc.env:PROMPT} is not read)" in note for note in job["notes"]
+    )
+    path.write_text("a: '${b}'\nb: '${a}'\nactor_rollout_ref: {rollout: {n: '${a}'}}\n")
+    assert found(f"config={path}", *GRPO)["fit"] == "fits"
+
+
 def test_words_that_the_script_does_not_state_are_said(tmp_path):
     notes = of_script(tmp_path, f"{CALL} $EXTRA_ARGS\n")["notes"]
     assert any("nothing of $EXTRA_ARGS (run.sh does not state it)" in note for note in notes)
