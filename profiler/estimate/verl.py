@@ -6,7 +6,7 @@ from textwrap import fill
 from profiler.analytical.baselines.verl_baseline import baseline_view
 from profiler.analytical.closed_form import refuse_model
 from profiler.analytical.explanation.cards import Fit
-from profiler.analytical.explanation.verl_fit import verl_fit, with_reasons
+from profiler.analytical.explanation.verl_fit import Unanswered, verl_fit, with_reasons
 from profiler.analytical.sharded.verl_phases import verl_estimate
 from profiler.config.model_lookup import builtin_of_folder
 from profiler.config.notes import Note, note_lines
@@ -38,7 +38,7 @@ def verl_answer(
     source: VerlSource,
     architecture_of: Callable[[str], Architecture],
     say: Callable[[str], None],
-) -> tuple[str, Fit]:
+) -> tuple[str, Fit | Unanswered]:
     """Return the memory per GPU of the job in `source`, on the card of the command, and whether it fits.
 
     Raises:

@@ -7,7 +7,7 @@ from textwrap import wrap
 from profiler.analytical.baselines.verl_baseline import BaselineView
 from profiler.analytical.baselines.verl_report import CLAIMED_GB, REPORT_ROWS, report_models_bytes, report_sharded_gb
 from profiler.analytical.explanation.cards import Fit
-from profiler.analytical.explanation.verl_fit import VerlFit
+from profiler.analytical.explanation.verl_fit import Unanswered, VerlFit
 from profiler.analytical.sharded.verl_phases import Component, VerlEstimate
 from profiler.domain.memory import Origin
 from profiler.domain.units import gib_text
@@ -96,9 +96,9 @@ def _peak(found: VerlEstimate, fit: VerlFit) -> str:
     size, card = gib_text(found.peak_bytes), f"{found.gpu.name} ({gib_text(found.gpu.memory_bytes)})"
     training = f"Training alone {gib_text(found.training_peak_bytes)}."
     where = f"in {found.peak_phase.value}, every row at its maximum"
-    if fit.fit is Fit.NOT_POSSIBLE:
+    if fit.fit is Unanswered.NOT_POSSIBLE:
         return f"If it ran: {size} {where}, of {card}. {training}"
-    counted = " of what is counted" if fit.fit is Fit.UNDECIDED else ""
+    counted = " of what is counted" if fit.fit is Unanswered.UNDECIDED else ""
     verdict = f"{(fit.counted or fit.fit).value} on {card}"
     return f"Peak {size}{counted} {where}: {verdict}, with fragments and the CUDA context, NCCL apart. {training}"
 
@@ -110,7 +110,7 @@ def _reasons(fit: VerlFit) -> str:
     shown = "; ".join(fit.reasons[:_MOST_REASONS])
     others = len(fit.reasons) - _MOST_REASONS
     more = f"; and {others} more" if others > 0 else ""
-    if fit.fit is Fit.UNDECIDED:
+    if fit.fit is Unanswered.UNDECIDED:
         return f"Verdict: {fit.fit.value}, because this changes memory and has no formula: {shown}{more}."
     return f"Verdict: {fit.fit.value}. verl refuses this job: {shown}{more}."
 

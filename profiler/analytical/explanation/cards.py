@@ -27,10 +27,6 @@ class Fit(StrEnum):
     """vLLM refuses to start with the part of the card that it may use."""
     NO_KERNEL = "no kernel"
     """A kernel that the trial needs does not run on the card."""
-    NOT_POSSIBLE = "not possible"
-    """verl does not run the job as it is described."""
-    UNDECIDED = "not decided"
-    """Something that changes memory has no formula."""
 
 
 @dataclass(frozen=True, kw_only=True)

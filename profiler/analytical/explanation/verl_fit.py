@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.formulas.fragments import with_fragments
@@ -12,11 +13,20 @@ from profiler.domain.gpu import Gpu
 from profiler.domain.verl import VerlJob
 
 
+class Unanswered(StrEnum):
+    """Verdicts that memory does not decide."""
+
+    NOT_POSSIBLE = "not possible"
+    """verl does not run the job as it is described."""
+    UNDECIDED = "not decided"
+    """Something that changes memory has no formula."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class VerlFit:
     """The verdict for one card, by the rule of a single GPU. Lengths are those of prompt and response together."""
 
-    fit: Fit
+    fit: Fit | Unanswered
     """With every row of the maximum length."""
     longest_row: int
     fits_up_to: int | None
@@ -82,10 +92,10 @@ def with_reasons(found: VerlFit, *, refused: Sequence[str], not_counted: Sequenc
         return found
     return replace(
         found,
-        fit=Fit.NOT_POSSIBLE if refused else Fit.UNDECIDED,
+        fit=Unanswered.NOT_POSSIBLE if refused else Unanswered.UNDECIDED,
         fits_up_to=None,
         tight_up_to=None,
-        counted=None if refused else found.fit,
+        counted=found.fit if isinstance(found.fit, Fit) and not refused else None,
         reasons=tuple(refused or not_counted),
     )
 
