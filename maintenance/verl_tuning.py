@@ -109,7 +109,7 @@ def _row(job: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-def _why(longest: Fit, mean: Fit) -> str:
+def _why(longest: Fit | Unanswered, mean: Fit) -> str:
     """Return why the estimate agrees that the job runs, or why not."""
     if longest is Fit.FITS:
         return "Fits with every row at its maximum."
