@@ -26,6 +26,9 @@ _CHOICE = re.compile(
 )
 """A configuration group of Hydra: ``model_engine=megatron``, ``actor@actor_rollout_ref.actor=megatron_actor``."""
 
+_ENVIRONMENTS = ("activate", "bashrc", "profile", "set_env.sh", "conda.sh")
+"""How files end that a script reads for its programs, and not for its settings."""
+
 _MOST_WORDS = 2000
 """Most words of a call that is read."""
 
@@ -53,7 +56,7 @@ class RunScript:
     groups: Mapping[str, Override]
     """Configuration groups of Hydra, as ``model_engine``."""
     unread: tuple[str, ...] = ()
-    """Words of the call that the script does not state, and which may be overrides."""
+    """Words of the call that the script does not state, which may be overrides, and files that it reads as its own."""
 
 
 NOT_PASSED = "not passed"
@@ -67,9 +70,12 @@ def read_run_script(text: str) -> RunScript:
         ForeignTextError: It does not call verl's trainer, calls it several times, or exceeds a limit.
     """
     calls: list[tuple[Item, ...]] = []
+    sourced: list[str] = []
     others = False
     for call in commands_run(text):
         texts = [item.value.text for item in call.items]
+        if texts[:1] in (["source"], ["."]) and not texts[-1].endswith(_ENVIRONMENTS):
+            sourced += texts[1:2]
         others = others or any(_OTHER_TRAINER.search(each) for each in texts)
         separate = next((each for each in texts if _SEPARATE_GPUS.search(each)), None)
         if separate is not None:
@@ -82,7 +88,8 @@ def read_run_script(text: str) -> RunScript:
         raise ForeignTextError(f"calls {trainer}")
     if len(calls) > 1:
         raise ForeignTextError(f"calls verl's trainer {len(calls)} times, and one is read")
-    return _script(calls[0])
+    script = _script(calls[0])
+    return replace(script, unread=tuple(dict.fromkeys([*sourced, *script.unread])))
 
 
 def _script(items: Sequence[Item]) -> RunScript:

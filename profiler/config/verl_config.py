@@ -149,6 +149,11 @@ def _assumed(flat: Mapping[str, object], reader: FieldReader) -> Iterator[Note]:
     stated = {key for key, value in flat.items() if value is not None}
     if not stated & {_MICRO_BATCH, f"{_ACTOR}.ppo_micro_batch_size"} and not reader.value(f"{_ACTOR}.use_dynamic_bsz"):
         yield Note(key="", text="ppo_micro_batch_size_per_gpu=1 (verl has no default)")
+    scored = f"{_ROLLOUT}.log_prob_micro_batch_size"
+    is_dynamic = reader.value(f"{_ROLLOUT}.log_prob_use_dynamic_bsz") or reader.value(f"{_ACTOR}.use_dynamic_bsz")
+    if stated & {_MICRO_BATCH} and not stated & {scored, f"{scored}_per_gpu"} and not is_dynamic:
+        text = f"{scored}_per_gpu={show(reader.value(_MICRO_BATCH))} (that of the actor; verl has no default)"
+        yield Note(key="", text=text)
     for key in ("data.max_prompt_length", "data.max_response_length"):
         if key not in stated:
             yield Note(key="", text=f"{key}={show(reader.value(key))} (verl's default)")

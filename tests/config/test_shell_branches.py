@@ -119,3 +119,4 @@ def test_groups_of_hydra_and_words_that_are_not_read():
         "actor@actor_rollout_ref.actor": "mine",
     }
     assert script.unread == ("$EXTRA",)
+    assert read_run_script(f". .venv/bin/activate\nsource common.sh\n{CALL}\n").unread == ("common.sh",)

@@ -140,6 +140,13 @@ def test_references_of_a_file_are_followed(tmp_path):
     assert found(f"config={path}", *GRPO)["fit"] == "fits"
 
 
+def test_a_pass_without_a_size_takes_that_of_the_actor_and_says_so():
+    key = f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu"
+    notes = " ".join(found("config=verl", *GRPO, f"{ACTOR}.ppo_micro_batch_size_per_gpu=4")["notes"])
+    assert f"{key}=4 (that of the actor; verl has no default)" in notes
+    assert key not in " ".join(found("config=verl", *GRPO, f"{ACTOR}.use_dynamic_bsz=true")["notes"])
+
+
 def test_words_that_the_script_does_not_state_are_said(tmp_path):
     notes = of_script(tmp_path, f"{CALL} $EXTRA_ARGS\n")["notes"]
     assert any("nothing of $EXTRA_ARGS (run.sh does not state it)" in note for note in notes)
