@@ -148,10 +148,10 @@ def _is_free(key: str) -> bool:
 def _ambiguous(key: str, override: Override, name: str) -> Fault:
     """Return the fault of a value for which branches of a script differ."""
     found = shortened(override.text, _LONGEST_SHOWN)
-    condition = shortened(override.because, _LONGEST_SHOWN) if override.because else "the machine"
+    guard = shortened(override.because, _LONGEST_SHOWN) if override.because else "the machine"
     values = " or ".join(shortened(each, _LONGEST_SHOWN) or "empty" for each in override.alternatives)
     differs = f"is {values}" if values else "is not stated"
-    return Fault(key=key, found=found, problem=f"{differs} in {name}, by its branch ({condition}); give {key}= as well")
+    return Fault(key=key, found=found, problem=f"{differs} in {name}, by its branch ({guard}); give {key}= as well")
 
 
 def joined(sources: Sequence[VerlSource]) -> VerlSource:

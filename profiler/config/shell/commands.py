@@ -65,7 +65,7 @@ class Loop:
 
     variable: str
     items: tuple[Word, ...]
-    condition: tuple["Command", ...]
+    guard: tuple["Command", ...]
     body: tuple["Command", ...]
 
 
@@ -184,8 +184,8 @@ class _Parser:
                 return self._for()
             case "while" | "until":
                 self.advance()
-                condition = self._closed("do")
-                return Loop(variable="", items=(), condition=condition, body=self._closed("done"))
+                guard = self._closed("do")
+                return Loop(variable="", items=(), guard=guard, body=self._closed("done"))
             case "function":
                 self.advance()
                 return self._function(self._taken_word())
@@ -213,8 +213,8 @@ class _Parser:
         ends = frozenset({"elif", "else", "fi"})
         self.advance()
         while True:
-            condition = self._closed("then")
-            branches.append((condition, self.commands(ends)))
+            guard = self._closed("then")
+            branches.append((guard, self.commands(ends)))
             if self._reserved != "elif":
                 break
             self.advance()
@@ -259,7 +259,7 @@ class _Parser:
                 items.append(self.token)
                 self.advance()
         self._closed("do")
-        return Loop(variable=variable, items=tuple(items), condition=(), body=self._closed("done"))
+        return Loop(variable=variable, items=tuple(items), guard=(), body=self._closed("done"))
 
     def _function(self, name: str) -> Command:
         self._pass_operator("(")

@@ -19,8 +19,8 @@ from profiler.config.shell.commands import (
     Simple,
     parse_commands,
 )
-from profiler.config.shell.conditions import both, either, matches, opposite, tested
 from profiler.config.shell.expansion import expanded, expanded_value
+from profiler.config.shell.guards import both, either, matches, opposite, tested
 from profiler.config.shell.limits import COMMAND, COPY, MOST_CHARACTERS, MOST_DEPTH, Budget
 from profiler.config.shell.values import Item, Shell, Value, merge, one_of
 from profiler.config.shell.words import Literal, Word
@@ -235,8 +235,8 @@ def _choice(command: Choice, shell: Shell, run: _Run) -> bool | None:
     """Run the branch of the first condition that holds; every branch that may, where the machine decides."""
     branches: list[Shell] = []
     undecided = ""
-    for condition, body in command.branches:
-        result = _all(condition, shell, run) if condition else True
+    for guard, body in command.branches:
+        result = _all(guard, shell, run) if guard else True
         if result is False:
             continue
         if result and not branches:
@@ -244,7 +244,7 @@ def _choice(command: Choice, shell: Shell, run: _Run) -> bool | None:
         branch = shell.copied(run.budget, is_branch=True)
         _all(body, branch, run)
         branches.append(branch)
-        undecided = undecided or _spelled(*condition)
+        undecided = undecided or _spelled(*guard)
         if result:
             break
     else:
@@ -278,7 +278,7 @@ def _case(command: Case, shell: Shell, run: _Run) -> bool | None:
 def _loop(command: Loop, shell: Shell, run: _Run) -> bool | None:
     """Run the body of a loop twice: a variable that the second pass changes again is unknown."""
     items = expanded(command.items, shell, run.budget) if command.variable else ()
-    if command.condition and _all(command.condition, shell, run) is False:
+    if command.guard and _all(command.guard, shell, run) is False:
         return True
     is_certain = any(item.is_certain and item.value.is_known for item in items)
     inner = shell.copied(run.budget, is_branch=True)
