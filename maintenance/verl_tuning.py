@@ -15,7 +15,7 @@ import pandas as pd
 
 from maintenance.words import read_words
 from profiler.analytical.explanation.cards import Fit
-from profiler.analytical.explanation.verl_fit import fit_of_phases, verl_fit
+from profiler.analytical.explanation.verl_fit import Unanswered, fit_of_phases, verl_fit
 from profiler.analytical.sharded.verl_phases import verl_estimate
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.model_lookup import builtin_architecture
@@ -109,7 +109,7 @@ def _row(job: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-def _why(longest: Fit, mean: Fit) -> str:
+def _why(longest: Fit | Unanswered, mean: Fit) -> str:
     """Return why the estimate agrees that the job runs, or why not."""
     if longest is Fit.FITS:
         return "Fits with every row at its maximum."

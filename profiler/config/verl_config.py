@@ -7,9 +7,10 @@ from math import prod
 from profiler.config.model_lookup import canonical_model
 from profiler.config.notes import Note
 from profiler.config.reading import FieldReader, show
-from profiler.config.verl_effects import effect_notes
+from profiler.config.verl_effects import changes_memory, effect_notes, lora_notes, unknown_notes
 from profiler.config.verl_generated import FSDP_DEFAULTS, MEGATRON_DEFAULTS, VERL_VERSION
 from profiler.config.verl_keys import FREE_KEYS, FREE_PREFIXES, MEMORY_KEYS
+from profiler.config.verl_references import resolved, unresolved_notes
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.trial import ALL_LINEAR
 from profiler.domain.verl import EntropySettings, Strategy, TrainedModel, VerlJob
@@ -44,8 +45,12 @@ class VerlReading:
     """Whether only tokens are computed, so that the mean length of rows counts."""
     notes: tuple[Note, ...]
     """What was assumed, and what is not counted."""
+    undecided: tuple[Note, ...]
+    """What of LoRA has no formula, so that the verdict is not firm."""
     unknown: tuple[str, ...]
     """Keys that verl does not have."""
+    values: FieldReader
+    """The keys with their values, and verl's defaults for the others."""
 
 
 def read_verl_config(values: Mapping[str, object]) -> VerlJob:
@@ -68,7 +73,8 @@ def read_verl(values: Mapping[str, object], *, megatron: bool = False, strict: b
     Raises:
         UsageError: A value is wrong, or an unknown key resembles one that matters; carries every fault.
     """
-    flat = {key: value for key, value in flattened(values).items() if not _is_reference(value)}
+    written = flattened(values)
+    flat = resolved(written)
     uses_megatron = megatron or flat.get(f"{_ACTOR}.strategy") == Strategy.MEGATRON.value
     first, second = (FSDP_DEFAULTS, MEGATRON_DEFAULTS) if uses_megatron else (MEGATRON_DEFAULTS, FSDP_DEFAULTS)
     defaults = {key: value for key, value in {**first, **second}.items() if key not in _PATHS}
@@ -78,18 +84,30 @@ def read_verl(values: Mapping[str, object], *, megatron: bool = False, strict: b
     reader = FieldReader({**{key: value for key, value in defaults.items() if value is not None}, **stated})
     job = _job(reader, _row_tokens(reader))
     faults.extend(reader.faults)
+    stated_strategy = flat.get(f"{_ACTOR}.strategy")
+    if megatron and stated_strategy not in (None, Strategy.MEGATRON.value):
+        problem = "is another engine than megatron, whose configuration is named"
+        faults.append(Fault(key=f"{_ACTOR}.strategy", found=show(stated_strategy), problem=problem))
     if not reader.faults:
         faults.extend(_rules(job, reader))
     if faults:
         raise UsageError(faults)
-    notes = (*_assumed(flat, reader), *effect_notes(flat, {**first, **second}, job))
+    not_known = {key: flat[key] for key in unknown if not changes_memory(key)}
+    notes = (
+        *_assumed(flat, reader),
+        *unresolved_notes(written),
+        *effect_notes(flat, {**first, **second}, job),
+        *unknown_notes(not_known, job),
+    )
     removes_padding = _removes_padding(reader)
     return VerlReading(
         job=job,
         job_at=lambda tokens: _job(reader, min(tokens, _row_tokens(reader))) if removes_padding else job,
         removes_padding=removes_padding,
         notes=notes,
+        undecided=lora_notes(job),
         unknown=unknown,
+        values=reader,
     )
 
 
@@ -131,6 +149,11 @@ def _assumed(flat: Mapping[str, object], reader: FieldReader) -> Iterator[Note]:
     stated = {key for key, value in flat.items() if value is not None}
     if not stated & {_MICRO_BATCH, f"{_ACTOR}.ppo_micro_batch_size"} and not reader.value(f"{_ACTOR}.use_dynamic_bsz"):
         yield Note(key="", text="ppo_micro_batch_size_per_gpu=1 (verl has no default)")
+    scored = f"{_ROLLOUT}.log_prob_micro_batch_size"
+    is_dynamic = reader.value(f"{_ROLLOUT}.log_prob_use_dynamic_bsz") or reader.value(f"{_ACTOR}.use_dynamic_bsz")
+    if stated & {_MICRO_BATCH} and not stated & {scored, f"{scored}_per_gpu"} and not is_dynamic:
+        text = f"{scored}_per_gpu={show(reader.value(_MICRO_BATCH))} (that of the actor; verl has no default)"
+        yield Note(key="", text=text)
     for key in ("data.max_prompt_length", "data.max_response_length"):
         if key not in stated:
             yield Note(key="", text=f"{key}={show(reader.value(key))} (verl's default)")
@@ -146,11 +169,6 @@ def flattened(values: Mapping[str, object], prefix: str = "") -> dict[str, objec
         else:
             flat[name] = value
     return flat
-
-
-def _is_reference(value: object) -> bool:
-    """Return whether `value` is not stated: ``${...}`` is verl's own default, ``???`` is on its command line."""
-    return isinstance(value, str) and ("${" in value or value == "???")
 
 
 def _is_known(key: str) -> bool:
@@ -258,7 +276,7 @@ def _tokens(reader: FieldReader, prefix: str, row_tokens: int, *, budget: str) -
     With Ulysses, several GPUs share the rows of a batch; a budget is that of one GPU, as verl multiplies it.
     """
     worker, _, kind = prefix.rpartition(".")
-    shared, rows = _sharing(reader, worker), _rows_per_gpu(reader, worker, kind)
+    shared, rows = sharing_gpus(reader, worker), _rows_per_gpu(reader, worker, kind)
     every = -(-row_tokens * rows // shared)
     dynamic = f"{worker}.log_prob_use_dynamic_bsz" if kind == "log_prob" else f"{worker}.use_dynamic_bsz"
     actor_is_dynamic = reader.flag(f"{_ACTOR}.use_dynamic_bsz")
@@ -280,14 +298,14 @@ def _rows_per_gpu(reader: FieldReader, worker: str, kind: str) -> int:
     if kind != "log_prob":
         own = f"{worker}.ppo_mini_batch_size"
         prompts = reader.count(own if reader.value(own) is not None else f"{_ACTOR}.ppo_mini_batch_size")
-    group = _sharing(reader, worker)
+    group = sharing_gpus(reader, worker)
     if reader.value(f"{_ACTOR}.strategy") == Strategy.MEGATRON.value:
         sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size")
         group = prod(reader.count(f"{_ACTOR}.megatron.{size}") for size in sizes)
     return max(1, prompts * reader.count(f"{_ROLLOUT}.n") // max(1, _gpus(reader) // group))
 
 
-def _sharing(reader: FieldReader, worker: str) -> int:
+def sharing_gpus(reader: FieldReader, worker: str) -> int:
     """Return the GPUs that share the rows of a batch (Ulysses), those of the actor for rollout and reference."""
     if reader.value(f"{_ACTOR}.strategy") == Strategy.MEGATRON.value:
         return 1
@@ -331,7 +349,7 @@ def _targets(reader: FieldReader) -> tuple[str, ...]:
 def _rules(job: VerlJob, reader: FieldReader) -> list[Fault]:
     faults = []
     for worker in (_ACTOR, _REF, "critic"):
-        shared = _sharing(reader, worker)
+        shared = sharing_gpus(reader, worker)
         if job.n_gpus % shared:
             key, problem = f"{worker}.{_ULYSSES}", f"must divide the {job.n_gpus} GPUs"
             faults.append(Fault(key=key, found=show(shared), problem=problem))

@@ -27,9 +27,9 @@ _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 """A number that YAML 1.1 reads as text, because it has no point."""
 
 _OF_VERL = re.compile(
-    r"\+{0,2}(actor_rollout_ref|critic|data|algorithm|trainer|reward_model|reward_manager|ray_\w+)\.\w"
+    r"\+{0,2}(?:(?:actor_rollout_ref|critic|data|algorithm|trainer|reward_model|reward_manager|ray_\w+)\.\w|model_engine=)"
 )
-"""How an override of verl begins: a section, and a dot."""
+"""How an override of verl begins: a section and a dot, or the engine."""
 
 _OPENING, _CLOSING, _QUOTES = "[{(", "]})", "\"'"
 

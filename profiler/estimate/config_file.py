@@ -16,7 +16,7 @@ from profiler.config.parts import Part
 from profiler.config.run_script import read_run_script
 from profiler.config.training_script import script_part
 from profiler.config.verl_config import SECTION, flattened
-from profiler.config.verl_sources import VerlSource, script_source
+from profiler.config.verl_sources import VerlSource, file_source, script_source
 from profiler.domain.errors import Fault, UsageError
 from profiler.estimate.command import CONFIG
 from profiler.storage.foreign_files import expanded, read_bytes, reason
@@ -63,7 +63,7 @@ def load_config(path: str) -> ConfigFile:
     if not isinstance(values, Mapping):
         raise _fault(path, "contains no keys with values")
     if SECTION in values:
-        return ConfigFile(path=path, verl=VerlSource(values=flattened(values)))
+        return ConfigFile(path=path, verl=file_source(flattened(values), name=file.stem))
     return ConfigFile(path=path, part=part_of(file.name, values))
 
 

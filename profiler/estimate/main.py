@@ -11,6 +11,7 @@ from textwrap import fill
 from profiler.analytical.explanation.cards import Fit, all_cards
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.grid import estimate_grid
+from profiler.analytical.explanation.verl_fit import Unanswered
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.images import images_line
 from profiler.config.key_help import trial_keys_help
@@ -131,9 +132,11 @@ def _answered(words: Sequence[str], *, load_model: ModelConfigLoader, say: Calla
     return _trial_answer(command, common, architecture_of)
 
 
-def fails(fail_if: FailIf | None, verdicts: Iterable[Fit | None]) -> bool:
+def fails(fail_if: FailIf | None, verdicts: Iterable[Fit | Unanswered | None]) -> bool:
     """Return whether one of `verdicts` is what `fail_if` asks for."""
-    failing = {Fit.TOO_LARGE, Fit.NO_ENGINE, Fit.NO_KERNEL} | ({Fit.TIGHT} if fail_if is FailIf.TIGHT else set())
+    failing: set[Fit | Unanswered] = {Fit.TOO_LARGE, Fit.NO_ENGINE, Fit.NO_KERNEL, Unanswered.NOT_POSSIBLE}
+    if fail_if is FailIf.TIGHT:
+        failing |= {Fit.TIGHT, Unanswered.UNDECIDED}
     return fail_if is not None and any(verdict in failing for verdict in verdicts)
 
 

@@ -6,12 +6,13 @@ from textwrap import fill
 from profiler.analytical.baselines.verl_baseline import baseline_view
 from profiler.analytical.closed_form import refuse_model
 from profiler.analytical.explanation.cards import Fit
-from profiler.analytical.explanation.verl_fit import verl_fit
+from profiler.analytical.explanation.verl_fit import Unanswered, verl_fit, with_reasons
 from profiler.analytical.sharded.verl_phases import verl_estimate
 from profiler.config.model_lookup import builtin_of_folder
 from profiler.config.notes import Note, note_lines
 from profiler.config.reading import show
 from profiler.config.specification import DEFAULT_GPU
+from profiler.config.verl_assertions import refusals
 from profiler.config.verl_config import read_verl
 from profiler.config.verl_generated import VERL_VERSION
 from profiler.config.verl_sources import VerlSource
@@ -37,7 +38,7 @@ def verl_answer(
     source: VerlSource,
     architecture_of: Callable[[str], Architecture],
     say: Callable[[str], None],
-) -> tuple[str, Fit]:
+) -> tuple[str, Fit | Unanswered]:
     """Return the memory per GPU of the job in `source`, on the card of the command, and whether it fits.
 
     Raises:
@@ -60,13 +61,18 @@ def verl_answer(
         say(printable(f"Ignored, because verl {VERL_VERSION} has no such keys: {names}."))
     card = _card(command)
     found = verl_estimate(reading.job, architecture, card)
-    fit = verl_fit(reading.job, reading.job_at, architecture, card, removes_padding=reading.removes_padding)
+    notes = [*taken, *source.notes, *reading.notes, *reading.undecided]
+    fit = with_reasons(
+        verl_fit(reading.job, reading.job_at, architecture, card, removes_padding=reading.removes_padding),
+        refused=refusals(reading, architecture),
+        not_counted=[note.text for note in notes if not note.is_counted],
+    )
     baseline = baseline_view(found, architecture)
-    notes = note_lines([*taken, *source.notes, *reading.notes])
+    lines = note_lines(notes)
     if command.output_format is OutputFormat.JSON:
-        return verl_json(found, fit, baseline, notes), fit.fit
-    lines = "".join(f"{fill(line, WIDTH, break_on_hyphens=False)}\n" for line in notes)
-    return lines + verl_table(found, fit, baseline), fit.fit
+        return verl_json(found, fit, baseline, lines), fit.fit
+    text = "".join(f"{fill(line, WIDTH, break_on_hyphens=False)}\n" for line in lines)
+    return text + verl_table(found, fit, baseline), fit.fit
 
 
 def _folder_taken_by_name(values: Mapping[str, object]) -> tuple[dict[str, object], list[Note]]:

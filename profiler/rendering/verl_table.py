@@ -7,7 +7,7 @@ from textwrap import wrap
 from profiler.analytical.baselines.verl_baseline import BaselineView
 from profiler.analytical.baselines.verl_report import CLAIMED_GB, REPORT_ROWS, report_models_bytes, report_sharded_gb
 from profiler.analytical.explanation.cards import Fit
-from profiler.analytical.explanation.verl_fit import VerlFit
+from profiler.analytical.explanation.verl_fit import Unanswered, VerlFit
 from profiler.analytical.sharded.verl_phases import Component, VerlEstimate
 from profiler.domain.memory import Origin
 from profiler.domain.units import gib_text
@@ -18,6 +18,7 @@ from profiler.rendering.text_table import text_table
 TAG = "estimated, not yet measured"
 
 _WIDTH = 80
+_MOST_REASONS = 4
 _GB = 1_000_000_000
 
 
@@ -54,6 +55,8 @@ def verl_json(found: VerlEstimate, fit: VerlFit, baseline: BaselineView, notes: 
         "peak_bytes": found.peak_bytes,
         "training_peak_bytes": found.training_peak_bytes,
         "fit": fit.fit.value,
+        **({"reasons": list(fit.reasons)} if fit.reasons else {}),
+        **({"fit_of_counted": fit.counted.value} if fit.counted is not None else {}),
         "longest_row": fit.longest_row,
         "mean_row_that_fits": fit.fits_up_to,
         "mean_row_that_is_tight": fit.tight_up_to,
@@ -81,17 +84,35 @@ def _title(job: VerlJob) -> str:
 
 
 def _verdict(found: VerlEstimate, fit: VerlFit) -> list[str]:
-    memory = found.gpu.memory_bytes
-    peak = (
-        f"Peak {gib_text(found.peak_bytes)} in {found.peak_phase.value}, every row at its maximum: {fit.fit.value} "
-        f"on {found.gpu.name} ({gib_text(memory)}), with fragments and the CUDA context, NCCL apart. Training alone "
-        f"{gib_text(found.training_peak_bytes)}."
-    )
     pool = (
         f"The pool holds {gib_text(found.engine_weights_bytes)} of weights; a KV cache for all sequences at once would "
         f"need {gib_text(found.kv_demand_bytes)}, and the engine serves as many as fit."
     )
-    return [*_wrapped(peak), *_wrapped(_lengths(fit)), *_wrapped(pool)]
+    return [*_wrapped(_reasons(fit)), *_wrapped(_peak(found, fit)), *_wrapped(_lengths(fit)), *_wrapped(pool)]
+
+
+def _peak(found: VerlEstimate, fit: VerlFit) -> str:
+    """Return the peak, and the verdict where memory decides or would decide."""
+    size, card = gib_text(found.peak_bytes), f"{found.gpu.name} ({gib_text(found.gpu.memory_bytes)})"
+    training = f"Training alone {gib_text(found.training_peak_bytes)}."
+    where = f"in {found.peak_phase.value}, every row at its maximum"
+    if fit.fit is Unanswered.NOT_POSSIBLE:
+        return f"If it ran: {size} {where}, of {card}. {training}"
+    counted = " of what is counted" if fit.fit is Unanswered.UNDECIDED else ""
+    verdict = f"{(fit.counted or fit.fit).value} on {card}"
+    return f"Peak {size}{counted} {where}: {verdict}, with fragments and the CUDA context, NCCL apart. {training}"
+
+
+def _reasons(fit: VerlFit) -> str:
+    """Return why memory alone does not decide; empty where it does."""
+    if not fit.reasons:
+        return ""
+    shown = "; ".join(fit.reasons[:_MOST_REASONS])
+    others = len(fit.reasons) - _MOST_REASONS
+    more = f"; and {others} more" if others > 0 else ""
+    if fit.fit is Unanswered.UNDECIDED:
+        return f"Verdict: {fit.fit.value}, because this changes memory and has no formula: {shown}{more}."
+    return f"Verdict: {fit.fit.value}. verl refuses this job: {shown}{more}."
 
 
 def _lengths(fit: VerlFit) -> str:

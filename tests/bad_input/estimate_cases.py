@@ -25,6 +25,8 @@ def architecture(**changes: object) -> str:
 
 SEES = "model=qwen2.5-vl-3b"
 
+_VERL = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=qwen2.5-7b"
+
 IMAGES = (
     bad(MODEL, "images_per_prompt=2", says="images_per_prompt= … has no meaning with model=tiny, which has no vision"),
     bad(MODEL, "max_pixels=401408", says="max_pixels= … has no meaning with model=tiny, which has no vision tower"),
@@ -417,6 +419,30 @@ FILES = (
         says="distributed_type= … is no training on NVIDIA GPUs",
     ),
     bad("config=run.sh", files={"run.sh": "echo"}, says="config= … calls no verl.trainer.main_ppo"),
+    bad(
+        "config=run.sh",
+        files={"run.sh": "X=aaaaaaaa\n" + "X=$X$X\n" * 60},
+        says="config= … takes too long to read, because its variables or its branches multiply",
+    ),
+    bad("config=run.sh", files={"run.sh": "\n" * 300_000}, says="config= … has more than 262,144 characters"),
+    bad("config=run.sh", files={"run.sh": "if a; then\n" * 9000}, says="config= … nested more than 60 deep"),
+    bad("config=run.sh", files={"run.sh": f"{_VERL} model_engine=veomni"}, says="model_engine= … is an engine of verl"),
+    bad(
+        "config=run.sh",
+        files={"run.sh": f"N=4\n[ -d /data ] && N=8\n{_VERL} trainer.nnodes=$N"},
+        says="trainer.nnodes= … is 8 or 4 in run.sh",
+    ),
+    bad(
+        "config=run.sh",
+        files={"run.sh": f"{_VERL} --config-name=mine"},
+        says="--config-name= … is a configuration of its own",
+    ),
+    bad(
+        "config=verl",
+        "actor_rollout_ref.model.path=qwen2.5-7b",
+        "model_engine=[",
+        says="model_engine= … cannot be read as a value",
+    ),
     bad("config=run.sh", files={"run.sh": b"\xff"}, says="config= … is not valid text"),
     bad("config=run.sh", files={"run.sh": Special.ZERO}, says="config= … cannot be read"),
     bad(

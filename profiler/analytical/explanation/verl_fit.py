@@ -1,7 +1,8 @@
 """Whether a job of verl fits a card, and how long its rows can be on average where padding is removed."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.formulas.fragments import with_fragments
@@ -12,17 +13,30 @@ from profiler.domain.gpu import Gpu
 from profiler.domain.verl import VerlJob
 
 
+class Unanswered(StrEnum):
+    """Verdicts that memory does not decide."""
+
+    NOT_POSSIBLE = "not possible"
+    """verl does not run the job as it is described."""
+    UNDECIDED = "not decided"
+    """Something that changes memory has no formula."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class VerlFit:
     """The verdict for one card, by the rule of a single GPU. Lengths are those of prompt and response together."""
 
-    fit: Fit
+    fit: Fit | Unanswered
     """With every row of the maximum length."""
     longest_row: int
     fits_up_to: int | None
     """Largest mean length of rows that fits; None if none does, or if padding is computed like tokens."""
     tight_up_to: int | None
     """Largest mean length of rows that fits or is tight; None likewise."""
+    counted: Fit | None = None
+    """The verdict for what is counted, where something has no formula; None otherwise."""
+    reasons: tuple[str, ...] = ()
+    """Why verl does not run the job, or what has no formula; empty for a verdict by memory."""
 
 
 def fit_of_phases(found: VerlEstimate) -> Fit:
@@ -63,6 +77,26 @@ def verl_fit(
         longest_row=longest,
         fits_up_to=most(Fit.FITS),
         tight_up_to=most(Fit.FITS, Fit.TIGHT),
+    )
+
+
+def with_reasons(found: VerlFit, *, refused: Sequence[str], not_counted: Sequence[str]) -> VerlFit:
+    """Return the verdict that is left where verl refuses a job, or where something has no formula.
+
+    Args:
+        found: The verdict for what is counted.
+        refused: Why verl does not run the job.
+        not_counted: What changes memory and has no formula.
+    """
+    if not refused and not not_counted:
+        return found
+    return replace(
+        found,
+        fit=Unanswered.NOT_POSSIBLE if refused else Unanswered.UNDECIDED,
+        fits_up_to=None,
+        tight_up_to=None,
+        counted=found.fit if isinstance(found.fit, Fit) and not refused else None,
+        reasons=tuple(refused or not_counted),
     )
 
 

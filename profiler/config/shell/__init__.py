@@ -1,0 +1,1 @@
+"""Shell scripts, read without running them: words, commands, values, and what of them depends on the machine."""

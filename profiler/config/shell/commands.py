@@ -1,0 +1,285 @@
+"""Commands of a shell script as a tree."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from profiler.config.foreign_text import ForeignTextError
+from profiler.config.shell.limits import MOST_NESTED
+from profiler.config.shell.words import Operator, Token, Word, tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simple:
+    """A command with its arguments, or assignments."""
+
+    words: tuple[Word, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calculation:
+    """``((expression))``."""
+
+    expression: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """Commands joined by ``&&`` and ``||``; the first has no operator."""
+
+    links: tuple[tuple[str, "Command"], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Negated:
+    """``! command``."""
+
+    command: "Command"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Commands in braces, or in brackets or a pipeline, whose variables end with it."""
+
+    body: tuple["Command", ...]
+    is_subshell: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """``if`` with its branches in order: the condition and the commands. The last condition is empty for ``else``."""
+
+    branches: tuple[tuple[tuple["Command", ...], tuple["Command", ...]], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """``case`` with the patterns and the commands of each clause."""
+
+    subject: Word
+    clauses: tuple[tuple[tuple[Word, ...], tuple["Command", ...]], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """``for``, ``while`` or ``until``; a ``for`` has a variable."""
+
+    variable: str
+    items: tuple[Word, ...]
+    guard: tuple["Command", ...]
+    body: tuple["Command", ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Function:
+    """The definition of a function."""
+
+    name: str
+    body: "Command"
+
+
+Command = Simple | Calculation | Chain | Negated | Group | Choice | Case | Loop | Function
+
+_LINE_ENDS = frozenset({";", "\n", "&"})
+_CLAUSE_ENDS = frozenset({";;", ";&", ";;&"})
+_CLOSING = frozenset({"fi", "done", "esac", "then", "else", "elif", "do", "}"})
+
+
+def parse_commands(text: str) -> tuple[Command, ...]:
+    """Return the commands of a script. What has no place in shell's grammar is passed over, as is an end that lacks.
+
+    Raises:
+        ForeignTextError: Commands are nested too deep.
+    """
+    parser = _Parser(tokens(text))
+    commands: list[Command] = []
+    while parser.token is not None:
+        commands += parser.commands(frozenset())
+        parser.advance()
+    return tuple(commands)
+
+
+class _Parser:
+    """A parser with one token ahead."""
+
+    def __init__(self, found: Iterable[Token]) -> None:
+        self._tokens = iter(found)
+        self._depth = 0
+        self.token: Token | None = None
+        self.advance()
+
+    def advance(self) -> None:
+        self.token = next(self._tokens, None)
+
+    @property
+    def _operator(self) -> str:
+        return self.token.text if isinstance(self.token, Operator) else ""
+
+    @property
+    def _reserved(self) -> str:
+        return self.token.plain if isinstance(self.token, Word) else ""
+
+    def commands(self, ends: frozenset[str]) -> tuple[Command, ...]:
+        """Return the commands up to a reserved word in `ends`, an operator that closes, or the end."""
+        self._depth += 1
+        if self._depth > MOST_NESTED:
+            raise ForeignTextError(f"has commands that are nested more than {MOST_NESTED} deep")
+        found: list[Command] = []
+        while self.token is not None:
+            if self._operator in _LINE_ENDS:
+                self.advance()
+            elif self._operator in _CLAUSE_ENDS or self._operator == ")" or self._reserved in ends:
+                break
+            elif self._reserved in _CLOSING or self._operator in ("&&", "||", "|", "|&"):
+                self.advance()
+            else:
+                found.append(self._chain())
+        self._depth -= 1
+        return tuple(found)
+
+    def _chain(self) -> Command:
+        links = [("", self._pipeline())]
+        while self._operator in ("&&", "||"):
+            operator = self._operator
+            self.advance()
+            self._skip_lines()
+            links.append((operator, self._pipeline()))
+        return links[0][1] if len(links) == 1 else Chain(links=tuple(links))
+
+    def _pipeline(self) -> Command:
+        negated = 0
+        while self._reserved == "!":
+            negated += 1
+            self.advance()
+        stages = [self._command()]
+        while self._operator in ("|", "|&"):
+            self.advance()
+            self._skip_lines()
+            stages.append(self._command())
+        found = stages[0] if len(stages) == 1 else Group(body=tuple(stages), is_subshell=True)
+        return Negated(command=found) if negated % 2 else found
+
+    def _skip_lines(self) -> None:
+        while self._operator == "\n":
+            self.advance()
+
+    def _command(self) -> Command:
+        operator = self._operator
+        if operator.startswith("(("):
+            self.advance()
+            return Calculation(expression=operator[2:])
+        if operator == "(":
+            self.advance()
+            body = self.commands(frozenset())
+            self._pass_operator(")")
+            return Group(body=body, is_subshell=True)
+        match self._reserved:
+            case "{":
+                self.advance()
+                return Group(body=self._closed("}"), is_subshell=False)
+            case "if":
+                return self._choice()
+            case "case":
+                return self._case()
+            case "for" | "select":
+                return self._for()
+            case "while" | "until":
+                self.advance()
+                guard = self._closed("do")
+                return Loop(variable="", items=(), guard=guard, body=self._closed("done"))
+            case "function":
+                self.advance()
+                return self._function(self._taken_word())
+        return self._simple()
+
+    def _closed(self, *ends: str) -> tuple[Command, ...]:
+        """Return the commands up to one of the reserved words, and pass it."""
+        found = self.commands(frozenset(ends))
+        if self._reserved in ends:
+            self.advance()
+        return found
+
+    def _pass_operator(self, text: str) -> None:
+        if self._operator == text:
+            self.advance()
+
+    def _taken_word(self) -> str:
+        name = self._reserved
+        if isinstance(self.token, Word):
+            self.advance()
+        return name
+
+    def _choice(self) -> Command:
+        branches = []
+        ends = frozenset({"elif", "else", "fi"})
+        self.advance()
+        while True:
+            guard = self._closed("then")
+            branches.append((guard, self.commands(ends)))
+            if self._reserved != "elif":
+                break
+            self.advance()
+        if self._reserved == "else":
+            self.advance()
+            branches.append(((), self.commands(frozenset({"fi"}))))
+        if self._reserved == "fi":
+            self.advance()
+        return Choice(branches=tuple(branches))
+
+    def _case(self) -> Command:
+        self.advance()
+        subject = self.token if isinstance(self.token, Word) else Word(parts=())
+        self.advance()
+        self._skip_lines()
+        if self._reserved == "in":
+            self.advance()
+        clauses = []
+        self._skip_lines()
+        while self.token is not None and self._reserved != "esac":
+            self._pass_operator("(")
+            patterns = []
+            while self.token is not None and self._operator != ")":
+                if isinstance(self.token, Word):
+                    patterns.append(self.token)
+                self.advance()
+            self._pass_operator(")")
+            clauses.append((tuple(patterns), self.commands(frozenset({"esac"}))))
+            while self._operator in _CLAUSE_ENDS or self._operator in ("\n", ")"):
+                self.advance()
+        self.advance()
+        return Case(subject=subject, clauses=tuple(clauses))
+
+    def _for(self) -> Command:
+        self.advance()
+        variable = self._taken_word()
+        items: list[Word] = []
+        self._skip_lines()
+        if self._reserved == "in":
+            self.advance()
+            while isinstance(self.token, Word):
+                items.append(self.token)
+                self.advance()
+        self._closed("do")
+        return Loop(variable=variable, items=tuple(items), guard=(), body=self._closed("done"))
+
+    def _function(self, name: str) -> Command:
+        self._pass_operator("(")
+        self._pass_operator(")")
+        self._skip_lines()
+        self._depth += 1
+        if self._depth > MOST_NESTED:
+            raise ForeignTextError(f"has commands that are nested more than {MOST_NESTED} deep")
+        body = self._command()
+        self._depth -= 1
+        return Function(name=name, body=body)
+
+    def _simple(self) -> Command:
+        words: list[Word] = []
+        while isinstance(self.token, Word):
+            words.append(self.token)
+            self.advance()
+            if len(words) == 1 and self._operator == "(" and words[0].plain:
+                return self._function(words[0].plain)
+        if not words:
+            # An operator that has no place here.
+            self.advance()
+        return Simple(words=tuple(words))
