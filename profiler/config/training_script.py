@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from profiler.config.companion_files import LORA_NAMES, lora_values
+from profiler.config.companion_files import LORA_NAMES, lora_values, with_inner_deepspeed
 from profiler.config.foreign_text import MOST_DEPTH, parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.parts import Part
 from profiler.config.reading import show
 from profiler.config.script_defaults import OutsideValues
+from profiler.config.script_models import LOADER, Load, trained_model
 from profiler.config.specification import DEFAULT_LORA_RANK
 from profiler.config.trl_config import PEFT_TARGETS, TRL_DEFAULTS
 from profiler.config.trl_keys import KEY_OF, NEUTRAL_VALUES
@@ -35,8 +36,6 @@ _OTHER_CONFIGS = frozenset(
 """Arguments of trl's trainers that have no recipe here."""
 
 _UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
-
-_LOADER = "from_pretrained"
 
 _CAUSAL = ("ForCausalLM", "ForImageTextToText", "ForConditionalGeneration", "ForVision2Seq")
 
@@ -66,6 +65,9 @@ _DEFAULTS: Mapping[str, object] = {
 """What is assumed where the script has no literal."""
 
 _NAMES_OF_MODELS = ("model", "model_name_or_path", "pretrained_model_name_or_path")
+
+_ASKS_FOR_BFLOAT16 = ("is_bf16_supported", "is_bfloat16_supported")
+"""What is true on every card since Ampere; the other value has as many bytes."""
 
 _MOST_DIGITS = 15
 """Longest number that arithmetic may make."""
@@ -126,13 +128,14 @@ class _Script:
         if recipe is None and not faults:
             problem = "calls neither GRPOConfig nor SFTConfig, so what it trains is not in the file"
             faults.append(Fault(key="config", found=self._name, problem=problem))
-        return Part(
+        part = Part(
             name=self._name,
             values=found.values,
             recipe=recipe,
             notes=(*found.notes, *self._assumed()),
             faults=tuple(faults),
         )
+        return with_inner_deepspeed(part)
 
     def _recipe(self) -> Recipe | None:
         names = {**_RECIPES, **_TRAINERS}
@@ -174,25 +177,52 @@ class _Script:
         self._found.notes.extend(notes)
 
     def _read_models(self) -> None:
-        for call in self._called(_LOADER):
-            owner = _owner_name(call)
-            if owner.endswith("ForSequenceClassification"):
-                model = self._literal_or_none(call.args[0]) if call.args else None
-                if isinstance(model, str):
-                    self._found.values["reward_model_name_or_path"] = model
-                    self._found.notes.append(Note(key="", text=f"the reward model {model} in the policy's dtype"))
-                else:
-                    self._found.notes.append(not_counted(f"the reward model of line {call.lineno}"))
-            elif owner.endswith(_CAUSAL):
-                self._read(call, _LOADED, first="pretrained_model_name_or_path", only=True)
-                if not {keyword.arg for keyword in call.keywords} & {"torch_dtype", "dtype", None}:
-                    self._found.values.setdefault("dtype", "auto")
+        for call in self._called(LOADER):
+            if _owner_name(call).endswith("ForSequenceClassification"):
+                self._read_reward_model(call)
+        self._read_trained_model()
         for call in self._called(*_TRAINERS):
             if "model_name_or_path" in self._found.values:
                 continue
             self._read(call, {"model": "model_name_or_path"}, first="model", only=True)
         for call in self._called("GRPOTrainer"):
             self._read_rewards(call)
+
+    def _read_reward_model(self, call: ast.Call) -> None:
+        model = self._literal_or_none(call.args[0]) if call.args else None
+        if isinstance(model, str):
+            self._found.values["reward_model_name_or_path"] = model
+            self._found.notes.append(Note(key="", text=f"the reward model {model} in the policy's dtype"))
+        else:
+            self._found.notes.append(not_counted(f"the reward model of line {call.lineno}"))
+
+    def _read_trained_model(self) -> None:
+        """Read the loads that reach the trainer, or, where that cannot be seen, all loads of language models."""
+        trained = trained_model(self._tree, [found for call in self._called(*_TRAINERS) for found in _model_of(call)])
+        if trained.adapter_line is not None and "use_peft" not in self._found.values:
+            self._found.faults.append(self._adapter_fault(trained.adapter_line))
+        loads = trained.loads
+        if not loads and not (trained.is_certain and trained.is_name):
+            causal = [call for call in self._called(LOADER) if _owner_name(call).endswith(_CAUSAL)]
+            loads = tuple(Load(call=call, cast="") for call in causal)
+        if loads and not trained.is_name:
+            # trl ignores them for a model that is already loaded.
+            self._found.values.pop("model_init_kwargs", None)
+        for load in loads:
+            self._read(load.call, _LOADED, first="pretrained_model_name_or_path", only=True)
+            self._read_type(load)
+
+    def _adapter_fault(self, line: int) -> Fault:
+        problem = f"is that of the adapter which line {line} of {self._name} loads, and its file says what it is"
+        hint = "Give tuning=lora with lora_rank= and lora_target_modules= of its adapter_config.json."
+        return Fault(key="tuning", found="null", problem=problem, hint=hint)
+
+    def _read_type(self, load: Load) -> None:
+        """Read the type of the weights of a load: that of a later cast, or of the checkpoint if none is stated."""
+        if load.cast:
+            self._found.values["dtype"] = load.cast
+        elif not {keyword.arg for keyword in load.call.keywords} & {"torch_dtype", "dtype", None}:
+            self._state(self._found.values, "dtype", "auto")
 
     def _read_rewards(self, call: ast.Call) -> None:
         arguments = [keyword.value for keyword in call.keywords if keyword.arg == "reward_funcs"] or call.args[1:2]
@@ -297,6 +327,8 @@ class _Script:
                 return self._value(self._literals[name], depth + 1)
             case ast.Attribute(value=ast.Name(id="torch"), attr=name):
                 return name
+            case ast.IfExp(test=ast.Call() as test, body=body) if _called_name(test) in _ASKS_FOR_BFLOAT16:
+                return self._value(body, depth + 1)
             case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
                 return [self._value(item, depth + 1) for item in items]
             case ast.Dict(keys=keys, values=values) if None not in keys:
@@ -333,6 +365,11 @@ def _called_name(call: ast.Call) -> str:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
     return ""
+
+
+def _model_of(call: ast.Call) -> list[ast.expr]:
+    """Return the argument of a trainer that is its model."""
+    return [keyword.value for keyword in call.keywords if keyword.arg == "model"] or call.args[:1]
 
 
 def _owner_name(call: ast.Call) -> str:

@@ -11,8 +11,9 @@ from math import gcd, lcm
 from profiler.config.notes import Note, not_counted
 from profiler.config.parts import sharding_keys, sharding_notes, unread_notes
 from profiler.config.reading import show
-from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
+from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES, is_trl_key
 from profiler.config.trl_trainers import recipe_of
+from profiler.config.trl_values import checked_values
 from profiler.domain.builtin_models import VISION_MODELS, find_builtin
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.optimizers import Optimizer
@@ -89,12 +90,13 @@ def read_trl_config(
         recipe: The trainer, where it is known; else the keys tell.
         job: How processes share the work, by `profiler.config.parts.JOB_KEYS`.
     """
-    flat = _flattened(values)
-    job = {**_own_job(flat), **(job or {})}
+    flat, own_job, wrong = checked_values(_flattened(values))
+    job = {**own_job, **(job or {})}
     found, faults = recipe_of(flat)
     recipe = recipe or found
+    faults += [*wrong, *_without_adapter(flat)]
     faults += [fault for key, value in flat.items() for fault in _faults(key, value)]
-    unknown = tuple(key for key in flat if not _is_known(key))
+    unknown = tuple(key for key in flat if not is_trl_key(key))
     if strict:
         faults += [_unknown_key(key, flat[key]) for key in unknown]
     point: dict[str, object] = {key: value for key, value in TRL_DEFAULTS.items() if recipe in key_named(key).recipes}
@@ -143,26 +145,6 @@ def _flattened(values: Mapping[str, object]) -> dict[str, object]:
     return {**{str(key): value for key, value in inner.items()}, **flat} if isinstance(inner, Mapping) else flat
 
 
-def _own_job(flat: Mapping[str, object]) -> dict[str, object]:
-    """Return how processes share the work, as trl's own keys say it."""
-    job: dict[str, object] = {}
-    if flat.get("fsdp") not in (None, "", [], False):
-        inner = flat.get("fsdp_config")
-        stated = inner if isinstance(inner, Mapping) else {}
-        job["distributed_type"] = "fsdp"
-        job["fsdp_version"] = stated.get("version", stated.get("fsdp_version"))
-        for key in ("reshard_after_forward", "activation_checkpointing"):
-            job[f"fsdp_{key}"] = stated.get(key, stated.get(f"fsdp_{key}"))
-        job["fsdp_offload_params"] = "offload" in show(flat["fsdp"])
-    if isinstance(flat.get("deepspeed"), str) and flat["deepspeed"]:
-        job["deepspeed_file"] = flat["deepspeed"]
-    return job
-
-
-def _is_known(key: str) -> bool:
-    return key in KEY_OF or key in FREE_KEYS or key in MODEL_KEYS or key in NEUTRAL_VALUES
-
-
 def _faults(key: str, value: object) -> list[Fault]:
     allowed = NEUTRAL_VALUES.get(key)
     if allowed is None or value is None or value in allowed:
@@ -181,6 +163,15 @@ def _tuning(flat: Mapping[str, object]) -> str:
     if flat.get("load_in_4bit") is True:
         return "qlora"
     return "lora" if flat.get("use_peft") is True else "full"
+
+
+def _without_adapter(flat: Mapping[str, object]) -> list[Fault]:
+    """Check that quantised weights have an adapter, as `validate_quantization_for_training` of transformers 5.23 does."""
+    if flat.get("load_in_4bit") is not True or flat.get("use_peft") is True:
+        return []
+    problem = "without use_peft is refused by transformers, which does not train quantised weights themselves"
+    hint = "Add use_peft: true, or give tuning=qlora."
+    return [Fault(key="tuning", found="load_in_4bit: true", problem=problem, hint=hint)]
 
 
 def _processes(flat: Mapping[str, object], point: Mapping[str, object]) -> int:
