@@ -56,8 +56,8 @@ _PRECISIONS = ("no", "fp16", "bf16", "fp8")
 
 _COMPILERS = tuple(
     """
-    no eager aot_eager inductor aot_ts_nvfuser nvprims_nvfuser cudagraphs ofi fx2trt onnxrt tensorrt aot_torchxla_trace_once
-    torchxla_trace_once ipex tvm hpu_backend
+    no eager aot_eager inductor aot_ts_nvfuser nvprims_nvfuser cudagraphs ofi fx2trt onnxrt tensorrt
+    aot_torchxla_trace_once torchxla_trace_once ipex tvm hpu_backend
     """.split()  # noqa: SIM905
 )
 """`DynamoBackend` of accelerate 1.15, with names of earlier versions."""
@@ -108,7 +108,8 @@ _LORA_EXTRAS: Mapping[str, tuple[object, ...]] = {
 
 def accelerate_part(name: str, values: Mapping[str, object]) -> Part:
     """Return what accelerate's configuration says."""
-    kind = show(values.get("distributed_type", "NO")).upper()
+    stated = values.get("distributed_type", "NO")
+    kind = "NO" if stated is False else show(stated).upper()  # YAML 1.1 reads an unquoted NO as false
     reader = FileValues(values)
     if kind not in _OF_GPUS:
         reader.fail("distributed_type", _WITHOUT_GPU)
@@ -117,7 +118,7 @@ def accelerate_part(name: str, values: Mapping[str, object]) -> Part:
     if values.get("num_processes") is not None:
         # `simple_launcher` starts one process, whatever num_processes says (accelerate/commands/launch.py).
         job["num_processes"] = 1 if kind == "NO" and "distributed_type" in values else values["num_processes"]
-    notes = list(_accelerate_notes(name, values, kind, reader))
+    notes = list(_accelerate_notes(name, kind, reader))
     if kind == "FSDP":
         job.update(_fsdp(reader))
     if kind == "DEEPSPEED":
@@ -159,7 +160,7 @@ def _fsdp(reader: FileValues) -> dict[str, object]:
     }
 
 
-def _accelerate_notes(name: str, values: Mapping[str, object], kind: str, reader: FileValues) -> Iterable[Note]:
+def _accelerate_notes(name: str, kind: str, reader: FileValues) -> Iterable[Note]:
     precision = reader.one_of("mixed_precision", _PRECISIONS)
     if precision in ("fp16", "fp8"):
         yield not_counted(f"mixed_precision={precision} of {name} (trl's bf16 counts)")

@@ -94,7 +94,7 @@ class FileValues:
         return found
 
     def reshards(self, key: str, *, default: bool) -> bool:
-        """Return whether FSDP frees a layer after its forward, from a flag or a strategy; `default` where it is absent."""
+        """Return whether FSDP frees a layer after its forward, by a flag or a strategy; `default` where it is not."""
         value = self.value(key)
         if value is None or isinstance(value, bool):
             return default if value is None else value

@@ -1,7 +1,7 @@
 """Files of other programs, each known by its signature: one row per format.
 
-A signature is found in the keys of a file (YAML, JSON or TOML), in the commands of a shell script, or in the imports of a
-Python script. Keys are those of the sources named in each row.
+A signature is found in the keys of a file (YAML, JSON or TOML), in the commands of a shell script, or in the imports of
+a Python script. Each row names the source of its keys.
 """
 
 import re
@@ -75,11 +75,15 @@ FORMATS = (
             ),
             Keys(
                 required=_words("template"),
-                any_of=_words("model_name_or_path cutoff_len export_dir adapter_name_or_path dataset_dir quantization_bit"),
+                any_of=_words(
+                    "model_name_or_path cutoff_len export_dir adapter_name_or_path dataset_dir quantization_bit"
+                ),
             ),
             Keys(required=_words("model model_class")),
         ),
-        commands=_called(r"\bllamafactory-cli\b", r"\bllama_?factory[./][\w./]+", r"--finetuning_type\b", r"\bsrc/train_bash\.py"),
+        commands=_called(
+            r"\bllamafactory-cli\b", r"\bllama_?factory[./][\w./]+", r"--finetuning_type\b", r"\bsrc/train_bash\.py"
+        ),
         modules=_words("llamafactory llmtuner"),
     ),
     Format(
@@ -95,14 +99,20 @@ FORMATS = (
             ),
             Keys(required=_words("sequence_len micro_batch_size")),
         ),
-        commands=_called(r"\baxolotl +(?:train|preprocess|inference|merge-\w+|evaluate|lm-eval|quantize)\b", r"-m +axolotl[\w.]*"),
+        commands=_called(
+            r"\baxolotl +(?:train|preprocess|inference|merge-\w+|evaluate|lm-eval|quantize)\b", r"-m +axolotl[\w.]*"
+        ),
         modules=_words("axolotl"),
     ),
     Format(
         name="ms-swift",
         # swift/llm/argument/*.py and swift/arguments/*.py of ms-swift 2 to 4.
         keys=(
-            Keys(any_of=_words("train_type tuner_type rlhf_type sft_type template_type external_plugins split_dataset_ratio")),
+            Keys(
+                any_of=_words(
+                    "train_type tuner_type rlhf_type sft_type template_type external_plugins split_dataset_ratio"
+                )
+            ),
         ),
         commands=_called(
             r"\b(?:mega)?(?:swift|megatron) +(?:sft|pt|rlhf|infer|export|deploy|rollout|app|eval|sample|merge-lora)\b",
@@ -124,7 +134,9 @@ FORMATS = (
             ),
         ),
         commands=_called(
-            r"\bopenrlhf(?:_agent)?[./][\w./]+", r"\btrain_ppo_ray\b", r"--(?:actor_num_gpus_per_node|micro_train_batch_size)\b"
+            r"\bopenrlhf(?:_agent)?[./][\w./]+",
+            r"\btrain_ppo_ray\b",
+            r"--(?:actor_num_gpus_per_node|micro_train_batch_size)\b",
         ),
         modules=_words("openrlhf"),
     ),
@@ -134,7 +146,7 @@ FORMATS = (
         keys=(
             Keys(
                 any_of=_words(
-                    "policy.dtensor_cfg policy.megatron_cfg policy.train_global_batch_size policy.train_micro_batch_size "
+                    "policy.dtensor_cfg policy.megatron_cfg policy.train_global_batch_size "
                     "policy.max_total_sequence_length policy.generation grpo.num_prompts_per_step "
                     "grpo.num_generations_per_prompt loss_fn.reference_policy_kl_penalty"
                 )
@@ -142,7 +154,9 @@ FORMATS = (
             Keys(required=_words("policy cluster"), any_of=_words("grpo sft dpo rm distillation loss_fn")),
             Keys(required=_words("defaults policy")),
         ),
-        commands=_called(r"\bnemo_rl\b", r"\bnemo-rl\b", r"\brun_grpo_\w+\.py", r"\bpolicy\.(?:model_name|generation)[\w.]*"),
+        commands=_called(
+            r"\bnemo_rl\b", r"\bnemo-rl\b", r"\brun_grpo_\w+\.py", r"\bpolicy\.(?:model_name|generation)[\w.]*"
+        ),
         modules=_words("nemo_rl"),
     ),
     Format(
@@ -194,14 +208,14 @@ FORMATS = (
             ),
         ),
         modules=_words("trl.experimental.async_grpo"),
-        hint="Its trainer and its rollouts are on different GPUs; recipe=grpo vllm_mode=server is the nearest that is read.",
+        hint="Its trainer and its rollouts are on different GPUs; recipe=grpo vllm_mode=server is the nearest.",
     ),
     Format(
         name="EasyR1",
         # examples/config.yaml of EasyR1 0.3.
         keys=(Keys(any_of=_words("worker.actor worker.rollout worker.ref")),),
         commands=_called(r"\bverl\.trainer\.main\b", r"\bworker\.(?:actor|rollout)\.[\w.]+"),
-        hint="It is a fork of verl: give the same job by verl's keys (config=verl actor_rollout_ref.model.path=NAME ...).",
+        hint="A fork of verl: give the job by verl's keys (config=verl actor_rollout_ref.model.path=NAME ...).",
     ),
     Format(
         name="verl's SFT trainer",
@@ -215,7 +229,9 @@ _TRL_COMMAND = re.compile(r"\btrl +(?:grpo|rloo|sft|dpo|kto|reward|gkd|ppo|onlin
 _LAUNCH = re.compile(r"\b(?:accelerate +launch|torchrun|torch\.distributed\.(?:run|launch)|deepspeed|python3?)\b")
 _STARTED = re.compile(r"(?<![\w/.-])(?:-m +(?P<module>[A-Za-z_][\w.]*)|(?P<file>[\w./${}-]*\.py)\b)")
 _RECIPE = re.compile(r"--config(?:[= ]+|_file[= ]+)(?P<file>[^\s\\]+\.(?:ya?ml|json))")
-_OF_VERL = re.compile(r"\bactor_rollout_ref\.|\bverl\.(?!trainer\.main\b)\w+\.\w|\bverl/trainer/\w+\.py|\bmain_(?:ppo|dapo)")
+_OF_VERL = re.compile(
+    r"\bactor_rollout_ref\.|\bverl\.(?!trainer\.main\b)\w+\.\w|\bverl/trainer/\w+\.py|\bmain_(?:ppo|dapo)"
+)
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
 _CONTINUED = re.compile(r"\\\r?\n")
 _LAUNCHERS = ("accelerate.commands.launch", "torch.distributed.run", "torch.distributed.launch", "pip", "http.server")

@@ -1,4 +1,4 @@
-"""Parse YAML, JSON, TOML and Python that others wrote, within limits: no text can exhaust the memory or hang the program.
+"""Parse YAML, JSON, TOML and Python that others wrote, within limits: no text can exhaust the memory or hang.
 
 All limits are declared here. `profiler.storage.foreign_files` reads files up to the size that belongs to their format.
 """

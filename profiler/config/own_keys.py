@@ -1,13 +1,14 @@
 """Keys that a user's own script gave to a recipe: which of them change nothing, and which would be lost.
 
 Recipes have keys of the user's script next to trl's, and stay readable: of 506 public recipes with trl's
-`model_name_or_path`, the largest share of such keys is 45 %. Files of scripts that have keys of their own throughout have
-50 % or more, or state what trl has a key for under another name.
+`model_name_or_path`, the largest share of such keys is 45 %. Files of scripts with keys of their own throughout have at
+least 50 %, or state what trl has a key for under another name.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from profiler.config.reading import show
+from profiler.config.trl_config import TRL_DEFAULTS
 from profiler.config.trl_keys import KEY_OF, is_trl_key
 from profiler.domain.errors import Fault
 
@@ -90,11 +91,19 @@ def renamed_keys(name: str, values: Mapping[str, object]) -> Iterator[Fault]:
     """
     for other, value in values.items():
         key = _KEY_BY_OTHER_NAME.get(str(other))
-        if key is None or value is None or value is False or is_trl_key(str(other)) or _states(values, key):
+        if key is None or is_trl_key(str(other)) or _states(values, key) or _changes_nothing(key, value):
             continue
         settled_by = _SETTLES.get(key, KEY_OF.get(key, key))
         problem = f"is {other} in {name}, and trl's key is {key}, so the file is of a script with keys of its own"
-        yield Fault(key=settled_by, found=show(value), problem=problem, hint=f"Give {settled_by}= as well, or rename it.")
+        yield Fault(
+            key=settled_by, found=show(value), problem=problem, hint=f"Give {settled_by}= as well, or rename it."
+        )
+
+
+def _changes_nothing(key: str, value: object) -> bool:
+    """Return whether a value says what trl does without the key."""
+    is_off = value is None or (value is False and TRL_DEFAULTS.get(key) is not True)
+    return is_off or TRL_DEFAULTS.get(key) == value
 
 
 def _states(values: Mapping[str, object], key: str) -> bool:

@@ -58,7 +58,9 @@ class _Search:
             for name, value in _bindings(node):
                 self._assigned.setdefault(name, []).append(value)
             if isinstance(node, ast.FunctionDef):
-                values = [each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None]
+                values = [
+                    each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None
+                ]
                 self._returned.setdefault(node.name, []).extend(values)
         self._loads: dict[ast.Call, str] = {}
         self._adapter_line: int | None = None
@@ -111,7 +113,9 @@ class _Search:
 
     def _follow_call(self, call: ast.Call, element: int | None, cast: str) -> None:
         match call.func:
-            case ast.Attribute(value=ast.Name(id=owner), attr=name) if name == LOADER and owner in _ADAPTED and call.args:
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if (
+                name == LOADER and owner in _ADAPTED and call.args
+            ):
                 self._adapter_line = call.lineno
                 self._follow(call.args[0], None, cast)
             case ast.Attribute(attr=name) if name == LOADER:

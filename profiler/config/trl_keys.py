@@ -8,7 +8,7 @@ KEY_OF: Mapping[str, str] = {name: key.name for key in TRIAL_KEYS for name in ke
 """The key of a trial by its name in trl's files. trl has no `max_prompt_length` any more, but older files do."""
 
 LAUNCH_KEYS = ("num_processes", "accelerate_config")
-"""Keys that `trl grpo --config` takes from a recipe for `accelerate launch` (`trl/cli/commands/training.py`, trl 1.16)."""
+"""Keys that `trl grpo --config` takes from a recipe for `accelerate launch` (`trl/cli/commands/training.py`, 1.16)."""
 
 MODEL_KEYS = (
     *LAUNCH_KEYS,

@@ -43,6 +43,7 @@ def checked_values(
     batch = flat.get("generation_batch_size")
     if batch is not None and (not isinstance(batch, int) or isinstance(batch, bool) or batch < 1):
         reader.fail("generation_batch_size", "must be a whole number of at least 1")
+        del checked["generation_batch_size"]
     job = {**_fsdp_job(reader), **_deepspeed_job(reader)}
     return checked, job, reader.faults
 
@@ -105,4 +106,8 @@ def _optional_flag(reader: FileValues, name: str) -> bool | None:
 def _named(reader: FileValues, name: str) -> str:
     """Return the path of a key of `fsdp_config`, which may begin with ``fsdp_``."""
     prefixed = f"fsdp_config.fsdp_{name}"
-    return prefixed if reader.value(f"fsdp_config.{name}") is None and reader.value(prefixed) is not None else f"fsdp_config.{name}"
+    return (
+        prefixed
+        if reader.value(f"fsdp_config.{name}") is None and reader.value(prefixed) is not None
+        else f"fsdp_config.{name}"
+    )
