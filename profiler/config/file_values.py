@@ -23,7 +23,7 @@ _TRUE = ("y", "yes", "t", "true", "on", "1")
 _FALSE = ("n", "no", "f", "false", "off", "0")
 
 
-def truth(value: object) -> bool | None:
+def read_flag(value: object) -> bool | None:
     """Return the value of a flag as accelerate's and trl's parsers read it, also from a text; None if it is no flag.
 
     Source: `str_to_bool` of accelerate 1.15 and `string_to_bool` of trl 1.16, which has fewer words.
@@ -87,7 +87,7 @@ class FileValues:
     def flag(self, key: str, *, default: bool = False) -> bool:
         """Return true or false, also from a text; `default` where the key is absent."""
         value = self.value(key)
-        found = default if value is None else truth(value)
+        found = default if value is None else read_flag(value)
         if found is None:
             self.fail(key, "must be true or false")
             return default

@@ -106,13 +106,13 @@ UNKNOWN_IN_RECIPES = [
 
 
 @pytest.mark.parametrize(("key", "content"), UNKNOWN, ids=[f"{key}={content}"[:70] for key, content in UNKNOWN])
-def test_an_unknown_value_next_to_a_recipe_is_a_fault(files, capsys, key, content):
+def test_an_unlisted_value_next_to_a_recipe_is_a_fault(files, capsys, key, content):
     assert main([*files(recipe=RECIPE, companion=content), "num_processes=2"]) == EXIT_USAGE
     assert f"{key}=" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("key", "value"), UNKNOWN_IN_RECIPES)
-def test_an_unknown_value_in_a_recipe_is_a_fault(files, capsys, key, value):
+def test_an_unlisted_value_in_a_recipe_is_a_fault(files, capsys, key, value):
     assert main(files(recipe={**RECIPE, key: value})) == EXIT_USAGE
     lines = capsys.readouterr().err.splitlines()
     (line,) = (line for line in lines if not line.startswith("Ignored, "))
@@ -130,7 +130,7 @@ def test_an_unknown_value_in_a_recipe_is_a_fault(files, capsys, key, value):
         ("fsdp.json", "fsdp_config"),
     ],
 )
-def test_an_unknown_value_of_fsdp_config_is_a_fault(files, capsys, config, key):
+def test_an_unlisted_value_of_fsdp_config_is_a_fault(files, capsys, config, key):
     assert main(files(recipe={**RECIPE, "fsdp": True, "fsdp_config": config})) == EXIT_USAGE
     assert f"{key}=" in capsys.readouterr().err
 
