@@ -239,6 +239,7 @@ LOADED = "AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B'"
         (f"GRPOTrainer(model=options.model_name_or_path)\nmerged = {LOADED}, {F16})", "float32"),
         (f"judge = {LOADED}, {F16})\nmodel = {LOADED}, {BF16})\nGRPOTrainer(model=model)", "bfloat16"),
         (f"judge = {LOADED}, {F16})\nmodel = {LOADED})\nGRPOTrainer(model=model)", "bfloat16"),
+        (f"old = {LOADED}, {F16})\nm = {LOADED}, {BF16}) if a else {LOADED}, {BF16})\nGRPOTrainer(m)", "bfloat16"),
         (f"base = {LOADED}, {F16})\nmodel = get_peft_model(base, lora)\nGRPOTrainer(model)", "float16"),
         (f"model = {LOADED}, {F16}).to(torch.bfloat16)\nGRPOTrainer(model)", "bfloat16"),
         (f"model = {LOADED}, {BF16}).float()\nGRPOTrainer(model)", "float32"),
