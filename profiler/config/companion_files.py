@@ -5,7 +5,9 @@ names of trl's files; what has no formula becomes a note, and never a silence.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+from profiler.config.file_values import DEVICES, ZERO_STAGES, FileValues
 from profiler.config.notes import Note, not_counted
 from profiler.config.parts import Part
 from profiler.config.reading import show
@@ -50,6 +52,22 @@ _WITHOUT_GPU = "is no training on NVIDIA GPUs; NO, MULTI_GPU, FSDP and DEEPSPEED
 
 _OF_GPUS = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
 
+_PRECISIONS = ("no", "fp16", "bf16", "fp8")
+
+_COMPILERS = tuple(
+    """
+    no eager aot_eager inductor aot_ts_nvfuser nvprims_nvfuser cudagraphs ofi fx2trt onnxrt tensorrt
+    aot_torchxla_trace_once torchxla_trace_once ipex tvm hpu_backend
+    """.split()  # noqa: SIM905
+)
+"""`DynamoBackend` of accelerate 1.15, with names of earlier versions."""
+
+_TASKS = ("CAUSAL_LM", "SEQ_CLS", "SEQ_2_SEQ_LM", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION")
+"""`TaskType` of peft 0.21."""
+
+_BIASES = ("none", "all", "lora_only")
+"""`LoraConfig.bias` of peft 0.21."""
+
 _AUTO = "auto"
 
 _PEFT_DEFAULTS: Mapping[str, object] = {"r": 8, "lora_alpha": 8}
@@ -90,80 +108,118 @@ _LORA_EXTRAS: Mapping[str, tuple[object, ...]] = {
 
 def accelerate_part(name: str, values: Mapping[str, object]) -> Part:
     """Return what accelerate's configuration says."""
-    kind = show(values.get("distributed_type", "NO")).upper()
-    faults = []
+    stated = values.get("distributed_type", "NO")
+    kind = "NO" if stated is False else show(stated).upper()  # YAML 1.1 reads an unquoted NO as false
+    reader = FileValues(values)
     if kind not in _OF_GPUS:
-        faults.append(Fault(key="distributed_type", found=kind, problem=_WITHOUT_GPU))
-    found: dict[str, object] = {"use_cpu": True} if values.get("use_cpu") is True else {}
+        reader.fail("distributed_type", _WITHOUT_GPU)
+    found: dict[str, object] = {"use_cpu": True} if reader.flag("use_cpu") else {}
     job: dict[str, object] = {}
     if values.get("num_processes") is not None:
-        job["num_processes"] = values["num_processes"]
-    notes = list(_accelerate_notes(name, values, kind))
+        # `simple_launcher` starts one process, whatever num_processes says (accelerate/commands/launch.py).
+        job["num_processes"] = 1 if kind == "NO" and "distributed_type" in values else values["num_processes"]
+    notes = list(_accelerate_notes(name, kind, reader))
     if kind == "FSDP":
-        job.update(_fsdp(_section(values, "fsdp_config")))
+        job.update(_fsdp(reader))
     if kind == "DEEPSPEED":
-        inner = _section(values, "deepspeed_config")
-        job.update(_stated(inner, ("zero_stage", "offload_optimizer_device", "offload_param_device")))
+        inner = reader.section("deepspeed_config")
+        job.update(_zero(reader))
         if inner.get("deepspeed_config_file") is not None:
             job["deepspeed_file"] = inner["deepspeed_config_file"]
         else:
             job.setdefault("zero_stage", _ACCELERATE_STAGE)
         found.update(_stated(inner, ("gradient_accumulation_steps",)))
     unknown = tuple(str(key) for key in values if key not in ACCELERATE_KEYS)
-    return Part(name=name, values=found, job=job, notes=tuple(notes), unknown=unknown, faults=tuple(faults))
+    return Part(name=name, values=found, job=job, notes=tuple(notes), unknown=unknown, faults=reader.faults)
 
 
-def _fsdp(inner: Mapping[str, object]) -> dict[str, object]:
+def _zero(reader: FileValues) -> dict[str, object]:
+    """Return accelerate's keys of DeepSpeed that are stated."""
+    job: dict[str, object] = {}
+    stage = reader.one_of("deepspeed_config.zero_stage", ZERO_STAGES)
+    if stage is not None:
+        job["zero_stage"] = stage
+    for key in ("offload_optimizer_device", "offload_param_device"):
+        device = reader.one_of(f"deepspeed_config.{key}", DEVICES)
+        if device is not None:
+            job[key] = device
+    return job
+
+
+def _fsdp(reader: FileValues) -> dict[str, object]:
     """Return accelerate's keys of FSDP, of which the version is 1 if none is named."""
-    version = inner.get("fsdp_version", 1)
-    reshards = inner.get("fsdp_reshard_after_forward", inner.get("fsdp_sharding_strategy", "FULL_SHARD"))
+    section = "fsdp_config"
+    named = "fsdp_reshard_after_forward"
+    reshards = named if reader.value(f"{section}.{named}") is not None else "fsdp_sharding_strategy"
     return {
         "distributed_type": "fsdp",
-        "fsdp_version": version,
-        "fsdp_reshard_after_forward": reshards if isinstance(reshards, bool) else show(reshards) in ("FULL_SHARD", "1"),
-        "fsdp_offload_params": inner.get("fsdp_offload_params", False),
-        "fsdp_activation_checkpointing": inner.get("fsdp_activation_checkpointing", False),
+        "fsdp_version": reader.one_of(f"{section}.fsdp_version", (1, 2)) or 1,
+        "fsdp_reshard_after_forward": reader.reshards(f"{section}.{reshards}", default=True),
+        "fsdp_offload_params": reader.flag(f"{section}.fsdp_offload_params"),
+        "fsdp_activation_checkpointing": reader.flag(f"{section}.fsdp_activation_checkpointing"),
     }
 
 
-def _accelerate_notes(name: str, values: Mapping[str, object], kind: str) -> Iterable[Note]:
-    precision = show(values.get("mixed_precision", "no"))
+def _accelerate_notes(name: str, kind: str, reader: FileValues) -> Iterable[Note]:
+    precision = reader.one_of("mixed_precision", _PRECISIONS)
     if precision in ("fp16", "fp8"):
         yield not_counted(f"mixed_precision={precision} of {name} (trl's bf16 counts)")
     if kind == "MEGATRON_LM":
         yield not_counted(f"what Megatron-LM changes ({name})")
-    backend = _section(values, "dynamo_config").get("dynamo_backend", "no")
-    if show(backend).lower() not in ("no", "null"):
+    backend = reader.one_of("dynamo_config.dynamo_backend", _COMPILERS)
+    if backend not in (None, "no"):
         yield not_counted(f"what torch.compile changes (dynamo_backend={show(backend)})")
-    if _section(values, "parallelism_config"):
+    if reader.section("parallelism_config"):
         yield not_counted(f"what parallelism_config of {name} changes")
 
 
 def deepspeed_part(name: str, values: Mapping[str, object]) -> Part:
     """Return what a configuration of DeepSpeed says; `auto` is what trl's arguments say."""
-    zero = _section(values, "zero_optimization")
-    job: dict[str, object] = {"zero_stage": zero.get("stage", 0)}
-    for key in ("offload_optimizer", "offload_param"):
-        job[f"{key}_device"] = _section(zero, key).get("device", "none")
+    reader = FileValues(values)
+    zero = reader.section("zero_optimization")
+    job: dict[str, object] = {"zero_stage": reader.one_of("zero_optimization.stage", ZERO_STAGES) or 0}
+    for key, earlier in _OFFLOADS.items():
+        moved = "cpu" if reader.flag(f"zero_optimization.{earlier}") else "none"
+        job[f"{key}_device"] = reader.one_of(f"zero_optimization.{key}.device", DEVICES) or moved
     found = _stated(values, ("gradient_accumulation_steps",))
     rows = values.get("train_micro_batch_size_per_gpu", _AUTO)
     if rows != _AUTO:
         found["per_device_train_batch_size"] = rows
-    for key in ("bf16", "fp16"):
-        enabled = _section(values, key).get("enabled")
-        if isinstance(enabled, bool) and enabled:
+    for section, key in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16")):
+        if reader.value(f"{section}.enabled") != _AUTO and reader.flag(f"{section}.enabled"):
             found[key] = True
     notes = []
-    optimizer = _section(values, "optimizer").get("type")
+    optimizer = reader.section("optimizer").get("type")
     if optimizer is not None:
         notes.append(not_counted(f"that DeepSpeed's {show(optimizer)} of {name} replaces optim"))
     notes += [
         not_counted(f"{key}={show(zero[key])} of {name} (DeepSpeed's default counts)") for key in _other_sizes(zero)
     ]
-    if _section(values, "activation_checkpointing"):
+    if reader.section("activation_checkpointing"):
         notes.append(not_counted(f"what activation_checkpointing of {name} changes"))
     unknown = tuple(str(key) for key in values if key not in _DEEPSPEED_KEYS)
-    return Part(name=name, values=found, job=job, notes=tuple(notes), unknown=unknown)
+    return Part(name=name, values=found, job=job, notes=tuple(notes), unknown=unknown, faults=reader.faults)
+
+
+def with_inner_deepspeed(part: Part) -> Part:
+    """Return `part` with what DeepSpeed's configuration says that it contains under `deepspeed`."""
+    inner = part.values.get("deepspeed")
+    if not isinstance(inner, Mapping):
+        return part
+    within = deepspeed_part(part.name, inner)
+    own = {key: value for key, value in part.values.items() if key != "deepspeed"}
+    return replace(
+        part,
+        values={**within.values, **own},
+        job={**part.job, **within.job},
+        notes=(*part.notes, *within.notes),
+        unknown=(*part.unknown, *within.unknown),
+        faults=(*part.faults, *within.faults),
+    )
+
+
+_OFFLOADS = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}
+"""Sections of `zero_optimization`, with the flags that earlier versions of DeepSpeed had in their place."""
 
 
 def _other_sizes(zero: Mapping[str, object]) -> list[str]:
@@ -177,10 +233,13 @@ def adapter_part(name: str, values: Mapping[str, object]) -> Part:
     if kind.upper() != "LORA":
         fault = Fault(key="peft_type", found=kind, problem=f"in {name} has no formula; only LORA")
         return Part(name=name, faults=(fault,))
+    reader = FileValues(values)
+    reader.one_of("task_type", _TASKS)
+    reader.one_of("bias", _BIASES)
     found, notes = lora_values(values, name=name)
     if values.get("base_model_name_or_path") is not None:
         found["model_name_or_path"] = values["base_model_name_or_path"]
-    return Part(name=name, values=found, notes=notes)
+    return Part(name=name, values=found, notes=notes, faults=reader.faults)
 
 
 def lora_values(fields: Mapping[str, object], *, name: str) -> tuple[dict[str, object], tuple[Note, ...]]:
@@ -194,11 +253,6 @@ def lora_values(fields: Mapping[str, object], *, name: str) -> tuple[dict[str, o
         if key in stated and stated[key] not in neutral
     ]
     return found, tuple(notes)
-
-
-def _section(values: Mapping[str, object], key: str) -> Mapping[str, object]:
-    inner = values.get(key)
-    return inner if isinstance(inner, Mapping) else {}
 
 
 def _stated(values: Mapping[str, object], keys: Iterable[str]) -> dict[str, object]:

@@ -1,10 +1,11 @@
-"""Parse YAML, JSON and Python that others wrote, within limits: no text can exhaust the memory or hang the program.
+"""Parse YAML, JSON, TOML and Python that others wrote, within limits: no text can exhaust the memory or hang.
 
 All limits are declared here. `profiler.storage.foreign_files` reads files up to the size that belongs to their format.
 """
 
 import ast
 import json
+import tomllib
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,6 +77,23 @@ def parse_json(text: bytes, *, most_bytes: int = MOST_JSON_BYTES) -> Any:  # noq
         raise ForeignTextError(_TOO_DEEP) from error
     except ValueError as error:
         raise ForeignTextError(f"cannot be read as JSON ({_one_line(error)})") from error
+    _check_depth(value)
+    return value
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the value of a TOML text.
+
+    Raises:
+        ForeignTextError: It is not valid TOML, or exceeds a limit.
+    """
+    _check_size(len(text.encode(errors="surrogatepass")), MOST_YAML_BYTES)
+    try:
+        value = tomllib.loads(text)
+    except RecursionError as error:
+        raise ForeignTextError(_TOO_DEEP) from error
+    except ValueError as error:
+        raise ForeignTextError(f"is not valid TOML ({_one_line(error)})") from error
     _check_depth(value)
     return value
 

@@ -5,16 +5,18 @@ assumption, with its line. Of a value from the command line or the environment t
 """
 
 import ast
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from profiler.config.companion_files import LORA_NAMES, lora_values
+from profiler.config.companion_files import LORA_NAMES, lora_values, with_inner_deepspeed
+from profiler.config.foreign_formats import foreign_module
 from profiler.config.foreign_text import MOST_DEPTH, parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.parts import Part
 from profiler.config.reading import show
 from profiler.config.script_defaults import OutsideValues
+from profiler.config.script_models import LOADER, Load, trained_model
+from profiler.config.script_names import bound_once, called_name, imported, owner_name
 from profiler.config.specification import DEFAULT_LORA_RANK
 from profiler.config.trl_config import PEFT_TARGETS, TRL_DEFAULTS
 from profiler.config.trl_keys import KEY_OF, NEUTRAL_VALUES
@@ -29,14 +31,13 @@ _TRAINERS = {"GRPOTrainer": Recipe.GRPO, "RLOOTrainer": Recipe.RLOO, "SFTTrainer
 _OTHER_CONFIGS = frozenset(
     """
     DPOConfig KTOConfig RewardConfig PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
-    NashMDConfig XPOConfig PRMConfig
+    NashMDConfig XPOConfig PRMConfig AsyncGRPOConfig AsyncGRPOTrainer A2POConfig GMPOConfig GOLDConfig IWOPDConfig
+    SDFTConfig SDPOConfig TPOConfig DistillationConfig ServerDistillationConfig AsyncDistillationConfig
     """.split()  # noqa: SIM905
 )
 """Arguments of trl's trainers that have no recipe here."""
 
 _UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
-
-_LOADER = "from_pretrained"
 
 _CAUSAL = ("ForCausalLM", "ForImageTextToText", "ForConditionalGeneration", "ForVision2Seq")
 
@@ -66,6 +67,12 @@ _DEFAULTS: Mapping[str, object] = {
 """What is assumed where the script has no literal."""
 
 _NAMES_OF_MODELS = ("model", "model_name_or_path", "pretrained_model_name_or_path")
+
+_PATCHES_TRL = "unsloth"
+"""The module that changes trl's trainers where it is imported."""
+
+_ASKS_FOR_BFLOAT16 = ("is_bf16_supported", "is_bfloat16_supported")
+"""What is true on every card since Ampere; the other value has as many bytes."""
 
 _MOST_DIGITS = 15
 """Longest number that arithmetic may make."""
@@ -107,7 +114,7 @@ class _Script:
 
     def __init__(self, name: str, tree: ast.Module) -> None:
         self._name, self._tree = name, tree
-        self._literals = dict(_bound_once(tree))
+        self._literals = dict(bound_once(tree))
         self._outside = OutsideValues(tree)
         self._taken: list[str] = []
         self._calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -126,35 +133,48 @@ class _Script:
         if recipe is None and not faults:
             problem = "calls neither GRPOConfig nor SFTConfig, so what it trains is not in the file"
             faults.append(Fault(key="config", found=self._name, problem=problem))
-        return Part(
+        part = Part(
             name=self._name,
             values=found.values,
             recipe=recipe,
             notes=(*found.notes, *self._assumed()),
             faults=tuple(faults),
         )
+        return with_inner_deepspeed(part)
 
     def _recipe(self) -> Recipe | None:
         names = {**_RECIPES, **_TRAINERS}
-        recipes = list(dict.fromkeys(names[_called_name(call)] for call in self._called(*names)))
+        recipes = list(dict.fromkeys(names[called_name(call)] for call in self._called(*names)))
         if len(recipes) > 1:
             problem = f"trains by {' and '.join(recipes)}, and one recipe is allowed"
             self._found.faults.append(Fault(key="config", found=self._name, problem=problem))
         return recipes[0] if recipes else None
 
     def _foreign(self) -> Iterator[Fault]:
-        for other in dict.fromkeys(_called_name(call) for call in self._called(*_OTHER_CONFIGS)):
+        others = list(dict.fromkeys(called_name(call) for call in self._called(*_OTHER_CONFIGS)))
+        for other in others:
             problem = f"calls {other}, whose trainer has no recipe here; the recipes are {', '.join(Recipe)}"
             yield Fault(key="config", found=self._name, problem=problem)
-        for call in self._calls:
-            owner = _owner_name(call)
-            if owner in _UNSLOTH:
-                problem = f"loads its model by Unsloth's {owner}, whose kernels have no formula here"
-                yield Fault(key="config", found=self._name, problem=problem)
-                return
+        if not others:
+            yield from self._of_other_program()
+
+    def _of_other_program(self) -> Iterator[Fault]:
+        """Return a fault if another program trains, or changes trl's trainers where it is imported, as Unsloth does."""
+        unsloth = next((owner_name(call) for call in self._calls if owner_name(call) in _UNSLOTH), None)
+        if unsloth is not None:
+            problem = f"loads its model by Unsloth's {unsloth}, whose kernels have no formula here"
+            yield Fault(key="config", found=self._name, problem=problem)
+            return
+        trained = {called_name(call) for call in self._called(*_RECIPES, *_TRAINERS)}
+        names = list(imported(self._tree))
+        modules = {module for module, name in names if not trained or name in trained or module == _PATCHES_TRL}
+        other = foreign_module(modules)
+        if other is not None:
+            problem = f"trains with {other.name}, which it imports, and that is not read"
+            yield Fault(key="config", found=self._name, problem=problem, hint=other.hint)
 
     def _called(self, *names: str) -> list[ast.Call]:
-        return [call for call in self._calls if _called_name(call) in names]
+        return [call for call in self._calls if called_name(call) in names]
 
     def _read_adapter(self) -> None:
         calls = self._called("LoraConfig")
@@ -174,19 +194,10 @@ class _Script:
         self._found.notes.extend(notes)
 
     def _read_models(self) -> None:
-        for call in self._called(_LOADER):
-            owner = _owner_name(call)
-            if owner.endswith("ForSequenceClassification"):
-                model = self._literal_or_none(call.args[0]) if call.args else None
-                if isinstance(model, str):
-                    self._found.values["reward_model_name_or_path"] = model
-                    self._found.notes.append(Note(key="", text=f"the reward model {model} in the policy's dtype"))
-                else:
-                    self._found.notes.append(not_counted(f"the reward model of line {call.lineno}"))
-            elif owner.endswith(_CAUSAL):
-                self._read(call, _LOADED, first="pretrained_model_name_or_path", only=True)
-                if not {keyword.arg for keyword in call.keywords} & {"torch_dtype", "dtype", None}:
-                    self._found.values.setdefault("dtype", "auto")
+        for call in self._called(LOADER):
+            if owner_name(call).endswith("ForSequenceClassification"):
+                self._read_reward_model(call)
+        self._read_trained_model()
         for call in self._called(*_TRAINERS):
             if "model_name_or_path" in self._found.values:
                 continue
@@ -194,12 +205,54 @@ class _Script:
         for call in self._called("GRPOTrainer"):
             self._read_rewards(call)
 
+    def _read_reward_model(self, call: ast.Call) -> None:
+        model = self._literal_or_none(call.args[0]) if call.args else None
+        if isinstance(model, str):
+            self._found.values["reward_model_name_or_path"] = model
+            self._found.notes.append(Note(key="", text=f"the reward model {model} in the policy's dtype"))
+        else:
+            self._found.notes.append(not_counted(f"the reward model of line {call.lineno}"))
+
+    def _read_trained_model(self) -> None:
+        """Read the loads that reach the trainer, or, where that cannot be seen, all loads of language models."""
+        trained = trained_model(self._tree, [found for call in self._called(*_TRAINERS) for found in _model_of(call)])
+        if trained.adapter_line is not None and "use_peft" not in self._found.values:
+            self._found.faults.append(self._adapter_fault(trained.adapter_line))
+        loads = trained.loads
+        if not loads and not (trained.is_certain and trained.is_name):
+            causal = [call for call in self._called(LOADER) if owner_name(call).endswith(_CAUSAL)]
+            loads = tuple(Load(call=call, cast="") for call in causal)
+        if loads and not trained.is_name:
+            # trl ignores them for a model that is already loaded.
+            self._found.values.pop("model_init_kwargs", None)
+        for load in loads:
+            self._read(load.call, _LOADED, first="pretrained_model_name_or_path", only=True)
+            self._read_type(load)
+
+    def _adapter_fault(self, line: int) -> Fault:
+        problem = f"is that of the adapter which line {line} of {self._name} loads, and its file says what it is"
+        hint = "Give tuning=lora with lora_rank= and lora_target_modules= of its adapter_config.json."
+        return Fault(key="tuning", found="null", problem=problem, hint=hint)
+
+    def _read_type(self, load: Load) -> None:
+        """Read the type of the weights of a load: that of a later cast, or of the checkpoint if none is stated."""
+        if load.cast:
+            self._found.values["dtype"] = load.cast
+        elif not {keyword.arg for keyword in load.call.keywords} & {"torch_dtype", "dtype", None}:
+            self._state(self._found.values, "dtype", "auto")
+
     def _read_rewards(self, call: ast.Call) -> None:
         arguments = [keyword.value for keyword in call.keywords if keyword.arg == "reward_funcs"] or call.args[1:2]
         for argument in arguments:
             each = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
             names = [self._literal_or_none(one) for one in each]
-            self._found.values["reward_funcs"] = [name for name in names if isinstance(name, str)]
+            models = [name for name in names if isinstance(name, str)]
+            self._found.values["reward_funcs"] = models
+            # `GRPOTrainer` loads every text as a model, also one without a slash.
+            loaded = self._found.values.get("reward_model_name_or_path")
+            if models:
+                known = loaded if isinstance(loaded, list) else [loaded] if loaded is not None else []
+                self._found.values["reward_model_name_or_path"] = [*known, *models]
 
     def _read(self, call: ast.Call, names: Mapping[str, str], *, first: str = "", only: bool = False) -> None:
         """Read the arguments of a call.
@@ -236,7 +289,7 @@ class _Script:
                 for key, inner in value.items():
                     yield str(key), inner, expression.lineno
             else:
-                where = f"{_called_name(call)}, line {expression.lineno} of {self._name}"
+                where = f"{called_name(call)}, line {expression.lineno} of {self._name}"
                 self._found.notes.append(Note(key="", text=f"trl's defaults for what ** adds to {where}"))
 
     def _note_defaults(self, argument: str | None, value: object, line: int) -> None:
@@ -297,6 +350,8 @@ class _Script:
                 return self._value(self._literals[name], depth + 1)
             case ast.Attribute(value=ast.Name(id="torch"), attr=name):
                 return name
+            case ast.IfExp(test=ast.Call() as test, body=body) if called_name(test) in _ASKS_FOR_BFLOAT16:
+                return self._value(body, depth + 1)
             case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
                 return [self._value(item, depth + 1) for item in items]
             case ast.Dict(keys=keys, values=values) if None not in keys:
@@ -328,47 +383,6 @@ class _Script:
         return _ARITHMETIC[operator](left, right)
 
 
-def _called_name(call: ast.Call) -> str:
-    match call.func:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-    return ""
-
-
-def _owner_name(call: ast.Call) -> str:
-    """Return `Auto` of ``transformers.Auto.from_pretrained(...)``; empty if the call has no owner."""
-    match call.func:
-        case ast.Attribute(value=ast.Name(id=name) | ast.Attribute(attr=name)):
-            return name
-    return ""
-
-
-def _bound_once(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    bound: Counter[str] = Counter()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
-                bound[name] += 1
-            case ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                bound[name] += 1
-            case ast.alias(name=name, asname=other):
-                bound[other or name] += 1
-            case ast.Global(names=names) | ast.Nonlocal(names=names):
-                bound.update(names)
-    for target, value in _certain_assignments(tree.body):
-        if bound[target] == 1:
-            yield target, value
-
-
-def _certain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
-    """Return the assignments that run whenever the script or its function does."""
-    for statement in body:
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                yield name, value
-            case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
-                yield name, value
-            case ast.FunctionDef(body=inner) | ast.With(body=inner):
-                yield from _certain_assignments(inner)
-            case ast.If(test=ast.Compare(left=ast.Name(id="__name__")), body=inner):
-                yield from _certain_assignments(inner)
+def _model_of(call: ast.Call) -> list[ast.expr]:
+    """Return the argument of a trainer that is its model."""
+    return [keyword.value for keyword in call.keywords if keyword.arg == "model"] or call.args[:1]

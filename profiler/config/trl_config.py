@@ -11,8 +11,10 @@ from math import gcd, lcm
 from profiler.config.notes import Note, not_counted
 from profiler.config.parts import sharding_keys, sharding_notes, unread_notes
 from profiler.config.reading import show
-from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
+from profiler.config.reward_names import reward_models, reward_notes
+from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES, is_trl_key
 from profiler.config.trl_trainers import recipe_of
+from profiler.config.trl_values import checked_values
 from profiler.domain.builtin_models import VISION_MODELS, find_builtin
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.optimizers import Optimizer
@@ -89,12 +91,13 @@ def read_trl_config(
         recipe: The trainer, where it is known; else the keys tell.
         job: How processes share the work, by `profiler.config.parts.JOB_KEYS`.
     """
-    flat = _flattened(values)
-    job = {**_own_job(flat), **(job or {})}
+    flat, own_job, wrong = checked_values(_flattened(values))
+    job = {**own_job, **(job or {})}
     found, faults = recipe_of(flat)
     recipe = recipe or found
+    faults += [*wrong, *_without_adapter(flat)]
     faults += [fault for key, value in flat.items() for fault in _faults(key, value)]
-    unknown = tuple(key for key in flat if not _is_known(key))
+    unknown = tuple(key for key in flat if not is_trl_key(key))
     if strict:
         faults += [_unknown_key(key, flat[key]) for key in unknown]
     point: dict[str, object] = {key: value for key, value in TRL_DEFAULTS.items() if recipe in key_named(key).recipes}
@@ -119,8 +122,8 @@ def read_trl_config(
         faults += _read_generation_batch(flat, point, job)
         if _evaluates(flat):
             point["per_device_eval_batch_size"] = flat.get("per_device_eval_batch_size", _EVAL_ROWS)
-        if _reward_models(flat):
-            point["reward_models"] = _reward_models(flat)
+        if reward_models(flat):
+            point["reward_models"] = reward_models(flat)
         point["num_processes"] = _processes(flat, point)
         faults += _whole_evaluation(flat, point, job)
     if job.get("num_processes") is not None:
@@ -143,26 +146,6 @@ def _flattened(values: Mapping[str, object]) -> dict[str, object]:
     return {**{str(key): value for key, value in inner.items()}, **flat} if isinstance(inner, Mapping) else flat
 
 
-def _own_job(flat: Mapping[str, object]) -> dict[str, object]:
-    """Return how processes share the work, as trl's own keys say it."""
-    job: dict[str, object] = {}
-    if flat.get("fsdp") not in (None, "", [], False):
-        inner = flat.get("fsdp_config")
-        stated = inner if isinstance(inner, Mapping) else {}
-        job["distributed_type"] = "fsdp"
-        job["fsdp_version"] = stated.get("version", stated.get("fsdp_version"))
-        for key in ("reshard_after_forward", "activation_checkpointing"):
-            job[f"fsdp_{key}"] = stated.get(key, stated.get(f"fsdp_{key}"))
-        job["fsdp_offload_params"] = "offload" in show(flat["fsdp"])
-    if isinstance(flat.get("deepspeed"), str) and flat["deepspeed"]:
-        job["deepspeed_file"] = flat["deepspeed"]
-    return job
-
-
-def _is_known(key: str) -> bool:
-    return key in KEY_OF or key in FREE_KEYS or key in MODEL_KEYS or key in NEUTRAL_VALUES
-
-
 def _faults(key: str, value: object) -> list[Fault]:
     allowed = NEUTRAL_VALUES.get(key)
     if allowed is None or value is None or value in allowed:
@@ -181,6 +164,15 @@ def _tuning(flat: Mapping[str, object]) -> str:
     if flat.get("load_in_4bit") is True:
         return "qlora"
     return "lora" if flat.get("use_peft") is True else "full"
+
+
+def _without_adapter(flat: Mapping[str, object]) -> list[Fault]:
+    """Check that quantised weights have an adapter (`validate_quantization_for_training` of transformers 5.23)."""
+    if flat.get("load_in_4bit") is not True or flat.get("use_peft") is True:
+        return []
+    problem = "without use_peft is refused by transformers, which does not train quantised weights themselves"
+    hint = "Add use_peft: true, or give tuning=qlora."
+    return [Fault(key="tuning", found="load_in_4bit: true", problem=problem, hint=hint)]
 
 
 def _processes(flat: Mapping[str, object], point: Mapping[str, object]) -> int:
@@ -216,7 +208,12 @@ def _evaluation_group(flat: Mapping[str, object], point: Mapping[str, object]) -
 def _whole_evaluation(
     flat: Mapping[str, object], point: Mapping[str, object], job: Mapping[str, object]
 ) -> list[Fault]:
-    """Check the rule of `GRPOConfig.__post_init__` in trl 1.16 for a stated number of processes."""
+    """Check the rule of `GRPOConfig.__post_init__` in trl 1.16 for a stated number of processes.
+
+    A recipe with `vllm_device` is of a trl that had no such rule in its first version.
+    """
+    if _OLD_ENGINE in flat:
+        return []
     rows, processes = point.get("per_device_eval_batch_size"), job.get("num_processes")
     group = _evaluation_group(flat, point)
     if not isinstance(rows, int) or not isinstance(processes, int) or not isinstance(group, int) or group < 1:
@@ -231,15 +228,6 @@ def _evaluates(flat: Mapping[str, object]) -> bool:
     """Return whether there are evaluations: transformers derives `do_eval` from `eval_strategy`."""
     strategy = flat.get("eval_strategy", flat.get("evaluation_strategy"))
     return strategy not in _NO_EVALUATION or flat.get("eval_on_start") is True
-
-
-def _reward_models(flat: Mapping[str, object]) -> list[str]:
-    """Return the reward functions that are models: hub ids and folders. Names of functions have no slash."""
-    rewards = flat.get("reward_funcs")
-    names = [name for name in (rewards if isinstance(rewards, list) else [rewards]) if isinstance(name, str)]
-    stated = flat.get("reward_model_name_or_path")
-    own = [stated] if isinstance(stated, str) else []
-    return list(dict.fromkeys([*own, *(name for name in names if "/" in name)]))
 
 
 def _read_generation_batch(
@@ -271,7 +259,7 @@ def _assumed(
     flat: Mapping[str, object], point: Mapping[str, object], recipe: Recipe, job: Mapping[str, object]
 ) -> Sequence[Note]:
     """Return what the file does not say."""
-    notes = []
+    notes = [*reward_notes(flat)] if recipe.generates else []
     if recipe.generates and "max_prompt_length" not in point and not _sees_images(point.get("model")):
         tokens = key_named("max_prompt_length").default
         notes.append(Note(key="max_prompt_length", text=f"max_prompt_length={tokens} (give that of your data)"))

@@ -7,7 +7,11 @@ from profiler.domain.trial import TRIAL_KEYS
 KEY_OF: Mapping[str, str] = {name: key.name for key in TRIAL_KEYS for name in key.trl_names}
 """The key of a trial by its name in trl's files. trl has no `max_prompt_length` any more, but older files do."""
 
+LAUNCH_KEYS = ("num_processes", "accelerate_config")
+"""Keys that `trl grpo --config` takes from a recipe for `accelerate launch` (`trl/cli/commands/training.py`, 1.16)."""
+
 MODEL_KEYS = (
+    *LAUNCH_KEYS,
     "use_peft",
     "load_in_4bit",
     "generation_batch_size",
@@ -18,6 +22,9 @@ MODEL_KEYS = (
     "fsdp_config",
 )
 """Keys that have a rule of their own in `trl_config`."""
+
+CONTAINERS = ("model_init_kwargs", "env")
+"""Keys of trl whose values are keys: arguments of `from_pretrained`, and variables of the environment (`TrlParser`)."""
 
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "fp16": (False,),
@@ -85,3 +92,8 @@ FREE_KEYS = frozenset(
     """.split()  # noqa: SIM905
 )
 """Keys that need no GPU memory, and keys of which `trl_config` says that their memory is not counted."""
+
+
+def is_trl_key(key: str) -> bool:
+    """Return whether a recipe of trl may have `key` at its top level, in any version that is read."""
+    return key in KEY_OF or key in FREE_KEYS or key in MODEL_KEYS or key in NEUTRAL_VALUES or key in CONTAINERS

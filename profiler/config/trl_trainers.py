@@ -35,6 +35,15 @@ class _Other(NamedTuple):
 
 
 OTHERS = (
+    _Other(
+        "PPOTrainer",
+        frozenset(
+            """
+            total_episodes num_ppo_epochs num_mini_batches local_rollout_forward_batch_size num_sample_generations
+            response_length rloo_k missing_eos_penalty whiten_rewards sft_model_path reward_model_path
+            """.split()  # noqa: SIM905
+        ),
+    ),
     _Other("KTOTrainer", frozenset({"desirable_weight", "undesirable_weight"})),
     _Other("RewardTrainer", frozenset({"center_rewards_coefficient"})),
     _Other(

@@ -1,17 +1,23 @@
-"""Read the files that describe a job: YAML, JSON, a Python script that trains with trl, or a shell script for verl."""
+"""Read the files that describe a job: YAML, JSON, a Python script that trains with trl, or a shell script for verl.
+
+TOML and notebooks are parsed too, to say of which program they are.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profiler.config.file_kinds import part_of
+from profiler.config.foreign_formats import foreign_keys, foreign_script
 from profiler.config.foreign_text import (
     MOST_JSON_BYTES,
     MOST_SCRIPT_BYTES,
     MOST_YAML_BYTES,
     ForeignTextError,
     parse_json,
+    parse_toml,
     parse_yaml,
 )
+from profiler.config.notebooks import notebook_fault
 from profiler.config.parts import Part
 from profiler.config.run_script import read_run_script
 from profiler.config.training_script import script_part
@@ -24,7 +30,9 @@ from profiler.storage.foreign_files import expanded, read_bytes, reason
 VERL, VERL_MEGATRON = "verl", "verl-megatron"
 """Values of `config` that name verl's own configurations, `ppo_trainer` and `ppo_megatron_trainer`."""
 
-_MOST_BYTES = {".json": MOST_JSON_BYTES, ".py": MOST_SCRIPT_BYTES}
+_MOST_BYTES = {".json": MOST_JSON_BYTES, ".ipynb": MOST_JSON_BYTES, ".py": MOST_SCRIPT_BYTES}
+
+_SHELL = (".sh", ".bash", ".slurm", ".sbatch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,22 +57,57 @@ def load_config(path: str) -> ConfigFile:
         text = read_bytes(file, most_bytes=_MOST_BYTES.get(file.suffix, MOST_YAML_BYTES))
         if file.suffix == ".py":
             return ConfigFile(path=path, part=script_part(file.name, text.decode()))
-        if file.suffix == ".sh":
-            script = read_run_script(text.decode())
-            return ConfigFile(path=path, verl=script_source(script, name=file.name))
-        values = parse_json(text) if file.suffix == ".json" else parse_yaml(text.decode())
+        if file.suffix in _SHELL or text.startswith(b"#!"):
+            return ConfigFile(path=path, verl=_run_script(file.name, text.decode()))
+        values = _parsed(file.suffix, text)
     except OSError as error:
         raise _fault(path, f"cannot be read ({reason(error)})") from error
     except UnicodeDecodeError as error:
-        kind = {".py": "Python", ".sh": "text"}.get(path[-3:], "YAML")
+        kind = {".py": "Python", ".toml": "TOML", **dict.fromkeys(_SHELL, "text")}.get(file.suffix, "YAML")
         raise _fault(path, f"is not valid {kind} ({error})") from error
     except ForeignTextError as error:
         raise _fault(path, str(error)) from error
     if not isinstance(values, Mapping):
         raise _fault(path, "contains no keys with values")
-    if SECTION in values:
+    if file.suffix == ".ipynb":
+        raise UsageError([notebook_fault(file.name, values)])
+    if SECTION in values and file.suffix != ".toml":
         return ConfigFile(path=path, verl=file_source(flattened(values), name=file.stem))
-    return ConfigFile(path=path, part=part_of(file.name, values))
+    foreign = foreign_keys(file.name, values)
+    if foreign is not None:
+        raise UsageError([foreign])
+    if file.suffix == ".toml":
+        raise _fault(path, "is TOML, and no program whose files are read has such")
+    part = part_of(file.name, values)
+    refused = [fault for fault in part.faults if fault.key == CONFIG]
+    if refused:
+        raise UsageError(refused)
+    return ConfigFile(path=path, part=part)
+
+
+def _run_script(name: str, text: str) -> VerlSource:
+    """Return what a shell script passes to verl.
+
+    Raises:
+        UsageError: It is of another program.
+        ForeignTextError: It is of verl and cannot be read.
+    """
+    foreign = foreign_script(name, text)
+    if foreign is not None:
+        raise UsageError([foreign])
+    return script_source(read_run_script(text), name=name)
+
+
+def _parsed(suffix: str, text: bytes) -> object:
+    """Return the value of a YAML, JSON or TOML text, or of a notebook.
+
+    Raises:
+        UnicodeDecodeError: It is no text.
+        ForeignTextError: It is not valid, or exceeds a limit.
+    """
+    if suffix in (".json", ".ipynb"):
+        return parse_json(text)
+    return parse_toml(text.decode()) if suffix == ".toml" else parse_yaml(text.decode())
 
 
 def _fault(path: str, problem: str) -> UsageError:

@@ -83,8 +83,8 @@ def read_inputs(command: Command, part: Part | None, *, measure: Measure = measu
         reading = read_trl_config(part.values, strict=command.strict, recipe=_recipe(command, part), job=job)
         keys.update(reading.point)
         settled = {*command.keys, *command.axes}
-        faults += [fault for fault in reading.faults if fault.key not in settled]
-        faults += [*part.faults, *_foreign_faults(part, strict=command.strict)]
+        faults += [fault for fault in (*reading.faults, *part.faults) if fault.key not in settled]
+        faults += _foreign_faults(part, strict=command.strict)
         unknown = () if command.strict else (*reading.unknown, *part.unknown)
         notes = [*_folder_taken_by_name(keys), *reading.notes, *part.notes]
     named = keys.get("model") if part is None else part.values.get("model_name_or_path")

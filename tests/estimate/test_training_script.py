@@ -225,3 +225,73 @@ def test_what_has_no_default_is_no_literal(script, expression):
     found = json.loads(answer([script(text), "gpu=h100", "format=json"]))
     assert found["trial"]["num_generations"] == 8
     assert "num_generations=8 (line 3 of train.py has no literal)" in found["notes"][0]
+
+
+BF16, F16 = "torch_dtype=torch.bfloat16", "torch_dtype=torch.float16"
+LOADED = "AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B'"
+
+
+@pytest.mark.parametrize(
+    ("lines", "dtype"),
+    [
+        # What is loaded after the training does not train.
+        (f"GRPOTrainer('Qwen/Qwen2.5-0.5B')\nmodel = {LOADED}, {F16})", "float32"),
+        (f"GRPOTrainer(model=options.model_name_or_path)\nmerged = {LOADED}, {F16})", "float32"),
+        (f"judge = {LOADED}, {F16})\nmodel = {LOADED}, {BF16})\nGRPOTrainer(model=model)", "bfloat16"),
+        (f"judge = {LOADED}, {F16})\nmodel = {LOADED})\nGRPOTrainer(model=model)", "bfloat16"),
+        (f"old = {LOADED}, {F16})\nm = {LOADED}, {BF16}) if a else {LOADED}, {BF16})\nGRPOTrainer(m)", "bfloat16"),
+        (f"base = {LOADED}, {F16})\nmodel = get_peft_model(base, lora)\nGRPOTrainer(model)", "float16"),
+        (f"model = {LOADED}, {F16}).to(torch.bfloat16)\nGRPOTrainer(model)", "bfloat16"),
+        (f"model = {LOADED}, {BF16}).float()\nGRPOTrainer(model)", "float32"),
+        (
+            f"model, tok = load()\nGRPOTrainer(model)\ndef load():\n    m = {LOADED}, {BF16})\n    return m, 1",
+            "bfloat16",
+        ),
+        (f"class T:\n  def a(self): self.m = {LOADED}, {BF16})\n  def b(self): GRPOTrainer(self.m)", "bfloat16"),
+        (
+            f"x = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16\nGRPOTrainer({LOADED}, dtype=x))",
+            "bfloat16",
+        ),
+        (
+            f"m = {LOADED}, {F16})\nm = PeftModel.from_pretrained(m, 'a')\nm = m.merge_and_unload()\nGRPOTrainer(m)",
+            "float16",
+        ),
+    ],
+)
+def test_the_type_is_that_of_the_load_that_reaches_the_trainer(script, lines, dtype):
+    trial = _found(script(f"import torch\nGRPOConfig()\n{lines}\n"), "model=qwen2.5-0.5b")["trial"]
+    assert trial["dtype"] == dtype
+
+
+def test_arguments_of_the_config_do_not_reach_a_loaded_model(script):
+    text = (
+        f"model = {LOADED}, {BF16})\nGRPOConfig(model_init_kwargs={{'torch_dtype': 'float32'}})\nGRPOTrainer(model)\n"
+    )
+    assert _found(script(text))["trial"]["dtype"] == "bfloat16"
+
+
+def test_two_loads_that_reach_the_trainer_with_two_types_are_refused(script, capsys):
+    text = f"GRPOConfig()\nif small:\n    m = {LOADED}, {F16})\nelse:\n    m = {LOADED}, {BF16})\nGRPOTrainer(m)\n"
+    assert main([script(text)]) == EXIT_USAGE
+    assert "dtype=bfloat16: is float16 and bfloat16 in train.py" in capsys.readouterr().err
+    assert _found(script(text), "dtype=float16")["trial"]["dtype"] == "float16"
+
+
+def test_an_adapter_of_another_file_is_not_full_training(script, capsys):
+    text = f"GRPOConfig()\nbase = {LOADED}, {BF16})\nGRPOTrainer(PeftModel.from_pretrained(base, 'adapter'))\n"
+    assert main([script(text)]) == EXIT_USAGE
+    assert "is that of the adapter which line 3 of train.py loads" in capsys.readouterr().err
+    assert _found(script(text), "tuning=lora", "lora_rank=8")["trial"]["tuning"] == "lora"
+
+
+def test_a_reward_of_a_script_is_a_model_without_a_slash(script):
+    text = "GRPOConfig()\nGRPOTrainer('Qwen/Qwen2.5-0.5B', reward_funcs=[good, 'skywork-qwen3-8b'])\n"
+    assert _found(script(text))["trial"]["reward_models"] == ["qwen3-8b"]
+
+
+def test_deepspeed_inside_of_a_script_is_read(script):
+    text = """
+        GRPOConfig(deepspeed={"zero_optimization": {"stage": 3}}, model_init_kwargs={"dtype": "bfloat16"})
+        GRPOTrainer('Qwen/Qwen2.5-0.5B')
+    """
+    assert _found(script(text), "num_processes=2")["trial"]["zero_stage"] == 3

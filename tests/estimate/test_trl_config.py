@@ -159,7 +159,7 @@ def test_the_keys_that_tell_trainers_apart_are_theirs_alone():
         "RLOOTrainer": trl_trainers.RLOO_KEYS,
     }
     for trainer, keys in claimed.items():
-        assert keys & names[trainer], trainer
+        assert trainer not in names or keys & names[trainer], trainer  # trl 1.16 has no PPOTrainer
         assert not any(keys & names[other] for other in names if other != trainer), trainer
     assert not trl_trainers.GENERATION_KEYS & (names["SFTTrainer"] | names["DPOTrainer"] | names["RewardTrainer"])
 

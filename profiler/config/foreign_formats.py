@@ -1,0 +1,309 @@
+"""Files of other programs, each known by its signature: one row per format.
+
+A signature is found in the keys of a file (YAML, JSON or TOML), in the commands of a shell script, or in the imports of
+a Python script. Each row names the source of its keys.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from profiler.domain.errors import Fault
+
+_MOST_DEPTH = 6
+"""Deepest level at which a key is looked for."""
+
+_SHOWN = 4
+"""Most words of a signature that a sentence repeats."""
+
+_HINT = (
+    "Give the job by keys of a trial (model=NAME tuning=lora per_device_train_batch_size=N ...) or as a YAML file with "
+    "trl's keys."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """Keys that only files of one format have: all of `required`, and one of `any_of` where that is not empty."""
+
+    required: frozenset[str] = frozenset()
+    any_of: frozenset[str] = frozenset()
+
+    def found(self, keys: Collection[str]) -> list[str]:
+        """Return the keys of the signature that are among `keys`; none if it does not match."""
+        others = [key for key in keys if key in self.any_of]
+        if not self.required <= set(keys) or (self.any_of and not others):
+            return []
+        return [*(key for key in keys if key in self.required), *others]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """Files of one program that are not read."""
+
+    name: str
+    """Its name in a sentence, after "is of"."""
+    keys: tuple[Keys, ...] = ()
+    """Signatures of its files with keys; a nested key is ``section.key``, or ``*.key`` at any level."""
+    suffixes: frozenset[str] = frozenset({".yaml", ".yml", ".json", ""})
+    """How names of its files with keys end."""
+    commands: re.Pattern[str] | None = None
+    """What a shell script calls."""
+    modules: frozenset[str] = frozenset()
+    """Modules that a Python script imports."""
+    hint: str = _HINT
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+def _called(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(patterns), re.MULTILINE)
+
+
+FORMATS = (
+    Format(
+        name="LLaMA-Factory",
+        # hparams/*.py of LLaMA-Factory 0.9.
+        keys=(
+            Keys(any_of=_words("finetuning_type lora_target infer_backend export_legacy_format")),
+            Keys(
+                required=_words("stage"),
+                any_of=_words("template cutoff_len dataset_dir adapter_name_or_path quantization_bit plot_loss"),
+            ),
+            Keys(
+                required=_words("template"),
+                any_of=_words(
+                    "model_name_or_path cutoff_len export_dir adapter_name_or_path dataset_dir quantization_bit"
+                ),
+            ),
+            Keys(required=_words("model model_class")),
+        ),
+        commands=_called(
+            r"\bllamafactory-cli\b", r"\bllama_?factory[./][\w./]+", r"--finetuning_type\b", r"\bsrc/train_bash\.py"
+        ),
+        modules=_words("llamafactory llmtuner"),
+    ),
+    Format(
+        name="axolotl",
+        # utils/schemas/config.py of axolotl 0.13.
+        keys=(
+            Keys(
+                required=_words("base_model"),
+                any_of=_words(
+                    "sequence_len sample_packing lora_target_linear dataset_prepared_path pad_to_sequence_len "
+                    "lora_model_dir micro_batch_size val_set_size tokenizer_type base_model_config"
+                ),
+            ),
+            Keys(required=_words("sequence_len micro_batch_size")),
+        ),
+        commands=_called(
+            r"\baxolotl +(?:train|preprocess|inference|merge-\w+|evaluate|lm-eval|quantize)\b", r"-m +axolotl[\w.]*"
+        ),
+        modules=_words("axolotl"),
+    ),
+    Format(
+        name="ms-swift",
+        # swift/llm/argument/*.py and swift/arguments/*.py of ms-swift 2 to 4.
+        keys=(
+            Keys(
+                any_of=_words(
+                    "train_type tuner_type rlhf_type sft_type template_type external_plugins split_dataset_ratio"
+                )
+            ),
+        ),
+        commands=_called(
+            r"\b(?:mega)?(?:swift|megatron) +(?:sft|pt|rlhf|infer|export|deploy|rollout|app|eval|sample|merge-lora)\b",
+            r"\bswift[./](?:cli|llm|pipelines|megatron)\b",
+            r"\bllm_(?:sft|dpo|infer)\.py",
+            r"--(?:rlhf_type|train_type|tuner_type|sft_type|external_plugins)\b",
+        ),
+        modules=_words("swift"),
+    ),
+    Format(
+        name="OpenRLHF",
+        # openrlhf/cli/*.py of OpenRLHF 0.8.
+        keys=(
+            Keys(
+                any_of=_words(
+                    "micro_train_batch_size micro_rollout_batch_size actor_num_gpus_per_node actor_num_nodes "
+                    "reward_pretrain prompt_max_len generate_max_len vllm_num_engines"
+                )
+            ),
+        ),
+        commands=_called(
+            r"\bopenrlhf(?:_agent)?[./][\w./]+",
+            r"\btrain_ppo_ray\b",
+            r"--(?:actor_num_gpus_per_node|micro_train_batch_size)\b",
+        ),
+        modules=_words("openrlhf"),
+    ),
+    Format(
+        name="NeMo-RL",
+        # examples/configs/*.yaml of NeMo-RL 0.4.
+        keys=(
+            Keys(
+                any_of=_words(
+                    "policy.dtensor_cfg policy.megatron_cfg policy.train_global_batch_size "
+                    "policy.max_total_sequence_length policy.generation grpo.num_prompts_per_step "
+                    "grpo.num_generations_per_prompt loss_fn.reference_policy_kl_penalty"
+                )
+            ),
+            Keys(required=_words("policy cluster"), any_of=_words("grpo sft dpo rm distillation loss_fn")),
+            Keys(required=_words("defaults policy")),
+        ),
+        commands=_called(
+            r"\bnemo_rl\b", r"\bnemo-rl\b", r"\brun_grpo_\w+\.py", r"\bpolicy\.(?:model_name|generation)[\w.]*"
+        ),
+        modules=_words("nemo_rl"),
+    ),
+    Format(
+        name="prime-rl",
+        # configs/ and examples/ of prime-rl 0.2 to 0.5.
+        keys=(
+            Keys(
+                any_of=_words(
+                    "orchestrator trainer_gpu_ids inference_gpu_ids max_async_level max_off_policy_steps "
+                    "oversampling_factor weight_broadcast"
+                )
+            ),
+            Keys(required=_words("env sampling"), any_of=_words("rollouts_per_example batch_size")),
+            Keys(required=_words("model optim"), any_of=_words("ckpt data max_steps model.name")),
+            Keys(required=_words("model data"), any_of=_words("max_steps ckpt optim")),
+        ),
+        suffixes=frozenset({".toml"}),
+        commands=_called(
+            r"\buv +run +(?:[\w=/.-]+ +)*(?:rl|sft|trainer|orchestrator|inference) +@", r"\bprime_rl\b", r"\bprime-rl\b"
+        ),
+        modules=_words("prime_rl zeroband"),
+    ),
+    Format(
+        name="torchtune",
+        # recipes/configs/ of torchtune 0.6: each component is named by `_component_`.
+        keys=(Keys(any_of=_words("*._component_")),),
+        commands=_called(r"\btune +(?:run|download|cp|ls|validate)\b", r"-m +torchtune[\w.]*"),
+        modules=_words("torchtune"),
+    ),
+    Format(
+        name="Unsloth",
+        # Arguments of `FastLanguageModel.from_pretrained` in Unsloth 2026.1, which trl's `ModelConfig` lacks.
+        keys=(
+            Keys(any_of=_words("fast_inference *.fast_inference")),
+            Keys(required=_words("model_name max_seq_length load_in_4bit")),
+        ),
+        commands=_called(r"\bunsloth-cli\.py", r"\bunsloth +(?:train|studio)\b"),
+        modules=_words("unsloth"),
+    ),
+    Format(
+        name="trl's AsyncGRPOTrainer",
+        # trl/experimental/async_grpo/async_grpo_config.py of trl 1.16.
+        keys=(
+            Keys(
+                any_of=_words(
+                    "max_inflight_tasks max_staleness queue_maxsize weight_sync_steps weight_sync_timeout token_budget "
+                    "fork_threshold_tokens heartbeat_stale_after_s"
+                )
+            ),
+        ),
+        modules=_words("trl.experimental.async_grpo"),
+        hint="Its trainer and its rollouts are on different GPUs; recipe=grpo vllm_mode=server is the nearest.",
+    ),
+    Format(
+        name="EasyR1",
+        # examples/config.yaml of EasyR1 0.3.
+        keys=(Keys(any_of=_words("worker.actor worker.rollout worker.ref")),),
+        commands=_called(r"\bverl\.trainer\.main\b", r"\bworker\.(?:actor|rollout)\.[\w.]+"),
+        hint="A fork of verl: give the job by verl's keys (config=verl actor_rollout_ref.model.path=NAME ...).",
+    ),
+    Format(
+        name="verl's SFT trainer",
+        # trainer/config/sft_trainer.yaml of verl 0.4 to 0.7.
+        keys=(Keys(any_of=_words("model.partial_pretrain")),),
+    ),
+)
+"""Formats that are named and not read; the first that matches is meant."""
+
+_TRL_COMMAND = re.compile(r"\btrl +(?:grpo|rloo|sft|dpo|kto|reward|gkd|ppo|online_dpo)\b")
+_LAUNCH = re.compile(r"\b(?:accelerate +launch|torchrun|torch\.distributed\.(?:run|launch)|deepspeed|python3?)\b")
+_STARTED = re.compile(r"(?<![\w/.-])(?:-m +(?P<module>[A-Za-z_][\w.]*)|(?P<file>[\w./${}-]*\.py)\b)")
+_RECIPE = re.compile(r"--config(?:[= ]+|_file[= ]+)(?P<file>[^\s\\]+\.(?:ya?ml|json))")
+_OF_VERL = re.compile(
+    r"\bactor_rollout_ref\.|\bverl\.(?!trainer\.main\b)\w+\.\w|\bverl/trainer/\w+\.py|\bmain_(?:ppo|dapo)"
+)
+_COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
+_CONTINUED = re.compile(r"\\\r?\n")
+_LAUNCHERS = ("accelerate.commands.launch", "torch.distributed.run", "torch.distributed.launch", "pip", "http.server")
+
+
+def foreign_keys(name: str, values: Mapping[str, object]) -> Fault | None:
+    """Return the fault of a file with keys that is of another program; None if no signature matches."""
+    keys, suffix = list(_key_names(values)), PurePosixPath(name).suffix
+    for each in FORMATS:
+        if suffix not in each.suffixes:
+            continue
+        found = next((found for signature in each.keys if (found := signature.found(keys))), None)
+        if found:
+            shown = ", ".join(key.removeprefix("*.") for key in found[:_SHOWN])
+            problem = f"is a file of {each.name}, by its {_plural('key', found[:_SHOWN])} {shown}, and that is not read"
+            return Fault(key="config", found=name, problem=problem, hint=each.hint)
+    return None
+
+
+def foreign_script(name: str, text: str) -> Fault | None:
+    """Return the fault of a shell script that does not run verl's trainer; None for a script of verl."""
+    commands = _CONTINUED.sub(" ", _COMMENT.sub("", text))
+    if _OF_VERL.search(commands):
+        return None
+    for each in FORMATS:
+        match = each.commands.search(commands) if each.commands is not None else None
+        if match is not None:
+            problem = f"runs {each.name} ({' '.join(match[0].split())}), and that is not read"
+            return Fault(key="config", found=name, problem=problem, hint=each.hint)
+    return _launch_fault(name, commands)
+
+
+def _launch_fault(name: str, commands: str) -> Fault:
+    """Return the fault of a shell script that starts trl, a script, or nothing that trains."""
+    recipe = next((match["file"] for match in _RECIPE.finditer(commands) if "accelerate" not in match["file"]), None)
+    from_recipe = f"config={recipe}, with the other arguments as key=value" if recipe else ""
+    as_keys = from_recipe or "its arguments as key: value in a YAML file, or as key=value on the command line"
+    if _TRL_COMMAND.search(commands):
+        problem = "is a command line of trl, and shell scripts are read for verl only"
+        return Fault(key="config", found=name, problem=problem, hint=f"Give {as_keys}.")
+    started = _started(commands) if _LAUNCH.search(commands) else None
+    if started is None:
+        problem = "starts no training that is known; of shell scripts, those of verl's main_ppo are read"
+        return Fault(key="config", found=name, problem=problem)
+    problem = f"starts {started}, which is not verl's trainer, and shell scripts are read for verl only"
+    script = f"config={started} if it trains with trl, and " if started.endswith(".py") else ""
+    return Fault(key="config", found=name, problem=problem, hint=f"Give {script}{as_keys}.")
+
+
+def _started(commands: str) -> str | None:
+    """Return the last script or module that is started, which after preparations is the one that trains."""
+    names = [match["module"] or match["file"] for match in _STARTED.finditer(commands)]
+    names = [each for each in names if each not in _LAUNCHERS]
+    return names[-1] if names else None
+
+
+def foreign_module(modules: Collection[str]) -> Format | None:
+    """Return the format of a Python script by the modules that it imports; None if it is of none of them."""
+    starts = {".".join(module.split(".")[:depth]) for module in modules for depth in range(1, _MOST_DEPTH)}
+    return next((each for each in FORMATS if each.modules & starts), None)
+
+
+def _key_names(values: Mapping[str, object]) -> Iterator[str]:
+    """Return each key, ``section.key`` of the second level, and ``*.key`` of all levels below the first."""
+    level: list[Mapping[str, object]] = [values]
+    for depth in range(_MOST_DEPTH):
+        inner = [(str(key), value) for each in level for key, value in each.items()]
+        yield from (key if depth == 0 else f"*.{key}" for key, _ in inner)
+        if depth == 0:
+            yield from (f"{key}.{second}" for key, value in inner if isinstance(value, Mapping) for second in value)
+        level = [value for _, value in inner if isinstance(value, Mapping)]
+
+
+def _plural(word: str, names: Collection[object]) -> str:
+    return word if len(names) == 1 else f"{word}s"

@@ -1,0 +1,63 @@
+"""Names in the syntax tree of a Python script: of what is called, of what is bound once, and of what is imported."""
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+
+def called_name(call: ast.Call) -> str:
+    """Return `f` of ``f(...)`` and of ``x.f(...)``; empty if what is called has no name."""
+    match call.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
+
+
+def owner_name(call: ast.Call) -> str:
+    """Return `Auto` of ``transformers.Auto.from_pretrained(...)``; empty if the call has no owner."""
+    match call.func:
+        case ast.Attribute(value=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name
+    return ""
+
+
+def bound_once(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Return the names that the script binds once, outside of conditions and loops, with their values."""
+    bound: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                bound[name] += 1
+            case ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                bound[name] += 1
+            case ast.alias(name=name, asname=other):
+                bound[other or name] += 1
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                bound.update(names)
+    for target, value in _certain_assignments(tree.body):
+        if bound[target] == 1:
+            yield target, value
+
+
+def _certain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
+    """Return the assignments that run whenever the script or its function does."""
+    for statement in body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                yield name, value
+            case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
+                yield name, value
+            case ast.FunctionDef(body=inner) | ast.With(body=inner):
+                yield from _certain_assignments(inner)
+            case ast.If(test=ast.Compare(left=ast.Name(id="__name__")), body=inner):
+                yield from _certain_assignments(inner)
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Return each module that the script imports, with the name that it takes from it; empty for the module itself."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from ((each.name, "") for each in names)
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                yield from ((module, each.name) for each in names)

@@ -1,0 +1,157 @@
+"""Files of other programs are refused by name, with `model=` or without it.
+
+Each case has the shape of files that users publish; none is a copy of one.
+"""
+
+import json
+import textwrap
+
+import pytest
+
+from profiler.config.foreign_formats import FORMATS
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.estimate.main import main
+
+MODEL = "model=qwen2.5-0.5b"
+
+LLAMA_FACTORY = """
+    model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+    stage: sft
+    do_train: true
+    finetuning_type: lora
+    lora_target: all
+    template: qwen
+    cutoff_len: 2048
+    output_dir: out
+    per_device_train_batch_size: 1
+    gradient_accumulation_steps: 8
+    learning_rate: 1.0e-4
+    num_train_epochs: 3
+    bf16: true
+"""
+
+FILES = [
+    ("LLaMA-Factory", "f.yaml", LLAMA_FACTORY),
+    ("LLaMA-Factory", "f.yaml", "model_name_or_path: a/b\nstage: pt\ndataset_dir: data\nbf16: true\nlogging_steps: 1"),
+    ("LLaMA-Factory", "f.yaml", "model_name_or_path: a/b\ntemplate: llama3\ninfer_backend: vllm"),
+    ("LLaMA-Factory", "f.yaml", "model_name_or_path: a/b\ntemplate: llama3"),
+    ("LLaMA-Factory", "f.json", '{"model_name_or_path": "a/b", "finetuning_type": "freeze", "bf16": true}'),
+    ("LLaMA-Factory", "f.yaml", "model: a/b\nmodel_class: llm\ntemplate: qwen3_nothink\nmax_steps: 10"),
+    ("axolotl", "f.yml", "base_model: a/b\nsequence_len: 4096\nadapter: qlora\nmicro_batch_size: 1\nnum_epochs: 1"),
+    ("axolotl", "f.yaml", "base_model: a/b\nload_in_4bit: true\nval_set_size: 0.1\nlora_r: 8\nbf16: auto"),
+    ("ms-swift", "f.yaml", "model: a/b\ntrain_type: lora\ntorch_dtype: bfloat16\nlearning_rate: 1e-4\nmax_length: 99"),
+    ("ms-swift", "f.json", '{"model": "a/b", "rlhf_type": "grpo", "num_generations": 8, "use_vllm": true}'),
+    ("OpenRLHF", "f.yaml", "pretrain: a/b\nmicro_train_batch_size: 1\nzero_stage: 3\nbf16: true\nmax_epochs: 1"),
+    ("NeMo-RL", "f.yaml", "grpo: {num_prompts_per_step: 32}\npolicy: {model_name: a/b, precision: bfloat16}"),
+    ("NeMo-RL", "f.yaml", "defaults: ../base.yaml\npolicy: {model_name: a/b}\nlogger: {wandb_enabled: true}"),
+    ("NeMo-RL", "f.yaml", "sft: {max_num_epochs: 1}\npolicy: {model_name: a/b}\ncluster: {gpus_per_node: 8}"),
+    ("prime-rl", "f.toml", 'max_steps = 9\n[model]\nname = "a/b"\n[orchestrator]\nbatch_size = 64\n[trainer]\n'),
+    ("prime-rl", "f.toml", 'max_steps = 9\n[model]\nname = "a/b"\n[optim]\nlr = 1e-5\n[data]\nseq_len = 512\n'),
+    ("prime-rl", "f.toml", 'batch_size = 8\nrollouts_per_example = 4\n[[env]]\nid = "x"\n[sampling]\nmax_tokens = 9\n'),
+    ("torchtune", "f.yaml", "model: {_component_: torchtune.models.qwen2_5.lora_qwen2_5_0_5b}\nbatch_size: 2\nseed: 1"),
+    ("Unsloth", "f.yaml", "model_name: a/b\nmax_seq_length: 2048\nload_in_4bit: true\nlora_r: 16\nmax_steps: 60"),
+    ("Unsloth", "f.yaml", "model_name_or_path: a/b\nfast_inference: true\nnum_generations: 8\nbf16: true"),
+    ("trl's AsyncGRPOTrainer", "f.yaml", "model_name_or_path: a/b\nnum_generations: 8\nmax_staleness: 4"),
+    ("EasyR1", "f.yaml", "worker: {actor: {model: {model_path: a/b}}, rollout: {n: 5}}\ntrainer: {n_gpus_per_node: 8}"),
+    ("verl's SFT trainer", "f.yaml", "model: {partial_pretrain: a/b}\ndata: {train_batch_size: 64}\noptim: {lr: 1e-5}"),
+]
+
+COMMANDS = [
+    ("LLaMA-Factory (llamafactory-cli)", "FORCE_TORCHRUN=1 llamafactory-cli train a.yaml"),
+    ("LLaMA-Factory (--finetuning_type)", "python src/train.py \\\n  --finetuning_type lora \\\n  --stage sft"),
+    ("axolotl (axolotl train)", "axolotl train config.yml"),
+    ("axolotl (-m axolotl.cli.train)", "accelerate launch -m axolotl.cli.train config.yml"),
+    ("ms-swift (swift rlhf)", "NPROC_PER_NODE=2 swift rlhf \\\n  --rlhf_type grpo --model a/b"),
+    ("ms-swift (megatron sft)", "megatron sft --load a/b"),
+    ("OpenRLHF (openrlhf.cli.train_ppo_ray)", "ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --pretrain a/b"),
+    ("NeMo-RL (run_grpo_math.py)", "uv run examples/run_grpo_math.py policy.model_name=a/b"),
+    ("prime-rl (uv run rl @)", "uv run rl @ configs/rl.toml"),
+    ("torchtune (tune run)", "tune run lora_finetune_single_device --config a.yaml"),
+    ("Unsloth (unsloth-cli.py)", "python unsloth-cli.py --model_name a/b"),
+    ("EasyR1 (verl.trainer.main)", "python3 -m verl.trainer.main config=a.yaml worker.actor.model.model_path=a/b"),
+    ("is a command line of trl", "trl grpo --model_name_or_path a/b --dataset_name c"),
+    ("config=r.yaml, with the other arguments", "trl sft --config r.yaml --num_processes 2"),
+    ("starts src/train.py,", "accelerate launch --config_file acc.yaml src/train.py --model_name_or_path a/b"),
+    ("Give config=src/grpo.py if it trains with trl, and config=r.yaml", "torchrun src/grpo.py --config r.yaml"),
+    ("starts RL2.trainer.ppo,", "torchrun -m RL2.trainer.ppo actor.model_name=a/b"),
+    ("starts no training that is known", "# python train.py\nnvidia-smi\necho done"),
+]
+
+
+def _refused(folder, capsys, name, text, *words):
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    assert main([f"config={path}", *words]) == EXIT_USAGE
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("words", [(), (MODEL,)], ids=["plain", "with model="])
+@pytest.mark.parametrize(("program", "name", "text"), FILES)
+def test_a_file_of_another_program_is_refused_by_its_signature(tmp_path, capsys, program, name, text, words):
+    line = _refused(tmp_path, capsys, name, text, *words)
+    assert f"is a file of {program}, by its key" in line
+
+
+@pytest.mark.parametrize("suffix", [".sh", ".slurm"])
+@pytest.mark.parametrize(("said", "commands"), COMMANDS)
+def test_a_shell_script_is_refused_by_what_it_runs(tmp_path, capsys, said, commands, suffix):
+    line = _refused(tmp_path, capsys, f"run{suffix}", f"#!/bin/bash\nset -e\n{commands}\n", MODEL)
+    assert said in line
+    assert "main_ppo" not in line or "starts no training" in line
+
+
+@pytest.mark.parametrize("comment", ["# llamafactory-cli train a.yaml", "echo start # swift sft"])
+def test_a_comment_is_no_command(tmp_path, capsys, comment):
+    text = f"{comment}\npython3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B\n"
+    path = tmp_path / "run.sh"
+    path.write_text(text)
+    assert main([f"config={path}", "algorithm.adv_estimator=grpo", "trainer.n_gpus_per_node=2"]) == EXIT_OK, capsys
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("from trl import GRPOTrainer", "is a notebook, and notebooks are not read"),
+        ("import torch\nfrom unsloth import FastLanguageModel", "is a notebook that imports Unsloth"),
+        ("from torchtune import training", "is a notebook that imports torchtune"),
+    ],
+)
+def test_a_notebook_is_named_with_what_it_imports(tmp_path, capsys, code, said):
+    cells = [
+        {"cell_type": "markdown", "source": "import axolotl"},
+        {"cell_type": "code", "source": code.splitlines(True)},
+    ]
+    assert said in _refused(tmp_path, capsys, "n.ipynb", json.dumps({"cells": cells, "nbformat": 4}), MODEL)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import unsloth\nfrom trl import GRPOConfig\nGRPOConfig()", "trains with Unsloth"),
+        ("from swift.llm import rlhf_main\nrlhf_main()", "trains with ms-swift"),
+        ("from swift.trainers import GRPOConfig\nGRPOConfig()", "trains with ms-swift"),
+        ("from openrlhf.trainer import PPOTrainer\nPPOTrainer()", "trains with OpenRLHF"),
+        ("from trl.experimental.async_grpo import AsyncGRPOConfig\nAsyncGRPOConfig()", "calls AsyncGRPOConfig"),
+    ],
+)
+def test_a_script_of_another_program_is_named_by_what_it_imports(tmp_path, capsys, code, said):
+    assert said in _refused(tmp_path, capsys, "t.py", code, MODEL).replace("\n", " ")
+
+
+def test_a_script_of_trl_may_import_parts_of_others(tmp_path, capsys):
+    path = tmp_path / "t.py"
+    path.write_text("from swift.utils import x\nfrom trl import GRPOConfig, GRPOTrainer\nGRPOConfig()\n")
+    assert main([f"config={path}", MODEL]) == EXIT_OK, capsys.readouterr().err
+
+
+def test_toml_without_a_signature_is_refused(tmp_path, capsys):
+    assert "is TOML, and no program" in _refused(tmp_path, capsys, "f.toml", "per_device_train_batch_size = 1", MODEL)
+    assert "is not valid TOML" in _refused(tmp_path, capsys, "f.toml", "a = [", MODEL)
+
+
+def test_every_format_has_a_case():
+    named = {program for program, *_ in FILES} | {said.partition(" (")[0] for said, _ in COMMANDS}
+    assert {each.name for each in FORMATS} <= named
