@@ -105,7 +105,7 @@ class _Shapes:
     num_attention_heads: Count
     num_key_value_heads: Count
     head_dim: Count
-    max_position_embeddings: Count
+    context: Count
     tie_word_embeddings: Flag
     qkv_bias: Flag
     qk_norm: Flag

@@ -138,7 +138,7 @@ class DecoderShape(Protocol):
     @property
     def head_dim(self) -> Count: ...  # noqa: D102
     @property
-    def max_position_embeddings(self) -> Count: ...  # noqa: D102
+    def context(self) -> Count: ...  # noqa: D102
     @property
     def tie_word_embeddings(self) -> Flag: ...  # noqa: D102
     @property
