@@ -116,6 +116,7 @@ class _Shapes:
     experts_per_token: Count
     vision: VisionTower | None
     shared_expert_width: Count
+    attention_dropout: float | NDArray[Any]
     reward_models: tuple[Architecture, ...]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from profiler.config.context import has_rotary_positions, scaled_context
+from profiler.config.model_fields import REFUSED, sliding_window, uncounted_fields
 from profiler.config.reading import FieldReader, show
 from profiler.config.refused_models import refuse_fields
 from profiler.config.vision import has_tower_formula, read_tower
@@ -132,8 +133,8 @@ OTHER_TARGETS = ("embed_tokens", "lm_head")
 _OTHER_SENSES = ("vision_config", "audio_config", "vision_tower", "visual", "thinker_config", "speech_config")
 """Fields by which a `config.json` describes more than a language model."""
 
-_UNCOUNTED_FIELDS = ("mlp_bias", "clip_qkv", "router_jitter_noise")
-"""Fields of a known model type that add tensors, if they are true or not 0."""
+_UNCOUNTED_FIELDS = tuple(REFUSED)
+"""Fields of a known model type that add parameters, if they are true."""
 
 
 def read_architecture(config: Mapping[str, object], *, model: str) -> Architecture:
@@ -166,6 +167,9 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
         scaled_context=scaled_context(text_config, positions=architecture.max_position_embeddings),
         has_rotary_positions=model_type in _FAMILIES or has_rotary_positions(text_config),
         other_head=_other_head(config),
+        attention_dropout=_attention_dropout(text_config),
+        sliding_window=sliding_window(text_config, model_type=model_type) if model_type in _FAMILIES else None,
+        uncounted=uncounted_fields(text_config, model_type=model_type) if model_type in _FAMILIES else (),
     )
     if architecture.num_experts > 1 and _has_known_experts(filled, model_type):
         architecture = replace(
@@ -204,6 +208,12 @@ def _quantization(config: Mapping[str, object]) -> str:
     method = show(inner.get("quant_method", "unknown"))
     bits = next((bits for bits in (4, 8) if inner.get(f"load_in_{bits}bit") is True), inner.get("bits"))
     return method if bits is None else f"{method} {show(bits)}-bit"
+
+
+def _attention_dropout(config: Mapping[str, object]) -> float:
+    """Return the part that attention drops; 0 for a value that is refused."""
+    value = config.get("attention_dropout", 0.0)
+    return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else 0.0
 
 
 def _other_head(config: Mapping[str, object]) -> str:

@@ -52,12 +52,13 @@ _OF_GPUS = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
 
 _AUTO = "auto"
 
-_PEFT_DEFAULTS: Mapping[str, object] = {"r": 8, "lora_alpha": 8}
+_PEFT_DEFAULTS: Mapping[str, object] = {"r": 8, "lora_alpha": 8, "lora_dropout": 0.0}
 """Defaults of peft's `LoraConfig`, which differ from those of trl's `ModelConfig`."""
 
 LORA_NAMES = {
     "r": "lora_r",
     "lora_alpha": "lora_alpha",
+    "lora_dropout": "lora_dropout",
     "target_modules": "lora_target_modules",
     "use_dora": "use_dora",
     "modules_to_save": "lora_modules_to_save",

@@ -221,6 +221,12 @@ def _has_a_language_model_head(spec: TrialSpec, architecture: Architecture | Non
         )
 
 
+def _drops_a_part(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    if spec.lora_dropout >= 1:
+        problem = "must be less than 1, because adapters of which everything is dropped learn nothing"
+        yield Fault(key="lora_dropout", found=f"{spec.lora_dropout:g}", problem=problem)
+
+
 _FOUR_BITS = "bitsandbytes 4-bit"
 
 
@@ -253,6 +259,7 @@ _RULES = (
     *SHARDING_RULES,
     *VLLM_RULES,
     *CONTEXT_RULES,
+    Rule(keys=("lora_dropout",), check=_drops_a_part),
     Rule(keys=("model",), check=_has_a_language_model_head),
     Rule(keys=("tuning", "backend"), check=_qlora_needs_a_gpu),
     Rule(keys=("activation_offloading", "recipe", "backend"), check=_offloading_needs_a_gpu),

@@ -50,6 +50,8 @@ class Architecture:
     """The class that its `config.json` names, if that has no language model head."""
     attention_dropout: float = 0.0
     """Part of the attention's weights that training drops."""
+    sliding_window: int | None = None
+    """Tokens that its sliding layers see; None if no layer slides."""
     uncounted: tuple[str, ...] = ()
     """Fields of its `config.json` with values that change memory and that no formula has, and how."""
 
