@@ -185,6 +185,8 @@ VALUES = (
     bad(MODEL, "alloc_conf=[1]", says="alloc_conf= … must be empty or PYTORCH_ALLOC_CONF's key:value,key:value"),
     bad(MODEL, "steps=0", says="steps= … must be a whole number of at least 1"),
     bad(MODEL, "num_generations=3", says="num_generations= … must divide the completions generated at once,"),
+    bad(MODEL, "tuning=lora", "lora_dropout=1", says="lora_dropout= … must be less than 1"),
+    bad(MODEL, "tuning=lora", "lora_dropout=a", says="lora_dropout= … must be a number of at least 0"),
     bad(MODEL, "recipe=ppo", says="recipe= … must be one of grpo, rloo, sft"),
     bad(MODEL, "recipe=sft", "num_generations=8", says="num_generations= … has no meaning with recipe=sft"),
     bad(MODEL, "backend=gpu", says="backend= … must be one of auto, cuda, emulated, simulated, cpu"),
@@ -243,6 +245,7 @@ MODELS = (
     model('{"a":' * 100 + "1" + "}" * 100, says="model= … config.json has values that are nested more than 64 deep"),
     model('{"hidden_size": ' + "9" * 5000 + "}", says="model= … config.json cannot be read as"),
     model('"' + "x" * 11_000_000 + '"', says="model= … config.json cannot be read as JSON"),
+    model('{"a": 1, "a": 2}', says="model= … config.json has the key 'a' twice"),
     model("{}", says="model= … must be a decoder-only language model, but its config.json has no"),
     model(
         '{"model_type": "llama", "hidden_size": "x"}',
