@@ -164,6 +164,12 @@ def _mixture_fault(spec: TrialSpec, architecture: Architecture) -> Fault | None:
     if architecture.num_experts <= 1:
         return None
     targets = spec.lora_target_modules or ()
+    experts = adapted_experts(architecture, targets)
+    if spec.lora_dropout > 0 and (experts.gate_up or experts.down):
+        # `ParamWrapper.__init__` in peft 0.21's `tuners/lora/layer.py`.
+        problem = "has adapters of experts, and peft refuses to drop a part of their inputs"
+        hint = f"Set lora_dropout=0, or name layers of the attention: lora_target_modules=[{','.join(_ATTENTION)}]."
+        return Fault(key="lora_dropout", found=f"{spec.lora_dropout:g}", problem=problem, hint=hint)
     checks: tuple[_Check, ...] = (
         ("dtype", spec.dtype, spec.dtype is Dtype.BFLOAT16),
         ("bf16", "false", spec.bf16),

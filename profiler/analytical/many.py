@@ -105,7 +105,7 @@ class _Shapes:
     num_attention_heads: Count
     num_key_value_heads: Count
     head_dim: Count
-    max_position_embeddings: Count
+    context: Count
     tie_word_embeddings: Flag
     qkv_bias: Flag
     qk_norm: Flag
@@ -116,6 +116,7 @@ class _Shapes:
     experts_per_token: Count
     vision: VisionTower | None
     shared_expert_width: Count
+    attention_dropout: float | NDArray[Any]
     reward_models: tuple[Architecture, ...]
 
 

@@ -7,7 +7,10 @@ listed here. Source: transformers 5.23, `models/<type>/configuration_<type>.py`,
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
+from profiler.config.context import has_rotary_positions, scaled_context
+from profiler.config.model_fields import REFUSED, sliding_window, uncounted_fields
 from profiler.config.reading import FieldReader, show
+from profiler.config.refused_models import refuse_fields
 from profiler.config.vision import has_tower_formula, read_tower
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
@@ -97,6 +100,9 @@ _EXPERT_WIDTHS: Mapping[str, str] = {
 }
 """Fields with the inner size of an expert, by the model types whose experts have a closed form."""
 
+_NULL_IS_DERIVED = ("num_key_value_heads",)
+"""Fields of which a stated null is derived from other fields, also where one that is left out has a default."""
+
 _WITHOUT_SDPA = frozenset({"gemma2", "gpt_oss"})
 """Model types whose attention caps scores or adds sinks, which torch's SDPA does not support (`_supports_sdpa`)."""
 
@@ -127,8 +133,8 @@ OTHER_TARGETS = ("embed_tokens", "lm_head")
 _OTHER_SENSES = ("vision_config", "audio_config", "vision_tower", "visual", "thinker_config", "speech_config")
 """Fields by which a `config.json` describes more than a language model."""
 
-_UNCOUNTED_FIELDS = ("mlp_bias", "clip_qkv", "router_jitter_noise")
-"""Fields of a known model type that add tensors, if they are true or not 0."""
+_UNCOUNTED_FIELDS = tuple(REFUSED)
+"""Fields of a known model type that add parameters, if they are true."""
 
 
 def read_architecture(config: Mapping[str, object], *, model: str) -> Architecture:
@@ -158,6 +164,12 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
         architecture,
         has_known_layers=model_type in _FAMILIES and is_plain,
         quantization=_quantization(config),
+        scaled_context=scaled_context(text_config, positions=architecture.max_position_embeddings),
+        has_rotary_positions=model_type in _FAMILIES or has_rotary_positions(text_config),
+        other_head=_other_head(config),
+        attention_dropout=_attention_dropout(text_config),
+        sliding_window=sliding_window(text_config, model_type=model_type) if model_type in _FAMILIES else None,
+        uncounted=uncounted_fields(text_config, model_type=model_type) if model_type in _FAMILIES else (),
     )
     if architecture.num_experts > 1 and _has_known_experts(filled, model_type):
         architecture = replace(
@@ -166,6 +178,8 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
             experts_per_token=reader.count("num_experts_per_tok", maximum=architecture.num_experts),
             shared_expert_width=_shared_width(reader, family),
         )
+    if model_type in _FAMILIES:
+        refuse_fields(reader, text_config, filled, model_type=model_type)
     faults = reader.faults
     if has_tower:
         tower, of_tower = read_tower(config)
@@ -194,6 +208,20 @@ def _quantization(config: Mapping[str, object]) -> str:
     method = show(inner.get("quant_method", "unknown"))
     bits = next((bits for bits in (4, 8) if inner.get(f"load_in_{bits}bit") is True), inner.get("bits"))
     return method if bits is None else f"{method} {show(bits)}-bit"
+
+
+def _attention_dropout(config: Mapping[str, object]) -> float:
+    """Return the part that attention drops; 0 for a value that is refused."""
+    value = config.get("attention_dropout", 0.0)
+    return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else 0.0
+
+
+def _other_head(config: Mapping[str, object]) -> str:
+    """Return the first class that a `config.json` names, which trl takes, if it is no language model's."""
+    names = config.get("architectures")
+    first = names[0] if isinstance(names, list | tuple) and names else None
+    is_other = isinstance(first, str) and not any(suffix in first for suffix in _DECODER_SUFFIXES)
+    return show(first) if is_other else ""
 
 
 def has_other_senses(config: Mapping[str, object]) -> bool:
@@ -241,7 +269,7 @@ def _with_defaults(config: Mapping[str, object], family: _Family) -> dict[str, o
         filled["attention_bias"] = config["qkv_bias"]
     filled["num_experts"] = next((config[name] for name in _EXPERT_FIELDS if config.get(name) is not None), None)
     for name, default in asdict(family).items():
-        if filled.get(name) is None:
+        if filled.get(name) is None and not (name in _NULL_IS_DERIVED and name in config):
             filled[name] = default
     if filled.get("intermediate_size") is None:  # each layer is a mixture
         filled["intermediate_size"] = filled["moe_intermediate_size"]

@@ -11,7 +11,9 @@ from profiler.config.file_values import DEVICES, ZERO_STAGES, FileValues
 from profiler.config.notes import Note, not_counted
 from profiler.config.parts import Part
 from profiler.config.reading import show
+from profiler.config.uncounted import Direction, Uncounted, uncounted_texts
 from profiler.domain.errors import Fault
+from profiler.domain.trial import ZERO_OF_WEIGHTS
 
 ACCELERATE_KEYS = frozenset(
     """
@@ -70,12 +72,13 @@ _BIASES = ("none", "all", "lora_only")
 
 _AUTO = "auto"
 
-_PEFT_DEFAULTS: Mapping[str, object] = {"r": 8, "lora_alpha": 8}
+_PEFT_DEFAULTS: Mapping[str, object] = {"r": 8, "lora_alpha": 8, "lora_dropout": 0.0}
 """Defaults of peft's `LoraConfig`, which differ from those of trl's `ModelConfig`."""
 
 LORA_NAMES = {
     "r": "lora_r",
     "lora_alpha": "lora_alpha",
+    "lora_dropout": "lora_dropout",
     "target_modules": "lora_target_modules",
     "use_dora": "use_dora",
     "modules_to_save": "lora_modules_to_save",
@@ -102,8 +105,95 @@ _LORA_EXTRAS: Mapping[str, tuple[object, ...]] = {
     "lora_ga_config": (),
     "megatron_config": (),
     "alora_invocation_tokens": (),
+    "init_lora_weights": (True, False, "gaussian"),
+    "loftq_config": ({},),
+    "ensure_weight_tying": (False,),
+    "runtime_config": ({}, {"ephemeral_gpu_offload": False}),
 }
 """peft's other fields that change memory, with the values that change nothing, as null does."""
+
+LORA_FREE = frozenset(
+    """
+    task_type peft_type auto_mapping peft_version base_model_name_or_path revision inference_mode fan_in_fan_out
+    use_rslora layers_pattern alpha_pattern megatron_core qalora_group_size
+    """.split()  # noqa: SIM905
+)
+"""peft's fields that change no tensor: names and factors, and those without a meaning unless another field is set."""
+
+_FSDP_EXTRAS: Mapping[str, Uncounted] = {
+    "fsdp_auto_wrap_policy": Uncounted(
+        what="other parts of the model are gathered at once",
+        direction=Direction.LOW,
+        neutral=("TRANSFORMER_BASED_WRAP",),
+    ),
+    "fsdp_transformer_layer_cls_to_wrap": Uncounted(
+        what="only these layers are gathered one by one", direction=Direction.EITHER
+    ),
+    "fsdp_forward_prefetch": Uncounted(
+        what="the next layer is gathered early", direction=Direction.LOW, neutral=(False,)
+    ),
+    "fsdp_activation_checkpointing_offload": Uncounted(
+        what="checkpoints wait on the host", direction=Direction.HIGH, neutral=(False,)
+    ),
+    "fsdp_mixed_precision_policy": Uncounted(
+        what="weights are gathered in another type", direction=Direction.EITHER, neutral=("bf16",)
+    ),
+    "fsdp_ignored_modules": Uncounted(what="these modules are not sharded", direction=Direction.LOW),
+    "fsdp_use_orig_params": Uncounted(
+        what="FSDP 1 keeps one flat parameter per layer", direction=Direction.EITHER, neutral=(True,)
+    ),
+    "fsdp_limit_all_gathers": Uncounted(
+        what="gathers do not wait for memory", direction=Direction.LOW, neutral=(True,)
+    ),
+    "fsdp_backward_prefetch": Uncounted(
+        what="the next layer is gathered at another time", direction=Direction.EITHER, neutral=("BACKWARD_PRE",)
+    ),
+}
+"""Keys of accelerate's `fsdp_config` that are named."""
+
+_FSDP_READ = frozenset(
+    """
+    fsdp_version fsdp_sharding_strategy fsdp_reshard_after_forward fsdp_offload_params fsdp_cpu_offload
+    fsdp_activation_checkpointing
+    """.split()  # noqa: SIM905
+)
+
+_FSDP_FREE = frozenset(
+    """
+    fsdp_state_dict_type fsdp_state_dict_config fsdp_optim_state_dict_config fsdp_sync_module_states
+    fsdp_cpu_ram_efficient_loading fsdp_param_init_fn fsdp_min_num_params
+    """.split()  # noqa: SIM905
+)
+"""Keys about loading on the host and saving, and a size that only another policy reads."""
+
+FSDP_FIELDS = {*_FSDP_EXTRAS, *_FSDP_READ, *_FSDP_FREE}
+"""Every key of accelerate's `fsdp_config`."""
+
+_DEEPSPEED_EXTRAS: Mapping[str, Uncounted] = {
+    "zero3_init_flag": Uncounted(
+        what="every GPU loads the whole model before ZeRO-3 shards it", direction=Direction.LOW, neutral=(True,)
+    ),
+    "deepspeed_moe_layer_cls_names": Uncounted(what="these layers are gathered whole", direction=Direction.LOW),
+    "enable_msamp": Uncounted(what="MS-AMP trains in 8 bits", direction=Direction.HIGH, neutral=(False,)),
+}
+"""Keys of accelerate's `deepspeed_config` that are named."""
+
+_DEEPSPEED_READ = frozenset(
+    """
+    zero_stage offload_optimizer_device offload_param_device deepspeed_config_file gradient_accumulation_steps
+    """.split()  # noqa: SIM905
+)
+
+_DEEPSPEED_FREE = frozenset(
+    """
+    gradient_clipping offload_optimizer_nvme_path offload_param_nvme_path zero3_save_16bit_model deepspeed_hostfile
+    deepspeed_multinode_launcher deepspeed_exclusion_filter deepspeed_inclusion_filter msamp_opt_level
+    """.split()  # noqa: SIM905
+)
+"""Keys about machines, files and saving."""
+
+DEEPSPEED_FIELDS = {*_DEEPSPEED_EXTRAS, *_DEEPSPEED_READ, *_DEEPSPEED_FREE}
+"""Every key of accelerate's `deepspeed_config`."""
 
 
 def accelerate_part(name: str, values: Mapping[str, object]) -> Part:
@@ -164,6 +254,14 @@ def _accelerate_notes(name: str, kind: str, reader: FileValues) -> Iterable[Note
     precision = reader.one_of("mixed_precision", _PRECISIONS)
     if precision in ("fp16", "fp8"):
         yield not_counted(f"mixed_precision={precision} of {name} (trl's bf16 counts)")
+    inner = reader.section("fsdp_config") if kind == "FSDP" else {}
+    for text in uncounted_texts(_FSDP_EXTRAS, inner):
+        yield not_counted(text)
+    inner = reader.section("deepspeed_config") if kind == "DEEPSPEED" else {}
+    has_zero_3 = reader.one_of("deepspeed_config.zero_stage", ZERO_STAGES) == ZERO_OF_WEIGHTS
+    for text in uncounted_texts(_DEEPSPEED_EXTRAS, inner):
+        if has_zero_3 or not text.startswith("zero3"):
+            yield not_counted(text)
     if kind == "MEGATRON_LM":
         yield not_counted(f"what Megatron-LM changes ({name})")
     backend = reader.one_of("dynamo_config.dynamo_backend", _COMPILERS)

@@ -7,6 +7,7 @@ import ast
 import json
 import tomllib
 import warnings
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,7 +73,9 @@ def parse_json(text: bytes, *, most_bytes: int = MOST_JSON_BYTES) -> Any:  # noq
     """
     _check_size(len(text), most_bytes)
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_each_key_once)
+    except ForeignTextError:
+        raise
     except RecursionError as error:
         raise ForeignTextError(_TOO_DEEP) from error
     except ValueError as error:
@@ -96,6 +99,15 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ForeignTextError(f"is not valid TOML ({_one_line(error)})") from error
     _check_depth(value)
     return value
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of `pairs`; of a key that is there twice, each reader would take another value."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        raise ForeignTextError(f"has the key '{twice}' twice")
+    return found
 
 
 def parse_python(text: str) -> ast.Module:

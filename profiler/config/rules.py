@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import gcd
 
 from profiler.config.architecture import FUSED_PROJECTION_NAMES, MODEL_TYPES, OTHER_TARGETS, PROJECTION_NAMES
+from profiler.config.context import CONTEXT_RULES
 from profiler.config.rule import Rule, Sound
 from profiler.config.sharding_rules import SHARDING_RULES
 from profiler.config.vllm_rules import VLLM_RULES
@@ -67,36 +68,6 @@ def _whole_groups(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
         found=str(spec.num_generations),
         problem=f"must divide the completions generated at once, {names} = {factors} = {generated}",
         hint=f"The next batch that it divides is per_device_train_batch_size={enough}.",
-    )
-
-
-def _within_context(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
-    if architecture is None:
-        return
-    context = architecture.max_position_embeddings
-    tokens = spec.max_prompt_length + spec.max_completion_length
-    if tokens <= context:
-        return
-    longest = context - spec.max_prompt_length
-    yield Fault(
-        key="max_completion_length",
-        found=str(spec.max_completion_length),
-        problem=(
-            f"with max_prompt_length={spec.max_prompt_length} a row has {tokens} tokens, but the context of "
-            f"{spec.model} is {context}"
-        ),
-        hint=f"Use at most max_completion_length={longest}." if longest > 0 else "Use a shorter max_prompt_length.",
-    )
-
-
-def _rows_within_context(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
-    if architecture is None or spec.max_length is None or spec.max_length <= architecture.max_position_embeddings:
-        return
-    yield Fault(
-        key="max_length",
-        found=str(spec.max_length),
-        problem=f"is more than the context of {spec.model}, which has {architecture.max_position_embeddings} tokens",
-        hint=f"Use at most max_length={architecture.max_position_embeddings}.",
     )
 
 
@@ -239,6 +210,23 @@ def _of_tower(architecture: Architecture) -> tuple[str, ...]:
     return ("qkv", "attn.proj", *(name for name in architecture.vision.mlp_names if name not in PROJECTION_NAMES))
 
 
+def _has_a_language_model_head(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
+    """Check the class that trl makes of the file (`create_model_from_path` in trl 1.16's `trainer/utils.py`)."""
+    if architecture is not None and architecture.other_head:
+        yield Fault(
+            key="model",
+            found=spec.model,
+            problem=f"its config.json names {architecture.other_head}, which has no language model head",
+            hint="Name a checkpoint of a causal language model.",
+        )
+
+
+def _drops_a_part(spec: TrialSpec, _: Architecture | None) -> Iterator[Fault]:
+    if spec.lora_dropout >= 1:
+        problem = "must be less than 1, because adapters of which everything is dropped learn nothing"
+        yield Fault(key="lora_dropout", found=f"{spec.lora_dropout:g}", problem=problem)
+
+
 _FOUR_BITS = "bitsandbytes 4-bit"
 
 
@@ -270,8 +258,9 @@ _RULES = (
     ),
     *SHARDING_RULES,
     *VLLM_RULES,
-    Rule(keys=("model", "max_prompt_length", "max_completion_length"), check=_within_context),
-    Rule(keys=("model", "max_length"), check=_rows_within_context),
+    *CONTEXT_RULES,
+    Rule(keys=("lora_dropout",), check=_drops_a_part),
+    Rule(keys=("model",), check=_has_a_language_model_head),
     Rule(keys=("tuning", "backend"), check=_qlora_needs_a_gpu),
     Rule(keys=("activation_offloading", "recipe", "backend"), check=_offloading_needs_a_gpu),
     Rule(keys=("activation_offloading", "num_processes"), check=_offloading_is_of_one_gpu),

@@ -4,7 +4,8 @@ Two points that mean the same trial become equal specifications:
 
 - `attn_implementation` null is transformers' default: sdpa, and eager where transformers has no sdpa for the model;
 - `steps_per_generation` null is trl's default, `gradient_accumulation_steps`;
-- `bnb_4bit_use_double_quant` is true without qlora, which alone has scales. `lora_*` is None with full fine-tuning.
+- `bnb_4bit_use_double_quant` is true without qlora, which alone has scales. `lora_*` is None with full fine-tuning
+  (`lora_dropout` 0).
   Otherwise `lora_rank` null is 16, `lora_alpha` null is twice the rank, and `lora_target_modules` null is peft's word
   all-linear; module names follow the order of the layer, each once;
 - the hub id of a built-in model becomes the built-in name. For pretrained weights the checkpoint matters, so there a
@@ -189,7 +190,13 @@ def _gpu(gpu: str | None, backend: Backend) -> str | None:
 
 def _lora(given: Mapping[str, Any]) -> dict[str, Any]:
     if given["tuning"] is Tuning.FULL:
-        return {"lora_rank": None, "lora_alpha": None, "lora_target_modules": None, "bnb_4bit_use_double_quant": True}
+        return {
+            "lora_rank": None,
+            "lora_alpha": None,
+            "lora_target_modules": None,
+            "lora_dropout": 0.0,
+            "bnb_4bit_use_double_quant": True,
+        }
     rank = given["lora_rank"] or DEFAULT_LORA_RANK
     return {
         "bnb_4bit_use_double_quant": given["bnb_4bit_use_double_quant"] or given["tuning"] is not Tuning.QLORA,

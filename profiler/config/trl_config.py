@@ -4,10 +4,11 @@ An absent key has trl's default (1.16), not the profiler's. As in trl, the file 
 and `ScriptArguments`. Keys that none of them has belong to the user's script; they are listed, and change nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, lcm
 
+from profiler.config import trl_effects
 from profiler.config.notes import Note, not_counted
 from profiler.config.parts import sharding_keys, sharding_notes, unread_notes
 from profiler.config.reading import show
@@ -15,11 +16,12 @@ from profiler.config.reward_names import reward_models, reward_notes
 from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES, is_trl_key
 from profiler.config.trl_trainers import recipe_of
 from profiler.config.trl_values import checked_values
+from profiler.config.uncounted import Uncounted, uncounted_texts
 from profiler.domain.builtin_models import VISION_MODELS, find_builtin
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.recipe import Recipe
-from profiler.domain.trial import Lengths, VllmMode, key_named
+from profiler.domain.trial import ZERO_OF_WEIGHTS, Lengths, VllmMode, key_named
 
 TRL_DEFAULTS: Mapping[str, object] = {
     "per_device_train_batch_size": 8,
@@ -50,6 +52,9 @@ _NO_EVALUATION = (None, "no", False)
 
 _EVAL_ROWS = 8
 """transformers' default of `per_device_eval_batch_size`."""
+
+LORA_DROPOUT = 0.05
+"""Default of `ModelConfig.lora_dropout` in trl 1.16, of which trl makes its `LoraConfig`; that of peft is 0."""
 
 PEFT_TARGETS = ("q_proj", "v_proj")
 """The modules that peft adapts where none are named, in all families that it knows by default.
@@ -112,6 +117,9 @@ def read_trl_config(
     point["bnb_4bit_use_double_quant"] = flat.get("use_bnb_nested_quant") or False
     if point["tuning"] != "full":
         point.setdefault("lora_target_modules", list(PEFT_TARGETS))
+        point.setdefault("lora_dropout", LORA_DROPOUT)
+        if flat.get("disable_dropout") is True:
+            point["lora_dropout"] = 0.0
     point["optim"] = _OPTIM_ALIASES.get(show(point["optim"]), point["optim"])
     point["dtype"] = _DTYPE_ALIASES.get(show(point["dtype"]), point["dtype"])
     if flat.get("packing") is True:
@@ -128,7 +136,7 @@ def read_trl_config(
         faults += _whole_evaluation(flat, point, job)
     if job.get("num_processes") is not None:
         point["num_processes"] = job["num_processes"]
-    notes = (*_assumed(flat, point, recipe, job), *unread_notes(job), *_not_counted(flat, recipe))
+    notes = (*_assumed(flat, point, recipe, job), *unread_notes(job), *_not_counted(flat, recipe, job))
     return TrlReading(
         point=point,
         notes=notes,
@@ -150,7 +158,7 @@ def _faults(key: str, value: object) -> list[Fault]:
     allowed = NEUTRAL_VALUES.get(key)
     if allowed is None or value is None or value in allowed:
         return []
-    texts = " or ".join(show(choice) for choice in allowed)
+    texts = " or ".join(show(choice) for choice in (*allowed, *(() if allowed else (None,))))
     return [Fault(key=key, found=show(value), problem=f"changes memory in a way that has no formula; only {texts}")]
 
 
@@ -285,12 +293,39 @@ def _assumed(
     if point["tuning"] != "full" and flat.get("lora_target_modules") is None:
         text = f"lora_target_modules={show(PEFT_TARGETS)} (peft's default)"
         notes.append(Note(key="lora_target_modules", text=text))
+    if point["tuning"] != "full" and flat.get("lora_dropout") is None and flat.get("disable_dropout") is not True:
+        text = f"lora_dropout={LORA_DROPOUT} (trl's default; that of peft is 0)"
+        notes.append(Note(key="lora_dropout", text=text))
     return notes
 
 
-def _not_counted(flat: Mapping[str, object], recipe: Recipe) -> Sequence[Note]:
+def _effects(
+    flat: Mapping[str, object], recipe: Recipe, job: Mapping[str, object]
+) -> Iterator[Mapping[str, Uncounted]]:
+    """Return the tables of values without a formula that have a meaning in this job."""
+    yield trl_effects.ANY_TRAINER
+    if not recipe.generates:
+        yield trl_effects.OF_ROWS
+    elif flat.get("use_vllm") is True:
+        yield trl_effects.OF_ENGINE
+    else:
+        yield trl_effects.OF_GENERATION
+        if job.get("zero_stage") == ZERO_OF_WEIGHTS:
+            yield trl_effects.OF_ZERO_3
+    if flat.get("router_aux_loss_coef") is not None and _has_experts(flat):
+        yield trl_effects.OF_EXPERTS
+
+
+def _has_experts(flat: Mapping[str, object]) -> bool:
+    """Return whether the model is not known to be dense."""
+    model = flat.get("model_name_or_path")
+    known = find_builtin(model) if isinstance(model, str) else None
+    return known is None
+
+
+def _not_counted(flat: Mapping[str, object], recipe: Recipe, job: Mapping[str, object]) -> Sequence[Note]:
     """Return what needs memory and has no formula."""
-    notes = []
+    notes = [not_counted(text) for table in _effects(flat, recipe, job) for text in uncounted_texts(table, flat)]
     if not recipe.generates and _evaluates(flat):
         rows = flat.get("per_device_eval_batch_size", _EVAL_ROWS)
         notes.append(not_counted(f"evaluation (batches of {show(rows)})"))

@@ -75,6 +75,7 @@ MODEL_ARGUMENTS = (
     "use_peft",
     "lora_r",
     "lora_alpha",
+    "lora_dropout",
     "lora_target_modules",
     "load_in_4bit",
     "use_bnb_nested_quant",
@@ -82,7 +83,15 @@ MODEL_ARGUMENTS = (
 """Keys of `ModelConfig` that a trial decides; trl makes its `LoraConfig` of them."""
 
 _SECRET = "hub_token"
-_TUNING_KEYS = ("use_peft", "load_in_4bit", "use_bnb_nested_quant", "lora_r", "lora_alpha", "lora_target_modules")
+_TUNING_KEYS = (
+    "use_peft",
+    "load_in_4bit",
+    "use_bnb_nested_quant",
+    "lora_r",
+    "lora_alpha",
+    "lora_dropout",
+    "lora_target_modules",
+)
 _NOT_WRITTEN = ("seed", "dataset")
 
 
@@ -121,7 +130,9 @@ def trl_arguments(spec: TrialSpec) -> dict[str, object]:
             name: value for name, value in values.items() if name in ("use_vllm", "vllm_mode") or "vllm" not in name
         }
     values["model_name_or_path"] = checkpoint(spec.model)
-    if spec.tuning is not Tuning.FULL:
+    if spec.tuning is Tuning.FULL:
+        del values["lora_dropout"]
+    else:
         values["use_peft"] = True
     double_quant = values.pop("use_bnb_nested_quant")
     if spec.tuning is Tuning.QLORA:

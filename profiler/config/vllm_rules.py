@@ -46,9 +46,9 @@ def _engine_accepts_prompts(spec: TrialSpec, architecture: Architecture | None) 
     length, problem, hint = spec.vllm_max_model_length, "", ""
     if length is None:
         return
-    if architecture is not None and length > (context := architecture.max_position_embeddings):
+    if architecture is not None and length > (context := architecture.context):
         problem = f"is more than the context of {spec.model}, which has {context} tokens"
-        hint = f"Use at most vllm_max_model_length={context}."
+        hint = f"Use at most vllm_max_model_length={context}, or scale the positions (rope_scaling in its config.json)."
     elif length <= spec.max_prompt_length:
         problem = f"leaves nothing for completions after max_prompt_length={spec.max_prompt_length}"
         hint = f"Use vllm_max_model_length={spec.max_prompt_length + spec.max_completion_length}."

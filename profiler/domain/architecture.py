@@ -42,11 +42,29 @@ class Architecture:
     quantization: str = ""
     """How the weights of the checkpoint are quantised, such as ``bitsandbytes 4-bit``; empty if they are not."""
 
+    scaled_context: int | None = None
+    """Tokens that it was made for, where scaled rotary positions make it another number than the positions."""
+    has_rotary_positions: bool = True
+    """Whether positions are computed for any token, not looked up in a table that ends."""
+    other_head: str = ""
+    """The class that its `config.json` names, if that has no language model head."""
+    attention_dropout: float = 0.0
+    """Part of the attention's weights that training drops."""
+    sliding_window: int | None = None
+    """Tokens that its sliding layers see; None if no layer slides."""
+    uncounted: tuple[str, ...] = ()
+    """Fields of its `config.json` with values that change memory and that no formula has, and how."""
+
     vision: VisionTower | None = None
     """The tower for images; None for a model of text alone."""
 
     reward_models: tuple["Architecture", ...] = ()
     """The models that score its completions, where a trial has some (`TrialSpec.reward_models`)."""
+
+    @property
+    def context(self) -> int:
+        """Tokens that it was made for."""
+        return self.max_position_embeddings if self.scaled_context is None else self.scaled_context
 
     @property
     def has_closed_form(self) -> bool:

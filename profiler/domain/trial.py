@@ -295,6 +295,18 @@ class TrialSpec:
             trl_names=("lora_target_modules",),
         ),
     )
+    lora_dropout: float = field(
+        default=0.0,
+        metadata=declared(
+            "part of the input of each adapter that training drops; without adapters always 0",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="of the input",
+            trl_names=("lora_dropout",),
+            since="0.2.0",
+            earlier=0.0,
+        ),
+    )
     bnb_4bit_use_double_quant: bool = field(
         default=True,
         metadata=declared(

@@ -15,6 +15,7 @@ from profiler.analytical.explanation.verl_fit import Unanswered
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.images import images_line
 from profiler.config.key_help import trial_keys_help
+from profiler.config.model_lines import model_lines
 from profiler.config.specification import attention_line
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf, UsageError
@@ -181,7 +182,11 @@ def _grid_answer(command: Command, common: Inputs, architecture_of: Callable[[st
     if command.output_format is OutputFormat.JSON:
         return _Answer(text=grid_json(grid), is_no=is_no)
     images = dict.fromkeys(images_line(spec, architectures[spec.model], with_prompt=False) for spec in specs)
-    lines = dict.fromkeys(attention_line(spec, architectures[spec.model]) for spec in specs)
+    lines = dict.fromkeys(
+        line
+        for spec in specs
+        for line in (attention_line(spec, architectures[spec.model]), *model_lines(spec, architectures[spec.model]))
+    )
     return _Answer(text=_lines(tuple(images), common.notes, tuple(lines)) + grid_table(grid), is_no=is_no)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from profiler.analytical.closed_form import has_form
+from profiler.config.model_lines import model_lines
 from profiler.config.specification import parse_point
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
@@ -21,7 +22,7 @@ def parsed_trial(common: Inputs, architecture_of: Callable[[str], Architecture])
         with suppress(UsageError):
             spec = parse_point(common.sharded.keys, architecture_of=architecture_of)
             if has_form(spec, architecture_of(spec.model)):
-                return spec, common.sharded.notes
+                return spec, (*common.sharded.notes, *model_lines(spec, architecture_of(spec.model)))
     faults = list(common.faults)
     try:
         spec = parse_point(common.keys, architecture_of=architecture_of)
@@ -29,4 +30,4 @@ def parsed_trial(common: Inputs, architecture_of: Callable[[str], Architecture])
         faults.extend(error.faults)
     if faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
-    return spec, common.notes
+    return spec, (*common.notes, *model_lines(spec, architecture_of(spec.model)))

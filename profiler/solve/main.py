@@ -12,6 +12,7 @@ from profiler.analytical.explanation.cards import all_cards
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.grid import refuse_too_many_points
 from profiler.config.key_help import trial_keys_help
+from profiler.config.model_lines import model_lines
 from profiler.config.only_estimated import only_estimated
 from profiler.config.specification import parse_point
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
@@ -146,9 +147,11 @@ def _cards(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup
         names = ", ".join(command.rest.axes)
         raise UsageError([Fault(key=names, found="several values", problem="solve gpu takes one value per key")])
     spec = parse_point(inputs.keys, architecture_of=architecture_of)
-    answer = CardAnswer(spec=spec, cards=all_cards(spec, architecture_of(spec.model)), margin=command.margin)
+    architecture = architecture_of(spec.model)
+    answer = CardAnswer(spec=spec, cards=all_cards(spec, architecture), margin=command.margin)
+    notes = (*inputs.notes, *model_lines(spec, architecture))
     is_json = command.rest.output_format is OutputFormat.JSON
-    text = solve_json([answer], inputs.notes) if is_json else card_text(answer, inputs.notes)
+    text = solve_json([answer], notes) if is_json else card_text(answer, notes)
     return text, answer.smallest is not None
 
 

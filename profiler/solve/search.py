@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.boundary import GAP, Boundary, largest_that_fits
 from profiler.analytical.explanation.cards import CardVerdict, card_verdict
+from profiler.config.context import is_beyond_context
 from profiler.config.specification import parse_point
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu_names import gpu_named
@@ -28,6 +29,7 @@ class KeySearch:
         self._key = key_named(key)
         self._point, self._margin, self._architecture_of = point, margin, architecture_of
         self._gap = 1 if key in _WITHOUT_GAPS else GAP
+        self._within_context = self._begins_within_context()
 
     def boundary(self) -> Boundary[CardVerdict]:
         """Return the boundary.
@@ -63,11 +65,21 @@ class KeySearch:
         """
         return parse_point({**self._point, self._key.name: value}, architecture_of=self._architecture_of)
 
+    def _begins_within_context(self) -> bool:
+        """Return whether the smallest value gives rows for which the model was made; the answer then does so, too."""
+        try:
+            spec = self.at(self._key.minimum)
+        except UsageError:
+            return True
+        return not is_beyond_context(spec, self._architecture_of(spec.model))
+
     def _allowed(self, value: int) -> TrialSpec | None:
         try:
-            return self.at(value)
+            spec = self.at(value)
         except UsageError:
             return None
+        is_beyond = self._within_context and is_beyond_context(spec, self._architecture_of(spec.model))
+        return None if is_beyond else spec
 
     def _verdict(self, value: int) -> CardVerdict | None:
         spec = self._allowed(value)

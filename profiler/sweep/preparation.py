@@ -11,6 +11,7 @@ from profiler.cluster.array import SlotArray
 from profiler.cluster.slots import Cluster, KindOf
 from profiler.cluster.trial_python import trial_python
 from profiler.config.architecture import read_architecture
+from profiler.config.context import context_line
 from profiler.config.grid import Grid, expand, read_grid
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.only_estimated import only_estimated
@@ -185,7 +186,11 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     gpus, gpu_line = gpus_alike(visible)
     measured = any(spec.backend is Backend.CUDA for spec in specs)
     attention = dict.fromkeys(
-        line(spec, architecture_of(spec.model)) for spec in specs for line in (attention_line, kernels_line)
+        line(spec, architecture_of(spec.model))
+        for spec in specs
+        for line in (attention_line, kernels_line, context_line)
+        for spec in specs
+        for line in (attention_line, kernels_line, context_line)
     )
     return Sweep(
         grid=grid,

@@ -80,5 +80,6 @@ def lora_config(spec: TrialSpec) -> Any | None:
         task_type="CAUSAL_LM",
         r=spec.lora_rank,
         lora_alpha=spec.lora_alpha,
+        lora_dropout=spec.lora_dropout,
         target_modules=ALL_LINEAR if targets == (ALL_LINEAR,) else list(targets),
     )

@@ -38,5 +38,5 @@ def specs(draw):
         steps=draw(st.sampled_from([1, 3])),
         rollout=draw(st.sampled_from(Rollout)),
         alloc_conf=draw(st.sampled_from(["", "", "roundup_power2_divisions:8"])),
-        **(ADAPTED if tuning is not Tuning.FULL else {}),
+        **({**ADAPTED, "lora_dropout": draw(st.sampled_from([0.0, 0.05]))} if tuning is not Tuning.FULL else {}),
     )

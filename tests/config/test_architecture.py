@@ -57,7 +57,7 @@ def test_qwen3_has_its_own_head_dim_and_norms():
 
 
 def test_gemma_ties_its_embeddings_by_default():
-    architecture = read_architecture({**LLAMA, "model_type": "gemma"}, model="m")
+    architecture = read_architecture({**LLAMA, "model_type": "gemma", "num_key_value_heads": 1}, model="m")
     assert architecture.tie_word_embeddings
     assert architecture.head_dim == 256
 
@@ -80,7 +80,7 @@ def test_an_unknown_type_is_read_if_it_is_causal():
         ({"num_experts": 0}, 1),
         ({"model_type": "qwen3_moe"}, 128),
         ({"model_type": "qwen3_moe", "num_experts": 16}, 16),
-        ({"model_type": "mixtral", "num_local_experts": 4}, 4),
+        ({"model_type": "mixtral", "num_key_value_heads": 2, "num_local_experts": 4}, 4),
         ({"n_routed_experts": 256, "architectures": ["NewForCausalLM"]}, 256),
     ],
 )

@@ -62,13 +62,6 @@ def test_rules_of_another_recipe_are_not_checked():
     assert "max_length" in faults(max_length=64)
 
 
-def test_a_row_is_no_longer_than_the_context():
-    context = known("tiny").max_position_embeddings
-    assert parse(recipe="sft", max_length=context).max_length == context
-    fault = faults(recipe="sft", max_length=context + 1)["max_length"]
-    assert fault.hint == f"Use at most max_length={context}."
-
-
 def test_lora_keys_have_no_meaning_with_full_fine_tuning():
     assert parse(lora_rank=8, lora_alpha=3, lora_target_modules=["q_proj"]) == parse()
 
@@ -183,13 +176,6 @@ def test_groups_have_to_be_whole():
     assert "4 x 1 = 4" in sentence
     assert "per_device_train_batch_size=8" in sentence
     assert parse(num_generations=8, gradient_accumulation_steps=1, per_device_train_batch_size=8)
-
-
-def test_rows_have_to_fit_into_the_context_of_the_model():
-    assert parse(max_completion_length=32768 - 256)
-    sentence = faults(max_completion_length=32768 - 255)["max_completion_length"].sentence()
-    assert "32769" in sentence
-    assert "max_completion_length=32512" in sentence
 
 
 def test_qlora_needs_a_gpu():

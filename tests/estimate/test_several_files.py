@@ -6,7 +6,15 @@ import json
 import pytest
 import yaml
 
-from profiler.config.companion_files import _LORA_EXTRAS, ACCELERATE_KEYS, LORA_NAMES
+from profiler.config.companion_files import (
+    _LORA_EXTRAS,
+    ACCELERATE_KEYS,
+    DEEPSPEED_FIELDS,
+    FSDP_FIELDS,
+    LORA_FREE,
+    LORA_NAMES,
+    accelerate_part,
+)
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.estimate.main import answer, main
 
@@ -255,7 +263,47 @@ def test_the_names_are_those_of_the_installed_accelerate_and_peft():
 
     assert {each.name for each in dataclasses.fields(ClusterConfig)} == ACCELERATE_KEYS - {"ipex_config"}
     fields = {each.name: each.default for each in dataclasses.fields(LoraConfig)}
-    assert {*LORA_NAMES, *_LORA_EXTRAS} <= fields.keys()
-    assert (fields["r"], fields["lora_alpha"]) == (8, 8)
+    tables = [set(LORA_NAMES), set(_LORA_EXTRAS), LORA_FREE]
+    assert {name: sum(name in table for table in tables) for name in fields} == dict.fromkeys(fields, 1)
+    assert set().union(*tables) == fields.keys()
+    assert (fields["r"], fields["lora_alpha"], fields["lora_dropout"]) == (8, 8, 0.0)
     families = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "mixtral")
     assert {tuple(TARGETS[family]) for family in families} == {("q_proj", "v_proj")}
+
+
+def test_every_field_of_the_plugins_of_the_installed_accelerate_has_an_effect():
+    """`fsdp_config` and `deepspeed_config` state the fields of these plugins, some by another name."""
+    from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin
+
+    renamed = {"transformer_cls_names_to_wrap": "transformer_layer_cls_to_wrap", "min_num_params": "min_num_params"}
+    of_fsdp = {each.name.removeprefix("fsdp_") for each in dataclasses.fields(FullyShardedDataParallelPlugin)}
+    assert {f"fsdp_{renamed.get(name, name)}" for name in of_fsdp} <= FSDP_FIELDS
+    moe = {"transformer_moe_cls_names": "deepspeed_moe_layer_cls_names", "hf_ds_config": "deepspeed_config_file"}
+    of_deepspeed = {each.name for each in dataclasses.fields(DeepSpeedPlugin)} - {"is_train_batch_min"}
+    assert {moe.get(name, name) for name in of_deepspeed} <= DEEPSPEED_FIELDS
+
+
+@pytest.mark.parametrize(
+    ("accelerate", "said"),
+    [
+        (
+            {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2, "fsdp_auto_wrap_policy": "NO_WRAP"}},
+            "fsdp_auto_wrap_policy=NO_WRAP (other parts of the model are gathered at once: the figure may be too low)",
+        ),
+        (
+            {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 3, "zero3_init_flag": False}},
+            "zero3_init_flag=false (every GPU loads the whole model before",
+        ),
+    ],
+)
+def test_a_key_of_a_plugin_that_changes_memory_is_named(accelerate, said):
+    texts = [note.text for note in accelerate_part("a.yaml", accelerate).notes if not note.is_counted]
+    assert any(text.startswith(said) for text in texts)
+    usual = {
+        "distributed_type": "FSDP",
+        "fsdp_config": {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_use_orig_params": True},
+    }
+    assert not accelerate_part("a.yaml", usual).notes
+    assert not accelerate_part(
+        "a.yaml", {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 2, "zero3_init_flag": False}}
+    ).notes

@@ -7,6 +7,7 @@ keys) as autograd saves them. T is `batch.positions`.
 from collections.abc import Sequence
 
 from profiler.analytical.formulas.batch import Batch
+from profiler.analytical.formulas.dropout import drops_inputs, input_mask_bytes
 from profiler.analytical.formulas.eager_attention import (
     makes_scores,
     query_side_saved_bytes,
@@ -24,7 +25,7 @@ from profiler.analytical.formulas.parameters import (
     mlp_width,
     query_width,
 )
-from profiler.analytical.formulas.quantities import Count, Flag, where, whole_units
+from profiler.analytical.formulas.quantities import Count, Flag, either, where, whole_units
 from profiler.analytical.formulas.rounding import block_of
 from profiler.analytical.formulas.tensor_groups import Projection
 from profiler.analytical.formulas.trained import (
@@ -129,6 +130,7 @@ def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, posit
     - QLoRA, and LoRA under FSDP: adapters are in bfloat16, so inputs in bfloat16 are shared. Inputs of another type are
       copied per layer, except that of o under autocast.
     - LoRA under ZeRO-3: also the inputs of frozen layers (`frozen_inputs_saved_bytes`).
+    - LoRA with dropout: each adapted layer keeps what is left of its input, of which none is shared, and a mask.
 
     By hand, T = 10, H = 8, I = 16 in bfloat16, full: 10 x (8 + 8 + 16) x 2 = 640 B.
     """
@@ -148,8 +150,9 @@ def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, po
     adapted = adapted_parts(spec, architecture, _ATTENTION_INPUTS)
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
     low_rank = low_rank + frozen_inputs_saved_bytes(spec, architecture, positions, _ATTENTION_INPUTS)
+    low_rank = low_rank + len(adapted) * input_mask_bytes(spec, positions * hidden)
     if has_bfloat16_adapters(spec):
-        copies = where(sizes.adapter_casts, len(adapted), int(bool(adapted)))
+        copies = where(either(sizes.adapter_casts, drops_inputs(spec)), len(adapted), int(bool(adapted)))
         return copies * block(positions * hidden * sizes.adapter) + low_rank
     return len(adapted) * block(positions * hidden * where(spec.bf16, sizes.compute, sizes.adapter)) + low_rank
 
@@ -174,7 +177,9 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
         shared = shared + ("down_proj" in names) * block(positions * inner * element)
         # Under autocast the input of o is bfloat16 already, so its adapter casts nothing.
         uncast = ("o_proj" in names) * block(positions * query_width(architecture) * element)
-        own = where(sizes.adapter_casts, own - where(spec.bf16, uncast, 0), shared)
+        kept = where(sizes.adapter_casts, own - where(spec.bf16, uncast, 0), shared)
+        own = where(drops_inputs(spec), own, kept)
+    own = own + sum(input_mask_bytes(spec, positions * part.in_features) for part in adapted)
     own = own + frozen_inputs_saved_bytes(spec, architecture, positions, _MLP_INPUTS)
     return own + low_rank + frozen_inputs_saved_bytes(spec, architecture, positions, ("down_proj",))
 
@@ -185,7 +190,7 @@ def frozen_inputs_saved_bytes(
     """Return what frozen layers that share one input save of it under ZeRO-3; 0 without.
 
     DeepSpeed replaces torch's linear function by one that saves its input whether or not the weight is trained. An
-    adapter that casts nothing saves the same tensor. That of o is the output of attention and counted there.
+    adapter that casts and drops nothing saves the same tensor. That of o is the output of attention and counted there.
 
     By hand, T = 10, I = 16 in bfloat16, down_proj not adapted: 10 x 16 x 2 = 320 B; adapted: 0.
 
@@ -196,7 +201,8 @@ def frozen_inputs_saved_bytes(
     width = mlp_width(architecture) if "down_proj" in names else architecture.hidden_size
     sizes = element_bytes(spec)
     own = block_of(spec)(positions * width * sizes.compute)
-    return where(sizes.adapter_casts, own, 0) if adapted_parts(spec, architecture, names) else own
+    is_another = either(sizes.adapter_casts, drops_inputs(spec))
+    return where(is_another, own, 0) if adapted_parts(spec, architecture, names) else own
 
 
 def adapted_parts(spec: TrialKeys, architecture: DecoderShape, names: Sequence[str]) -> tuple[Projection, ...]:
@@ -253,8 +259,9 @@ def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch
         return 0
     adapted = {part.name for part in adapted_projections(architecture, targets)}
     norm = norm_saved_bytes(spec, batch.positions, architecture.hidden_size, in_float32=has_float32_norms(architecture))
-    if adapted.intersection(_ATTENTION_INPUTS):
-        return norm
+    if parts := adapted.intersection(_ATTENTION_INPUTS):
+        # What is left of the inputs is saved, and the mask only for a gradient of the input.
+        return norm + len(parts) * input_mask_bytes(spec, batch.positions * architecture.hidden_size)
     unsaved = norm + attention_saved_bytes(spec, architecture, batch)
     unsaved = unsaved + head_norms_saved_bytes(spec, architecture, batch.positions)
     unsaved = unsaved + frozen_inputs_saved_bytes(spec, architecture, batch.positions, _ATTENTION_INPUTS)

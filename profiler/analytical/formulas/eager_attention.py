@@ -9,8 +9,9 @@ converted to float32, queries and keys scaled, the softmax in float32.
 """
 
 from profiler.analytical.formulas.batch import Batch
+from profiler.analytical.formulas.dropout import drops_scores
 from profiler.analytical.formulas.parameters import caps_scores, key_width, query_width
-from profiler.analytical.formulas.quantities import Count, Flag, both, either, holds, negated, where
+from profiler.analytical.formulas.quantities import Count, Flag, both, either, holds, larger, negated, where
 from profiler.analytical.formulas.rollout import kv_element_bytes
 from profiler.analytical.formulas.rounding import block_of
 from profiler.analytical.formulas.trained import (
@@ -64,16 +65,19 @@ def _shares_keys(architecture: DecoderShape) -> Flag:
 def saved_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return what is saved of the scores: the softmax in float32, and in eager also in a narrower compute type.
 
-    Capped scores are saved as well. By hand, one row of 8 tokens, 2 heads, bfloat16: eager 128 x (4 + 2) = 768 B, with
-    capped scores 128 x 8 = 1,024 B, SDPA 128 x 4 = 512 B.
+    Capped scores are saved as well. Dropout keeps a mask of one byte per score, and its result besides the softmax.
+    By hand, one row of 8 tokens, 2 heads, bfloat16: eager 128 x (4 + 2) = 768 B, with capped scores 128 x 8 = 1,024 B,
+    with dropout 128 x 7 = 896 B; SDPA 128 x 4 = 512 B, with dropout 128 x (4 + 4 + 1) = 1,152 B.
     """
     block, values = block_of(spec), scores(architecture, batch)
-    softmax = block(values * FLOAT32_BYTES)
+    softmax, drops = block(values * FLOAT32_BYTES), drops_scores(architecture)
+    mask = where(drops, block(values), 0)
     if spec.attn_implementation is not Attention.EAGER:
-        return softmax
+        return softmax + mask + where(drops, softmax, 0)
     compute = element_bytes(spec).compute
     capped = block(values * element_bytes(spec).stream) if caps_scores(architecture) else 0
-    return softmax + where(compute < FLOAT32_BYTES, block(values * compute), 0) + capped
+    is_another = either(drops, compute < FLOAT32_BYTES)
+    return softmax + where(is_another, block(values * compute), 0) + mask + capped
 
 
 def query_side_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -130,7 +134,8 @@ def query_side_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, 
 def scores_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Flag) -> Count:
     """Return the peak of the scores without saved activations; 0 for other kernels.
 
-    Eager: scaled scores, these in float32, and the softmax. In float16: scaled scores, the softmax, and the softmax in
+    Eager: scaled scores, these in float32, and the softmax; with dropout the weights before and after it and its mask,
+    if that is more, as in float32. In float16: scaled scores, the softmax, and the softmax in
     float16, because the kernel converts its input itself. SDPA: scores in float32, the softmax, and a boolean per
     score.
 
@@ -149,7 +154,8 @@ def scores_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     compute = stream_bytes(spec, autocast=autocast)
     softmax, narrow = block(values * FLOAT32_BYTES), block(values * compute)
     converted = where(_is_float16(spec, autocast=autocast), narrow, where(compute < FLOAT32_BYTES, softmax, 0))
-    return narrow + converted + softmax
+    dropping = where(drops_scores(architecture), 2 * narrow + block(values), 0)
+    return larger(narrow + converted + softmax, dropping)
 
 
 def scores_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:

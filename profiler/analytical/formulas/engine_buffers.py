@@ -58,7 +58,7 @@ def engine_sequences(spec: TrialKeys) -> Count:
 def accepted_tokens(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Return the tokens of the longest sequence that the engine accepts: the context of the model if not stated."""
     length = 0 if spec.vllm_max_model_length is None else spec.vllm_max_model_length
-    return where(length > 0, length, architecture.max_position_embeddings)
+    return where(length > 0, length, architecture.context)
 
 
 def _sampler_rows(spec: TrialKeys) -> Count:

@@ -9,6 +9,7 @@ from profiler.analytical.formulas.decoder_layer import (
     norm_saved_bytes,
     other_inputs_saved_bytes,
 )
+from profiler.analytical.formulas.dropout import drops_inputs, input_mask_bytes
 from profiler.analytical.formulas.eager_attention import (
     makes_scores,
     saved_scores_bytes,
@@ -66,16 +67,38 @@ def _dense_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     if trains_everything(spec):
         return wide + weight if spec.use_liger_kernel else larger(2 * wide, wide + weight)
     unpacked = weight if spec.tuning is Tuning.QLORA else 0
+    dropping = _dropout_backward_bytes(spec, architecture, batch.positions)
     if spec.use_liger_kernel:
-        return wide + unpacked
-    return larger(3 * wide - _down_saved_bytes(spec, architecture, batch.positions), wide + unpacked)
+        return larger(wide + unpacked, dropping)
+    return larger(3 * wide - _down_saved_bytes(spec, architecture, batch.positions), wide + unpacked, dropping)
+
+
+def _dropout_backward_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return what the dropout of down's adapter needs in backward: the gradients of its result and of its input.
+
+    Both have the type of that input, [T, I]; what the adapter saved of it is freed, and the mask is there. Negative or
+    0 if there is no such dropout. By hand, T = 10, I = 16, float32 adapters under autocast: 160 x (2 x 4 - 2) = 960 B.
+    """
+    sizes, values, block = element_bytes(spec), positions * mlp_width(architecture), block_of(spec)
+    if not adapted_parts(spec, architecture, ("down_proj",)):
+        return 0
+    dropped = where(spec.bf16, linear_output_bytes(spec), sizes.adapter) if _keeps_input(spec) else sizes.adapter
+    freed = _down_saved_bytes(spec, architecture, positions) - input_mask_bytes(spec, values)
+    return where(drops_inputs(spec), 2 * block(values * dropped) - freed, 0)
+
+
+def _keeps_input(spec: TrialKeys) -> bool:
+    """Return whether adapters drop their input in its own type under autocast, and do not cast it before (4 bits)."""
+    return spec.tuning is Tuning.QLORA
 
 
 def _down_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
-    """Return what the adapter of down saves of its input; 0 if down has none."""
+    """Return what the adapter of down saves of its input, with the mask of its dropout; 0 if down has none."""
     sizes, values = element_bytes(spec), positions * mlp_width(architecture)
     element = sizes.adapter if has_bfloat16_adapters(spec) else where(spec.bf16, sizes.compute, sizes.adapter)
-    return block_of(spec)(values * element) if adapted_parts(spec, architecture, ("down_proj",)) else 0
+    if not adapted_parts(spec, architecture, ("down_proj",)):
+        return 0
+    return block_of(spec)(values * element) + input_mask_bytes(spec, values)
 
 
 def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -192,14 +215,21 @@ def _scaling_gradient_bytes(spec: TrialKeys, architecture: DecoderShape, batch: 
 
 
 def _down_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return what down makes of its input and of a 4-bit weight before it returns, if it has an adapter."""
+    """Return what down makes of its input and of a 4-bit weight before it returns, if it has an adapter.
+
+    With dropout the input itself is not what the adapter saves; and a cast input, and what is left of it, are there
+    together.
+    """
     if not adapted_parts(spec, architecture, ("down_proj",)):
         return 0
+    sizes, block, values = element_bytes(spec), block_of(spec), batch.positions * mlp_width(architecture)
+    given = where(drops_inputs(spec), block(values * linear_output_bytes(spec)), 0)
     if spec.tuning is Tuning.QLORA:
         weight = mlp_width(architecture) * architecture.hidden_size
-        return widened_bytes(spec, weight, batch.positions, autocast=spec.bf16)
+        widened = widened_bytes(spec, weight, batch.positions, autocast=spec.bf16)
+        return larger(widened - input_mask_bytes(spec, values), given)
     if has_bfloat16_adapters(spec):
-        return 0
-    sizes, block, values = element_bytes(spec), block_of(spec), batch.positions * mlp_width(architecture)
-    # Without autocast the adapter saves the copy.
-    return block(values * sizes.compute) + where(spec.bf16, block(values * sizes.adapter), 0)
+        return given
+    # Without autocast the adapter saves the copy, or what dropout leaves of it.
+    copies = where(spec.bf16, 1, 0) + where(drops_inputs(spec), 1, 0)
+    return block(values * sizes.compute) + copies * block(values * sizes.adapter)

@@ -67,6 +67,8 @@ class TrialKeys(Protocol):
     @property
     def lora_rank(self) -> Count | None: ...  # noqa: D102
     @property
+    def lora_dropout(self) -> float | NDArray[Any]: ...  # noqa: D102
+    @property
     def max_prompt_length(self) -> Count: ...  # noqa: D102
     @property
     def max_completion_length(self) -> Count: ...  # noqa: D102
@@ -138,7 +140,7 @@ class DecoderShape(Protocol):
     @property
     def head_dim(self) -> Count: ...  # noqa: D102
     @property
-    def max_position_embeddings(self) -> Count: ...  # noqa: D102
+    def context(self) -> Count: ...  # noqa: D102
     @property
     def tie_word_embeddings(self) -> Flag: ...  # noqa: D102
     @property
@@ -157,5 +159,7 @@ class DecoderShape(Protocol):
     def vision(self) -> VisionTower | None: ...  # noqa: D102
     @property
     def shared_expert_width(self) -> Count: ...  # noqa: D102
+    @property
+    def attention_dropout(self) -> float | NDArray[Any]: ...  # noqa: D102
     @property
     def reward_models(self) -> Sequence["DecoderShape"]: ...  # noqa: D102

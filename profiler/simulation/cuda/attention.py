@@ -15,6 +15,7 @@ import torch
 from profiler.domain.gpu import Chip
 from profiler.domain.memory import Category
 from profiler.simulation.cuda import attention_scratch
+from profiler.simulation.cuda.autocast import composed_within
 from profiler.simulation.cuda.flash_splits import flash_forward, more_keys_alike
 from profiler.simulation.tracing.in_place import math_attention
 from profiler.simulation.tracing.recorder import Recorder
@@ -409,6 +410,13 @@ def scaled_dot_product_attention(
                 for other in others
                 if choose_kernel(replace(request, compute_capability=other.compute_capability)) is not kernel
             )
+        if kernel is Kernel.MATH and query.is_meta and dropout_p > 0:
+            mask = None if attn_mask is None else _bias(attn_mask, query.dtype, kernel)
+            # Its dropout has to be that of CUDA, so its parts are replaced as well.
+            with math_attention(), composed_within():
+                return torch.ops.aten._scaled_dot_product_attention_math.default(
+                    query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+                )[0]
         if query.device.type != "meta" or kernel is Kernel.MATH:
             with math_attention():
                 return torch.ops.aten.scaled_dot_product_attention.default(

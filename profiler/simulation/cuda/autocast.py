@@ -197,6 +197,20 @@ def _kernel(name: str, policy: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+@contextmanager
+def composed_within() -> Iterator[None]:
+    """While active in a replacement, operations that ATen calls are replaced too; nothing is cast.
+
+    An operation runs with this key excluded, so that what it is composed of would be that of `meta`.
+    """
+    torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, False)
+    try:
+        with SimulatedAutocast(enabled=False):
+            yield
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, True)
+
+
 def operation_named(name: str) -> Any:
     """The overload of an ATen operation by the name `op` or `op.overload`."""
     packet, _, overload = name.partition(".")

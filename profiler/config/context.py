@@ -1,0 +1,121 @@
+"""The tokens that a model was made for, and rows that are longer.
+
+Rotary positions are computed for any token, so transformers trains and generates beyond `max_position_embeddings`
+without a word; a test runs every known model type there. A table of learned positions ends with it, and vLLM refuses to
+start with longer sequences.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from profiler.config.rule import Rule
+from profiler.domain.architecture import Architecture
+from profiler.domain.errors import Fault
+from profiler.domain.trial import TrialSpec
+
+_ROTARY_FIELDS = ("rope_parameters", "rope_scaling", "rope_theta")
+"""Fields of a `config.json` by which a model has rotary positions."""
+
+_UNSCALED = ("su", "longrope", "llama3")
+"""Types of rotary positions whose `max_position_embeddings` includes the scaling."""
+
+
+def scaled_context(config: Mapping[str, object], *, positions: int) -> int | None:
+    """Return the tokens that a model with scaled positions was made for; None where these are its positions.
+
+    By hand, Qwen2.5 with ``{"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}``: 131,072.
+
+    Args:
+        config: The fields of a decoder.
+        positions: Its `max_position_embeddings`.
+
+    Source: `get_and_verify_max_len` in vLLM 0.19's `config/model.py`. It does not scale Gemma 3, whose files state the
+    result.
+    """
+    scaling = config.get("rope_scaling") or config.get("rope_parameters")
+    if not isinstance(scaling, Mapping) or str(config.get("model_type", "")).startswith("gemma3"):
+        return None
+    kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
+    if kind in _UNSCALED or not isinstance(factor, int | float) or isinstance(factor, bool) or not factor > 0:
+        return None
+    original = scaling.get("original_max_position_embeddings")
+    start = original if kind == "yarn" and isinstance(original, int) and original > 0 else positions
+    return int(start * min(factor, _MOST_FACTOR))
+
+
+_MOST_FACTOR = 1e6
+
+
+def has_rotary_positions(config: Mapping[str, object]) -> bool:
+    """Return whether a `config.json` states rotary positions."""
+    return any(config.get(name) not in (None, {}) for name in _ROTARY_FIELDS)
+
+
+def row_tokens(spec: TrialSpec) -> int:
+    """Return the tokens of the longest row: prompt and completion, or a row of the data."""
+    if spec.max_length is not None:
+        return spec.max_length
+    return spec.max_prompt_length + spec.max_completion_length
+
+
+def is_beyond_context(spec: TrialSpec, architecture: Architecture) -> bool:
+    """Return whether rows are longer than the model was made for."""
+    return row_tokens(spec) > architecture.context
+
+
+def context_line(spec: TrialSpec, architecture: Architecture) -> str:
+    """Return a warning about rows that are longer than the model was made for, or nothing."""
+    if not is_beyond_context(spec, architecture):
+        return ""
+    return (
+        f"{spec.model}: a row has {row_tokens(spec):,} tokens, and the model was made for {architecture.context:,}. "
+        f"{_engine_end(spec, architecture)}To train it well, scale its positions: rope_scaling in its config.json "
+        f"(rope_parameters in files of transformers 5), such as {_example(spec, architecture)}."
+    )
+
+
+def _engine_end(spec: TrialSpec, architecture: Architecture) -> str:
+    """Return what vLLM does with such rows."""
+    if not spec.use_vllm:
+        return ""
+    return f"vLLM ends responses at {architecture.context:,}, so the estimate is that of rows that never come. "
+
+
+def _example(spec: TrialSpec, architecture: Architecture) -> str:
+    """Return the scaling that reaches the row, by the next whole factor."""
+    positions = architecture.max_position_embeddings
+    factor = float(-(-row_tokens(spec) // positions))
+    return f'{{"rope_type": "yarn", "factor": {factor}, "original_max_position_embeddings": {positions}}}'
+
+
+def _within_context(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
+    if architecture is None or architecture.has_rotary_positions or not is_beyond_context(spec, architecture):
+        return
+    longest = architecture.context - spec.max_prompt_length
+    yield Fault(
+        key="max_completion_length",
+        found=str(spec.max_completion_length),
+        problem=(
+            f"with max_prompt_length={spec.max_prompt_length} a row has {row_tokens(spec)} tokens, but the context of "
+            f"{spec.model} is {architecture.context}, and its config.json states no rotary positions"
+        ),
+        hint=f"Use at most max_completion_length={longest}." if longest > 0 else "Use a shorter max_prompt_length.",
+    )
+
+
+def _rows_within_context(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
+    if architecture is None or architecture.has_rotary_positions or not is_beyond_context(spec, architecture):
+        return
+    yield Fault(
+        key="max_length",
+        found=str(spec.max_length),
+        problem=(
+            f"is more than the context of {spec.model}, which has {architecture.context} tokens and no rotary positions"
+        ),
+        hint=f"Use at most max_length={architecture.context}.",
+    )
+
+
+CONTEXT_RULES = (
+    Rule(keys=("model", "max_prompt_length", "max_completion_length"), check=_within_context),
+    Rule(keys=("model", "max_length"), check=_rows_within_context),
+)

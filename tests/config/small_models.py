@@ -1,0 +1,75 @@
+"""A small `config.json` of each known model type, and what transformers says of it."""
+
+from copy import deepcopy
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+from profiler.config.architecture import MODEL_TYPES
+from profiler.config.refused_models import _AXIAL_TYPES, _IMAGE_TYPES
+
+LEFT_OUT = Ellipsis
+"""In place of a value: the field is not there."""
+
+_BASE = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 96,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "max_position_embeddings": 16,
+}
+_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48}
+_TOWERS = {
+    "qwen2_vl": {"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2},
+    "qwen2_5_vl": {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "out_hidden_size": 64, "num_heads": 2},
+    "qwen3_vl": {
+        "depth": 1,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "out_hidden_size": 64,
+        "num_heads": 2,
+        "deepstack_visual_indexes": [0],
+        "num_position_embeddings": 16,
+    },
+}
+
+assert set(_TOWERS) == set(_IMAGE_TYPES) <= set(MODEL_TYPES)
+
+
+def small_config(model_type, **fields):
+    """Return a small `config.json` of the type, with `fields` of its decoder in place of the usual ones."""
+    decoder = dict(_BASE)
+    if model_type in ("qwen2_moe", "qwen3_moe", "olmoe"):
+        decoder |= _EXPERTS | {"num_experts": 4}
+    if model_type == "mixtral":
+        decoder |= {"num_local_experts": 4, "num_experts_per_tok": 2}
+    if model_type in _AXIAL_TYPES:
+        decoder["rope_scaling"] = {"type": "mrope", "mrope_section": [2, 3, 3]}
+    decoder = {name: value for name, value in deepcopy(decoder | fields).items() if value is not LEFT_OUT}
+    if model_type in _TOWERS:
+        return {"model_type": model_type, "text_config": decoder, "vision_config": dict(_TOWERS[model_type])}
+    return {"model_type": model_type, **decoder}
+
+
+def refusal_of_transformers(config, *, tokens=8, runs=True):
+    """Return the error of transformers when it reads `config`, makes the model and trains one step; empty if none."""
+    fields = {name: deepcopy(value) for name, value in config.items() if name != "model_type"}
+    loader = AutoModelForImageTextToText if config["model_type"] in _TOWERS else AutoModelForCausalLM
+    try:
+        made = AutoConfig.for_model(config["model_type"], **fields)
+        if not runs:
+            return ""
+        with torch.device("meta"):
+            # Experts are multiplied in one call only in bfloat16; Gemma 2 has no sdpa.
+            model = loader.from_config(made, attn_implementation="eager", dtype=torch.bfloat16).train()
+            ids = torch.zeros(2, tokens, dtype=torch.long)
+            model(input_ids=ids, use_cache=True).logits.sum().backward()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -1,0 +1,143 @@
+"""Models that transformers refuses are refused, by the field that is wrong; transformers itself is asked."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from small_models import LEFT_OUT, refusal_of_transformers, small_config
+from transformers import CONFIG_MAPPING
+from transformers.activations import ACT2CLS
+
+from profiler.config.architecture import MODEL_TYPES, read_architecture
+from profiler.config.foreign_text import ForeignTextError, parse_json
+from profiler.config.refused_models import ACTIVATIONS, MODEL_RULES, TYPED_FIELDS, _holds
+from profiler.config.specification import parse_point
+from profiler.domain.errors import UsageError
+from profiler.estimate.main import answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Values of a field on both sides of a rule."""
+
+    name: str
+    wrong: object
+    right: object
+    also: dict = field(default_factory=dict)
+    """Other fields of both."""
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0}
+PAIRS = (
+    Pair(name="num_key_value_heads", wrong=3, right=2),
+    Pair(name="num_key_value_heads", wrong=8, right=4),
+    Pair(name="num_key_value_heads", wrong=None, right=1),
+    Pair(name="hidden_size", wrong=66, right=64),
+    Pair(name="head_dim", wrong=15, right=16),
+    Pair(name="head_dim", wrong=None, right=16),
+    Pair(name="head_dim", wrong=24, right=16),
+    Pair(name="hidden_size", wrong=60, right=64, also={"head_dim": LEFT_OUT}),
+    Pair(name="hidden_act", wrong="no_such", right="relu"),
+    Pair(name="hidden_act", wrong=None, right="silu"),
+    Pair(name="pad_token_id", wrong=96, right=95),
+    Pair(name="pad_token_id", wrong=1.0, right=None),
+    Pair(name="attention_dropout", wrong=1.5, right=0.1),
+    Pair(name="attention_dropout", wrong=-0.1, right=0),
+    Pair(name="attention_dropout", wrong="0.1", right=1.0),
+    Pair(name="attention_dropout", wrong=True, right=0.0),
+    Pair(name="attention_dropout", wrong=None, right=0.5),
+    Pair(name="initializer_range", wrong=2.0, right=0.5),
+    Pair(name="initializer_range", wrong=1, right=1.0),
+    Pair(name="rms_norm_eps", wrong=1, right=1.0),
+    Pair(name="rms_norm_eps", wrong="1e-6", right=1e-6),
+    Pair(name="use_cache", wrong=1, right=False),
+    Pair(name="tie_word_embeddings", wrong=None, right=True),
+    Pair(name="layer_types", wrong=["full_attention"], right=["full_attention"] * 2),
+    Pair(name="layer_types", wrong=["linear_attention"] * 2, right=None),
+    Pair(name="layer_types", wrong=["no_such"] * 2, right=None),
+    Pair(name="sliding_window", wrong=0, right=4),
+    Pair(name="sliding_window", wrong=-1, right=1),
+    Pair(name="rope_parameters", wrong=[1], right=None),
+    Pair(name="rope_scaling", wrong="yarn", right=None),
+    Pair(name="rope_scaling", wrong={"rope_type": "no_such"}, right=None),
+    Pair(name="rope_scaling", wrong={"rope_type": "yarn"}, right=YARN),
+    Pair(name="rope_parameters", wrong={"rope_type": "yarn", "rope_theta": 1e4}, right=YARN | {"rope_theta": 1e4}),
+    Pair(name="rope_scaling", wrong={"rope_type": "llama3", "factor": 8.0}, right={"rope_type": "default"}),
+)
+OF_KERNELS = {("hidden_size", "66", kind) for kind in ("mixtral", "qwen2_moe", "qwen3_moe")}
+"""What the kernel of experts in bfloat16 refuses (rows of no whole 16 bytes), and other types do not."""
+
+
+def ours(config):
+    """Return the fault of the reader; empty if it takes the file."""
+    try:
+        read_architecture(config, model="m")
+    except UsageError as error:
+        return error.faults[0].problem
+    return ""
+
+
+def configs(pair, model_type):
+    for value in (pair.wrong, pair.right):
+        yield small_config(model_type, **{**pair.also, pair.name: value})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", PAIRS, ids=[f"{pair.name}={pair.wrong}" for pair in PAIRS])
+def test_what_transformers_refuses_is_refused_and_nothing_else(pair):
+    refused = {
+        (model_type, side): (bool(refusal_of_transformers(config)), bool(ours(config)))
+        for model_type in MODEL_TYPES
+        for side, config in zip(("wrong", "right"), configs(pair, model_type), strict=True)
+        if (pair.name, str(pair.wrong), model_type) not in OF_KERNELS
+    }
+    assert {key: (theirs, own) for key, (theirs, own) in refused.items() if theirs != own} == {}
+    assert any(theirs for theirs, _ in refused.values()), "the pair shows nothing"
+
+
+def test_every_rule_has_a_pair():
+    wrong = {pair.name for pair in PAIRS}
+    assert {row.field for row in (*MODEL_RULES, *TYPED_FIELDS)} == wrong
+    for row in (*MODEL_RULES, *TYPED_FIELDS):
+        of_row = [kind for kind in MODEL_TYPES if _holds(row, kind)]
+        values = [next(configs(pair, kind)) for pair in PAIRS if pair.name == row.field for kind in of_row]
+        assert any(ours(config) for config in values), row
+        assert (row.only or frozenset()) | row.but <= set(MODEL_TYPES)
+
+
+def test_activations_are_those_of_transformers():
+    assert set(ACTIVATIONS) == set(ACT2CLS)
+
+
+def test_a_stated_null_is_derived_where_a_field_that_is_left_out_has_a_default():
+    """Qwen2 has 32 heads of keys where the field is left out, and as many as heads where it is null."""
+    null, absent = (small_config("qwen2", num_key_value_heads=value) for value in (None, LEFT_OUT))
+    made = [
+        CONFIG_MAPPING["qwen2"](**{k: v for k, v in config.items() if k != "model_type"}) for config in (null, absent)
+    ]
+    assert [each.num_key_value_heads for each in made] == [4, 32]
+    assert read_architecture(null, model="m").num_key_value_heads == 4
+    assert "num_key_value_heads=32" in ours(absent)
+
+
+@pytest.mark.parametrize("name", ["LlamaForSequenceClassification", "LlamaModel", "LlamaForTokenClassification"])
+def test_another_head_is_named_and_refused_by_the_rules_of_a_trial(name):
+    config = small_config("llama", architectures=[name])
+    assert read_architecture(config, model="m").other_head == name
+    with pytest.raises(UsageError, match=f"names {name}, which has no language model head"):
+        parse_point(
+            {"backend": "simulated", "model": "m"}, architecture_of=lambda _: read_architecture(config, model="m")
+        )
+    whole = small_config("llama", architectures=["LlamaForCausalLM", name])
+    assert not read_architecture(whole, model="m").other_head
+
+
+def test_a_reward_model_has_another_head():
+    config = small_config("llama", architectures=["LlamaForSequenceClassification"])
+    words = ["model=qwen2.5-0.5b", "reward_models=scores/it", "format=json"]
+    assert "estimated" in answer(words, load_model=lambda _: config).lower()
+
+
+def test_a_key_that_is_twice_in_json_is_named():
+    with pytest.raises(ForeignTextError, match="has the key 'hidden_size' twice"):
+        parse_json(b'{"text_config": {"hidden_size": 64, "a": 1, "hidden_size": 128}}')
+    assert parse_json(b'{"a": {"b": 1}, "b": 1}') == {"a": {"b": 1}, "b": 1}
