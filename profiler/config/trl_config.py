@@ -294,7 +294,7 @@ def _assumed(
     if flat.get("use_vllm") is True and flat.get("vllm_mode") is None:
         why = "trl's default; before 1.0 it was server"
         if _OLD_ENGINE in flat:
-            why = f"{_OLD_ENGINE} is of trl before 0.16, where vLLM had a GPU of its own"
+            why = f"{_OLD_ENGINE} is of trl 0.14 to 0.17, where vLLM has GPUs of its own"
         notes.append(Note(key="vllm_mode", text=f"vllm_mode={point.get('vllm_mode', VllmMode.COLOCATE)} ({why})"))
     if "per_device_eval_batch_size" in point and flat.get("per_device_eval_batch_size") is None:
         text = f"per_device_eval_batch_size={_EVAL_ROWS} (transformers' default)"

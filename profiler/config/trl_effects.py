@@ -248,6 +248,35 @@ UNCOUNTED: tuple[Uncounted, ...] = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class MoreLogits:
+    """Tensors as large as all logits that backward needs in addition to those of `logprobs=full`, that of trl 0.14."""
+
+    versions: Versions
+    tensors: Mapping[int, int]
+    """Number by the bytes of one logit, which are 4 under autocast."""
+    source: str
+
+
+MORE_LOGITS: tuple[MoreLogits, ...] = (
+    MoreLogits(
+        versions=Versions.of("0.15 to 0.29"),
+        tensors={4: 1, 2: 0},
+        source="trl/trainer/utils.py, v0.15.0, selective_log_softmax: the gradients of gather and of logsumexp",
+    ),
+    MoreLogits(
+        versions=Versions.of("1.0 to 1.9"),
+        tensors={4: 2, 2: 2},
+        source=f"{_TRAINER}, v1.0.0 to v1.9.0, logits.div_(temperature) of a slice",
+    ),
+    MoreLogits(
+        versions=Versions.of("1.10 to 1.13"),
+        tensors={4: 1, 2: 0},
+        source=f"{_TRAINER}, 1.10.0 to 1.13.0, logits / temperature; 1.14.0 has a Triton kernel",
+    ),
+)
+"""Simulated with these implementations in place of that of trl 0.14, 4 to 16 rows of 256 tokens: equal to 1 %."""
+
 LAST_WITH_LOGITS = max(
     (row.versions.last for row in EFFECTS if row.key == "logprobs" and _GRPO in row.recipes), key=RELEASES.index
 )

@@ -12,7 +12,7 @@ from profiler.domain.errors import UsageError
 from profiler.domain.trial import TrialSpec
 from profiler.estimate.inputs import Inputs
 from profiler.estimate.points import Axes, specs_of_each
-from profiler.estimate.trial import with_form
+from profiler.estimate.trial import STEP_BYTES, with_form
 
 ArchitectureOf = Callable[[str], Architecture]
 
@@ -65,4 +65,4 @@ def _specs(inputs: Inputs, axes: Axes, architecture_of: ArchitectureOf) -> tuple
 def _needs(point: EstimatedPoint) -> tuple[bool, int, int]:
     """Return what is dearer the larger it is: a job that does not start, then memory."""
     unreleasable = unreleasable_bytes(point.peak_allocated_bytes, point.peak_reserved_bytes)
-    return point.fit in (Fit.NO_ENGINE, Fit.NO_KERNEL), unreleasable, point.peak_reserved_bytes
+    return point.fit in (Fit.NO_ENGINE, Fit.NO_KERNEL), unreleasable // STEP_BYTES, point.peak_reserved_bytes

@@ -115,8 +115,9 @@ def read_inputs(command: Command, part: Part | None, *, measure: Measure = measu
         settled={note.key for note in part.notes if note.key},
     )
     measured = remembered_measure(measure)
-    first, *others = (_inputs(command, part, each, found.notes, measured) for each in found.variants)
-    return replace(first, faults=(*first.faults, *found.faults), others=tuple(others))
+    read = [_inputs(command, part, each, found.notes, measured) for each in found.variants]
+    first, *others = (replace(each, faults=(*each.faults, *found.faults)) for each in read)
+    return replace(first, others=tuple(others))
 
 
 def _inputs(
@@ -135,7 +136,7 @@ def _inputs(
         faults += [*part.faults, *_foreign_faults(part, strict=command.strict)]
         unknown = () if command.strict else (*reading.unknown, *part.unknown)
         own = [note for note in reading.notes if note.key not in {each.key for each in version_notes if each.key}]
-        notes = [*_folder_taken_by_name(keys), *version_notes, *own, *part.notes]
+        notes = [*_folder_taken_by_name(keys), *own, *part.notes, *version_notes]
     named = keys.get("model") if part is None else part.values.get("model_name_or_path")
     keys.update(command.keys)
     if keys.get("recipe") != Recipe.SFT.value:

@@ -3,20 +3,26 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import prod
 
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate
 from profiler.analytical.explanation.cards import card_verdict
+from profiler.analytical.formulas.trained import element_bytes
 from profiler.config.specification import parse_point
+from profiler.config.trl_effects import MORE_LOGITS
 from profiler.config.trl_versions import RELEASES, spans_text
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu_names import find_gpu
 from profiler.domain.trial import Logprobs, TrialSpec
-from profiler.domain.units import gib_text
+from profiler.domain.units import MIB, gib_text
 from profiler.estimate.inputs import Inputs
 
 ArchitectureOf = Callable[[str], Architecture]
+
+STEP_BYTES = 16 * MIB
+"""Below it two needs are equal."""
 
 _NO_FORM = (
     "Not counted: the logits of all completions at once, as trl makes them up to 1.14: this model has no formula."
@@ -39,10 +45,10 @@ def parsed_trial(common: Inputs, architecture_of: ArchitectureOf) -> tuple[Trial
         UsageError: With every fault of the keys and files.
     """
     first, others = _candidates(common, {}, architecture_of, sharded=True)
-    if not others:
-        return first.spec, first.notes
-    chosen = _dearest([first, *others], architecture_of)
-    return chosen.spec, (*chosen.notes, *_peaks_line([first, *others], chosen, architecture_of))
+    chosen = _dearest([first, *others], architecture_of) if others else first
+    more = _more_logits(chosen, architecture_of(chosen.spec.model))
+    peaks = _peaks_line([first, *others], chosen, architecture_of) if others else ()
+    return chosen.spec, (*chosen.notes, *more, *peaks)
 
 
 def dearest_spec(common: Inputs, changes: Mapping[str, object], architecture_of: ArchitectureOf) -> TrialSpec:
@@ -129,15 +135,31 @@ def _needs(spec: TrialSpec, architecture_of: ArchitectureOf) -> tuple[bool, int,
     gpu, architecture = find_gpu(spec.gpu), architecture_of(spec.model)
     if gpu is None:
         allocated, reserved = _peaks(spec, architecture)
-        return (False, allocated, reserved)
+        return (False, allocated // STEP_BYTES, reserved)
     card = card_verdict(spec, architecture, gpu)
-    return (not card.starts, card.needed_bytes, card.peak_reserved_bytes)
+    # Optimizers differ in step counters of a few kilobytes, which decide nothing.
+    return (not card.starts, card.needed_bytes // STEP_BYTES, card.peak_reserved_bytes)
 
 
 def _peaks(spec: TrialSpec, architecture: Architecture) -> tuple[int, int]:
     """Return allocated and reserved memory at the peak."""
     found = estimate(spec, architecture)
     return found.peak_allocated_bytes, found.peak_reserved_bytes or found.peak_allocated_bytes
+
+
+def _more_logits(chosen: Candidate, architecture: Architecture) -> Iterator[str]:
+    """Return what backward needs of logits that the closed form of `logprobs=full` does not have."""
+    if chosen.spec.logprobs is not Logprobs.FULL:
+        return
+    value_bytes = int(element_bytes(chosen.spec).output)
+    shape = (chosen.spec.per_device_train_batch_size, chosen.spec.max_completion_length, architecture.vocab_size)
+    by_size: dict[int, list[str]] = {}
+    for row in MORE_LOGITS:
+        releases = [release for release in chosen.releases if release in row.versions]
+        by_size.setdefault(row.tensors[value_bytes] * prod(shape) * value_bytes, []).extend(releases)
+    parts = [f"{gib_text(size)} with trl {spans_text(of)}" for size, of in by_size.items() if size and of]
+    if parts:
+        yield f"Not counted: more gradients of logits in backward, {' or '.join(parts)}."
 
 
 def _peaks_line(candidates: Sequence[Candidate], chosen: Candidate, architecture_of: ArchitectureOf) -> Iterator[str]:

@@ -199,7 +199,7 @@ def test_a_reward_model_that_cannot_be_read_is_named(tmp_path, capsys):
 
 def test_the_length_of_prompts_is_an_assumption_in_the_first_line(tmp_path):
     assert _notes(tmp_path, max_prompt_length=None)[0].startswith("Assumed: max_prompt_length=256 (give that of your")
-    assert not any("max_prompt_length" in line for line in _notes(tmp_path))
+    assert not any("max_prompt_length=" in line for line in _notes(tmp_path))
 
 
 def test_a_file_of_sft_is_not_answered_as_grpo(tmp_path):
