@@ -159,7 +159,17 @@ def _more_logits(chosen: Candidate, architecture: Architecture) -> Iterator[str]
         by_size.setdefault(row.tensors[value_bytes] * prod(shape) * value_bytes, []).extend(releases)
     parts = [f"{gib_text(size)} with trl {spans_text(of)}" for size, of in by_size.items() if size and of]
     if parts:
-        yield f"Not counted: more gradients of logits in backward, {' or '.join(parts)}."
+        whole = _with_more(chosen.spec, architecture, max(by_size))
+        yield f"Not counted: more gradients of logits in backward, up to {' or '.join(parts)}{whole}."
+
+
+def _with_more(spec: TrialSpec, architecture: Architecture, more_bytes: int) -> str:
+    """Return what of the card is needed with `more_bytes` at the peak, as a clause; empty without a card."""
+    gpu = find_gpu(spec.gpu)
+    if gpu is None or not has_form(spec, architecture):
+        return ""
+    most = card_verdict(spec, architecture, gpu).needed_bytes + more_bytes
+    return f": with them up to {gib_text(most)} of the {gib_text(gpu.memory_bytes)} of {gpu.name}"
 
 
 def _peaks_line(candidates: Sequence[Candidate], chosen: Candidate, architecture_of: ArchitectureOf) -> Iterator[str]:

@@ -50,7 +50,7 @@ def test_what_the_file_does_not_say_is_stated(tmp_path):
 
 
 def test_a_key_of_the_command_line_needs_no_assumption(tmp_path):
-    settled = ["trl=0.17", "beta=0.04", "optim=adamw_torch", "logprobs=full"]
+    settled = ["trl=0.17", "beta=0.04", "optim=adamw_torch", "logprobs=fused"]
     words = ["num_processes=14", "vllm_mode=colocate", *settled, "format=json"]
     found = json.loads(answer([_written(tmp_path, _first("grpo_rlpvr-example.yaml")), *words]))
     assert found["notes"] == []

@@ -39,7 +39,7 @@ def _config(tmp_path, **values):
 def _notes(tmp_path, **values):
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump({**RECIPE, **values}))
-    return json.loads(answer([f"config={path}", "format=json"]))["notes"]
+    return json.loads(answer([f"config={path}", "trl=1.16", "format=json"]))["notes"]
 
 
 def _read(values, count=count_model):
@@ -165,7 +165,7 @@ def test_a_type_that_transformers_does_not_have_is_refused():
 def _answer(tmp_path, *words, **values):
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump({**RECIPE, **values}))
-    return json.loads(answer([f"config={path}", *words, "format=json"], load_model=_no_hub))
+    return json.loads(answer([f"config={path}", *words, "trl=1.16", "format=json"], load_model=_no_hub))
 
 
 def _no_hub(model):
