@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from maintenance.trl_history import differences, read_fields
 from profiler.config.trl_effects import EFFECTS, FIRST_FUSED, LAST_WITH_LOGITS, UNCOUNTED
 from profiler.config.trl_facts import (
     DEFAULTS,
@@ -212,3 +213,42 @@ def test_what_earlier_releases_need_without_a_formula_is_named(keys, job, said):
     notes = read_trl_variants(keys, job=job).notes
     assert any(said in note.text and not note.is_counted for note in notes)
     assert not any(said in note.text for note in read_trl_variants(keys, job=job, stated=NEWEST).notes)
+
+
+def _history(recipe):
+    """Return fields of each release as the tables say."""
+    table = {**KEY_VERSIONS[recipe], **{key: Versions.of(text) for key, text in MODEL_CONFIG_KEYS.items()}}
+    return {
+        release: [
+            {
+                **{key: "None" for key, versions in table.items() if release in versions},
+                **{key: repr(value) for key, value in defaults_of(recipe, release).items()},
+            }
+        ]
+        for release in RELEASES
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"beta": "0.0"}, "grpo: beta is 0.0 in 0.18, and the table says 0.04"),
+        ({"log_multimodal": "True"}, "grpo: log_multimodal is in 0.18, and the table says 1.9 to 1.16"),
+        ({"epsilon": None}, "grpo: epsilon is not in 0.18, and the table says 0.16 to 1.16"),
+    ],
+)
+def test_a_row_that_the_sources_of_a_release_contradict_is_found(change, said):
+    history = _history(Recipe.GRPO)
+    assert list(differences(Recipe.GRPO, history)) == []
+    fields = {**history["0.18"][0], **change}
+    history["0.18"] = [{key: value for key, value in fields.items() if value is not None}]
+    assert list(differences(Recipe.GRPO, history)) == [said]
+
+
+@pytest.mark.parametrize("recipe", Recipe)
+def test_the_sources_of_the_installed_release_agree_with_the_tables(recipe):
+    trl = pytest.importorskip("trl")
+    fields = read_fields(Path(trl.__file__).parent / "trainer", recipe)
+    history = {**_history(recipe), NEWEST: [fields]}
+    assert list(differences(recipe, history)) == []
+    assert len(fields) > 10
