@@ -222,7 +222,7 @@ def _history(recipe):
         release: [
             {
                 **{key: "None" for key, versions in table.items() if release in versions},
-                **{key: repr(value) for key, value in defaults_of(recipe, release).items()},
+                **{key: repr(value) for key, value in defaults_of(recipe, release).items() if key not in table},
             }
         ]
         for release in RELEASES
