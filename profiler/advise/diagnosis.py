@@ -15,6 +15,7 @@ from profiler.advise.simulated import SimulatedRequest, SimulatedTrial
 from profiler.allocator.oom_message import OomMessage, OomReport
 from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.explanation.tensors import named_tensors
+from profiler.config.trl_behaviours import LAST_WITH_LOGITS
 from profiler.domain.architecture import Architecture
 from profiler.domain.trial import Logprobs, TrialSpec
 from profiler.domain.units import gib_text
@@ -143,7 +144,7 @@ def _change(cause: Cause, advice: Advice) -> tuple[str, ...]:
         return (f"What to change: {_EXPANDABLE}{tail}",)
     if advice.spec.logprobs is Logprobs.FUSED and fits and cause is not Cause.UNKNOWN:
         return (
-            "What to change: check the prompt lengths and the version of trl: before 1.13 log-probabilities need "
-            "logits of all completions (logprobs=full in the estimate).",
+            f"What to change: check the prompt lengths and the version of trl: up to {LAST_WITH_LOGITS} "
+            "log-probabilities need logits of all completions (logprobs=full in the estimate).",
         )
     return ("What to change is below.",) if advice.steps else ()

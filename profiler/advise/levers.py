@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
+from profiler.config.trl_behaviours import FIRST_FUSED
+from profiler.config.trl_facts import FIRST_WITHOUT_REFERENCE
+from profiler.config.trl_versions import NEWEST
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.recipe import ALL_RECIPES, GENERATING, Recipe
@@ -234,10 +237,10 @@ LEVERS: tuple[Lever, ...] = (
     Lever(
         name="fused log-probabilities",
         hurts=Hurts.TIME,
-        costs="nothing; trl 1.16 computes them so",
+        costs=f"nothing; trl computes them so since {FIRST_FUSED}",
         changes=_fused,
         recipes=GENERATING,
-        extra_line='pip install "trl>=1.16"',
+        extra_line=f'pip install "trl>={NEWEST}"',
     ),
     Lever(
         name="attention without stored scores",
@@ -333,7 +336,7 @@ LEVERS: tuple[Lever, ...] = (
     Lever(
         name="no KL term, so no reference model",
         hurts=Hurts.TRAINING,
-        costs="nothing holds the policy near its start; trl's default since 0.18",
+        costs=f"nothing holds the policy near its start; trl's default since {FIRST_WITHOUT_REFERENCE}",
         changes=_no_reference,
         recipes=GENERATING,
     ),

@@ -61,7 +61,8 @@ and what to change.
   format=json    for scripts (default text)
   fail_if=does_not_fit   end with exit code 4 if nothing makes it fit
 
-The other keys and FILE are those of python -m profiler.estimate.
+The other keys and FILE are those of python -m profiler.estimate, also
+trl=VERSION, the release of trl that FILE is for.
 
 Examples:
   python -m profiler.advise config=grpo.yaml gpu=rtx-4090-24gb

@@ -1,10 +1,11 @@
 """Reading of a trl configuration in YAML, as for `trl grpo --config` or `trl sft --config`, into the keys of a trial.
 
-An absent key has trl's default (1.16), not the profiler's. As in trl, the file may also contain keys of `ModelConfig`
-and `ScriptArguments`. Keys that none of them has belong to the user's script; they are listed, and change nothing.
+An absent key has trl's default of a release, not the profiler's. As in trl, the file may also contain keys of
+`ModelConfig` and `ScriptArguments`. Keys that none of them has belong to the user's script; they are listed, and change
+nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, lcm
 
@@ -13,9 +14,13 @@ from profiler.config.notes import Note, not_counted
 from profiler.config.parts import sharding_keys, sharding_notes, unread_notes
 from profiler.config.reading import show
 from profiler.config.reward_names import reward_models, reward_notes
+from profiler.config.trl_behaviours import Described
+from profiler.config.trl_facts import defaults_of
 from profiler.config.trl_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES, is_trl_key
+from profiler.config.trl_release import effects_of, uncounted, with_defaults
 from profiler.config.trl_trainers import recipe_of
 from profiler.config.trl_values import checked_values
+from profiler.config.trl_versions import NEWEST
 from profiler.config.uncounted import Uncounted, uncounted_texts
 from profiler.domain.builtin_models import VISION_MODELS, find_builtin
 from profiler.domain.errors import Fault, nearest
@@ -23,21 +28,13 @@ from profiler.domain.optimizers import Optimizer
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import ZERO_OF_WEIGHTS, Lengths, VllmMode, key_named
 
-TRL_DEFAULTS: Mapping[str, object] = {
-    "per_device_train_batch_size": 8,
-    "gradient_accumulation_steps": 1,
-    "num_generations": 8,
-    "max_completion_length": 512,
-    "gradient_checkpointing": True,
-    "beta": 0.0,
-    "bf16": True,
-    "dtype": "float32",
-    "optim": "adamw_torch_fused",
-}
-"""Defaults of `GRPOConfig`, `SFTConfig` and `ModelConfig` in trl 1.16. The length of prompts depends on the data, so it
-keeps the profiler's default."""
+TRL_DEFAULTS: Mapping[str, object] = defaults_of(Recipe.GRPO, NEWEST)
+"""Defaults of `GRPOConfig`, `SFTConfig` and `ModelConfig` in the newest release. The length of prompts depends on the
+data, so it keeps the profiler's default."""
 
-RLOO_DEFAULTS: Mapping[str, object] = {"num_generations": 2, "beta": 0.05}
+RLOO_DEFAULTS: Mapping[str, object] = {
+    key: value for key, value in defaults_of(Recipe.RLOO, NEWEST).items() if TRL_DEFAULTS[key] != value
+}
 """Defaults of `RLOOConfig` that are not those of `GRPOConfig`."""
 
 _OPTIM_ALIASES = {name: optim.value for optim in Optimizer for name in optim.traits.other_names}
@@ -46,7 +43,7 @@ _DTYPE_ALIASES = {"auto": "bfloat16", "torch.bfloat16": "bfloat16", "torch.float
 """``auto`` is the type of the checkpoint, which is bfloat16 for current models."""
 
 _OLD_ENGINE = "vllm_device"
-"""A key of trl 0.14 and 0.15, which ran vLLM on a GPU that does not train."""
+"""A key of trl 0.14 to 0.17, where vLLM runs on GPUs that do not train."""
 
 _NO_EVALUATION = (None, "no", False)
 
@@ -79,6 +76,10 @@ class TrlReading:
     """Keys that none of trl's classes has."""
     faults: tuple[Fault, ...]
     """Values that have no formula, and files of other trainers."""
+    taken: Mapping[str, str]
+    """Keys of the trial that the file leaves open or that trl changed, each with what trl does there, or empty."""
+    beyond: tuple[str, ...]
+    """What the release needs in addition to that, without a formula."""
 
 
 def read_trl_config(
@@ -87,6 +88,9 @@ def read_trl_config(
     strict: bool = False,
     recipe: Recipe | None = None,
     job: Mapping[str, object] | None = None,
+    release: str = NEWEST,
+    given: Mapping[str, object] | None = None,
+    settled: Collection[str] = (),
 ) -> TrlReading:
     """Return the trial that a file of trl describes, with every fault in it.
 
@@ -95,6 +99,9 @@ def read_trl_config(
         strict: Whether an unknown key is a fault.
         recipe: The trainer, where it is known; else the keys tell.
         job: How processes share the work, by `profiler.config.parts.JOB_KEYS`.
+        release: The release of trl whose defaults hold (`profiler.config.trl_versions.RELEASES`).
+        given: Keys of the trial that the command line states, which win.
+        settled: Keys of the trial that another note settles, with the default of the newest release.
     """
     flat, own_job, wrong = checked_values(_flattened(values))
     job = {**own_job, **(job or {})}
@@ -105,13 +112,7 @@ def read_trl_config(
     unknown = tuple(key for key in flat if not is_trl_key(key))
     if strict:
         faults += [_unknown_key(key, flat[key]) for key in unknown]
-    point: dict[str, object] = {key: value for key, value in TRL_DEFAULTS.items() if recipe in key_named(key).recipes}
-    if recipe is Recipe.RLOO:
-        point.update(RLOO_DEFAULTS)
-    point["recipe"] = recipe.value
-    for key, value in flat.items():
-        if key in KEY_OF and value is not None and recipe in key_named(KEY_OF[key]).recipes:
-            point[KEY_OF[key]] = value
+    point, taken = with_defaults(flat, recipe, release, settled)
     point["tuning"] = _tuning(flat)
     # ModelConfig's default is false, and that of a trial is true.
     point["bnb_4bit_use_double_quant"] = flat.get("use_bnb_nested_quant") or False
@@ -124,6 +125,10 @@ def read_trl_config(
     point["dtype"] = _DTYPE_ALIASES.get(show(point["dtype"]), point["dtype"])
     if flat.get("packing") is True:
         point["lengths"] = Lengths.FORCED.value
+    described = Described(point={**point, **(given or {})}, file=flat, job=job)
+    changed = effects_of(described, recipe, release, untouched={*settled, *(given or {})})
+    point.update({key: value for key, (value, _) in changed.items()})
+    taken.update({key: meaning for key, (_, meaning) in changed.items()})
     if recipe.generates:
         if _OLD_ENGINE in flat:
             point.setdefault("vllm_mode", VllmMode.SERVER.value)
@@ -136,6 +141,7 @@ def read_trl_config(
         faults += _whole_evaluation(flat, point, job)
     if job.get("num_processes") is not None:
         point["num_processes"] = job["num_processes"]
+    described = Described(point={**point, **(given or {})}, file=flat, job=job)
     notes = (*_assumed(flat, point, recipe, job), *unread_notes(job), *_not_counted(flat, recipe, job))
     return TrlReading(
         point=point,
@@ -144,6 +150,8 @@ def read_trl_config(
         left_out=sharding_notes(job),
         unknown=unknown,
         faults=tuple(faults),
+        taken=taken,
+        beyond=uncounted(described, recipe, release),
     )
 
 
@@ -280,7 +288,7 @@ def _assumed(
     if flat.get("use_vllm") is True and flat.get("vllm_mode") is None:
         why = "trl's default; before 1.0 it was server"
         if _OLD_ENGINE in flat:
-            why = f"{_OLD_ENGINE} is of trl before 0.16, where vLLM had a GPU of its own"
+            why = f"{_OLD_ENGINE} is of trl 0.14 to 0.17, where vLLM has GPUs of its own"
         notes.append(Note(key="vllm_mode", text=f"vllm_mode={point.get('vllm_mode', VllmMode.COLOCATE)} ({why})"))
     if "per_device_eval_batch_size" in point and flat.get("per_device_eval_batch_size") is None:
         text = f"per_device_eval_batch_size={_EVAL_ROWS} (transformers' default)"

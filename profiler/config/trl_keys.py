@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from profiler.config.trl_effects import EFFECTS
+from profiler.config.trl_facts import KEY_VERSIONS
 from profiler.domain.trial import TRIAL_KEYS
 
 KEY_OF: Mapping[str, str] = {name: key.name for key in TRIAL_KEYS for name in key.trl_names}
@@ -137,4 +138,5 @@ FREE_KEYS = frozenset(key for keys in FREE_KEYS_BY_REASON.values() for key in ke
 
 def is_trl_key(key: str) -> bool:
     """Return whether a recipe of trl may have `key` at its top level, in any version that is read."""
-    return key in KEY_OF or key in FREE_KEYS or key in MODEL_KEYS or key in NEUTRAL_VALUES or key in CONTAINERS
+    is_todays = key in KEY_OF or key in FREE_KEYS or key in MODEL_KEYS or key in NEUTRAL_VALUES or key in CONTAINERS
+    return is_todays or any(key in keys for keys in KEY_VERSIONS.values())

@@ -1,7 +1,7 @@
 """Parse the command line of an estimate: plain `key=value`, values as YAML writes them, lists of values with commas."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,6 +10,8 @@ from profiler.config.grid import MAX_POINTS
 from profiler.config.reading import show
 from profiler.config.run_options import RUN_KEYS
 from profiler.config.specification import unknown_key
+from profiler.config.trl_interval import KEY as TRL
+from profiler.config.trl_versions import NEWEST, OLDEST, release_of
 from profiler.domain.errors import FailIf, Fault, nearest
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import SPEC_KEYS
@@ -18,7 +20,7 @@ from profiler.storage.price_file import PRICES
 
 CONFIG, FORMAT, STRICT, FAIL_IF = "config", "format", "strict", "fail_if"
 
-OWN_KEYS = (CONFIG, FORMAT, STRICT, FAIL_IF, MEMORY, CAPABILITY, PRICES)
+OWN_KEYS = (CONFIG, TRL, FORMAT, STRICT, FAIL_IF, MEMORY, CAPABILITY, PRICES)
 
 OTHER_NAMES = {"trainer": "recipe"}
 """Keys by the names that users give them."""
@@ -53,6 +55,8 @@ class Command:
     """Files that describe the job, for keys that the command line does not give."""
     overrides: tuple[str, ...]
     """Words that set a key of verl, as Hydra spells them."""
+    trl: str | None
+    """The release of trl that the files are for; None if their keys decide."""
     any_card: bool
     """Whether the verdict of every card is asked for."""
     prices: str | None
@@ -101,6 +105,7 @@ def read_command(words: Sequence[str]) -> Command:
         axes={key: found for key, found in values.items() if len(found) > 1},
         configs=tuple(configs),
         overrides=tuple(overrides),
+        trl=_release(own.get(TRL), configs, faults),
         any_card=any_card,
         prices=own.get(PRICES),
         strict=strict,
@@ -126,6 +131,19 @@ def _read_cards(own: Mapping[str, str], values: dict[str, tuple[object, ...]], f
     if PRICES in own and GPU in values:
         faults.append(Fault(key=PRICES, found=own[PRICES], problem=f"needs gpu={ANY}, because it compares cards"))
     return PRICES in own
+
+
+def _release(text: str | None, configs: Collection[str], faults: list[Fault]) -> str | None:
+    """Return the release of trl that the command states."""
+    if text is None:
+        return None
+    release = release_of(text)
+    if release is None:
+        faults.append(Fault(key=TRL, found=text, problem=f"must be a release of trl from {OLDEST} to {NEWEST}"))
+    elif not configs:
+        problem = "is for the files of config=, and there are none; other keys have the defaults of this program"
+        faults.append(Fault(key=TRL, found=text, problem=problem))
+    return release
 
 
 def _flag(key: str, text: str, faults: list[Fault]) -> bool:

@@ -10,7 +10,6 @@ from textwrap import fill
 
 from profiler.analytical.explanation.cards import Fit, all_cards
 from profiler.analytical.explanation.explained import explain
-from profiler.analytical.explanation.grid import estimate_grid
 from profiler.analytical.explanation.verl_fit import Unanswered
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.images import images_line
@@ -18,11 +17,11 @@ from profiler.config.key_help import trial_keys_help
 from profiler.config.model_lines import model_lines
 from profiler.config.specification import attention_line
 from profiler.domain.architecture import Architecture
-from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf, UsageError
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.estimate.command import Command, OutputFormat, read_command
+from profiler.estimate.grid import answered_grid
 from profiler.estimate.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
-from profiler.estimate.points import grid_specs
 from profiler.estimate.reward_models import with_reward_models
 from profiler.estimate.trial import parsed_trial
 from profiler.estimate.verl import verl_answer
@@ -46,6 +45,10 @@ to a recipe of trl are read with it: accelerate's, DeepSpeed's, an
 adapter_config.json, and the script, whose literals are read without running it.
 Keys win over files. Keys of FILE that trl does not have are listed and ignored;
 strict=true refuses them.
+
+What a file of trl leaves open has the defaults of the release that it is for:
+its keys say which these can be, trl=0.18 says which it is. Where the releases
+differ, the peaks of all are printed, and the dearest is answered.
 
 gpu is a card's name or a part of it (gpu=4090), a size (gpu=24GiB, or
 gpu_memory_gib=24 compute_capability=8.6), or any, for the verdict of every card.
@@ -169,15 +172,9 @@ def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[s
 
 
 def _grid_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> _Answer:
-    faults = list(common.faults)
-    try:
-        specs = grid_specs(common.keys, command.axes, architecture_of=architecture_of)
-    except UsageError as error:
-        faults.extend(error.faults)
-    if faults:
-        raise UsageError(tuple(dict.fromkeys(faults)))
+    grid = answered_grid(common, command.axes, architecture_of)
+    specs = [point.spec for point in grid.points]
     architectures = {model: architecture_of(model) for model in dict.fromkeys(spec.model for spec in specs)}
-    grid = estimate_grid(specs, tuple(command.axes), architectures)
     is_no = fails(command.fail_if, [point.fit for point in grid.points])
     if command.output_format is OutputFormat.JSON:
         return _Answer(text=grid_json(grid), is_no=is_no)
@@ -187,7 +184,7 @@ def _grid_answer(command: Command, common: Inputs, architecture_of: Callable[[st
         for spec in specs
         for line in (attention_line(spec, architectures[spec.model]), *model_lines(spec, architectures[spec.model]))
     )
-    return _Answer(text=_lines(tuple(images), common.notes, tuple(lines)) + grid_table(grid), is_no=is_no)
+    return _Answer(text=_lines(tuple(images), common.notes_of_all, tuple(lines)) + grid_table(grid), is_no=is_no)
 
 
 def with_images_line(notes: Sequence[str], spec: TrialSpec, architecture: Architecture) -> tuple[str, ...]:

@@ -44,13 +44,24 @@ def grid_specs(
     Raises:
         UsageError: If there are too many combinations, or if values are wrong; with each fault once.
     """
+    return tuple(dict.fromkeys(specs_of_each(common, axes, architecture_of=architecture_of)))
+
+
+def specs_of_each(
+    common: Mapping[str, object], axes: Axes, *, architecture_of: Callable[[str], Architecture]
+) -> tuple[TrialSpec, ...]:
+    """Return the specification of each combination, as `grid_specs`, but as often as it is one.
+
+    Raises:
+        UsageError: As `grid_specs`.
+    """
     refuse_too_many_points(axes)
     parser = _Parser(common, tuple(axes), architecture_of)
-    specs: dict[TrialSpec, None] = {}
+    specs: list[TrialSpec] = []
     faults: dict[Fault, None] = {}
     for values in product(*axes.values()):
         try:
-            specs[parser.parse(values)] = None
+            specs.append(parser.parse(values))
         except UsageError as error:
             faults.update(dict.fromkeys(error.faults))
             if len(faults) >= MAX_FAULTS:

@@ -73,6 +73,25 @@ def measured_by_transformers(tokenizer: Path, dataset: Path) -> PromptLengths:
             raise PromptsError("transformers and datasets cannot read them") from error
 
 
+def remembered_measure(measure: Measure) -> Measure:
+    """Return `measure` with each data set measured once, also if that fails."""
+    found: dict[tuple[Path, Path], PromptLengths | PromptsError] = {}
+
+    def remembered(tokenizer: Path, dataset: Path) -> PromptLengths:
+        key = (tokenizer, dataset)
+        if key not in found:
+            try:
+                found[key] = measure(tokenizer, dataset)
+            except PromptsError as error:
+                found[key] = error
+        result = found[key]
+        if isinstance(result, PromptsError):
+            raise PromptsError(str(result))
+        return result
+
+    return remembered
+
+
 def prompt_note(model: object, dataset: object, measure: Measure) -> tuple[int, Note] | Note | None:
     """Return the longest prompt and a note that says so, or a note why it is not measured.
 

@@ -30,6 +30,7 @@ def with_reward_models(inputs: Inputs, architecture_of: ArchitectureLookup) -> t
         faults = [replace(fault, key=KEY) for each in missing.values() for fault in each]
         return replace(inputs, faults=(*inputs.faults, *faults)), architecture_of
     inputs = _without(inputs, tuple(missing), tuple(found))
+    inputs = replace(inputs, others=tuple(_without(each, tuple(missing), tuple(found)) for each in inputs.others))
     shapes = tuple(found[name] for name in names if name in found)
     return inputs, lambda model: replace(architecture_of(model), reward_models=shapes)
 

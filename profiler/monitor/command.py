@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 
 from profiler.config.foreign_text import ForeignTextError, parse_yaml
 from profiler.config.reading import show
+from profiler.config.trl_interval import KEY as TRL
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.trial import SPEC_KEYS
 from profiler.monitor.options import CONFIG, KEYS, Mode, MonitorOptions, read_options
@@ -56,7 +57,7 @@ def read_command(words: Sequence[str]) -> Command:
     estimate: list[str] = []
     for word in own:
         key, _, text = word.partition("=")
-        if key == CONFIG or key in SPEC_KEYS:
+        if key in (CONFIG, TRL) or key in SPEC_KEYS:
             estimate.append(word)
         elif key in KEYS:
             _read_value(key, text, values, faults)

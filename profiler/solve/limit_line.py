@@ -6,9 +6,9 @@ from itertools import product
 from profiler.analytical.explanation.boundary import Boundary
 from profiler.analytical.explanation.cards import CardVerdict
 from profiler.config.grid import refuse_too_many_points
-from profiler.config.specification import parse_point
 from profiler.domain.errors import UsageError
-from profiler.estimate.inputs import ArchitectureLookup
+from profiler.estimate.inputs import ArchitectureLookup, Inputs
+from profiler.estimate.trial import dearest_spec
 from profiler.rendering.limit_line_table import LimitLine, LinePoint
 from profiler.solve.command import Command
 from profiler.solve.search import KeySearch
@@ -17,14 +17,12 @@ _OCTAVES = 8
 """From the largest value of the first key that fits at all, how often it is halved."""
 
 
-def limit_lines(
-    command: Command, keys: Mapping[str, object], architecture_of: ArchitectureLookup
-) -> tuple[LimitLine, ...]:
+def limit_lines(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup) -> tuple[LimitLine, ...]:
     """Return one line per combination of the other keys that have several values.
 
     Args:
         command: The command, with two keys.
-        keys: Untyped values of the other keys.
+        inputs: What the command and its files describe.
         architecture_of: The architecture of a model by its name.
 
     Raises:
@@ -33,7 +31,7 @@ def limit_lines(
     axes = command.rest.axes
     refuse_too_many_points(axes)
     return tuple(
-        _Line(command, {**keys, **dict(zip(axes, values, strict=True))}, architecture_of).found()
+        _Line(command, dict(zip(axes, values, strict=True)), inputs, architecture_of).found()
         for values in product(*axes.values())
     )
 
@@ -41,11 +39,14 @@ def limit_lines(
 class _Line:
     """One line, with all keys but two fixed."""
 
-    def __init__(self, command: Command, point: Mapping[str, object], architecture_of: ArchitectureLookup) -> None:
+    def __init__(
+        self, command: Command, point: Mapping[str, object], inputs: Inputs, architecture_of: ArchitectureLookup
+    ) -> None:
         self._command, self._architecture_of = command, architecture_of
         self._first, self._second = command.keys
+        self._point = point
         # What a file says about the two keys does not count.
-        self._point = {key: value for key, value in point.items() if key not in command.keys}
+        self._inputs = inputs.without(command.keys)
 
     def found(self) -> LimitLine:
         points = tuple(
@@ -53,7 +54,7 @@ class _Line:
             for value in self._values()
             if (boundary := self._limit(value)) is not None
         )
-        spec = parse_point(self._with_smallest(), architecture_of=self._architecture_of)
+        spec = dearest_spec(self._inputs, self._with_smallest(), self._architecture_of)
         return LimitLine(
             keys=(self._first, self._second),
             spec=spec,
@@ -88,4 +89,6 @@ class _Line:
         return int(getattr(self._search(key, point).first_allowed(), key))
 
     def _search(self, key: str, point: Mapping[str, object]) -> KeySearch:
-        return KeySearch(key, point, margin=self._command.margin, architecture_of=self._architecture_of)
+        return KeySearch(
+            key, point, inputs=self._inputs, margin=self._command.margin, architecture_of=self._architecture_of
+        )

@@ -14,7 +14,6 @@ from profiler.config.grid import refuse_too_many_points
 from profiler.config.key_help import trial_keys_help
 from profiler.config.model_lines import model_lines
 from profiler.config.only_estimated import only_estimated
-from profiler.config.specification import parse_point
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, install_hint, listed, missing
 from profiler.domain.trial import Backend, TrialSpec
@@ -28,6 +27,7 @@ from profiler.estimate.inputs import (
     read_inputs,
 )
 from profiler.estimate.reward_models import with_reward_models
+from profiler.estimate.trial import dearest_spec
 from profiler.rendering.figure_kinds import FigureKind
 from profiler.rendering.limit_line_table import line_json, line_text
 from profiler.rendering.solve_table import (
@@ -62,7 +62,8 @@ one simulation on each side confirms it.
   format=json    for scripts (default: table)
   fail_if=does_not_fit   end with exit code 4 if no value, or no card, fits
 
-FILE is as for python -m profiler.estimate. Several values of a key, separated by
+FILE is as for python -m profiler.estimate, also with trl=VERSION: where the
+releases of trl that it can be for differ, the dearest decides. Several values of a key, separated by
 commas, give one line each.
 
 Keys of a trial [default]:
@@ -129,7 +130,7 @@ def _inputs(command: Command) -> Inputs:
 
 def _line(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup) -> tuple[str, bool]:
     """Return the limit line of two keys, after drawing it where that is asked for, and whether a value fits."""
-    lines = limit_lines(command, inputs.keys, architecture_of)
+    lines = limit_lines(command, inputs, architecture_of)
     if command.figure is not None:
         from profiler.rendering.figures.files import as_kind  # matplotlib takes half a second
         from profiler.rendering.figures.limit_line import limit_line_figure
@@ -137,7 +138,11 @@ def _line(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup)
         kind = FigureKind(command.figure.suffix.removeprefix("."))
         write_atomically(command.figure, as_kind(limit_line_figure(lines), kind))
     is_json = command.rest.output_format is OutputFormat.JSON
-    text = line_json(lines, inputs.notes) if is_json else line_text(lines, inputs.notes, figure=command.figure)
+    text = (
+        line_json(lines, inputs.notes_of_all)
+        if is_json
+        else line_text(lines, inputs.notes_of_all, figure=command.figure)
+    )
     return text, any(point.limit is not None for line in lines for point in line.points)
 
 
@@ -146,10 +151,10 @@ def _cards(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup
     if command.rest.axes:
         names = ", ".join(command.rest.axes)
         raise UsageError([Fault(key=names, found="several values", problem="solve gpu takes one value per key")])
-    spec = parse_point(inputs.keys, architecture_of=architecture_of)
+    spec = dearest_spec(inputs, {}, architecture_of)
     architecture = architecture_of(spec.model)
     answer = CardAnswer(spec=spec, cards=all_cards(spec, architecture), margin=command.margin)
-    notes = (*inputs.notes, *model_lines(spec, architecture))
+    notes = (*inputs.notes_of_all, *model_lines(spec, architecture))
     is_json = command.rest.output_format is OutputFormat.JSON
     text = solve_json([answer], notes) if is_json else card_text(answer, notes)
     return text, answer.smallest is not None
@@ -161,8 +166,8 @@ def _values(
     """Return the answers for a key, and whether each has a value that fits."""
     axes = command.rest.axes
     refuse_too_many_points(axes)
-    points = [{**inputs.keys, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
-    answers = [_answer(command, point, architecture_of) for point in points]
+    points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    answers = [_answer(command, point, inputs, architecture_of) for point in points]
     specs = [spec for answer in answers for spec in answer.specs.values()]
     if command.confirm and only_estimated(specs):
         names = ", ".join(dict.fromkeys(fault.key for fault in only_estimated(specs)))
@@ -173,14 +178,16 @@ def _values(
         print_error("Simulating both sides of each boundary; confirm=false does without.")
         answers = [replace(answer, sides=tuple(simulate(answer.specs))) for answer in answers]
     is_json = command.rest.output_format is OutputFormat.JSON
-    text = solve_json(answers, inputs.notes) if is_json else key_text(answers, inputs.notes)
+    text = solve_json(answers, inputs.notes_of_all) if is_json else key_text(answers, inputs.notes_of_all)
     return text, all(answer.boundary.largest is not None for answer in answers)
 
 
-def _answer(command: Command, point: Mapping[str, object], architecture_of: ArchitectureLookup) -> KeyAnswer:
+def _answer(
+    command: Command, point: Mapping[str, object], inputs: Inputs, architecture_of: ArchitectureLookup
+) -> KeyAnswer:
     """Return the boundary of the key at one point, with the trials on both sides of it."""
     (key,) = command.keys
-    search = KeySearch(key, point, margin=command.margin, architecture_of=architecture_of)
+    search = KeySearch(key, point, inputs=inputs, margin=command.margin, architecture_of=architecture_of)
     boundary = search.boundary()
     values = [value for value in (boundary.largest, boundary.beyond) if value is not None]
     return KeyAnswer(

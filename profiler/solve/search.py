@@ -6,11 +6,11 @@ from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.boundary import GAP, Boundary, largest_that_fits
 from profiler.analytical.explanation.cards import CardVerdict, card_verdict
 from profiler.config.context import is_beyond_context
-from profiler.config.specification import parse_point
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu_names import gpu_named
 from profiler.domain.trial import TrialSpec, key_named
-from profiler.estimate.inputs import ArchitectureLookup
+from profiler.estimate.inputs import ArchitectureLookup, Inputs
+from profiler.estimate.trial import dearest_spec
 from profiler.rendering.solve_table import leaves_free
 
 MAXIMUM = 2**24
@@ -24,9 +24,25 @@ class KeySearch:
     """The boundary of one key at one point."""
 
     def __init__(
-        self, key: str, point: Mapping[str, object], *, margin: float, architecture_of: ArchitectureLookup
+        self,
+        key: str,
+        point: Mapping[str, object],
+        *,
+        inputs: Inputs,
+        margin: float,
+        architecture_of: ArchitectureLookup,
     ) -> None:
+        """Keep what the search asks.
+
+        Args:
+            key: The key to find.
+            point: Other keys that differ from `inputs`.
+            inputs: What the command and its files describe.
+            margin: Part of the card that has to stay free.
+            architecture_of: The architecture of a model by its name.
+        """
         self._key = key_named(key)
+        self._inputs, self._found = inputs, dict[int, TrialSpec | UsageError]()
         self._point, self._margin, self._architecture_of = point, margin, architecture_of
         self._gap = 1 if key in _WITHOUT_GAPS else GAP
         self._within_context = self._begins_within_context()
@@ -58,12 +74,21 @@ class KeySearch:
         return boundary.at_beyond or self.at(self._key.minimum)
 
     def at(self, value: int) -> TrialSpec:
-        """Return the trial with a value of the key.
+        """Return the trial with a value of the key, in the dearest release of trl.
 
         Raises:
             UsageError: The value is not allowed.
         """
-        return parse_point({**self._point, self._key.name: value}, architecture_of=self._architecture_of)
+        if value not in self._found:
+            changes = {**self._point, self._key.name: value}
+            try:
+                self._found[value] = dearest_spec(self._inputs, changes, self._architecture_of)
+            except UsageError as error:
+                self._found[value] = error
+        found = self._found[value]
+        if isinstance(found, UsageError):
+            raise UsageError(found.faults)
+        return found
 
     def _begins_within_context(self) -> bool:
         """Return whether the smallest value gives rows for which the model was made; the answer then does so, too."""

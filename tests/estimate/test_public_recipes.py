@@ -44,12 +44,14 @@ def test_what_the_file_does_not_say_is_stated(tmp_path):
     found = json.loads(answer([_written(tmp_path, _first("grpo_rlpvr-example.yaml")), "format=json"]))
     # 24 x 8 completions are no multiple of 7; 7 processes make 1,344.
     assert "num_processes=7 (the fewest that num_generations allows)" in found["notes"][0]
-    assert "vllm_mode=server (vllm_device is of trl before 0.16" in found["notes"][0]
+    assert "vllm_mode=server (vLLM has GPUs of its own)" in found["notes"][0]
+    assert "beta=0.04 (trl's default then)" in found["notes"][0]
     assert (found["trial"]["num_processes"], found["trial"]["vllm_mode"]) == (7, "server")
 
 
 def test_a_key_of_the_command_line_needs_no_assumption(tmp_path):
-    words = ["num_processes=14", "vllm_mode=colocate", "format=json"]
+    settled = ["trl=0.17", "beta=0.04", "optim=adamw_torch", "logprobs=fused"]
+    words = ["num_processes=14", "vllm_mode=colocate", *settled, "format=json"]
     found = json.loads(answer([_written(tmp_path, _first("grpo_rlpvr-example.yaml")), *words]))
     assert found["notes"] == []
     assert found["trial"]["vllm_gpu_memory_utilization"] == 0.7

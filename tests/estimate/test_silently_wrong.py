@@ -39,7 +39,7 @@ def _config(tmp_path, **values):
 def _notes(tmp_path, **values):
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump({**RECIPE, **values}))
-    return json.loads(answer([f"config={path}", "format=json"]))["notes"]
+    return json.loads(answer([f"config={path}", "trl=1.16", "format=json"]))["notes"]
 
 
 def _read(values, count=count_model):
@@ -165,7 +165,7 @@ def test_a_type_that_transformers_does_not_have_is_refused():
 def _answer(tmp_path, *words, **values):
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump({**RECIPE, **values}))
-    return json.loads(answer([f"config={path}", *words, "format=json"], load_model=_no_hub))
+    return json.loads(answer([f"config={path}", *words, "trl=1.16", "format=json"], load_model=_no_hub))
 
 
 def _no_hub(model):
@@ -199,7 +199,7 @@ def test_a_reward_model_that_cannot_be_read_is_named(tmp_path, capsys):
 
 def test_the_length_of_prompts_is_an_assumption_in_the_first_line(tmp_path):
     assert _notes(tmp_path, max_prompt_length=None)[0].startswith("Assumed: max_prompt_length=256 (give that of your")
-    assert not any("max_prompt_length" in line for line in _notes(tmp_path))
+    assert not any("max_prompt_length=" in line for line in _notes(tmp_path))
 
 
 def test_a_file_of_sft_is_not_answered_as_grpo(tmp_path):

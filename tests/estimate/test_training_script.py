@@ -60,7 +60,7 @@ def script(tmp_path):
 
 
 def _found(*words):
-    return json.loads(answer([*words, "format=json"]))
+    return json.loads(answer([*words, "trl=1.16", "format=json"]))
 
 
 def test_literals_of_the_calls_are_read(script):

@@ -119,7 +119,8 @@ def test_both_sides_are_simulated(capsys):
 def test_a_file_of_trl_is_read_as_for_an_estimate(tmp_path, capsys):
     path = tmp_path / "grpo.yaml"
     path.write_text(yaml.safe_dump({"model_name_or_path": "Qwen/Qwen2.5-7B", "use_peft": True, "my_key": 1}))
-    assert main(["max_completion_length", f"config={path}", "gpu=h100-80gb", "confirm=false", "format=json"]) == EXIT_OK
+    words = ["gpu=h100-80gb", "trl=1.16", "confirm=false", "format=json"]
+    assert main(["max_completion_length", f"config={path}", *words]) == EXIT_OK
     said = capsys.readouterr()
     assert "my_key" in said.err
     found = json.loads(said.out)

@@ -1,0 +1,92 @@
+"""Compare the tables about releases of trl with its sources: `python -m maintenance.trl_history FOLDER`.
+
+FOLDER has one folder per release, named by its tag (``v0.14.0``), with the package ``trl`` in it: `git archive TAG trl`
+of https://github.com/huggingface/trl, or an unpacked wheel. Sources are parsed, not imported. Ends with 1 if a row
+differs.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from profiler.config.trl_facts import DEFAULTS, KEY_VERSIONS, MODEL_CONFIG_KEYS, TRAINERS
+from profiler.config.trl_versions import RELEASES, Versions, release_of
+from profiler.domain.recipe import Recipe
+
+_FILES = {Recipe.GRPO: "grpo_config.py", Recipe.RLOO: "rloo_config.py", Recipe.SFT: "sft_config.py"}
+_SHARED = ("base_config.py", "model_config.py")
+
+Fields = Mapping[str, str]
+"""Names of the fields of configuration classes, with their defaults as source."""
+
+
+def read_fields(trainer: Path, recipe: Recipe) -> Fields:
+    """Return the fields of the configuration of `recipe` and of `ModelConfig` in a folder ``trl/trainer``."""
+    found: dict[str, str] = {}
+    for name in (*_SHARED, _FILES[recipe]):
+        file = trainer / name
+        if file.is_file():
+            found.update(_fields(ast.parse(file.read_text())))
+    return found
+
+
+def _fields(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    for statement in (each for node in classes for each in node.body):
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(keywords=keywords)):
+                defaults = [ast.unparse(each.value) for each in keywords if each.arg == "default"]
+                yield name, defaults[0] if defaults else ""
+            case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
+                yield name, ast.unparse(value)
+
+
+def differences(recipe: Recipe, by_release: Mapping[str, Sequence[Fields]]) -> Iterator[str]:
+    """Return a sentence per row of the tables that the sources contradict.
+
+    Args:
+        recipe: The trainer.
+        by_release: The fields of each patch release, by release.
+    """
+    table = {**{key: Versions.of(text) for key, text in MODEL_CONFIG_KEYS.items()}, **KEY_VERSIONS[recipe]}
+    for release in TRAINERS[recipe].releases:
+        patches = by_release.get(release, ())
+        if not patches:
+            yield f"{recipe}: there are no sources of {release}"
+            continue
+        for key, versions in table.items():
+            has = any(key in fields for fields in patches)
+            if has is not (release in versions) and release in TRAINERS[recipe]:
+                yield f"{recipe}: {key} {'is' if has else 'is not'} in {release}, and the table says {versions}"
+        yield from _other_defaults(recipe, release, patches)
+
+
+def _other_defaults(recipe: Recipe, release: str, patches: Sequence[Fields]) -> Iterator[str]:
+    for row in DEFAULTS:
+        if recipe not in row.recipes or release not in row.versions:
+            continue
+        stated = {fields[row.key] for fields in patches if row.key in fields}
+        # null is decided in __post_init__, and is transformers' default of a type.
+        if stated and repr(row.value) not in stated and stated != {"None"}:
+            yield f"{recipe}: {row.key} is {', '.join(sorted(stated))} in {release}, and the table says {row.value!r}"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print what differs and return the exit code."""
+    (folder,) = map(Path, argv)
+    found: list[str] = []
+    for recipe in Recipe:
+        by_release: dict[str, list[Fields]] = {release: [] for release in RELEASES}
+        for place in sorted(folder.iterdir()):
+            release = release_of(place.name)
+            if release is not None:
+                by_release[release].append(read_fields(place / "trl" / "trainer", recipe))
+        found += differences(recipe, by_release)
+    keys = sum(map(len, KEY_VERSIONS.values()))
+    sys.stdout.write("\n".join(found or [f"{len(DEFAULTS)} defaults and {keys} keys agree."]) + "\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,254 @@
+"""What changed between the releases of trl: the tables agree with the installed trl and with themselves."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from maintenance.trl_history import differences, read_fields
+from profiler.config.trl_behaviours import EFFECTS, FIRST_FUSED, LAST_WITH_LOGITS, UNCOUNTED
+from profiler.config.trl_facts import (
+    DEFAULTS,
+    FIRST_WITHOUT_REFERENCE,
+    KEY_VERSIONS,
+    MODEL_CONFIG_KEYS,
+    TRAINERS,
+    defaults_of,
+)
+from profiler.config.trl_interval import possible_versions, read_trl_variants
+from profiler.config.trl_versions import NEWEST, OLDEST, RELEASES, Versions, release_of, spans_text
+from profiler.domain.recipe import Recipe
+from profiler.domain.trial import SPEC_KEYS
+
+_CLASSES = {Recipe.GRPO: "GRPOConfig", Recipe.RLOO: "RLOOConfig", Recipe.SFT: "SFTConfig"}
+_NULL_IN_TRL = {"bf16": None}
+"""Defaults that trl stores as null and decides in `__post_init__`."""
+
+
+def _fields(recipe):
+    trl = pytest.importorskip("trl")
+    return {**trl.ModelConfig.__dataclass_fields__, **getattr(trl, _CLASSES[recipe]).__dataclass_fields__}
+
+
+def test_the_newest_release_is_the_one_that_is_installed():
+    trl = pytest.importorskip("trl")
+    assert release_of(trl.__version__) == NEWEST
+
+
+@pytest.mark.parametrize("recipe", Recipe)
+def test_the_installed_trl_has_the_keys_of_the_newest_release_and_no_others(recipe):
+    fields = _fields(recipe)
+    table = {**KEY_VERSIONS[recipe], **{key: Versions.of(text) for key, text in MODEL_CONFIG_KEYS.items()}}
+    assert {key: key in fields for key in table} == {key: versions.last == NEWEST for key, versions in table.items()}
+
+
+@pytest.mark.parametrize("recipe", Recipe)
+def test_the_installed_trl_has_the_defaults_of_the_newest_release(recipe):
+    fields = _fields(recipe)
+    stated = {key: _NULL_IN_TRL.get(key, value) for key, value in defaults_of(recipe, NEWEST).items()}
+    assert {key: fields[key].default for key in stated} == stated
+
+
+def test_the_installed_trl_makes_no_logits_of_all_completions():
+    pytest.importorskip("trl")
+    from trl.trainer import grpo_trainer, rloo_trainer
+
+    for module in (grpo_trainer, rloo_trainer):
+        source = Path(inspect.getfile(module)).read_text()
+        assert "add_fused_lm_head(" in source
+        assert "selective_log_softmax(" not in source
+
+
+def test_no_effect_holds_for_the_newest_release():
+    assert [row.key for row in EFFECTS if NEWEST in row.versions] == []
+    assert [row.meaning for row in UNCOUNTED if NEWEST in row.versions] == []
+    assert (LAST_WITH_LOGITS, FIRST_FUSED, FIRST_WITHOUT_REFERENCE) == ("1.14", "1.15", "0.19")
+
+
+@pytest.mark.parametrize("recipe", Recipe)
+def test_each_default_is_stated_once_for_every_release(recipe):
+    rows = [row for row in DEFAULTS if recipe in row.recipes]
+    for key in {row.key for row in rows}:
+        covered = [release for row in rows if row.key == key for release in row.versions.releases]
+        assert len(covered) == len(set(covered)), key
+        assert set(TRAINERS[recipe].releases) <= set(covered), key
+
+
+def test_each_row_has_a_source_and_a_key_of_a_trial():
+    rows = [*DEFAULTS, *EFFECTS]
+    assert all(row.source and row.key in SPEC_KEYS for row in rows)
+    assert all(row.source and row.meaning for row in UNCOUNTED)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("0.18", "0.18"), ("v0.18.2", "0.18"), ("1.16.0", "1.16"), ("0.20", "0.20"), ("0.2", None), ("1.17", None)],
+)
+def test_a_release_is_named_by_its_first_two_numbers(text, found):
+    assert release_of(text) == found
+
+
+def test_intervals():
+    assert str(Versions("0.15", "0.17") & Versions("0.17", "1.0")) == "0.17"
+    assert Versions("0.15", "0.16") & Versions("0.17", "1.0") is None
+    assert spans_text(["0.17", "0.14", "0.15"]) == "0.14 to 0.15 and 0.17"
+    assert "1.0" in Versions("0.29", "1.1")
+    assert (RELEASES.index("1.0") - RELEASES.index("0.29"), OLDEST) == (1, "0.14")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "keys", "interval"),
+    [
+        (Recipe.GRPO, {}, "0.14 to 1.16"),
+        (Recipe.GRPO, {"vllm_device": "auto"}, "0.14 to 0.17"),
+        (Recipe.GRPO, {"max_prompt_length": 512}, "0.14 to 0.27"),
+        (Recipe.GRPO, {"max_prompt_length": None, "reward_weights": [1.0]}, "0.15 to 0.27"),
+        (Recipe.GRPO, {"torch_dtype": "bfloat16", "vllm_mode": "colocate"}, "0.18 to 0.26"),
+        (Recipe.GRPO, {"dtype": "bfloat16"}, "0.23 to 1.16"),
+        (Recipe.GRPO, {"vllm_enable_sleep_mode": True, "max_prompt_length": 512}, "0.23 to 0.27"),
+        (Recipe.GRPO, {"use_adaptive_entropy": True}, "1.8 to 1.16"),
+        (Recipe.GRPO, {"learning_rate": 1e-6, "my_own_key": 3}, "0.14 to 1.16"),
+        (Recipe.RLOO, {}, "0.22 to 1.16"),
+        (Recipe.RLOO, {"max_prompt_length": 512}, "0.22 to 0.28"),
+        (Recipe.RLOO, {"vllm_enable_sleep_mode": True}, "0.24 to 1.16"),
+        (Recipe.SFT, {"max_seq_length": 1024}, "0.14 to 0.19"),
+        (Recipe.SFT, {"max_length": 1024}, "0.16 to 1.16"),
+        (Recipe.SFT, {"max_length": 1024, "max_prompt_length": 512}, "0.16 to 1.16"),
+    ],
+)
+def test_the_keys_of_a_recipe_give_an_interval(recipe, keys, interval):
+    found = possible_versions(keys, recipe)
+    assert str(found.versions) == interval
+    assert f"trl {interval} (" in found.notes[0].text
+
+
+def test_keys_that_no_release_has_together_are_named():
+    found = possible_versions({"vllm_device": "auto", "vllm_mode": "server"}, Recipe.GRPO)
+    assert str(found.versions) == "0.14 to 1.16"
+    assert "no release has all keys (vllm_mode of 0.18 to 1.16, vllm_device of 0.14 to 0.17)" in found.notes[0].text
+
+
+def test_a_stated_release_wins_and_names_the_keys_that_it_lacks():
+    found = possible_versions({"vllm_device": "auto", "beta": 0.04}, Recipe.GRPO, stated="0.20")
+    assert str(found.versions) == "0.20"
+    assert found.notes[0].text == "trl 0.20 as stated, although vllm_device is of 0.14 to 0.17"
+    assert possible_versions({"beta": 0.04}, Recipe.GRPO, stated="0.20").notes == ()
+
+
+def test_rloo_of_earlier_releases_is_another_trainer():
+    (fault,) = possible_versions({}, Recipe.RLOO, stated="0.21").faults
+    assert (fault.key, fault.found) == ("trl", "0.21")
+
+
+def test_a_type_that_a_script_passes_to_transformers_is_no_key_of_trl():
+    assert str(possible_versions({"dtype": "auto"}, Recipe.GRPO, has_model_config=False).versions) == "0.14 to 1.16"
+
+
+def _points(keys, **options):
+    found = read_trl_variants({"model_name_or_path": "Qwen/Qwen2.5-0.5B", **keys}, **options)
+    return {release: each.reading.point for each in found.variants for release in each.releases}
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "by_release"),
+    [
+        ({}, "beta", {"0.18": 0.04, "0.19": 0.0, "1.16": 0.0}),
+        ({"beta": 0.0}, "beta", {"0.14": 0.04, "0.15": 0.04, "0.16": 0.0}),
+        ({}, "max_completion_length", {"1.9": 256, "1.10": 512}),
+        ({}, "max_prompt_length", {"0.25": 512, "0.26": None}),
+        ({"max_prompt_length": None}, "max_prompt_length", {"0.25": None}),
+        ({}, "gradient_checkpointing", {"0.21": False, "0.22": True}),
+        ({}, "bf16", {"0.18": False, "0.19": True}),
+        ({}, "optim", {"0.20": "adamw_torch", "0.21": "adamw_torch_fused"}),
+        ({}, "per_device_train_batch_size", {"0.14": 8, "0.15": 8}),
+        (
+            {"per_device_train_batch_size": 2, "num_generations": 4},
+            "per_device_train_batch_size",
+            {"0.14": 8, "0.15": 2},
+        ),
+        ({"gradient_accumulation_steps": 4}, "steps_per_generation", {"0.14": 1, "0.16": 1, "0.17": None}),
+        ({}, "logprobs", {"0.14": "full", "1.14": "full", "1.15": None}),
+        ({"use_liger_kernel": True}, "logprobs", {"0.24": "full", "0.25": None, "1.14": None}),
+        ({"use_liger_loss": True}, "logprobs", {"0.17": None, "0.25": None}),
+        ({"use_vllm": True}, "vllm_mode", {"0.17": "server", "0.29": "server", "1.0": None}),
+        (
+            {"use_vllm": True, "vllm_mode": "colocate", "max_prompt_length": 100, "max_completion_length": 200},
+            "vllm_max_model_length",
+            {"0.18": 300, "0.25": 300, "0.26": None},
+        ),
+    ],
+)
+def test_each_release_has_its_defaults_and_effects(keys, key, by_release):
+    points = _points(keys)
+    assert {release: points[release].get(key) for release in by_release} == by_release
+
+
+def test_rloo_has_its_own_releases():
+    points = _points({"normalize_advantages": True, "use_vllm": True, "vllm_mode": "colocate"})
+    assert "0.21" not in points
+    assert points["0.26"]["vllm_max_model_length"] == 512 + 256
+    assert "vllm_max_model_length" not in points["0.27"]
+    assert (points["1.14"]["beta"], points["1.14"]["logprobs"]) == (0.05, "full")
+
+
+def test_images_have_no_length_of_prompts_to_which_they_are_cut():
+    assert "max_prompt_length" not in _points({"model_name_or_path": "Qwen/Qwen2.5-VL-3B-Instruct"})["0.25"]
+
+
+_QLORA = {"num_generations": 8, "load_in_4bit": True, "use_peft": True}
+
+
+@pytest.mark.parametrize(
+    ("keys", "job", "said"),
+    [
+        (_QLORA, {}, "in float32 (prepare_model_for_kbit_training) (trl 0.22 to 0.25)"),
+        (_QLORA, {}, "adapters in float32 (trl 0.14 to 0.21)"),
+        ({"num_generations": 8, "use_liger_kernel": True}, {}, "that Liger computes the loss (trl 0.25 to 1.14)"),
+        ({"num_generations": 8, "use_peft": True}, {"zero_stage": 3}, "with LoRA under ZeRO-3 (trl 0.14 to 0.18)"),
+        ({"packing": True}, {}, "the logits of all tokens, and their gradients, in float32 (trl 0.14 to 1.6)"),
+        ({"packing": True, "loss_type": "nll"}, {}, "in float32 (trl 0.23 to 1.14)"),
+    ],
+)  # fmt: skip
+def test_what_earlier_releases_need_without_a_formula_is_named(keys, job, said):
+    notes = read_trl_variants(keys, job=job).notes
+    assert any(said in note.text and not note.is_counted for note in notes)
+    assert not any(said in note.text for note in read_trl_variants(keys, job=job, stated=NEWEST).notes)
+
+
+def _history(recipe):
+    """Return fields of each release as the tables say."""
+    table = {**KEY_VERSIONS[recipe], **{key: Versions.of(text) for key, text in MODEL_CONFIG_KEYS.items()}}
+    return {
+        release: [
+            {
+                **{key: "None" for key, versions in table.items() if release in versions},
+                **{key: repr(value) for key, value in defaults_of(recipe, release).items() if key not in table},
+            }
+        ]
+        for release in RELEASES
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"beta": "0.0"}, "grpo: beta is 0.0 in 0.18, and the table says 0.04"),
+        ({"log_multimodal": "True"}, "grpo: log_multimodal is in 0.18, and the table says 1.9 to 1.16"),
+        ({"epsilon": None}, "grpo: epsilon is not in 0.18, and the table says 0.16 to 1.16"),
+    ],
+)
+def test_a_row_that_the_sources_of_a_release_contradict_is_found(change, said):
+    history = _history(Recipe.GRPO)
+    assert list(differences(Recipe.GRPO, history)) == []
+    fields = {**history["0.18"][0], **change}
+    history["0.18"] = [{key: value for key, value in fields.items() if value is not None}]
+    assert list(differences(Recipe.GRPO, history)) == [said]
+
+
+@pytest.mark.parametrize("recipe", Recipe)
+def test_the_sources_of_the_installed_release_agree_with_the_tables(recipe):
+    trl = pytest.importorskip("trl")
+    fields = read_fields(Path(trl.__file__).parent / "trainer", recipe)
+    history = {**_history(recipe), NEWEST: [fields]}
+    assert list(differences(recipe, history)) == []
+    assert len(fields) > 10

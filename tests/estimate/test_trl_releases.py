@@ -1,0 +1,203 @@
+"""A recipe is answered for the releases of trl that it can be for: their defaults, both peaks, the dearest decides."""
+
+import json
+import re
+
+import pytest
+import yaml
+
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_USAGE, UsageError
+from profiler.estimate.main import answer, main
+from profiler.monitor.command import read_command as read_monitor
+from profiler.solve.main import main as solve
+
+STATED = {
+    "model_name_or_path": "Qwen/Qwen2.5-0.5B",
+    "torch_dtype": "bfloat16",
+    "bf16": True,
+    "beta": 0.04,
+    "gradient_checkpointing": True,
+    "optim": "adamw_torch",
+    "num_generations": 8,
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "max_prompt_length": 256,
+    "max_completion_length": 512,
+}
+"""Every key of which the default changed."""
+
+
+def _recipe(tmp_path, without=(), **changes):
+    path = tmp_path / "recipe.yaml"
+    keys = {key: value for key, value in {**STATED, **changes}.items() if key not in without}
+    path.write_text(yaml.safe_dump(keys))
+    return f"config={path}"
+
+
+def _found(*words):
+    return json.loads(answer([*words, "format=json"]))
+
+
+def _peaks(found):
+    """Return the reserved peaks of the note, in GiB, by releases."""
+    (line,) = [note for note in found["notes"] if note.startswith("Peaks, allocated / reserved: ")]
+    parts = re.findall(r"/ ([\d.]+) GiB with trl ((?:[\d.]+\d|to|and| )+)", line)
+    return {releases: float(size) for size, releases in parts}
+
+
+def test_a_recipe_that_states_everything_has_one_answer(tmp_path):
+    found = _found(_recipe(tmp_path), "trl=1.16")
+    assert not any(line.startswith("Peaks") for line in found["notes"])
+    assert (found["trial"]["logprobs"], found["trial"]["beta"], found["trial"]["optim"]) == (
+        "fused",
+        0.04,
+        "adamw_torch",
+    )
+    earlier = _found(_recipe(tmp_path), "trl=0.20")
+    assert not any(line.startswith("Peaks") for line in earlier["notes"])
+    assert earlier["trial"] == {**found["trial"], "logprobs": "full"}
+
+
+@pytest.mark.parametrize(
+    ("left_out", "words", "default", "dearest"),
+    [
+        ("beta", ["beta=0.0", "beta=0.04"], "beta=0.04 (trl 0.16 to 0.18) or 0.0 (trl 0.19 to 0.26)", {"beta": 0.04}),
+        (
+            "gradient_checkpointing",
+            ["gradient_checkpointing=true", "gradient_checkpointing=false"],
+            "gradient_checkpointing=false (trl 0.16 to 0.21) or true (trl 0.22 to 0.26)",
+            {"gradient_checkpointing": False},
+        ),
+        (
+            "optim",
+            ["optim=adamw_torch_fused", "optim=adamw_torch"],
+            "optim=adamw_torch (trl 0.16 to 0.20) or adamw_torch_fused (trl 0.21 to 0.26)",
+            {"optim": "adamw_torch"},
+        ),
+    ],
+)
+def test_where_a_default_differs_both_peaks_are_printed_and_the_dearer_is_answered(
+    tmp_path, left_out, words, default, dearest
+):
+    config = _recipe(tmp_path, without=(left_out,), epsilon=0.2)
+    found = _found(config)
+    assert default in found["notes"][0]
+    assert "trl 0.16 to 0.26 (by epsilon and torch_dtype; trl=VERSION states yours)" in found["notes"][0]
+    peaks = _peaks(found)
+    stated = [_found(config, word) for word in words]
+    reserved = [each["peak_reserved_bytes"] for each in stated]
+    assert sorted(peaks.values()) == pytest.approx(sorted(size / 2**30 for size in reserved), abs=0.06)
+    assert found["peak_reserved_bytes"] == max(reserved) > min(reserved)
+    assert {key: found["trial"][key] for key in dearest} == dearest
+
+
+def test_a_reference_model_is_never_assumed_without_a_word(tmp_path):
+    for word in ("trl=0.18", "trl=0.15", "trl=1.16"):
+        found = _found(_recipe(tmp_path, without=("beta",)), word)
+        has_reference = any(
+            share["category"] == "reference" for phase in found["phases"] for share in phase["categories"]
+        )
+        assert has_reference is (word != "trl=1.16")
+        assert any("beta=0.04" in line for line in found["notes"]) is has_reference
+
+
+def test_the_dearer_decides_the_verdict(tmp_path, capsys):
+    config = _recipe(tmp_path, without=("beta",), model_name_or_path="Qwen/Qwen2.5-3B", max_completion_length=256)
+    words = [config, "gpu=24GiB", "fail_if=does_not_fit"]
+    fits = [trl for trl in ("0.18", "0.26") if main([*words, f"trl={trl}"]) != EXIT_ANSWER_IS_NO]
+    assert main(words) == EXIT_ANSWER_IS_NO
+    assert fits != ["0.18", "0.26"]
+    capsys.readouterr()
+
+
+def test_a_release_that_refuses_the_recipe_is_left_out(tmp_path):
+    # 0.14 to 0.16 generate each micro-batch alone, and 2 rows are no group of 8.
+    config = _recipe(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4, epsilon=0.2)
+    found = _found(config, "num_processes=1")
+    assert found["trial"]["steps_per_generation"] == 4
+
+
+@pytest.mark.parametrize(("trl", "length"), [("0.18", 768), ("0.25", 768), ("0.26", None)])
+def test_vllm_is_given_prompt_and_completion(tmp_path, trl, length):
+    config = _recipe(tmp_path, use_vllm=True, vllm_mode="colocate")
+    assert _found(config, f"trl={trl}")["trial"]["vllm_max_model_length"] == length
+
+
+def test_vllms_length_follows_the_command_line(tmp_path):
+    config = _recipe(tmp_path, use_vllm=True, vllm_mode="colocate")
+    found = _found(config, "trl=0.20", "max_completion_length=1000")
+    assert found["trial"]["vllm_max_model_length"] == 256 + 1000
+    grid = _found(config, "trl=0.20", "max_completion_length=1000,2000")
+    assert [point["trial"]["vllm_max_model_length"] for point in grid["points"]] == [1256, 2256]
+    stated = _found(config, "trl=0.20", "vllm_max_model_length=4096")
+    assert stated["trial"]["vllm_max_model_length"] == 4096
+
+
+def test_a_grid_answers_the_dearest_at_each_combination(tmp_path):
+    config = _recipe(tmp_path, without=("beta",))
+    both = _found(config, "max_completion_length=128,1024")["points"]
+    old = _found(config, "trl=0.18", "max_completion_length=128,1024")["points"]
+    new = _found(config, "trl=0.26", "max_completion_length=128,1024")["points"]
+    wanted = [
+        max(pair) for pair in zip(*[[p["peak_reserved_bytes"] for p in points] for points in (old, new)], strict=True)
+    ]
+    assert [point["peak_reserved_bytes"] for point in both] >= wanted
+
+
+def test_the_largest_length_is_that_of_the_dearest_release(tmp_path, capsys):
+    def largest(*words):
+        config = _recipe(tmp_path, without=("max_completion_length",), epsilon=0.2)
+        assert solve(["max_completion_length", config, "gpu=24GiB", "confirm=false", "format=json", *words]) == 0
+        return json.loads(capsys.readouterr().out)["answers"][0]["largest"]
+
+    each = [largest(f"trl={release}") for release in ("0.16", "0.20", "0.26")]
+    assert largest() == min(each) < largest("trl=1.16")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["trl=0.2"], "must be a release of trl from 0.14 to 1.16"),
+        (["trl=2.0"], "must be a release of trl"),
+        (["trl=0.21", "recipe=rloo"], "has another RLOOTrainer"),
+    ],
+)
+def test_a_release_that_is_unknown_is_a_fault(tmp_path, capsys, words, said):
+    assert main([_recipe(tmp_path), *words]) == EXIT_USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_a_release_needs_files_of_trl(capsys):
+    assert main(["model=qwen2.5-0.5b", "trl=0.18"]) == EXIT_USAGE
+    assert "is for the files of config=" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="these are of verl"):
+        answer(["config=verl", "actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B", "trl=0.18"])
+
+
+def test_every_command_that_takes_a_recipe_takes_a_release(tmp_path, capsys):
+    config = _recipe(tmp_path)
+    assert solve(["gpu", config, "trl=0.18"]) == 0
+    from profiler.advise.main import main as advise
+
+    assert advise([config, "gpu=24GiB", "trl=0.18"]) == 0
+    assert "logprobs=full" in capsys.readouterr().out
+    assert read_monitor([config, "trl=0.18", "true"]).estimate == (config, "trl=0.18")
+
+
+def test_a_model_without_a_formula_of_its_logits_is_answered_without_them(tmp_path):
+    config = _recipe(tmp_path, model_name_or_path="Qwen/Qwen2.5-VL-3B-Instruct", max_prompt_length=2048)
+    found = _found(config, "trl=0.26")
+    assert found["trial"]["logprobs"] == "fused"
+    assert any("the logits of all completions at once" in line for line in found["notes"])
+
+
+def test_gradients_of_logits_without_a_formula_are_named_with_their_size(tmp_path):
+    # By hand: 8 rows x 512 tokens x 151,936 entries x 4 B = 2.32 GiB; in place twice as much.
+    def more(release):
+        notes = _found(_recipe(tmp_path), f"trl={release}")["notes"]
+        return [line for line in notes if "more gradients of logits" in line]
+
+    assert more("0.14") == more("1.14") == more("1.16") == []
+    assert "up to 2.3 GiB with trl 0.20: with them up to " in more("0.20")[0]
+    assert "4.6 GiB with trl 1.5" in more("1.5")[0]
+    assert "2.3 GiB with trl 1.12" in more("1.12")[0]
