@@ -27,7 +27,7 @@ class OtherProcesses:
         text = _command(words)
         program = Path(text.split(maxsplit=1)[0]).name if text.strip() else ""
         if program.startswith(_RUNS_SCRIPTS):
-            self.names[f"the command {text!r}"] = None
+            self.names[f"the command `{text}`"] = None
 
     def add_function(self, function: Any) -> None:
         """Take note of a function that runs in a process of its own."""
@@ -88,7 +88,7 @@ class _Watch:
             return
         if event == "os.exec":
             raise UnsupportedTrialError(
-                f"the script replaces its own process by {_command(arguments[1])!r}: give profiler.run that command"
+                f"the script replaces its own process by `{_command(arguments[1])}`: give profiler.run that command"
             )
         if event in ("subprocess.Popen", "os.posix_spawn", "os.spawn"):
             self._others.add_command(arguments[1] if event != "os.spawn" else arguments[2])

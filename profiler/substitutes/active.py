@@ -49,7 +49,7 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
     def configurations(_: ModuleType) -> list[Patch]:
         from profiler.substitutes.models import configuration_patches
 
-        return configuration_patches()
+        return configuration_patches(options, replaced)
 
     def models(_: ModuleType) -> list[Patch]:
         from profiler.substitutes.models import model_patches

@@ -28,12 +28,10 @@ def _loading(owner: Any, replaced: Replaced) -> Any:
         name = str(name_or_path)
         if _is_here(name):
             return load(cls, name_or_path, *args, **kwargs)
-        from transformers import AutoConfig
-
-        config = AutoConfig.from_pretrained(name).get_text_config()
         from profiler.substitutes.tokenizer import substitute_tokenizer
 
-        made = substitute_tokenizer(config.vocab_size, name, longest=getattr(config, "max_position_embeddings", None))
+        vocabulary, longest = _sizes(name, str(kwargs.get("subfolder") or ""))
+        made = substitute_tokenizer(vocabulary, name, longest=longest)
         for key in _ARGUMENTS:
             if kwargs.get(key) is not None:
                 setattr(made, key, kwargs[key])
@@ -41,6 +39,18 @@ def _loading(owner: Any, replaced: Replaced) -> Any:
         return made
 
     return from_pretrained
+
+
+def _sizes(name: str, folder: str) -> tuple[int, int | None]:
+    """Return the size of the vocabulary and the context of a model, or of the encoder that a tokenizer is next to."""
+    from transformers import AutoConfig, CLIPTextConfig
+
+    encoder = folder.replace("tokenizer", "text_encoder")
+    if encoder != folder:
+        config: Any = CLIPTextConfig.from_pretrained(name, subfolder=encoder)
+    else:
+        config = AutoConfig.from_pretrained(name).get_text_config()
+    return config.vocab_size, getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
 
 
 def _is_here(name: str) -> bool:

@@ -58,7 +58,7 @@ def test_a_thread_that_leaves_says_so(run, monkeypatch):
 )
 def test_a_script_that_replaces_its_process_is_refused_with_the_command(run, call):
     with pytest.raises(
-        UnsupportedTrialError, match=r"replaces its own process by 'torchrun train\.py --x': give profiler"
+        UnsupportedTrialError, match=r"replaces its own process by `torchrun train\.py --x`: give profiler"
     ):
         run(f"import os\nwords = ['torchrun', 'train.py', '--x']\nos.{call}\n")
 
