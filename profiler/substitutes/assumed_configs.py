@@ -26,7 +26,7 @@ def assumed_config(config_class: Any, name: str) -> tuple[dict[str, Any], str] |
     model_type = getattr(config_class, "model_type", "") or _type_in(name, CONFIG_MAPPING.keys())
     if not model_type:
         return None
-    known = CONFIG_MAPPING[model_type] if model_type in CONFIG_MAPPING else config_class
+    known = dict(CONFIG_MAPPING.items()).get(model_type, config_class)
     if not _has_size(known, name):
         return None
     return {"model_type": model_type, "architectures": _architectures(model_type)}, known.__name__

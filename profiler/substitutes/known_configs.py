@@ -58,8 +58,8 @@ def _t5(parameters: int, width: int, inner: int, layers: int, heads: int, **fiel
 
 
 _GATED = {"feed_forward_proj": "gated-gelu"}
-"""Of T5 1.1. Their checkpoints have an output layer of their own; transformers 5 ties it to the embeddings, and so counts
-`parameters` here."""
+"""Of T5 1.1. Their checkpoints have an output layer of their own; transformers 5 ties it to the embeddings, and
+`parameters` counts as it does."""
 
 _CONFIGS: Mapping[str, KnownConfig] = {
     "openai-community/gpt2": _gpt2(124_439_808, 768, 12, 12),
