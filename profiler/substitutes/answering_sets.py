@@ -1,6 +1,6 @@
 """Data sets that were replaced: rows answer any column, and methods take names of columns that are missing."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,8 +24,8 @@ def answering_patches(answers: Answers) -> list[Patch]:
     """Return the patches of the classes of data sets."""
     active = _Active(answers)
     patches: list[Patch] = [
-        (Dataset, name, _with_columns(getattr(Dataset, name), columns_of, answers))
-        for name, columns_of in _COLUMNS_OF.items()
+        (Dataset, name, _with_columns(getattr(Dataset, name), first, answers))
+        for name, first in _NAMING_COLUMNS.items()
     ]
     return [
         *patches,
@@ -50,21 +50,31 @@ def _names(given: Any) -> list[str]:
     return [name for name in given or () if isinstance(name, str)]
 
 
-_COLUMNS_OF: Mapping[str, Callable[[Any], list[str]]] = {
-    "rename_column": _names,
-    "rename_columns": _names,
-    "select_columns": _names,
-    "cast_column": _names,
-    "class_encode_column": _names,
-    "sort": _names,
-    "unique": _names,
+_NAMING_COLUMNS: Mapping[str, str] = {
+    "rename_column": "original_column_name",
+    "rename_columns": "column_mapping",
+    "select_columns": "column_names",
+    "cast_column": "column",
+    "class_encode_column": "column",
+    "sort": "column_names",
+    "unique": "column",
 }
-"""Methods whose first argument names columns that must be there."""
+"""Methods whose first argument, of this name, names columns that must be there."""
 
 
-def _with_columns(original: Any, columns_of: Callable[[Any], list[str]], answers: Answers) -> Any:
-    def method(self: Dataset, names: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(completed(self, columns_of(names), answers), names, *args, **kwargs)
+def first_argument(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Return the first argument of a call, given by place or by name, and the others; None if it was left out."""
+    if args:
+        return args[0], args[1:], kwargs
+    return kwargs.get(name), (), {key: given for key, given in kwargs.items() if key != name}
+
+
+def _with_columns(original: Any, first: str, answers: Answers) -> Any:
+    def method(self: Dataset, *args: Any, **kwargs: Any) -> Any:
+        names, args, kwargs = first_argument(first, args, kwargs)
+        return original(completed(self, _names(names), answers), names, *args, **kwargs)
 
     return method
 
@@ -136,7 +146,8 @@ def _select(original: Any) -> Any:
 
 
 def _remove(original: Any) -> Any:
-    def remove_columns(self: Dataset, names: Any, *args: Any, **kwargs: Any) -> Any:
+    def remove_columns(self: Dataset, *args: Any, **kwargs: Any) -> Any:
+        names, args, kwargs = first_argument("column_names", args, kwargs)
         if is_substitute(self):
             names = [name for name in _names(names) if name in self.column_names]
         return original(self, names, *args, **kwargs)

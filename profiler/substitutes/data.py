@@ -7,7 +7,7 @@ from datasets import Dataset, DatasetDict, DatasetInfo, IterableDataset
 
 from profiler.seams.patching import Patch
 from profiler.substitutes.answering import Answers
-from profiler.substitutes.answering_sets import MARK, answering_patches
+from profiler.substitutes.answering_sets import MARK, answering_patches, first_argument
 from profiler.substitutes.features import features_of
 from profiler.substitutes.known_datasets import KnownDataset, find_known
 from profiler.substitutes.options import SubstituteOptions
@@ -19,8 +19,8 @@ def data_patches(options: SubstituteOptions, replaced: Replaced) -> list[Patch]:
     """Return the patches of the functions that load data sets, and of what reads those that were replaced."""
     answers = Answers(options, replaced)
     missing = _Missing(options, replaced, answers)
-    load_dataset = missing.instead_of(datasets.load_dataset)
-    load_from_disk = missing.instead_of(datasets.load_from_disk)
+    load_dataset = missing.instead_of(datasets.load_dataset, "path")
+    load_from_disk = missing.instead_of(datasets.load_from_disk, "dataset_path")
     return [
         (datasets, "load_dataset", load_dataset),
         (datasets.load, "load_dataset", load_dataset),
@@ -47,10 +47,11 @@ class _Missing:
         self._replaced = replaced
         self._answers = answers
 
-    def instead_of(self, load: Any) -> Any:
-        """Return `load` with a replacement for what it does not find."""
+    def instead_of(self, load: Any, first: str) -> Any:
+        """Return `load` with a replacement for what it does not find; `first` is its first argument's name."""
 
-        def loaded(path: Any, *args: Any, **kwargs: Any) -> Any:
+        def loaded(*args: Any, **kwargs: Any) -> Any:
+            path, args, kwargs = first_argument(first, args, kwargs)
             try:
                 return load(path, *args, **kwargs)
             except (OSError, ValueError) as error:

@@ -68,7 +68,8 @@ def _substituted(
 
 
 def _model(load: Any, options: SubstituteOptions, replaced: Replaced) -> Any:
-    def from_pretrained(cls: Any, name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(cls: Any, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
+        name_or_path = pretrained_model_name_or_path
         if name_or_path is None or kwargs.get("state_dict") is not None or kwargs.get("gguf_file") is not None:
             return load(cls, name_or_path, *model_args, **kwargs)
         config = kwargs.pop("config", None)

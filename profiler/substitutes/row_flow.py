@@ -31,6 +31,8 @@ _NUMBER_CALLS = ("float", "int", "round", "abs")
 _PASSED_ON = ("list", "tuple", "sorted", "reversed", "iter", "tqdm", "set", "enumerate", "zip", "deepcopy", "copy")
 _COLUMN_METHODS = ("rename_column", "sort", "unique", "class_encode_column", "cast_column", "select_columns")
 """Methods of a data set whose first argument names columns."""
+_COLUMN_ARGUMENTS = ("original_column_name", "column_mapping", "column_names", "column")
+"""The names of that argument."""
 
 
 @dataclass(frozen=True)
@@ -363,15 +365,21 @@ class _Reader:
         return frozenset(origin for origin in _all((*arguments, *named.values())) if isinstance(origin, _Rows))
 
     def _method_of_rows(self, node: ast.Call, name: str, of: _Origins) -> _Origins:
-        texts = self._flow.texts(node.args[0]) if node.args else ()
+        first = node.args[0] if node.args else _named(node, *_COLUMN_ARGUMENTS)
+        texts = self._flow.texts(first)
         if name in ("get", "pop", "__getitem__"):
             return frozenset(origin for text in texts for origin in self._keyed(of, text))
         if name in _COLUMN_METHODS:
             for text in texts:
                 self._flow.column(text)
                 self._read_here.add(text)
-            if name == "rename_column" and len(node.args) > 1:
-                self._flow.renamed |= set(self._flow.texts(node.args[1]))
+            new = node.args[1] if len(node.args) > 1 else _named(node, "new_column_name")
+            self._flow.renamed |= set(self._flow.texts(new)) if name == "rename_column" else set()
+        if name == "rename_columns" and isinstance(first, ast.Dict):
+            for key in first.keys:
+                for text in self._flow.texts(key):
+                    self._flow.column(text)
+            self._flow.renamed |= {text for new in first.values for text in self._flow.texts(new)}
         if name in ("map", "filter", "set_transform", "with_transform", "sort", "apply"):
             many = name.endswith("transform") or _says(node, "batched")
             for argument in (*node.args[:1], *(key.value for key in node.keywords if key.arg == "function")):
@@ -468,6 +476,11 @@ def _called(node: ast.AST) -> str:
     """Return the last name of a function that is called; empty if it has none."""
     function = node.func if isinstance(node, ast.Call) else None
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
+def _named(node: ast.Call, *names: str) -> ast.AST | None:
+    """Return the first argument of a call that has one of these names."""
+    return next((each.value for each in node.keywords if each.arg in names), None)
 
 
 def _says(node: ast.Call, keyword: str) -> bool:

@@ -24,10 +24,10 @@ def tokenizer_patches(owner: Any, replaced: Replaced) -> list[Patch]:
 def _loading(owner: Any, replaced: Replaced) -> Any:
     load = owner.from_pretrained.__func__
 
-    def from_pretrained(cls: Any, name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        name = str(name_or_path)
+    def from_pretrained(cls: Any, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        name = str(pretrained_model_name_or_path)
         if _is_here(name):
-            return load(cls, name_or_path, *args, **kwargs)
+            return load(cls, pretrained_model_name_or_path, *args, **kwargs)
         from profiler.substitutes.tokenizer import substitute_tokenizer
 
         vocabulary, longest = _sizes(name, str(kwargs.get("subfolder") or ""))

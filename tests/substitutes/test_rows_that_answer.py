@@ -62,6 +62,13 @@ READ = {
         "found = rows.with_transform(lambda batch: {'made': [each for each in batch['rid' + 'dle']]})[0]['made']\n"
     ),
     "under another name": "found = rows.rename_column('rid' + 'dle', 'made')[0]['made']\n",
+    "by arguments that are named": (
+        "rows = load_dataset(path='mine', split='train')\n"
+        "rows = rows.rename_column(original_column_name='rid' + 'dle', new_column_name='made')\n"
+        "rows = rows.select_columns(column_names=['made', 'text']).remove_columns(column_names='text')\n"
+        "found = rows.map(function=lambda row: row)[0]['made']\n"
+    ),
+    "renamed with others": "found = rows.rename_columns({'riddle': 'made', 'other': 'there'})[0]['made']\n",
     "while it is streamed": (
         "rows = load_dataset('mine', split='train', streaming=True)\n"
         "found = next(iter(rows.map(lambda row: {'made': row['rid' + 'dle']})))['made']\n"

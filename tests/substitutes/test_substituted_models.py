@@ -134,3 +134,10 @@ def test_nothing_is_assumed_with_the_weights_of_a_checkpoint() -> None:
     options = SubstituteOptions(weights=ScriptWeights.CHECKPOINT)
     with substitutes(options), pytest.raises(UsageError, match="is not built in"):
         transformers.MistralForCausalLM.from_pretrained("somebody/own-model")
+
+
+def test_names_are_given_by_place_or_by_name() -> None:
+    with substitutes():
+        model = Qwen2ForCausalLM.from_pretrained(pretrained_model_name_or_path="tiny")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(pretrained_model_name_or_path="tiny")
+    assert (model.config.vocab_size, len(tokenizer)) == (512, 512)
