@@ -83,12 +83,16 @@ def _shape(name: str, use: Use, *, has_flags: bool) -> Shape:
 
 def _named_by_argument(trees: Sequence[ast.Module], strings: NamedStrings) -> list[str]:
     """Return the columns that an option of the command line or an argument of a call names."""
-    found = [text for name, text in strings.options.items() if name.endswith(_NAMES_A_COLUMN)]
+    found = [text for name, text in strings.options.items() if _names_a_column(name)]
     for tree in trees:
         for node in ast.walk(tree):
-            if isinstance(node, ast.keyword) and (node.arg or "").endswith(_NAMES_A_COLUMN):
+            if isinstance(node, ast.keyword) and _names_a_column(node.arg or ""):
                 found += strings.texts_of(node.value)
     return [name for name in found if name.isidentifier()]
+
+
+def _names_a_column(argument: str) -> bool:
+    return argument.endswith(_NAMES_A_COLUMN) and not argument.startswith("new_")
 
 
 __all__ = ["Reads", "columns_read", "kind_of", "reads_of"]
