@@ -14,7 +14,7 @@ from profiler.substitutes.configurations import builtin_config
 from profiler.substitutes.known_configs import known_config, known_part
 from profiler.substitutes.options import SubstituteOptions
 from profiler.substitutes.replaced import Replaced
-from profiler.substitutes.weights import adopt_name, empty_checkpoint, requested_dtype
+from profiler.substitutes.weights import adopt_name, empty_checkpoint, number_positions, requested_dtype
 
 _CONFIG: Any = getattr(configuration_utils, "PreTrainedConfig", None) or configuration_utils.PretrainedConfig
 """The class of configurations, by its name in transformers 5 or 4."""
@@ -78,7 +78,9 @@ def _model(load: Any, options: SubstituteOptions, replaced: Replaced) -> Any:
         dtype = requested_dtype(kwargs, config)
         state = empty_checkpoint(cls, config, model_args, dtype, with_values=options.with_values)
         found = load(cls, None, *model_args, config=config, state_dict=state, **_without_hub(kwargs))
-        adopt_name(found[0] if isinstance(found, tuple) else found, str(name_or_path))
+        model = found[0] if isinstance(found, tuple) else found
+        number_positions(model)
+        adopt_name(model, str(name_or_path))
         replaced.add("weights of", str(name_or_path), "random, from its configuration")
         return found
 

@@ -25,7 +25,7 @@ def sentence_of(error: BaseException) -> str:
         if found:
             return found
     kind = "" if isinstance(error, ProfilerError) else f"{type(error).__name__}: "
-    return f"{kind}{error}"
+    return " ".join(f"{kind}{error}".split())
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -14,6 +14,7 @@ from profiler.domain.errors import UsageError
 from profiler.domain.script import ScriptWeights
 from profiler.substitutes import SubstituteOptions, substitutes
 from profiler.substitutes.known_configs import known_models
+from profiler.substitutes.weights import number_positions
 
 
 def test_a_built_in_model_loads_without_a_checkpoint() -> None:
@@ -141,3 +142,14 @@ def test_names_are_given_by_place_or_by_name() -> None:
         model = Qwen2ForCausalLM.from_pretrained(pretrained_model_name_or_path="tiny")
         tokenizer = transformers.AutoTokenizer.from_pretrained(pretrained_model_name_or_path="tiny")
     assert (model.config.vocab_size, len(tokenizer)) == (512, 512)
+
+
+def test_positions_are_numbered_whatever_was_in_memory() -> None:
+    with torch.device("meta"):
+        model = transformers.BertModel(AutoConfig.for_model("bert", num_hidden_layers=1))
+    model.to_empty(device="cpu")
+    model.embeddings.position_ids.fill_(-7)
+    model.embeddings.token_type_ids.fill_(-7)
+    number_positions(model)
+    assert model.embeddings.position_ids[0, :4].tolist() == [0, 1, 2, 3]
+    assert not model.embeddings.token_type_ids.any()
