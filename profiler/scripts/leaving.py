@@ -53,7 +53,8 @@ def leaving_watched(others: OtherProcesses, note: Callable[[str], None]) -> Iter
     """
     watch = _Watch(others)
     sys.addaudithook(watch)
-    leave, start = os._exit, multiprocessing.process.BaseProcess.start
+    processes: Any = multiprocessing.process.BaseProcess
+    leave, start = os._exit, processes.start
 
     def leave_as_script(status: int) -> NoReturn:
         if os.getpid() == watch.pid:
@@ -66,13 +67,12 @@ def leaving_watched(others: OtherProcesses, note: Callable[[str], None]) -> Iter
         others.add_function(getattr(process, "_target", None))
         start(process)
 
-    os._exit = leave_as_script  # type: ignore[assignment]
-    multiprocessing.process.BaseProcess.start = start_noted  # type: ignore[method-assign]
+    os._exit, processes.start = leave_as_script, start_noted
     try:
         yield
     finally:
         watch.is_active = False
-        os._exit, multiprocessing.process.BaseProcess.start = leave, start  # type: ignore[method-assign]
+        os._exit, processes.start = leave, start
 
 
 class _Watch:

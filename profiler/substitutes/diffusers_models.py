@@ -51,8 +51,8 @@ def _configuration(original: Any, options: SubstituteOptions, replaced: Replaced
             found = _substituted(cls, str(name), str(kwargs.get("subfolder") or ""), options, replaced)
             if found is None:
                 raise _unavailable(str(name)) from error
-        answer = (found, *([_without_hub(kwargs)] if return_unused_kwargs else []))
-        answer = (*answer, *([None] if return_commit_hash else []))
+        unused = (_without_hub(kwargs),) if return_unused_kwargs else ()
+        answer = (found, *unused, *((None,) if return_commit_hash else ()))
         return answer if len(answer) > 1 else found
 
     return load_config

@@ -12,6 +12,9 @@ _FILES = (
 )  # fmt: skip
 """Files of which a tokenizer has at least one."""
 
+_COUNT_FROM_TWO = ("roberta", "xlm-roberta", "camembert", "mpnet")
+"""Types of models whose first position is 2, after that of padding: they have two fewer than their embeddings."""
+
 _ARGUMENTS = ("padding_side", "truncation_side", "model_max_length", "pad_token", "eos_token", "bos_token")
 """Arguments of `from_pretrained` that the substitute takes over."""
 
@@ -50,7 +53,10 @@ def _sizes(name: str, folder: str) -> tuple[int, int | None]:
         config: Any = CLIPTextConfig.from_pretrained(name, subfolder=encoder)
     else:
         config = AutoConfig.from_pretrained(name).get_text_config()
-    return config.vocab_size, getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    if longest is not None and config.model_type in _COUNT_FROM_TWO:
+        longest -= 2
+    return config.vocab_size, longest
 
 
 def _is_here(name: str) -> bool:

@@ -14,6 +14,8 @@ _ANOTHER_PYTHON = "name another python= that has it"
 _MISSING_LIBRARY = re.compile(r"requires the (\S+) (?:library|package)")
 _MISSING_NAME = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 _UNEXPECTED_ARGUMENT = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
+_DOWNLOAD = re.compile(r"(https?://[^\s,;'\"]+)[^\n]*\n?[^\n]*urlopen error")
+"""An address in the text of an error that tells of a failed download, as torchvision's has."""
 _NETWORK_ERRORS = ("ConnectionError", "ConnectError", "ConnectTimeout", "URLError", "LocalEntryNotFoundError",
     "OfflineModeIsEnabled", "NameResolutionError", "MaxRetryError")  # fmt: skip
 
@@ -45,6 +47,8 @@ def _missing(error: BaseException) -> str:
         return _unexpected_argument(error)
     if any(kind.__name__ in _NETWORK_ERRORS for kind in type(error).__mro__):
         return f"{_address(error)} is not on this machine, and the network does not answer"
+    if (address := _DOWNLOAD.search(str(error))) is not None:
+        return f"{address[1]} is not on this machine, and the network does not answer"
     if isinstance(error, FileNotFoundError) and error.filename is not None:
         return _missing_file(error.filename)
     return ""

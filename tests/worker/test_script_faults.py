@@ -29,6 +29,9 @@ MISSING = {
     "import urllib.request\nurllib.request.urlopen('http://127.0.0.1:9/rows.txt')": (
         "http://127.0.0.1:9/rows.txt is not on this machine, and the network does not answer"
     ),
+    "raise RuntimeError('No a.gz:\\nTried https://files.org/a/, got:\\n<urlopen error [Errno -2] Name>')": (
+        "https://files.org/a/ is not on this machine, and the network does not answer"
+    ),
     "try:\n    import no_such_package\nexcept ImportError as error:\n    raise RuntimeError('lazy') from error": (
         "the package no_such_package is missing"
     ),
