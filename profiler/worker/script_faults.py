@@ -15,7 +15,7 @@ _MISSING_LIBRARY = re.compile(r"requires the (\S+) (?:library|package)")
 _MISSING_NAME = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 _UNEXPECTED_ARGUMENT = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
 _DOWNLOAD = re.compile(r"(https?://[^\s,;'\"]+)[^\n]*\n?[^\n]*urlopen error")
-"""An address in the text of an error that tells of a failed download, as torchvision's has."""
+"""An address in the text of an error about a failed download, as torchvision's has."""
 _NETWORK_ERRORS = ("ConnectionError", "ConnectError", "ConnectTimeout", "URLError", "LocalEntryNotFoundError",
     "OfflineModeIsEnabled", "NameResolutionError", "MaxRetryError")  # fmt: skip
 

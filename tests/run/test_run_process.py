@@ -116,6 +116,6 @@ def test_a_process_that_lives_on_after_its_record_is_not_waited_for(run, monkeyp
     assert time.monotonic() - started_s < 40
 
 
-def test_what_a_process_says_before_it_ends_is_told(run):
+def test_what_a_process_says_before_it_ends_is_in_the_message(run):
     record = run(f"{STORES}Path(job.note_file).write_text('a thread ended it'); sys.exit(3)")
     assert record.outcome.message.endswith("ended with exit code 3 and without a record: a thread ended it")

@@ -66,7 +66,7 @@ def test_an_address_of_the_hub_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_another_error_is_told_as_it_is() -> None:
+def test_another_error_is_kept_as_it_is() -> None:
     assert sentence_of(ValueError("shape mismatch")) == "ValueError: shape mismatch"
     assert sentence_of(ValueError("no rows:\n  tried a\n  tried b")) == "ValueError: no rows: tried a tried b"
 
