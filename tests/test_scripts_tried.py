@@ -9,6 +9,7 @@ from profiler.domain.units import GIB
 
 ROOT = Path(__file__).parents[1]
 TRIED = list(csv.DictReader((ROOT / "results/reference/scripts/tried.csv").read_text().splitlines()))
+PUBLIC = list(csv.DictReader((ROOT / "results/reference/scripts/public.csv").read_text().splitlines()))
 COLUMN = {"simulated": 3, "emulated": 4}
 
 
@@ -35,3 +36,11 @@ def test_both_backends_agree_where_both_ran() -> None:
     both = [found for found in by_script.values() if len(found) == 2]
     assert len(both) >= 8
     assert all(max(found) / min(found) < 1 + 1 / 2000 for found in both)
+
+
+@pytest.mark.parametrize("row", PUBLIC, ids=lambda row: f"{row['repository']}-{row['path']}")
+def test_a_public_script_is_in_its_table(row: dict[str, str]) -> None:
+    lines = (ROOT / "docs/scripts.md").read_text().splitlines()
+    line = next(line for line in lines if line.startswith(f"| {row['repository']} {row['commit']} | {row['path']} |"))
+    assert line.split(" | ")[2] == shown(row)
+    assert bool(line.split(" | ")[3].strip(" |")) == (row["status"] == "failed")

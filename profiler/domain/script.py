@@ -99,6 +99,8 @@ class ScriptJob:
     """Whether the largest tensors at the peak are named."""
     sample_period_s: float | None = None
     """Seconds between samples of the driver; None takes none."""
+    note_file: str = ""
+    """Where the process writes why it ends without a record; empty for nowhere."""
     card: NamedCard | None = None
     """The real card, or the emulated one of unlimited memory; None if the specification names the card."""
 

@@ -21,6 +21,8 @@ _PACKAGE_FOLDER = Path(__file__).parents[1]
 PROFILER_VARIABLE = "EMULATED_PROFILER"
 """Environment variable with the folder of the package `profiler`, for `STARTUP_FOLDER`."""
 
+_STRICT = "EMULATED_STRICT"
+
 _OF_A_PYTHON = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 
 _UNSET = ("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "LD_PRELOAD", "NVIDIA_VISIBLE_DEVICES", "PYTHONHOME", "VIRTUAL_ENV")
@@ -123,10 +125,15 @@ def process_environment(
         "TRITON_LIBCUDA_PATH": str(python.libraries),
     }
     if strict:
-        found["EMULATED_STRICT"] = "1"
+        found[_STRICT] = "1"
     if num_processes > 1:
         found |= _distributed(num_processes)
     return found
+
+
+def is_strict(environment: Mapping[str, str]) -> bool:
+    """Return whether a process with this environment ends at an entry point of the driver that has no answer."""
+    return _STRICT in environment
 
 
 def _distributed(num_processes: int) -> dict[str, str]:

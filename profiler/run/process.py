@@ -6,7 +6,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,12 +14,17 @@ from pathlib import Path
 import profiler
 from profiler.domain.outcome import Outcome, Status, Verdict, Work
 from profiler.domain.script import ScriptEnding, ScriptJob, ScriptRecord
+from profiler.emulation.launch import is_strict
+from profiler.emulation.marks import FILE_VARIABLE, marks_of_file
 from profiler.storage.script_records import ScriptStore
 from profiler.storage.typed_json import to_json
 
 _PROGRAM = Path(profiler.__file__).parent / "worker" / "script_process.py"
 _GRACE_S = 10.0
 """How long a script has to end after SIGINT, by which its `finally` blocks run."""
+_LINGERING_S = 60.0
+"""How long a process may live on after its record is there, for exit handlers and threads."""
+_POLL_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +33,10 @@ class _Ended:
     """Negative: minus the number of a signal."""
     timed_out: bool
     wall_s: float
+    note: str = ""
+    """Why it ended without a record, as it said itself."""
+    unanswered: str = ""
+    """The entry point of the emulated driver without an answer that it asked for last: ``"library:name"``."""
 
 
 def run_in_process(
@@ -39,12 +48,16 @@ def run_in_process(
     ended = _run(job, executable, environment, timeout_s)
     record = store.find(job.run_id)
     if record is None:
-        record = _of_lost_process(job, ended, timeout_s)
+        record = _of_lost_process(job, ended, timeout_s, strict=is_strict(environment))
         store.write(record)
     elif ended.timed_out:
         # It was interrupted, and has kept its peaks so far.
         status, message = _verdict(ended, timeout_s)
         verdict = replace(record.outcome.verdict, status=status, message=message)
+        record = replace(record, outcome=replace(record.outcome, verdict=verdict))
+        store.write(record)
+    elif ended.unanswered and record.outcome.status is Status.FAILED and is_strict(environment):
+        verdict = replace(record.outcome.verdict, message=f"{record.outcome.message} ({_unanswered(ended.unanswered)})")
         record = replace(record, outcome=replace(record.outcome, verdict=verdict))
         store.write(record)
     return record
@@ -53,23 +66,42 @@ def run_in_process(
 def _run(job: ScriptJob, executable: Path, environment: Mapping[str, str], timeout_s: float) -> _Ended:
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "job.json"
-        path.write_text(json.dumps(to_json(job)))
+        path, note, marks = (Path(folder) / name for name in ("job.json", "note", "marks"))
+        path.write_text(json.dumps(to_json(replace(job, note_file=str(note)))))
         process = subprocess.Popen(
             [str(executable), str(_PROGRAM), str(path)],
-            env=dict(environment),
+            env={**environment, FILE_VARIABLE: str(marks)},
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
         timed_out = False
         try:
-            process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            timed_out = True
+            timed_out = not _has_ended(process, lambda: ScriptStore(Path(job.folder)).find(job.run_id), timeout_s)
         finally:
             # Also after an interruption, and for processes that the script has left.
             _end_group(process)
-    return _Ended(exit_code=process.returncode, timed_out=timed_out, wall_s=time.monotonic() - started_s)
+        return _Ended(
+            exit_code=process.returncode,
+            timed_out=timed_out,
+            wall_s=time.monotonic() - started_s,
+            note=note.read_text() if note.exists() else "",
+            unanswered=next(iter(reversed(marks_of_file(marks).unseen_entry_points)), ""),
+        )
+
+
+def _has_ended(process: subprocess.Popen[bytes], record: Callable[[], object], timeout_s: float) -> bool:
+    """Wait for a process; return whether it ended in time, or left its record and lives on without a need."""
+    ends_s = time.monotonic() + timeout_s
+    recorded_s: float | None = None
+    while (now_s := time.monotonic()) < ends_s:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(min(_POLL_S, ends_s - now_s))
+            return True
+        if recorded_s is None and record() is not None:
+            recorded_s = now_s
+        if recorded_s is not None and now_s - recorded_s > _LINGERING_S:
+            return True
+    return False
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
@@ -82,8 +114,10 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _of_lost_process(job: ScriptJob, ended: _Ended, timeout_s: float) -> ScriptRecord:
+def _of_lost_process(job: ScriptJob, ended: _Ended, timeout_s: float, *, strict: bool) -> ScriptRecord:
     status, message = _verdict(ended, timeout_s)
+    if strict and ended.unanswered and not ended.timed_out:
+        status, message = Status.UNSUPPORTED, _unanswered(ended.unanswered)
     return ScriptRecord(
         run_id=job.run_id,
         spec=job.spec,
@@ -102,4 +136,14 @@ def _verdict(ended: _Ended, timeout_s: float) -> tuple[Status, str]:
     if ended.exit_code < 0:
         with suppress(ValueError):
             return Status.FAILED, f"the process of the script ended by {signal.Signals(-ended.exit_code).name}"
-    return Status.FAILED, f"the process of the script ended with exit code {ended.exit_code} and without a record"
+    why = f": {ended.note}" if ended.note else ""
+    return Status.FAILED, f"the process of the script ended with exit code {ended.exit_code} and without a record{why}"
+
+
+def _unanswered(entry_point: str) -> str:
+    """Return the words of the driver for an entry point of one of its libraries that it does not have."""
+    library, _, name = entry_point.partition(":")
+    return (
+        f"the emulated driver has no answer for {name} of {library}, so this script cannot be emulated; strict=false "
+        "goes on and marks the record"
+    )

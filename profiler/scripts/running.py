@@ -1,12 +1,15 @@
 """A run of a script in this process, as `python script.py` would run it."""
 
+import argparse
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from profiler.scripts.leaving import OtherProcesses, leaving_watched
 from profiler.scripts.session import ScriptSession
 
 
@@ -18,6 +21,10 @@ class Script:
     arguments: Sequence[str]
     steps: int | None
     """None lets it run to its end."""
+    note: Callable[[str], None] = lambda _: None
+    """Called with the reason before the process ends without a record."""
+    others: OtherProcesses = field(default_factory=OtherProcesses)
+    """Gets the processes that the script starts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +37,8 @@ class ScriptEnd:
     steps_run: int
     backwards_run: int
     """Backward passes: of a plain loop, micro-batches."""
+    reason: str = ""
+    """What the script said when it ended by `sys.exit` or by a fault in its arguments; empty if nothing."""
     unseen: tuple[str, ...] = ()
     """Phases that are not recognised with the installed libraries, each with the reason."""
 
@@ -46,17 +55,18 @@ def run_script(script: Script, session: ScriptSession) -> ScriptEnd:
 
     with session.running():
         watch = PhaseWatch(session, steps=script.steps)
-        code = 0
-        with watched(watch) as unseen, _as_main(script):
+        code, reason = 0, ""
+        with watched(watch) as unseen, _as_main(script), leaving_watched(script.others, script.note):
             try:
                 runpy.run_path(str(script.path), run_name="__main__")
             except EndOfStepsError:
                 pass
             except SystemExit as end:
-                code = _exit_code(end.code)
+                code, reason = _exit_code(end.code), _reason(end)
         watch.finish()
     return ScriptEnd(
         exit_code=code,
+        reason=reason,
         ended_by_steps=watch.has_ended_script and code == 0,
         steps_run=watch.steps_run,
         backwards_run=watch.backwards_run,
@@ -86,3 +96,14 @@ def _exit_code(code: object) -> int:
         return code
     sys.stderr.write(f"{code}\n")
     return 1
+
+
+def _reason(end: SystemExit) -> str:
+    """Return the text that the script ended with, or what argparse found wrong with its arguments."""
+    if isinstance(end.code, str):
+        return end.code
+    for frame, _ in traceback.walk_tb(end.__traceback__):
+        message = frame.f_locals.get("message")
+        if frame.f_code is argparse.ArgumentParser.error.__code__ and isinstance(message, str):
+            return message
+    return ""

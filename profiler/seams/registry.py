@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from profiler.seams.libraries.accelerate import ACCELERATE
 from profiler.seams.libraries.bitsandbytes import BITSANDBYTES
 from profiler.seams.libraries.datasets import DATASETS, HUGGINGFACE_HUB
+from profiler.seams.libraries.diffusers import DIFFUSERS
 from profiler.seams.libraries.peft import PEFT
 from profiler.seams.libraries.torch import TORCH
 from profiler.seams.libraries.transformers import TRANSFORMERS
@@ -21,6 +22,7 @@ SEAMS: tuple[Seam, ...] = (
     *ACCELERATE,
     *DATASETS,
     *HUGGINGFACE_HUB,
+    *DIFFUSERS,
     *VLLM,
 )
 

@@ -13,6 +13,7 @@ TESTED: Mapping[str, tuple[str, ...]] = {
     "accelerate": ("1.15.0",),
     "datasets": ("5.2.0",),
     "huggingface_hub": ("2.4.0",),
+    "diffusers": ("0.42.1",),
     "vllm": ("0.31.0",),
 }
 """By package, without the suffix of a build (``+cu130``). A test requires the pins of constraints.txt among them."""

@@ -49,7 +49,7 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
     def configurations(_: ModuleType) -> list[Patch]:
         from profiler.substitutes.models import configuration_patches
 
-        return configuration_patches()
+        return configuration_patches(options, replaced)
 
     def models(_: ModuleType) -> list[Patch]:
         from profiler.substitutes.models import model_patches
@@ -69,6 +69,16 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
 
         return [*data_hub_patches(), *data_patches(options, replaced)]
 
+    def diffusion_configurations(module: ModuleType) -> list[Patch]:
+        from profiler.substitutes.diffusers_models import diffusers_configuration_patches
+
+        return diffusers_configuration_patches(module, options, replaced)
+
+    def diffusion_models(module: ModuleType) -> list[Patch]:
+        from profiler.substitutes.diffusers_models import diffusers_model_patches
+
+        return diffusers_model_patches(module, options, replaced)
+
     always: dict[str, _Patches] = {
         "huggingface_hub.constants": hub_patches,
         "datasets": data,
@@ -76,5 +86,7 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
         "transformers.models.auto.tokenization_auto": tokenizers("AutoTokenizer"),
         "transformers.models.auto.processing_auto": tokenizers("AutoProcessor"),
         "transformers.configuration_utils": configurations,
+        "diffusers.configuration_utils": diffusion_configurations,
+        "diffusers.models.modeling_utils": diffusion_models,
     }
     return always if options.weights is ScriptWeights.CHECKPOINT else always | {"transformers.modeling_utils": models}

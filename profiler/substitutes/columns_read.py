@@ -1,18 +1,18 @@
-"""The columns that a script reads from the rows of a data set, from its source."""
+"""The columns that a script reads from the rows of a data set, and what it does with them, from its source."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from profiler.substitutes.rows import Column
-
-_CONVERSATIONS = {"messages": Column.ANSWERED, "conversations": Column.TURNS}
-_PROMPTS = ("prompt", "question", "problem", "instruction", "input", "context", "query", "system")
-_COMPLETIONS = ("completion", "answer", "response", "output", "solution", "chosen", "rejected", "summary", "target")
-_FLAGS = ("label", "labels")
-_NUMBERS = ("score", "id", "idx")
+from profiler.substitutes.named_strings import NamedStrings
+from profiler.substitutes.row_flow import RowFlow
+from profiler.substitutes.shapes import Column, Shape, numbered_classes
+from profiler.substitutes.uses import Use, kind_of, shape_of
 
 _BY_TRAINER: Mapping[str, tuple[str, ...]] = {
     "DPOTrainer": ("prompt", "chosen", "rejected"),
+    "ORPOTrainer": ("prompt", "chosen", "rejected"),
+    "CPOTrainer": ("prompt", "chosen", "rejected"),
     "RewardTrainer": ("prompt", "chosen", "rejected"),
     "KTOTrainer": ("prompt", "completion", "label"),
     "GRPOTrainer": ("prompt",),
@@ -20,65 +20,79 @@ _BY_TRAINER: Mapping[str, tuple[str, ...]] = {
 }
 """Columns that trl's trainers read themselves."""
 
+_NAMES_A_COLUMN = ("_column", "_column_name", "text_field", "_col")
+"""Ends of the names of arguments whose value is the name of a column."""
 
-def columns_read(source: str) -> dict[str, Column]:
-    """Return the columns that functions of the script read from their argument, and those of its trainer.
+_MODEL_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "pixel_values", "position_ids"})
+"""What tokenizers and processors make: no data set of texts has it."""
 
-    A column whose value is indexed in turn, as in ``row["prompt"][0]["content"]``, is a conversation. If the script
-    reads no column and names no trainer, the column is `text`.
+
+@dataclass(frozen=True)
+class Reads:
+    """What a script reads from its data sets."""
+
+    columns: Mapping[str, Shape]
+    """Columns with their shapes, in the order in which they are read; `text` if none is known."""
+    splits: tuple[str, ...] = ()
+    """Splits that are taken by name."""
+    uses: Mapping[str, Use] = field(default_factory=dict)
+    """Uses of every column that was seen, also of those that the script makes itself."""
+    has_flags: bool = False
+    """Whether labels are true or false, as trl's KTO has them."""
+
+    def shape(self, name: str) -> Shape:
+        """Return the shape of a column, whether it was seen or not."""
+        return self.columns.get(name) or _shape(name, self.uses.get(name, Use()), has_flags=self.has_flags)
+
+
+def reads_of(sources: Sequence[str], arguments: Sequence[str] = ()) -> Reads:
+    """Return what the functions and statements of these sources read from rows, and what their trainer reads.
+
+    Args:
+        sources: The script, then the files next to it that it imports. One that is not Python is left out.
+        arguments: The command line of the script, which may name columns.
     """
-    tree = ast.parse(source)
-    found: dict[str, Column] = {}
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    for function in ast.walk(tree):
-        if isinstance(function, ast.Lambda | ast.FunctionDef):
-            for name, is_indexed in _read_from_arguments(function):
-                found[name] = Column.ASKED if is_indexed else found.get(name, kind_of(name))
-    for trainer, columns in _BY_TRAINER.items():
-        if trainer in names:
-            found |= {name: kind_of(name) for name in columns if name not in found}
-    return found or {"text": Column.TEXT}
+    trees = [tree for source in sources if (tree := _parsed(source)) is not None]
+    strings = NamedStrings(trees, arguments)
+    flow = RowFlow(trees, strings)
+    names = {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    has_flags = "KTOTrainer" in names
+    wanted = [name for name in flow.uses if name not in flow.made and name not in _MODEL_INPUTS]
+    wanted += [name for trainer, columns in _BY_TRAINER.items() if trainer in names for name in columns]
+    wanted += _named_by_argument(trees, strings)
+    columns = {name: _shape(name, flow.uses.get(name, Use()), has_flags=has_flags) for name in dict.fromkeys(wanted)}
+    return Reads(columns or {"text": Column.TEXT}, tuple(flow.splits), flow.uses, has_flags)
 
 
-def kind_of(name: str) -> Column:
-    """Return what a column of this name holds; a text where the name does not say."""
-    lower = name.lower()
-    if lower in _CONVERSATIONS:
-        return _CONVERSATIONS[lower]
-    if lower in _FLAGS:
-        return Column.FLAG
-    if lower in _NUMBERS:
-        return Column.NUMBER
-    if any(part in lower for part in _COMPLETIONS):
-        return Column.COMPLETION
-    return Column.PROMPT if any(part in lower for part in _PROMPTS) else Column.TEXT
+def columns_read(source: str, arguments: Sequence[str] = ()) -> dict[str, Shape]:
+    """Return the columns of `reads_of` for one source."""
+    return dict(reads_of([source], arguments).columns)
 
 
-def _read_from_arguments(function: ast.Lambda | ast.FunctionDef) -> Iterator[tuple[str, bool]]:
-    """Yield each string by which a function indexes its first argument, and whether the value is indexed in turn."""
-    if not function.args.args:
-        return
-    row = function.args.args[0].arg
-    nodes = list(ast.walk(function))
-    indexed = {id(node.value) for node in nodes if isinstance(node, ast.Subscript)}
-    for node in nodes:
-        name = _column(node, row)
-        if name is not None:
-            yield name, id(node) in indexed and name not in _CONVERSATIONS
+def _parsed(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None
 
 
-def _column(node: ast.AST, row: str) -> str | None:
-    """Return the column of ``row["name"]`` or ``row.get("name")``."""
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and _is(node.value, row):
-        return _text(node.slice)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
-        return _text(node.args[0]) if node.args and _is(node.func.value, row) else None
-    return None
+def _shape(name: str, use: Use, *, has_flags: bool) -> Shape:
+    found = shape_of(name, use)
+    return numbered_classes(2) if found is Column.FLAG and not has_flags else found
 
 
-def _is(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
+def _named_by_argument(trees: Sequence[ast.Module], strings: NamedStrings) -> list[str]:
+    """Return the columns that an option of the command line or an argument of a call names."""
+    found = [text for name, text in strings.options.items() if _names_a_column(name)]
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.keyword) and _names_a_column(node.arg or ""):
+                found += strings.texts_of(node.value)
+    return [name for name in found if name.isidentifier()]
 
 
-def _text(node: ast.AST) -> str | None:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+def _names_a_column(argument: str) -> bool:
+    return argument.endswith(_NAMES_A_COLUMN) and not argument.startswith("new_")
+
+
+__all__ = ["Reads", "columns_read", "kind_of", "reads_of"]

@@ -1,33 +1,32 @@
 """Data sets that are unavailable, replaced by rows with the columns that are read."""
 
-from pathlib import Path
 from typing import Any
 
 import datasets
-from datasets import Dataset, DatasetDict, DatasetInfo
+from datasets import Dataset, DatasetDict, DatasetInfo, IterableDataset
 
 from profiler.seams.patching import Patch
-from profiler.substitutes.columns_read import columns_read, kind_of
+from profiler.substitutes.answering import Answers
+from profiler.substitutes.answering_sets import MARK, answering_patches, first_argument
+from profiler.substitutes.features import features_of
 from profiler.substitutes.known_datasets import KnownDataset, find_known
 from profiler.substitutes.options import SubstituteOptions
 from profiler.substitutes.replaced import Replaced
 from profiler.substitutes.rows import make_rows
 
-_MARK = "substitute of the profiler"
-"""Description of a data set that was replaced; `select`, `map` and others keep it."""
-
 
 def data_patches(options: SubstituteOptions, replaced: Replaced) -> list[Patch]:
-    """Return the patches of the functions that load data sets."""
-    missing = _Missing(options, replaced)
-    load_dataset = missing.instead_of(datasets.load_dataset)
-    load_from_disk = missing.instead_of(datasets.load_from_disk)
+    """Return the patches of the functions that load data sets, and of what reads those that were replaced."""
+    answers = Answers(options, replaced)
+    missing = _Missing(options, replaced, answers)
+    load_dataset = missing.instead_of(datasets.load_dataset, "path")
+    load_from_disk = missing.instead_of(datasets.load_from_disk, "dataset_path")
     return [
         (datasets, "load_dataset", load_dataset),
         (datasets.load, "load_dataset", load_dataset),
         (datasets, "load_from_disk", load_from_disk),
         (datasets.load, "load_from_disk", load_from_disk),
-        (Dataset, "select", _select(Dataset.select)),
+        *answering_patches(answers),
     ]
 
 
@@ -43,25 +42,28 @@ class _Splits(DatasetDict):
 class _Missing:
     """Makes data sets in place of those that are unavailable."""
 
-    def __init__(self, options: SubstituteOptions, replaced: Replaced) -> None:
+    def __init__(self, options: SubstituteOptions, replaced: Replaced, answers: Answers) -> None:
         self._options = options
         self._replaced = replaced
+        self._answers = answers
 
-    def instead_of(self, load: Any) -> Any:
-        """Return `load` with a replacement for what it does not find."""
+    def instead_of(self, load: Any, first: str) -> Any:
+        """Return `load` with a replacement for what it does not find; `first` is its first argument's name."""
 
-        def loaded(path: Any, *args: Any, **kwargs: Any) -> Any:
+        def loaded(*args: Any, **kwargs: Any) -> Any:
+            path, args, kwargs = first_argument(first, args, kwargs)
             try:
                 return load(path, *args, **kwargs)
             except (OSError, ValueError) as error:
                 if not _is_unavailable(error):
                     raise
-                return self._made(str(path), split=kwargs.get("split"), streaming=bool(kwargs.get("streaming")))
+                part = kwargs.get("name") or (args[0] if args else None)
+                known = find_known(str(path), part if isinstance(part, str) else None) or self._unknown()
+                return self._made(known, str(path), split=kwargs.get("split"), streaming=bool(kwargs.get("streaming")))
 
         return loaded
 
-    def _made(self, name: str, *, split: Any, streaming: bool) -> Any:
-        known = find_known(name) or self._unknown()
+    def _made(self, known: KnownDataset, name: str, *, split: Any, streaming: bool) -> Any:
         whole = self._rows(known)
         columns = ", ".join(known.columns)
         self._replaced.add(
@@ -70,23 +72,29 @@ class _Missing:
             f"completions of {self._options.completion_tokens}",
         )  # fmt: skip
         if isinstance(split, list | tuple):
-            return [whole.to_iterable_dataset() if streaming else whole for _ in split]
+            return [_streamed(whole) if streaming else whole for _ in split]
         if split is not None:
-            return whole.to_iterable_dataset() if streaming else whole
+            return _streamed(whole) if streaming else whole
         if streaming:
-            return datasets.IterableDatasetDict({part: whole.to_iterable_dataset() for part in known.splits})
+            return datasets.IterableDatasetDict({part: _streamed(whole) for part in known.splits})
         return _Splits(dict.fromkeys(known.splits, whole))
 
     def _unknown(self) -> KnownDataset:
-        """Return the columns that the user names, or those that the script reads."""
-        if self._options.columns:
-            return KnownDataset(columns={name: kind_of(name) for name in self._options.columns})
-        script = self._options.script
-        return KnownDataset(columns=columns_read("" if script is None else Path(script).read_text()))
+        """Return the columns that the user names, or those that the script reads, and the splits that it takes."""
+        reads = self._answers.reads
+        splits = tuple(dict.fromkeys((*KnownDataset(columns={}).splits, *reads.splits)))
+        return KnownDataset(columns=reads.columns, splits=splits)
 
     def _rows(self, known: KnownDataset) -> Dataset:
         rows = make_rows(known.columns, self._options, self._options.rows)
-        return Dataset.from_dict(rows, info=DatasetInfo(description=_MARK))
+        info = DatasetInfo(description=MARK, features=features_of(known.columns))
+        return Dataset.from_dict(rows, info=info, features=info.features)
+
+
+def _streamed(whole: Dataset) -> IterableDataset:
+    stream = whole.to_iterable_dataset()
+    stream.info.description = MARK
+    return stream
 
 
 def _is_unavailable(error: Exception) -> bool:
@@ -94,14 +102,3 @@ def _is_unavailable(error: Exception) -> bool:
     if isinstance(error, ValueError):
         return str(error).startswith("Couldn't find cache")
     return isinstance(error, FileNotFoundError | ConnectionError)
-
-
-def _select(original: Any) -> Any:
-    """Let a script choose as many rows as its own data set has: those of a substitute are repeated."""
-
-    def select(self: Dataset, indices: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.info.description == _MARK and len(self):
-            indices = [index % len(self) for index in indices]
-        return original(self, indices, *args, **kwargs)
-
-    return select

@@ -15,6 +15,11 @@ from profiler.training.tokenizer import EOS_TOKEN, PAD_TOKEN, WORDS, word
 _OF_CHATS = ("<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>")
 """Tokens of well-known chat formats: scripts ask for them by name."""
 
+_SPECIAL = {
+    name: f"<|{name.removesuffix('_token')}|>" for name in ("unk_token", "cls_token", "sep_token", "mask_token")
+}
+"""Tokens that encoders and their collators ask for."""
+
 _CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|> ' + message['role'] + ' ' }}"
@@ -32,7 +37,7 @@ def substitute_tokenizer(vocabulary_size: int, name: str, *, longest: int | None
     """Return a tokenizer with `vocabulary_size` tokens, if that is enough for its words; `longest` is the context."""
     from transformers import PreTrainedTokenizerFast
 
-    known = [PAD_TOKEN, EOS_TOKEN, *(word(index) for index in range(WORDS)), *_OF_CHATS]
+    known = [PAD_TOKEN, EOS_TOKEN, *(word(index) for index in range(WORDS)), *_OF_CHATS, *_SPECIAL.values()]
     filler = (f"<|{index}|>" for index in range(len(known), vocabulary_size))
     vocabulary = {token: index for index, token in enumerate([*known, *filler])}
     tokenizer = Tokenizer(WordLevel(vocab=vocabulary, unk_token=word(0)))
@@ -45,6 +50,7 @@ def substitute_tokenizer(vocabulary_size: int, name: str, *, longest: int | None
         clean_up_tokenization_spaces=False,
         # Without types of tokens, which models of the built-in families do not take.
         model_input_names=["input_ids", "attention_mask"],
+        **_SPECIAL,
     )
     made.chat_template = _CHAT_TEMPLATE
     made.name_or_path = name

@@ -12,6 +12,9 @@ _FILES = (
 )  # fmt: skip
 """Files of which a tokenizer has at least one."""
 
+_COUNT_FROM_TWO = ("roberta", "xlm-roberta", "camembert", "mpnet")
+"""Types of models whose first position is 2, after that of padding: they have two fewer than their embeddings."""
+
 _ARGUMENTS = ("padding_side", "truncation_side", "model_max_length", "pad_token", "eos_token", "bos_token")
 """Arguments of `from_pretrained` that the substitute takes over."""
 
@@ -24,16 +27,14 @@ def tokenizer_patches(owner: Any, replaced: Replaced) -> list[Patch]:
 def _loading(owner: Any, replaced: Replaced) -> Any:
     load = owner.from_pretrained.__func__
 
-    def from_pretrained(cls: Any, name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        name = str(name_or_path)
+    def from_pretrained(cls: Any, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        name = str(pretrained_model_name_or_path)
         if _is_here(name):
-            return load(cls, name_or_path, *args, **kwargs)
-        from transformers import AutoConfig
-
-        config = AutoConfig.from_pretrained(name).get_text_config()
+            return load(cls, pretrained_model_name_or_path, *args, **kwargs)
         from profiler.substitutes.tokenizer import substitute_tokenizer
 
-        made = substitute_tokenizer(config.vocab_size, name, longest=getattr(config, "max_position_embeddings", None))
+        vocabulary, longest = _sizes(name, str(kwargs.get("subfolder") or ""))
+        made = substitute_tokenizer(vocabulary, name, longest=longest)
         for key in _ARGUMENTS:
             if kwargs.get(key) is not None:
                 setattr(made, key, kwargs[key])
@@ -41,6 +42,21 @@ def _loading(owner: Any, replaced: Replaced) -> Any:
         return made
 
     return from_pretrained
+
+
+def _sizes(name: str, folder: str) -> tuple[int, int | None]:
+    """Return the size of the vocabulary and the context of a model, or of the encoder that a tokenizer is next to."""
+    from transformers import AutoConfig, CLIPTextConfig
+
+    encoder = folder.replace("tokenizer", "text_encoder")
+    if encoder != folder:
+        config: Any = CLIPTextConfig.from_pretrained(name, subfolder=encoder)
+    else:
+        config = AutoConfig.from_pretrained(name).get_text_config()
+    longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    if longest is not None and config.model_type in _COUNT_FROM_TWO:
+        longest -= 2
+    return config.vocab_size, longest
 
 
 def _is_here(name: str) -> bool:

@@ -18,6 +18,9 @@ _BLOCK = 1 << 20
 
 _STD = 0.02
 
+_POSITIONS = ("position_ids", "token_type_ids")
+"""Buffers of indices that encoders have: 0, 1, 2, ... and 0."""
+
 
 def empty_checkpoint(
     model_class: Any, config: Any, model_args: tuple[Any, ...], dtype: torch.dtype, *, with_values: bool
@@ -64,6 +67,20 @@ def requested_dtype(options: dict[str, Any], config: Any) -> torch.dtype:
         if isinstance(asked, str) and asked != "auto":
             return getattr(torch, asked.removeprefix("torch."))
     return torch.float32
+
+
+def number_positions(model: Any) -> None:
+    """Give buffers of positions and types the values that every model has there: they are indices.
+
+    They are in no checkpoint. transformers writes them after loading, unless it takes a module for initialised, as it
+    does where the script's default device is not the host: they would hold what was in memory before.
+    """
+    for name, buffer in model.named_buffers():
+        kind = name.rpartition(".")[2]
+        if buffer.device.type == "cpu" and buffer.dtype == torch.long and kind in _POSITIONS:
+            buffer.zero_()
+            if kind == "position_ids":
+                buffer += torch.arange(buffer.shape[-1], device="cpu")
 
 
 def adopt_name(model: Any, name: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from profiler.domain.context import cuda_context_bytes
-from profiler.domain.errors import EXIT_SIGNAL_BASE, ProfilerError, UnsupportedTrialError
+from profiler.domain.errors import EXIT_SIGNAL_BASE, UnsupportedTrialError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Outcome, Status, Verdict, Work
 from profiler.domain.script import HeldTensors, ScriptEnding, ScriptJob, ScriptRecord
@@ -19,6 +19,7 @@ from profiler.measurement.no_driver import NoDriver
 from profiler.measurement.nvml import Nvml
 from profiler.measurement.pynvml_driver import PynvmlDriver
 from profiler.measurement.torch_cuda import TorchCuda
+from profiler.scripts.leaving import OtherProcesses
 from profiler.scripts.running import Script, ScriptEnd, run_script
 from profiler.scripts.session import ScriptSession
 from profiler.scripts.totals import ParameterTotals
@@ -31,6 +32,7 @@ from profiler.worker.emulated import as_emulated
 from profiler.worker.measured import SNAPSHOT_ENTRIES, Instruments, MeasuringTask, measure
 from profiler.worker.script_card import MOST_ENTRIES, ScriptCuda, notes_on_history
 from profiler.worker.script_errors import last_line_in, print_error_of_script
+from profiler.worker.script_faults import sentence_of
 
 _INTERRUPTED = EXIT_SIGNAL_BASE + signal.SIGINT
 """Exit code of a script that SIGINT ended."""
@@ -49,6 +51,8 @@ class ScriptRun:
     """Figures or phases that are missing or uncertain."""
     substitutes: tuple[str, ...] = ()
     largest: tuple[HeldTensors, ...] = ()
+    others: OtherProcesses = field(default_factory=OtherProcesses)
+    """The processes that the script started."""
 
     @property
     def path(self) -> Path:
@@ -65,7 +69,8 @@ class ScriptRun:
             Exception: The card is full.
             UnsupportedTrialError: The session does not support something that the script does.
         """
-        script = Script(path=self.path, arguments=self.job.spec.arguments, steps=self.job.spec.steps)
+        spec = self.job.spec
+        script = Script(path=self.path, arguments=spec.arguments, steps=spec.steps, note=self._note, others=self.others)
         try:
             end = self._end(script, session)
         except UnsupportedTrialError:
@@ -80,8 +85,8 @@ class ScriptRun:
             self.failed_at = f"At {line}: " if line else ""
             if _is_about_memory(error):
                 raise
-            kind = "" if isinstance(error, ProfilerError) else f"{type(error).__name__}: "
-            return Outcome(verdict=Verdict(status=Status.FAILED, message=f"{self.failed_at}{kind}{error}"))
+            message = f"{self.failed_at}{sentence_of(error)}"
+            return Outcome(verdict=Verdict(status=Status.FAILED, message=message))
         self.ending = ScriptEnding(exit_code=end.exit_code, by_steps=end.ended_by_steps)
         self.notes = end.unseen
         return self._outcome(end)
@@ -107,14 +112,20 @@ class ScriptRun:
 
     def _outcome(self, end: ScriptEnd) -> Outcome:
         failed = end.exit_code != 0
-        message = f"the script ended with exit code {end.exit_code}" if failed else ""
+        reason = f": {end.reason}" if end.reason else ""
+        message = f"the script ended with exit code {end.exit_code}{reason}" if failed else ""
         return Outcome(
             verdict=Verdict(status=Status.FAILED if failed else Status.OK, message=message),
             work=Work(steps_run=end.steps_run, micro_batches_run=end.backwards_run),
         )
 
+    def _note(self, reason: str) -> None:
+        if self.job.note_file:
+            Path(self.job.note_file).write_text(reason)
+
     def store(self, outcome: Outcome) -> None:
         """Write the record of the run."""
+        outcome = self._with_other_processes(outcome)
         untested = notes_on_untested(sys.modules.keys())
         unavailable = "; ".join(filter(None, (outcome.verdict.unavailable, *self.notes, *untested)))
         work = replace(outcome.work, wall_s=time.monotonic() - self.started_s, host_peak_rss_bytes=_host_peak_bytes())
@@ -130,6 +141,16 @@ class ScriptRun:
                 outcome=replace(outcome, verdict=replace(outcome.verdict, unavailable=unavailable), work=work),
             )
         )
+
+    def _with_other_processes(self, outcome: Outcome) -> Outcome:
+        """Say of a run that used no card which other processes the script started: they did its work."""
+        others = self.others.sentence()
+        if outcome.peaks.allocated_bytes or not others or outcome.status not in (Status.OK, Status.FAILED):
+            return outcome
+        nothing = f"the script put nothing on the card, and {others}"
+        if outcome.status is Status.FAILED:
+            return replace(outcome, verdict=replace(outcome.verdict, message=f"{outcome.message} ({nothing})"))
+        return replace(outcome, verdict=replace(outcome.verdict, status=Status.UNSUPPORTED, message=nothing))
 
 
 def run_script_job(job: ScriptJob) -> int:

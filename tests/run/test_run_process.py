@@ -2,6 +2,8 @@
 
 import signal
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -12,18 +14,19 @@ from profiler.run import process as process_module
 from profiler.run.process import run_in_process
 from profiler.storage.script_records import ScriptStore
 
+ROOT = Path(__file__).parents[2]
 VERSIONS = Versions(torch="2", trl=None, transformers=None, peft=None, bitsandbytes=None, profiler="0")
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    def run(program, timeout_s=60.0):
+    def run(program, timeout_s=60.0, environment=None):
         path = tmp_path / "program.py"
         path.write_text(program)
         monkeypatch.setattr(process_module, "_PROGRAM", path)
         spec = ScriptSpec(script="/train.py", backend=Backend.EMULATED, gpu="l40s-48gb")
         job = ScriptJob(run_id="0" * 16, spec=spec, script_sha256="", versions=VERSIONS, folder=str(tmp_path))
-        record = run_in_process(job, sys.executable, {}, timeout_s=timeout_s)
+        record = run_in_process(job, sys.executable, environment or {}, timeout_s=timeout_s)
         assert ScriptStore(tmp_path).find(job.run_id) == record
         return record
 
@@ -63,3 +66,56 @@ def test_nothing_waits_for_the_keyboard(run):
 def test_an_earlier_record_of_the_same_run_does_not_count(run):
     run("import sys; sys.exit(7)")
     assert "exit code 8" in run("import sys; sys.exit(8)").outcome.message
+
+
+ASKS_DRIVER = (
+    "import os\n"
+    "with open(os.environ['EMULATED_MARKS'], 'a') as marks:\n"
+    "    marks.write(f'{os.getpid()}\\tentry point\\tlibcusolver:cusolverDnXgeqrf_bufferSize\\t1\\n')\n"
+    "os._exit(2)"
+)
+
+
+def test_an_entry_point_without_an_answer_is_named(run):
+    record = run(ASKS_DRIVER, environment={"EMULATED_STRICT": "1"})
+    assert record.outcome.status is Status.UNSUPPORTED
+    assert record.outcome.message.startswith(
+        "the emulated driver has no answer for cusolverDnXgeqrf_bufferSize of libcusolver, so this script cannot be "
+        "emulated"
+    )
+
+
+def test_an_entry_point_that_was_passed_over_ends_nothing(run):
+    assert "exit code 2 and without a record" in run(ASKS_DRIVER).outcome.message
+
+
+STORES = (
+    f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+    "import json, threading, time\n"
+    "from pathlib import Path\n"
+    "from profiler.domain.outcome import Outcome, Status, Verdict\n"
+    "from profiler.domain.script import ScriptJob, ScriptRecord\n"
+    "from profiler.storage.script_records import ScriptStore\n"
+    "from profiler.storage.typed_json import from_json\n"
+    "job = from_json(ScriptJob, json.loads(Path(sys.argv[1]).read_text()))\n"
+)
+LEAVES_RECORD = (
+    "record = ScriptRecord(run_id=job.run_id, spec=job.spec, script_sha256='', versions=job.versions,\n"
+    "    outcome=Outcome(verdict=Verdict(status=Status.OK)))\n"
+    "ScriptStore(Path(job.folder)).write(record)\n"
+    "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+)
+
+
+def test_a_process_that_lives_on_after_its_record_is_not_waited_for(run, monkeypatch):
+    monkeypatch.setattr(process_module, "_LINGERING_S", 0.1)
+    monkeypatch.setattr(process_module, "_POLL_S", 0.1)
+    started_s = time.monotonic()
+    record = run(STORES + LEAVES_RECORD, timeout_s=50.0)
+    assert record.outcome.status is Status.OK
+    assert time.monotonic() - started_s < 40
+
+
+def test_what_a_process_says_before_it_ends_is_in_the_message(run):
+    record = run(f"{STORES}Path(job.note_file).write_text('a thread ended it'); sys.exit(3)")
+    assert record.outcome.message.endswith("ended with exit code 3 and without a record: a thread ended it")

@@ -12,8 +12,8 @@ from profiler.seams.tested import TESTED, untested
 
 ROOT = Path(__file__).parents[2]
 
-INSTALLED_APART = ("vllm",)
-"""In an environment of its own: it pins other versions of what the project needs."""
+INSTALLED_APART = ("vllm", "diffusers")
+"""In an environment of its own: vLLM pins other versions of what the project needs, and only scripts use diffusers."""
 
 
 @pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.key)

@@ -40,3 +40,9 @@ def test_a_tokenizer_that_is_here_is_used(tmp_path: Path) -> None:
     with substitutes() as replaced:
         assert len(AutoTokenizer.from_pretrained(str(tmp_path))) == 66
     assert not replaced
+
+
+def test_a_model_whose_positions_begin_at_two_has_two_fewer() -> None:
+    with substitutes():
+        assert AutoTokenizer.from_pretrained("roberta-base").model_max_length == 512
+        assert AutoTokenizer.from_pretrained("bert-base-uncased").model_max_length == 512

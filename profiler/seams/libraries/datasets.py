@@ -4,7 +4,10 @@ from profiler.seams.expectations import Exists, Expectation, Parameters
 from profiler.seams.seam import Seam
 
 _DATA = "substitutes/data.py"
+_ANSWERING = "substitutes/answering_sets.py"
 _OFFLINE = "substitutes/offline.py"
+_DATASET = "datasets.arrow_dataset:Dataset"
+_STREAMED = "datasets.iterable_dataset:IterableDataset"
 
 
 def _seam(owner: str, name: str, expected: Expectation, used_by: str, why: str) -> Seam:
@@ -14,14 +17,52 @@ def _seam(owner: str, name: str, expected: Expectation, used_by: str, why: str) 
 _LOAD = Parameters("path", "name", "data_dir", "data_files", "split", more=True)
 _FROM_DISK = Parameters("dataset_path", more=True)
 
+_NAMES_COLUMNS = {
+    "rename_column": "original_column_name",
+    "rename_columns": "column_mapping",
+    "select_columns": "column_names",
+    "cast_column": "column",
+    "class_encode_column": "column",
+    "sort": "column_names",
+    "unique": "column",
+}
+"""Methods of a data set that name columns, with the argument that does."""
+
 DATASETS: tuple[Seam, ...] = (
     _seam("datasets", "load_dataset", _LOAD, _DATA, "loads a data set; one that is unavailable is replaced"),
     _seam("datasets.load", "load_dataset", _LOAD, _DATA, "the same function where it is defined"),
     _seam("datasets", "load_from_disk", _FROM_DISK, _DATA, "loads a stored data set; a missing one is replaced"),
     _seam("datasets.load", "load_from_disk", _FROM_DISK, _DATA, "the same function where it is defined"),
     _seam(
-        "datasets.arrow_dataset:Dataset", "select", Parameters("self", "indices", more=True), _DATA,
+        _DATASET, "select", Parameters("self", "indices", more=True), _ANSWERING,
         "takes rows by number; those of a replaced data set are repeated",
+    ),
+    *(
+        _seam(_DATASET, name, Parameters("self", first, more=True), _ANSWERING, "names columns; missing ones are made")
+        for name, first in _NAMES_COLUMNS.items()
+    ),
+    _seam(
+        _DATASET, "remove_columns", Parameters("self", "column_names", more=True), _ANSWERING,
+        "names columns; missing ones are left out",
+    ),
+    _seam(
+        _DATASET, "set_transform", Parameters("self", "transform", more=True), _ANSWERING,
+        "gives batches to a function of the script; they answer any column",
+    ),
+    *(
+        _seam(owner, name, Parameters("self", "function", more=True), _ANSWERING,
+            "gives rows to a function of the script; they answer any column")
+        for owner in (_DATASET, _STREAMED) for name in ("map", "filter")
+    ),
+    _seam(_DATASET, "__getitem__", Parameters("self", "key"), _ANSWERING, "returns rows, which answer any column"),
+    _seam(_DATASET, "__getitems__", Parameters("self", "keys"), _ANSWERING, "returns rows, which answer any column"),
+    *(
+        _seam(owner, "__iter__", Parameters("self"), _ANSWERING, "yields rows, which answer any column")
+        for owner in (_DATASET, _STREAMED)
+    ),
+    _seam(
+        "datasets.formatting.formatting:LazyDict", "__getitem__", Parameters("self", "key"), _ANSWERING,
+        "reads a column of the row or batch that a function of the script gets",
     ),
     _seam("datasets.config", "HF_HUB_OFFLINE", Exists(), _OFFLINE, "keeps datasets from asking a hub in vain"),
 )  # fmt: skip

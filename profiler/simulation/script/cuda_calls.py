@@ -101,24 +101,29 @@ def _of_memory(gpu: Gpu, counters: Counters) -> dict[str, Any]:
 def _of_order(reads: UnknownReads) -> dict[str, Any]:
     """Return the functions of streams and events: the simulated GPU has one stream and no time."""
 
-    def make_stream(*_: Any, **__: Any) -> "_Stream":
-        reads.note("what several streams change: all work of the script is on one")
-        return _Stream()
+    class Stream(_Stream):
+        """A stream that the script makes. A class, as torch's own is: libraries write `torch.cuda.Stream | None`."""
 
-    def make_event(*_: Any, **__: Any) -> "_Event":
-        return _Event(reads)
+        def __init__(self, *_: Any, **__: Any) -> None:
+            reads.note("what several streams change: all work of the script is on one")
+
+    class Event(_Event):
+        """An event that the script makes."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__(reads)
 
     return {
         "synchronize": _nothing,
-        "Stream": make_stream,
-        "Event": make_event,
+        "Stream": Stream,
+        "Event": Event,
         "current_stream": lambda *_: _Stream(),
         "default_stream": lambda *_: _Stream(),
         "stream": lambda *_: nullcontext(),
         "set_stream": _nothing,
         "is_current_stream_capturing": lambda: False,
-        "CUDAGraph": _refused("CUDA graphs"),
-        "graph": _refused("CUDA graphs"),
+        "CUDAGraph": _refused_class("CUDA graphs"),
+        "graph": _refused_class("CUDA graphs"),
     }
 
 
@@ -247,6 +252,11 @@ class _Event:
         """Return one millisecond: the simulated GPU has no time."""
         self._reads.note("times that the script reads from the card")
         return 1.0
+
+
+def _refused_class(what: str) -> type:
+    """Return a class, as torch has one, that cannot be made."""
+    return type("Refused", (), {"__init__": _refused(what)})
 
 
 def _refused(what: str) -> Callable[..., Any]:

@@ -45,6 +45,16 @@ def test_the_card_is_the_one_that_was_named() -> None:
     assert not torch.cuda.is_available()
 
 
+@pytest.mark.parametrize("name", ["Stream", "Event", "CUDAGraph", "graph"])
+def test_what_is_a_class_of_torch_is_one_on_the_card(name: str) -> None:
+    """Libraries annotate with it: ``stream: torch.cuda.Stream | None``."""
+    with script():
+        assert isinstance(getattr(torch.cuda, name), type)
+        assert getattr(torch.cuda, name) | None
+        assert isinstance(torch.cuda.Stream(), torch.cuda.Stream)
+        assert isinstance(torch.cuda.Event(enable_timing=True), torch.cuda.Event)
+
+
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", 0, torch.device("cuda", 0)])
 def test_every_name_of_the_card_is_the_card(device: object) -> None:
     with script():

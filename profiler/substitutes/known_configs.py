@@ -1,0 +1,193 @@
+"""Configurations of well-known models that are not built in, as differences from the defaults of transformers' classes.
+
+Source: the `config.json` of each name on the hub. Only scripts use them: estimates and trials have the built-in models.
+The parameter counts are those of the checkpoints; a test builds each model and counts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownConfig:
+    """The configuration of one model, or of one part of a pipeline."""
+
+    architecture: str
+    """Class of transformers whose parameters are `parameters`."""
+    parameters: int
+    fields: Mapping[str, Any]
+    """With the model's type."""
+
+
+def _known(architecture: str, parameters: int, model_type: str, **fields: Any) -> KnownConfig:
+    return KnownConfig(architecture=architecture, parameters=parameters, fields={"model_type": model_type, **fields})
+
+
+def _gpt2(parameters: int, width: int, layers: int, heads: int) -> KnownConfig:
+    return _known("GPT2LMHeadModel", parameters, "gpt2", n_embd=width, n_layer=layers, n_head=heads)
+
+
+def _bert(architecture: str, parameters: int, width: int, layers: int, heads: int, **fields: Any) -> KnownConfig:
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    return _known(architecture, parameters, "bert", intermediate_size=4 * width, **sizes, **fields)
+
+
+def _roberta(parameters: int, width: int, layers: int, heads: int) -> KnownConfig:
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    positions = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
+    return _known("RobertaForMaskedLM", parameters, "roberta", intermediate_size=4 * width, **sizes, **positions)
+
+
+def _opt(parameters: int, width: int, layers: int, heads: int, **fields: Any) -> KnownConfig:
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads, "ffn_dim": 4 * width}
+    projected = {"word_embed_proj_dim": width, **fields}
+    return _known("OPTForCausalLM", parameters, "opt", **sizes, **projected)
+
+
+def _pythia(parameters: int, width: int, layers: int, heads: int, vocabulary: int = 50304) -> KnownConfig:
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    return _known(
+        "GPTNeoXForCausalLM", parameters, "gpt_neox", intermediate_size=4 * width, vocab_size=vocabulary, **sizes
+    )
+
+
+def _t5(parameters: int, width: int, inner: int, layers: int, heads: int, **fields: Any) -> KnownConfig:
+    sizes = {"d_model": width, "d_ff": inner, "num_layers": layers, "num_decoder_layers": layers, "num_heads": heads}
+    return _known("T5ForConditionalGeneration", parameters, "t5", d_kv=64, **sizes, **fields)
+
+
+_GATED = {"feed_forward_proj": "gated-gelu"}
+"""Of T5 1.1. Their checkpoints have an output layer of their own; transformers 5 ties it to the embeddings, and
+`parameters` counts as it does."""
+
+_CONFIGS: Mapping[str, KnownConfig] = {
+    "openai-community/gpt2": _gpt2(124_439_808, 768, 12, 12),
+    "openai-community/gpt2-medium": _gpt2(354_823_168, 1024, 24, 16),
+    "openai-community/gpt2-large": _gpt2(774_030_080, 1280, 36, 20),
+    "openai-community/gpt2-xl": _gpt2(1_557_611_200, 1600, 48, 25),
+    "distilbert/distilgpt2": _gpt2(81_912_576, 768, 6, 12),
+    "google-bert/bert-base-uncased": _bert("BertModel", 109_482_240, 768, 12, 12, vocab_size=30522),
+    "google-bert/bert-base-cased": _bert("BertModel", 108_310_272, 768, 12, 12, vocab_size=28996),
+    "google-bert/bert-large-uncased": _bert("BertModel", 335_141_888, 1024, 24, 16, vocab_size=30522),
+    "sentence-transformers/all-MiniLM-L6-v2": _bert("BertModel", 22_713_216, 384, 6, 12),
+    "nreimers/MiniLM-L6-H384-uncased": _bert("BertModel", 22_713_216, 384, 6, 12),
+    "microsoft/MiniLM-L12-H384-uncased": _bert("BertModel", 33_360_000, 384, 12, 12),
+    "distilbert/distilbert-base-uncased": _known("DistilBertModel", 66_362_880, "distilbert"),
+    "FacebookAI/roberta-base": _roberta(124_697_433, 768, 12, 12),
+    "FacebookAI/roberta-large": _roberta(355_412_057, 1024, 24, 16),
+    "distilbert/distilroberta-base": _roberta(82_170_201, 768, 6, 12),
+    "microsoft/mpnet-base": _known("MPNetModel", 109_486_464, "mpnet", max_position_embeddings=514),
+    "sentence-transformers/all-mpnet-base-v2": _known("MPNetModel", 109_486_464, "mpnet", max_position_embeddings=514),
+    "facebook/opt-125m": _opt(125_239_296, 768, 12, 12),
+    "facebook/opt-350m": _opt(
+        331_196_416, 1024, 24, 16, word_embed_proj_dim=512, do_layer_norm_before=False
+    ),
+    "facebook/opt-1.3b": _opt(1_315_758_080, 2048, 24, 32),
+    "facebook/opt-6.7b": _opt(6_658_473_984, 4096, 32, 32),
+    "EleutherAI/pythia-70m": _pythia(70_426_624, 512, 6, 8),
+    "EleutherAI/pythia-160m": _pythia(162_322_944, 768, 12, 12),
+    "EleutherAI/pythia-410m": _pythia(405_334_016, 1024, 24, 16),
+    "EleutherAI/pythia-1b": _pythia(1_011_781_632, 2048, 16, 8),
+    "EleutherAI/pythia-1.4b": _pythia(1_414_647_808, 2048, 24, 16),
+    "bigscience/bloomz-560m": _known(
+        "BloomForCausalLM", 559_214_592, "bloom", hidden_size=1024, n_layer=24, n_head=16, vocab_size=250880
+    ),
+    "google-t5/t5-small": _t5(60_506_624, 512, 2048, 6, 8),
+    "google-t5/t5-base": _t5(222_903_552, 768, 3072, 12, 12),
+    "google-t5/t5-large": _t5(737_668_096, 1024, 4096, 24, 16),
+    "google/flan-t5-small": _t5(60_511_616, 512, 1024, 8, 6, **_GATED),
+    "google/flan-t5-base": _t5(222_903_552, 768, 2048, 12, 12, **_GATED),
+    "google/flan-t5-large": _t5(750_251_008, 1024, 2816, 24, 16, **_GATED),
+    "google/vit-base-patch16-224": _known("ViTModel", 86_389_248, "vit"),
+    "google/vit-base-patch16-224-in21k": _known("ViTModel", 86_389_248, "vit"),
+    "microsoft/phi-2": _known(
+        "PhiForCausalLM", 2_779_683_840, "phi", hidden_size=2560, num_hidden_layers=32, num_attention_heads=32,
+        intermediate_size=10240, partial_rotary_factor=0.4,
+    ),
+    "huggyllama/llama-7b": _known("LlamaForCausalLM", 6_738_415_616, "llama"),
+    "baffo32/decapoda-research-llama-7B-hf": _known("LlamaForCausalLM", 6_738_415_616, "llama"),
+}  # fmt: skip
+
+_CLIP = {
+    "model_type": "clip_text_model", "vocab_size": 49408, "max_position_embeddings": 77, "hidden_size": 768,
+    "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12, "projection_dim": 768,
+    "hidden_act": "quick_gelu", "bos_token_id": 0, "eos_token_id": 2,
+}  # fmt: skip
+_CLIP_H = {
+    **_CLIP, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 23, "num_attention_heads": 16,
+    "projection_dim": 512, "hidden_act": "gelu",
+}  # fmt: skip
+_CLIP_G = {
+    **_CLIP, "hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 32, "num_attention_heads": 20,
+    "projection_dim": 1280, "hidden_act": "gelu",
+}  # fmt: skip
+_VAE = {
+    "_class_name": "AutoencoderKL", "block_out_channels": (128, 256, 512, 512), "layers_per_block": 2,
+    "down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4,
+    "latent_channels": 4, "sample_size": 512,
+}  # fmt: skip
+_NOISE = {
+    "_class_name": "DDPMScheduler", "beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear",
+    "num_train_timesteps": 1000,
+}  # fmt: skip
+_UNET = {"_class_name": "UNet2DConditionModel", "sample_size": 64, "cross_attention_dim": 768}
+_UNET_2 = {
+    "_class_name": "UNet2DConditionModel", "sample_size": 96, "cross_attention_dim": 1024,
+    "attention_head_dim": (5, 10, 20, 20), "use_linear_projection": True,
+}  # fmt: skip
+_UNET_XL = {
+    "_class_name": "UNet2DConditionModel", "sample_size": 128, "cross_attention_dim": 2048,
+    "block_out_channels": (320, 640, 1280), "attention_head_dim": (5, 10, 20),
+    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+    "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+    "transformer_layers_per_block": (1, 2, 10), "use_linear_projection": True, "addition_embed_type": "text_time",
+    "addition_time_embed_dim": 256, "projection_class_embeddings_input_dim": 2816,
+}  # fmt: skip
+
+
+def _encoder(fields: Mapping[str, Any], architecture: str = "CLIPTextModel") -> dict[str, Any]:
+    return {**fields, "architectures": [architecture]}
+
+
+_PIPELINE_1 = {"text_encoder": _encoder(_CLIP), "vae": _VAE, "unet": _UNET, "scheduler": _NOISE}
+_PIPELINE_2 = {
+    "text_encoder": _encoder(_CLIP_H), "vae": {**_VAE, "sample_size": 768}, "unet": _UNET_2,
+    "scheduler": {**_NOISE, "prediction_type": "v_prediction"},
+}  # fmt: skip
+_PIPELINE_XL = {
+    "text_encoder": _encoder(_CLIP), "text_encoder_2": _encoder(_CLIP_G, "CLIPTextModelWithProjection"),
+    "vae": {**_VAE, "sample_size": 1024, "scaling_factor": 0.13025, "force_upcast": True}, "unet": _UNET_XL,
+    "scheduler": _NOISE,
+}  # fmt: skip
+
+_PIPELINES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "CompVis/stable-diffusion-v1-4": _PIPELINE_1,
+    "runwayml/stable-diffusion-v1-5": _PIPELINE_1,
+    "stable-diffusion-v1-5/stable-diffusion-v1-5": _PIPELINE_1,
+    "stabilityai/stable-diffusion-2-1": _PIPELINE_2,
+    "stabilityai/stable-diffusion-xl-base-1.0": _PIPELINE_XL,
+    "madebyollin/sdxl-vae-fp16-fix": {"": _PIPELINE_XL["vae"]},
+}
+"""Pipelines of diffusers, by folder; a name with one part has it in the folder itself."""
+
+_BY_NAME = {name.lower(): known for name, known in _CONFIGS.items()}
+_BY_TAIL = {name.partition("/")[2].lower(): known for name, known in _CONFIGS.items()}
+_PARTS = {name.lower(): parts for name, parts in _PIPELINES.items()}
+
+
+def known_config(name: str) -> dict[str, Any] | None:
+    """Return the configuration of a model of this name, with or without its owner; None if it is not known."""
+    found = _BY_NAME.get(name.lower()) or _BY_TAIL.get(name.lower())
+    return None if found is None else {**found.fields, "architectures": [found.architecture]}
+
+
+def known_part(name: str, folder: str) -> dict[str, Any] | None:
+    """Return the configuration of a folder of a pipeline; None if it is not known."""
+    found = _PARTS.get(name.lower(), {}).get(folder)
+    return None if found is None else dict(found)
+
+
+def known_models() -> Mapping[str, KnownConfig]:
+    """Return all models, by name."""
+    return _CONFIGS
