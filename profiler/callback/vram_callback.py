@@ -34,7 +34,7 @@ _LOCK = ".lock"
 """Held by the process that writes a folder: the ranks of a job end at about the same time."""
 
 _OPEN_TO_THE_END = ExitStack()
-"""Never closed: the program's peaks are kept here from the first reset on, and nothing can set those of torch to them."""
+"""Never closed: it keeps the program's peaks from the first reset on, and nothing can set those of torch to them."""
 
 Event = TypeVar("Event", bound=Callable[..., None])
 

@@ -1,6 +1,6 @@
 """The simulated GPU: a dispatch mode under which `meta` tensors are recorded as memory of a card."""
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from profiler.simulation.tracing.host_values import (
 )
 from profiler.simulation.tracing.in_place import IN_PLACE, BackwardMode, without_a_mode
 from profiler.simulation.tracing.pinned import content_of, pinned
-from profiler.simulation.tracing.recorder import Recorder
+from profiler.simulation.tracing.recorder import Launches, Recorder
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -188,15 +188,22 @@ class SimulatedGpu(BackwardMode):
     ) -> Any:
         here, by_capability = sizes
         name, recorder = f"{func}'s kernel", self.recorder
-        before = recorder.take(
-            here.before, name, by_capability={chip: found.before for chip, found in by_capability.items()}
-        )
-        recorder.scratch(here.first, name, by_capability={chip: found.first for chip, found in by_capability.items()})
+
+        def take(blocks: Callable[[KernelScratch], tuple[int, ...]]) -> Sequence[int]:
+            others = {chip: blocks(found) for chip, found in by_capability.items()}
+            return recorder.take(blocks(here), name, by_capability=others)
+
+        def launch(blocks: Callable[[KernelScratch], Launches]) -> None:
+            others = {chip: blocks(found) for chip, found in by_capability.items()}
+            recorder.scratch(blocks(here), name, by_capability=others)
+
+        before = take(lambda scratch: scratch.before)
+        launch(lambda scratch: scratch.first)
+        inputs = take(lambda scratch: scratch.inputs)
         result = self._run_on_device(func, args, kwargs, key, tensors)
-        held = recorder.take(here.held, name, by_capability={chip: found.held for chip, found in by_capability.items()})
-        recorder.scratch(
-            here.launches, name, by_capability={chip: found.launches for chip, found in by_capability.items()}
-        )
+        recorder.give_back(inputs)
+        held = take(lambda scratch: scratch.held)
+        launch(lambda scratch: scratch.launches)
         recorder.give_back(held)
         recorder.give_back(before)
         return result
