@@ -26,6 +26,7 @@ from profiler.simulation.cuda.linear_attention import LINEAR_ATTENTION_SCRATCH, 
 from profiler.simulation.cuda.offloading import offloaded_activations
 from profiler.simulation.cuda.optimizers import cuda_optimizers
 from profiler.simulation.cuda.trl_kernels import Products, triton_path
+from profiler.simulation.cuda.wider_kernels import WIDER_KERNELS
 from profiler.simulation.device.cpu_choices import Choices, cpu_choices
 from profiler.simulation.device.host_calls import host_calls
 from profiler.simulation.device.simulated_gpu import META, SimulatedGpu
@@ -169,6 +170,7 @@ class Simulation:
             others=self._others,
             scratch={**KERNEL_SCRATCH, **LINEAR_ATTENTION_SCRATCH},
             made_last_first=(*MADE_LAST_FIRST, *MASK_FIRST, *WEIGHT_FIRST),
+            wider=WIDER_KERNELS,
             sampled_token=self._sampled_token,
             workspaces=self._workspaces,
         )

@@ -216,6 +216,10 @@ def _operation(name: str, parameters: tuple[str, ...], used_by: str | tuple[str,
 
 
 _OPERATIONS = (
+    _operation(
+        "_grouped_mm", ("self", "mat2", "offs", "bias", "out_dtype"), "simulation/cuda/wider_kernels.py",
+        "the product of each expert",
+    ),
     _operation("_softmax", ("self", "dim", "half_to_float"), _COMPOSITES, "the kernel of a softmax in float16"),
     _operation("_log_softmax", ("self", "dim", "half_to_float"), _COMPOSITES, "the kernel of a log-softmax in float16"),
     _operation("_foreach_norm.Scalar", ("self", "ord", "dtype"), _SCRATCH, "the norms of gradient clipping"),

@@ -88,6 +88,7 @@ class SimulatedGpu(BackwardMode):
         scratch: Scratch that kernels allocate inside an operation (`KERNEL_SCRATCH` for CUDA).
         workspaces: Workspaces that cuBLAS allocates at the first product of a thread; None for no workspaces.
         made_last_first: Operations that allocate their last result first on CUDA.
+        wider: Operations that run for more types than on `meta`, with what runs in their place.
         sampled_token: Returns the token that is sampled of a vocabulary of this size, or chosen as the most probable
             one in a rollout; None for `SAMPLED_TOKEN`, and for no choice without a host value.
     """
@@ -101,6 +102,7 @@ class SimulatedGpu(BackwardMode):
         scratch: Mapping[Any, Scratch] | None = None,
         workspaces: CublasWorkspaces | None = None,
         made_last_first: Collection[Any] = (),
+        wider: Mapping[Any, Callable[..., Any]] | None = None,
         sampled_token: Callable[[int], int] | None = None,
     ) -> None:
         super().__init__()
@@ -111,6 +113,7 @@ class SimulatedGpu(BackwardMode):
         # By identity: ATen's operations live as long as the process, and hashing them is slow.
         self._scratch = {id(operation): takes for operation, takes in (scratch or {}).items()}
         self._made_last_first = frozenset(id(operation) for operation in made_last_first)
+        self._wider = {id(operation): runs for operation, runs in (wider or {}).items()}
         self._plans: dict[Hashable, Plan | None] = {}
         self.sampled_token = sampled_token
 
@@ -171,7 +174,7 @@ class SimulatedGpu(BackwardMode):
             return result
         shapes = [tensor.shape for tensor in tensors]
         try:
-            result = func(*args, **kwargs)
+            result = self._wider.get(id(func), func)(*args, **kwargs)
         except NotImplementedError as error:
             raise UnsupportedOperationError(f"the simulation does not know the operation {func}: {error}") from error
         self._record(func, _tensors_in(result))

@@ -1,13 +1,13 @@
-"""Record what each program of `trl_programs.py` asks of the allocator on this card, and add it to the table.
+"""Record what each program of `script_programs.py` asks of the allocator on this card, and add it to the table.
 
-Run once per card: ``python record_trl_programs.py trl_programs.json.gz``.
+Run once per card: ``python record_script_programs.py script_programs.json.gz``.
 """
 
 import sys
 from pathlib import Path
 
 from memory_events import add_card, events
-from trl_programs import PROGRAMS
+from script_programs import PROGRAMS
 
 
 def main(path: Path) -> None:
@@ -16,7 +16,7 @@ def main(path: Path) -> None:
     for name, program in PROGRAMS.items():
         program("cuda")()
         found[name] = events(program("cuda"))
-    add_card(path, "trl_programs", found)
+    add_card(path, "script_programs", found)
 
 
 main(Path(sys.argv[1]))

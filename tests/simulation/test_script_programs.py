@@ -1,4 +1,4 @@
-"""Functions of trl that scripts use run by their Triton paths, as on a card."""
+"""What scripts run and trials do not allocates what it allocates on a card."""
 
 import gzip
 import json
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from emulated.trl_programs import PROGRAMS
+from emulated.script_programs import PROGRAMS
 from trl.trainer import utils
 
 from profiler.allocator import AllocatorConfig
@@ -14,7 +14,7 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.simulation.script.session import SimulatedScript
 
-TABLE = json.loads(gzip.decompress((Path(__file__).parent / "emulated" / "trl_programs.json.gz").read_bytes()))
+TABLE = json.loads(gzip.decompress((Path(__file__).parent / "emulated" / "script_programs.json.gz").read_bytes()))
 CARDS = [name for name, gpu in KNOWN_GPUS.items() if gpu.title in TABLE["answers"]]
 
 
@@ -45,7 +45,7 @@ def test_there_are_recordings():
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_function_allocates_what_it_allocates_on_the_card(events, name):
+def test_a_program_allocates_what_it_allocates_on_the_card(events, name):
     recorded, simulated = events
     assert simulated[name] == recorded[name]
 

@@ -1,8 +1,12 @@
-"""Small programs by functions of trl that have Triton kernels; what each asks of the allocator is compared."""
+"""Small programs that scripts run and trials do not; what each asks of the allocator is compared.
+
+Functions of trl with Triton kernels, and operations that CUDA composes differently or runs for more types than `meta`.
+"""
 
 from collections.abc import Callable
 
 import torch
+from torch.nn import functional
 from trl.trainer import utils
 
 Program = Callable[[], object]
@@ -81,6 +85,48 @@ def _divergence(device: str, *, beta: float, bias: bool = False, dtype: torch.dt
     return run
 
 
+def _rms_norm(
+    device: str, *, dtype: torch.dtype, weight: torch.dtype | None, autocast: bool = False, in_order: bool = True
+) -> Program:
+    shape = (300, 1000) if in_order else (1000, 300)
+    values = torch.empty(shape, dtype=dtype, device=device, requires_grad=True)
+    scale = None if weight is None else torch.empty(1000, dtype=weight, device=device, requires_grad=True)
+
+    def run() -> object:
+        with torch.autocast("cuda", dtype=BF16, enabled=autocast):
+            found = functional.rms_norm(values if in_order else values.t(), (1000,), scale, 1e-6)
+        found.backward(torch.empty_like(found))
+        return found, values.grad, None if scale is None else scale.grad
+
+    return run
+
+
+def _grouped(device: str, *, dtype: torch.dtype) -> Program:
+    rows = torch.empty((64, 128), dtype=dtype, device=device, requires_grad=True)
+    experts = torch.empty((4, 128, 256), dtype=dtype, device=device, requires_grad=True)
+    ends = torch.tensor([16, 32, 48, 64], dtype=torch.int32, device=device)
+
+    def run() -> object:
+        found = functional.grouped_mm(rows, experts, offs=ends)
+        found.backward(torch.empty_like(found))
+        return found, rows.grad, experts.grad
+
+    return run
+
+
+def _logsumexp(device: str, *, dtype: torch.dtype, dim: int) -> Program:
+    values = torch.empty((ROWS, TOKENS, VOCABULARY), dtype=dtype, device=device, requires_grad=True)
+
+    def run() -> object:
+        found = values.logsumexp(dim)
+        found.backward(torch.empty_like(found))
+        return found, values.grad
+
+    return run
+
+
+FLOAT32 = torch.float32
+
 PROGRAMS: dict[str, Callable[[str], Program]] = {
     "selected log-probabilities": _selected,
     "selected log-probabilities, float32": lambda device: _selected(device, dtype=torch.float32),
@@ -97,4 +143,16 @@ PROGRAMS: dict[str, Callable[[str], Program]] = {
     "divergence, mixture": lambda device: _divergence(device, beta=0.5),
     "divergence, with bias": lambda device: _divergence(device, beta=0.5, bias=True),
     "divergence, float32": lambda device: _divergence(device, beta=0.5, dtype=torch.float32),
+    "RMS norm": lambda device: _rms_norm(device, dtype=BF16, weight=BF16),
+    "RMS norm, no weight": lambda device: _rms_norm(device, dtype=BF16, weight=None),
+    "RMS norm, float32": lambda device: _rms_norm(device, dtype=FLOAT32, weight=FLOAT32),
+    "RMS norm, float64": lambda device: _rms_norm(device, dtype=torch.float64, weight=None),
+    "RMS norm, weight of another type": lambda device: _rms_norm(device, dtype=BF16, weight=FLOAT32),
+    "RMS norm, autocast": lambda device: _rms_norm(device, dtype=BF16, weight=FLOAT32, autocast=True),
+    "RMS norm, transposed": lambda device: _rms_norm(device, dtype=BF16, weight=BF16, in_order=False),
+    "product per expert, float32": lambda device: _grouped(device, dtype=FLOAT32),
+    "product per expert, float16": lambda device: _grouped(device, dtype=torch.float16),
+    "logsumexp of float32": lambda device: _logsumexp(device, dtype=FLOAT32, dim=-1),
+    "logsumexp of bfloat16": lambda device: _logsumexp(device, dtype=BF16, dim=-1),
+    "logsumexp over the first dimension": lambda device: _logsumexp(device, dtype=FLOAT32, dim=0),
 }
