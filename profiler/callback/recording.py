@@ -107,9 +107,9 @@ class Recording:
         """The samples of the driver so far."""
         return self._sampler.samples if self._sampler is not None else ()
 
-    def peaks_kept(self) -> AbstractContextManager[None]:
-        """Return a context in which no peak is lost if the program resets the counters."""
-        return self._cuda.peaks_kept()
+    def counters_shared(self) -> AbstractContextManager[None]:
+        """As `CudaDevice.counters_shared`."""
+        return self._cuda.counters_shared()
 
     # ---- notifications of training -----------------------------------------------------------------------------------
 

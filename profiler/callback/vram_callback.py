@@ -33,6 +33,9 @@ _RANK, _LOCAL_RANK, _WORLD_SIZE = "RANK", "LOCAL_RANK", "WORLD_SIZE"
 _LOCK = ".lock"
 """Held by the process that writes a folder: the ranks of a job end at about the same time."""
 
+_OPEN_TO_THE_END = ExitStack()
+"""Never closed: it keeps the program's peaks from the first reset on, and nothing can set those of torch to them."""
+
 Event = TypeVar("Event", bound=Callable[..., None])
 
 
@@ -99,7 +102,7 @@ class VramCallback(TrainerCallback):
         unseen = self._hooks.enter_context(watched(watch, models=_models_in(named.get("model"))))
         problem = self._hooks.enter_context(added_to_logs(recording.metrics))
         recording.notes += [*unseen.sentences, *([problem] if problem else [])]
-        self._hooks.enter_context(recording.peaks_kept())
+        _OPEN_TO_THE_END.enter_context(recording.counters_shared())
         self._hooks.callback(watch.finish)
 
     @_never_ends_training

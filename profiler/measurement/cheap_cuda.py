@@ -1,12 +1,8 @@
 """torch's counters at the price of one call, for programs whose time matters more than the times of their phases."""
 
-from collections.abc import Mapping
-from typing import Any
-
-import torch
-
 from profiler.domain.script import NamedCard
 from profiler.measurement.late_cuda import LateCuda
+from profiler.measurement.shared_counters import Stats
 
 
 class CheapCuda(LateCuda):
@@ -17,42 +13,12 @@ class CheapCuda(LateCuda):
 
     def __init__(self, card: NamedCard, *, device: int = 0) -> None:
         super().__init__(card, device=device)
-        self._counted: Mapping[str, Any] = {}
+        self._counted: Stats = {}
 
     def synchronize(self) -> None:
         """Read all counters at once, and do not wait."""
-        self._read()
+        self._counted = super().stats_now()
 
-    def _read(self) -> None:
-        self._counted = torch.cuda.memory_stats_as_nested_dict(self._device) if self.is_used else {}
-
-    def peak_allocated_bytes(self) -> int:
-        """`allocated_bytes.all.peak`, also of before a library's reset."""
-        return max(self._allocated_before, self._of_pools("allocated_bytes", "peak"))
-
-    def peak_reserved_bytes(self) -> int:
-        """`reserved_bytes.all.peak`, also of before a library's reset."""
-        return max(self._reserved_before, self._of_pools("reserved_bytes", "peak"))
-
-    def allocated_bytes(self) -> int:
-        """`allocated_bytes.all.current`."""
-        return self._of_pools("allocated_bytes", "current")
-
-    def reserved_bytes(self) -> int:
-        """`reserved_bytes.all.current`."""
-        return self._of_pools("reserved_bytes", "current")
-
-    def peak_inactive_split_bytes(self) -> int:
-        """`inactive_split_bytes.all.peak`."""
-        return self._of_pools("inactive_split_bytes", "peak")
-
-    def alloc_retries(self) -> int:
-        """`num_alloc_retries`."""
-        return int(self._counted.get("num_alloc_retries", 0))
-
-    def failed_allocations(self) -> int:
-        """`num_ooms`."""
-        return int(self._counted.get("num_ooms", 0))
-
-    def _of_pools(self, counter: str, kind: str) -> int:
-        return int(self._counted.get(counter, {}).get("all", {}).get(kind, 0))
+    def stats_now(self) -> Stats:
+        """Return the counters of the last `synchronize`."""
+        return self._counted

@@ -46,8 +46,11 @@ class CudaDevice(Counters, Protocol):
     def peak_inactive_split_bytes(self) -> int:
         """Return the most free bytes between blocks in use since the last reset."""
 
-    def peaks_kept(self) -> AbstractContextManager[None]:
-        """Return a context in which no peak is lost if a library resets the counters."""
+    def counters_shared(self) -> AbstractContextManager[None]:
+        """Return a context in which the program reads and resets the counters as if it were alone.
+
+        Its resets take no peak from this object, and the resets of this object none from the program.
+        """
 
     def alloc_retries(self) -> int:
         """Return how often the allocator has released its cache and retried."""

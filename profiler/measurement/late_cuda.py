@@ -11,6 +11,7 @@ import torch
 
 from profiler.domain.script import NamedCard
 from profiler.measurement.cuda import OutOfMemoryCallback
+from profiler.measurement.shared_counters import Stats
 from profiler.measurement.torch_cuda import TorchCuda
 
 _CUDA: Any = torch.cuda
@@ -55,38 +56,14 @@ class LateCuda(TorchCuda):
         if self.is_used:
             super().synchronize()
 
-    def peak_allocated_bytes(self) -> int:
-        """`torch.cuda.max_memory_allocated`."""
-        return super().peak_allocated_bytes() if self.is_used else 0
-
-    def peak_reserved_bytes(self) -> int:
-        """`torch.cuda.max_memory_reserved`."""
-        return super().peak_reserved_bytes() if self.is_used else 0
+    def stats_now(self) -> Stats:
+        """Return all counters; empty while CUDA is untouched."""
+        return super().stats_now() if self.is_used else {}
 
     def reset(self) -> None:
         """`torch.cuda.reset_peak_memory_stats`."""
         if self.is_used:
             super().reset()
-
-    def allocated_bytes(self) -> int:
-        """`torch.cuda.memory_allocated`."""
-        return super().allocated_bytes() if self.is_used else 0
-
-    def reserved_bytes(self) -> int:
-        """`torch.cuda.memory_reserved`."""
-        return super().reserved_bytes() if self.is_used else 0
-
-    def peak_inactive_split_bytes(self) -> int:
-        """`inactive_split_bytes.all.peak` of `memory_stats`."""
-        return super().peak_inactive_split_bytes() if self.is_used else 0
-
-    def alloc_retries(self) -> int:
-        """`num_alloc_retries` of `memory_stats`."""
-        return super().alloc_retries() if self.is_used else 0
-
-    def failed_allocations(self) -> int:
-        """`num_ooms` of `memory_stats`."""
-        return super().failed_allocations() if self.is_used else 0
 
     def when_out_of_memory(self, callback: OutOfMemoryCallback) -> None:
         """Attach the observer when CUDA is initialised."""

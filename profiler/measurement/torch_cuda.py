@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 
 from profiler.measurement.cuda import OutOfMemoryCallback
-from profiler.seams.patching import patched
+from profiler.measurement.shared_counters import SharedCounters, Stats
 
 _NO_MEMORY_LEFT = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "cudaErrorMemoryAllocation")
 """Messages of libraries that allocate by the driver (cuBLAS, bitsandbytes)."""
@@ -25,21 +25,18 @@ class TorchCuda:
 
     def __init__(self, device: int = 0) -> None:
         self._device = device
-        self._allocated_before, self._reserved_before = 0, 0
-        self._reset = torch.cuda.reset_peak_memory_stats
+        self._shared = SharedCounters(device)
 
-    def peaks_kept(self) -> AbstractContextManager[None]:
-        """Replace torch's function: DeepSpeed, for one, resets the counters while it shards a model."""
+    def stats_now(self) -> Stats:
+        """Return all counters; empty before CUDA is initialised."""
+        return self._shared.read() if torch.cuda.is_initialized() else {}
 
-        def keep_and_reset(device: torch.device | str | int | None = None) -> None:
-            self._read()
-            self._allocated_before, self._reserved_before = self.peak_allocated_bytes(), self.peak_reserved_bytes()
-            self._reset(device)
+    def counters_shared(self) -> AbstractContextManager[None]:
+        """As `SharedCounters.shown_to_the_program`: vLLM and DeepSpeed, for two, reset the counters while they load."""
+        return self._shared.shown_to_the_program()
 
-        return patched([(torch.cuda, "reset_peak_memory_stats", keep_and_reset)])
-
-    def _read(self) -> None:
-        """Do nothing: each counter is read when it is asked for."""
+    def _bytes(self, counter: str, kind: str) -> int:
+        return int(self.stats_now().get(counter, {}).get("all", {}).get(kind, 0))
 
     def set_allocator_settings(self, settings: str) -> None:
         """As `PYTORCH_ALLOC_CONF`."""
@@ -84,37 +81,36 @@ class TorchCuda:
         torch.cuda.synchronize(self._device)
 
     def peak_allocated_bytes(self) -> int:
-        """`torch.cuda.max_memory_allocated`, also of before a library's reset."""
-        return max(self._allocated_before, int(torch.cuda.max_memory_allocated(self._device)))
+        """`allocated_bytes.all.peak` of `memory_stats`."""
+        return self._bytes("allocated_bytes", "peak")
 
     def peak_reserved_bytes(self) -> int:
-        """`torch.cuda.max_memory_reserved`, also of before a library's reset."""
-        return max(self._reserved_before, int(torch.cuda.max_memory_reserved(self._device)))
+        """`reserved_bytes.all.peak` of `memory_stats`."""
+        return self._bytes("reserved_bytes", "peak")
 
     def reset(self) -> None:
         """`torch.cuda.reset_peak_memory_stats`."""
-        self._allocated_before, self._reserved_before = 0, 0
-        self._reset(self._device)
+        self._shared.reset()
 
     def allocated_bytes(self) -> int:
-        """`torch.cuda.memory_allocated`."""
-        return int(torch.cuda.memory_allocated(self._device))
+        """`allocated_bytes.all.current` of `memory_stats`."""
+        return self._bytes("allocated_bytes", "current")
 
     def reserved_bytes(self) -> int:
-        """`torch.cuda.memory_reserved`."""
-        return int(torch.cuda.memory_reserved(self._device))
+        """`reserved_bytes.all.current` of `memory_stats`."""
+        return self._bytes("reserved_bytes", "current")
 
     def peak_inactive_split_bytes(self) -> int:
         """`inactive_split_bytes.all.peak` of `memory_stats`."""
-        return int(torch.cuda.memory_stats(self._device).get("inactive_split_bytes.all.peak", 0))
+        return self._bytes("inactive_split_bytes", "peak")
 
     def alloc_retries(self) -> int:
         """`num_alloc_retries` of `memory_stats`."""
-        return int(torch.cuda.memory_stats(self._device).get("num_alloc_retries", 0))
+        return int(self.stats_now().get("num_alloc_retries", 0))
 
     def failed_allocations(self) -> int:
         """`num_ooms` of `memory_stats`."""
-        return int(torch.cuda.memory_stats(self._device).get("num_ooms", 0))
+        return int(self.stats_now().get("num_ooms", 0))
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Torch's own error, or one of the libraries' messages."""

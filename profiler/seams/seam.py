@@ -37,6 +37,7 @@ class Part(StrEnum):
 _PART_OF_PATH = (
     ("simulation/device/cpu_choices.py", Part.COMPARISON),
     ("simulation/tracing/", Part.TRACING),
+    ("simulation/script/", Part.SCRIPTS),
     ("simulation/", Part.SIMULATION),
     ("training/rollouts/decode_loop.py", Part.SIMULATION),
     ("training/", Part.TRAINING),

@@ -25,7 +25,8 @@ from profiler.simulation.cuda.libraries import CublasWorkspaces
 from profiler.simulation.cuda.linear_attention import LINEAR_ATTENTION_SCRATCH, WEIGHT_FIRST
 from profiler.simulation.cuda.offloading import offloaded_activations
 from profiler.simulation.cuda.optimizers import cuda_optimizers
-from profiler.simulation.cuda.trl_kernels import triton_path
+from profiler.simulation.cuda.trl_kernels import Products, triton_path
+from profiler.simulation.cuda.wider_kernels import WIDER_KERNELS
 from profiler.simulation.device.cpu_choices import Choices, cpu_choices
 from profiler.simulation.device.host_calls import host_calls
 from profiler.simulation.device.simulated_gpu import META, SimulatedGpu
@@ -85,6 +86,8 @@ class Simulation:
         self.recorder = Recorder()
         self.recorder.work = WorkCounter() if counts else None
         self._workspaces = CublasWorkspaces(self.recorder.trace, self._chip, self._others)
+        self.products = Products(self.recorder, self._workspaces, self._chip)
+        """Products that libraries compute into float32."""
         self.decoding = DecodeExtrapolator(self.recorder, every_block=extrapolation.every_block)
         self._attribution = Attribution(self.recorder, device_type=META.type)
         self._opening: Phase | None = None
@@ -167,6 +170,7 @@ class Simulation:
             others=self._others,
             scratch={**KERNEL_SCRATCH, **LINEAR_ATTENTION_SCRATCH},
             made_last_first=(*MADE_LAST_FIRST, *MASK_FIRST, *WEIGHT_FIRST),
+            wider=WIDER_KERNELS,
             sampled_token=self._sampled_token,
             workspaces=self._workspaces,
         )
@@ -179,7 +183,7 @@ class Simulation:
             stack.enter_context(emptied_cache(self.recorder))
             stack.enter_context(cuda_optimizers())
             stack.enter_context(four_bit_products(self.recorder, self._chip, self._others))
-            stack.enter_context(triton_path(self.recorder, self._workspaces, self._chip))
+            stack.enter_context(triton_path(self.recorder, self.products))
             stack.enter_context(simulated_flash_attention(self.recorder, self._chip, self._others))
             stack.enter_context(autocast_on_meta({"scaled_dot_product_attention": attention, **COMPOSED_FOR_CUDA}))
             yield

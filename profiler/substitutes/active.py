@@ -8,7 +8,7 @@ from types import ModuleType
 from profiler.domain.script import ScriptWeights
 from profiler.seams.import_hooks import around_import
 from profiler.seams.patching import Patch, patched
-from profiler.substitutes.flash_package import flash_package
+from profiler.substitutes.flash_package import asks_for_flash, flash_package
 from profiler.substitutes.offline import data_hub_patches, hub_patches
 from profiler.substitutes.options import SubstituteOptions
 from profiler.substitutes.replaced import Replaced
@@ -26,8 +26,8 @@ def substitutes(options: SubstituteOptions = _DEFAULTS) -> Iterator[Replaced]:
     """
     replaced = Replaced()
     with ExitStack() as stack:
-        if options.has_flash_attn:
-            stack.enter_context(flash_package(options.script, options.arguments, replaced))
+        if options.has_flash_attn and asks_for_flash(options.script, options.arguments):
+            stack.enter_context(flash_package(replaced))
         for module, patches in _by_module(options, replaced).items():
             _when_imported(stack, module, patches)
         yield replaced

@@ -17,13 +17,19 @@ def builtin_config(name: str) -> dict[str, Any] | None:
     model = find_builtin(name)
     if model is None:
         return None
-    # Importing it takes seconds, and the script may need nothing of it.
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    names: Mapping[str, str] = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     return {
         **model.config,
-        "architectures": [names[str(model.config["model_type"])]],
+        "architectures": [_class_name(str(model.config["model_type"]))],
         "dtype": model.checkpoint_dtype,
         "torch_dtype": model.checkpoint_dtype,
     }
+
+
+def _class_name(model_type: str) -> str:
+    """Return the name of transformers' class of a model that generates text, of text alone or of images too."""
+    # Importing it takes seconds, and the script may need nothing of it.
+    from transformers.models.auto import modeling_auto
+
+    of_text: Mapping[str, str] = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    of_images: Mapping[str, str] = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    return of_text[model_type] if model_type in of_text else of_images[model_type]

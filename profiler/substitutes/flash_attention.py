@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from profiler.domain.errors import UnsupportedTrialError
+
 _WITHOUT_WINDOW = (-1, -1)
 
 
@@ -44,6 +46,15 @@ def flash_attn_varlen_func(
         q, k, v, cu_seqlens_q, cu_seqlens_k, int(max_seqlen_q), int(max_seqlen_k), dropout_p, softmax_scale, causal,
         window_size,
     )  # fmt: skip
+
+
+def flash_attn_with_kvcache(*_: Any, **__: Any) -> torch.Tensor:
+    """Refuse the attention of a paged cache, which `generate_batch` of transformers calls.
+
+    Raises:
+        UnsupportedTrialError: Always.
+    """
+    raise UnsupportedTrialError("flash-attn's attention with a paged cache is not substituted; install flash-attn")
 
 
 def _attend(

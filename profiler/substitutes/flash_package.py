@@ -20,6 +20,7 @@ _FILES = {
     "flash_attn/__init__.py": (
         f'"""Functions of the profiler."""\n__version__ = "{_VERSION}"\n'
         "from profiler.substitutes.flash_attention import flash_attn_func, flash_attn_varlen_func\n"
+        "from profiler.substitutes.flash_attention import flash_attn_with_kvcache\n"
     ),
     "flash_attn/bert_padding.py": (
         "from profiler.substitutes.flash_attention import index_first_axis, pad_input, unpad_input\n"
@@ -30,12 +31,16 @@ _FILES = {
 }
 
 
-@contextmanager
-def flash_package(script: Path | None, arguments: Sequence[str], replaced: Replaced) -> Iterator[None]:
-    """While active, the package can be imported if the script or its arguments name it and it is not installed."""
+def asks_for_flash(script: Path | None, arguments: Sequence[str]) -> bool:
+    """Return whether a script or its arguments name the package or transformers' attention by it."""
     text = "" if script is None else script.read_text(errors="replace")
-    asked = any(name in part for name in _ASKED_BY for part in (text, *arguments))
-    if not asked or importlib.util.find_spec("flash_attn") is not None:
+    return any(name in part for name in _ASKED_BY for part in (text, *arguments))
+
+
+@contextmanager
+def flash_package(replaced: Replaced) -> Iterator[None]:
+    """While active, the package can be imported; if it is not installed, it has torch's own kernels."""
+    if importlib.util.find_spec("flash_attn") is not None:
         yield
         return
     replaced.add("package", "flash-attn", "torch's own FlashAttention kernels")
@@ -45,7 +50,17 @@ def flash_package(script: Path | None, arguments: Sequence[str], replaced: Repla
             path.parent.mkdir(exist_ok=True)
             path.write_text(content)
         sys.path.append(folder)
+        _look_again()
         try:
             yield
         finally:
             sys.path.remove(folder)
+            _look_again()
+
+
+def _look_again() -> None:
+    """Let transformers forget which packages it has found, if it has looked for them already."""
+    looked_up = sys.modules.get("transformers.utils.import_utils")
+    for found in vars(looked_up).values() if looked_up else ():
+        if hasattr(found, "cache_clear"):
+            found.cache_clear()

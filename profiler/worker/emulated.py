@@ -1,5 +1,6 @@
 """The outcome of a trial on an emulated card: torch's counters, without what an emulated driver cannot know."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from profiler.domain.context import cuda_context_bytes
@@ -33,7 +34,9 @@ def refusal(error: Exception) -> Outcome | None:
     return None
 
 
-def as_emulated(outcome: Outcome, gpu: Gpu, *, marks: Marks, steps_extrapolated: int = 0) -> Outcome:
+def as_emulated(
+    outcome: Outcome, gpu: Gpu, *, marks: Marks, steps_extrapolated: int = 0, substitutes: Sequence[str] = ()
+) -> Outcome:
     """Return the outcome of the measured path as that of an emulated trial on `gpu`.
 
     Peaks of torch's counters stay. Times, samples and the driver's figures go: nothing was computed, and the driver is
@@ -44,11 +47,16 @@ def as_emulated(outcome: Outcome, gpu: Gpu, *, marks: Marks, steps_extrapolated:
         gpu: The card.
         marks: What the emulated driver has noted about the process.
         steps_extrapolated: Decoding steps that did not run.
+        substitutes: What took the place of a package, a phrase each.
     """
     context = cuda_context_bytes(gpu.compute_capability)
     return replace(
         outcome,
-        verdict=replace(outcome.verdict, unavailable=_unavailable(marks, steps_extrapolated), message=_marked(outcome)),
+        verdict=replace(
+            outcome.verdict,
+            unavailable=_unavailable(marks, steps_extrapolated, substitutes),
+            message=_marked(outcome),
+        ),
         work=_without_time(outcome.work),
         card=CardFacts(name=gpu.title, memory_bytes=gpu.memory_bytes, context_bytes=context),
         peaks=_counted(outcome.peaks, context),
@@ -57,13 +65,13 @@ def as_emulated(outcome: Outcome, gpu: Gpu, *, marks: Marks, steps_extrapolated:
     )
 
 
-def _unavailable(marks: Marks, steps_extrapolated: int) -> str:
+def _unavailable(marks: Marks, steps_extrapolated: int, substitutes: Sequence[str]) -> str:
     """Return what the figures lack: what no emulation has, and what the driver has noted about this trial."""
     values = [f"a value that the host read: {name}" for name in marks.values_read]
     assumed = [f"assumed: {assumption}" for assumption in marks.assumptions]
     unseen = [f"what {name} does, which the emulated driver does not answer" for name in marks.unseen_entry_points]
     steps = [f"{steps_extrapolated:,} decoding steps, which were extrapolated"] if steps_extrapolated else []
-    return "; ".join((NOT_EMULATED, *values, *assumed, *unseen, *steps))
+    return "; ".join((NOT_EMULATED, *substitutes, *values, *assumed, *unseen, *steps))
 
 
 def _marked(outcome: Outcome) -> str:

@@ -233,7 +233,7 @@ class _MeasuredTrial:
 
     def _trained(self, train: Train, sampler: Sampler) -> Outcome:
         try:
-            with self._cuda.peaks_kept():
+            with self._cuda.counters_shared():
                 return train(self)
         except Exception as error:
             if self._cuda.is_out_of_memory(error) or (self._cuda.has_no_handle(error) and self._is_full()):

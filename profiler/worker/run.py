@@ -2,7 +2,8 @@
 
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Outcome, Status, TrialRecord, UnlimitedCard, Verdict
-from profiler.domain.trial import Backend, PlannedTrial, Rollout, TrialSpec
+from profiler.domain.trial import Attention, Backend, PlannedTrial, Rollout, TrialSpec
 from profiler.domain.units import KIB
 from profiler.emulation.marks import Marks, forget_marks, marks_of_this_process
 from profiler.execution import EndOfSweepError, WorkerJob, beat
@@ -20,12 +21,16 @@ from profiler.seams.checking import check_seams, note_on_versions
 from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.model_config import load_model_config
 from profiler.storage.records import RecordStore
+from profiler.substitutes.replaced import Replaced
 from profiler.worker.emulated import as_emulated, refusal
 from profiler.worker.ranks import has_ranks, run_ranks
 from profiler.worker.unlimited import needs_on_an_unlimited_card, waiting_process
 
 if TYPE_CHECKING:
     from profiler.worker.card_decoding import CardDecoding
+
+_REPLACED = Replaced()
+"""What took the place of a package; a process runs one trial."""
 
 
 def run_job(job: WorkerJob) -> None:
@@ -73,7 +78,11 @@ def _run_emulated(job: WorkerJob, model_config: Mapping[str, object]) -> None:
     def on_an_unlimited_card() -> UnlimitedCard | None:
         return needs_on_an_unlimited_card(spec, model_config, decoding=_decoding(job), beat=_beat_of(job))
 
-    with waiting_process(on_an_unlimited_card) as unlimited, waiting_process(decode_in_full) as in_full:
+    with (
+        _attention_package(spec),
+        waiting_process(on_an_unlimited_card) as unlimited,
+        waiting_process(decode_in_full) as in_full,
+    ):
         try:
             outcome = _run_real(job, model_config, decoding=_decoding(job))
         except StepsDifferError:
@@ -87,6 +96,18 @@ def _run_emulated(job: WorkerJob, model_config: Mapping[str, object]) -> None:
     if needed is not None:
         # Added to a stored record: if it fails, the outcome on the card is not lost.
         _store(job, job.trial, replace(outcome, unlimited=needed), started)
+
+
+@contextmanager
+def _attention_package(spec: TrialSpec) -> Iterator[None]:
+    """While active, flash-attn can be imported if the trial asks for it: it can only be built with a CUDA toolkit."""
+    if spec.attn_implementation is not Attention.FLASH_ATTENTION_2:
+        yield
+        return
+    from profiler.substitutes.flash_package import flash_package
+
+    with flash_package(_REPLACED):
+        yield
 
 
 def _decoding(job: WorkerJob) -> "CardDecoding | None":
@@ -161,6 +182,7 @@ def _of_backend(
             KNOWN_GPUS[str(spec.gpu)],
             marks=marks_of_this_process() or Marks(),
             steps_extrapolated=decoding.steps_extrapolated if decoding else 0,
+            substitutes=_REPLACED.phrases(),
         )
     if spec.backend is Backend.CUDA:
         return replace(outcome, work=replace(outcome.work, gpu_s=time.monotonic() - started))

@@ -1,6 +1,7 @@
 """Kernels of vLLM that keep the state of requests, on tensors of the CPU."""
 
 import torch
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
 from profiler.emulation.inside.kernel_values import EQUIVALENTS
 from profiler.emulation.inside.vllm_kernels import (
@@ -88,3 +89,15 @@ def test_a_sampled_token_is_any_and_has_the_first_rank():
     rank({"output_ptr": ranks})
     assert tokens.unique().tolist() == [ANY_TOKEN]
     assert ranks.tolist() == [1, 1]
+
+
+def test_the_sampled_token_ends_no_response():
+    """A model whose end of text it is would generate one token per response."""
+    ends = {end for model_type in CONFIG_MAPPING_NAMES for end in _ends(model_type)}
+    assert {2, 151643, 128001} <= ends
+    assert ANY_TOKEN not in ends
+
+
+def _ends(model_type):
+    found = getattr(CONFIG_MAPPING[model_type], "eos_token_id", None)
+    return found if isinstance(found, list | tuple) else [found]

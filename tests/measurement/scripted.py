@@ -195,7 +195,7 @@ class ScriptedCuda:
     def reserved_bytes(self) -> int:
         return self.reserved
 
-    def peaks_kept(self):
+    def counters_shared(self):
         """Do nothing: no library resets these counters."""
         return nullcontext()
 

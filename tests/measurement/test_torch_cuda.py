@@ -19,12 +19,6 @@ from profiler.measurement.torch_cuda import TorchCuda
         (torch.cuda.mem_get_info, (0,)),
         (torch.cuda.set_per_process_memory_fraction, (0.5, 0)),
         (torch.cuda.synchronize, (0,)),
-        (torch.cuda.max_memory_allocated, (0,)),
-        (torch.cuda.max_memory_reserved, (0,)),
-        (torch.cuda.reset_peak_memory_stats, (0,)),
-        (torch.cuda.memory_allocated, (0,)),
-        (torch.cuda.memory_reserved, (0,)),
-        (torch.cuda.memory_stats, (0,)),
         (torch.cuda.memory._snapshot, (0,)),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -62,8 +56,9 @@ def card(monkeypatch):
     monkeypatch.setattr(
         torch.cuda, "set_per_process_memory_fraction", lambda fraction, device: calls.setdefault("fraction", fraction)
     )
-    stats = {"inactive_split_bytes.all.peak": 7, "num_alloc_retries": 2}
-    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: stats)
+    stats = {"inactive_split_bytes": {"all": {"peak": 7}}, "num_alloc_retries": 2, "num_ooms": 1}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch._C, "_cuda_memoryStats", lambda device: stats, raising=False)
     return calls
 
 
@@ -71,7 +66,7 @@ def test_what_torch_says_of_the_card(card):
     cuda = TorchCuda()
     assert (cuda.name(), cuda.uuid(), cuda.total_bytes()) == ("NVIDIA H200", "GPU-1111-22", 140 * GIB)
     assert cuda.free_bytes() == 100 * GIB
-    assert (cuda.peak_inactive_split_bytes(), cuda.alloc_retries()) == (7, 2)
+    assert (cuda.peak_inactive_split_bytes(), cuda.alloc_retries(), cuda.failed_allocations()) == (7, 2, 1)
     cuda.limit_allocator(35 * GIB)
     assert card["fraction"] == 0.25
 

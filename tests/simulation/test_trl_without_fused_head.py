@@ -2,7 +2,6 @@
 
 import pytest
 
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.simulation.cuda import trl_kernels
 
 
@@ -13,6 +12,6 @@ def test_the_head_is_patched_where_there_is_one(has_head, monkeypatch):
     before = chunked_logprob._use_triton
     if not has_head:
         monkeypatch.setattr(trl_kernels, "find_spec", lambda _: None)
-    with trl_kernels.triton_path(recorder=None, workspaces=None, chip=KNOWN_GPUS["h100-80gb"].chip):
+    with trl_kernels.triton_path(recorder=None, products=trl_kernels.Products(None, None, None)):
         assert (chunked_logprob._use_triton is not before) is has_head
     assert chunked_logprob._use_triton is before

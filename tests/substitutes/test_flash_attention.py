@@ -3,11 +3,14 @@
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
+import re
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import modeling_flash_attention_utils
 
 from profiler.substitutes import SubstituteOptions, substitutes
 from profiler.substitutes.flash_attention import flash_attn_func, flash_attn_varlen_func, pad_input, unpad_input
@@ -32,9 +35,21 @@ def test_the_package_is_there_for_a_script_that_names_it(
             assert importlib.metadata.version("flash_attn").startswith("2.")
             found = importlib.import_module("flash_attn.bert_padding")
             assert found.pad_input is pad_input
+            _imports_what_transformers_imports()
     for name in ("flash_attn", "flash_attn.bert_padding"):
         sys.modules.pop(name, None)
     assert importlib.util.find_spec("flash_attn") is None
+
+
+def _imports_what_transformers_imports() -> None:
+    """Run the import statements of transformers' own loader for flash-attn 2."""
+    source = inspect.getsource(modeling_flash_attention_utils._lazy_imports)
+    wanted = [
+        line.strip() for line in source.splitlines() if re.match(r"\s+from flash_attn(\.bert_padding)? import", line)
+    ]
+    assert len(wanted) == 2
+    for statement in wanted:
+        exec(statement, {})
 
 
 def test_rows_lose_their_padding_and_get_it_back() -> None:

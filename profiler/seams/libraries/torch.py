@@ -24,6 +24,7 @@ _RECORDER = "simulation/tracing/recorder.py"
 _REDUCTIONS = "simulation/cuda/reduction_scratch.py"
 _SCRATCH = "simulation/cuda/kernel_scratch.py"
 _SESSION = "simulation/session.py"
+_SHARED_COUNTERS = "measurement/shared_counters.py"
 _TORCH_CUDA = "measurement/torch_cuda.py"
 _CARD_DECODING = "worker/card_decoding.py"
 _CARD_HISTORY = "worker/card_history.py"
@@ -185,10 +186,14 @@ _CUDA = (
         Parameters("enabled", "context", "stacks", "max_entries", more=True), (_CARD_HISTORY, _TORCH_CUDA, _LATE_CUDA),
         "records the history of a memory snapshot",
     ),
-    _seam(
-        "torch.cuda", "reset_peak_memory_stats", Exists(), (_TORCH_CUDA, _CUDA_CALLS),
-        "resets the counters, which hides a peak if a library calls it",
+    *(
+        _seam("torch._C", name, _BUILTIN, _SHARED_COUNTERS, "reads or resets the counters", Absence.SOME_BUILDS)
+        for name in (
+            "_cuda_memoryStats", "_cuda_resetPeakMemoryStats", "_cuda_resetAccumulatedMemoryStats",
+            "_accelerator_getDeviceStats", "_accelerator_resetPeakStats", "_accelerator_resetAccumulatedStats",
+        )
     ),
+    _seam("torch.cuda", "reset_peak_memory_stats", Exists(), _CUDA_CALLS, "answered by the simulated GPU"),
     _seam("torch.cuda.memory", "_snapshot", Parameters("device", more=True), _TORCH_CUDA, "returns a memory snapshot"),
     _seam(
         "torch.cuda", "_lazy_call", Parameters("callable", more=True), _LATE_CUDA,
@@ -211,6 +216,10 @@ def _operation(name: str, parameters: tuple[str, ...], used_by: str | tuple[str,
 
 
 _OPERATIONS = (
+    _operation(
+        "_grouped_mm", ("self", "mat2", "offs", "bias", "out_dtype"), "simulation/cuda/wider_kernels.py",
+        "the product of each expert",
+    ),
     _operation("_softmax", ("self", "dim", "half_to_float"), _COMPOSITES, "the kernel of a softmax in float16"),
     _operation("_log_softmax", ("self", "dim", "half_to_float"), _COMPOSITES, "the kernel of a log-softmax in float16"),
     _operation("_foreach_norm.Scalar", ("self", "ord", "dtype"), _SCRATCH, "the norms of gradient clipping"),

@@ -10,6 +10,7 @@ _HEAD = f"{_KERNELS}:ChunkedLogProbFunction"
 _TRAINER = "trl.trainer.grpo_trainer:GRPOTrainer"
 _RLOO = "trl.trainer.rloo_trainer:RLOOTrainer"
 _TRL_KERNELS = "simulation/cuda/trl_kernels.py"
+_TRL_FUNCTIONS = "simulation/script/trl_functions.py"
 _HOOKS = "scripts/hooks.py"
 _CPU_CHOICES = "simulation/device/cpu_choices.py"
 _PHASES = "training/recipes/grpo/trainer.py"
@@ -18,6 +19,14 @@ _PARTS = "training/recipes/grpo/parts.py"
 
 def _seam(owner: str, name: str, expected: Expectation, used_by: tuple[str, ...], why: str) -> Seam:
     return Seam(owner=owner, name=name, expected=expected, used_by=used_by, why=why, since="1.16")
+
+
+def _without_triton(owner: str, name: str, why: str, used_by: str) -> Seam:
+    """Return a seam that is there where Triton is installed."""
+    return Seam(
+        owner=owner, name=name, expected=Exists(), used_by=(used_by,), why=why, since="1.16",
+        absent_in=Absence.SOME_BUILDS,
+    )  # fmt: skip
 
 
 _FUSED_HEAD = (
@@ -47,14 +56,58 @@ _FUSED_HEAD = (
         _HEAD, "backward", Parameters("ctx", "grad_logprobs", more=True), (_TRL_KERNELS, _CPU_CHOICES),
         "its memory is attributed to the logits",
     ),
-    Seam(
-        owner=_KERNELS,
-        name="triton",
-        expected=Exists(),
-        used_by=(_TRL_KERNELS,),
-        why="the head calls triton.cdiv; absent where Triton is not installed",
-        since="1.16",
-        absent_in=Absence.SOME_BUILDS,
+    _without_triton(_KERNELS, "triton", "the head calls triton.cdiv", _TRL_KERNELS),
+)  # fmt: skip
+
+_DIVERGENCE = "trl.kernels.chunked_divergence"
+_DISTILLATION = (
+    _seam(_DIVERGENCE, "_use_triton", Parameters("device"), (_TRL_FUNCTIONS,), "decides whether Triton kernels run"),
+    _seam(
+        "trl.trainer.distillation_trainer", "_use_triton", Parameters("device"), (_TRL_FUNCTIONS,),
+        "decides whether only valid positions are projected",
+    ),
+    *(
+        _seam(_DIVERGENCE, name, Exists(), (_TRL_FUNCTIONS,), "a Triton kernel, which allocates nothing")
+        for name in ("_stats_kernel", "_jsd_kernel", "_backward_kernel")
+    ),
+    _seam(
+        _DIVERGENCE, "_addmm_fp32", Parameters("acc", "a", "b"), (_TRL_FUNCTIONS,),
+        "one cuBLAS call on CUDA, several operations elsewhere",
+    ),
+    _seam(
+        _DIVERGENCE, "_project", Parameters("tile", "hidden_chunk", "weight", "bias", "start", "end", "dtype"),
+        (_TRL_FUNCTIONS,), "one cuBLAS call on CUDA, several operations elsewhere",
+    ),
+    _without_triton(_DIVERGENCE, "triton", "the backward calls triton.cdiv", _TRL_FUNCTIONS),
+    *(
+        _seam(
+            f"{_DIVERGENCE}:ChunkedDivergenceFunction", name, Exists(), (_TRL_FUNCTIONS,),
+            "its memory is attributed to the logits",
+        )
+        for name in ("forward", "backward")
+    ),
+)  # fmt: skip
+
+_LOGPROBS = "trl.kernels.logprob_entropy"
+_SELECTED_LOGPROBS = (
+    _seam("trl.trainer.utils", "is_triton_available", Exists(), (_TRL_FUNCTIONS,), "decides whether kernels are used"),
+    _seam(
+        "trl.trainer.utils", "_supports_trl_loss_kernel", Parameters("logits", "index", "row_mask"), (_TRL_FUNCTIONS,),
+        "decides for which logits kernels are used",
+    ),
+    _seam(
+        "trl.trainer.utils", "selective_log_softmax",
+        Uses("is_triton_available", "_supports_trl_loss_kernel", "_fused_logprob_entropy"), (_TRL_FUNCTIONS,),
+        "calls those functions by their own names",
+    ),
+    _without_triton("trl.trainer.utils", "_fused_logprob_entropy", "the function with kernels", _TRL_FUNCTIONS),
+    *(
+        _without_triton(_LOGPROBS, name, "a Triton kernel, which allocates nothing", _TRL_FUNCTIONS)
+        for name in ("_forward_kernel", "_backward_kernel", "triton")
+    ),
+    *(
+        _without_triton(f"{_LOGPROBS}:_LogProbEntropyFunction", name, "belongs to the logits", _TRL_FUNCTIONS)
+        for name in ("forward", "backward")
     ),
 )  # fmt: skip
 
@@ -205,6 +258,8 @@ _DEFAULTS = tuple(_default(key, value) for key, value in TRL_DEFAULTS.items())
 
 TRL: tuple[Seam, ...] = (
     *_FUSED_HEAD,
+    *_DISTILLATION,
+    *_SELECTED_LOGPROBS,
     *_GRPO_TRAINER,
     *_RLOO_TRAINER,
     *_OFFLOADED,

@@ -3,7 +3,8 @@
 torch does this before a dispatch mode sees them, so they are replaced where the simulation's autocast is registered.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,8 +36,46 @@ def _dropout(tensor: torch.Tensor, p: float, train: bool) -> Any:
     return aten.dropout.default(tensor, p, train)
 
 
+class _FusedRmsNorm(torch.autograd.Function):
+    """The kernel of an RMS norm: it keeps one value per row, in float32 or wider.
+
+    Source: `_fused_rms_norm_cuda` and its backward in `aten/src/ATen/native/cuda/layer_norm_kernel.cu`. An input whose
+    values are not in order is copied for the time of each pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, weight: torch.Tensor | None, width: int) -> torch.Tensor:
+        read = tensor.contiguous()
+        result = torch.empty_like(read)
+        kept = torch.promote_types(tensor.dtype, torch.float32)
+        ctx.save_for_backward(tensor, weight, tensor.new_empty(tensor.numel() // max(1, width), dtype=kept))
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        tensor, weight, _ = ctx.saved_tensors
+        needed = ctx.needs_input_grad
+        read = (gradients[0].contiguous(), tensor.contiguous())
+        of_tensor = torch.empty_like(read[1]) if needed[0] else None
+        return of_tensor, torch.empty_like(weight) if needed[1] else None, None
+
+
+def _rms_norm(
+    tensor: torch.Tensor, normalized_shape: Sequence[int], weight: torch.Tensor | None = None, eps: float | None = None
+) -> Any:
+    """Normalise in one kernel, as on CUDA; other devices compose it of nine operations.
+
+    A weight of another type than the input is composed on CUDA too. Source: `rms_norm_symint` in
+    `aten/src/ATen/native/layer_norm.cpp`.
+    """
+    if tensor.is_meta and not tensor.is_complex() and (weight is None or weight.dtype is tensor.dtype):
+        return _FusedRmsNorm.apply(tensor, weight, math.prod(normalized_shape))
+    return aten.rms_norm.default(tensor, normalized_shape, weight, eps)
+
+
 COMPOSED_FOR_CUDA: Mapping[str, Callable[..., Any]] = {
     "dropout": _dropout,
+    "rms_norm": _rms_norm,
     "softmax.int": _half_to_float(aten.softmax.int, aten._softmax.default),
     "log_softmax.int": _half_to_float(aten.log_softmax.int, aten._log_softmax.default),
 }

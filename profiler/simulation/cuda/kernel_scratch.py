@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from profiler.domain.gpu import Chip
-from profiler.simulation.cuda.reduction_scratch import REDUCTION_SCRATCH, Taken
+from profiler.simulation.cuda.reduction_scratch import REDUCTION_SCRATCH, Taken, outputs_of
 from profiler.simulation.tracing.recorder import Launches
 
 aten = torch.ops.aten
@@ -25,6 +25,8 @@ class KernelScratch:
     """Blocks that are allocated before the result and freed at the end."""
     first: Launches = ()
     """Blocks of each launch after these, before the result."""
+    inputs: tuple[int, ...] = ()
+    """Blocks that are allocated after these launches and freed right after the result."""
     held: tuple[int, ...] = ()
     """Blocks that are allocated after the result and freed after all further launches."""
     launches: Launches = ()
@@ -119,6 +121,29 @@ def _safe_softmax(args: tuple[Any, ...], _: dict[str, Any], __: Chip) -> KernelS
     return KernelScratch(launches=((scores.numel(), rows, scores.element_size()),))
 
 
+def _logsumexp(args: tuple[Any, ...], kwargs: dict[str, Any], chip: Chip) -> KernelScratch:
+    """The largest value of each row, its absolute value, whether that is infinite, and the exponentials of all values.
+
+    Source: `logsumexp_out_impl` in `aten/src/ATen/native/ReduceOps.cpp`, which calls other operations.
+    """
+    values, dimensions = args[0], args[1]
+    if not values.numel():
+        return NO_SCRATCH
+    rows = outputs_of(values, dimensions)
+    extremes, sums = (REDUCTION_SCRATCH[each](args, kwargs, chip) for each in (aten.amax.default, aten.sum.dim_IntList))
+    return KernelScratch(
+        before=(rows * values.element_size(),),
+        first=(*_launches(extremes), (rows * values.element_size(), rows)),
+        inputs=(values.numel() * values.element_size(),),
+        launches=_launches(sums),
+    )
+
+
+def _launches(taken: Taken) -> Launches:
+    """Return a reduction within another operation as launches, each with what is in use during all of them."""
+    return tuple((*taken.held, *launch) for launch in taken.launches or ((),))
+
+
 def _of_reduction(takes: Callable[[tuple[Any, ...], dict[str, Any], Chip], Taken]) -> Scratch:
     def scratch(args: tuple[Any, ...], kwargs: dict[str, Any], chip: Chip) -> KernelScratch:
         taken = takes(args, kwargs, chip)
@@ -135,6 +160,7 @@ KERNEL_SCRATCH: Mapping[Any, Scratch] = {
     aten._foreach_norm.Scalar: _foreach_norm,
     aten._safe_softmax.default: _safe_softmax,
     aten._softmax_backward_data.default: _softmax_backward,
+    aten.logsumexp.default: _logsumexp,
     **{operation: _of_reduction(takes) for operation, takes in REDUCTION_SCRATCH.items()},
 }
 """By operation."""

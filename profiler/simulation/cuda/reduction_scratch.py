@@ -5,6 +5,7 @@ sums, means and norms of floating-point values, the type of the result for integ
 and `max` along a dimension, four fields for the variance (`WelfordData`).
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -126,6 +127,11 @@ def _reduce(
     is_copy = read.untyped_storage()._cdata != tensor.untyped_storage()._cdata
     held = (read.untyped_storage().nbytes() if is_copy else 0, accumulator_bytes(asked))
     return Taken(held=held, launches=scratch_bytes(asked, chip))
+
+
+def outputs_of(tensor: torch.Tensor, dimensions: Any) -> int:
+    """Return the number of values that a reduction of `tensor` over `dimensions` leaves."""
+    return tensor.numel() // math.prod(tensor.shape[dimension] for dimension in _reduced(tensor, dimensions))
 
 
 def _dimensions(args: tuple[Any, ...], kwargs: dict[str, Any], at: int | None) -> Any:

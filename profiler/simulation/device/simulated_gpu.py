@@ -1,6 +1,6 @@
 """The simulated GPU: a dispatch mode under which `meta` tensors are recorded as memory of a card."""
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from profiler.simulation.tracing.host_values import (
 )
 from profiler.simulation.tracing.in_place import IN_PLACE, BackwardMode, without_a_mode
 from profiler.simulation.tracing.pinned import content_of, pinned
-from profiler.simulation.tracing.recorder import Recorder
+from profiler.simulation.tracing.recorder import Launches, Recorder
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -88,6 +88,7 @@ class SimulatedGpu(BackwardMode):
         scratch: Scratch that kernels allocate inside an operation (`KERNEL_SCRATCH` for CUDA).
         workspaces: Workspaces that cuBLAS allocates at the first product of a thread; None for no workspaces.
         made_last_first: Operations that allocate their last result first on CUDA.
+        wider: Operations that run for more types than on `meta`, with what runs in their place.
         sampled_token: Returns the token that is sampled of a vocabulary of this size, or chosen as the most probable
             one in a rollout; None for `SAMPLED_TOKEN`, and for no choice without a host value.
     """
@@ -101,6 +102,7 @@ class SimulatedGpu(BackwardMode):
         scratch: Mapping[Any, Scratch] | None = None,
         workspaces: CublasWorkspaces | None = None,
         made_last_first: Collection[Any] = (),
+        wider: Mapping[Any, Callable[..., Any]] | None = None,
         sampled_token: Callable[[int], int] | None = None,
     ) -> None:
         super().__init__()
@@ -111,6 +113,7 @@ class SimulatedGpu(BackwardMode):
         # By identity: ATen's operations live as long as the process, and hashing them is slow.
         self._scratch = {id(operation): takes for operation, takes in (scratch or {}).items()}
         self._made_last_first = frozenset(id(operation) for operation in made_last_first)
+        self._wider = {id(operation): runs for operation, runs in (wider or {}).items()}
         self._plans: dict[Hashable, Plan | None] = {}
         self.sampled_token = sampled_token
 
@@ -171,7 +174,7 @@ class SimulatedGpu(BackwardMode):
             return result
         shapes = [tensor.shape for tensor in tensors]
         try:
-            result = func(*args, **kwargs)
+            result = self._wider.get(id(func), func)(*args, **kwargs)
         except NotImplementedError as error:
             raise UnsupportedOperationError(f"the simulation does not know the operation {func}: {error}") from error
         self._record(func, _tensors_in(result))
@@ -188,15 +191,22 @@ class SimulatedGpu(BackwardMode):
     ) -> Any:
         here, by_capability = sizes
         name, recorder = f"{func}'s kernel", self.recorder
-        before = recorder.take(
-            here.before, name, by_capability={chip: found.before for chip, found in by_capability.items()}
-        )
-        recorder.scratch(here.first, name, by_capability={chip: found.first for chip, found in by_capability.items()})
+
+        def take(blocks: Callable[[KernelScratch], tuple[int, ...]]) -> Sequence[int]:
+            others = {chip: blocks(found) for chip, found in by_capability.items()}
+            return recorder.take(blocks(here), name, by_capability=others)
+
+        def launch(blocks: Callable[[KernelScratch], Launches]) -> None:
+            others = {chip: blocks(found) for chip, found in by_capability.items()}
+            recorder.scratch(blocks(here), name, by_capability=others)
+
+        before = take(lambda scratch: scratch.before)
+        launch(lambda scratch: scratch.first)
+        inputs = take(lambda scratch: scratch.inputs)
         result = self._run_on_device(func, args, kwargs, key, tensors)
-        held = recorder.take(here.held, name, by_capability={chip: found.held for chip, found in by_capability.items()})
-        recorder.scratch(
-            here.launches, name, by_capability={chip: found.launches for chip, found in by_capability.items()}
-        )
+        recorder.give_back(inputs)
+        held = take(lambda scratch: scratch.held)
+        launch(lambda scratch: scratch.launches)
         recorder.give_back(held)
         recorder.give_back(before)
         return result

@@ -17,6 +17,7 @@ from profiler.simulation.script.card_names import CardNames
 from profiler.simulation.script.counters import Counters
 from profiler.simulation.script.cuda_calls import cuda_calls
 from profiler.simulation.script.loading import loading_patches
+from profiler.simulation.script.trl_functions import trl_functions
 from profiler.simulation.script.unknown_reads import UnknownReads
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.simulation.tracing.attribution import named_tensors
@@ -57,7 +58,9 @@ class SimulatedScript:
     def running(self) -> Iterator[None]:
         """The context of the whole script."""
         with ExitStack() as stack:
+            functions_of_trl = trl_functions(self.recorder, self._simulation.products)
             stack.enter_context(self._simulation.running())
+            stack.enter_context(patched(functions_of_trl))
             stack.enter_context(cuda_calls(self._gpu, self._counters, self.reads))
             # After the names of the card: trl's offloading compares the accelerator with the device of a tensor.
             stack.enter_context(offloaded_activations(self.recorder))

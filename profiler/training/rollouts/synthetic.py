@@ -85,22 +85,24 @@ def _first_and_last_token(
 def fill_cache(cache: DynamicCache, tokens: int) -> None:
     """Grow every layer of `cache` to `tokens` positions, one layer at a time; the new positions are zero.
 
-    A layer with sliding attention does not grow beyond its window, and one with linear attention does not grow at all.
+    A layer with sliding attention does not grow beyond its window, and shows all positions of it but the oldest. One
+    with linear attention does not grow at all.
     """
     for layer in cache.layers:
         if getattr(layer, "keys", None) is None:
             continue
-        limit = min(tokens, getattr(layer, "sliding_window", None) or tokens)
-        layer.keys = _longer(layer.keys, limit)
-        layer.values = _longer(layer.values, limit)
+        window = getattr(layer, "sliding_window", None) or tokens + 1
+        layer.keys = _longer(layer.keys, tokens, window)
+        layer.values = _longer(layer.values, tokens, window)
         if hasattr(layer, "cumulative_length"):
             layer.cumulative_length = tokens
 
 
-def _longer(states: torch.Tensor, tokens: int) -> torch.Tensor:
+def _longer(states: torch.Tensor, tokens: int, window: int) -> torch.Tensor:
     rows, heads, present, head_dim = states.shape
     if present >= tokens:
         return states
-    grown = states.new_zeros((rows, heads, tokens, head_dim))
-    grown[:, :, :present] = states
-    return grown
+    # The last step joined the positions that are shown and a new one, and shows all but the oldest of more.
+    grown = states.new_zeros((rows, heads, min(tokens, window), head_dim))
+    grown[:, :, : min(present, window)] = states
+    return grown[:, :, -window + 1 :]
