@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from profiler.advise.command import OOM, Command, OutputFormat, read_command
-from profiler.advise.diagnosis import diagnosis
+from profiler.advise.diagnosis import diagnosis, diagnosis_alone
 from profiler.advise.levers import Change
 from profiler.advise.plan import Plan, Planner, Step
 from profiler.advise.refusal import card_of
 from profiler.advise.simulated import SimulatedTrial, simulate_requests
-from profiler.allocator.oom_message import OomReport, find_oom
+from profiler.allocator.oom_log import OomReport, find_oom
 from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.cards import CardVerdict, all_cards, card_verdict
 from profiler.command_line import as_command, print_error, print_text
@@ -27,7 +27,7 @@ from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, install_hint, missing
 from profiler.domain.gpu_names import gpu_named
 from profiler.domain.trial import TrialSpec
-from profiler.domain.units import MIB, as_gib
+from profiler.domain.units import GIB, MIB, as_gib
 from profiler.estimate.inputs import (
     ArchitectureLookup,
     Inputs,
@@ -47,6 +47,7 @@ from profiler.storage.model_config import load_model_config
 _USAGE = """\
 python -m profiler.advise config=FILE gpu=CARD [key=value ...]
 python -m profiler.advise oom=LOG config=FILE [gpu=CARD] [key=value ...]
+python -m profiler.advise oom=LOG
 
 What to change so that training fits CARD: each change with what it saves, what
 it costs and the lines to paste, what hurts least first, until it fits; then the
@@ -55,7 +56,8 @@ in that log, in which phase, whether memory or one piece of memory was missing,
 and what to change.
 
   oom=LOG        a file with an out-of-memory error of PyTorch; the card is that
-                 of its message if gpu is not given
+                 of its message if gpu is not given. Without a model, the answer
+                 is what the message says by itself
   margin=5%      part of the card that has to stay free (default 0)
   confirm=false  with oom: do not simulate the job
   format=json    for scripts (default text)
@@ -69,7 +71,12 @@ Examples:
   python -m profiler.advise oom=train.log config=grpo.yaml
 """
 
+_NAME_THE_JOB = "Name the job (config=FILE or model=NAME) to see which tensor it was, and what makes the job fit."
+
 _MOST_LOG_BYTES = 64 * MIB
+
+_LARGEST_CARD_BYTES = 1024 * GIB
+"""A card of more memory than any is not taken from a message, nor one of less than a GiB."""
 
 Simulate = Callable[..., SimulatedTrial]
 """Returns the simulated requests of a trial, as `simulate_requests`."""
@@ -91,6 +98,8 @@ def main(
     architecture_of = architecture_lookup(load_model)
     report = _report(command)
     files, read = _inputs(command, report)
+    if report is not None and read.keys.get("model") is None and command.rest.fail_if is None:
+        return _print_alone(command, report)
     inputs, architecture_of = with_reward_models(read, architecture_of)
     if inputs.faults:
         raise UsageError(inputs.faults)
@@ -114,6 +123,16 @@ def main(
     else:
         print_text("\n".join([*answer.lines(), "", advice_text(advice, notes)]))
     return code
+
+
+def _print_alone(command: Command, report: OomReport) -> int:
+    """Print what the message of a log says without its job, and return the exit code."""
+    answer = diagnosis_alone(report, _NAME_THE_JOB)
+    if command.output_format is OutputFormat.JSON:
+        print_text(json.dumps({"oom": answer.as_object(), "advice": None}, indent=2) + "\n")
+    else:
+        print_text("\n".join(answer.lines()) + "\n")
+    return EXIT_OK
 
 
 def _report(command: Command) -> OomReport | None:
@@ -149,7 +168,7 @@ def _inputs(command: Command, report: OomReport | None) -> tuple[JobFiles, Input
         raise UsageError([*faults, Fault(key="config", found=", ".join(command.rest.configs), problem=problem)])
     rest = command.rest
     total = report.message.total_bytes if report is not None else None
-    if report is not None and total is not None and "gpu" not in rest.keys:
+    if report is not None and total is not None and GIB <= total <= _LARGEST_CARD_BYTES and "gpu" not in rest.keys:
         card = card_of(report.message)
         rest = replace(rest, keys={**rest.keys, "gpu": card.name if card is not None else f"{as_gib(total):.4g}GiB"})
     inputs = read_inputs(rest, files.part)

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import pytest
 from simulating import simulate
 
+from profiler.advise.cause import Cause, explained
 from profiler.advise.main import main
-from profiler.advise.refusal import Cause, explained, phase_of
+from profiler.advise.refusal import phase_of
 from profiler.advise.simulated import SimulatedRequest, SimulatedTrial
 from profiler.allocator.oom_message import read_oom_message
 from profiler.config.identity import spec_to_mapping
