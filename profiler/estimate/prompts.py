@@ -30,8 +30,11 @@ class PromptLengths:
     """Tokens of the prompts of a data set."""
 
     rows: int
+    """That were read."""
     longest: int
     mean: int
+    all_rows: int | None = None
+    """Of the data set; None if all of them were read."""
 
 
 class PromptsError(Exception):
@@ -65,7 +68,13 @@ def measured_by_transformers(tokenizer: Path, dataset: Path) -> PromptLengths:
             values = json.loads(found.stdout)
             if "problem" in values:
                 raise PromptsError(shortened(str(values["problem"]), 200))
-            return PromptLengths(rows=int(values["rows"]), longest=int(values["longest"]), mean=int(values["mean"]))
+            read, every = int(values["rows"]), int(values["all_rows"])
+            return PromptLengths(
+                rows=read,
+                longest=int(values["longest"]),
+                mean=int(values["mean"]),
+                all_rows=every if every > read else None,
+            )
         except subprocess.TimeoutExpired as error:
             raise PromptsError(f"they were not read within {TIMEOUT_S} s") from error
         except (ValueError, KeyError, TypeError, OSError) as error:
@@ -92,7 +101,8 @@ def prompt_note(model: object, dataset: object, measure: Measure) -> tuple[int, 
         found = measure(tokenizer, expanded(dataset))
     except PromptsError as error:
         return Note(key="", text=f"the default, because prompts of {shown} are not measured: {error}")
-    text = f"{KEY}={found.longest} (the longest of {found.rows:,} prompts of {shown}; {found.mean} on average)"
+    read = f"{found.rows:,}" if found.all_rows is None else f"the first {found.rows:,} of {found.all_rows:,}"
+    text = f"{KEY}={found.longest} (the longest of {read} prompts of {shown}; {found.mean} on average)"
     return found.longest, Note(key=KEY, text=text)
 
 
