@@ -13,7 +13,7 @@ from pathlib import Path
 from profiler.config.model_lookup import checkpoint
 from profiler.config.notes import Note
 from profiler.domain.errors import shortened
-from profiler.storage.foreign_files import expanded
+from profiler.storage.foreign_files import Kind, expanded, kind_of, open_regular, reason
 from profiler.storage.hub import cached_file
 from profiler.storage.model_config import is_local
 
@@ -23,6 +23,7 @@ TIMEOUT_S = 120
 KEY = "max_prompt_length"
 
 _TOKENIZER = "tokenizer_config.json"
+_TOKENIZER_FILES = (_TOKENIZER, "tokenizer.json", "tokenizer.model", "vocab.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,12 +99,27 @@ def prompt_note(model: object, dataset: object, measure: Measure) -> tuple[int, 
         return None
     shown = shortened(dataset, 60)
     try:
+        _check_fetched(tokenizer, expanded(dataset))
         found = measure(tokenizer, expanded(dataset))
     except PromptsError as error:
         return Note(key="", text=f"the default, because prompts of {shown} are not measured: {error}")
     read = f"{found.rows:,}" if found.all_rows is None else f"the first {found.rows:,} of {found.all_rows:,}"
     text = f"{KEY}={found.longest} (the longest of {read} prompts of {shown}; {found.mean} on average)"
     return found.longest, Note(key=KEY, text=text)
+
+
+def _check_fetched(tokenizer: Path, dataset: Path) -> None:
+    """Check that the files are there, and not pointers to files that were not fetched.
+
+    Raises:
+        PromptsError: One of them cannot be read.
+    """
+    for path in (dataset, *(tokenizer / name for name in _TOKENIZER_FILES)):
+        try:
+            if kind_of(path) is Kind.FILE:
+                open_regular(path).close()
+        except OSError as error:
+            raise PromptsError(f"{shortened(path.name, 60)} cannot be read ({reason(error)})") from error
 
 
 def _tokenizer_folder(model: str) -> Path | None:

@@ -7,12 +7,14 @@ from pathlib import Path
 from profiler.config.foreign_text import MOST_JSON_BYTES, ForeignTextError, parse_json
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import Fault, UsageError, nearest
-from profiler.storage.foreign_files import Kind, expanded, kind_of, read_bytes, reason
+from profiler.storage.foreign_files import Kind, expanded, kind_of, open_regular, read_bytes, reason
 from profiler.storage.hub import HubError, hub_file
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 _FILE_NAME = "config.json"
+_LOADED = ("*.safetensors", "*.bin", "tokenizer*", "vocab*")
+"""Files that transformers loads from a folder besides its `config.json`."""
 
 _SAME_ARCHITECTURE = "Or name a built-in model of the same architecture: model=qwen2.5-7b."
 
@@ -35,6 +37,25 @@ def load_model_config(model: str, *, download: Callable[[str], Path] | None = No
     if not _HUB_ID.fullmatch(model):
         raise _unknown(model)
     return _read_json((download or _download)(model), model)
+
+
+def check_weights(model: str) -> None:
+    """Check that the weights and the tokenizer of a local folder are there, where a trial loads them.
+
+    A folder that was cloned without git-LFS has pointers in their place, beside a whole `config.json`.
+
+    Raises:
+        UsageError: A file of them cannot be read.
+    """
+    if not is_local(model):
+        return
+    folder = expanded(model) if kind_of(expanded(model)) is Kind.FOLDER else expanded(model).parent
+    for path in sorted(path for pattern in _LOADED for path in folder.glob(pattern)):
+        try:
+            if kind_of(path) is Kind.FILE:
+                open_regular(path).close()
+        except OSError as error:
+            raise _fault(model, f"{path} cannot be read ({reason(error)})") from error
 
 
 def is_local(source: str) -> bool:
