@@ -197,7 +197,7 @@ ENGINES = [
 
 @pytest.mark.parametrize(("model", "gpu", "values"), ENGINES)
 def test_settings_for_vllm_let_the_job_fit(model, gpu, values):
-    """ "Use ..." is said of settings with which vLLM starts and the whole job fits; otherwise what is missing is said."""
+    """What vLLM is to use lets it start and the whole job fit; otherwise what is missing is said."""
     architecture = ARCHITECTURE_OF(model)
     given = _values(model=model, gpu=gpu, **COLOCATE, **values)
     try:
