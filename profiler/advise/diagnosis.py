@@ -13,7 +13,7 @@ from profiler.advise.refusal import (
 from profiler.advise.simulated import SimulatedRequest, SimulatedTrial
 from profiler.allocator.oom_log import OomReport
 from profiler.allocator.oom_message import OomMessage
-from profiler.analytical.explanation.cards import Fit
+from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.analytical.explanation.tensors import named_tensors
 from profiler.domain.architecture import Architecture
 from profiler.domain.trial import Logprobs, TrialSpec
@@ -53,7 +53,7 @@ def diagnosis(
         nearest=nearest_tensor(message, tensors),
         reading="" if found else _reading(message, spec, architecture),
         simulated=_simulated_lines(message, trial),
-        job=_job(advice, why.cause),
+        job=f"{_job(advice, why.cause)}{_decides(advice, trial)}",
         change=_change(why, report, advice),
     )
 
@@ -178,6 +178,32 @@ def _job(advice: Advice, cause: Cause) -> str:
     return f"The whole job needs {needs} of the {whole} by the estimate, {verdict}."
 
 
+def more_by_simulation(trial: SimulatedTrial, card: CardVerdict) -> int:
+    """Return what a job needs by its simulation beyond the estimate, where the simulated card refuses a request.
+
+    At least so much that the job does not fit by both: the estimate's own number is then too small.
+    """
+    needed = trial.needed_bytes if trial.needed_bytes is not None else 0
+    return max(needed - card.needed_bytes, card.left_bytes + 1)
+
+
+def _decides(advice: Advice, trial: SimulatedTrial | None) -> str:
+    """Return which of estimate and simulation decides where they differ; empty otherwise.
+
+    The job ran out of memory, so the dearer of the two is nearer to it.
+    """
+    if trial is None or trial.problem:
+        return ""
+    if advice.more_bytes:
+        return (
+            " Its simulation contradicts that and decides, because the job did run out of memory: the changes are "
+            "searched for what it needs."
+        )
+    if not trial.refuses and advice.card.fit is Fit.TOO_LARGE:
+        return " Its simulation fits; the estimate decides, because the job did run out of memory."
+    return ""
+
+
 _END_OTHERS = (
     "What to change: end the other processes on the card, or, if they are ranks of this job, give each rank a card of "
     "its own (torch.cuda.set_device(LOCAL_RANK))."
@@ -211,7 +237,8 @@ def _change_of(why: Explained, report: OomReport) -> tuple[str, ...]:
 
 def _change(why: Explained, report: OomReport, advice: Advice) -> tuple[str, ...]:
     cause, found = why.cause, _change_of(why, report)
-    fits, is_small = advice.card.fit is not Fit.TOO_LARGE, "expandable_segments" in advice.spec.alloc_conf
+    fits = advice.card.fit is not Fit.TOO_LARGE and not advice.more_bytes
+    is_small = "expandable_segments" in advice.spec.alloc_conf
     if cause in (Cause.OTHERS, Cause.LIMIT):
         return (*found, *(() if fits else ("The job does not fit the card alone either; see below.",)))
     if cause is Cause.FRAGMENTS and not is_small:

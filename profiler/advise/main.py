@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from profiler.advise.command import OOM, Command, OutputFormat, read_command
-from profiler.advise.diagnosis import diagnosis, diagnosis_alone
+from profiler.advise.diagnosis import diagnosis, diagnosis_alone, more_by_simulation
 from profiler.advise.levers import Change
 from profiler.advise.plan import Plan, Planner, Step
 from profiler.advise.refusal import card_of
 from profiler.advise.simulated import SimulatedTrial, simulate_requests
 from profiler.allocator.oom_log import OomReport, find_oom
 from profiler.analytical.closed_form import refuse_without_form
-from profiler.analytical.explanation.cards import CardVerdict, all_cards, card_verdict
+from profiler.analytical.explanation.cards import CardVerdict, Fit, all_cards, card_verdict
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.identity import spec_to_mapping
 from profiler.config.only_estimated import only_estimated
@@ -107,16 +107,18 @@ def main(
         print_error(inputs.ignored)
     spec, notes = parsed_trial(inputs, architecture_of)
     refuse_without_form(spec, architecture_of(spec.model))
-    advisor = _Advisor(command.margin, architecture_of)
     given = files.part.values if files.part is not None else {}
-    advice = advisor.advice(spec, given)
+    advice = _Advisor(command.margin, architecture_of).advice(spec, given)
+    trial = _simulated(command, spec, report, load_model, simulate) if report is not None else None
+    if trial is not None and trial.refuses and advice.card.fit is Fit.FITS:
+        more = more_by_simulation(trial, advice.card)
+        advice = _Advisor(command.margin, architecture_of, more_bytes=more).advice(spec, given)
     is_no = not advice.fits or not advice.last.starts
     code = EXIT_ANSWER_IS_NO if command.rest.fail_if is not None and is_no else EXIT_OK
     if report is None:
         is_json = command.output_format is OutputFormat.JSON
         print_text(advice_json(advice, notes) if is_json else advice_text(advice, notes))
         return code
-    trial = _simulated(command, spec, report, load_model, simulate)
     answer = diagnosis(report, advice, architecture_of(spec.model), trial)
     if command.output_format is OutputFormat.JSON:
         print_text(json.dumps({"oom": answer.as_object(), "advice": advice_object(advice, notes)}, indent=2) + "\n")
@@ -180,8 +182,15 @@ def _inputs(command: Command, report: OomReport | None) -> tuple[JobFiles, Input
 class _Advisor:
     """The search for what to change, with the rules between keys and the verdict of the card."""
 
-    def __init__(self, margin: float, architecture_of: ArchitectureLookup) -> None:
-        self._margin, self._architecture_of = margin, architecture_of
+    def __init__(self, margin: float, architecture_of: ArchitectureLookup, *, more_bytes: int = 0) -> None:
+        """Keep what the search asks.
+
+        Args:
+            margin: Part of the card that has to stay free.
+            architecture_of: The architecture of a model by its name.
+            more_bytes: What the job needs by its simulation beyond the estimate.
+        """
+        self._margin, self._architecture_of, self._more_bytes = margin, architecture_of, more_bytes
 
     def advice(self, spec: TrialSpec, given: Mapping[str, object]) -> Advice:
         """Return the advice for `spec`, whose file has the keys `given`."""
@@ -195,6 +204,7 @@ class _Advisor:
             spec=spec,
             card=card,
             margin=self._margin,
+            more_bytes=self._more_bytes,
             steps=tuple(_advised(step) for step in plan.steps),
             alone=alone if plan.fits else (),
             after=plan.spec,
@@ -218,14 +228,15 @@ class _Advisor:
 
     def _fits(self, card: CardVerdict) -> bool:
         """Return whether vLLM starts and memory is enough; a kernel that the card lacks is named apart from that."""
-        return not card.no_engine and card.left_bytes >= self._margin * card.gpu.memory_bytes
+        return not card.no_engine and card.left_bytes - self._more_bytes >= self._margin * card.gpu.memory_bytes
 
     def _smallest(self, plan: Plan) -> str | None:
         return self._smallest_of(plan.spec)
 
     def _smallest_of(self, spec: TrialSpec) -> str | None:
         cards = all_cards(spec, self._architecture_of(spec.model))
-        return next((card.gpu.name for card in cards if leaves_free(card, self._margin)), None)
+        enough = (card for card in cards if leaves_free(card, self._margin) and self._fits(card))
+        return next((card.gpu.name for card in enough), None)
 
 
 def _advised(step: Step) -> AdvisedStep:
