@@ -37,7 +37,7 @@ class Shares:
 def shares(message: OomMessage) -> Shares | None:
     """Return whose the memory of the card was; None if the message does not have the sums.
 
-    By hand, 79.10 GiB of which 1.43 are free, 75.86 reserved, and "Process 6123 has 77.66 GiB": another process beside
+    By hand, 79.10 GiB of which 1.43 are free, 75.86 reserved, and "Process 6123 has 77.66 GiB": another process next to
     a program of 75.86 would not fit, so 6123 is the program.
     """
     total, free, reserved = message.total_bytes, message.free_bytes, message.reserved_bytes

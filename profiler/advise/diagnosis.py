@@ -205,8 +205,8 @@ def _decides(advice: Advice, trial: SimulatedTrial | None) -> str:
 
 
 _END_OTHERS = (
-    "What to change: end the other processes on the card, or, if they are ranks of this job, give each rank a card of "
-    "its own (torch.cuda.set_device(LOCAL_RANK))."
+    "What to change: end the other processes on the card, or, if they are ranks of this job, use one card for each "
+    "rank (torch.cuda.set_device(LOCAL_RANK))."
 )
 _OWN_LIMIT = (
     "What to change: the limit of the program (torch.cuda.set_per_process_memory_fraction, or "

@@ -48,7 +48,7 @@ class OomMessage:
 
 
 def read_oom_message(message: str) -> OomMessage:
-    """Read the sizes in torch's message, in any of its wordings. A size that is no number is not read.
+    """Read the sizes in torch's message, in any of its wordings. A size that cannot be parsed is not read.
 
     White space does not count, so that a message may be broken over lines anywhere.
     """

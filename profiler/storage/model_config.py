@@ -41,7 +41,7 @@ def load_model_config(model: str, *, download: Callable[[str], Path] | None = No
 def check_weights(model: str) -> None:
     """Check that the weights and the tokenizer of a local folder are there, where a trial loads them.
 
-    A folder that was cloned without git-LFS has pointers in their place, beside a whole `config.json`.
+    A folder that was cloned without git-LFS has pointers in their place, next to a whole `config.json`.
 
     Raises:
         UsageError: A file of them cannot be read.
