@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from profiler.advise.command import OOM, Command, OutputFormat, read_command
-from profiler.advise.diagnosis import diagnosis
+from profiler.advise.diagnosis import diagnosis, diagnosis_alone, more_by_simulation
 from profiler.advise.levers import Change
 from profiler.advise.plan import Plan, Planner, Step
 from profiler.advise.refusal import card_of
 from profiler.advise.simulated import SimulatedTrial, simulate_requests
-from profiler.allocator.oom_message import OomReport, find_oom
+from profiler.allocator.oom_log import OomReport, find_oom
 from profiler.analytical.closed_form import refuse_without_form
-from profiler.analytical.explanation.cards import CardVerdict, all_cards, card_verdict
+from profiler.analytical.explanation.cards import CardVerdict, Fit, all_cards, card_verdict
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.identity import spec_to_mapping
 from profiler.config.only_estimated import only_estimated
@@ -27,7 +27,7 @@ from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, install_hint, missing
 from profiler.domain.gpu_names import gpu_named
 from profiler.domain.trial import TrialSpec
-from profiler.domain.units import MIB, as_gib
+from profiler.domain.units import GIB, MIB, as_gib
 from profiler.estimate.inputs import (
     ArchitectureLookup,
     Inputs,
@@ -47,6 +47,7 @@ from profiler.storage.model_config import load_model_config
 _USAGE = """\
 python -m profiler.advise config=FILE gpu=CARD [key=value ...]
 python -m profiler.advise oom=LOG config=FILE [gpu=CARD] [key=value ...]
+python -m profiler.advise oom=LOG
 
 What to change so that training fits CARD: each change with what it saves, what
 it costs and the lines to paste, what hurts least first, until it fits; then the
@@ -55,7 +56,8 @@ in that log, in which phase, whether memory or one piece of memory was missing,
 and what to change.
 
   oom=LOG        a file with an out-of-memory error of PyTorch; the card is that
-                 of its message if gpu is not given
+                 of its message if gpu is not given. Without a model, the answer
+                 is what the message says by itself
   margin=5%      part of the card that has to stay free (default 0)
   confirm=false  with oom: do not simulate the job
   format=json    for scripts (default text)
@@ -70,7 +72,12 @@ Examples:
   python -m profiler.advise oom=train.log config=grpo.yaml
 """
 
+_NAME_THE_JOB = "Name the job (config=FILE or model=NAME) to see which tensor it was, and what makes the job fit."
+
 _MOST_LOG_BYTES = 64 * MIB
+
+_LARGEST_CARD_BYTES = 1024 * GIB
+"""A card of more memory than any is not taken from a message, nor one of less than a GiB."""
 
 Simulate = Callable[..., SimulatedTrial]
 """Returns the simulated requests of a trial, as `simulate_requests`."""
@@ -92,6 +99,8 @@ def main(
     architecture_of = architecture_lookup(load_model)
     report = _report(command)
     files, read = _inputs(command, report)
+    if report is not None and read.keys.get("model") is None and command.rest.fail_if is None:
+        return _print_alone(command, report)
     inputs, architecture_of = with_reward_models(read, architecture_of)
     if inputs.faults:
         raise UsageError(inputs.faults)
@@ -99,22 +108,34 @@ def main(
         print_error(inputs.ignored)
     spec, notes = parsed_trial(inputs, architecture_of)
     refuse_without_form(spec, architecture_of(spec.model))
-    advisor = _Advisor(command.margin, architecture_of)
     given = files.part.values if files.part is not None else {}
-    advice = advisor.advice(spec, given)
+    advice = _Advisor(command.margin, architecture_of).advice(spec, given)
+    trial = _simulated(command, spec, report, load_model, simulate) if report is not None else None
+    if trial is not None and trial.refuses and advice.card.fit is Fit.FITS:
+        more = more_by_simulation(trial, advice.card)
+        advice = _Advisor(command.margin, architecture_of, more_bytes=more).advice(spec, given)
     is_no = not advice.fits or not advice.last.starts
     code = EXIT_ANSWER_IS_NO if command.rest.fail_if is not None and is_no else EXIT_OK
     if report is None:
         is_json = command.output_format is OutputFormat.JSON
         print_text(advice_json(advice, notes) if is_json else advice_text(advice, notes))
         return code
-    trial = _simulated(command, spec, report, load_model, simulate)
     answer = diagnosis(report, advice, architecture_of(spec.model), trial)
     if command.output_format is OutputFormat.JSON:
         print_text(json.dumps({"oom": answer.as_object(), "advice": advice_object(advice, notes)}, indent=2) + "\n")
     else:
         print_text("\n".join([*answer.lines(), "", advice_text(advice, notes)]))
     return code
+
+
+def _print_alone(command: Command, report: OomReport) -> int:
+    """Print what the message of a log says without its job, and return the exit code."""
+    answer = diagnosis_alone(report, _NAME_THE_JOB)
+    if command.output_format is OutputFormat.JSON:
+        print_text(json.dumps({"oom": answer.as_object(), "advice": None}, indent=2) + "\n")
+    else:
+        print_text("\n".join(answer.lines()) + "\n")
+    return EXIT_OK
 
 
 def _report(command: Command) -> OomReport | None:
@@ -150,7 +171,7 @@ def _inputs(command: Command, report: OomReport | None) -> tuple[JobFiles, Input
         raise UsageError([*faults, Fault(key="config", found=", ".join(command.rest.configs), problem=problem)])
     rest = command.rest
     total = report.message.total_bytes if report is not None else None
-    if report is not None and total is not None and "gpu" not in rest.keys:
+    if report is not None and total is not None and GIB <= total <= _LARGEST_CARD_BYTES and "gpu" not in rest.keys:
         card = card_of(report.message)
         rest = replace(rest, keys={**rest.keys, "gpu": card.name if card is not None else f"{as_gib(total):.4g}GiB"})
     inputs = read_inputs(rest, files.part)
@@ -162,8 +183,15 @@ def _inputs(command: Command, report: OomReport | None) -> tuple[JobFiles, Input
 class _Advisor:
     """The search for what to change, with the rules between keys and the verdict of the card."""
 
-    def __init__(self, margin: float, architecture_of: ArchitectureLookup) -> None:
-        self._margin, self._architecture_of = margin, architecture_of
+    def __init__(self, margin: float, architecture_of: ArchitectureLookup, *, more_bytes: int = 0) -> None:
+        """Keep what the search asks.
+
+        Args:
+            margin: Part of the card that has to stay free.
+            architecture_of: The architecture of a model by its name.
+            more_bytes: What the job needs by its simulation beyond the estimate.
+        """
+        self._margin, self._architecture_of, self._more_bytes = margin, architecture_of, more_bytes
 
     def advice(self, spec: TrialSpec, given: Mapping[str, object]) -> Advice:
         """Return the advice for `spec`, whose file has the keys `given`."""
@@ -177,6 +205,7 @@ class _Advisor:
             spec=spec,
             card=card,
             margin=self._margin,
+            more_bytes=self._more_bytes,
             steps=tuple(_advised(step) for step in plan.steps),
             alone=alone if plan.fits else (),
             after=plan.spec,
@@ -200,14 +229,15 @@ class _Advisor:
 
     def _fits(self, card: CardVerdict) -> bool:
         """Return whether vLLM starts and memory is enough; a kernel that the card lacks is named apart from that."""
-        return not card.no_engine and card.left_bytes >= self._margin * card.gpu.memory_bytes
+        return not card.no_engine and card.left_bytes - self._more_bytes >= self._margin * card.gpu.memory_bytes
 
     def _smallest(self, plan: Plan) -> str | None:
         return self._smallest_of(plan.spec)
 
     def _smallest_of(self, spec: TrialSpec) -> str | None:
         cards = all_cards(spec, self._architecture_of(spec.model))
-        return next((card.gpu.name for card in cards if leaves_free(card, self._margin)), None)
+        enough = (card for card in cards if leaves_free(card, self._margin) and self._fits(card))
+        return next((card.gpu.name for card in enough), None)
 
 
 def _advised(step: Step) -> AdvisedStep:

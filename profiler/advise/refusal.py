@@ -1,46 +1,20 @@
-"""An out-of-memory error of a log: its phase, its tensor, and whether memory or one piece of memory was missing."""
+"""An out-of-memory error of a log: its phase, its card and its tensor."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeVar
 
 from profiler.allocator import AllocatorConfig
-from profiler.allocator.oom_message import OomMessage, OomReport
+from profiler.allocator.oom_log import OomReport
+from profiler.allocator.oom_message import OomMessage
 from profiler.allocator.refusal import size_text
 from profiler.allocator.sizes import block_bytes, segment_bytes
 from profiler.analytical.explanation.tensors import NamedTensor
 from profiler.domain.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.memory import Phase
-from profiler.domain.units import GIB, gib_text
+from profiler.domain.units import GIB
 
 _ROUNDING_BYTES = GIB // 200
 """Half of the last digit of a size in GiB as torch prints it."""
-
-_OTHERS_PART = 0.02
-"""Part of a card from which the memory of other processes is worth a word."""
-
-
-class Cause(StrEnum):
-    """Why a request was refused."""
-
-    NEED = "need"
-    """The card has too little memory for what was in use and the request."""
-    FRAGMENTS = "fragmentation"
-    """There was enough memory, but not in one piece."""
-    OTHERS = "other processes"
-    """There would have been enough memory without the other processes on the card."""
-    UNKNOWN = "unknown"
-    """The message does not have the sizes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Explained:
-    """Why the card refused a request."""
-
-    cause: Cause
-    sentence: str
-
 
 _FUNCTIONS: tuple[tuple[Phase, frozenset[str]], ...] = (
     (Phase.EVALUATION, frozenset({"evaluate", "evaluation_loop", "prediction_step"})),
@@ -59,28 +33,6 @@ def phase_of(functions: Iterable[str]) -> Phase | None:
     """Return the phase in which a traceback ends; None if it names none."""
     names = set(functions)
     return next((phase for phase, known in _FUNCTIONS if names & known), None)
-
-
-def explained(message: OomMessage) -> Explained:
-    """Return why the request was refused.
-
-    By hand, 1.90 GiB requested, 1.28 free and 2.41 cached but unused: 3.69 GiB were there, in pieces.
-    """
-    requested, unused, free = message.requested_bytes, message.unallocated_bytes, message.free_bytes
-    if requested is None or unused is None or free is None:
-        return Explained(cause=Cause.UNKNOWN, sentence="The message does not say how much memory was free.")
-    there, others = free + unused, message.others_bytes or 0
-    parts = f"{gib_text(free, 2)} free and {gib_text(unused, 2)} cached but unused"
-    if requested <= there:
-        said = f"{gib_text(there, 2)} ({parts}) were enough for {message.requested_text}, but not in one piece."
-        return Explained(cause=Cause.FRAGMENTS, sentence=f"Fragmentation: {said}")
-    missing = gib_text(requested - there, 2)
-    if message.total_bytes is not None and others > _OTHERS_PART * message.total_bytes:
-        said = f"other processes had {gib_text(others, 2)} of the card, and {missing} were missing."
-        cause = Cause.OTHERS if requested - there <= others else Cause.NEED
-        return Explained(cause=cause, sentence=f"{cause.value.capitalize()}: {said}")
-    said = f"with all that was left ({parts}), {missing} were missing for {message.requested_text}."
-    return Explained(cause=Cause.NEED, sentence=f"Need: {said}")
 
 
 def card_of(message: OomMessage) -> Gpu | None:

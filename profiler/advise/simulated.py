@@ -42,6 +42,11 @@ class SimulatedTrial:
     """What a full card cannot return, and the CUDA context."""
     problem: str = ""
 
+    @property
+    def refuses(self) -> bool:
+        """Whether the simulated card refuses a request."""
+        return not self.problem and self.refused_in is not None
+
 
 def simulate_requests(spec: TrialSpec, model_config: Mapping[str, object], *, allocated_bytes: int) -> SimulatedTrial:
     """Return the simulated requests of `spec`.

@@ -64,6 +64,18 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecordedDevice:
+    """What a snapshot has of one device, in numbers."""
+
+    device: int
+    entries: int
+    segments: int
+    """At the end."""
+    first_oom: int | None
+    """The entry at which it first ran out of memory; None if it did not."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecordedHistory:
     """Content of a snapshot about one device."""
 
@@ -75,6 +87,13 @@ class RecordedHistory:
     """The settings of the run."""
     private_segments: int
     """Number of segments of CUDA graphs and other private pools at the end; not in other fields."""
+    others: tuple[RecordedDevice, ...] = ()
+    """The other devices of the snapshot that have entries or segments."""
+
+    @property
+    def changes(self) -> int:
+        """Number of entries that change memory, or try to."""
+        return sum(entry.action is not Action.OTHER for entry in self.entries)
 
     @property
     def streams(self) -> tuple[int, ...]:
@@ -89,7 +108,7 @@ def read_history(
 
     Args:
         snapshot: `torch.cuda.memory._snapshot()`, or ours.
-        device: Its number; None: the device with the most entries.
+        device: Its number; None: the device that ran out of memory first, else that with the most entries.
         config: The settings of the run; None: as the snapshot gives them.
 
     Raises:
@@ -98,7 +117,8 @@ def read_history(
     if not isinstance(snapshot, Mapping) or not _is_list(snapshot.get(TRACES)) or not _is_list(snapshot.get(SEGMENTS)):
         raise _fault("snapshot", _kind(snapshot), f"must be a mapping with '{SEGMENTS}' and '{TRACES}'", _RECORD_FIRST)
     traces = snapshot[TRACES]
-    number = _device(traces, snapshot[SEGMENTS], device)
+    known = _devices(traces, snapshot[SEGMENTS])
+    number = _device(traces, known, device)
     trace = traces[number] if number < len(traces) else []
     if not _is_list(trace):
         raise _fault(f"{TRACES}[{number}]", _kind(trace), "must be a list of entries")
@@ -123,21 +143,52 @@ def read_history(
         segments=tuple(found),
         config=config,
         private_segments=len(raw_segments) - len(default),
+        others=tuple(each for each in known if each.device != number and (each.entries or each.segments)),
     )
 
 
-def _device(traces: Sequence[Any], segments: Sequence[Any], device: int | None) -> int:
-    """Return the requested device, or the one with the most entries, then segments."""
-    entries = {number: len(trace) if _is_list(trace) else 0 for number, trace in enumerate(traces)}
+def _devices(traces: Sequence[Any], segments: Sequence[Any]) -> tuple[RecordedDevice, ...]:
+    """Return what a snapshot has of each device, by number; device 0 also if it has nothing."""
     held: Counter[int] = Counter(
         raw.get("device", 0) for raw in segments if isinstance(raw, Mapping) and _is_int(raw.get("device", 0))
     )
-    known: list[int] = sorted({0, *entries, *held})
+    lists = {number: trace if _is_list(trace) else () for number, trace in enumerate(traces)}
+    return tuple(
+        RecordedDevice(
+            device=number,
+            entries=len(lists.get(number, ())),
+            segments=held[number],
+            first_oom=next((index for index, raw in enumerate(lists.get(number, ())) if _is_oom(raw)), None),
+        )
+        for number in sorted({0, *lists, *held})
+    )
+
+
+def _is_oom(raw: object) -> bool:
+    return isinstance(raw, Mapping) and raw.get("action") == Action.OOM.value
+
+
+def _device(traces: Sequence[Any], known: Sequence[RecordedDevice], device: int | None) -> int:
+    """Return the requested device, or the one that ran out of memory first, or that with most entries, then segments.
+
+    A snapshot without times, as of torch before 2.2, does not say which of several ran out first.
+    """
     if device is None:
-        return max(known, key=lambda number: (entries.get(number, 0), held[number], -number))
-    if device in known:
+        ran_out = [each for each in known if each.first_oom is not None]
+        return max(
+            ran_out or known,
+            key=lambda each: (-_oom_time(traces, each), each.entries, each.segments, -each.device),
+        ).device
+    if any(each.device == device for each in known):
         return device
-    raise _fault("device", str(device), f"the snapshot has {', '.join(map(str, known[:20]))}")
+    numbers = ", ".join(str(each.device) for each in known[:20])
+    raise _fault("device", str(device), f"the snapshot has {numbers}")
+
+
+def _oom_time(traces: Sequence[Any], device: RecordedDevice) -> int:
+    """Return when a device first ran out of memory, in microseconds; 0 if that is not known."""
+    time = 0 if device.first_oom is None else traces[device.device][device.first_oom].get("time_us", 0)
+    return time if _is_int(time) else 0
 
 
 def _entry(raw: object, device: int, index: int) -> Entry:

@@ -1,6 +1,7 @@
 """Reader of torch's out-of-memory message. Its sizes are rounded to two digits, as torch prints them.
 
-Source of the wordings: `CUDACachingAllocator.cpp`, where torch.OutOfMemoryError is raised, in torch 1.13 to 2.13.
+Sources of the wordings: `CUDACachingAllocator.cpp`, where torch.OutOfMemoryError is raised, in torch 1.13 to 2.13
+("capacty" in 2.1), and logs of torch 1.1 ("cached", which is what is reserved and not allocated) and 1.2 ("inactive").
 """
 
 import re
@@ -8,12 +9,11 @@ from dataclasses import dataclass
 
 from profiler.domain.units import GIB, KIB, MIB
 
-_SIZE = r"([\d.]+) (GiB|MiB|KiB|bytes)"
+_SIZE = r"(?<![0-9])(?<![0-9][.,])([0-9]{1,15}(?:\.[0-9]{1,6})?) (GiB|MiB|KiB|bytes)"
 _UNITS = {"GiB": GIB, "MiB": MIB, "KiB": KIB, "bytes": 1}
 
-_SENTENCE = re.compile(r"(?:CUDA|HIP) out of memory\. Tried to allocate [^\n]*")
-_PROCESS = re.compile(rf"Process \d+ has {_SIZE} memory in use")
-_FRAME = re.compile(r'^\s*(?:\[\w+\]:)?\s*File "[^"\n]*", line \d+, in (\w+)', re.MULTILINE)
+_TOO_LARGE = "more than 1EB"
+"""In place of a size: a request that torch does not pass on to the driver."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,14 +23,15 @@ class OomMessage:
     requested_bytes: int | None = None
     """Size of the allocator's request to the driver."""
     requested_text: str = ""
-    """The same as torch printed it."""
+    """The same as torch printed it, also where that is no size."""
     total_bytes: int | None = None
     """Memory of the card."""
     free_bytes: int | None = None
     in_use_bytes: int | None = None
-    """Memory of this process, with that of CUDA."""
-    others_bytes: int | None = None
-    """Memory of other processes on the card."""
+    """Memory of this process, with that of CUDA. torch prints it only if NVML lists the process by the number that it
+    has itself, which is not so in most containers."""
+    processes_bytes: tuple[int, ...] = ()
+    """Memory of each process that NVML lists by another number; one of them may be this one."""
     allowed_bytes: int | None = None
     """Limit that the program set itself."""
     private_bytes: int | None = None
@@ -46,60 +47,50 @@ class OomMessage:
         return max(0, self.reserved_bytes - self.allocated_bytes)
 
 
-@dataclass(frozen=True, kw_only=True)
-class OomReport:
-    """The out-of-memory errors of a log."""
-
-    message: OomMessage
-    """The first one: later ones are often its consequence."""
-    count: int
-    """How many there are."""
-    functions: tuple[str, ...]
-    """Names of the functions of the traceback in front of the first one, the outermost first."""
-
-
-def find_oom(log: str) -> OomReport | None:
-    """Return the first out-of-memory message of a log; None if there is none with sizes."""
-    found = list(_SENTENCE.finditer(log))
-    if not found:
-        return None
-    before = log[: found[0].start()]
-    traceback = before[max(0, before.rfind("Traceback (most recent call last)")) :]
-    return OomReport(
-        message=read_oom_message(found[0][0]), count=len(found), functions=tuple(_FRAME.findall(traceback))
-    )
-
-
 def read_oom_message(message: str) -> OomMessage:
-    """Read the sizes in torch's message, in the wording of 2.1 and later or in that of 2.0 and earlier."""
-    new = _size(message, rf"Of the allocated memory {_SIZE} is allocated by PyTorch")
-    unused = _size(message, rf"{_SIZE} is reserved by PyTorch but unallocated")
-    reserved = None if new is None or unused is None else new + unused
-    tried = re.search(rf"Tried to allocate {_SIZE}", message)
-    others = [_bytes(*match) for match in _PROCESS.findall(message)]
+    """Read the sizes in torch's message, in any of its wordings. A size that cannot be parsed is not read.
+
+    White space does not count, so that a message may be broken over lines anywhere.
+    """
+    text = "".join(message.split())
+    allocated = _size(text, rf"Of the allocated memory {_SIZE} is allocated by PyTorch", rf"{_SIZE} already allocated")
+    tried = _search(rf"Tried to allocate {_SIZE}", text)
+    is_too_large = _search(f"Tried to allocate {_TOO_LARGE}", text) is not None
     return OomMessage(
         requested_bytes=None if tried is None else _bytes(tried[1], tried[2]),
-        requested_text="" if tried is None else f"{tried[1]} {tried[2]}",
-        # torch 2.1 spelled it "capacty".
-        total_bytes=_size(message, rf"total capaci?ty of {_SIZE}", rf"{_SIZE} total capacity"),
-        free_bytes=_size(message, rf"of which {_SIZE} is free", rf"; {_SIZE} free"),
-        in_use_bytes=_size(message, rf"this process has {_SIZE} memory in use"),
-        others_bytes=sum(others) if others else None,
-        allowed_bytes=_size(message, rf"{_SIZE} allowed;"),
-        private_bytes=_size(message, rf"{_SIZE} allocated in private pools", rf"{_SIZE} cached in private pools"),
-        allocated_bytes=_size(message, rf"; {_SIZE} already allocated") if new is None else new,
-        reserved_bytes=_size(message, rf"{_SIZE} reserved in total by PyTorch") if reserved is None else reserved,
+        requested_text=f"{tried[1]} {tried[2]}" if tried is not None else _TOO_LARGE if is_too_large else "",
+        total_bytes=_size(text, rf"total capaci?ty of {_SIZE}", rf"{_SIZE} total capacity"),
+        free_bytes=_size(text, rf"of which {_SIZE} is free", rf"; {_SIZE} free"),
+        in_use_bytes=_size(text, rf"this process has {_SIZE} memory in use"),
+        processes_bytes=tuple(_bytes(*match) for match in _PROCESS.findall(text)),
+        allowed_bytes=_size(text, rf"{_SIZE} allowed;"),
+        private_bytes=_size(text, rf"{_SIZE} allocated in private pools", rf"{_SIZE} cached in private pools"),
+        allocated_bytes=allocated,
+        reserved_bytes=_reserved(text, allocated),
     )
 
 
-def _size(message: str, *patterns: str) -> int | None:
-    """Return the size that the first pattern finds that is in the message."""
-    for pattern in patterns:
-        found = re.search(pattern, message)
-        if found is not None:
-            return _bytes(found[1], found[2])
-    return None
+def _reserved(text: str, allocated: int | None) -> int | None:
+    """Return what PyTorch took from the driver: as it is, or what is allocated and what is not."""
+    whole = _size(text, rf"{_SIZE} reserved in total by PyTorch")
+    unused = _size(text, rf"{_SIZE} is reserved by PyTorch but unallocated", rf"; {_SIZE} cached[;)]")
+    if whole is not None or allocated is None or unused is None:
+        return whole
+    return allocated + unused + (_size(text, rf"; {_SIZE} inactive\)") or 0)
+
+
+def _size(text: str, *patterns: str) -> int | None:
+    """Return the size that the first pattern finds that is in a text without white space."""
+    found = next((found for pattern in patterns if (found := _search(pattern, text)) is not None), None)
+    return None if found is None else _bytes(found[1], found[2])
+
+
+def _search(pattern: str, text: str) -> re.Match[str] | None:
+    return re.search(pattern.replace(" ", ""), text)
 
 
 def _bytes(number: str, unit: str) -> int:
     return int(float(number) * _UNITS[unit])
+
+
+_PROCESS = re.compile(rf"Process \d+ has {_SIZE} memory in use".replace(" ", ""))

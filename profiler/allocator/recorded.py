@@ -23,7 +23,7 @@ from profiler.allocator.config import AllocatorConfig
 from profiler.allocator.course import Course
 from profiler.allocator.first_state import ContradictionError, FirstState, first_state
 from profiler.allocator.held import BlockState
-from profiler.allocator.history import RecordedHistory, read_history
+from profiler.allocator.history import Action, RecordedHistory, read_history
 from profiler.allocator.recorded_run import RecordedRun
 from profiler.domain.errors import Fault, UsageError
 
@@ -37,6 +37,8 @@ class RecordedComparison:
 
     entries: int
     """Number of entries of the history."""
+    replayed_entries: int
+    """Number of entries that the replay went through and that change memory, or try to."""
     first: FirstState
     """The state before entry `unverified_entries`, with which the replay begins."""
     unverified_entries: int
@@ -56,6 +58,11 @@ class RecordedComparison:
     """Smallest reserved memory that the driver refused, over all requests that then released memory; None: none."""
     course: Course
     """Course of the model, with the requests that were refused in the recording."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was replayed, so that nothing was compared either."""
+        return self.is_consistent and not self.replayed_entries
 
     @property
     def is_equal(self) -> bool:
@@ -134,6 +141,9 @@ def _compared(
         entries=len(history.entries),
         first=run.first,
         unverified_entries=run.since,
+        replayed_entries=sum(
+            entry.action is not Action.OTHER for entry in history.entries[run.since : max(run.since, run.index)]
+        ),
         is_consistent=is_consistent,
         departure=departure,
         recorded_peak_reserved_bytes=run.recorded_peak_bytes,

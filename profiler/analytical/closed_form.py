@@ -129,8 +129,17 @@ def _sharding_fault(spec: TrialSpec) -> Fault | None:
     for key, found, is_known in checks:
         if not is_known:
             problem = f"has no closed-form estimate together with distributed_type={spec.distributed_type}"
-            return Fault(key=key, found=str(found), problem=problem, hint="A sweep with backend=emulated runs it.")
+            hint = _OF_WHOLE_WEIGHTS.get(key, _EMULATED_HINT) if spec.zero_stage == ZERO_OF_WEIGHTS else _EMULATED_HINT
+            return Fault(key=key, found=str(found), problem=problem, hint=hint)
     return None
+
+
+_EMULATED_HINT = "A sweep with backend=emulated runs it."
+_OF_WHOLE_WEIGHTS: Mapping[str, str] = {
+    "tuning": "Use zero_stage=2, or tuning=lora.",
+    "reward_models": "Use zero_stage=2.",
+}
+"""What no sweep runs with ZeRO-3 either (`config/only_estimated.py`)."""
 
 
 def _checks_of_fsdp(spec: TrialSpec) -> tuple[_Check, ...]:
@@ -182,9 +191,14 @@ def _mixture_fault(spec: TrialSpec, architecture: Architecture) -> Fault | None:
     for key, found, is_known in checks:
         if not is_known:
             problem = f"has no closed-form estimate with a mixture of {architecture.num_experts} experts"
-            own = f"Name layers of the attention: {key}=[{','.join(_ATTENTION)}]."
-            return Fault(key=key, found=str(found), problem=problem, hint=own if "lora" in key else simulation_hint())
+            return Fault(key=key, found=str(found), problem=problem, hint=_MIXTURE_HINTS.get(key) or simulation_hint())
     return None
+
+
+_MIXTURE_HINTS: Mapping[str, str] = {
+    "lora_target_modules": f"Name layers of the attention: lora_target_modules=[{','.join(_ATTENTION)}].",
+    "use_liger_kernel": "Use use_liger_kernel=false.",  # not simulated either (`config/only_estimated.py`)
+}
 
 
 def _tower_fault(spec: TrialSpec, architecture: Architecture) -> Fault | None:

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from profiler.config.architecture import read_architecture
 from profiler.domain.architecture import Architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS, VISION_MODELS, find_builtin
+from profiler.domain.errors import nearest
 
 
 def canonical_model(model: str) -> str:
@@ -56,6 +57,42 @@ def _by_bare_name() -> Mapping[tuple[str, str], str]:
         for model in BUILTIN_MODELS.values()
         for hub_id in model.hub_ids
     }
+
+
+def suggested_model(model: str, known: Sequence[str]) -> str:
+    """Return ``"Did you mean 'x'?"`` with a name in `known` that is near and of a model of the same size; else nothing.
+
+    A name of another size, of a mixture of experts or of a model with images is another model, not a slip of the
+    pen: Qwen3-30B-A3B is not Qwen3-0.6B.
+    """
+    own = _words(model)
+    same = [name for name in known if _kinds(own) == _kinds(_words(name)) and _is_of_size(_size_of(model), name)]
+    return nearest(model, same)
+
+
+_LARGEST_RATIO = 1.25
+"""Largest ratio of parameters of models of one size class (our choice): Qwen2.5-7B has 7.6."""
+
+
+def _kinds(words: Sequence[str]) -> frozenset[str]:
+    """Return the words of a name that say that its tensors are others, and whether it is a mixture of experts."""
+    experts = {"moe" for word in words if re.fullmatch(r"a\d+b|\d+x\d+b|\d+e", word)}
+    return frozenset(_OTHER_TENSORS & set(words)) | experts
+
+
+def _size_of(model: str) -> float | None:
+    """Return the parameters that a name states; None if it states none. ``"Qwen3-30B-A3B"`` has 30e9."""
+    found = re.search(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", model.lower())
+    return None if found is None else float(found[1]) * (1e9 if found[2] == "b" else 1e6)
+
+
+def _is_of_size(parameters: float | None, name: str) -> bool:
+    """Return whether a built-in name is of a size, by its parameters or as it states them: gemma-2-2b has 2.6."""
+    builtin = find_builtin(name)
+    if parameters is None or builtin is None:
+        return True
+    sizes = (builtin.parameters, _size_of(name))
+    return any(size and max(parameters, size) <= _LARGEST_RATIO * min(parameters, size) for size in sizes)
 
 
 def _bare(words: Sequence[str]) -> tuple[str, str]:

@@ -4,6 +4,7 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from profiler.domain.errors import Fault, UsageError, shortened
 from profiler.domain.gpu_names import name_card
@@ -12,8 +13,6 @@ COLUMNS = ("gpu", "price_per_hour", "currency", "source", "date")
 """The columns of the file, in any order; others are ignored."""
 
 _NEEDED = ("gpu", "price_per_hour")
-
-_MOST_ROWS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,7 @@ def read_prices(text: str, *, name: str) -> Prices:
     """
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     try:
-        rows = list(csv.DictReader(lines, strict=True))[:_MOST_ROWS]
+        rows = list(csv.DictReader(lines, strict=True))
     except csv.Error as error:
         raise UsageError([_fault(name, f"is not valid CSV ({error})")]) from error
     missing = [column for column in _NEEDED if not rows or column not in rows[0]]
@@ -54,11 +53,12 @@ def read_prices(text: str, *, name: str) -> Prices:
 
 
 def _cheapest(rows: Sequence[Mapping[str | None, str | None]], name: str) -> Prices:
+    named = cache(name_card)
     found: dict[str, Price] = {}
     unknown: dict[str, None] = {}
     faults = []
     for row in rows:
-        card, said = name_card(_cell(row, "gpu")), _cell(row, "price_per_hour")
+        card, said = named(_cell(row, "gpu")), _cell(row, "price_per_hour")
         price = _price(row)
         if price is None:
             faults.append(_fault(name, f"has a price_per_hour of {said!r}, which must be a number above 0"))

@@ -1,8 +1,14 @@
 """The extras of the distribution, and the packages that are missing without them."""
 
+import json
+import re
 from collections.abc import Sequence
 from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from profiler.domain.errors import Fault, UsageError
 
@@ -10,7 +16,7 @@ DISTRIBUTION = "grpo-vram-profiler"
 
 
 class Extra(StrEnum):
-    """What `pip install 'grpo-vram-profiler[NAME]'` adds to the commands that need no torch."""
+    """What `pip install '.[NAME]'` in a clone adds to the commands that need no torch."""
 
     SIMULATE = "simulate"
     MEASURE = "measure"
@@ -33,7 +39,60 @@ def missing(modules: Sequence[str]) -> tuple[str, ...]:
 
 def install_hint(extra: Extra) -> str:
     """Return the command that installs an extra, as a sentence."""
-    return f"Install the extra '{extra}': pip install '{DISTRIBUTION}[{extra}]'."
+    return f"Install the extra '{extra}': pip install {' '.join(_to_install(extra))}."
+
+
+def _to_install(extra: Extra) -> list[str]:
+    """Return pip's arguments for an extra, quoted: the place that this program is from, because no index has its name.
+
+    That is the clone that runs, or what pip noted when it installed it (PEP 610); where neither is known, the packages
+    of the extra by themselves.
+    """
+    clone = Path(__file__).resolve().parents[2]
+    if (clone / "pyproject.toml").is_file():
+        return ["-e", quoted(f"{clone}[{extra}]")]
+    place = installed_from(extra)
+    return [quoted(place)] if place else [quoted(each) for each in extra_requirements(extra)]
+
+
+def installed_from(extra: Extra) -> str:
+    """Return the requirement of an extra at the place that pip installed this distribution from; empty if unknown."""
+    try:
+        noted = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        return ""
+    url = str(noted.get("url", ""))
+    parts = urlsplit(url)
+    if "dir_info" in noted or parts.scheme == "file":
+        path = Path(url2pathname(parts.path))
+        return f"{path}[{extra}]" if path.exists() else ""
+    version = noted.get("vcs_info")
+    if isinstance(version, dict):
+        return f"{DISTRIBUTION}[{extra}] @ {version.get('vcs', 'git')}+{url}@{version.get('commit_id', 'HEAD')}"
+    return f"{DISTRIBUTION}[{extra}] @ {url}" if url else ""
+
+
+def extra_requirements(extra: Extra) -> list[str]:
+    """Return the packages of an extra and of the extras that it contains, as this distribution declares them."""
+    try:
+        declared = distribution(DISTRIBUTION).requires or []
+    except PackageNotFoundError:
+        return list(TRAINING)
+    found: dict[str, None] = {}
+    for each in declared:
+        requirement, _, marker = (part.strip() for part in each.partition(";"))
+        if not re.search(rf"""extra\s*==\s*['"]{extra}['"]""", marker):
+            continue
+        inner = re.fullmatch(rf"{DISTRIBUTION}\[([\w,]+)\]", requirement)
+        names = inner[1].split(",") if inner is not None else []
+        own = [each for name in names for each in extra_requirements(Extra(name))] if names else [requirement]
+        found.update(dict.fromkeys(own))
+    return list(found)
+
+
+def quoted(text: str) -> str:
+    """Return a word for a shell, in single quotes."""
+    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def simulation_hint() -> str:

@@ -14,7 +14,7 @@ from profiler.config.model_lookup import checkpoint
 from profiler.config.notes import Note
 from profiler.domain.child_python import safe_path_flags
 from profiler.domain.errors import shortened
-from profiler.storage.foreign_files import expanded
+from profiler.storage.foreign_files import Kind, expanded, kind_of, open_regular, reason
 from profiler.storage.hub import cached_file
 from profiler.storage.model_config import is_local
 
@@ -24,6 +24,7 @@ TIMEOUT_S = 120
 KEY = "max_prompt_length"
 
 _TOKENIZER = "tokenizer_config.json"
+_TOKENIZER_FILES = (_TOKENIZER, "tokenizer.json", "tokenizer.model", "vocab.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +32,11 @@ class PromptLengths:
     """Tokens of the prompts of a data set."""
 
     rows: int
+    """That were read."""
     longest: int
     mean: int
+    all_rows: int | None = None
+    """Of the data set; None if all of them were read."""
 
 
 class PromptsError(Exception):
@@ -66,7 +70,13 @@ def measured_by_transformers(tokenizer: Path, dataset: Path) -> PromptLengths:
             values = json.loads(found.stdout)
             if "problem" in values:
                 raise PromptsError(shortened(str(values["problem"]), 200))
-            return PromptLengths(rows=int(values["rows"]), longest=int(values["longest"]), mean=int(values["mean"]))
+            read, every = int(values["rows"]), int(values["all_rows"])
+            return PromptLengths(
+                rows=read,
+                longest=int(values["longest"]),
+                mean=int(values["mean"]),
+                all_rows=every if every > read else None,
+            )
         except subprocess.TimeoutExpired as error:
             raise PromptsError(f"they were not read within {TIMEOUT_S} s") from error
         except (ValueError, KeyError, TypeError, OSError) as error:
@@ -109,11 +119,27 @@ def prompt_note(model: object, dataset: object, measure: Measure) -> tuple[int, 
         return None
     shown = shortened(dataset, 60)
     try:
+        _check_fetched(tokenizer, expanded(dataset))
         found = measure(tokenizer, expanded(dataset))
     except PromptsError as error:
         return Note(key="", text=f"the default, because prompts of {shown} are not measured: {error}")
-    text = f"{KEY}={found.longest} (the longest of {found.rows:,} prompts of {shown}; {found.mean} on average)"
+    read = f"{found.rows:,}" if found.all_rows is None else f"the first {found.rows:,} of {found.all_rows:,}"
+    text = f"{KEY}={found.longest} (the longest of {read} prompts of {shown}; {found.mean} on average)"
     return found.longest, Note(key=KEY, text=text)
+
+
+def _check_fetched(tokenizer: Path, dataset: Path) -> None:
+    """Check that the files are there, and not pointers to files that were not fetched.
+
+    Raises:
+        PromptsError: One of them cannot be read.
+    """
+    for path in (dataset, *(tokenizer / name for name in _TOKENIZER_FILES)):
+        try:
+            if kind_of(path) is Kind.FILE:
+                open_regular(path).close()
+        except OSError as error:
+            raise PromptsError(f"{shortened(path.name, 60)} cannot be read ({reason(error)})") from error
 
 
 def _tokenizer_folder(model: str) -> Path | None:

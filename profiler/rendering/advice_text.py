@@ -42,6 +42,8 @@ class Advice:
     card: CardVerdict
     """The verdict before any change."""
     margin: float
+    more_bytes: int
+    """What the job needs by its simulation beyond the estimate; 0 where the estimate decides."""
     steps: tuple[AdvisedStep, ...]
     alone: tuple[AdvisedStep, ...]
     """What each other lever saves alone."""
@@ -104,6 +106,7 @@ def advice_object(advice: Advice, notes: Sequence[str]) -> dict[str, object]:
         "trial": spec_to_mapping(advice.spec),
         "gpu": advice.card.gpu.name,
         "margin": advice.margin,
+        "more_by_simulation_bytes": advice.more_bytes,
         "before": _card_object(advice.card),
         "steps": [_step_object(step) for step in advice.steps],
         "alone": [_step_object(step) for step in advice.alone],
@@ -129,6 +132,8 @@ def _fit_word(advice: Advice, card: CardVerdict) -> str:
         return "It fits as it is."
     if card.no_engine:
         return card.no_engine
+    if card.left_bytes >= 0 > card.left_bytes - advice.more_bytes:
+        return f"It does not fit, because by its simulation it needs {gib_text(advice.more_bytes)} more."
     if card.left_bytes >= 0:
         return "It fits, but leaves less free than you asked for."
     return "Tight." if card.fit is Fit.TIGHT else "It does not fit."
@@ -151,8 +156,8 @@ def _conclusion(advice: Advice) -> list[str]:
     card = advice.last
     refusal = [card.refusal_text] if not card.starts else []
     if advice.fits:
-        left = gib_text(card.gpu.memory_bytes - card.needed_bytes)
-        most = gib_text(card.needed_bytes)
+        left = gib_text(card.gpu.memory_bytes - card.needed_bytes - advice.more_bytes)
+        most = gib_text(card.needed_bytes + advice.more_bytes)
         return [f"It fits {card.gpu.name}: {most} with fragments and context, and {left} are left.", *refusal]
     lines = [*refusal, f"Nothing makes it fit {card.gpu.name}: with all of this it needs {_needs(card)}."]
     if advice.smallest is not None:

@@ -19,15 +19,15 @@ class RefusalAnswer:
     why: str
     phase: str | None
     """By the traceback; None if it names none."""
-    tensors: tuple[NamedTensor, ...]
-    """Of the estimate, with the size of the request."""
+    tensors: tuple[NamedTensor, ...] | None
+    """Of the estimate, with the size of the request; None if no job was named."""
     nearest: NamedTensor | None
     reading: str
     """What the request may have been if no tensor matches; empty otherwise."""
     simulated: tuple[str, ...]
     """Lines of the simulation; empty if nothing was simulated."""
     job: str
-    """What the whole job needs of that card."""
+    """What the whole job needs of that card; empty if no job was named."""
     change: tuple[str, ...]
     """What to change, as sentences."""
 
@@ -43,7 +43,7 @@ class RefusalAnswer:
             "cause": self.cause,
             "why": self.why,
             "phase": self.phase,
-            "tensors": [_object(tensor) for tensor in self.tensors],
+            "tensors": [_object(tensor) for tensor in self.tensors or ()],
             "nearest": _object(self.nearest) if self.nearest is not None and not self.tensors else None,
             "reading": self.reading,
             "simulated": list(self.simulated),
@@ -52,6 +52,8 @@ class RefusalAnswer:
         }
 
     def _tensor_texts(self) -> list[str]:
+        if self.tensors is None:
+            return []
         if self.tensors:
             return [f"Estimate: the request has the size of {tensor_text(tensor)}." for tensor in self.tensors]
         found = ["Estimate: no tensor of this job has the size of the request."]

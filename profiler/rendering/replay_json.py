@@ -19,12 +19,17 @@ def answer_mapping(name: str, found: Answer) -> dict[str, object]:
     return {
         "file": name,
         "device": history.device,
+        "other_devices": [
+            {"device": each.device, "entries": each.entries, "first_out_of_memory_entry": each.first_oom}
+            for each in history.others
+        ],
         "entries": len(history.entries),
         "streams": len(history.streams),
         "alloc_conf": alloc_conf_text(history.config),
         "first_reserved_bytes": comparison.first.reserved_bytes if comparison.is_consistent else None,
         "unverified_entries": comparison.unverified_entries,
-        "is_equal": comparison.is_equal,
+        "replayed_entries": comparison.replayed_entries,
+        "is_equal": None if comparison.is_empty and not comparison.departure else comparison.is_equal,
         "departure": comparison.departure,
         "recorded": {"origin": "recorded"} | _course(comparison.course) if comparison.is_consistent else None,
         "begun_anew": _scenario(found.anew) if found.anew else None,

@@ -20,6 +20,7 @@ from profiler.rendering.replay_wording import (
     ORIGIN_NOTE,
     departure_text,
     first_text,
+    others_text,
     refusal_text,
     scenario_text,
     settings_text,
@@ -42,7 +43,7 @@ class _Column:
 
 def replay_table(name: str, found: Answer) -> str:
     """Return the paragraphs about one history: summary, comparison, table and out-of-memory errors."""
-    about = [_title(name, found.history)]
+    about = [_title(name, found.history), others_text(found.history)]
     if found.comparison.is_consistent:
         about.append(first_text(found.comparison))
     paragraphs = [_wrapped(*about, departure_text(found.comparison))]

@@ -6,6 +6,7 @@ from profiler.allocator.alloc_conf import alloc_conf_text
 from profiler.allocator.answer import Capacity, CapacitySource, Question, Scenario
 from profiler.allocator.config import AllocatorConfig
 from profiler.allocator.course import BEFORE, OutOfMemory
+from profiler.allocator.history import RecordedDevice, RecordedHistory
 from profiler.allocator.recorded import RecordedComparison
 from profiler.allocator.refusal import size_text
 from profiler.domain.context import cuda_context_bytes
@@ -13,6 +14,8 @@ from profiler.domain.units import gib_text
 
 MOST_SHOWN = 3
 """Maximum number of out-of-memory entries in a list."""
+MOST_DEVICES = 8
+"""Maximum number of other devices that are named."""
 ORIGIN_NOTE = (
     "Segments of the recorded column are read from the snapshot, its blocks are replayed by the model. All other "
     "columns are replayed by the model, not measured."
@@ -45,12 +48,34 @@ def first_text(comparison: RecordedComparison) -> str:
     return text
 
 
+def others_text(history: RecordedHistory) -> str:
+    """Name the other devices of a snapshot, those that ran out of memory first; empty if there are none."""
+    if not history.others:
+        return ""
+    ordered = sorted(history.others, key=lambda each: each.first_oom is None)
+    named = "; ".join(map(_device_text, ordered[:MOST_DEVICES]))
+    more = len(ordered) - MOST_DEVICES
+    rest = f"; and {more} more" if more > 0 else ""
+    return f"The file has other devices: {named}{rest}. device={ordered[0].device} shows that one."
+
+
+def _device_text(device: RecordedDevice) -> str:
+    entries = "1 entry" if device.entries == 1 else f"{device.entries:,} entries"
+    ran_out = "" if device.first_oom is None else f", out of memory at entry {device.first_oom:,}"
+    return f"device {device.device} ({entries}{ran_out})"
+
+
 def departure_text(comparison: RecordedComparison) -> str:
     """Describe whether the model equals the recording."""
     if not comparison.is_consistent:
         return (
             f"It cannot be replayed, because its entries do not lead to its segments: {comparison.departure}. Was the "
             "history still being recorded when the snapshot was made?"
+        )
+    if comparison.is_empty and not comparison.departure:
+        return (
+            "Nothing was replayed, because the history has no entries that change memory: only what was held at the "
+            "end is known. Record with torch.cuda.memory._record_memory_history() before _dump_snapshot."
         )
     if comparison.is_equal:
         return "Replayed by the model: equal to the recording, every block and every segment."

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from textwrap import fill
 
 from profiler.analytical.explanation.boundary import Boundary
@@ -25,6 +26,23 @@ class SimulatedSide:
     """Segments that hold a tensor at the worst instant, and the CUDA context; None if the trial has no answer."""
     message: str
 
+    @property
+    def fits(self) -> bool:
+        """Whether the card is large enough, with nothing left free."""
+        return self.status is Status.OK
+
+
+class Decided(StrEnum):
+    """Which of two methods an answer is of."""
+
+    ESTIMATE = "estimate"
+    """Nothing was simulated."""
+    BOTH = "estimate and simulation"
+    """They agree."""
+    SIMULATION = "simulation"
+    """They do not, and the boundary is that of the simulation."""
+    UNDECIDED = "estimate, because a simulation has no answer"
+
 
 @dataclass(frozen=True, kw_only=True)
 class KeyAnswer:
@@ -40,6 +58,9 @@ class KeyAnswer:
     """Part of the card that has to stay free."""
     sides: tuple[SimulatedSide, ...] = ()
     """Empty if nothing was simulated."""
+    decided: Decided = Decided.ESTIMATE
+    estimated: int | None = None
+    """The largest value by the estimate, where the simulation decided."""
 
     @property
     def spec(self) -> TrialSpec:
@@ -71,7 +92,7 @@ def key_text(answers: Sequence[KeyAnswer], notes: Sequence[str]) -> str:
     """Return the answers as text, one paragraph each."""
     lines = [*notes]
     for answer in answers:
-        lines += [_headline(answer), *_sides(answer)]
+        lines += [_headline(answer), *_sides(answer), *_decided(answer)]
     return filled([*lines, f"Estimated. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"])
 
 
@@ -119,6 +140,24 @@ def _sides(answer: KeyAnswer) -> list[str]:
     return lines
 
 
+def _decided(answer: KeyAnswer) -> list[str]:
+    """Return which method decided, where both were asked."""
+    key, boundary = answer.key, answer.boundary
+    if answer.decided is Decided.UNDECIDED:
+        return [f"The estimate decides: a simulation of {key} has no answer."]
+    if answer.decided is not Decided.SIMULATION:
+        return []
+    said = f"at most {answer.estimated:,}" if answer.estimated is not None else "that none fits"
+    lines = [f"The simulation decides; the estimate says {said}."]
+    largest, beyond = boundary.largest, boundary.beyond
+    if largest is not None and beyond is not None and beyond > largest + 1:
+        lines.append(f"Simulated: {key}={', '.join(f'{side.value:,}' for side in answer.sides)}.")
+    again = [f"{side.value:,}" for side in answer.sides if side.fits and beyond is not None and side.value > beyond]
+    if again:
+        lines.append(f"{', '.join(again)} fits again: by the simulation, a larger value may need a little less memory.")
+    return lines
+
+
 def _needs(card: CardVerdict) -> str:
     if card.fit is Fit.NO_KERNEL:
         return f"{card.fit.value}: {card.missing.name if card.missing else ''}"
@@ -134,7 +173,7 @@ def _needs(card: CardVerdict) -> str:
 def _simulated(side: SimulatedSide) -> str:
     if side.needed_bytes is None:
         return f"simulated: {side.status} ({side.message})"
-    said = "fits" if side.status is Status.OK else "does not fit"
+    said = "fits" if side.fits else "does not fit"
     return f"simulated: {said}, {gib_text(side.needed_bytes)} at least"
 
 
@@ -163,6 +202,8 @@ def _key_object(answer: KeyAnswer) -> dict[str, object]:
         "largest_needed_bytes": boundary.at_largest.needed_bytes if boundary.at_largest is not None else None,
         "beyond": boundary.beyond,
         "beyond_needed_bytes": boundary.at_beyond.needed_bytes if boundary.at_beyond is not None else None,
+        "decided_by": answer.decided.value,
+        "estimated_largest": answer.estimated if answer.decided is Decided.SIMULATION else boundary.largest,
         "simulated": [
             {"value": side.value, "status": side.status.value, "needed_bytes": side.needed_bytes}
             for side in answer.sides

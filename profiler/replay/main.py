@@ -31,8 +31,8 @@ given. Nothing that the files contain is run.
   alloc_conf=TEXT   what if PYTORCH_ALLOC_CONF had been TEXT, such as
                     expandable_segments:True,max_split_size_mb:128
   gpu=NAME          what if the card had been NAME, such as a100-40gb
-  device=N          which of the snapshot's devices; that with most entries if
-                    not given
+  device=N          which of the snapshot's devices; if not given, the one that
+                    ran out of memory first, else that with most entries
   figure=PATH       draw it, as .png or .svg; a folder for several snapshots
   format=FORMAT     table (80 columns) or json (default: table)
 

@@ -1,12 +1,13 @@
 """Simulations on both sides of a boundary, in processes of their own, without a stored result."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from profiler.config.identity import trial_id
 from profiler.config.labels import labels
 from profiler.config.run_options import RunOptions
+from profiler.domain.gpu_names import gpu_named
 from profiler.domain.outcome import Status, TrialRecord
 from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import PlannedTrial, TrialSpec
@@ -14,6 +15,9 @@ from profiler.execution import run_trials
 from profiler.rendering.solve_table import SimulatedSide
 from profiler.storage.records import RecordStore
 from profiler.storage.versions import installed_versions
+
+Simulate = Callable[[Mapping[int, TrialSpec]], Sequence[SimulatedSide]]
+"""Returns the simulation of trials by their value of the key."""
 
 
 class _Silent:
@@ -56,3 +60,41 @@ def _side(value: int, record: TrialRecord | None) -> SimulatedSide:
     context = outcome.card.context_bytes
     needed = unreleasable + context if unreleasable is not None and context is not None else None
     return SimulatedSide(value=value, status=outcome.status, needed_bytes=needed, message=outcome.verdict.message)
+
+
+class NoAnswerError(Exception):
+    """A simulation that ended without an answer, so that the estimate is all there is."""
+
+
+class Confirmation:
+    """The simulations of one answer, of which each trial runs once."""
+
+    def __init__(self, simulate: Simulate, margin: float, known: Sequence[SimulatedSide]) -> None:
+        """Keep what was simulated.
+
+        Args:
+            simulate: Returns the simulation of trials by their value of the key.
+            margin: Part of the card that has to stay free.
+            known: Simulations of both sides of the boundary.
+        """
+        self._simulate, self._margin = simulate, margin
+        self._known = {side.value: side for side in known}
+
+    @property
+    def sides(self) -> tuple[SimulatedSide, ...]:
+        """What was simulated, by the value."""
+        return tuple(side for _, side in sorted(self._known.items()))
+
+    def fits(self, value: int, spec: TrialSpec) -> bool:
+        """Return whether a trial fits by its simulation, with the margin left free.
+
+        Raises:
+            NoAnswerError: The simulation has no answer.
+        """
+        if value not in self._known:
+            self._known.update({side.value: side for side in self._simulate({value: spec})})
+        side = self._known[value]
+        if side.needed_bytes is None or side.status not in (Status.OK, Status.OOM):
+            raise NoAnswerError
+        left = gpu_named(str(spec.gpu)).memory_bytes * (1 - self._margin) - side.needed_bytes
+        return side.fits and left >= 0

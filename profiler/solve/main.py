@@ -4,7 +4,7 @@ Exit codes: docs/exit_codes.md. That nothing fits is an answer too, and ends wit
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -16,7 +16,7 @@ from profiler.config.model_lines import model_lines
 from profiler.config.only_estimated import only_estimated
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, install_hint, listed, missing
-from profiler.domain.trial import Backend, TrialSpec
+from profiler.domain.trial import Backend
 from profiler.estimate.command import OutputFormat
 from profiler.estimate.inputs import (
     ArchitectureLookup,
@@ -32,14 +32,14 @@ from profiler.rendering.figure_kinds import FigureKind
 from profiler.rendering.limit_line_table import line_json, line_text
 from profiler.rendering.solve_table import (
     CardAnswer,
+    Decided,
     KeyAnswer,
-    SimulatedSide,
     card_text,
     key_text,
     solve_json,
 )
 from profiler.solve.command import CARD, Command, read_command
-from profiler.solve.confirmation import simulated
+from profiler.solve.confirmation import Confirmation, NoAnswerError, Simulate, simulated
 from profiler.solve.limit_line import limit_lines
 from profiler.solve.search import KeySearch
 from profiler.storage.atomic import write_atomically
@@ -53,8 +53,9 @@ python -m profiler.solve gpu config=FILE.yaml
 
 The largest value of KEY with which training fits CARD, and what the next value
 would need. KEY gpu finds the smallest card. Two keys give a limit line: the
-largest value of the second for each value of the first. The closed form finds the boundary;
-one simulation on each side confirms it.
+largest value of the second for each value of the first. The closed form finds
+the boundary, and a simulation on each side confirms it. Where one does not, the
+boundary of the simulation is searched, and is the answer.
 
   margin=5%      part of the card that has to stay free (default: 0)
   confirm=false  do not simulate; the answer then takes a second (default: true)
@@ -75,9 +76,6 @@ Examples:
   python -m profiler.solve lora_rank,max_completion_length config=grpo.yaml
   python -m profiler.solve gpu config=grpo.yaml
 """
-
-Simulate = Callable[[Mapping[int, TrialSpec]], Sequence[SimulatedSide]]
-"""Returns the simulation of trials by their value of the key."""
 
 
 @as_command("solve")
@@ -175,8 +173,11 @@ def _values(
     elif command.confirm and (absent := missing(TRAINING)):
         print_error(f"Not simulated, because {listed(absent)} are not installed. {install_hint(Extra.SIMULATE)}")
     elif command.confirm:
-        print_error("Simulating both sides of each boundary; confirm=false does without.")
-        answers = [replace(answer, sides=tuple(simulate(answer.specs))) for answer in answers]
+        print_error("Simulating both sides of each boundary, and more where one differs; confirm=false does without.")
+        answers = [
+            _confirmed(command, point, answer, architecture_of, simulate)
+            for point, answer in zip(points, answers, strict=True)
+        ]
     is_json = command.rest.output_format is OutputFormat.JSON
     text = solve_json(answers, inputs.notes_of_all) if is_json else key_text(answers, inputs.notes_of_all)
     return text, all(answer.boundary.largest is not None for answer in answers)
@@ -196,4 +197,33 @@ def _answer(
         axes=tuple(command.rest.axes),
         boundary=boundary,
         margin=command.margin,
+    )
+
+
+def _confirmed(
+    command: Command,
+    point: Mapping[str, object],
+    answer: KeyAnswer,
+    architecture_of: ArchitectureLookup,
+    simulate: Simulate,
+) -> KeyAnswer:
+    """Return an answer that agrees with its own simulations, which decide where they differ from the estimate."""
+    confirmation = Confirmation(simulate, command.margin, simulate(answer.specs))
+    search = KeySearch(answer.key, point, margin=command.margin, architecture_of=architecture_of)
+    estimated = answer.boundary
+    try:
+        boundary = search.boundary_near(
+            (estimated.largest, estimated.beyond), lambda spec: confirmation.fits(getattr(spec, answer.key), spec)
+        )
+    except NoAnswerError:
+        return replace(answer, sides=confirmation.sides, decided=Decided.UNDECIDED)
+    is_equal = (boundary.largest, boundary.beyond) == (estimated.largest, estimated.beyond)
+    values = [value for value in (boundary.largest, boundary.beyond) if value is not None]
+    return replace(
+        answer,
+        specs={value: search.at(value) for value in values},
+        boundary=boundary,
+        sides=confirmation.sides,
+        decided=Decided.BOTH if is_equal else Decided.SIMULATION,
+        estimated=estimated.largest,
     )

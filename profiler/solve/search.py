@@ -1,9 +1,9 @@
 """The largest value of one key with which a trial fits its card, among the values that rules allow."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from profiler.analytical.closed_form import refuse_without_form
-from profiler.analytical.explanation.boundary import GAP, Boundary, largest_that_fits
+from profiler.analytical.explanation.boundary import GAP, Boundary, boundary_near, largest_that_fits
 from profiler.analytical.explanation.cards import CardVerdict, card_verdict
 from profiler.config.context import is_beyond_context
 from profiler.domain.errors import UsageError
@@ -15,6 +15,9 @@ from profiler.rendering.solve_table import leaves_free
 
 MAXIMUM = 2**24
 """Largest value that is tried. No card holds a row of so many tokens, or so many rows."""
+
+PRECISION = 1 / 256
+"""Part of a value up to which a boundary is searched by simulation (our choice): each takes seconds."""
 
 _WITHOUT_GAPS = ("lora_rank", "max_prompt_length", "max_completion_length", "max_length", "steps")
 """Keys of which rules allow every value up to a largest one. Of others a number of rows may have to divide another."""
@@ -55,12 +58,43 @@ class KeySearch:
         """
         first = self.first_allowed()
         refuse_without_form(first, self._architecture_of(first.model))
-        # A group is a part of the completions that are generated together.
-        generated = first.generation_batch_size * first.num_processes
-        maximum = generated if self._key.name == "num_generations" else MAXIMUM
         return largest_that_fits(
-            self._verdict, self._fits, minimum=getattr(first, self._key.name), maximum=maximum, gap=self._gap
+            self._verdict,
+            self._fits,
+            minimum=getattr(first, self._key.name),
+            maximum=self._maximum(first),
+            gap=self._gap,
         )
+
+    def boundary_near(
+        self, guess: tuple[int | None, int | None], fits: Callable[[TrialSpec], bool]
+    ) -> Boundary[CardVerdict]:
+        """Return the boundary by another judge than the closed form, which is dear, with the verdicts of both sides.
+
+        Args:
+            guess: The values on both sides of the boundary by the closed form.
+            fits: Whether a trial fits.
+        """
+        first = self.first_allowed()
+        found = boundary_near(
+            self._allowed,
+            fits,
+            guess,
+            minimum=getattr(first, self._key.name),
+            maximum=self._maximum(first),
+            gap=self._gap,
+            precision=PRECISION,
+        )
+        return Boundary(
+            largest=found.largest,
+            at_largest=self._verdict(found.largest) if found.largest is not None else None,
+            beyond=found.beyond,
+            at_beyond=self._verdict(found.beyond) if found.beyond is not None else None,
+        )
+
+    def _maximum(self, first: TrialSpec) -> int:
+        """Return the largest value that is tried. A group is a part of the completions that are generated together."""
+        return first.generation_batch_size * first.num_processes if self._key.name == "num_generations" else MAXIMUM
 
     def first_allowed(self) -> TrialSpec:
         """Return the trial with the smallest allowed value; its faults are those of the input, not of the value."""

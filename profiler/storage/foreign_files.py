@@ -11,7 +11,21 @@ from enum import StrEnum
 from io import BufferedReader, FileIO
 from pathlib import Path
 
-from profiler.domain.units import MIB
+from profiler.domain.units import KIB, MIB
+
+_POINTERS = (
+    (
+        b"version https://git-lfs.github.com/spec/",
+        "it is a pointer of git-LFS, not the file itself; run `git lfs pull`",
+    ),
+    (b"version https://hawser.github.com/spec/", "it is a pointer of git-LFS, not the file itself; run `git lfs pull`"),
+    (b"/annex/objects/", "it is a pointer of git-annex, not the file itself; run `git annex get`"),
+)
+"""How files begin that stand for others until these are fetched: git-LFS's spec.md, v1 and before; git-annex's pointer
+files of unlocked content."""
+
+_LONGEST_POINTER = 32 * KIB
+"""git-annex's limit; git-LFS has 1 KiB."""
 
 
 class Kind(StrEnum):
@@ -62,7 +76,7 @@ def open_regular(path: Path, *, follow_links: bool = True) -> FileIO:
         follow_links: Whether it may be a symbolic link. A file that this program wrote itself never is one.
 
     Raises:
-        OSError: It is missing, cannot be opened, or is not a regular file.
+        OSError: It is missing, cannot be opened, is not a regular file, or is a pointer to a file that was not fetched.
     """
     try:
         # O_NONBLOCK: opening a named pipe returns instead of waiting for a writer. It has no effect on regular files.
@@ -70,13 +84,26 @@ def open_regular(path: Path, *, follow_links: bool = True) -> FileIO:
         descriptor = os.open(path, flags if follow_links else flags | os.O_NOFOLLOW)
     except ValueError as error:
         raise OSError(errno.EINVAL, str(error)) from error
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
-        if stat.S_ISDIR(mode):
+        if stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         raise OSError(errno.EINVAL, "it is not a regular file")
+    pointer = _pointer(descriptor) if found.st_size <= _LONGEST_POINTER else ""
+    if pointer:
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, pointer)
     return os.fdopen(descriptor, "rb", buffering=0)
+
+
+def _pointer(descriptor: int) -> str:
+    """Return that a file is a pointer to another, with what fetches it; empty if it is none."""
+    try:
+        start = os.pread(descriptor, max(len(begin) for begin, _ in _POINTERS), 0)
+    except OSError:
+        return ""  # as of some files of /proc; reading it says why
+    return next((said for begin, said in _POINTERS if start.startswith(begin)), "")
 
 
 def read_bytes(path: Path, *, most_bytes: int, follow_links: bool = True) -> bytes:

@@ -5,18 +5,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from profiler.config.foreign_text import MOST_JSON_BYTES, ForeignTextError, parse_json
+from profiler.config.model_lookup import builtin_of_folder, suggested_model
 from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.errors import Fault, UsageError, nearest
-from profiler.storage.foreign_files import Kind, expanded, kind_of, read_bytes, reason
+from profiler.domain.errors import Fault, UsageError
+from profiler.storage.foreign_files import Kind, expanded, kind_of, open_regular, read_bytes, reason
 from profiler.storage.hub import HubError, hub_file
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 _FILE_NAME = "config.json"
+_LOADED = ("*.safetensors", "*.bin", "tokenizer*", "vocab*")
+"""Files that transformers loads from a folder besides its `config.json`."""
 
-_SAME_ARCHITECTURE = "Or name a built-in model of the same architecture: model=qwen2.5-7b."
-
-_WHAT_TO_NAME = f"Name a folder with a {_FILE_NAME}, or the file itself. {_SAME_ARCHITECTURE}"
+_WHAT_TO_NAME = f"Name a folder with a {_FILE_NAME}, or the file itself."
 
 
 def load_model_config(model: str, *, download: Callable[[str], Path] | None = None) -> Mapping[str, object]:
@@ -37,6 +38,25 @@ def load_model_config(model: str, *, download: Callable[[str], Path] | None = No
     return _read_json((download or _download)(model), model)
 
 
+def check_weights(model: str) -> None:
+    """Check that the weights and the tokenizer of a local folder are there, where a trial loads them.
+
+    A folder that was cloned without git-LFS has pointers in their place, next to a whole `config.json`.
+
+    Raises:
+        UsageError: A file of them cannot be read.
+    """
+    if not is_local(model):
+        return
+    folder = expanded(model) if kind_of(expanded(model)) is Kind.FOLDER else expanded(model).parent
+    for path in sorted(path for pattern in _LOADED for path in folder.glob(pattern)):
+        try:
+            if kind_of(path) is Kind.FILE:
+                open_regular(path).close()
+        except OSError as error:
+            raise _fault(model, f"{path} cannot be read ({reason(error)})") from error
+
+
 def is_local(source: str) -> bool:
     """Return whether `source` names a folder or a file on this machine."""
     try:
@@ -53,14 +73,14 @@ def _local_file(model: str) -> Path | None:
             path = path / _FILE_NAME
         kind = kind_of(path)
     except OSError as error:
-        raise _fault(model, f"cannot be read ({reason(error)})", _WHAT_TO_NAME) from error
+        raise _fault(model, f"cannot be read ({reason(error)})", _what_to_name(model)) from error
     if kind is Kind.FILE:
         return path
     if kind is Kind.OTHER:
-        raise _fault(model, f"{path} is not a regular file", _WHAT_TO_NAME)
+        raise _fault(model, f"{path} is not a regular file", _what_to_name(model))
     looks_local = model.startswith(("/", "./", "../", "~")) or model.endswith(".json") or path.name == _FILE_NAME
     if looks_local:
-        raise _fault(model, f"there is no file {path}", _WHAT_TO_NAME)
+        raise _fault(model, f"there is no file {path}", _what_to_name(model))
     return None
 
 
@@ -80,7 +100,8 @@ def _download(hub_id: str) -> Path:
     try:
         return hub_file(hub_id, _FILE_NAME)
     except HubError as error:
-        hint = nearest(hub_id, _builtin_hub_ids()) or f"A local folder needs no network. {_SAME_ARCHITECTURE}"
+        no_network = f"A local folder with its {_FILE_NAME} needs no network."
+        hint = suggested_model(hub_id, _builtin_hub_ids()) or f"{no_network}{_by_name(hub_id)}"
         raise _fault(hub_id, f"its {_FILE_NAME} is unavailable from the hub ({error})", hint) from error
 
 
@@ -89,8 +110,18 @@ def _unknown(model: str) -> UsageError:
     return _fault(
         model,
         f"must be a built-in name ({', '.join(names)}), a local path or a hub id such as Qwen/Qwen2.5-7B-Instruct",
-        nearest(model, names),
+        suggested_model(model, names),
     )
+
+
+def _what_to_name(model: str) -> str:
+    return f"{_WHAT_TO_NAME}{_by_name(model)}"
+
+
+def _by_name(model: str) -> str:
+    """Return the built-in model that a path or hub id is named after, as a sentence; empty for none."""
+    found = builtin_of_folder(model)
+    return f" By its name it has the architecture of model={found}." if found is not None else ""
 
 
 def _builtin_hub_ids() -> tuple[str, ...]:

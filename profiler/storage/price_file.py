@@ -2,10 +2,13 @@
 
 from profiler.config.foreign_text import MOST_YAML_BYTES
 from profiler.config.prices import Prices, read_prices
-from profiler.domain.errors import Fault, UsageError, printable
+from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.storage.foreign_files import expanded, read_bytes, reason
 
 PRICES = "prices"
+
+_LONGEST_LIST = 2000
+"""Most characters of a list of names."""
 
 
 def load_prices(path: str) -> Prices:
@@ -25,4 +28,5 @@ def load_prices(path: str) -> Prices:
 
 def unknown_cards_line(prices: Prices) -> str:
     """Return a line that names the cards of a file of prices that are not known; empty if all are."""
-    return printable(f"Ignored, because no such card is known: {', '.join(prices.unknown)}.") if prices.unknown else ""
+    names = shortened(", ".join(prices.unknown), _LONGEST_LIST)
+    return printable(f"Ignored, because no such card is known: {names}.") if prices.unknown else ""

@@ -5,8 +5,9 @@ from typing import Any
 
 from transformers import configuration_utils
 
+from profiler.config.model_lookup import suggested_model
 from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.domain.errors import Fault, UsageError
 from profiler.domain.script import ScriptWeights
 from profiler.seams.patching import Patch
 from profiler.substitutes.assumed_configs import assumed_config
@@ -109,5 +110,5 @@ def _unavailable(name: str) -> UsageError:
     """Return the error of a model whose configuration is not here."""
     names = [hub_id for model in BUILTIN_MODELS.values() for hub_id in model.hub_ids]
     problem = "is not built in, is no local folder with a config.json, and is unavailable from the hub"
-    hint = nearest(name, names) or "Name a local folder with the model's config.json, or a built-in model."
+    hint = suggested_model(name, names) or "Name a local folder with the model's config.json, or a built-in model."
     return UsageError([Fault(key="model", found=name, problem=problem, hint=hint)])

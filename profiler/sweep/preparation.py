@@ -22,12 +22,13 @@ from profiler.domain.engine import Engine
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, missing_fault
 from profiler.domain.outcome import Versions
-from profiler.domain.trial import Backend, TrialSpec
+from profiler.domain.trial import Backend, TrialSpec, Weights
 from profiler.emulation.cache import cache_folder
 from profiler.execution.interpreter import InterpreterOf
 from profiler.storage.fingerprint import content_of
 from profiler.storage.folder_faults import folder_faults, writable_faults
 from profiler.storage.foreign_files import expanded, reason
+from profiler.storage.model_config import check_weights
 from profiler.storage.shared_store import shared_faults, work_folder
 from profiler.sweep.backend import (
     gpus_alike,
@@ -164,6 +165,8 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     files_of = _files_lookup(config_of)
     for model, dataset in dict.fromkeys((spec.model, spec.dataset) for spec in specs):
         faults.collect(partial(files_of, model, dataset))
+    for model in dict.fromkeys(spec.model for spec in specs if spec.weights is Weights.PRETRAINED):
+        faults.collect(partial(check_weights, model))
     workers, lacking = None, ""
     python = trial_python(options, [spec.backend for spec in specs]) if options is not None and not mixed else None
     if python is not None and specs and machines.cluster is None:

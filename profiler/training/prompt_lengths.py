@@ -40,17 +40,19 @@ def _tokens(prompt: Any, tokenizer: Any) -> int:
 
 
 def main() -> int:
-    """Print rows, longest and mean length for the data on standard input, and return the exit code."""
+    """Print the numbers of rows, the longest and the mean length for the data on standard input."""
     from transformers import AutoTokenizer
 
     asked = json.loads(sys.stdin.read())
     tokenizer = AutoTokenizer.from_pretrained(asked["tokenizer"], local_files_only=True)
     try:
-        lengths = prompt_lengths(load_rows(asked["dataset"]), tokenizer)
+        rows = load_rows(asked["dataset"])
+        lengths = prompt_lengths(rows, tokenizer)
     except ValueError as error:
         sys.stdout.write(json.dumps({"problem": str(error)}))
         return 0
-    found = {"rows": len(lengths), "longest": max(lengths), "mean": round(sum(lengths) / len(lengths))}
+    mean = round(sum(lengths) / len(lengths))
+    found = {"rows": len(lengths), "all_rows": len(rows), "longest": max(lengths), "mean": mean}
     sys.stdout.write(json.dumps(found))
     return 0
 

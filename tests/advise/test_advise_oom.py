@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import pytest
 from simulating import simulate
 
+from profiler.advise.cause import Cause, explained
 from profiler.advise.main import main
-from profiler.advise.refusal import Cause, explained, phase_of
+from profiler.advise.refusal import phase_of
 from profiler.advise.simulated import SimulatedRequest, SimulatedTrial
 from profiler.allocator.oom_message import read_oom_message
 from profiler.config.identity import spec_to_mapping
@@ -177,3 +178,47 @@ def test_a_job_that_fits_by_the_estimate_is_asked_about_its_version(capsys, tmp_
     assert found["oom"]["cause"] == "need"
     assert "so it fits" in found["oom"]["job"]
     assert "version of trl" in found["oom"]["change"][0]
+
+
+def _refusing(more_gib: float):
+    """Return a simulation that refuses a request, with `more_gib` beyond the card."""
+
+    def simulated(spec: TrialSpec, config: Mapping[str, object], *, allocated_bytes: int) -> SimulatedTrial:
+        needed = int((15.73 + more_gib) * GIB)
+        return SimulatedTrial(status="oom", refused_in=Phase.BACKWARD, refused_bytes=GIB, needed_bytes=needed)
+
+    return simulated
+
+
+JOB = ("model=qwen2.5-1.5b", "tuning=lora", "max_completion_length=512")
+
+
+def test_advice_is_not_contradicted_by_its_own_simulation(capsys, tmp_path):
+    """The estimate says that the job fits, its simulation does not: changes are found for what the simulation needs."""
+    log = MESSAGE.format(requested="4.00 GiB", free="1.00 GiB", unused="0.20 GiB")
+    assert _diagnosed(capsys, tmp_path, log, *JOB)["advice"]["before"]["verdict"] == "fits"
+    found = _diagnosed(capsys, tmp_path, log, *JOB, simulated=_refusing(1.0))
+    advice, total = found["advice"], int(15.73 * GIB)
+    assert "contradicts that and decides" in found["oom"]["job"]
+    assert found["oom"]["change"] == ["What to change is below."]
+    assert advice["steps"]
+    more = advice["more_by_simulation_bytes"]
+    assert advice["before"]["needed_bytes"] + more == pytest.approx(16.73 * GIB, rel=1e-6)
+    assert advice["after"]["needed_bytes"] + more <= total + GIB // 100
+    file = tmp_path / "train.log"
+    assert main([f"oom={file}", *JOB], simulate=_refusing(1.0)) == EXIT_OK
+    text = " ".join(capsys.readouterr().out.split())
+    assert "It fits as it is." not in text
+    assert "It does not fit, because by its simulation it needs" in text
+
+
+def test_the_dearer_of_both_decides(capsys, tmp_path):
+    """The simulation fits and the estimate does not: the job ran out of memory, so the estimate stays."""
+
+    def fits(spec: TrialSpec, config: Mapping[str, object], *, allocated_bytes: int) -> SimulatedTrial:
+        return SimulatedTrial(status="ok", needed_bytes=10 * GIB)
+
+    log = MESSAGE.format(requested="4.00 GiB", free="1.00 GiB", unused="0.20 GiB")
+    found = _diagnosed(capsys, tmp_path, log, "model=qwen2.5-7b", simulated=fits)
+    assert "the estimate decides, because the job did run out of memory" in found["oom"]["job"]
+    assert found["advice"]["steps"]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from profiler.allocator.oom_message import OomMessage, find_oom, read_oom_message
+from profiler.allocator.oom_log import find_oom
+from profiler.allocator.oom_message import OomMessage, read_oom_message
 from profiler.domain.units import GIB, MIB
 
 TODAY = (
@@ -54,7 +55,7 @@ OF_TODAY = OomMessage(
                 total_bytes=80 * GIB,
                 free_bytes=256 * MIB,
                 in_use_bytes=39 * GIB,
-                others_bytes=40 * GIB + 512 * MIB,
+                processes_bytes=(40 * GIB, 512 * MIB),
                 allowed_bytes=40 * GIB,
                 private_bytes=2 * GIB,
                 allocated_bytes=30 * GIB,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.analytical.explanation.boundary import Boundary, largest_that_fits
+from profiler.analytical.explanation.boundary import Boundary, boundary_near, largest_that_fits
 
 
 def _boundary(*, step: int = 1, limit: int, allowed_to: int = 10**9, minimum: int = 1) -> Boundary[int]:
@@ -53,3 +53,36 @@ def test_a_boundary_is_found_with_few_answers(step, limit):
 
     largest_that_fits(answer, lambda value: value < limit, minimum=1, maximum=10**9)
     assert len(asked) <= 2 * 30
+
+
+@given(st.integers(1, 64), st.integers(1, 10**5), st.integers(1, 10**5), st.integers(1, 10**5))
+def test_a_boundary_near_a_guess_is_that_of_the_whole_search(step, limit, allowed_to, guess):
+    """Whatever is guessed, right or wrong, the boundary is where it is."""
+
+    def answer(value: int) -> int | None:
+        return value if value % step == 0 and value <= allowed_to else None
+
+    def by(last: int) -> Boundary[int]:
+        return largest_that_fits(answer, lambda value: value < last, minimum=1, maximum=10**6)
+
+    guessed = by(guess)
+    asked: list[int] = []
+
+    def fits(value: int) -> bool:
+        asked.append(value)
+        return value < limit
+
+    found = boundary_near(answer, fits, (guessed.largest, guessed.beyond), minimum=step, maximum=10**6)
+    assert found == by(limit)
+    assert len(set(asked)) <= 40
+
+
+def test_a_guess_that_is_right_asks_for_its_two_sides_only():
+    asked: list[int] = []
+
+    def fits(value: int) -> bool:
+        asked.append(value)
+        return value <= 100
+
+    assert boundary_near(lambda value: value, fits, (100, 101), minimum=1, maximum=10**6).largest == 100
+    assert set(asked) == {100, 101}

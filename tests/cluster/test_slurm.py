@@ -35,10 +35,8 @@ def test_without_submitit_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
     with pytest.raises(UsageError) as found:
         engines.reach(OPTIONS)
-    assert str(found.value) == (
-        "engine=slurm: needs submitit, which is not installed. "
-        "Install the extra 'slurm': pip install 'grpo-vram-profiler[slurm]'."
-    )
+    hint = extras.install_hint(extras.Extra.SLURM)
+    assert str(found.value) == f"engine=slurm: needs submitit, which is not installed. {hint}"
 
 
 def test_without_sbatch_the_sweep_belongs_on_a_login_node(monkeypatch, programs):

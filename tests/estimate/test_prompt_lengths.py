@@ -135,3 +135,24 @@ def test_conversations_are_written_by_the_template():
 
 def test_measuring_is_what_an_estimate_does():
     assert inputs.read_inputs.__kwdefaults__ == {"measure": measured_by_transformers}
+
+
+def test_rows_that_are_not_read_are_named(model, data):
+    """The first rows are read, and a longer prompt may follow: the note says of how many."""
+    some = PromptLengths(rows=10_000, longest=7, mean=4, all_rows=25_000)
+    found = prompts.prompt_note(str(model), str(data), lambda *_: some)
+    assert isinstance(found, tuple)
+    assert "the longest of the first 10,000 of 25,000 prompts" in found[1].text
+
+
+@pytest.mark.slow
+def test_the_worker_counts_all_rows(model, tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(model)
+    data = tmp_path / "many.jsonl"
+    data.write_text('{"prompt": "one"}\n' * 10_003)
+    assert measured_by_transformers(model, data) == PromptLengths(rows=10_000, longest=1, mean=1, all_rows=10_003)

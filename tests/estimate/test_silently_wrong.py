@@ -145,7 +145,7 @@ def test_code_of_others_is_refused_and_not_run():
 
 def test_without_torch_an_unknown_family_is_refused(monkeypatch):
     monkeypatch.setattr(extras, "find_spec", lambda _: None)
-    with pytest.raises(UsageError, match=r"needs torch and transformers.*pip install 'grpo-vram-profiler\[simul"):
+    with pytest.raises(UsageError, match=r"needs torch and transformers.*Install the extra 'simulate': pip install"):
         _read({**LLAMA, "model_type": "starcoder2"}, counted_by_transformers)
 
 

@@ -170,6 +170,67 @@ def test_entries_that_contradict_each_other_are_not_replayed(run, tmp_path):
     assert not (tmp_path / "none.png").exists()
 
 
+def _on_devices(*traces: list) -> dict:
+    """Return a snapshot with a history per device, and the memory that each held at the end."""
+    found = {"segments": [], "device_traces": [], "allocator_settings": {}}
+    for number, requests in enumerate(traces):
+        one = recorded(requests).snapshot() if isinstance(requests, list) else requests
+        found["device_traces"].append(one["device_traces"][0])
+        found["segments"] += [segment | {"device": number} for segment in one["segments"]]
+    return found
+
+
+def test_the_device_that_ran_out_is_shown_and_the_others_are_named(run, tmp_path):
+    """Device 1 of three ran out of memory; device 2 has more entries."""
+    longer = [(ALLOC, 3 * MIB, 0)] * 30
+    path = tmp_path / "several.pickle"
+    path.write_bytes(pickle.dumps(_on_devices([(ALLOC, 8 * MIB, 0)], fragmented(), longer)))
+    code, out, _ = run(path)
+    text = " ".join(out.split())
+    assert code == EXIT_OK
+    assert "16 entries of device 1" in text and "Recorded: out of memory at entry 15" in text
+    assert "The file has other devices: device 0 (2 entries); device 2 (" in text
+    assert "device=0 shows that one." in text
+    other = " ".join(run(path, "device=2")[1].split())
+    assert "The file has other devices: device 1 (16 entries, out of memory at entry 15); device 0 (" in other
+    assert "device=1 shows that one." in other
+    found = json.loads(run(path, "format=json")[1])["snapshots"][0]
+    assert found["device"] == 1
+    assert [each["device"] for each in found["other_devices"]] == [0, 2]
+    assert json.loads(run(path, "device=0", "format=json")[1])["snapshots"][0]["other_devices"][0] == {
+        "device": 1,
+        "entries": 16,
+        "first_out_of_memory_entry": 15,
+    }
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_devices_that_ran_out_the_first_is_shown(run, tmp_path, first):
+    snapshot = _on_devices(fragmented(), fragmented())
+    for number, trace in enumerate(snapshot["device_traces"]):
+        snapshot["device_traces"][number] = [
+            entry | {"time_us": 1000 + position + (0 if number == first else 500)}
+            for position, entry in enumerate(trace)
+        ]
+    path = tmp_path / "several.pickle"
+    path.write_bytes(pickle.dumps(snapshot))
+    assert f"of device {first}," in run(path)[1]
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_replay_of_nothing_is_not_called_equal(run, tmp_path, kept):
+    snapshot = recorded([(ALLOC, 8 * MIB, 0)]).snapshot()
+    snapshot["device_traces"][0] = [{"action": "snapshot", "addr": 0, "size": 1, "stream": 0}] * kept
+    path = tmp_path / "nothing.pickle"
+    path.write_bytes(pickle.dumps(snapshot))
+    code, out, _ = run(path)
+    text = " ".join(out.split())
+    assert code == EXIT_OK
+    assert "Nothing was replayed" in text and "equal" not in text
+    found = json.loads(run(path, "format=json")[1])["snapshots"][0]
+    assert (found["is_equal"], found["replayed_entries"]) == (None, 0)
+
+
 def test_a_device_can_be_chosen(run, tmp_path):
     snapshot = fragmented()
     snapshot["device_traces"] = [[], snapshot["device_traces"][0]]

@@ -153,3 +153,125 @@ def test_wrong_input_is_one_sentence(words, said, capsys):
 def test_help(capsys):
     assert main(["--help"]) == EXIT_OK
     assert "python -m profiler.solve gpu config=FILE.yaml" in capsys.readouterr().out
+
+
+ASKED = ["max_completion_length", f"model={MODEL}", "tuning=lora", "gpu=rtx-4090-24gb"]
+
+
+def _simulation_of(largest: int, *, status: Status = Status.OOM):
+    """Return a simulation in which `largest` is the last value that fits, and the values that it was asked for."""
+    asked: list[int] = []
+
+    def simulate(specs: Mapping[int, TrialSpec]) -> Sequence[SimulatedSide]:
+        asked.extend(specs)
+        return [
+            SimulatedSide(
+                value=value,
+                status=Status.OK if value <= largest else status,
+                needed_bytes=2**30 if value <= largest or status is Status.OOM else None,
+                message="",
+            )
+            for value in specs
+        ]
+
+    return simulate, asked
+
+
+@pytest.mark.parametrize("part", [0.01, 0.3, 0.96, 0.999, 1.0, 1.001, 1.04, 3.0])
+def test_an_answer_agrees_with_its_own_simulation(part, capsys):
+    """Whatever the simulation says, the printed value fits by it, and the next printed one does not."""
+    (by_estimate,) = _solved(capsys, *ASKED)["answers"]
+    last = int(by_estimate["largest"] * part)
+    simulate, asked = _simulation_of(last)
+    assert main([*ASKED, "format=json"], simulate=simulate) == EXIT_OK
+    (answer,) = json.loads(capsys.readouterr().out)["answers"]
+    assert answer["largest"] <= last < answer["beyond"]
+    assert answer["beyond"] - answer["largest"] <= max(1, last / 256)
+    sides = {side["value"]: side["status"] for side in answer["simulated"]}
+    assert (sides[answer["largest"]], sides[answer["beyond"]]) == ("ok", "oom")
+    assert sorted(asked) == sorted(sides), "each value is simulated once"
+    assert len(asked) <= 24
+    assert answer["decided_by"] == ("estimate and simulation" if part == 1.0 else "simulation")
+    assert answer["estimated_largest"] == by_estimate["largest"]
+
+
+def test_the_text_says_which_of_the_two_decided(capsys):
+    (by_estimate,) = _solved(capsys, *ASKED)["answers"]
+    simulate, _ = _simulation_of(1000)
+    assert main(ASKED, simulate=simulate) == EXIT_OK
+    said = capsys.readouterr().out
+    assert said.startswith("max_completion_length: at most 1,000.") or "at most 99" in said
+    assert f"The simulation decides; the estimate says at most {by_estimate['largest']:,}." in said
+
+
+def test_nothing_fits_by_the_simulation(capsys):
+    simulate, _ = _simulation_of(0)
+    assert main([*ASKED, "format=json"], simulate=simulate) == EXIT_OK
+    (answer,) = json.loads(capsys.readouterr().out)["answers"]
+    assert (answer["largest"], answer["decided_by"]) == (None, "simulation")
+
+
+def test_a_simulation_may_find_a_value_where_the_estimate_finds_none(capsys):
+    words = ["max_completion_length", f"model={MODEL}", "gpu=t4-16gb", "format=json"]
+    simulate, _ = _simulation_of(700)
+    assert main(words, simulate=simulate) == EXIT_OK
+    (answer,) = json.loads(capsys.readouterr().out)["answers"]
+    assert answer["largest"] <= 700 < answer["beyond"]
+    assert answer["estimated_largest"] is None
+
+
+def test_every_allowed_value_may_fit_by_the_simulation(capsys):
+    simulate, _ = _simulation_of(10**9)
+    assert main([*ASKED, "format=json"], simulate=simulate) == EXIT_OK
+    (answer,) = json.loads(capsys.readouterr().out)["answers"]
+    architecture = builtin_architecture(MODEL)
+    assert architecture is not None
+    assert (answer["largest"], answer["beyond"]) == (architecture.max_position_embeddings - 256, None)
+
+
+def test_only_allowed_values_are_simulated(capsys):
+    simulate, asked = _simulation_of(50)
+    words = ["per_device_train_batch_size", f"model={MODEL}", "tuning=lora", "num_generations=8", "gpu=h100-80gb"]
+    assert main([*words, "gradient_accumulation_steps=1", "format=json"], simulate=simulate) == EXIT_OK
+    (answer,) = json.loads(capsys.readouterr().out)["answers"]
+    assert (answer["largest"], answer["beyond"]) == (48, 56)
+    assert all(value % 8 == 0 for value in asked)
+
+
+def test_a_margin_counts_for_the_simulation_too(capsys):
+    """What needs 23 GiB of 23.5 fits, but leaves no 10 %."""
+
+    def simulate(specs: Mapping[int, TrialSpec]) -> Sequence[SimulatedSide]:
+        return [
+            SimulatedSide(value=value, status=Status.OK, needed_bytes=(23 if value > 500 else 20) * 2**30, message="")
+            for value in specs
+        ]
+
+    assert main([*ASKED, "margin=10%", "format=json"], simulate=simulate) == EXIT_OK
+    (answer,) = json.loads(capsys.readouterr().out)["answers"]
+    assert answer["largest"] <= 500 < answer["beyond"]
+
+
+def test_a_larger_value_that_fits_again_is_named(capsys):
+    (by_estimate,) = _solved(capsys, *ASKED)["answers"]
+    largest = by_estimate["largest"]
+
+    def simulate(specs: Mapping[int, TrialSpec]) -> Sequence[SimulatedSide]:
+        return [
+            SimulatedSide(
+                value=value,
+                status=Status.OK if value < largest - 40 or value > largest else Status.OOM,
+                needed_bytes=2**30,
+                message="",
+            )
+            for value in specs
+        ]
+
+    assert main(ASKED, simulate=simulate) == EXIT_OK
+    assert f"{largest + 1:,} fits again" in capsys.readouterr().out
+
+
+def test_a_simulation_without_an_answer_leaves_the_estimate(capsys):
+    simulate, _ = _simulation_of(0, status=Status.FAILED)
+    assert main(ASKED, simulate=simulate) == EXIT_OK
+    assert "The estimate decides: a simulation of max_completion_length has no answer." in capsys.readouterr().out

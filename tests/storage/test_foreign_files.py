@@ -61,3 +61,18 @@ def test_the_home_folder_of_a_user_who_does_not_exist():
     assert expanded("~") == Path.home()
     with pytest.raises(OSError, match="no home folder for ~nosuchuser"):
         expanded("~nosuchuser/x")
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+ANNEX = b"/annex/objects/SHA256E-s12345--4d7a2146.pickle\n"
+
+
+@pytest.mark.parametrize(("content", "which"), [(LFS, "git-LFS"), (ANNEX, "git-annex")])
+def test_a_pointer_is_named_as_such(tmp_path, content, which):
+    (tmp_path / "file").write_bytes(content)
+    assert refused(tmp_path / "file").startswith(f"it is a pointer of {which}, not the file itself")
+
+
+def test_a_file_that_only_mentions_one_is_read(tmp_path):
+    (tmp_path / "file").write_bytes(b"# " + LFS)
+    assert read_bytes(tmp_path / "file", most_bytes=1024) == b"# " + LFS

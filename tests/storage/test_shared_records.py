@@ -5,7 +5,7 @@ import pytest
 
 from profiler.domain.address import Scheme, address_of
 from profiler.domain.errors import UsageError
-from profiler.domain.extras import Extra
+from profiler.domain.extras import Extra, install_hint
 from profiler.domain.sweep_state import THIS_MACHINE, Holder
 from profiler.storage import records, shared_store
 from profiler.storage.atomic import StorageError
@@ -214,7 +214,7 @@ def test_a_store_that_may_not_be_written_is_named(shared, monkeypatch):
 def test_a_missing_library_is_named_with_its_extra(monkeypatch, address, extra):
     monkeypatch.setattr("profiler.domain.extras.find_spec", lambda name: None)
     (fault,) = shared_faults(address_of(address), writes=True)
-    assert f"pip install 'grpo-vram-profiler[{extra}]'" in fault.sentence()
+    assert install_hint(extra) in fault.sentence()
 
 
 # ---- objects ---------------------------------------------------------------------------------------------------------

@@ -3,9 +3,13 @@
 from bisect import bisect_left
 from dataclasses import replace
 
+from profiler.analytical.estimate import estimate
 from profiler.analytical.formulas.engine import engine_parts, lacks_cache, needed_cache_bytes, requested_bytes
 from profiler.analytical.formulas.engine_buffers import accepted_tokens
+from profiler.analytical.formulas.fragments import unreleasable_bytes
 from profiler.domain.architecture import Architecture
+from profiler.domain.context import cuda_context_bytes
+from profiler.domain.gpu_names import gpu_named
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import gib_text
 
@@ -25,16 +29,31 @@ def engine_start_text(spec: TrialSpec, architecture: Architecture) -> str:
 
 
 def _hint(spec: TrialSpec, architecture: Architecture) -> str:
-    """Return with which part of the card vLLM would start, for sequences as long as now and as long as the job's."""
+    """Return with which settings vLLM would start, and whether the job would fit with them.
+
+    Sequences are no longer than those of the job, and the part of the card is the smallest that is enough.
+    """
     longest = spec.max_prompt_length + spec.max_completion_length
     job = replace(spec, vllm_max_model_length=longest)
     if not lacks_cache(job, architecture):
-        return f"use vllm_max_model_length={longest}"
+        return _checked(job, architecture, f"vllm_max_model_length={longest}")
     now, shorter = _least_part(spec, architecture), _least_part(job, architecture)
     if shorter is None:
         return "no part of the card is enough"
     limit = f" and vllm_max_model_length={longest}" if now != shorter else ""
-    return f"use vllm_gpu_memory_utilization={shorter:g}{limit}"
+    started = replace(job if limit else spec, vllm_gpu_memory_utilization=shorter)
+    return _checked(started, architecture, f"vllm_gpu_memory_utilization={shorter:g}{limit}")
+
+
+def _checked(spec: TrialSpec, architecture: Architecture, settings: str) -> str:
+    """Return settings with which vLLM starts as advice, if the job also fits with them; else what is missing."""
+    card, found = gpu_named(str(spec.gpu)), estimate(spec, architecture)
+    context = cuda_context_bytes(card.compute_capability)
+    needed = unreleasable_bytes(found.peak_allocated_bytes, found.peak_reserved_bytes or found.peak_allocated_bytes)
+    if needed + context <= card.memory_bytes:
+        return f"use {settings}"
+    whole = f"{gib_text(needed + context)} of {gib_text(card.memory_bytes)}"
+    return f"with {settings} it starts, but the job then needs {whole}"
 
 
 def _least_part(spec: TrialSpec, architecture: Architecture) -> float | None:
