@@ -9,6 +9,9 @@ import torch
 from profiler.measurement.cuda import OutOfMemoryCallback
 from profiler.measurement.shared_counters import SharedCounters, Stats
 
+_CUDA: Any = torch.cuda
+"""torch has no types for the function that is used here."""
+
 _NO_MEMORY_LEFT = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "cudaErrorMemoryAllocation")
 """Messages of libraries that allocate by the driver (cuBLAS, bitsandbytes)."""
 _NO_HANDLE = (
@@ -29,7 +32,7 @@ class TorchCuda:
 
     def stats_now(self) -> Stats:
         """Return all counters; empty before CUDA is initialised."""
-        return self._shared.read() if torch.cuda.is_initialized() else {}
+        return self._shared.read() if _CUDA.is_initialized() else {}
 
     def counters_shared(self) -> AbstractContextManager[None]:
         """As `SharedCounters.shown_to_the_program`: vLLM and DeepSpeed, for two, reset the counters while they load."""

@@ -175,7 +175,7 @@ def _values(
     elif command.confirm:
         print_error("Simulating both sides of each boundary, and more where one differs; confirm=false does without.")
         answers = [
-            _confirmed(command, point, answer, architecture_of, simulate)
+            _confirmed(command, point, answer, inputs, architecture_of, simulate)
             for point, answer in zip(points, answers, strict=True)
         ]
     is_json = command.rest.output_format is OutputFormat.JSON
@@ -204,12 +204,13 @@ def _confirmed(
     command: Command,
     point: Mapping[str, object],
     answer: KeyAnswer,
+    inputs: Inputs,
     architecture_of: ArchitectureLookup,
     simulate: Simulate,
 ) -> KeyAnswer:
     """Return an answer that agrees with its own simulations, which decide where they differ from the estimate."""
     confirmation = Confirmation(simulate, command.margin, simulate(answer.specs))
-    search = KeySearch(answer.key, point, margin=command.margin, architecture_of=architecture_of)
+    search = KeySearch(answer.key, point, inputs=inputs, margin=command.margin, architecture_of=architecture_of)
     estimated = answer.boundary
     try:
         boundary = search.boundary_near(
