@@ -1,6 +1,7 @@
 """One text has one meaning: the same value, or a fault, by the reader of each command, for each type of key."""
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from maintenance.words import read_words
 from profiler.advise.command import read_command as advise
@@ -73,6 +74,10 @@ TEXTS = {
     "9" * 400: (FAULT, FAULT, FAULT, "9" * 400),
 }
 
+HYDRA = OverridesParser.create()
+
+DEFAULTS = compose(sweep(["+grid=logprobs"]))
+
 ARCHITECTURE = builtin_architecture("tiny")
 
 
@@ -118,7 +123,8 @@ def of_monitor(word):
 
 def option(word):
     key = word.partition("=")[0]
-    return getattr(read_run_options(compose(only(sweep(["+grid=logprobs", word])))), key)
+    (setting,) = only(sweep([word])).settings
+    return getattr(read_run_options(DEFAULTS | {key: HYDRA.parse_override(setting).value()}), key)
 
 
 def of_run(script):
