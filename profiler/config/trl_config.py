@@ -113,7 +113,7 @@ def read_trl_config(
     point["dtype"] = _DTYPE_ALIASES.get(show(point["dtype"]), point["dtype"])
     if flat.get("packing") is True:
         point["lengths"] = Lengths.FORCED.value
-    if recipe.generates:
+    if recipe.facts.has_rollout:
         if _OLD_ENGINE in flat:
             point.setdefault("vllm_mode", VllmMode.SERVER.value)
         faults += _read_generation_batch(flat, point, job)
@@ -272,10 +272,10 @@ def _assumed(
 ) -> Sequence[Note]:
     """Return what the file does not say."""
     notes = []
-    if recipe.generates and "max_prompt_length" not in point and not _sees_images(point.get("model")):
+    if recipe.facts.has_prompts and "max_prompt_length" not in point and not _sees_images(point.get("model")):
         tokens = key_named("max_prompt_length").default
         notes.append(Note(key="max_prompt_length", text=f"max_prompt_length={tokens} (give that of your data)"))
-    if recipe.generates and job.get("num_processes") is None:
+    if recipe.facts.has_rollout and job.get("num_processes") is None:
         processes = point["num_processes"]
         shared = point.get("vllm_tensor_parallel_size") not in (None, 1)
         allows = "num_generations and vllm_tensor_parallel_size allow" if shared else "num_generations allows"
@@ -303,7 +303,7 @@ def _assumed(
 def _not_counted(flat: Mapping[str, object], recipe: Recipe) -> Sequence[Note]:
     """Return what needs memory and has no formula."""
     notes = []
-    if not recipe.generates and _evaluates(flat):
+    if not recipe.facts.has_rollout and _evaluates(flat):
         rows = flat.get("per_device_eval_batch_size", _EVAL_ROWS)
         notes.append(not_counted(f"evaluation (batches of {show(rows)})"))
     return notes

@@ -106,9 +106,8 @@ def outside_parameters(architecture: Architecture) -> int:
 
     By hand, qwen2.5-0.5b: 136,135,552.
     """
-    return int(parameter_count(architecture)) - architecture.num_hidden_layers * int(
-        layer_parameter_count(architecture)
-    )
+    in_layers = architecture.num_hidden_layers * layer_parameter_count(architecture)
+    return int(parameter_count(architecture) - in_layers)
 
 
 def unreduced_gradients_bytes(job: VerlJob, values: int, *, reducing: bool) -> int:
