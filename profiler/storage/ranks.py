@@ -1,5 +1,6 @@
 """What the ranks of trials on several GPUs have left: a record of each rank, next to that of the trial."""
 
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from profiler.storage.foreign_files import read_bytes
 from profiler.storage.records import RANKS, RECORDS, DamagedRecordError, parse_record
 
 _MOST_BYTES = 1 << 30
+
+_RANK = re.compile("0|[1-9][0-9]{0,9}")
+"""Name of the folder of a rank; one beyond those of its trial is of something else."""
 
 _KEPT = (RECORDS, "samples")
 
@@ -35,7 +39,7 @@ def rank_peaks(folder: Path) -> list[RankPeaks]:
             record = parse_record(read_bytes(path, most_bytes=_MOST_BYTES), path)
         except (DamagedRecordError, UsageError, OSError):
             continue
-        if rank.isdecimal():
+        if _RANK.fullmatch(rank) and int(rank) < record.spec.num_processes:
             found.setdefault(record.trial_id, {})[int(rank)] = record
     return [
         RankPeaks(
