@@ -37,9 +37,9 @@ def is_version(value: object) -> bool:
 
 
 def versions_of(*packages: str) -> Check:
-    """Return the check of versions by package, of which no other is known."""
+    """Return the check of the versions of all these packages, and of no other."""
     return lambda value: (
-        isinstance(value, dict) and set(value) <= set(packages) and all(map(is_text_or_none, value.values()))
+        isinstance(value, dict) and set(value) == set(packages) and all(map(is_text_or_none, value.values()))
     )
 
 

@@ -107,7 +107,7 @@ def read_ratio(text: str) -> Value:
     return number / 100 if is_number else text  # type: ignore[operator]  # a number
 
 
-def written(value: Value) -> str:
+def written(value: object) -> str:
     """Return a text that `read_value` and Hydra read as `value`."""
     if isinstance(value, list):
         return f"[{','.join(map(written, value))}]"
@@ -118,7 +118,7 @@ def written(value: Value) -> str:
     return "null" if value is None else str(value).lower()
 
 
-def written_key(key: Value) -> str:
+def written_key(key: object) -> str:
     """Return the text of a key of a mapping, which cannot be quoted."""
     return re.sub(r"([\\()\[\]{}:=, \t])", r"\\\1", key) if isinstance(key, str) else written(key)
 
