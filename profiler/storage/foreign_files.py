@@ -10,6 +10,7 @@ import stat
 from enum import StrEnum
 from io import BufferedReader, FileIO
 from pathlib import Path
+from typing import BinaryIO
 
 from profiler.domain.units import MIB
 
@@ -89,7 +90,7 @@ def read_bytes(path: Path, *, most_bytes: int) -> bytes:
     return content
 
 
-def _read(file: BufferedReader, most_bytes: int, *, at_once: int) -> bytes:
+def _read(file: BinaryIO, most_bytes: int, *, at_once: int) -> bytes:
     """Return what a file has. Python reserves the memory of all that is asked for, and files of /proc have no size."""
     parts: list[bytes] = []
     left = most_bytes

@@ -178,6 +178,12 @@ def tables() -> Iterator[Odd]:
         yield Odd(what, report, ("g",), {"g/runs.parquet": file})
         yield Odd(what, report, ("g", os.fspath(kept)), {"g/runs.parquet": file})
         yield Odd(what, claimed_trials, (".",), {"g/runs.parquet": file})
+    for number, (what, file) in enumerate(list(damaged(runs))[::6]):
+        spec = builders.spec(seed=number)
+        record = builders.record(spec, outcome=builders.outcome(spec))
+        records = {f"s{number}/records/{record.trial_id}.json": record_content(record)}
+        words = (f"file://{Path.cwd()}/s{number}", "figures=png")
+        yield Odd(f"in a store, {what}", report, words, {**records, f"s{number}/runs.parquet": file})
 
 
 _COLUMNS = "script,gpu,status,allocated_bytes,reserved_bytes,device_bytes\n"
