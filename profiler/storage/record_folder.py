@@ -88,6 +88,7 @@ class RecordFolder(Generic[Kind]):
     def _read(self, path: Path) -> tuple[Kind | None, str]:
         try:
             record = self._form.parse(read_bytes(path, most_bytes=self._form.most_bytes))
+            _check_storable(_as_json(record))
             if record.run_id == path.stem:
                 return record, ""
             problem = f"it is the record of {record.run_id}"
@@ -100,6 +101,21 @@ class RecordFolder(Generic[Kind]):
         except (ValueError, RecursionError, ProfilerError) as error:
             problem = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         return None, f"{path} is no record of {self._what} ({problem}), and is left out."
+
+
+def _check_storable(value: JSON) -> None:
+    """Check that a table can hold all values.
+
+    Raises:
+        ValueError: A number has more than 64 bits, or a text is not one in UTF-8.
+    """
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            _check_storable(each)
+    elif isinstance(value, str):
+        value.encode()
+    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError("a number has more than 64 bits")
 
 
 def _as_json(record: Any) -> dict[str, JSON]:  # noqa: ANN401  a dataclass of any kind

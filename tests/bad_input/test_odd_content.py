@@ -12,6 +12,7 @@ import pickle
 import resource
 import signal
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 import builders
 import pyarrow.parquet as pq
 import pytest
+import script_builders
 import yaml
 from cases import BOMB, Special, bad
 from odd_values import ODD, damaged, deep_pickles, variants
@@ -34,8 +36,12 @@ from profiler.estimate.main import main as estimate
 from profiler.replay.main import main as replay
 from profiler.report.main import main as report
 from profiler.run.main import main as run
+from profiler.run.results import write_pages
+from profiler.storage import record_folder, script_records
+from profiler.storage.checksummed import with_checksum
 from profiler.storage.ranks import rank_peaks
 from profiler.storage.records import record_content
+from profiler.storage.script_records import ScriptStore
 
 LIMIT_S = 20
 """Of one case, also on a loaded machine."""
@@ -217,6 +223,29 @@ def ranks_of(words: Sequence[str]) -> int:
     return 0
 
 
+def script_pages(words: Sequence[str]) -> int:
+    """Draw the tables and pages of the runs of a script."""
+    folder = Path(words[0])
+    records, problems = ScriptStore(folder).read_all()
+    if not records:
+        sys.stderr.writelines(f"{problem}\n" for problem in problems)
+        return 2
+    write_pages(folder, records)
+    return 0
+
+
+def script_folders() -> Iterator[Odd]:
+    """Records of scripts with every value in turn another one, and files that are none."""
+    form, path = script_records.FORMAT, f"f/records/{'0' * 16}.json"
+    stored = json.loads(json.dumps(record_folder._as_json(script_builders.record())))
+    for what, value in variants(stored, each=1):
+        with contextlib.suppress(ValueError):  # no JSON has a number that is none
+            file = with_checksum({form.version_key: form.version, "record": value})
+            yield Odd(f"record, {what}", script_pages, ("f",), {path: file})
+    for content in (b"", b"\xff", b"[" * 100_000, b"{}", BOMB.encode(), Special.ZERO, Special.FIFO, Special.LOOP):
+        yield Odd(f"record, {content!r:.30}", script_pages, ("f",), {path: content})
+
+
 def rank_folders() -> Iterator[Odd]:
     """Folders of ranks with names that no rank has, and records of another trial."""
     spec = builders.spec(num_processes=2)
@@ -269,7 +298,7 @@ def logs() -> Iterator[Odd]:
 
 GROUPS: dict[str, Callable[[], Iterator[Odd]]] = {
     each.__name__: each
-    for each in (snapshots, models, configurations, tables, kept_scripts, rank_folders, programs, logs)
+    for each in (snapshots, models, configurations, tables, kept_scripts, script_folders, rank_folders, programs, logs)
 }
 
 
