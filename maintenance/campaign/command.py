@@ -1,11 +1,11 @@
 """The command line of the campaign: what to do, its words, and key=value."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from maintenance.campaign.stages import STAGES, Stage, stage
+from profiler.config.reading import TextReader
 from profiler.config.run_options import DECLARATIONS
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.trial import Tuning
@@ -128,15 +128,13 @@ def _read_key(command: Command, word: str, faults: list[Fault]) -> None:
 
 def _seconds(text: str, faults: list[Fault]) -> float:
     most = DECLARATIONS["timeout_s"].maximum
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not 0 < found <= most:
-        problem = f"must be a number of seconds above 0 and at most {most:,}"
-        faults.append(Fault(key="limit_s", found=text or "(nothing)", problem=problem))
-        return LIMIT_S
-    return found
+    reader = TextReader({"limit_s": text})
+    found = reader.number("limit_s", maximum=most)
+    if found and not reader.faults:
+        return found
+    problem = f"must be a number of seconds above 0 and at most {most:,}"
+    faults.append(Fault(key="limit_s", found=text or "(nothing)", problem=problem))
+    return LIMIT_S
 
 
 def _read_first(command: Command, word: str, faults: list[Fault]) -> None:

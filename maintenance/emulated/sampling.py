@@ -88,7 +88,7 @@ def sample(count: int = COUNT, *, seed: int = SEED) -> tuple[TrialSpec, ...]:
 
 def _takes_seconds(spec: TrialSpec) -> bool:
     """Whether the emulated card decodes at most `MOST_DECODED_TOKENS`, one by one."""
-    if not spec.recipe.generates or spec.rollout is Rollout.SYNTHETIC:
+    if not spec.recipe.facts.has_rollout or spec.rollout is Rollout.SYNTHETIC:
         return True
     rollouts = -(-spec.steps * spec.gradient_accumulation_steps // spec.steps_per_generation)
     return rollouts * spec.max_completion_length <= MOST_DECODED_TOKENS

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from profiler.config.reading import FieldReader
-from profiler.domain.errors import Fault, nearest
+from profiler.domain.errors import Fault
 from profiler.estimate.command import FORMAT
 from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.command import read_command as read_estimate
-from profiler.solve.command import CONFIRM, MARGIN, MAX_MARGIN, margin_value, yaml_value
+from profiler.solve.command import CONFIRM, MARGIN, MAX_MARGIN, margin_and_confirm
 
 OOM = "oom"
 
@@ -42,24 +41,19 @@ def read_command(words: Sequence[str]) -> Command:
     keys = (OOM, MARGIN, CONFIRM, FORMAT)
     own = {key: text for key, equals, text in (word.partition("=") for word in words) if equals and key in keys}
     rest = read_estimate([word for word in words if "=" not in word or word.partition("=")[0] not in keys])
-    reader = FieldReader({MARGIN: margin_value(own.get(MARGIN, "0")), CONFIRM: yaml_value(own.get(CONFIRM, "true"))})
+    reader = margin_and_confirm({FORMAT: "text", **own}, paths=(OOM,))
     margin, confirm = reader.number(MARGIN, maximum=MAX_MARGIN), reader.flag(CONFIRM)
-    faults = [*rest.faults, *reader.faults, *_format_faults(own), *_card_faults(rest)]
+    output_format = reader.choice(FORMAT, OutputFormat)
+    log = reader.value(OOM)
+    faults = [*rest.faults, *reader.faults, *_card_faults(rest)]
     return Command(
-        log=own.get(OOM),
+        log=None if log is None else str(log),
         margin=margin,
         confirm=confirm,
-        output_format=OutputFormat.JSON if own.get(FORMAT) == OutputFormat.JSON else OutputFormat.TEXT,
+        output_format=output_format,
         rest=rest,
         faults=tuple(faults),
     )
-
-
-def _format_faults(own: dict[str, str]) -> list[Fault]:
-    text, names = own.get(FORMAT), [str(member) for member in OutputFormat]
-    if text is None or text in names:
-        return []
-    return [Fault(key=FORMAT, found=text, problem=f"must be one of {', '.join(names)}", hint=nearest(text, names))]
 
 
 def _card_faults(rest: EstimateCommand) -> list[Fault]:

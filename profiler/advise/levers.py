@@ -91,7 +91,7 @@ def _micro_batches(spec: TrialSpec) -> Iterator[Change]:
             "per_device_train_batch_size": spec.per_device_train_batch_size // factor,
             "gradient_accumulation_steps": spec.gradient_accumulation_steps * factor,
         }
-        if spec.recipe.generates:
+        if spec.recipe.facts.has_rollout:
             change["steps_per_generation"] = spec.steps_per_generation * factor
         yield change
 

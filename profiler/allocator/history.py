@@ -270,7 +270,8 @@ def _blocks(raw: Mapping[str, Any], place: str) -> tuple[HeldBlock, ...]:
             )
         if block.get("address", address) != address:
             raise _fault(f"{place}, block {number}", "an address of its own", "must begin where the one before ends")
-        in_use = str(block.get("state")).startswith("active")
+        state = block.get("state")
+        in_use = isinstance(state, str) and state.startswith("active")
         requested = block.get("requested_size", size)
         blocks.append(
             HeldBlock(

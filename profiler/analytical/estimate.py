@@ -24,15 +24,14 @@ def phase_instants(spec: TrialSpec, architecture: Architecture) -> dict[Phase, I
 def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
     """Return the peaks of allocated and reserved memory, and the categories of the first.
 
-    Holds for one GPU of a job that trains a dense decoder like Llama with gated MLPs, alone or with others by DDP or
-    FSDP. Rollouts are those of transformers' `generate`, or of vLLM by its own accounting. Left out: rounding to
+    Holds for one GPU of a job that trains a decoder like Llama, with gated MLPs or experts, alone or with others by DDP
+    or FSDP. Rollouts are those of transformers' `generate`, or of vLLM by its own accounting. Left out: rounding to
     multiples of 512 bytes and remainders that the allocator does not split off, by which the counter of a card is 0.2
     to 3 % higher (`roundup_power2_divisions` is not left out); the CUDA context; and scratch of kernels other than
     cuBLAS and attention by matrix products.
 
     Raises:
-        UsageError: There is no closed form: the model is a mixture of experts or of a family that is not known, or FSDP
-            does what has no formula yet.
+        UsageError: There is no closed form, as `refuse_without_form` says.
     """
     refuse_without_form(spec, architecture)
     instants = trial_instants(spec, architecture)

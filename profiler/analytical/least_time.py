@@ -18,13 +18,13 @@ def least_step_s(spec: TrialSpec, architecture: Architecture, card: Roofline) ->
     half = spec.dtype is not Dtype.FLOAT32 or spec.bf16
     peak = card.half_flops_per_s if half else card.single_flops_per_s
     rows = spec.per_device_train_batch_size
-    width = spec.longest + (spec.max_prompt_length if spec.recipe.generates else 0)
+    width = spec.longest + (spec.max_prompt_length if spec.recipe.facts.has_prompts else 0)
     forward = _forward_flops(architecture, rows=rows, width=width, scored=spec.longest)
-    reference = 1 if spec.recipe.generates and spec.beta else 0
+    reference = 1 if spec.recipe.facts.has_reference_pass and spec.beta else 0
     recomputed = 1 if spec.gradient_checkpointing else 0
     backward = 2 if spec.tuning is Tuning.FULL else 1
     trained = (1 + backward + recomputed + reference) * forward / peak * spec.gradient_accumulation_steps
-    if not spec.recipe.generates or spec.rollout is Rollout.SYNTHETIC:
+    if not spec.recipe.facts.has_rollout or spec.rollout is Rollout.SYNTHETIC:
         return trained
     rollouts = max(1, spec.gradient_accumulation_steps // spec.steps_per_generation)
     return trained + rollouts * _rollout_s(spec, architecture, card, half=half)

@@ -132,7 +132,7 @@ def estimate_specs(specs: Sequence[TrialSpec], architectures: Mapping[str, Archi
         architectures: The architecture of each model that they name.
 
     Raises:
-        UsageError: If a model is a mixture of experts, for which there is no closed form.
+        UsageError: There is no closed form of a trial or of a model, as `refuse_without_form` and `refuse_model` say.
     """
     for spec in specs:
         refuse_without_form(spec, architectures[spec.model])
@@ -150,7 +150,7 @@ def estimate_table(table: TrialTable) -> EstimateTable:
     """Return the estimate of each trial of `table`, equal to that of `estimate`.
 
     Raises:
-        UsageError: If a model is a mixture of experts, for which there is no closed form.
+        UsageError: There is no closed form of a trial or of a model, as `refuse_without_form` and `refuse_model` say.
     """
     models = table.keys["model"]
     for code in np.unique(models.codes):

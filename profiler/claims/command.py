@@ -1,10 +1,11 @@
 """The parsed command line of `claims`: key=value."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from profiler.config.reading import TextReader
 from profiler.domain.claims import Claim
 from profiler.domain.errors import Fault, nearest
 
@@ -38,46 +39,42 @@ class Command:
 def read_command(words: Sequence[str], claims: Sequence[Claim]) -> Command:
     """Parse `words` (argv without the program). If a key is repeated, the last value counts."""
     command = Command()
+    own: dict[str, str] = {}
     for word in words:
         key, equals, text = word.partition("=")
         if word in ("-h", "--help"):
             command.wants_help = True
         elif equals and key in KEYS:
-            _read(command, key, text, claims)
+            own[key] = text
         elif equals:
             problem = f"unknown key; the keys are {', '.join(KEYS)}"
             command.faults.append(Fault(key=key, found=text, problem=problem, hint=nearest(key, KEYS)))
         else:
             problem = "is not of the form key=value"
             command.faults.append(Fault(key="argument", found=word or "(nothing)", problem=problem, hint=_hint(word)))
+    _read(command, own, claims)
     if command.claim is not None and command.source is not None:
         problem = "names one claim, so that source has no meaning"
         command.faults.append(Fault(key=CLAIM, found=command.claim, problem=problem, hint="Leave source out."))
     return command
 
 
-def _read(command: Command, key: str, text: str, claims: Sequence[Claim]) -> None:
-    if key == RESULTS_DIR:
-        command.results_dir = Path(text)
-        if not text:
-            command.faults.append(Fault(key=key, found="(nothing)", problem="must be a folder"))
-    elif key == CLAIM:
-        command.claim = _one_of(command, key, text, [claim.id for claim in claims])
-    elif key == SOURCE:
-        command.source = _one_of(command, key, text, list(dict.fromkeys(claim.source.id for claim in claims)))
-    elif key == FORMAT:
-        found = _one_of(command, key, text, [str(member) for member in OutputFormat])
-        command.output_format = OutputFormat(found or OutputFormat.TABLE)
-    else:
-        command.writes = _one_of(command, key, text, ["true", "false"]) != "false"
-
-
-def _one_of(command: Command, key: str, text: str, names: Sequence[str]) -> str | None:
-    if text in names:
-        return text
-    problem = f"must be one of {', '.join(names)}"
-    command.faults.append(Fault(key=key, found=text or "(nothing)", problem=problem, hint=nearest(text, names)))
-    return None
+def _read(command: Command, own: Mapping[str, str], claims: Sequence[Claim]) -> None:
+    reader = TextReader(own, paths=(RESULTS_DIR,))
+    sources = list(dict.fromkeys(claim.source.id for claim in claims))
+    if RESULTS_DIR in own:
+        command.results_dir = Path(reader.text(RESULTS_DIR, "a folder"))
+    if CLAIM in own:
+        word = reader.word(CLAIM, [claim.id for claim in claims])
+        command.claim = word if reader.sound(CLAIM) else None
+    if SOURCE in own:
+        word = reader.word(SOURCE, sources)
+        command.source = word if reader.sound(SOURCE) else None
+    if FORMAT in own:
+        command.output_format = reader.choice(FORMAT, OutputFormat)
+    if WRITE in own:
+        command.writes = reader.flag(WRITE)
+    command.faults.extend(reader.faults)
 
 
 def _hint(word: str) -> str:

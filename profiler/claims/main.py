@@ -4,6 +4,7 @@ Exit codes: docs/exit_codes.md. That a claim does not hold is an answer, and end
 """
 
 import csv
+import io
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,8 +16,9 @@ from profiler.claims.command import Command, OutputFormat, read_command
 from profiler.claims.figures import ClaimFigures, ScriptPeaks, ScriptRun
 from profiler.command_line import as_command, print_error, print_line, print_text
 from profiler.domain.claims import Claim, End, Quantity
-from profiler.domain.errors import EXIT_OK, Fault, UsageError
+from profiler.domain.errors import EXIT_OK, Fault, UsageError, printable
 from profiler.domain.outcome import Status
+from profiler.domain.units import MIB
 from profiler.rendering.claims_page import claims_html, claims_markdown
 from profiler.rendering.claims_table import claims_json, claims_table
 from profiler.rendering.figures.claims import claims_figure
@@ -24,13 +26,16 @@ from profiler.rendering.figures.files import as_png, as_svg
 from profiler.rendering.pages import FIGURES, RenderedFigure
 from profiler.storage.atomic import write_atomically
 from profiler.storage.folder_faults import writable_faults
-from profiler.storage.foreign_files import Kind, kind_of, reason
+from profiler.storage.foreign_files import Kind, kind_of, read_bytes, reason
 from profiler.storage.published import read_counted, read_looked_up, read_published, read_published_claims
 from profiler.storage.tables import read_tables
 
 GRID = "claims"
 SCRIPTS = (Path("scripts") / "tried.csv", Path("scripts") / "blog_2025.csv")
 """The runs of scripts that are kept, in a folder of results."""
+
+_MOST_BYTES = 16 * MIB
+"""Largest table of scripts."""
 
 SCRIPT_ENDS = {Status.OK.value: End.FITS, Status.OOM.value: End.OOM}
 _PEAKS = {
@@ -141,8 +146,33 @@ def stored_trials(results_dir: Path) -> list[StoredTrials]:
 
 
 def kept_scripts(results_dir: Path) -> ScriptPeaks:
-    """Return the runs of scripts that are kept in a folder of results and fitted or ran out of memory."""
-    rows = [row for name in SCRIPTS for row in _rows(results_dir / name)]
+    """Return the runs of scripts that are kept in a folder of results and fitted or ran out of memory.
+
+    A file that cannot be read is left out, and a line says so.
+    """
+    found: dict[tuple[str, str], ScriptRun] = {}
+    for path in (results_dir / name for name in SCRIPTS):
+        try:
+            found |= _script_runs(read_bytes(path, most_bytes=_MOST_BYTES).decode())
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            print_error(f"{path} is left out: it cannot be read ({reason(error)}).")
+        except (ValueError, csv.Error) as error:
+            print_error(f"{path} is left out: it has no table of scripts ({printable(str(error))}).")
+    return found
+
+
+def _script_runs(text: str) -> ScriptPeaks:
+    """Return the runs in a table.
+
+    Raises:
+        ValueError: It has not the columns of one, or a size is no number.
+        csv.Error: It is no CSV.
+    """
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    if missing := {"script", "backend", "status"} - set(rows.fieldnames or ()):
+        raise ValueError(f"it has no column {', '.join(sorted(missing))}")
     return {
         (row["script"], row["backend"]): ScriptRun(
             end=SCRIPT_ENDS[row["status"]],
@@ -151,13 +181,6 @@ def kept_scripts(results_dir: Path) -> ScriptPeaks:
         for row in rows
         if row["status"] in SCRIPT_ENDS
     }
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    if not path.is_file():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def write_pages(folder: Path, judged: Sequence[Judged]) -> Path:

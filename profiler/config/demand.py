@@ -168,7 +168,7 @@ def _events(spec: TrialSpec) -> frozenset[str]:
     accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
     reduces = spec.distributed_type is DistributedType.FSDP and accumulation == 1
     in_any_recipe = frozenset({"the only backward of a step reduces the gradients"} if reduces else ())
-    if not spec.recipe.generates:
+    if not spec.recipe.facts.has_rollout:
         return in_any_recipe
     micro_batches = spec.steps * accumulation
     first_after_a_step = generation * -(-accumulation // generation)
@@ -200,7 +200,7 @@ def _has_the_same_padding(smaller: TrialSpec, larger: TrialSpec) -> bool:
 
 def _rows_of_a_mix(spec: TrialSpec) -> int:
     """Return the rows over which the pattern of ragged lengths runs: those padded to one length."""
-    return spec.generation_batch_size if spec.recipe.generates else spec.per_device_train_batch_size
+    return spec.generation_batch_size if spec.recipe.facts.has_rollout else spec.per_device_train_batch_size
 
 
 def _masks(spec: TrialSpec) -> tuple[bool, bool]:
@@ -244,7 +244,7 @@ def _is_no_larger_model(smaller: TrialSpec, larger: TrialSpec, architecture_of: 
 
 def _tokens(spec: TrialSpec) -> int:
     """Return the tokens of a micro-batch, padding included."""
-    prompt = spec.max_prompt_length if spec.recipe.generates else 0
+    prompt = spec.max_prompt_length if spec.recipe.facts.has_prompts else 0
     return spec.per_device_train_batch_size * (prompt + spec.longest)
 
 

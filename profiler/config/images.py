@@ -31,7 +31,7 @@ def with_images(
         given: What the user wrote.
     """
     tower = architecture.vision
-    if not spec.recipe.generates:
+    if not spec.recipe.facts.has_prompts:
         return spec, []
     if tower is None:
         stated = [key for key in IMAGE_KEYS if given.get(key) is not None]

@@ -1,9 +1,10 @@
 """Reading of untyped values, from a command line or a file, into typed ones; wrong values become faults."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import TypeVar
 
+from profiler.config.value_grammar import read_into, read_path, read_ratio, read_value
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.keys import MAX_COUNT
 
@@ -38,11 +39,7 @@ def read_increase(key: str, text: str) -> float:
     Raises:
         UsageError: It is neither.
     """
-    try:
-        number: object = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        number = text
-    reader = FieldReader({key: number})
+    reader = TextReader({key: text}, ratios=(key,))
     ratio = reader.number(key, maximum=_MOST_INCREASE)
     if reader.faults:
         raise UsageError([Fault(key=key, found=text, problem="must be an increase of at least 0, such as 2% or 0.02")])
@@ -154,3 +151,31 @@ class FieldReader:
             return tuple(value)
         self.fail(key, "must be a list of names")
         return ("",)
+
+
+class TextReader(FieldReader):
+    """Reader of typed values from the texts of a command line. A text that is no value has one fault."""
+
+    def __init__(self, texts: Mapping[str, str], *, paths: Sequence[str] = (), ratios: Sequence[str] = ()) -> None:
+        """Read each of `texts`.
+
+        Args:
+            texts: What the user wrote after `key=`, by key.
+            paths: Keys that take a text as it stands.
+            ratios: Keys that take a number or a percentage.
+        """
+        readers: dict[str, Callable[[str], object]] = dict.fromkeys(paths, read_path) | dict.fromkeys(
+            ratios, read_ratio
+        )
+        faults: list[Fault] = []
+        values: dict[str, object] = {}
+        for key, text in texts.items():
+            read_into(values, key, text, faults, readers.get(key, read_value))
+        super().__init__(values)
+        self._faults.extend(faults)
+        self._unreadable = frozenset(fault.key for fault in faults)
+
+    def fail(self, key: str, problem: str, hint: str = "") -> None:
+        """Keep a fault for `key`, unless its text is no value."""
+        if key not in self._unreadable:
+            super().fail(key, problem, hint)

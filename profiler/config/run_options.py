@@ -171,6 +171,9 @@ DECLARATIONS: Mapping[str, Declaration] = {option.name: option.metadata[_DECLARA
 
 RUN_KEYS = tuple(DECLARATIONS)
 
+PATH_OPTIONS = tuple(option.name for option in fields(RunOptions) if PurePath in (option.type, *get_args(option.type)))
+"""Options that name a file or a folder, whose text a command takes as it stands."""
+
 
 def read_run_options(values: Mapping[str, object]) -> RunOptions:
     """Read the options from `values`; keys that are not run options are ignored.

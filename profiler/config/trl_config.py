@@ -129,7 +129,7 @@ def read_trl_config(
     changed = effects_of(described, recipe, release, untouched={*settled, *(given or {})})
     point.update({key: value for key, (value, _) in changed.items()})
     taken.update({key: meaning for key, (_, meaning) in changed.items()})
-    if recipe.generates:
+    if recipe.facts.has_rollout:
         if _OLD_ENGINE in flat:
             point.setdefault("vllm_mode", VllmMode.SERVER.value)
         faults += _read_generation_batch(flat, point, job)
@@ -275,11 +275,11 @@ def _assumed(
     flat: Mapping[str, object], point: Mapping[str, object], recipe: Recipe, job: Mapping[str, object]
 ) -> Sequence[Note]:
     """Return what the file does not say."""
-    notes = [*reward_notes(flat)] if recipe.generates else []
-    if recipe.generates and "max_prompt_length" not in point and not _sees_images(point.get("model")):
+    notes = [*reward_notes(flat)] if recipe.facts.has_scoring else []
+    if recipe.facts.has_prompts and "max_prompt_length" not in point and not _sees_images(point.get("model")):
         tokens = key_named("max_prompt_length").default
         notes.append(Note(key="max_prompt_length", text=f"max_prompt_length={tokens} (give that of your data)"))
-    if recipe.generates and job.get("num_processes") is None:
+    if recipe.facts.has_rollout and job.get("num_processes") is None:
         processes = point["num_processes"]
         shared = point.get("vllm_tensor_parallel_size") not in (None, 1)
         allows = "num_generations and vllm_tensor_parallel_size allow" if shared else "num_generations allows"
@@ -312,7 +312,7 @@ def _effects(
 ) -> Iterator[Mapping[str, Uncounted]]:
     """Return the tables of values without a formula that have a meaning in this job."""
     yield trl_effects.ANY_TRAINER
-    if not recipe.generates:
+    if not recipe.facts.has_rollout:
         yield trl_effects.OF_ROWS
     elif flat.get("use_vllm") is True:
         yield trl_effects.OF_ENGINE
@@ -334,7 +334,7 @@ def _has_experts(flat: Mapping[str, object]) -> bool:
 def _not_counted(flat: Mapping[str, object], recipe: Recipe, job: Mapping[str, object]) -> Sequence[Note]:
     """Return what needs memory and has no formula."""
     notes = [not_counted(text) for table in _effects(flat, recipe, job) for text in uncounted_texts(table, flat)]
-    if not recipe.generates and _evaluates(flat):
+    if not recipe.facts.has_rollout and _evaluates(flat):
         rows = flat.get("per_device_eval_batch_size", _EVAL_ROWS)
         notes.append(not_counted(f"evaluation (batches of {show(rows)})"))
     return notes

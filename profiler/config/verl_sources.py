@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from profiler.config.foreign_text import ForeignTextError, parse_yaml
 from profiler.config.model_lookup import builtin_of_folder
 from profiler.config.notes import Note, not_counted
 from profiler.config.reading import show
 from profiler.config.run_script import Override, RunScript
+from profiler.config.value_grammar import ValueTextError, read_into, read_value
 from profiler.config.verl_effects import changes_memory, effect_text
 from profiler.config.verl_keys import FREE_KEYS, FREE_PREFIXES, MEMORY_KEYS
 from profiler.domain.errors import Fault, shortened
@@ -113,13 +113,10 @@ def file_source(values: Mapping[str, object], *, name: str) -> VerlSource:
 def override_source(words: Sequence[str]) -> VerlSource:
     """Return the values of Hydra's overrides, ``key=value`` with ``+`` or ``++`` before it."""
     values: dict[str, object] = {}
-    faults = []
+    faults: list[Fault] = []
     for word in words:
         key, _, text = word.lstrip("+").partition("=")
-        try:
-            values[key] = parse_yaml(text) if text else ""
-        except ForeignTextError as error:
-            faults.append(Fault(key=key, found=text, problem=f"cannot be read as a value, because it {error}"))
+        read_into(values, key, text, faults)
     megatron, engine_faults = _engine({ENGINE: values.pop(ENGINE)} if ENGINE in values else {})
     return VerlSource(values=values, megatron=megatron, faults=(*faults, *engine_faults))
 
@@ -175,8 +172,8 @@ def joined(sources: Sequence[VerlSource]) -> VerlSource:
 
 
 def _value(text: str) -> object:
-    """Return the value of a text; the text itself where it is not YAML, because most keys need no memory."""
+    """Return the value of a text; the text itself where it is none, because most keys need no memory."""
     try:
-        return parse_yaml(text) if text else ""
-    except ForeignTextError:
+        return read_value(text)
+    except ValueTextError:
         return show(text)

@@ -1,6 +1,24 @@
-"""The recipes: which trainer a trial runs."""
+"""The recipes: which trainer a trial runs, and what of a step each of them has."""
 
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import assert_never
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeFacts:
+    """What a recipe's steps have. None of it follows from another, so that each recipe states all of it."""
+
+    has_rollout: bool
+    """Whether training generates its own completions, in addition to reading a data set."""
+    has_scoring: bool
+    """Whether completions get rewards."""
+    has_prompts: bool
+    """Whether rows are a prompt and a completion, with a length each."""
+    has_reference_pass: bool
+    """Whether a reference model computes the rows as well, if `beta` is not 0."""
+    rows_are_single: bool
+    """Whether one row of the data set, or one completion, is one row of a forward pass; false for pairs."""
 
 
 class Recipe(StrEnum):
@@ -14,11 +32,31 @@ class Recipe(StrEnum):
     """trl's `SFTTrainer`."""
 
     @property
-    def generates(self) -> bool:
-        """Whether training generates its own completions, in addition to reading a data set."""
-        return self in (Recipe.GRPO, Recipe.RLOO)
+    def facts(self) -> RecipeFacts:
+        """What its steps have."""
+        match self:
+            case Recipe.GRPO | Recipe.RLOO:
+                return ONLINE
+            case Recipe.SFT:
+                return LABELLED
+            case _:
+                assert_never(self)
 
+
+ONLINE = RecipeFacts(
+    has_rollout=True, has_scoring=True, has_prompts=True, has_reference_pass=True, rows_are_single=True
+)
+"""Reinforcement learning on completions of the model itself."""
+
+LABELLED = RecipeFacts(
+    has_rollout=False, has_scoring=False, has_prompts=False, has_reference_pass=False, rows_are_single=True
+)
+"""Training on rows with labels."""
 
 ALL_RECIPES = frozenset(Recipe)
 
-GENERATING = frozenset(recipe for recipe in Recipe if recipe.generates)
+GENERATING = frozenset(recipe for recipe in Recipe if recipe.facts.has_rollout)
+SCORED = frozenset(recipe for recipe in Recipe if recipe.facts.has_scoring)
+WITH_PROMPTS = frozenset(recipe for recipe in Recipe if recipe.facts.has_prompts)
+WITH_REFERENCE = frozenset(recipe for recipe in Recipe if recipe.facts.has_reference_pass)
+"""Recipes by the value of the key `recipe`."""

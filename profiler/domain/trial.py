@@ -8,7 +8,7 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.keys import MAX_COUNT, Declaration, Group, Key, MemoryOrder, declared, keys_of
 from profiler.domain.memory import Origin
 from profiler.domain.optimizers import Optimizer
-from profiler.domain.recipe import GENERATING, Recipe
+from profiler.domain.recipe import GENERATING, SCORED, WITH_PROMPTS, WITH_REFERENCE, Recipe
 
 
 class Backend(StrEnum):
@@ -345,7 +345,7 @@ class TrialSpec:
             memory=_GROWS,
             unit="tokens",
             trl_names=("max_prompt_length",),
-            recipes=GENERATING,
+            recipes=WITH_PROMPTS,
         ),
     )
     max_completion_length: int = field(
@@ -356,7 +356,7 @@ class TrialSpec:
             memory=_GROWS,
             unit="tokens",
             trl_names=("max_completion_length",),
-            recipes=GENERATING,
+            recipes=WITH_PROMPTS,
         ),
     )
     max_length: int | None = field(
@@ -479,7 +479,7 @@ class TrialSpec:
             memory=_ORDERED,
             unit="weight",
             trl_names=("beta",),
-            recipes=GENERATING,
+            recipes=WITH_REFERENCE,
         ),
     )
     critic: bool = field(
@@ -643,7 +643,7 @@ class TrialSpec:
             memory=_SAME,
             null="functions score them",
             null_given="functions score them",
-            recipes=GENERATING,
+            recipes=SCORED,
             since="0.2.0",
             earlier=None,
         ),
@@ -671,7 +671,7 @@ class TrialSpec:
             unit="images",
             null=_NO_TOWER,
             null_given="1 where the model has a vision tower",
-            recipes=GENERATING,
+            recipes=WITH_PROMPTS,
             since="0.2.0",
             earlier=None,
         ),
@@ -686,7 +686,7 @@ class TrialSpec:
             null=_NO_TOWER,
             null_given="that of the published processor",
             trl_names=("min_pixels",),
-            recipes=GENERATING,
+            recipes=WITH_PROMPTS,
             since="0.2.0",
             earlier=None,
         ),
@@ -701,7 +701,7 @@ class TrialSpec:
             null=_NO_TOWER,
             null_given="that of the published processor, or what fits max_prompt_length",
             trl_names=("max_pixels",),
-            recipes=GENERATING,
+            recipes=WITH_PROMPTS,
             since="0.2.0",
             earlier=None,
         ),

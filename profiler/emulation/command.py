@@ -1,17 +1,19 @@
 """The parsed command line of `python -m profiler.emulation`."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from profiler.config.reading import TextReader, show
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.gpu_names import name_known_card
 
 INSTALL, CHECK = "install", "check"
-_KEYS = {INSTALL: ("torch", "python"), CHECK: ("python", "gpu", "strict")}
-_VERSION = re.compile(r"\d+\.\d+\.\d+")
+TORCH, PYTHON, GPU, STRICT = "torch", "python", "gpu", "strict"
+_KEYS = {INSTALL: (TORCH, PYTHON), CHECK: (PYTHON, GPU, STRICT)}
+_VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
 _DEFAULT_GPU = "h100-80gb"
 
 
@@ -40,48 +42,46 @@ def read_command(words: Sequence[str]) -> Command:
         command.faults.append(Fault(key="command", found=command.action or "none", problem=problem, hint=hint))
         # Each fault is found, not only the first.
     keys = _KEYS.get(command.action) or tuple(dict.fromkeys(key for keys in _KEYS.values() for key in keys))
+    own: dict[str, str] = {}
     for word in words[1:]:
-        _read_word(command, word, keys)
+        key, equals, text = word.partition("=")
+        if not equals or word.startswith("-"):
+            problem = "options are written as key=value"
+            command.faults.append(Fault(key="argument", found=word, problem=problem))
+        elif key not in keys:
+            problem = f"unknown key; the keys are {', '.join(keys)}"
+            command.faults.append(Fault(key=key, found=text, problem=problem, hint=nearest(key, keys)))
+        else:
+            own[key] = text
+    _read(command, own)
     return command
 
 
-def _read_word(command: Command, word: str, keys: Sequence[str]) -> None:
-    key, equals, value = word.partition("=")
-    if not equals or word.startswith("-"):
-        problem = "options are written as key=value"
-        command.faults.append(Fault(key="argument", found=word, problem=problem))
-    elif key not in keys:
-        problem = f"unknown key; the keys are {', '.join(keys)}"
-        command.faults.append(Fault(key=key, found=value, problem=problem, hint=nearest(key, keys)))
-    else:
-        _read_value(command, key, value)
-
-
-def _read_value(command: Command, key: str, value: str) -> None:
-    if key == "torch" and _VERSION.fullmatch(value):
-        command.torch = value
-    elif key == "torch":
-        command.faults.append(Fault(key=key, found=value, problem="must be a version such as 2.13.0"))
-    elif key == "python" and _is_file(value):
-        command.python = Path(value)
-    elif key == "python":
-        problem = "must be a file that can be run"
+def _read(command: Command, own: Mapping[str, str]) -> None:
+    reader = TextReader(own, paths=(PYTHON,))
+    torch, python = reader.value(TORCH), reader.value(PYTHON)
+    if torch is not None and not _VERSION.fullmatch(show(torch)):
+        reader.fail(TORCH, "must be a version such as 2.13.0")
+    elif torch is not None:
+        command.torch = show(torch)
+    if python is not None and not _is_file(show(python)):
         hint = "Give the interpreter, such as /path/to/environment/bin/python."
-        command.faults.append(Fault(key=key, found=value, problem=problem, hint=hint))
-    elif key == "gpu":
-        _read_gpu(command, value)
-    elif value in ("true", "false"):
-        command.strict = value == "true"
-    else:
-        command.faults.append(Fault(key=key, found=value, problem="must be true or false"))
+        reader.fail(PYTHON, "must be a file that can be run", hint)
+    elif python is not None:
+        command.python = Path(show(python))
+    if GPU in own:
+        _read_gpu(command, reader)
+    if STRICT in own:
+        command.strict = reader.flag(STRICT)
+    command.faults.extend(reader.faults)
 
 
-def _read_gpu(command: Command, value: str) -> None:
-    card = name_known_card(value)
+def _read_gpu(command: Command, reader: TextReader) -> None:
+    card = name_known_card(show(reader.value(GPU)))
     if card.name:
         command.gpu = KNOWN_GPUS[card.name]
     else:
-        command.faults.append(Fault(key="gpu", found=value, problem=card.problem, hint=card.hint))
+        reader.fail(GPU, card.problem, card.hint)
 
 
 def _is_file(path: str) -> bool:

@@ -1,12 +1,12 @@
 """What is installed in a Python environment, looked at without importing torch."""
 
-import json
 import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from profiler.config.python_answer import is_flag, is_text, is_text_or_none, is_texts, read_answer
 from profiler.domain.errors import Fault, UsageError
 
 _PROBE = """
@@ -21,6 +21,15 @@ if spec is not None and spec.submodule_search_locations:
               "triton": importlib.util.find_spec("triton") is not None}
 print(json.dumps(found))
 """
+
+_FORM = {"python": is_text, "machine": is_text, "system": is_text, "torch": is_text_or_none}
+_FORM_OF_TORCH = {
+    "cuda": is_text_or_none,
+    "folder": is_text,
+    "commit": is_text_or_none,
+    "requires": is_texts,
+    "triton": is_flag,
+}
 
 _TIMEOUT_S = 60
 
@@ -64,6 +73,8 @@ def probe(executable: Path) -> Interpreter:
         raise _unusable(executable, f"runs on {found['system']} {found['machine']}, not on Linux x86_64")
     if found["torch"] is None:
         raise _unusable(executable, "has no torch")
+    if wrong := [key for key, check in _FORM_OF_TORCH.items() if key not in found or not check(found[key])]:
+        raise _unusable(executable, f"prints something else than what a Python is asked for: {', '.join(wrong)}")
     if not found["cuda"]:
         raise _unusable(executable, f"has torch {found['torch']}, which is not a CUDA build")
     return Interpreter(
@@ -85,7 +96,7 @@ def _ask(executable: Path) -> dict[str, Any]:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True, cwd="/"
         )
-        return dict(json.loads(done.stdout.splitlines()[-1]))
+        return read_answer(done.stdout.splitlines()[-1], _FORM)
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         raise _unusable(executable, f"does not run ({_reason(error)})") from error
 

@@ -5,10 +5,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Protocol
 
+from profiler.config.python_answer import is_texts, is_version, read_answer, versions_of
 from profiler.config.run_options import RunOptions
 from profiler.domain.child_python import safe_path_flags
 from profiler.domain.errors import Fault, UsageError
@@ -28,6 +29,13 @@ from profiler.storage.versions import installed_versions
 print(json.dumps({"python": sys.version_info[:2], "path": sys.path, "versions": asdict(installed_versions()),
                   "missing": missing(json.loads(sys.argv[1]))}))
 """
+
+_FORM = {
+    "python": is_version,
+    "path": is_texts,
+    "versions": versions_of(*(each.name for each in fields(Versions))),
+    "missing": is_texts,
+}
 
 _ANSWER_S = 60.0
 """Time limit of the answer; it takes less than a second, and longer on a cold disk."""
@@ -127,7 +135,7 @@ def ask(executable: Path, environment: Mapping[str, str], *, needed: Iterable[st
             timeout=_ANSWER_S,
             check=True,
         )
-        said = json.loads(asked.stdout)
+        said = read_answer(asked.stdout, _FORM)
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines() or [f"exit code {error.returncode}"]
         raise unfit(f"cannot run this program ({lines[-1]})") from error

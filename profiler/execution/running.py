@@ -208,7 +208,7 @@ class RunningSweep:
                 self.warm.prepare()
                 heartbeat = Heartbeat(claim.heartbeat_path, now_s=time.monotonic())
                 kills_before = oom_kills()
-                # A signal in between would release the locks, and the trial would run other_machines at the same time.
+                # A signal in between would release the locks, and the trial would run elsewhere at the same time.
                 with postponed_signals():
                     process = self.warm.fork(job)
                     if process is not None:

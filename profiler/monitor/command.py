@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePath
 
-from profiler.config.foreign_text import ForeignTextError, parse_yaml
 from profiler.config.reading import show
 from profiler.config.trl_interval import KEY as TRL
+from profiler.config.value_grammar import read_into, read_path, read_value
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.trial import SPEC_KEYS
-from profiler.monitor.options import CONFIG, KEYS, Mode, MonitorOptions, read_options
+from profiler.monitor.options import CONFIG, KEYS, RESULTS_DIR, Mode, MonitorOptions, read_options
 from profiler.storage.foreign_files import Kind, kind_of, reason
 
 _END = "--"
@@ -90,10 +90,7 @@ def _own(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def _read_value(key: str, text: str, values: dict[str, object], faults: list[Fault]) -> None:
-    try:
-        values[key] = parse_yaml(text) if text.strip() else ""
-    except ForeignTextError as error:
-        faults.append(Fault(key=key, found=text, problem=f"cannot be read as a value, because it {error}"))
+    read_into(values, key, text, faults, read_path if key == RESULTS_DIR else read_value)
 
 
 def _unknown(key: str, text: str) -> Fault:

@@ -10,7 +10,7 @@ from profiler.config.reading import FieldReader
 from profiler.domain.errors import UsageError
 
 _SHORTEST_S, _LONGEST_S = 0.01, 3600.0
-_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|min)?")
+_DURATION = re.compile(r"((?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|m|min)?")
 _SECONDS = {None: 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "min": 60.0}
 
 

@@ -79,7 +79,7 @@ def _rows(spec: TrialSpec) -> str:
     count = f"{spec.per_device_train_batch_size} x {spec.gradient_accumulation_steps}"
     if spec.num_processes > 1:
         count = f"on each {count}"
-    if spec.recipe.generates:
+    if spec.recipe.facts.has_prompts:
         return f"{count} completions of {spec.max_prompt_length} + {spec.max_completion_length} tokens"
     return f"{count} rows of {spec.longest} tokens"
 

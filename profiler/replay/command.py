@@ -1,11 +1,12 @@
 """The parsed command line of a replay: paths, and key=value."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from profiler.allocator.alloc_conf import parse_alloc_conf
+from profiler.config.reading import TextReader, show
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.gpu import Gpu
 from profiler.domain.gpu_names import find_gpu, name_card
@@ -13,7 +14,7 @@ from profiler.domain.gpu_names import find_gpu, name_card
 ALLOC_CONF, DEVICE, FIGURE, FORMAT, GPU = "alloc_conf", "device", "figure", "format", "gpu"
 KEYS = (ALLOC_CONF, DEVICE, FIGURE, FORMAT, GPU)
 FIGURE_SUFFIXES = (".png", ".svg")
-_MOST_DEVICES = 1024
+_LARGEST_DEVICE = 1023
 
 
 class OutputFormat(StrEnum):
@@ -42,12 +43,13 @@ class Command:
 def read_command(words: Sequence[str]) -> Command:
     """Parse `words` (argv without the program). If a key is repeated, the last value counts."""
     command = Command()
+    own: dict[str, str] = {}
     for word in words:
         key, equals, text = word.partition("=")
         if word in ("-h", "--help"):
             command.wants_help = True
         elif equals and key in KEYS:
-            _read(command, key, text)
+            own[key] = text
         elif equals and key.isidentifier() and not Path(word).exists():
             problem = f"unknown key; the keys are {', '.join(KEYS)}"
             command.faults.append(Fault(key=key, found=text, problem=problem, hint=nearest(key, KEYS)))
@@ -58,45 +60,36 @@ def read_command(words: Sequence[str]) -> Command:
             command.paths.append(Path(word))
         else:
             command.faults.append(Fault(key="snapshot", found="(nothing)", problem="must be a file or a folder"))
+    _read(command, own)
     if not command.paths and "" not in words:
         hint = "Write: python -m profiler.replay snapshot.pickle"
         command.faults.append(Fault(key="snapshot", found="none", problem="name a file or a folder", hint=hint))
     return command
 
 
-def _read(command: Command, key: str, text: str) -> None:
-    match key:
-        case "alloc_conf":
-            command.alloc_conf = text
-            try:
-                parse_alloc_conf(text)
-            except UsageError as error:
-                command.faults.extend(error.faults)
-        case "device":
-            if text.isascii() and text.isdecimal() and len(text) < len(str(_MOST_DEVICES)) + 1:
-                command.device = int(text)
-            else:
-                command.faults.append(Fault(key=key, found=text, problem="must be the number of a device, from 0 on"))
-        case "figure":
-            command.figure = Path(text)
-            if not text:
-                problem = "must be a path that ends in .png or .svg, or a folder for several snapshots"
-                command.faults.append(Fault(key=key, found="", problem=problem))
-        case "gpu":
-            card = name_card(text)
-            command.gpu = find_gpu(card.name)
-            if command.gpu is None:
-                command.faults.append(Fault(key=key, found=text, problem=card.problem, hint=card.hint))
-        case "format":
-            if text in list(OutputFormat):
-                command.output_format = OutputFormat(text)
-            else:
-                _one_of(command, key, text, [str(member) for member in OutputFormat])
-
-
-def _one_of(command: Command, key: str, text: str, names: Sequence[str]) -> None:
-    problem = f"must be one of {', '.join(names)}"
-    command.faults.append(Fault(key=key, found=text, problem=problem, hint=nearest(text, names)))
+def _read(command: Command, own: Mapping[str, str]) -> None:
+    """Read the values of our keys. Settings of an allocator have commas, and are taken as they stand."""
+    reader = TextReader(own, paths=(ALLOC_CONF, FIGURE))
+    if reader.value(ALLOC_CONF) is not None:
+        command.alloc_conf = str(reader.value(ALLOC_CONF))
+        try:
+            parse_alloc_conf(command.alloc_conf)
+        except UsageError as error:
+            command.faults.extend(error.faults)
+    if DEVICE in own:
+        command.device = reader.count(DEVICE, minimum=0, maximum=_LARGEST_DEVICE)
+    if reader.value(FIGURE) is not None:
+        command.figure = Path(
+            reader.text(FIGURE, "a path that ends in .png or .svg, or a folder for several snapshots")
+        )
+    if GPU in own:
+        card = name_card(show(reader.value(GPU)))
+        command.gpu = find_gpu(card.name)
+        if command.gpu is None:
+            reader.fail(GPU, card.problem, card.hint)
+    if FORMAT in own:
+        command.output_format = reader.choice(FORMAT, OutputFormat)
+    command.faults.extend(reader.faults)
 
 
 def _hint(word: str) -> str:

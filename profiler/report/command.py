@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from profiler.config.reading import MAX_INCREASE, read_increase
+from profiler.config.reading import MAX_INCREASE, TextReader, read_increase, show
+from profiler.config.value_grammar import ValueTextError, read_values, unreadable
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.rendering.figure_kinds import STANDARD_KINDS, FigureKind
 
@@ -33,21 +34,31 @@ def read_command(words: Sequence[str]) -> Command:
     """Parse `words` (argv without the program). If a key is repeated, the last value counts."""
     given = dict(word.partition("=")[::2] for word in words if _is_key(word))
     faults = [_unknown(key, value) for key, value in given.items() if key not in KEYS]
-    names = given[FIGURES].split(",") if FIGURES in given else list(STANDARD_KINDS)
-    if wrong := [name for name in names if name not in list(FigureKind)]:
-        allowed = list(map(str, FigureKind))
-        problem = f"must be one or several of {', '.join(allowed)}, separated by commas"
-        faults.append(Fault(key=FIGURES, found=given[FIGURES], problem=problem, hint=nearest(wrong[0], allowed)))
-    if INTO in given and not given[INTO]:
-        faults.append(Fault(key=INTO, found="", problem="must be a folder"))
+    kinds = _kinds(given[FIGURES], faults) if FIGURES in given else STANDARD_KINDS
+    reader = TextReader({key: text for key, text in given.items() if key == INTO}, paths=(INTO,))
+    into = None if reader.value(INTO) is None else reader.text(INTO, "a folder")
     limit, fault = _increase(given.get(MAX_INCREASE))
     return Command(
         folders=tuple(word for word in words if not _is_key(word)),
-        kinds=tuple(kind for kind in FigureKind if kind in names),
+        kinds=tuple(kind for kind in FigureKind if kind in kinds),
         max_increase=limit,
-        into=given.get(INTO),
-        faults=(*faults, *([fault] if fault is not None else [])),
+        into=into,
+        faults=(*faults, *reader.faults, *([fault] if fault is not None else [])),
     )
+
+
+def _kinds(text: str, faults: list[Fault]) -> Sequence[FigureKind]:
+    allowed = list(map(str, FigureKind))
+    try:
+        names = read_values(text)
+    except ValueTextError as error:
+        faults.append(unreadable(FIGURES, text, error))
+        return ()
+    if wrong := [show(name) for name in names if name not in allowed]:
+        problem = f"must be one or several of {', '.join(allowed)}, separated by commas"
+        faults.append(Fault(key=FIGURES, found=text, problem=problem, hint=nearest(wrong[0], allowed)))
+        return ()
+    return [FigureKind(name) for name in names if isinstance(name, str)]
 
 
 def _increase(text: str | None) -> tuple[float | None, Fault | None]:

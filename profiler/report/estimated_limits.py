@@ -32,7 +32,7 @@ def estimated_limits(surface: Surface) -> tuple[EstimatedLimit, ...]:
 
     Rules between keys are not checked: a limit passes between the values that they allow. There is none if memory does
     not grow with both keys, if another key varies in a way that does not follow one of them, if the model is not built
-    in or is a mixture of experts, and if a size would exceed 64 bits.
+    in or has no closed form, and if a size would exceed 64 bits.
     """
     architecture = _architecture(surface.model)
     factors = _factors(surface)

@@ -18,6 +18,7 @@ FETCHED = "fetched"
 """Folder in the cache for results that are only read."""
 
 _LEASE_S = 60.0
+_RUNS = "runs.parquet"
 
 
 def fetch_results(address: Address) -> Path:
@@ -30,27 +31,39 @@ def fetch_results(address: Address) -> Path:
     faults = shared_faults(address, writes=False)
     if faults:
         raise UsageError(faults)
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from profiler.storage.arrow_buffer import arrow_buffer
     from profiler.storage.tables import assemble_tables
 
     folder = work_folder(address, cache_folder() / FETCHED)
     store = open_shared(address, folder, lease_s=_LEASE_S, notify=print_error)
     store.gather()
-    table = store.read_object("runs.parquet")
-    about = pq.read_schema(pa.BufferReader(arrow_buffer(table))).metadata or {} if table is not None else {}
+    question, command = _about(store.read_object(_RUNS), address)
     written = assemble_tables(
         folder,
         store.read_each(),
         lambda specs: estimates_by_trial(specs, estimates_of, _architecture_of),
-        question=about.get(b"question", b"").decode(),
-        command=about.get(b"command", b"").decode(),
+        question=question,
+        command=command,
     )
     for sentence in written.left_out:
         print_error(sentence)
     return folder
+
+
+def _about(table: bytes | None, address: Address) -> tuple[str, str]:
+    """Return question and command of the sweep, which only its table has; empty if there is none or it is damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from profiler.storage.arrow_buffer import arrow_buffer
+
+    if table is None:
+        return "", ""
+    try:
+        about = pq.read_schema(pa.BufferReader(arrow_buffer(table))).metadata or {}
+        return about.get(b"question", b"").decode(), about.get(b"command", b"").decode()
+    except (pa.ArrowException, OSError, ValueError):
+        print_error(f"{address}: its {_RUNS} is damaged, so that question and command of the sweep are left out.")
+        return "", ""
 
 
 @cache

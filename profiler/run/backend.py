@@ -1,6 +1,5 @@
 """The backend of a script, the Python that runs it, and its card."""
 
-import json
 import os
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from profiler.config.python_answer import is_text_or_none, is_texts, is_version, read_answer, versions_of
 from profiler.config.specification import DEFAULT_GPU
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.extras import Extra, install_hint
@@ -44,6 +44,13 @@ missing = [name for name in ("torch", "numpy", "yaml") if importlib.util.find_sp
 versions = {name: of(name) for name in names}
 print(json.dumps({"python": sys.version_info[:2], "versions": versions, "cuda": cuda, "missing": missing}))
 """
+
+_FORM = {
+    "python": is_version,
+    "versions": versions_of("torch", "trl", "transformers", "peft", "bitsandbytes"),
+    "cuda": is_text_or_none,
+    "missing": is_texts,
+}
 
 _OLDEST = (3, 11)
 
@@ -277,7 +284,7 @@ def _answer(executable: Path) -> dict[str, Any]:
             check=True,
             cwd="/",
         )
-        return dict(json.loads(asked.stdout))
+        return read_answer(asked.stdout, _FORM)
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines() or [f"exit code {error.returncode}"]
         raise _unfit(executable, f"does not run ({lines[-1]})") from error

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiler.config.foreign_text import ForeignTextError, parse_yaml
+from profiler.config.value_grammar import read_into, read_path, read_value
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.run.launchers import Launch, read_launch, split_launcher
 from profiler.run.options import KEYS, ScriptOptions, read_options
@@ -72,10 +72,7 @@ def _read_word(word: str, values: dict[str, object], faults: list[Fault]) -> Non
         hint = nearest(key, tuple(KEYS)) or "Arguments of the script come after its name."
         faults.append(Fault(key=key or "key", found=text, problem=problem, hint=hint))
         return
-    try:
-        values[key] = parse_yaml(text) if text.strip() else ""
-    except ForeignTextError as error:
-        faults.append(Fault(key=key, found=text, problem=f"cannot be read as a value, because it {error}"))
+    read_into(values, key, text, faults, read_path if KEYS[key].is_path else read_value)
 
 
 def _script(rest: Sequence[str], launcher: Sequence[str], faults: list[Fault]) -> Path | None:

@@ -45,6 +45,8 @@ class Declaration:
     shown: str
     """The default as a user reads it."""
     unit: str = ""
+    is_path: bool = False
+    """Whether the value is a path, which is taken as it stands."""
 
 
 KEYS: Mapping[str, Declaration] = {
@@ -106,6 +108,7 @@ KEYS: Mapping[str, Declaration] = {
         meaning="the Python that runs the script",
         default=None,
         shown="this one; emulated: that of python -m profiler.emulation install",
+        is_path=True,
     ),
     "breakdown": Declaration(
         values="true|false",
@@ -124,6 +127,7 @@ KEYS: Mapping[str, Declaration] = {
         meaning="the results are in FOLDER/scripts/<name of the script>/",
         default="results",
         shown="results",
+        is_path=True,
     ),
     "timeout_s": Declaration(
         values="SECONDS", meaning="time limit of the script", default=1800.0, shown="1800", unit="s"

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from profiler.command_line import as_command, print_error, print_line, readable
+from profiler.config.reading import TextReader
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError, nearest
 from profiler.seams.checking import MovedSeam, find_moved
 from profiler.seams.registry import SEAMS
@@ -38,25 +39,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     if set(arguments) & {"-h", "--help"}:
         print_line(USAGE)
         return EXIT_OK
-    if faults := [_unknown(word) for word in arguments if word not in ("all=true", "all=false")]:
-        raise UsageError(faults)
+    lists_all = _lists_all(arguments)
     # At its import bitsandbytes warns about a kernel for the CPU that the profiler does not use.
     logging.disable(logging.WARNING)
     moved = find_moved(SEAMS)
     with readable():
         console = Console()
         console.print(_versions(moved))
-        if "all=true" in arguments:
+        if lists_all:
             console.print(_details(moved))
     for each in moved:
         print_error(str(each))
     return EXIT_SOME_TRIALS_FAILED if moved else EXIT_OK
 
 
-def _unknown(word: str) -> Fault:
-    key, _, value = word.partition("=")
-    if key == "all":
-        return Fault(key=key, found=value or "nothing", problem="must be true or false")
+def _lists_all(words: Sequence[str]) -> bool:
+    """Return the value of the only key.
+
+    Raises:
+        UsageError: Another word is there, or the value is not one.
+    """
+    given = [word.partition("=") for word in words]
+    faults = [_unknown(key, text) for key, _, text in given if key != "all"]
+    reader = TextReader({key: text for key, _, text in given if key == "all"})
+    lists_all = bool({"all"} & {key for key, _, _ in given}) and reader.flag("all")
+    if faults := [*faults, *reader.faults]:
+        raise UsageError(faults)
+    return lists_all
+
+
+def _unknown(key: str, value: str) -> Fault:
     return Fault(key=key, found=value or "given", problem="is unknown; the only key is all", hint=nearest(key, ["all"]))
 
 

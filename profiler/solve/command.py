@@ -1,17 +1,15 @@
 """The parsed command line of `solve`: the name of one key or two, and key=value."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from profiler.config.foreign_text import ForeignTextError
-from profiler.config.reading import FieldReader
+from profiler.config.reading import TextReader
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.keys import Kind, MemoryOrder
 from profiler.domain.trial import TRIAL_KEYS
 from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.command import read_command as read_estimate
-from profiler.estimate.command import read_value
 from profiler.rendering.figure_kinds import FigureKind
 
 CARD = "gpu"
@@ -70,31 +68,23 @@ def read_command(words: Sequence[str]) -> Command:
             faults.append(Fault(key=keys[0], found=str(first[0]), problem=problem))
     if not rest.wants_help:
         faults += _key_faults(keys, rest)
-    reader = FieldReader({MARGIN: margin_value(own.get(MARGIN, "0")), CONFIRM: yaml_value(own.get(CONFIRM, "true"))})
+    reader = margin_and_confirm(own, paths=(FIGURE,))
     margin, confirm = reader.number(MARGIN, maximum=MAX_MARGIN), reader.flag(CONFIRM)
+    figure = None if reader.value(FIGURE) is None else str(reader.value(FIGURE))
     return Command(
         keys=keys,
         first=first,
-        figure=Path(own[FIGURE]) if FIGURE in own else None,
+        figure=None if figure is None else Path(figure),
         margin=margin,
         confirm=confirm,
         rest=rest,
-        faults=(*faults, *reader.faults, *_figure_faults(own.get(FIGURE), keys)),
+        faults=(*faults, *reader.faults, *_figure_faults(figure, keys)),
     )
 
 
-def margin_value(text: str) -> object:
-    """Return ``"5%"`` as 0.05, and any other text as YAML reads it."""
-    number = yaml_value(text.removesuffix("%"))
-    return number / 100 if text.endswith("%") and isinstance(number, int | float) else number
-
-
-def yaml_value(text: str) -> object:
-    """Return the value of a text; the text itself if it cannot be read, which is then reported as a wrong value."""
-    try:
-        return read_value(text)
-    except ForeignTextError:
-        return text
+def margin_and_confirm(own: Mapping[str, str], *, paths: Sequence[str]) -> TextReader:
+    """Return the reader of `own` texts, in which `margin` and `confirm` have a value; `paths` take any text."""
+    return TextReader({MARGIN: "0", CONFIRM: "true", **own}, ratios=(MARGIN,), paths=paths)
 
 
 def _key_faults(names: Sequence[str], rest: EstimateCommand) -> list[Fault]:

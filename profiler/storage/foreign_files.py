@@ -10,6 +10,7 @@ import stat
 from enum import StrEnum
 from io import BufferedReader, FileIO
 from pathlib import Path
+from typing import BinaryIO
 
 from profiler.domain.units import KIB, MIB
 
@@ -113,11 +114,22 @@ def read_bytes(path: Path, *, most_bytes: int, follow_links: bool = True) -> byt
         OSError: As `open_regular`, or the file has more than `most_bytes`.
     """
     with open_regular(path, follow_links=follow_links) as raw, BufferedReader(raw) as file:
-        is_too_large = os.fstat(raw.fileno()).st_size > most_bytes
-        content = b"" if is_too_large else file.read(most_bytes + 1)  # files of /proc have a size of 0
+        size = os.fstat(raw.fileno()).st_size
+        is_too_large = size > most_bytes
+        content = b"" if is_too_large else _read(file, most_bytes + 1, at_once=max(size + 1, MIB))
     if is_too_large or len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"it has more than {most_bytes // MIB:,} MiB")
     return content
+
+
+def _read(file: BinaryIO, most_bytes: int, *, at_once: int) -> bytes:
+    """Return what a file has. Python reserves the memory of all that is asked for, and files of /proc have no size."""
+    parts: list[bytes] = []
+    left = most_bytes
+    while left and (part := file.read(min(left, at_once))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
 
 
 def reason(error: OSError) -> str:

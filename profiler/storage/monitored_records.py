@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from profiler.domain.monitored import MonitoredRun
-from profiler.storage.record_folder import RecordFolder, RecordFormat
+from profiler.storage.record_folder import MOST_BYTES, RecordFolder
+from profiler.storage.versioned import RecordFormat
 
-_FORMAT = RecordFormat(
-    kind=MonitoredRun, version_key="monitored_schema_version", version=1, oldest=1, what="a monitored run"
+FORMAT = RecordFormat(
+    kind=MonitoredRun, version_key="monitored_schema_version", version=1, oldest=1, most_bytes=MOST_BYTES
 )
 
 
@@ -14,4 +15,4 @@ class MonitoredStore(RecordFolder[MonitoredRun]):
     """Records of monitored runs, in `<folder>/records/`."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, _FORMAT)
+        super().__init__(folder, FORMAT, what="a monitored run")

@@ -13,6 +13,7 @@ from profiler.storage.trial_files import RANKS, RECORDS, trial_file
 
 _MOST_BYTES = 1 << 30
 
+
 _KEPT = (RECORDS, "samples")
 
 
@@ -37,7 +38,8 @@ def rank_peaks(folder: Path) -> list[RankPeaks]:
             record = parse_record(read_bytes(path, most_bytes=_MOST_BYTES), path)
         except (DamagedRecordError, UsageError, OSError):
             continue
-        found.setdefault(record.trial_id, {})[file.rank] = record
+        if file.rank < record.spec.num_processes:
+            found.setdefault(record.trial_id, {})[file.rank] = record
     return [
         RankPeaks(
             record=next(iter(ranks.values())),

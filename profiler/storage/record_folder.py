@@ -1,22 +1,21 @@
 """Records of runs that have no trial: one JSON file per run, written atomically and protected by a checksum."""
 
-from dataclasses import dataclass, fields
-from functools import partial
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from profiler.domain.errors import Fault, ProfilerError, UsageError
+from profiler.domain.errors import ProfilerError, UsageError
 from profiler.domain.outcome import Outcome
 from profiler.storage.atomic import StorageError, remove_partial, write_atomically
-from profiler.storage.checksummed import checksum_of, parse_checksummed, with_checksum
 from profiler.storage.foreign_files import read_bytes, reason
-from profiler.storage.outcome_fields import flat_values, outcome_from_flat
-from profiler.storage.typed_json import JSON, JsonMismatchError, Reader, from_json, to_json
+from profiler.storage.outcome_fields import flat_values
+from profiler.storage.typed_json import JSON, to_json
+from profiler.storage.versioned import NewerSchemaError, RecordFormat
 
 _RECORDS = "records"
-_MOST_BYTES = 1 << 28
 
-_READERS: dict[type, Reader] = {Outcome: partial(outcome_from_flat, defaults=False)}
+MOST_BYTES = 1 << 28
+"""Largest record of a script or a monitored run."""
 
 
 class Record(Protocol):
@@ -34,26 +33,14 @@ class Record(Protocol):
 Kind = TypeVar("Kind", bound=Record)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordFormat(Generic[Kind]):
-    """How records of one kind are stored."""
-
-    kind: type[Kind]
-    version_key: str
-    version: int
-    """Raise it with every field that is added, and if stored records would be read with another meaning."""
-    oldest: int
-    """Fields that a record of an earlier version lacks have the value that its run had."""
-    what: str
-    """What a record is of, in a sentence: ``"a script"``."""
-
-
 class RecordFolder(Generic[Kind]):
     """Records of one kind, in `<folder>/records/`."""
 
-    def __init__(self, folder: Path, form: RecordFormat[Kind]) -> None:
+    def __init__(self, folder: Path, form: RecordFormat[Kind], *, what: str) -> None:
+        """`what` a record is of, in a sentence: ``"a script"``."""
         self._folder = folder
         self._form = form
+        self._what = what
 
     def path(self, run_id: str) -> Path:
         """Return the path of the record of a run, whether it exists or not."""
@@ -65,8 +52,7 @@ class RecordFolder(Generic[Kind]):
         Raises:
             StorageError: Writing failed; nothing partial is left.
         """
-        content: dict[str, JSON] = {self._form.version_key: self._form.version, "record": _as_json(record)}
-        write_atomically(self.path(record.run_id), with_checksum(content))
+        write_atomically(self.path(record.run_id), self._form.content(_as_json(record)))
 
     def remove(self, run_id: str) -> None:
         """Remove the record of a run, and what a killed writer left of it.
@@ -101,7 +87,8 @@ class RecordFolder(Generic[Kind]):
 
     def _read(self, path: Path) -> tuple[Kind | None, str]:
         try:
-            record = self._parse(read_bytes(path, most_bytes=_MOST_BYTES))
+            record = self._form.parse(read_bytes(path, most_bytes=self._form.most_bytes))
+            _check_storable(_as_json(record))
             if record.run_id == path.stem:
                 return record, ""
             problem = f"it is the record of {record.run_id}"
@@ -109,42 +96,26 @@ class RecordFolder(Generic[Kind]):
             return None, ""
         except OSError as error:
             problem = reason(error)
-        except _NewerSchemaError as error:
-            raise UsageError([self._newer_fault(path, error.version)]) from error
+        except NewerSchemaError as error:
+            raise UsageError([self._form.newer_fault(path, error.version)]) from error
         except (ValueError, RecursionError, ProfilerError) as error:
             problem = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        return None, f"{path} is no record of {self._form.what} ({problem}), and is left out."
-
-    def _newer_fault(self, path: Path, version: int) -> Fault:
-        return Fault(
-            key="record",
-            found=str(path),
-            problem=(
-                f"was written by a newer version of this program (schema {version}; this one reads up to "
-                f"{self._form.version})"
-            ),
-            hint="Update this program, or choose another results_dir; nothing was changed.",
-        )
-
-    def _parse(self, content: bytes) -> Kind:
-        stored, own = parse_checksummed(content, most_bytes=_MOST_BYTES)
-        key, known = self._form.version_key, self._form.version
-        if not isinstance(stored, dict) or set(stored) != {"checksum", key, "record"}:
-            raise JsonMismatchError("not a record file")
-        checksum, version = stored.pop("checksum"), stored[key]
-        if not own and checksum != checksum_of(stored):
-            raise JsonMismatchError("the checksum does not match")
-        if isinstance(version, int) and version > known:
-            raise _NewerSchemaError(version)
-        if version not in range(self._form.oldest, known + 1):
-            raise JsonMismatchError(f"{key} {version} is not {known}")
-        return from_json(self._form.kind, stored["record"], readers=_READERS, defaults=version != known)
+        return None, f"{path} is no record of {self._what} ({problem}), and is left out."
 
 
-class _NewerSchemaError(ValueError):
-    def __init__(self, version: int) -> None:
-        super().__init__(f"record schema {version}")
-        self.version = version
+def _check_storable(value: JSON) -> None:
+    """Check that a table can hold all values.
+
+    Raises:
+        ValueError: A number has more than 64 bits, or a text is not one in UTF-8.
+    """
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            _check_storable(each)
+    elif isinstance(value, str):
+        value.encode()
+    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError("a number has more than 64 bits")
 
 
 def _as_json(record: Any) -> dict[str, JSON]:  # noqa: ANN401  a dataclass of any kind

@@ -4,27 +4,26 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import count
 from pathlib import Path, PurePath
 from typing import Protocol, cast
 
 from profiler.config.identity import spec_from_mapping, spec_to_mapping
 from profiler.domain.errors import Fault, ProfilerError, UsageError
-from profiler.domain.outcome import Outcome, TrialRecord
+from profiler.domain.outcome import TrialRecord
 from profiler.domain.plain_text import plain
 from profiler.domain.sweep_state import Holder, OtherMachines
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import GIB
 from profiler.storage.atomic import StorageError, remove_partial, write_atomically
-from profiler.storage.checksummed import checksum_of, parse_checksummed, with_checksum
 from profiler.storage.foreign_files import read_bytes
 from profiler.storage.lock import take_lock
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.objects import Objects
-from profiler.storage.outcome_fields import flat_values, outcome_from_flat
+from profiler.storage.outcome_fields import flat_values
 from profiler.storage.trial_files import RANKS, RECORDS, is_trial_id
-from profiler.storage.typed_json import JSON, JsonMismatchError, Reader, from_json, to_json
+from profiler.storage.typed_json import JSON, to_json
+from profiler.storage.versioned import NewerSchemaError, RecordFormat
 
 RECORD_SCHEMA_VERSION = 7
 """Raise it with every field that is added, and if stored records would be read with another meaning.
@@ -33,12 +32,18 @@ RECORD_SCHEMA_VERSION = 7
 6 the versions of CUDA and of the emulation, and the state of values, 7 the versions of DeepSpeed and vLLM. Earlier
 records are read without them."""
 
-_READ_WITH_DEFAULTS = (2, 3, 4, 5, 6)
-"""Earlier versions; their records lack only fields with a default."""
-
 
 _MOST_BYTES = 1 * GIB
 """Largest record: that of 500,000 steps. Larger files are no records."""
+
+FORMAT = RecordFormat(
+    kind=TrialRecord,
+    version_key="schema_version",
+    version=RECORD_SCHEMA_VERSION,
+    oldest=2,
+    most_bytes=_MOST_BYTES,
+    readers=((TrialSpec, spec_from_mapping),),
+)
 
 
 class NewerRecordError(UsageError):
@@ -67,9 +72,9 @@ def parse_record(content: bytes, path: PurePath) -> TrialRecord:
         NewerRecordError: A later version of this program wrote it.
     """
     try:
-        record = _parse(content)
-    except _NewerSchemaError as error:
-        raise NewerRecordError([_newer_fault(path, error.version)]) from error
+        record = FORMAT.parse(content)
+    except NewerSchemaError as error:
+        raise NewerRecordError([FORMAT.newer_fault(path, error.version)]) from error
     except (ValueError, RecursionError, ProfilerError) as error:
         raise DamagedRecordError((str(error).splitlines() or [type(error).__name__])[0].rstrip(".")) from error
     if record.trial_id != path.stem:
@@ -79,8 +84,7 @@ def parse_record(content: bytes, path: PurePath) -> TrialRecord:
 
 def record_content(record: TrialRecord) -> bytes:
     """Return the content of the file of a record."""
-    content: dict[str, JSON] = {"schema_version": RECORD_SCHEMA_VERSION, "record": _record_to_json(record)}
-    return with_checksum(content)
+    return FORMAT.content(_record_to_json(record))
 
 
 class Held(Protocol):
@@ -198,7 +202,7 @@ class RecordStore:
             try:
                 content = read_bytes(path, most_bytes=_MOST_BYTES)
                 if _may_be_newer(content):
-                    _parse(content)
+                    FORMAT.parse(content)
             except FileNotFoundError:  # another sweep has set it aside
                 continue
             except OSError as error:
@@ -206,13 +210,13 @@ class RecordStore:
                 return [
                     Fault(key="record", found=str(path), problem=reason, hint="Check its permissions and the disk.")
                 ]
-            except _NewerSchemaError as error:
+            except NewerSchemaError as error:
                 newer.append((path, error.version))
             except (ValueError, RecursionError, ProfilerError):
                 continue
         if not newer:
             return []
-        return [_newer_fault(newer[0][0], newer[0][1], others=len(newer) - 1)]
+        return [FORMAT.newer_fault(newer[0][0], newer[0][1], others=len(newer) - 1)]
 
     def _files(self) -> Iterator[Path]:
         names = sorted(path.stem for path in self._records.glob("*.json"))
@@ -255,19 +259,6 @@ def _content(path: Path) -> bytes | None:
         raise StorageError(f"{path}: could not be read ({error.strerror or error}).") from error
 
 
-def _newer_fault(path: PurePath, version: int, *, others: int = 0) -> Fault:
-    more = f", and {others} more," if others else ""
-    return Fault(
-        key="record",
-        found=str(path),
-        problem=(
-            f"it{more} was written by a newer version of this program (record schema {version}; this one reads up to "
-            f"{RECORD_SCHEMA_VERSION})"
-        ),
-        hint="Update this program, or choose another results_dir; nothing was changed.",
-    )
-
-
 def _record_to_json(record: TrialRecord) -> dict[str, JSON]:
     # `config` owns the JSON form of the specification, because the trial's id is a hash of it.
     return {
@@ -278,37 +269,6 @@ def _record_to_json(record: TrialRecord) -> dict[str, JSON]:
         "versions": to_json(record.versions),
         "outcome": {key: to_json(value) for key, value in flat_values(record.outcome).items()},
     }
-
-
-class _NewerSchemaError(ValueError):
-    def __init__(self, version: int) -> None:
-        super().__init__(f"record schema {version}")
-        self.version = version
-
-
-def _parse(content: bytes) -> TrialRecord:
-    stored, own = parse_checksummed(content, most_bytes=_MOST_BYTES)
-    if not isinstance(stored, dict):
-        raise JsonMismatchError("not a record file")
-    version = stored.get("schema_version")
-    newer = type(version) is int and version > RECORD_SCHEMA_VERSION
-    if set(stored) != {"checksum", "schema_version", "record"}:
-        if newer and "record" in stored:
-            raise _NewerSchemaError(cast("int", version))
-        raise JsonMismatchError("not a record file")
-    checksum = stored.pop("checksum")
-    if not own and checksum != checksum_of(stored):
-        raise JsonMismatchError("the checksum does not match")
-    if newer:
-        raise _NewerSchemaError(cast("int", version))
-    if version not in (RECORD_SCHEMA_VERSION, *_READ_WITH_DEFAULTS):
-        raise JsonMismatchError(f"schema_version {version} is not {RECORD_SCHEMA_VERSION}")
-    older = version != RECORD_SCHEMA_VERSION
-    return from_json(TrialRecord, stored["record"], readers=_OLDER_READERS if older else _READERS, defaults=older)
-
-
-_READERS: dict[type, Reader] = {TrialSpec: spec_from_mapping, Outcome: partial(outcome_from_flat, defaults=False)}
-_OLDER_READERS = _READERS | {Outcome: partial(outcome_from_flat, defaults=True)}
 
 
 _VERSION = re.compile(rb'"schema_version"\s*:\s*([0-9]+)')

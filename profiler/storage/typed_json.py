@@ -20,6 +20,9 @@ ListReader: TypeAlias = Callable[[JSON], object]
 
 _Read: TypeAlias = Callable[[JSON], object]
 
+_LARGEST_WHOLE = 1 << 1000
+"""Larger whole numbers are no floats."""
+
 _PLAIN = frozenset({str, int, float, bool, NoneType})
 
 T = TypeVar("T")
@@ -149,7 +152,7 @@ def _enum(kind: type[StrEnum]) -> _Read:
 
     def read(value: JSON) -> object:
         if not isinstance(value, str) or value not in members:
-            raise JsonMismatchError(f"{value!r} is not one of {', '.join(kind)}")
+            raise JsonMismatchError(f"{value!r:.100} is not one of {', '.join(kind)}")
         return members[value]
 
     return read
@@ -160,8 +163,8 @@ def _plain(kind: type) -> _Read:
         # `type` and not isinstance: True is an int in Python, but not here.
         if type(value) is kind:
             return value
-        if kind is float and type(value) is int:
+        if kind is float and type(value) is int and abs(value) <= _LARGEST_WHOLE:
             return float(value)
-        raise JsonMismatchError(f"{value!r} is not {kind.__name__}")
+        raise JsonMismatchError(f"{value!r:.100} is not {kind.__name__}")
 
     return read

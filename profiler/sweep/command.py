@@ -1,6 +1,5 @@
 """The command line of a sweep, split into flags, the grid, keys that become axes, and overrides for Hydra."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +10,9 @@ from hydra.errors import HydraException
 
 from profiler.config.grid import MAX_POINTS
 from profiler.config.reading import MAX_INCREASE, read_increase, show
-from profiler.config.run_options import RUN_KEYS
+from profiler.config.run_options import PATH_OPTIONS, RUN_KEYS
 from profiler.config.specification import unknown_key
+from profiler.config.value_grammar import CallError, ValueTextError, read_path, read_values, unreadable, written
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.trial import SPEC_KEYS
 
@@ -60,8 +60,11 @@ _SHOW_FLAGS: Mapping[str, tuple[str, ...]] = {
 _WITHOUT_WORD = ("--info", "-i")
 """Flags whose word may be left out."""
 
+_UNREADABLE = (HydraException, ValueError, ArithmeticError, RecursionError)
+"""What Hydra's parser raises at a wrong text."""
+
 _MOST_CHARACTERS = 20_000
-"""Longest override: Hydra's parser reads some 10,000 characters per second."""
+"""Longest override that Hydra's parser reads, at some 10,000 characters per second."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +89,7 @@ class Command:
 def for_each_python(command: Command) -> tuple[Command, ...]:
     """Return one command per environment of `command`; the command itself if it compares none."""
     return tuple(
-        replace(command, settings=(*command.settings, f"{PYTHON}={json.dumps(python)}")) for python in command.pythons
+        replace(command, settings=(*command.settings, f"{PYTHON}={written(python)}")) for python in command.pythons
     ) or (command,)
 
 
@@ -179,35 +182,65 @@ class _OverrideReading:
 
     def read(self, text: str) -> None:
         """Collect one override."""
-        if len(text) > _MOST_CHARACTERS:
-            self.faults.append(_too_long(text))
-            return
+        name, equals, value = text.partition("=")
         try:
-            override = self._parser.parse_override(text)
-            values = _values(override)
-        except _ManyValuesError:
-            self.faults.append(_too_many(text))
-            return
-        except (HydraException, ValueError, ArithmeticError, RecursionError):
-            self.faults.append(_unreadable(text))
+            override = self._parsed(f"{name}{equals}")
+        except _UNREADABLE:
+            self.faults.append(_too_long(text) if len(text) > _MOST_CHARACTERS else _not_a_pair(text))
             return
         key = override.key_or_group
         if override.package is not None:
             self.faults.append(_has_package(text))
         elif override.is_delete():
             self.faults.append(_cannot_remove(text))
-        elif key == GRID:
-            self.grids.extend(_flat_names(values))
         elif override.is_hydra_override():
             self.settings.append(text)
+        elif key == MAX_INCREASE:
+            self._read_increase(value)
+        elif key in PATH_OPTIONS and key != PYTHON:
+            self.settings.append(f"{key}={written(read_path(value))}")
+        else:
+            self._read_values(key, text, value)
+
+    def _parsed(self, text: str) -> Override:
+        if len(text) > _MOST_CHARACTERS:
+            raise ValueError(text)
+        return self._parser.parse_override(text)
+
+    def _read_values(self, key: str, text: str, value: str) -> None:
+        """Collect an override whose values are ours to read; only a call of a function is Hydra's."""
+        try:
+            self._take(key, read_values(value))
+        except CallError:
+            self._read_call(key, text)
+        except ValueTextError as error:
+            self.faults.append(unreadable(key, value, error))
+
+    def _read_call(self, key: str, text: str) -> None:
+        if len(text) > _MOST_CHARACTERS:
+            self.faults.append(_too_long(text))
+            return
+        try:
+            values = _values(self._parser.parse_override(text))
+        except _ManyValuesError:
+            self.faults.append(_too_many(text))
+        except _UNREADABLE:
+            self.faults.append(_unreadable(text))
+        else:
+            self._take(key, values)
+
+    def _take(self, key: str, values: tuple[object, ...]) -> None:
+        if key == GRID:
+            self.grids.extend(_flat_names(values))
         elif key in SPEC_KEYS:
-            self.axes[key] = values
+            if len(values) > MAX_POINTS:
+                found = ",".join(map(show, values))
+                self.faults.append(_too_many(f"{key}={found}"))
+            self.axes[key] = values[:MAX_POINTS]
         elif key == PYTHON and len(values) > 1:
             self.pythons = tuple(map(show, values))
-        elif key == MAX_INCREASE:
-            self._read_increase(text.partition("=")[2])
         elif key in RUN_KEYS:
-            self._read_setting(key, text, values)
+            self._read_setting(key, values)
         elif key.partition(".")[0] in GRID_FILE_KEYS:
             self.faults.append(_belongs_to_grid_file(key, values))
         else:
@@ -229,9 +262,9 @@ class _OverrideReading:
         except UsageError as error:
             self.faults.extend(error.faults)
 
-    def _read_setting(self, key: str, text: str, values: tuple[object, ...]) -> None:
+    def _read_setting(self, key: str, values: tuple[object, ...]) -> None:
         if len(values) == 1:
-            self.settings.append(f"{key}={text.partition('=')[2]}")
+            self.settings.append(f"{key}={written(values[0])}")
             if key == PYTHON:
                 self.pythons = ()
             return
@@ -310,22 +343,15 @@ def _too_many(text: str) -> Fault:
     )
 
 
+def _not_a_pair(text: str) -> Fault:
+    hint = f"If it names a grid, write +grid={text}." if "=" not in text else ""
+    return Fault(key="argument", found=text, problem="is not of the form key=value", hint=hint)
+
+
 def _unreadable(text: str) -> Fault:
-    key, equals, value = text.partition("=")
-    if not equals:
-        return Fault(
-            key="argument",
-            found=text,
-            problem="is not of the form key=value",
-            hint=f"If it names a grid, write +grid={text}.",
-        )
-    key = key.lstrip("+")
-    return Fault(
-        key=key,
-        found=value,
-        problem="cannot be read as a value, or as values separated by commas",
-        hint=f"Quote a value with special characters: '{key}=\"...\"'.",
-    )
+    key, _, value = text.partition("=")
+    problem = "cannot be read as a value, because Hydra cannot evaluate its call of a function"
+    return Fault(key=key.lstrip("+"), found=value, problem=problem, hint=f"Quote what is a text: '{key}=\"...\"'.")
 
 
 def _cannot_remove(text: str) -> Fault:

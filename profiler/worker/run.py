@@ -115,7 +115,7 @@ def _decoding(job: WorkerJob) -> "CardDecoding | None":
     from profiler.worker.card_decoding import MOST_DECODED_IN_FULL, CardDecoding
 
     spec = job.trial.spec
-    generates = spec.recipe.generates and spec.rollout is Rollout.GENERATE and not spec.use_vllm
+    generates = spec.recipe.facts.has_rollout and spec.rollout is Rollout.GENERATE and not spec.use_vllm
     is_long = generates and spec.max_completion_length > MOST_DECODED_IN_FULL
     if not is_long or job.options.snapshot:  # a snapshot needs the history for itself
         return None

@@ -14,16 +14,15 @@ from profiler.analytical.baselines.verl_report import (
     report_models_bytes,
     report_sharded_gb,
 )
-from profiler.analytical.formulas.parameters import parameter_count
+from profiler.analytical.formulas.critic import critic_count
+from profiler.analytical.formulas.parameters import layer_parameter_count, parameter_count
 from profiler.analytical.sharded.one_gpu import (
-    critic_count,
     entropy_log_prob_bytes,
     entropy_update_bytes,
     gathered_bytes,
     kept_gradients_bytes,
     kept_weights_bytes,
     kv_demand_bytes,
-    layer_parameters,
     logits_bytes,
     optimizer_bytes,
     outside_parameters,
@@ -111,7 +110,7 @@ def test_shards_by_hand():
 
 
 def test_transient_memory_by_hand(half_billion):
-    assert layer_parameters(half_billion) == 14_912_384
+    assert layer_parameter_count(half_billion) == 14_912_384
     assert outside_parameters(half_billion) == 136_135_552
     assert gathered_bytes(_JOB, half_billion, training=True) == 331_920_640
     assert gathered_bytes(_MEGATRON, half_billion, training=True) == 0
@@ -133,8 +132,8 @@ def test_the_rollout_by_hand():
 def test_a_critic_has_one_value_instead_of_a_vocabulary(toy):
     untied = replace(toy, tie_word_embeddings=False)
 
-    assert critic_count(toy) == parameter_count(toy) + 8
-    assert critic_count(untied) == parameter_count(untied) - 800 + 8
+    assert critic_count(toy) == parameter_count(toy) + 9
+    assert critic_count(untied) == parameter_count(untied) - 800 + 9
 
 
 @settings(max_examples=50, deadline=None)

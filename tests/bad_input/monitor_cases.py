@@ -22,7 +22,7 @@ CASES = (
     bad("watch=soon", says="watch=soon: must be from 10ms"),
     bad("watch=1h", says="watch=1h: must be from 10ms"),
     bad("watch=true", says="watch=true: must be from 10ms"),
-    bad("watch=.inf", says="watch=inf: must be from 10ms"),
+    bad("watch=.inf", says="watch=.inf: must be from 10ms"),
     bad("watch=99999999s", says="watch=99999999s: must be from 10ms"),
     bad("watch=[1", says="watch=[1: cannot be read as a value"),
     bad(f"watch={BOMB}", says="watch= … cannot be read as a value"),

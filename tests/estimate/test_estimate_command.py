@@ -7,7 +7,7 @@ import pytest
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import SPEC_KEYS
-from profiler.estimate.command import read_command, read_value
+from profiler.estimate.command import read_command
 from profiler.estimate.main import answer, main
 
 _7B = ["model=qwen2.5-7b", "tuning=lora", "gpu=h100-80gb"]
@@ -59,15 +59,6 @@ def test_every_key_of_a_trial_is_accepted():
 
 def _as_typed(value):
     return json.dumps(value) if not isinstance(value, str) else value
-
-
-def test_values_are_read_as_a_sweep_reads_them():
-    assert read_value("[q_proj,v_proj]") == ["q_proj", "v_proj"]
-    assert read_value("1e-3") == 0.001
-    assert read_value("true") is True
-    assert read_value("null") is None
-    assert read_value("expandable_segments:True") == "expandable_segments:True"
-    assert read_value("") == ""
 
 
 def test_all_faults_are_printed_with_one_sentence_each(capsys):

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from profiler.config.grid import MAX_POINTS
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import parse_points
+from profiler.config.value_grammar import read_values
 from profiler.domain.errors import EXIT_USAGE, UsageError
-from profiler.estimate.command import read_command, split_values
+from profiler.estimate.command import read_command
 from profiler.estimate.main import answer, main
 from profiler.estimate.points import INDEPENDENT_KEYS, MAX_FAULTS, grid_specs
 
@@ -68,9 +69,9 @@ def _as_typed(value):
 
 
 def test_commas_in_brackets_and_quotes_do_not_split_a_value():
-    assert split_values("4,8") == ["4", "8"]
-    assert split_values("[q_proj,v_proj],all-linear") == ["[q_proj,v_proj]", "all-linear"]
-    assert split_values("'a:1,b:2',\"c,d\"") == ["'a:1,b:2'", '"c,d"']
+    assert read_values("4,8") == (4, 8)
+    assert read_values("[q_proj,v_proj],all-linear") == (["q_proj", "v_proj"], "all-linear")
+    assert read_values("'a:1,b:2',\"c,d\"") == ("a:1,b:2", "c,d")
     command = read_command(["beta=0,0.04", "steps=1,2", "lora_target_modules=[q_proj,v_proj]", "beta=0.1"])
     assert command.axes == {"steps": (1, 2)}
     assert command.keys == {"lora_target_modules": ["q_proj", "v_proj"], "beta": 0.1}

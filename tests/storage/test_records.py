@@ -20,12 +20,12 @@ from profiler.domain.outcome import (
 )
 from profiler.domain.trial import TrialSpec
 from profiler.storage import checksummed
-from profiler.storage import records as records_module
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.outcome_fields import OUTCOME_FIELDS, flat_values, outcome_from_flat
 from profiler.storage.records import RECORD_SCHEMA_VERSION, NewerRecordError, RecordStore
 from profiler.storage.samples import samples_path
 from profiler.storage.typed_json import JsonMismatchError, from_json, to_json
+from profiler.storage.versioned import RecordFormat
 from profiler.storage.versions import installed_versions
 
 
@@ -122,7 +122,7 @@ def test_looking_for_newer_records_reads_none_of_the_others(store, monkeypatch):
     store.write(made())
     (store.path("x").parent / "notes.json").write_text('{"schema_version": ' + "9" * 5000 + "}")
     parsed = []
-    monkeypatch.setattr(records_module, "_parse", lambda content: parsed.append(content[:4]))
+    monkeypatch.setattr(RecordFormat, "parse", lambda _, content: parsed.append(content[:4]))
     assert store.faults() == []
     assert parsed == [b'{"sc']
 

@@ -1,5 +1,7 @@
 """Records in a store that machines share: what is published, when, and what others see of it."""
 
+from dataclasses import replace
+
 import builders
 import pytest
 
@@ -118,7 +120,7 @@ def test_a_damaged_or_misplaced_record_counts_as_not_run(machine, shared):
 def test_a_record_of_a_later_version_is_refused(machine, monkeypatch):
     store, _ = machine("a")
     with monkeypatch.context() as later:
-        later.setattr(records, "RECORD_SCHEMA_VERSION", records.RECORD_SCHEMA_VERSION + 1)
+        later.setattr(records, "FORMAT", replace(records.FORMAT, version=records.FORMAT.version + 1))
         publish(store, RECORDS[0])
     with pytest.raises(UsageError, match="newer version of this program"):
         store.read_all()

@@ -184,7 +184,7 @@ def _kv_cache(spec: TrialSpec, architecture: Architecture, name: InstantName) ->
 
 
 def _inputs(spec: TrialSpec) -> str:
-    if spec.recipe.generates:
+    if spec.recipe.facts.has_rollout:
         return f"ids and masks of {spec.generation_batch_size} rows, as int64"
     rows = spec.per_device_train_batch_size * spec.gradient_accumulation_steps
     return f"ids, masks and labels of {rows} rows, as int64"

@@ -37,7 +37,7 @@ _WITH_GRADIENT = (Phase.FORWARD, Phase.BACKWARD)
 def named_tensors(spec: TrialSpec, architecture: Architecture) -> tuple[NamedTensor, ...]:
     """Return the large tensors of `spec`, and the logits that earlier versions of trl make."""
     found = [*_head(spec, architecture), *_layers(spec, architecture), *_weights(spec, architecture)]
-    if spec.recipe.generates and not spec.use_vllm:
+    if spec.recipe.facts.has_rollout and not spec.use_vllm:
         found += _rollout(spec, architecture)
     return tuple(found)
 

@@ -10,7 +10,7 @@ from profiler.analytical.formulas.engine_buffers import (
     buffer_bytes,
     engine_sequences,
 )
-from profiler.analytical.formulas.parameters import parameter_count
+from profiler.analytical.formulas.parameters import norm_count, parameter_count
 from profiler.analytical.formulas.quantities import (
     Count,
     Flag,
@@ -108,7 +108,7 @@ def sharded_parameters(architecture: DecoderShape, *, gpus: Count) -> Count:
     """
     heads = architecture.num_key_value_heads
     layers, hidden = architecture.num_hidden_layers, architecture.hidden_size
-    norms = (2 * layers + 1) * hidden + where(architecture.qk_norm, 2 * layers * architecture.head_dim, 0)
+    norms = norm_count(architecture)
     of_head = 2 * layers * architecture.head_dim * (hidden + where(architecture.qkv_bias, 1, 0))
     divided = parameter_count(architecture) - norms - heads * of_head
     return norms + whole_units(divided, gpus) + _heads_of_keys(architecture, gpus) * of_head

@@ -10,8 +10,8 @@ Source: `fsdp2_prepare_model` in accelerate's `utils/fsdp_utils.py`; `_fsdp_para
 
 from dataclasses import dataclass, replace
 
-from profiler.analytical.formulas.parameters import base_tensors
-from profiler.analytical.formulas.quantities import Count, where, whole_units
+from profiler.analytical.formulas.parameters import base_tensors, layer_parameter_count
+from profiler.analytical.formulas.quantities import Count, whole_units
 from profiler.analytical.formulas.tensor_groups import TensorGroup
 from profiler.analytical.formulas.trained import (
     BFLOAT16_BYTES,
@@ -36,11 +36,9 @@ def units(spec: TrialKeys, architecture: DecoderShape) -> Units:
 
     By hand, qwen2.5-0.5b: the root has 151,936 x 896 + 896 = 136,135,552, and a layer 14,912,384.
     """
-    hidden = architecture.hidden_size
-    embeddings = architecture.vocab_size * hidden
-    root = embeddings + where(architecture.tie_word_embeddings, 0, embeddings) + hidden
-    rest = _count(base_tensors(architecture)) - root
-    return Units(root=root, layer=(rest + _adapters(spec, architecture)) // architecture.num_hidden_layers)
+    layers, layer = architecture.num_hidden_layers, layer_parameter_count(architecture)
+    root = _count(base_tensors(architecture)) - layers * layer
+    return Units(root=root, layer=layer + _adapters(spec, architecture) // layers)
 
 
 def shard_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:

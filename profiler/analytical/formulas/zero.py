@@ -137,7 +137,7 @@ def gathered_bytes(spec: TrialKeys, architecture: DecoderShape, *, at_head: bool
 
 def knows_order(spec: TrialKeys) -> Flag:
     """Return whether two passes come after one another, so that the second gathers ahead."""
-    if not spec.recipe.generates:
+    if not spec.recipe.facts.has_rollout:
         return spec.gradient_accumulation_steps * spec.steps >= _PASSES
     return spec.steps_per_generation >= _PASSES
 

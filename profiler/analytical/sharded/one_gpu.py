@@ -7,7 +7,7 @@ a run. The buffers of NCCL (1 to 20 GB were reported) and the CUDA context are n
 from profiler.analytical.formulas.batch import Batch
 from profiler.analytical.formulas.decoder_layer import layer_input_bytes, layer_saved_bytes
 from profiler.analytical.formulas.layer_backward import mlp_backward_bytes
-from profiler.analytical.formulas.parameters import lora_parameter_count, parameter_count, projections
+from profiler.analytical.formulas.parameters import layer_parameter_count, lora_parameter_count, parameter_count
 from profiler.analytical.formulas.quantities import whole_units
 from profiler.domain.architecture import Architecture
 from profiler.domain.trial import Attention, Backend, Logprobs, TrialSpec
@@ -48,15 +48,6 @@ def trained_count(job: VerlJob, architecture: Architecture) -> int:
     if job.lora_rank:
         return int(lora_parameter_count(architecture, job.lora_rank, job.lora_target_modules))
     return int(parameter_count(architecture))
-
-
-def critic_count(architecture: Architecture) -> int:
-    """Return the number of parameters of a critic: the model of the actor with a head of one value.
-
-    By hand, toy (V = 100, H = 8, tied): its parameters and a head of 8. Untied: 800 fewer for its head, and 8 more.
-    """
-    head = 0 if architecture.tie_word_embeddings else architecture.vocab_size * architecture.hidden_size
-    return int(parameter_count(architecture)) - head + architecture.hidden_size
 
 
 def kept_weights_bytes(job: VerlJob, count: int, weight_bytes: int) -> int:
@@ -107,7 +98,7 @@ def gathered_bytes(job: VerlJob, architecture: Architecture, *, training: bool) 
     whole = int(parameter_count(architecture))
     if training and not job.reshard_after_forward:
         return whole * _COMPUTE_BYTES
-    return (2 * layer_parameters(architecture) + outside_parameters(architecture)) * _COMPUTE_BYTES
+    return (2 * int(layer_parameter_count(architecture)) + outside_parameters(architecture)) * _COMPUTE_BYTES
 
 
 def outside_parameters(architecture: Architecture) -> int:
@@ -115,7 +106,8 @@ def outside_parameters(architecture: Architecture) -> int:
 
     By hand, qwen2.5-0.5b: 136,135,552.
     """
-    return int(parameter_count(architecture)) - architecture.num_hidden_layers * layer_parameters(architecture)
+    in_layers = architecture.num_hidden_layers * layer_parameter_count(architecture)
+    return int(parameter_count(architecture) - in_layers)
 
 
 def unreduced_gradients_bytes(job: VerlJob, values: int, *, reducing: bool) -> int:
@@ -128,14 +120,6 @@ def unreduced_gradients_bytes(job: VerlJob, values: int, *, reducing: bool) -> i
     if job.strategy is Strategy.MEGATRON or job.lora_rank:
         return 0
     return values * (_COMPUTE_BYTES + (_FLOAT32_BYTES if reducing else 0))
-
-
-def layer_parameters(architecture: Architecture) -> int:
-    """Return the number of parameters of one decoder layer. By hand, qwen2.5-0.5b: 14,912,384."""
-    linear = sum(part.weights for part in projections(architecture))
-    biases = sum(part.out_features for part in projections(architecture) if part.has_bias)
-    norms = 2 * architecture.hidden_size + (2 * architecture.head_dim if architecture.qk_norm else 0)
-    return int(linear + biases + norms)
 
 
 def stack_bytes(job: VerlJob, architecture: Architecture, kept: TrainedModel) -> int:

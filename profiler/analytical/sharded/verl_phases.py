@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from profiler.analytical.formulas.parameters import parameter_count
+from profiler.analytical.formulas.critic import critic_count
+from profiler.analytical.formulas.parameters import layer_parameter_count, parameter_count
 from profiler.analytical.sharded.one_gpu import (
-    critic_count,
     engine_weights_bytes,
     entropy_log_prob_bytes,
     entropy_update_bytes,
@@ -16,7 +16,6 @@ from profiler.analytical.sharded.one_gpu import (
     kept_weights_bytes,
     kv_demand_bytes,
     layer_backward_bytes,
-    layer_parameters,
     logits_bytes,
     optimizer_bytes,
     outside_parameters,
@@ -141,7 +140,7 @@ def _kept(job: VerlJob, architecture: Architecture, at_work: Component | None) -
     if job.has_reference and not job.lora_rank and not job.ref_param_offload:
         found[Component.REFERENCE] = kept_weights_bytes(job, whole, 2)
     if critic is not None:
-        count = critic_count(architecture)
+        count = int(critic_count(architecture))
         is_training = at_work is Component.CRITIC_STATE
         if not critic.offload_policy and (is_training or not critic.param_offload):
             found[Component.CRITIC] = kept_weights_bytes(job, count, critic.weight_bytes)
@@ -185,7 +184,7 @@ def _update_critic(job: VerlJob, architecture: Architecture, critic: TrainedMode
         job,
         architecture,
         critic,
-        trained=critic_count(architecture),
+        trained=int(critic_count(architecture)),
         logits=0,
         gradients=Component.CRITIC_GRADIENTS,
     )
@@ -211,7 +210,7 @@ def _largest_instant(
     stack, outside = stack_bytes(job, architecture, model), outside_parameters(architecture)
     one_layer = stack_bytes(job, replace(architecture, num_hidden_layers=1), model)
     waiting = unreduced_gradients_bytes(job, outside, reducing=False)
-    layer = unreduced_gradients_bytes(job, layer_parameters(architecture), reducing=True)
+    layer = unreduced_gradients_bytes(job, int(layer_parameter_count(architecture)), reducing=True)
     at_head: Parts = {gradients: kept + waiting, Component.ACTIVATIONS: stack, Component.LOGITS: logits}
     in_layer: Parts = {
         gradients: kept + waiting + layer,

@@ -1,0 +1,79 @@
+"""A recipe states each fact about its steps by itself, and no other recipe's numbers answer for it."""
+
+import re
+from dataclasses import MISSING, fields, replace
+from enum import StrEnum
+from pathlib import Path
+
+import builders
+import pytest
+from mypy import api
+
+from profiler.analytical.timeline.recipes import registry
+from profiler.config.model_lookup import builtin_architecture
+from profiler.config.trl_yaml import _OTHERS
+from profiler.domain import recipe as recipes
+from profiler.domain.errors import UsageError
+from profiler.domain.recipe import LABELLED, ONLINE, Recipe, RecipeFacts
+from profiler.domain.trial import TRIAL_KEYS
+from profiler.training.recipes.registry import RECIPES
+
+DPO = RecipeFacts(
+    has_rollout=False, has_scoring=False, has_prompts=True, has_reference_pass=True, rows_are_single=False
+)
+
+
+class Added(StrEnum):
+    """A recipe that is declared by its facts and a borrowed step."""
+
+    DPO = "dpo"
+
+    @property
+    def facts(self):
+        return DPO
+
+
+def test_no_fact_has_a_default():
+    assert all(field.default is MISSING and field.default_factory is MISSING for field in fields(RecipeFacts))
+
+
+@pytest.mark.parametrize("table", [RECIPES, registry._STEPS, _OTHERS], ids=["trainer", "step", "file"])
+def test_every_recipe_is_in_every_table(table):
+    assert set(table) == set(Recipe)
+
+
+@pytest.mark.parametrize("borrowed", [Recipe.SFT, Recipe.GRPO])
+def test_a_recipe_with_a_borrowed_step_is_refused(borrowed, monkeypatch):
+    monkeypatch.setattr(registry, "_STEPS", {**registry._STEPS, Added.DPO: registry._STEPS[borrowed]})
+    spec, architecture = replace(builders.spec(), recipe=Added.DPO), builtin_architecture("qwen2.5-0.5b")
+    for read in (registry.micro_batch, lambda each: registry.trial_instants(each, architecture)):
+        with pytest.raises(UsageError, match="recipe=dpo: has no closed form"):
+            read(spec)
+
+
+def test_each_fact_differs_from_what_a_step_holds_for():
+    """No single fact may be ignored: a recipe that differs in one of them is refused, too."""
+    for facts in (ONLINE, LABELLED):
+        changed = {replace(facts, **{each.name: not getattr(facts, each.name)}) for each in fields(facts)}
+        assert facts not in changed
+        assert len(changed) == len(fields(facts))
+
+
+@pytest.mark.slow
+def test_a_recipe_without_facts_does_not_pass_mypy(tmp_path):
+    text = Path(recipes.__file__).read_text()
+    file = tmp_path / "recipe.py"
+    file.write_text(text)
+    assert api.run(["--strict", str(file)])[2] == 0
+    file.write_text(re.sub(r'(    SFT = "sft"\n)', r'\1    DPO = "dpo"\n', text))
+    said, _, code = api.run(["--strict", str(file)])
+    assert code == 1
+    assert "assert_never" in said
+
+
+def test_keys_follow_the_fact_that_they_belong_to():
+    by_name = {key.name: key for key in TRIAL_KEYS}
+    assert by_name["beta"].recipes == recipes.WITH_REFERENCE
+    assert by_name["max_prompt_length"].recipes == by_name["images_per_prompt"].recipes == recipes.WITH_PROMPTS
+    assert by_name["reward_models"].recipes == recipes.SCORED
+    assert by_name["use_vllm"].recipes == by_name["num_generations"].recipes == recipes.GENERATING

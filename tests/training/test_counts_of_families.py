@@ -1,0 +1,102 @@
+"""The one count of a decoder layer, of norms and of a critic, compared with transformers' models on the meta device."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForTokenClassification
+
+from profiler.analytical import parameter_count
+from profiler.analytical.formulas.critic import critic_count
+from profiler.analytical.formulas.engine import sharded_parameters
+from profiler.analytical.formulas.parameters import layer_parameter_count, norm_count
+from profiler.analytical.sharded.one_gpu import outside_parameters
+from profiler.config.architecture import MODEL_TYPES, read_architecture
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 48,
+    "decoder_sparse_step": 1,
+    "pad_token_id": 0,
+}
+OF_MIXTURES = [key for key in SIZES if "expert" in key or "moe" in key or "sparse" in key]
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
+TEXTS = [family for family in MODEL_TYPES if not family.endswith("_vl")]
+TIED = [False, True]
+
+
+def config_of(family: str, *, tied: bool) -> dict[str, Any]:
+    left = {} if family in MIXTURES else dict.fromkeys(OF_MIXTURES)
+    sizes = {key: value for key, value in SIZES.items() if key not in left}
+    return {"model_type": family, **sizes, "tie_word_embeddings": tied}
+
+
+def made(config: dict[str, Any], kind: Any = AutoModelForCausalLM, **more: Any) -> nn.Module:
+    values = {key: value for key, value in config.items() if key != "model_type"}
+    with torch.device("meta"):
+        return kind.from_config(AutoConfig.for_model(config["model_type"], **values, **more))
+
+
+def count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def norms_of(model: nn.Module) -> int:
+    return sum(count(each) for each in model.modules() if type(each).__name__.endswith("Norm"))
+
+
+@pytest.mark.parametrize("tied", TIED)
+@pytest.mark.parametrize("family", TEXTS)
+def test_a_layer_and_what_is_outside_are_those_of_the_model(family, tied):
+    config = config_of(family, tied=tied)
+    model, architecture = made(config), read_architecture(config, model=family)
+    layers = list(model.model.layers)
+    assert {count(layer) for layer in layers} == {layer_parameter_count(architecture)}
+    assert outside_parameters(architecture) == count(model) - sum(map(count, layers))
+    assert norm_count(architecture) == norms_of(model)
+    assert parameter_count(architecture) == count(model)
+
+
+@pytest.mark.parametrize("tied", TIED)
+@pytest.mark.parametrize("family", TEXTS)
+def test_a_critic_is_a_model_with_a_head_of_one_value_and_its_bias(family, tied):
+    config = config_of(family, tied=tied)
+    if AutoConfig.for_model(family).__class__ in AutoModelForTokenClassification._model_mapping:
+        expected = count(made(config, AutoModelForTokenClassification, num_labels=1))
+    else:
+        expected = count(made(config).model) + count(nn.Linear(config["hidden_size"], 1))
+    assert critic_count(read_architecture(config, model=family)) == expected
+
+
+@pytest.mark.parametrize("family", TEXTS)
+def test_each_gpu_of_an_engine_has_all_norms(family):
+    architecture = read_architecture(config_of(family, tied=True), model=family)
+    whole, half = (sharded_parameters(architecture, gpus=gpus) for gpus in (1, 2))
+    assert whole == parameter_count(architecture)
+    assert 2 * half - whole == norm_count(architecture)
+
+
+@pytest.mark.parametrize("family", [family for family in MODEL_TYPES if family.endswith("_vl")])
+def test_the_decoder_of_a_model_with_images_has_the_same_layers(family):
+    sizes = config_of(family, tied=False)
+    text = {key: value for key, value in sizes.items() if key not in ("model_type", "tie_word_embeddings")}
+    with torch.device("meta"):
+        config = AutoConfig.for_model(family)
+        for key, value in text.items():
+            setattr(config.text_config, key, value)
+        config.text_config.rope_parameters = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 1e6}
+        config.vision_config.depth = 1
+        model = AutoModelForImageTextToText.from_config(config)
+    architecture = read_architecture(sizes, model=family)
+    assert {count(layer) for layer in model.model.language_model.layers} == {layer_parameter_count(architecture)}
