@@ -1,6 +1,8 @@
 """Makes `tests/` importable, and the tests independent of the machine and of the shell that starts them."""
 
+import atexit
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -67,6 +69,14 @@ def _have_a_home() -> None:
         os.environ["HOME"] = tempfile.mkdtemp(prefix="home-of-tests-")
 
 
+def _have_no_emulated_environment() -> None:
+    """Hide the environment that `python -m profiler.emulation install` made, unless the tests are to use one."""
+    if "EMULATION_PYTHON" not in os.environ:
+        folder = tempfile.mkdtemp(prefix="cache-of-tests-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ["GRPO_VRAM_CACHE"] = folder
+
+
 def _let_signals_end_children() -> None:
     """Give children the usual signals, which `nohup` and `&` let all processes ignore; this process ignores them still.
 
@@ -80,5 +90,6 @@ def _let_signals_end_children() -> None:
 
 _clear_environment()
 _have_a_home()
+_have_no_emulated_environment()
 _let_signals_end_children()
 os.umask(0o022)

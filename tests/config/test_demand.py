@@ -87,7 +87,7 @@ def test_no_phase_of_a_larger_trial_needs_less_along_any_key(key):
 def test_no_phase_of_a_larger_trial_needs_less_along_several_keys():
     compared = Counter()
 
-    @settings(max_examples=150, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=200, deadline=None, derandomize=True, database=None)
     @given(rising_pairs())
     def check(pair):
         if pair[0] != pair[1] and needs_at_most(*pair):
