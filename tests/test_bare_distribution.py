@@ -110,7 +110,7 @@ def test_every_step_of_the_action_runs_with_the_built_wheel(wheel, fresh, tmp_pa
     inputs = {"config": "grpo.yaml", "python": str(fresh), "package": str(wheel)}
     # Without the sources of this checkout; pip asks no index, because all that the wheel requires is there.
     alone = {"PYTHONPATH": "", "PIP_NO_INDEX": "1", "PIP_REQUIRE_VIRTUALENV": "1"}
-    assert run_step(ESTIMATE, tmp_path, environment=alone, gpu="h100", **inputs).returncode == 1
+    assert run_step(ESTIMATE, tmp_path, environment=alone, gpu="h100", **inputs).returncode == 127
     installed = run_step(INSTALL, tmp_path, environment=alone, gpu="h100", **inputs)
     assert (installed.returncode, installed.stderr) == (0, "")
     found = run_step(ESTIMATE, tmp_path, environment=alone, gpu="t4", **inputs)

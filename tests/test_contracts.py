@@ -33,7 +33,7 @@ OF_TRAINERS = {
     "profiler.callback": "is given to a trainer of transformers",
     "profiler.scripts": "watches trainers from outside",
     "profiler.simulation": "simulates what these libraries run",
-    "profiler.substitutes": "stands in for their models and data",
+    "profiler.substitutes": "replaces their models and data",
     "profiler.training": "is the trainer",
     "profiler.worker": "starts it",
     "profiler.worker_imports": "imports them before a worker is forked",

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from profiler.config.run_options import RUN_KEYS, RunOptions, read_run_options
+from profiler.config.value_grammar import read_path
 from profiler.domain.address import Address
 from profiler.domain.extras import Extra
 from profiler.domain.trial import SPEC_KEYS
@@ -56,7 +57,7 @@ def test_each_starts_a_sweep_of_a_known_grid_with_a_shared_store(name):
     assert set(command.axes) <= set(SPEC_KEYS)
     given = dict(setting.split("=", 1) for setting in command.settings)
     assert set(given) <= set(RUN_KEYS)
-    defaults = {**vars(RunOptions()), "slurm_time": 60, "results_dir": given["results_dir"]}
+    defaults = {**vars(RunOptions()), "slurm_time": 60, "results_dir": read_path(given["results_dir"])}
     assert isinstance(read_run_options(defaults).results_dir, Address)
 
 

@@ -85,6 +85,7 @@ FIXED: Mapping[str, object] = {
     "weights": "random",
     "dataset": None,
     "seed": 0,
+    "lora_dropout": 0.0,
     "use_liger_kernel": False,
     "bnb_4bit_use_double_quant": True,
     "use_vllm": False,

@@ -167,7 +167,7 @@ def _script_runs(text: str) -> ScriptPeaks:
     """Return the runs in a table.
 
     Raises:
-        ValueError: It has not the columns of one, or a size is no number.
+        ValueError: It has not the columns of one, or a size is not a number.
         csv.Error: It is no CSV.
     """
     rows = csv.DictReader(io.StringIO(text, newline=""))

@@ -33,7 +33,7 @@ class Uncounted:
 def uncounted_texts(
     table: Mapping[str, Uncounted], values: Mapping[str, object], *, prefix: str = ""
 ) -> tuple[str, ...]:
-    """Return one text per stated value of `table` that changes memory and is not counted."""
+    """Return one text per value that is stated of `table` that changes memory and is not counted."""
     return tuple(
         f"{prefix}{key}={show(values[key])} ({row.what}: {row.direction})"
         for key, row in table.items()

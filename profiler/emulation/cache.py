@@ -47,7 +47,7 @@ def refuse_of_others(folder: Path) -> None:
                 hint = f"Remove it, or set {VARIABLE} to a folder of your own."
                 problem = "can be written by other users, and what is in it would be run"
                 raise UsageError([Fault(key=VARIABLE, found=str(path), problem=problem, hint=hint)])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
 
 

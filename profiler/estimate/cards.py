@@ -17,7 +17,7 @@ def read_size(options: TextReader, gpus: Sequence[object]) -> str | None:
     What is wrong with them becomes faults of `options`.
 
     Args:
-        options: The keys of a command; the capability as it stands, because 8.10 is no number.
+        options: The keys of a command; the capability as it stands, because 8.10 is not a number.
         gpus: The values of `gpu`, of which there may be none if a size is given.
     """
     capability = options.value(CAPABILITY)

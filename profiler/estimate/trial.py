@@ -113,7 +113,7 @@ def _candidate(
         faults.extend(error.faults)
     if faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
-    known = with_form(spec, architecture_of) or spec
+    known = (with_form(spec, architecture_of) if inputs.releases else None) or spec
     return Candidate(spec=known, notes=_notes(inputs.notes, spec, known, architecture_of), releases=inputs.releases)
 
 

@@ -31,7 +31,7 @@ def write_report(folder: Path) -> tuple[str, ...]:
     """Write parquet tables, `report.html`, `report.md` and figures of all runs in `folder`.
 
     Returns:
-        A sentence for each file that is no record, and for each figure that could not be drawn.
+        A sentence for each file that is no record, and for each figure that could not be made.
 
     Raises:
         StorageError: A file could not be written.
@@ -41,14 +41,14 @@ def write_report(folder: Path) -> tuple[str, ...]:
     write_monitored_tables(folder, records)
     newest = sorted(records, key=lambda record: record.run_id, reverse=True)
     runs = [lines_of(folder, record) for record in newest]
-    drawn = {run.record.run_id: tuple(_figures(folder, run)) for run in runs[:MOST_WITH_FIGURES]}
+    made = {run.record.run_id: tuple(_figures(folder, run)) for run in runs[:MOST_WITH_FIGURES]}
     figures = {
-        run_id: tuple(figure for figure in own if isinstance(figure, RenderedFigure)) for run_id, own in drawn.items()
+        run_id: tuple(figure for figure in own if isinstance(figure, RenderedFigure)) for run_id, own in made.items()
     }
     name = folder.resolve().name
     write_atomically(folder / MARKDOWN, monitored_markdown(name, runs, figures).encode())
     write_atomically(folder / PAGE, monitored_html(name, runs, figures).encode())
-    return (*problems, *(problem for own in drawn.values() for problem in own if isinstance(problem, str)))
+    return (*problems, *(problem for own in made.values() for problem in own if isinstance(problem, str)))
 
 
 def sentences(run: MonitoredLines) -> tuple[str, ...]:

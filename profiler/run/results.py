@@ -46,12 +46,12 @@ def write_pages(folder: Path, records: Sequence[ScriptRecord]) -> tuple[str, ...
     remove_abandoned(folder)
     write_script_tables(folder, records)
     runs = ordered_runs(records)
-    drawn = {run.record.run_id: _draw(folder, run) for run in runs if run.outcome.peaks.allocated_bytes}
-    figures = {run_id: figure for run_id, figure in drawn.items() if isinstance(figure, RenderedFigure)}
+    made = {run.record.run_id: _draw(folder, run) for run in runs if run.outcome.peaks.allocated_bytes}
+    figures = {run_id: figure for run_id, figure in made.items() if isinstance(figure, RenderedFigure)}
     name = runs[0].script if runs else folder.name
     write_atomically(folder / MARKDOWN, script_markdown(name, runs, figures).encode())
     write_atomically(folder / PAGE, script_html(name, runs, figures).encode())
-    return tuple(problem for problem in drawn.values() if isinstance(problem, str))
+    return tuple(problem for problem in made.values() if isinstance(problem, str))
 
 
 def _draw(folder: Path, run: RunLines) -> RenderedFigure | str:

@@ -38,8 +38,7 @@ def rank_peaks(folder: Path) -> list[RankPeaks]:
             record = parse_record(read_bytes(path, most_bytes=_MOST_BYTES), path)
         except (DamagedRecordError, UsageError, OSError):
             continue
-        if file.rank < record.spec.num_processes:
-            found.setdefault(record.trial_id, {})[file.rank] = record
+        found.setdefault(record.trial_id, {})[file.rank] = record
     return [
         RankPeaks(
             record=next(iter(ranks.values())),

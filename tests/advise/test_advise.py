@@ -97,7 +97,13 @@ def test_the_steps_add_up_to_a_trial_that_fits(capsys):
         (
             (),
             "LoRA in place of full fine-tuning",
-            ["lora_r: 16", "lora_alpha: 32", "lora_target_modules: [all-linear]", "use_peft: true"],
+            [
+                "lora_r: 16",
+                "lora_alpha: 32",
+                "lora_target_modules: [all-linear]",
+                "lora_dropout: 0.0",
+                "use_peft: true",
+            ],
         ),
         (("tuning=lora", "lora_rank=512"), "lower LoRA rank", ["lora_r: 8", "lora_alpha: 16"]),
         (("max_completion_length=8192",), "shorter completions", ["max_completion_length: 2048"]),

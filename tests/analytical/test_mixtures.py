@@ -307,8 +307,6 @@ def test_what_has_no_formula_is_refused_by_its_key(spec, key):
         {**CONFIG, "mlp_only_layers": [0]},
         {**CONFIG, "decoder_sparse_step": 2},
         {**CONFIG, "model_type": "granitemoe", "architectures": ["GraniteMoeForCausalLM"]},
-        {**MIXTRAL, "router_jitter_noise": 0.1},
-        {**OLMOE, "clip_qkv": 8.0},
     ],
 )
 def test_other_mixtures_are_refused(config):

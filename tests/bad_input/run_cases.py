@@ -57,7 +57,6 @@ CASES = (
     script("timeout_s=.inf", says="timeout_s=.inf: must be a number of at least 0"),
     script("sample_period_s=soon", says="sample_period_s=soon: must be a number of at least 0"),
     script("results_dir=", says="results_dir= … must be a folder"),
-    script("results_dir=3", says="results_dir=3: must be a folder"),
     script("python=nosuch", "backend=simulated", says="python=nosuch: must be a file that can be"),
     script("python=file", "backend=simulated", files={"file": ""}, says="must be a file that can be run"),
     script("python=/bin/true", "backend=simulated", says="python=/bin/true: does not say what it"),

@@ -138,11 +138,11 @@ def test_pages_that_cannot_be_written_are_refused_before_anything_is_printed(fol
     ("words", "sentence"),
     [
         (["results_dir=none"], "results_dir=none: is no folder of results."),
-        (["results_dir="], "results_dir=(nothing): must be a folder"),
+        (["results_dir="], "results_dir='': must be a folder"),
         (["claim=guide-bach"], "claim=guide-bach: Did you mean 'guide-batch'?"),
         (["source=guide-40"], "source=guide-40: must be one of blog-2025"),
         (["format=xml"], "format=xml: must be one of table, json"),
-        (["write=maybe"], "write=maybe: must be one of true, false"),
+        (["write=maybe"], "write=maybe: must be true or false"),
         (["resultsdir=x"], "resultsdir=x: unknown key; the keys are results_dir, claim, source, format, write."),
         (["--format"], "argument=--format: is not of the form key=value. Write format=..."),
         (

@@ -11,6 +11,7 @@ from profiler.config.context import context_line
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import parse_point
 from profiler.domain.errors import UsageError
+from profiler.estimate.inputs import Inputs
 from profiler.estimate.main import answer
 from profiler.solve.search import KeySearch
 
@@ -103,7 +104,9 @@ def test_a_table_of_positions_ends():
 def test_solve_stays_within_the_context_unless_the_trial_does_not():
     def largest(**keys):
         point = {"backend": "simulated", "gpu": "h200-141gb", "model": "qwen2.5-0.5b", "tuning": "lora", **keys}
-        return KeySearch("max_completion_length", point, margin=0.0, architecture_of=builtin_architecture).boundary()
+        inputs = Inputs(keys=point, notes=(), sharded=None, stated=frozenset(), ignored="", faults=())
+        key = "max_completion_length"
+        return KeySearch(key, {}, inputs=inputs, margin=0.0, architecture_of=builtin_architecture).boundary()
 
     assert largest().largest == 32_768 - 256
     assert largest(max_prompt_length=32_768).largest > 256

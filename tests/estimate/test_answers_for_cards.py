@@ -153,7 +153,7 @@ def test_a_file_without_prices_is_a_fault(tmp_path, capsys, text, said):
         (["prices=nowhere.csv", "gpu=h100"], "needs gpu=any, because it compares cards"),
         (["compute_capability=8.6"], "needs gpu_memory_gib"),
         (["gpu_memory_gib=24", "gpu=h100"], "cannot be combined with gpu"),
-        (["gpu_memory_gib=many"], "gpu_memory_gib=many: must be a number of GiB"),
+        (["gpu_memory_gib=many"], "gpu_memory_gib=many: must be a number of at least 0"),
         (["gpu_memory_gib=24", "compute_capability=old"], "compute_capability=old: must be a number such as 8.6"),
     ],
 )

@@ -69,8 +69,8 @@ def test_all_faults_are_printed_with_one_sentence_each(capsys):
     assert [line.partition("=")[0] for line in lines] == [
         "modle",
         "jobs",
-        "format",
         "argument",
+        "format",
         "tuning",
         "num_generations",
     ]

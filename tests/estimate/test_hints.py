@@ -51,8 +51,6 @@ DEEPSPEED = {"num_processes": 2, "distributed_type": "deepspeed"}
 INPUTS: tuple[dict[str, object], ...] = (
     {"num_generations": 7},
     {"num_generations": 6, "num_processes": 2, "distributed_type": "multi_gpu"},
-    {"max_completion_length": 10**6},
-    {"recipe": "sft", "max_length": 10**6},
     {"tuning": "qlora", "backend": "cpu"},
     {"recipe": "sft", "activation_offloading": True, "backend": "cpu"},
     {"activation_offloading": True, **SHARDED},

@@ -171,7 +171,7 @@ def test_fsdp_without_a_closed_form_is_named(written):
     accelerate = {"distributed_type": "FSDP", "num_processes": 4, "fsdp_config": {"fsdp_version": 2}}
     found = _found(written(recipe_yaml={**RECIPE, "dtype": "float32"}, accelerate_yaml=accelerate))
     assert found["trial"]["distributed_type"] == "multi_gpu"
-    assert "what FSDP changes (fsdp_version=2, fsdp_reshard_after_forward=true): it shards" in found["notes"][-1]
+    assert "what FSDP changes (fsdp_version=2, fsdp_reshard_after_forward=true): it shards" in " ".join(found["notes"])
 
 
 @pytest.mark.parametrize(

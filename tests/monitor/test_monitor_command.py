@@ -180,7 +180,7 @@ def test_a_page_that_cannot_be_made_leaves_the_exit_code(tmp_path, monkeypatch, 
     assert "Unforeseen ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_a_figure_that_cannot_be_drawn_costs_only_itself(tmp_path, monkeypatch, capsys):
+def test_a_figure_that_fails_costs_only_itself(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(results, "host_timeline_figure", lambda *_: 1 / 0)
     program = "import time; time.sleep(0.1); raise SystemExit(7)"

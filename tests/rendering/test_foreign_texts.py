@@ -78,7 +78,7 @@ IN_RECORDS = {name: HOSTILE[name] for name in ("dollars", "open brace", "colours
 
 
 @pytest.mark.parametrize("text", IN_RECORDS.values(), ids=IN_RECORDS)
-def test_every_figure_of_a_report_is_drawn_with_labels_and_models_of_others(tmp_path, text):
+def test_every_figure_of_a_report_has_labels_and_models_of_others(tmp_path, text):
     records = [
         replace(record, label=f"{text}{record.label}", spec=replace(record.spec, model=f"{text}/{record.spec.model}"))
         for record in builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"]))
@@ -97,13 +97,13 @@ def test_every_figure_of_a_report_is_drawn_with_labels_and_models_of_others(tmp_
 def test_dollars_are_shown_and_not_read_as_mathematics():
     """Two dollar signs around something that mathtext knows would be drawn in italics, without the signs."""
 
-    def drawn(text, *, parse_math):
+    def picture(text, *, parse_math):
         figure, axes = new_figure(3, 2)
         axes.set_title(text, parse_math=parse_math)
         return as_png(figure)
 
-    assert drawn("$x$", parse_math=True) == drawn("$x$", parse_math=False)
-    assert drawn("$x$", parse_math=True) != drawn("x", parse_math=True)
+    assert picture("$x$", parse_math=True) == picture("$x$", parse_math=False)
+    assert picture("$x$", parse_math=True) != picture("x", parse_math=True)
 
 
 def test_powers_of_a_logarithmic_axis_stay_powers():

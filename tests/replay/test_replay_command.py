@@ -352,11 +352,11 @@ def test_a_figure_of_another_format_is_refused_before_anything_is_read(run, path
     [
         ("gpu=a100", "gpu=a100: is one of several cards: a100-40gb, a100-80gb"),
         ("gpu=t4-16g", "Did you mean 't4-16gb'?"),
-        ("device=x", "device=x: must be the number of a device, from 0 on."),
+        ("device=x", "device=x: must be a whole number of at least 0."),
         ("device=-1", "device=-1: must be"),
         ("device=99999999999", "device=99999999999: must be"),
         ("format=xml", "format=xml: must be one of table, json."),
-        ("figure=", "figure=: must be a path that ends in .png or .svg"),
+        ("figure=", "figure='': must be a path that ends in .png or .svg"),
         ("alloc_conf=max_split_size_mb:1", "max_split_size_mb must be a whole number of at least 20"),
         ("alloc_conf=expandable", "'expandable' is not a key of PYTORCH_ALLOC_CONF"),
         (

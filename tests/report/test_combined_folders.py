@@ -97,7 +97,7 @@ def test_two_folders_are_compared_unless_a_folder_to_write_is_named(tmp_path, ca
         (["{}/no*/x"], "folder={}/no*/x: no such folder. Write: "),
         (["{}/*/*"], "folder={}/*/*: are of several grids (lora_vs_full, other). Name the folder"),
         (["{}/a/lora_vs_full", "into={}/a/lora_vs_full"], "is also where the results are to be written."),
-        (["{}/a/lora_vs_full", "into="], "into=: must be a folder."),
+        (["{}/a/lora_vs_full", "into="], "into='': must be a folder."),
         (["{}/[a]/*", "{}/b/*", "{}/c"], "folder={}/c: no such folder."),
     ],
 )

@@ -9,7 +9,6 @@ from matplotlib import rc_context, rcParamsDefault
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.style.core import STYLE_BLACKLIST
 
 from profiler.domain.memory import Category, Origin
 
@@ -53,7 +52,13 @@ LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 """The scheme of Okabe and Ito, for lines."""
 
 
-_DEFAULTS = {key: value for key, value in rcParamsDefault.items() if key not in STYLE_BLACKLIST}
+_NO_LOOK = (
+    "backend", "date.epoch", "docstring.", "figure.max_open_warning", "figure.raise_window", "interactive",
+    "savefig.directory", "timezone", "tk.", "toolbar", "webagg.",
+)  # fmt: skip
+"""How settings of matplotlib begin that say where it draws, and not how."""
+
+_DEFAULTS = {key: value for key, value in rcParamsDefault.items() if not key.startswith(_NO_LOOK)}
 """Matplotlib's own settings of everything that is part of the look."""
 
 

@@ -240,6 +240,11 @@ _OPERATIONS = (
         ),
         "substitutes/flash_attention.py", "the kernel of flash-attn 2",
     ),
+    _operation(
+        "_scaled_dot_product_attention_math",
+        ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "dropout_mask", "scale", "enable_gqa"),
+        "simulation/cuda/attention.py", "attention by products",
+    ),
     _operation("_local_scalar_dense", ("self",), _GPU, "reads one number on the host"),
     _operation(
         "_to_copy", ("self", "dtype", "layout", "device", "pin_memory", "non_blocking", "memory_format"), _GPU,
