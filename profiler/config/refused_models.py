@@ -175,11 +175,17 @@ def _scales(name: str, keys: Mapping[str, Sequence[str]]) -> Callable[[Config], 
     return check
 
 
+_SECTIONS = (16, 24, 24)
+"""transformers' default of `mrope_section` in Qwen2-VL and Qwen2.5-VL."""
+
+
 def _sections_fill(config: Config) -> str:
     inner = config.get("text_config")
     levels = [config, inner] if isinstance(inner, Mapping) else [config]
     stated = (level.get(key) for level in levels for key in ("rope_scaling", "rope_parameters"))
     found, scaling = _whole(config, "head_dim"), next(filter(None, stated), None)
+    if scaling is None:
+        return ""
     sections = scaling.get("mrope_section", _SECTIONS) if isinstance(scaling, Mapping) else _SECTIONS
     if found is None or not isinstance(sections, list | tuple) or not all(isinstance(part, int) for part in sections):
         return ""
@@ -213,9 +219,6 @@ _AXIAL_KEYS = {**_ROPE_KEYS, "mrope": (), "axial": ()}
 _LONG_FACTORS = ("short_factor", "long_factor")
 _PHI3_KEYS = {"default": (), "longrope": _LONG_FACTORS, "su": _LONG_FACTORS, "yarn": _LONG_FACTORS}
 """The same of phi3, where two older names mean ``longrope`` (`Phi3Config.validate_rope`)."""
-
-_SECTIONS = (16, 24, 24)
-"""transformers' default of `mrope_section` in Qwen2-VL and Qwen2.5-VL."""
 
 _AXIAL_TYPES = frozenset({"qwen2_vl", "qwen2_5_vl"})
 """Model types whose rotary positions split each head by `mrope_section`."""

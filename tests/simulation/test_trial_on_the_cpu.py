@@ -171,7 +171,8 @@ def test_the_peak_of_a_rollout_is_that_of_the_cpu_without_scratch(case: str) -> 
     scratch = max(size for (phase, name), size in inside.items() if phase is Phase.ROLLOUT and name != "multinomial")
     for real, own, kept in pairs(case):
         if real.phase is Phase.ROLLOUT:
-            assert 0 <= real.peak_bytes - own.peak_bytes - kept <= max(prompt_ids, scratch)
+            # With AMX a kernel takes its scratch while the prompts are still there.
+            assert 0 <= real.peak_bytes - own.peak_bytes - kept <= prompt_ids + scratch
 
 
 def test_the_scratch_of_sampling_is_simulated() -> None:
