@@ -13,8 +13,9 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent))  # every test finds the builders in one place
 
 # The same examples in each run, so that a change is judged by itself; `--hypothesis-profile=search` looks for new ones.
-settings.register_profile("search", parent=settings.get_profile("default"), derandomize=False)
-settings.register_profile("same", parent=settings.get_profile("default"), derandomize=True, database=None)
+# Without a limit of time per example: the first one imports libraries, and the machine may be busy.
+settings.register_profile("search", parent=settings.get_profile("default"), derandomize=False, deadline=None)
+settings.register_profile("same", parent=settings.get_profile("search"), derandomize=True, database=None)
 settings.register_profile("ci", parent=settings.get_profile("same"), max_examples=60)
 settings.load_profile("ci" if os.environ.get("CI") else "same")
 

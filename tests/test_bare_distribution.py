@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 import tomllib
 import venv
 from collections.abc import Iterable, Iterator
@@ -150,13 +149,10 @@ def assert_can_be_installed(text: str) -> None:
         assert Path(place).exists() if "/" in place else Requirement(word).name != "grpo-vram-profiler", word
 
 
-def test_the_bare_wheel_estimates_within_a_second(bare, tmp_path):
-    started = time.monotonic()
+def test_the_bare_wheel_estimates(bare, tmp_path):
     found = run(bare, "profiler.estimate", "model=qwen2.5-7b", "tuning=lora", "format=json", folder=tmp_path)
     assert found.returncode == EXIT_OK, found.stderr
     assert json.loads(found.stdout)["peak_allocated_bytes"] > 2**34
-    # A second on a free machine, and this one may be busy.
-    assert time.monotonic() - started < 5
 
 
 def test_the_bare_wheel_reads_a_config_json_and_solves(bare, tmp_path):

@@ -19,7 +19,6 @@ EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 
 FUZZ = settings(
     max_examples=EXAMPLES or 150,
-    deadline=10_000,
     derandomize=not EXAMPLES,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

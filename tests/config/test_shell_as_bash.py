@@ -122,7 +122,7 @@ MARKS = [
 ]
 
 
-@settings(max_examples=600, deadline=2000, derandomize=True)
+@settings(max_examples=600)
 @given(st.lists(st.sampled_from(MARKS) | st.text(max_size=3), max_size=40))
 def test_any_text_is_read_or_refused(pieces):
     with contextlib.suppress(ForeignTextError):

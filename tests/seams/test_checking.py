@@ -2,13 +2,13 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from accelerate.utils import memory as accelerate_memory
+from counted import python_calls
 from trl.kernels import chunked_logprob
 
 from profiler.domain.errors import UnsupportedTrialError
@@ -140,13 +140,15 @@ def test_expectations(expected: Any, found: Any, problem: str) -> None:
 
 
 def test_the_check_is_cheap() -> None:
-    """At most 50 ms of processor time: every worker does it. The libraries are imported by then."""
+    """Some 30 ms, as every worker does it: 96,000 calls with CPython 3.11. The libraries are imported by then."""
+
+    def check() -> None:
+        check_seams(Backend.SIMULATED)
+        note_on_versions()
+
     check_seams(Backend.SIMULATED)
     tested.installed.cache_clear()
-    started_s = time.process_time()
-    check_seams(Backend.SIMULATED)
-    note_on_versions()
-    assert time.process_time() - started_s < 0.05
+    assert python_calls(check) < 200_000
 
 
 def test_the_registry_imports_no_library() -> None:
