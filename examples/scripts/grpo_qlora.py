@@ -5,10 +5,12 @@ python -m profiler.run backend=emulated gpu=rtx-3080-laptop-16gb steps=2 example
 
 It was written from that description; the script of the publisher was not used. `--filled` makes completions without decoding
 them, which saves minutes: tensors have the same peak, and reserved memory lacks what the growing cache leaves behind.
+`--widened` makes bitsandbytes widen every 4-bit weight before a product, as its releases before 0.50 did.
 """
 
 import argparse
 
+import bitsandbytes.backends.cuda.ops as operators
 import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModelForCausalLM
@@ -20,7 +22,11 @@ arguments.add_argument("--model", required=True)
 arguments.add_argument("--completion", type=int, required=True)
 arguments.add_argument("--generations", type=int, default=8)
 arguments.add_argument("--filled", action="store_true")
+arguments.add_argument("--widened", action="store_true", help="widen every 4-bit weight, as bitsandbytes before 0.50")
 chosen = arguments.parse_args()
+
+if chosen.widened:
+    operators._gemm_4bit_custom_max_m = 0
 
 quantization = BitsAndBytesConfig(
     load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16

@@ -184,8 +184,6 @@ def _sections_fill(config: Config) -> str:
     levels = [config, inner] if isinstance(inner, Mapping) else [config]
     stated = (level.get(key) for level in levels for key in ("rope_scaling", "rope_parameters"))
     found, scaling = _whole(config, "head_dim"), next(filter(None, stated), None)
-    if scaling is None:
-        return ""
     sections = scaling.get("mrope_section", _SECTIONS) if isinstance(scaling, Mapping) else _SECTIONS
     if found is None or not isinstance(sections, list | tuple) or not all(isinstance(part, int) for part in sections):
         return ""

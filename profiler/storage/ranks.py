@@ -13,7 +13,6 @@ from profiler.storage.trial_files import RANKS, RECORDS, trial_file
 
 _MOST_BYTES = 1 << 30
 
-
 _KEPT = (RECORDS, "samples")
 
 
@@ -38,7 +37,8 @@ def rank_peaks(folder: Path) -> list[RankPeaks]:
             record = parse_record(read_bytes(path, most_bytes=_MOST_BYTES), path)
         except (DamagedRecordError, UsageError, OSError):
             continue
-        found.setdefault(record.trial_id, {})[file.rank] = record
+        if file.rank < record.spec.num_processes:  # a rank that the trial has not is of something else
+            found.setdefault(record.trial_id, {})[file.rank] = record
     return [
         RankPeaks(
             record=next(iter(ranks.values())),

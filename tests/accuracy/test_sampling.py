@@ -77,7 +77,7 @@ def test_other_keys_take_all_their_values():
     assert most < 500 / len(AXES["model"]) * 2
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 15))
 def test_what_is_written_down_is_what_is_read(seed, count):
     sampled = sample(count, seed=seed)

@@ -360,7 +360,7 @@ _SIZES = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     sizes=st.tuples(_SIZES, _SIZES, _SIZES, _SIZES, _SIZES),
     processes=st.lists(_SIZES, max_size=4),

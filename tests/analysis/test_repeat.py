@@ -63,7 +63,7 @@ def test_the_command_has_no_key_of_another_recipe(spec, other, tmp_path):
     assert other not in command_of(tmp_path, spec)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     groups=st.integers(1, 8),
     length=st.integers(1, 4096),

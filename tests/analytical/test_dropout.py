@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simulating import simulate, small_spec
 from trial_strategies import architecture, specs
@@ -89,7 +89,6 @@ def test_all_or_nothing_needs_no_mask(toy, part, drops):
     assert drops_scores(replace(toy, attention_dropout=part)) == drops
 
 
-@settings(deadline=None)
 @given(trial=specs(), part=st.sampled_from([0.0, 0.1]))
 def test_dropout_never_needs_less_and_a_table_has_the_same_estimates(trial, part):
     shape = replace(architecture(trial.model), attention_dropout=part)

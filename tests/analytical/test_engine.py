@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.analytical.estimate import estimate, phase_instants
@@ -238,7 +238,6 @@ def test_the_part_of_the_card_is_a_part(part):
         _spec(use_vllm=True, vllm_gpu_memory_utilization=part)
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.builds(

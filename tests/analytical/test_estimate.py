@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trial_strategies import ADAPTED, architecture, specs
 
@@ -25,7 +25,6 @@ def _backward(spec):
     return phase_instants(spec, architecture(spec.model))[Phase.BACKWARD].total_bytes
 
 
-@settings(max_examples=200, deadline=None)
 @given(specs())
 def test_the_breakdown_sums_to_the_peak_which_is_the_largest_instant(spec):
     result = estimate(spec, architecture(spec.model))
@@ -38,7 +37,6 @@ def test_the_breakdown_sums_to_the_peak_which_is_the_largest_instant(spec):
     assert Category.OTHER not in {share.category for share in result.breakdown}
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     specs(),
     st.sampled_from(["max_prompt_length", "max_completion_length", "per_device_train_batch_size", "steps"]),
@@ -47,7 +45,6 @@ def test_more_work_never_needs_less_memory(spec, key):
     assert _peak(replace(spec, **{key: 2 * getattr(spec, key)})) >= _peak(spec)
 
 
-@settings(max_examples=100, deadline=None)
 @given(specs())
 def test_settings_that_save_memory_never_need_more(spec):
     assert _peak(replace(spec, beta=0.0)) <= _peak(spec)
@@ -171,7 +168,6 @@ def test_sliced_rows_have_no_gradients_in_forward(half_billion):
     assert all(instant.sizes.get(Category.GRADIENTS, 0) == 0 for instant in forward)
 
 
-@settings(max_examples=50, deadline=None)
 @given(specs())
 def test_every_phase_has_its_largest_instant(spec):
     found = phase_instants(spec, architecture(spec.model))

@@ -36,13 +36,12 @@ def _assert_as_alone(table, many):
             assert found.phases[phase][row] == expected, (phase, spec)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(specs(), min_size=1, max_size=12))
 def test_a_table_equals_the_estimates_of_its_trials(many):
     _assert_as_alone(table_of(many, _ARCHITECTURES), many)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(specs())
 def test_trials_of_one_group_are_independent(spec):
     """The same formulas with arrays that differ in every number."""

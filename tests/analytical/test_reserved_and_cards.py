@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from trial_strategies import architecture, specs
 
 from profiler.analytical import estimate
@@ -46,7 +46,6 @@ def test_full_logits_by_size_by_hand(toy):
     assert full_logits_classes_bytes(replace(_SPEC, logprobs=Logprobs.FULL), toy, batch) == 30_000
 
 
-@settings(max_examples=100, deadline=None)
 @given(specs())
 def test_reserved_is_never_less_than_allocated_and_equal_where_segments_expand(spec):
     spec = replace(spec, alloc_conf="")
@@ -129,7 +128,6 @@ def test_a_trial_fits_with_fragments_or_perhaps_or_not_at_all(half_billion, grad
     assert card_verdict(spec, half_billion, barely).left_bytes == 0
 
 
-@settings(max_examples=30, deadline=None)
 @given(specs())
 def test_a_larger_card_of_the_same_kind_never_fits_less(spec):
     verdicts = {found.gpu.name: found for found in all_cards(spec, architecture(spec.model))}
@@ -139,7 +137,6 @@ def test_a_larger_card_of_the_same_kind_never_fits_less(spec):
     assert order.index(verdicts["a100-80gb"].fit) <= order.index(verdicts["a100-40gb"].fit)
 
 
-@settings(max_examples=100, deadline=None)
 @given(specs())
 def test_every_number_has_a_short_form_that_fits_its_column(spec):
     shape = architecture(spec.model)
@@ -157,7 +154,6 @@ def test_the_phases_of_an_explained_estimate_sum_up(phase, half_billion):
     assert sum(share.size_bytes for share in found.shares) == found.peak_allocated_bytes
 
 
-@settings(max_examples=50, deadline=None)
 @given(specs())
 def test_a_cache_that_is_filled_at_once_leaves_no_segments_behind(spec):
     generated, filled = (

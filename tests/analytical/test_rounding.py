@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trial_strategies import architecture, specs
 
@@ -78,7 +78,6 @@ def test_each_tensor_is_rounded_separately(half_billion):
     assert weights_bytes(rounded, half_billion) == whole + 2 * 32 * 4
 
 
-@settings(max_examples=50, deadline=None)
 @given(specs(), st.sampled_from([2, 4, 8, 16]))
 def test_an_estimate_grows_by_less_than_a_division(spec, divisions):
     plain, rounded = (

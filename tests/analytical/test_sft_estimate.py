@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trial_strategies import ADAPTED, architecture
 
@@ -82,7 +82,6 @@ def test_backward_of_the_head_by_hand() -> None:
     assert found.sizes[Category.GRADIENTS] == head * (4 + 2)
 
 
-@settings(max_examples=100, deadline=None)
 @given(specs())
 def test_the_peak_is_the_largest_phase_and_there_is_no_rollout(spec: TrialSpec) -> None:
     found = estimate(spec, architecture(spec.model))
@@ -94,7 +93,6 @@ def test_the_peak_is_the_largest_phase_and_there_is_no_rollout(spec: TrialSpec) 
     assert not present & {Category.KV_CACHE, Category.REFERENCE}
 
 
-@settings(max_examples=100, deadline=None)
 @given(specs(), st.sampled_from(["max_length", "steps", "gradient_accumulation_steps"]))
 def test_more_work_never_needs_less(spec: TrialSpec, key: str) -> None:
     larger = replace(spec, **{key: 2 * getattr(spec, key)})
@@ -103,7 +101,6 @@ def test_more_work_never_needs_less(spec: TrialSpec, key: str) -> None:
         assert instant.total_bytes <= phases[phase].total_bytes, phase
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(specs(), min_size=1, max_size=8), st.booleans())
 def test_a_table_has_the_estimate_of_each_trial(many: list[TrialSpec], with_grpo: bool) -> None:
     trials = [*many, TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="tiny")] if with_grpo else many

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trial_strategies import architecture
 
@@ -136,7 +136,6 @@ def test_a_critic_has_one_value_instead_of_a_vocabulary(toy):
     assert critic_count(untied) == parameter_count(untied) - 800 + 9
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     gpus=st.sampled_from([1, 2, 4, 8]),
     lora_rank=st.sampled_from([0, 16]),

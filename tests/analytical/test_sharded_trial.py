@@ -220,7 +220,7 @@ def test_more_gpus_and_resharding_never_need_more(spec):
     assert peak(8, reshard=True) <= peak(2, reshard=True) <= peak(2, reshard=False)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(_jobs(), min_size=1, max_size=4))
 def test_arrays_agree_with_single_estimates(specs):
     architectures = {spec.model: _architecture(spec.model) for spec in specs}
@@ -231,7 +231,7 @@ def test_arrays_agree_with_single_estimates(specs):
         assert int(table.peak_reserved_bytes[row]) == one.peak_reserved_bytes
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(_jobs())
 def test_every_number_has_a_short_form(spec):
     explained = explain(spec, _architecture(spec.model))

@@ -152,7 +152,7 @@ def test_what_has_no_formula_is_not_answered():
     assert not has_form(replace(FULL, tuning=Tuning.QLORA), architecture)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     model=st.sampled_from(sorted(VISION_MODELS)),
     tuning=st.sampled_from(["full", "lora"]),

@@ -235,7 +235,7 @@ def _jobs(draw: st.DrawFn) -> TrialSpec:
     )
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(_jobs())
 def test_a_higher_stage_keeps_less_between_steps(spec):
     shape = _architecture(spec.model)
@@ -249,7 +249,7 @@ def test_a_higher_stage_keeps_less_between_steps(spec):
     assert estimate(spec, shape).peak_allocated_bytes > 0
 
 
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(st.lists(_jobs(), min_size=1, max_size=4))
 def test_arrays_agree_with_single_estimates(specs):
     architectures = {spec.model: _architecture(spec.model) for spec in specs}
@@ -258,7 +258,7 @@ def test_arrays_agree_with_single_estimates(specs):
         assert int(table.peak_allocated_bytes[row]) == estimate(spec, architectures[spec.model]).peak_allocated_bytes
 
 
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(_jobs())
 def test_every_number_has_a_short_form(spec):
     for phase in explain(spec, _architecture(spec.model)).phases:

@@ -255,7 +255,7 @@ def rank_folders() -> Iterator[Odd]:
     files = {f"g/{path.name}": path.read_bytes() for path in kept.glob("*.parquet")}
     place = f"records/{trial.trial_id}.json"
     yield Odd("rank 5000000000", report, ("g", "figures=png"), {**files, f"g/ranks/5000000000/{place}": content})
-    for name in ("5000000000", "9" * 200, "-1", "01", "٣", "1e9", "0x1", "x", " 1", "1"):
+    for name in ("5000000000", "9" * 200, "-1", "01", "٣", "1e9", "0x1", "x", " 1", "2", "1"):
         yield Odd(f"rank {name}", ranks_of, (name,), {f"{name}/ranks/{name}/{place}": content})
 
 

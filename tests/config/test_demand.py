@@ -73,7 +73,7 @@ def test_no_phase_of_a_larger_trial_needs_less_along_any_key(key):
     # Caps of a card are compared only on a real card and without vLLM: one pair in thirty.
     examples = 400 if key.name == "gpu" else 120
 
-    @settings(max_examples=examples, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=examples)
     @given(rising_pairs([key], most=1))
     def check(pair):
         if pair[0] != pair[1] and needs_at_most(*pair):
@@ -87,7 +87,7 @@ def test_no_phase_of_a_larger_trial_needs_less_along_any_key(key):
 def test_no_phase_of_a_larger_trial_needs_less_along_several_keys():
     compared = Counter()
 
-    @settings(max_examples=200, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=200)
     @given(rising_pairs())
     def check(pair):
         if pair[0] != pair[1] and needs_at_most(*pair):
@@ -101,7 +101,7 @@ def test_no_phase_of_a_larger_trial_needs_less_along_several_keys():
     assert compared.total() >= 50
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(trials())
 def test_a_trial_needs_at_most_what_it_needs(spec):
     assert needs_at_most(spec, spec)
@@ -226,14 +226,12 @@ def test_two_betas_above_zero_need_the_same():
     assert needs_at_most(other, one)
 
 
-@settings(deadline=None)
 @given(specs(), specs(), specs())
 def test_the_order_is_transitive(one, two, three):
     if needs_at_most(one, two) and needs_at_most(two, three):
         assert needs_at_most(one, three)
 
 
-@settings(deadline=None)
 @given(st.lists(specs(), min_size=1, max_size=8, unique=True))
 def test_a_trial_runs_after_those_that_can_imply_its_result(found):
     ordered = [trial.spec for trial in order_for_pruning(plan_trials("g", found, builders.VERSIONS), memory_rank)]
@@ -244,7 +242,6 @@ def test_a_trial_runs_after_those_that_can_imply_its_result(found):
             assert not needs_at_most(later, earlier) or needs_at_most(earlier, later)
 
 
-@settings(deadline=None)
 @given(specs(), specs())
 def test_the_rank_follows_the_order(one, two):
     if needs_at_most(one, two):

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.config.grid import Grid, expand
@@ -75,13 +75,11 @@ LORA = replace(SPEC, tuning=Tuning.LORA, lora_rank=16, lora_alpha=32, lora_targe
 
 
 @given(specs())
-@settings(max_examples=60, deadline=None)
 def test_a_spec_survives_json(spec):
     assert spec_from_mapping(json.loads(json.dumps(spec_to_mapping(spec)))) == spec
 
 
 @given(specs(), specs())
-@settings(max_examples=60, deadline=None)
 def test_equal_ids_mean_equal_specs(one, other):
     assert (trial_id(one, VERSIONS) == trial_id(other, VERSIONS)) == (one == other)
 
@@ -118,7 +116,6 @@ def test_missing_and_unknown_keys_are_refused():
 
 
 @given(st.lists(specs(), max_size=8))
-@settings(max_examples=60, deadline=None)
 def test_labels_are_equal_exactly_if_specs_are_apart_from_the_model(sampled):
     pairs = [(label, replace(spec, model="any")) for label, spec in zip(labels(sampled), sampled, strict=True)]
     assert len(set(pairs)) == len({label for label, _ in pairs}) == len({spec for _, spec in pairs})
@@ -163,7 +160,6 @@ values = st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple)
 
 
 @given(st.dictionaries(keys, values), st.dictionaries(keys, values))
-@settings(max_examples=80, deadline=None)
 def test_an_override_replaces_its_key_at_every_point_and_nothing_else(axes, overrides):
     grid = Grid(name="g", question="", base={"model": 9, "seed": 9, "lengths": "x"}, axes=axes, cases=({},))
     points = expand(grid, overrides)
@@ -175,7 +171,6 @@ def test_an_override_replaces_its_key_at_every_point_and_nothing_else(axes, over
 
 
 @given(st.dictionaries(keys, values))
-@settings(max_examples=40, deadline=None)
 def test_a_grid_without_repeated_values_is_the_whole_product(axes):
     unique = {key: tuple(dict.fromkeys(found)) for key, found in axes.items()}
     size = 1

@@ -81,9 +81,6 @@ def configs(pair, model_type):
         yield small_config(model_type, **{**pair.also, pair.name: value})
 
 
-WITHOUT_SECTIONS = (("qwen2_vl", "right"), ("qwen2_5_vl", "right"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS, ids=[f"{pair.name}={pair.wrong}" for pair in PAIRS])
 def test_what_transformers_refuses_is_refused_and_nothing_else(pair):
@@ -94,9 +91,6 @@ def test_what_transformers_refuses_is_refused_and_nothing_else(pair):
         if (pair.name, str(pair.wrong), model_type) not in OF_KERNELS
     }
     differ = {key: (theirs, own) for key, (theirs, own) in refused.items() if theirs != own}
-    if pair.name == "rope_scaling":
-        # Without any rotary parameters the default sections fail in the first forward pass only; not refused yet.
-        differ = {key: found for key, found in differ.items() if key not in WITHOUT_SECTIONS}
     assert differ == {}
     assert any(theirs for theirs, _ in refused.values()), "the pair shows nothing"
 

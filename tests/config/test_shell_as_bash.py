@@ -105,7 +105,7 @@ COMMANDS = st.recursive(
 )
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=120)
 @given(st.lists(COMMANDS, min_size=1, max_size=5))
 def test_random_scripts_are_read_as_bash_runs_them(commands):
     text = "\n".join(["A='' B='' C=''", *commands]) + CALL

@@ -49,7 +49,7 @@ def plain(value):
     return getattr(value, "text", value)
 
 
-@settings(max_examples=400, derandomize=True, deadline=None)
+@settings(max_examples=400)
 @given(text=TEXTS)
 def test_what_hydra_reads_is_read_alike(text):
     found = by_hydra(text)
@@ -67,14 +67,14 @@ def _stripped(value):
     return value.rstrip(" \t") if isinstance(value, str) and value.rstrip(" \t").endswith(":") else value
 
 
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(max_examples=300)
 @given(value=TREES)
 def test_a_value_that_is_written_is_read_back_here_and_by_hydra(value):
     assert repr(read_value(written(value))) == repr(value)
     assert repr(plain(by_hydra(written(value))[0])) == repr(value)
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(max_size=20) | TEXTS)
 def test_any_text_is_a_value_or_one_sentence(text):
     try:

@@ -87,7 +87,7 @@ def test_values_with_the_same_meaning_are_one_row():
     ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(keys=st.lists(st.sampled_from(sorted(_VALUES)), min_size=1, max_size=4, unique=True), data=st.data())
 def test_points_are_parsed_as_a_sweep_parses_them(keys, data):
     axes = {key: data.draw(st.permutations(_VALUES[key])) for key in keys}

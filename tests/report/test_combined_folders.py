@@ -110,12 +110,12 @@ def test_wrong_folders_end_in_one_sentence(tmp_path, capsys, words, sentence):
 
 
 def test_the_peaks_of_ranks_are_printed_and_copied(tmp_path, capsys):
-    part = folder(tmp_path, "m1", RECORDS[:2])
+    (first,) = builders.records([replace(SPECS[0], num_processes=3)], grid="lora_vs_full")
+    part = folder(tmp_path, "m1", [first, RECORDS[1]])
     for rank in (0, 2):
-        RecordStore(rank_folder(part, rank)).write(RECORDS[0])
+        RecordStore(rank_folder(part, rank)).write(first)
     (part / "ranks" / "0" / "records" / "0123456789abcdef.json").write_text("{")
     assert main([str(part), f"into={tmp_path / 'one'}"]) == EXIT_OK
-    first = RECORDS[0]
     peak = gib_text(first.outcome.peaks.allocated_bytes)
     assert f"  {first.spec.model}, {first.label}: {peak}, no record, {peak}" in capsys.readouterr().out
     assert (tmp_path / "one" / "ranks" / "2" / "records" / f"{first.trial_id}.json").exists()

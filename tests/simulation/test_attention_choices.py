@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from emulated.attention_requests import BLOCKS, arguments, points
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from profiler.simulation.cuda.attention import Kernel, Mask, Request, choose_kernel, request_of
@@ -74,7 +74,6 @@ def a_request(draw: some.DrawFn) -> Request:
     )
 
 
-@settings(deadline=None)
 @given(some.composite(a_request)())
 def test_inputs_that_each_kernel_never_accepts(request: Request) -> None:
     kernel = choose_kernel(request)
@@ -88,7 +87,6 @@ def test_inputs_that_each_kernel_never_accepts(request: Request) -> None:
         assert request.query[-1] == request.value[-1]
 
 
-@settings(deadline=None)
 @given(some.composite(a_request)())
 def test_a_kernel_that_trains_runs_without_gradient_or_a_faster_one_does(request: Request) -> None:
     order = list(Kernel)
@@ -97,7 +95,6 @@ def test_a_kernel_that_trains_runs_without_gradient_or_a_faster_one_does(request
     assert order.index(without) <= order.index(with_gradient)
 
 
-@settings(deadline=None)
 @given(some.composite(a_request)(), some.integers(1, 4))
 def test_more_rows_never_change_the_kernel(request: Request, more: int) -> None:
     def repeated(shape: torch.Size) -> torch.Size:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from accelerate.utils import memory as accelerate_memory
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from profiler.allocator import AllocatorConfig, replay_on_card
@@ -81,7 +81,6 @@ def test_torch_is_restored() -> None:
     assert (torch.cuda.empty_cache, accelerate_memory.clear_device_cache) == before
 
 
-@settings(deadline=None)
 @given(some.lists(some.booleans(), max_size=20))
 def test_every_call_has_the_place_among_the_events(empties: list[bool]) -> None:
     recorder = Recorder()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from profiler.domain.gpu import KNOWN_GPUS, Chip
@@ -102,7 +102,6 @@ def test_dropout_splits_nothing() -> None:
     assert blocks(4, 16, 1, 300, 128, dropout=0.1) == ()
 
 
-@settings(deadline=None)
 @given(some.integers(1, 64), some.integers(1, 64), some.integers(1, 300), some.integers(1, 9000))
 def test_parts_are_whole_and_no_more_than_key_blocks(rows: int, heads: int, queries: int, keys: int) -> None:
     found = blocks(rows, heads, queries, keys, 128)

@@ -75,7 +75,7 @@ def test_a_card_with_another_choice_diverges() -> None:
     assert simulation.recorder.diverged == set()
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(some.integers(1, 4000), some.sampled_from(sorted(KNOWN_GPUS)))
 def test_a_weight_is_widened_whole_or_not_at_all(rows: int, gpu: str) -> None:
     assert product(Simulation(KNOWN_GPUS[gpu]), rows) in ([rows * WIDTH * 2], [WEIGHT, rows * WIDTH * 2])

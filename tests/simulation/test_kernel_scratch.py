@@ -7,7 +7,7 @@ import pytest
 import torch
 from emulated.compared import CARDS, recorded, recorded_without_selections, simulated
 from emulated.scenarios import KERNELS
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from profiler.domain.gpu import KNOWN_GPUS
@@ -110,7 +110,6 @@ def test_the_gradient_of_a_softmax_holds_a_product_by_hand(scratch: Callable[[],
     assert scratch() == [4 * 100 * 500 * 2]
 
 
-@settings(deadline=None)
 @given(some.integers(1, 20_000), some.integers(1, 10_000), some.integers(1, 64))
 def test_the_gradient_of_an_embedding_has_a_row_per_part(tokens: int, rows: int, width: int) -> None:
     gradient = torch.empty((tokens, width), dtype=torch.bfloat16, device="meta")

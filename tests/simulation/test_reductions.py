@@ -3,7 +3,7 @@
 from math import prod
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from profiler.domain.gpu import KNOWN_GPUS, Chip
@@ -92,7 +92,6 @@ def test_outputs_of_one_thread_are_aligned(offset: int, buffer: int, counters: i
 shapes = some.lists(some.integers(1, 300), min_size=1, max_size=4).map(tuple)
 
 
-@settings(deadline=None)
 @given(shapes, some.data())
 def test_the_dimensions_hold_every_value_and_every_output_once(shape: tuple[int, ...], data: some.DataObject) -> None:
     reduced = tuple(data.draw(some.sets(some.integers(0, len(shape) - 1))))
@@ -108,7 +107,6 @@ def test_the_dimensions_hold_every_value_and_every_output_once(shape: tuple[int,
     assert [one.is_reduced for one in asked.dimensions] == sorted(one.is_reduced for one in asked.dimensions)[::-1]
 
 
-@settings(deadline=None)
 @given(some.integers(1, 1 << 24), some.integers(1, 5000), some.sampled_from(sorted(KNOWN_GPUS)), some.booleans())
 def test_parts_and_counters_of_a_matrix(inputs: int, outputs: int, gpu: str, over_rows: bool) -> None:
     chip = KNOWN_GPUS[gpu].chip
@@ -121,7 +119,6 @@ def test_parts_and_counters_of_a_matrix(inputs: int, outputs: int, gpu: str, ove
         assert buffer <= 2 * 4 * 128 * max(outputs * -(-inputs // 256), at_once + outputs * 128)
 
 
-@settings(deadline=None)
 @given(some.integers(1, 1 << 20), some.integers(1, 200))
 def test_more_multiprocessors_never_need_less(inputs: int, outputs: int) -> None:
     asked = float32((inputs, outputs), (0,))

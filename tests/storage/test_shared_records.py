@@ -287,20 +287,22 @@ def test_of_many_writers_one_creates_a_file(tmp_path):
 
 def test_the_records_of_ranks_are_published_with_their_trial_and_gathered(machine, shared, tmp_path):
     (one, _), (other, _) = machine("a"), machine("b")
+    (trial,) = builders.records([replace(RECORDS[0].spec, num_processes=2)])
+    name = trial.trial_id
     for rank in (0, 1):
         folder = records.rank_folder(tmp_path / "a" / "grid", rank)
-        records.RecordStore(folder).write(RECORDS[0])
-        write_memory_snapshot(snapshot_path(folder, ONE), {"segments": []})
-        (folder / "records" / f"{ONE}.stderr").write_text("noise")
-    publish(one, RECORDS[0])
+        records.RecordStore(folder).write(trial)
+        write_memory_snapshot(snapshot_path(folder, name), {"segments": []})
+        (folder / "records" / f"{name}.stderr").write_text("noise")
+    publish(one, trial)
     names = sorted(path.relative_to(shared).as_posix() for path in shared.rglob("*") if path.is_file())
     assert [name for name in names if name.startswith("ranks/")] == [
-        f"ranks/{rank}/{kind}" for rank in (0, 1) for kind in (f"records/{ONE}.json", f"snapshots/{ONE}.pickle")
+        f"ranks/{rank}/{kind}" for rank in (0, 1) for kind in (f"records/{name}.json", f"snapshots/{name}.pickle")
     ]
     assert not list((tmp_path / "a").rglob("*.json"))
     other.gather()
     gathered = sorted(path.relative_to(tmp_path / "b" / "grid").as_posix() for path in (tmp_path / "b").rglob("*.json"))
-    assert gathered == [f"ranks/{rank}/records/{ONE}.json" for rank in (0, 1)]
-    peak = RECORDS[0].outcome.peaks.allocated_bytes
+    assert gathered == [f"ranks/{rank}/records/{name}.json" for rank in (0, 1)]
+    peak = trial.outcome.peaks.allocated_bytes
     (peaks,) = rank_peaks(tmp_path / "b" / "grid")
     assert peaks.allocated_bytes == (peak, peak)

@@ -1,6 +1,7 @@
 """Names from a store, a slot or a folder are matched: nothing is written or read outside the folder of the grid."""
 
 import os
+from dataclasses import replace
 
 import builders
 import pytest
@@ -20,6 +21,7 @@ from profiler.storage.trial_files import trial_file
 
 RECORDS = builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"]))
 ONE, TWO = RECORDS[0].trial_id, RECORDS[1].trial_id
+(ON_TWO_GPUS,) = builders.records([replace(RECORDS[0].spec, num_processes=2)])
 
 NAMES_OF_TRIALS = [
     f"records/{ONE}.json",
@@ -180,12 +182,11 @@ def test_a_traceback_never_goes_through_a_link(tmp_path):
 def test_ranks_with_strange_names_are_left_out(tmp_path):
     """`ranks/5000000000` would have made a list of five billion peaks."""
     for rank in (0, 1):
-        RecordStore(rank_folder(tmp_path, rank)).write(RECORDS[0])
-    for strange in ("5000000000", "00", "x"):
+        RecordStore(rank_folder(tmp_path, rank)).write(ON_TWO_GPUS)
+    written = RecordStore(rank_folder(tmp_path, 0)).path(ON_TWO_GPUS.trial_id)
+    for strange in ("2", "5000000000", "00", "x"):
         (tmp_path / "ranks" / strange / "records").mkdir(parents=True)
-        (tmp_path / "ranks" / strange / "records" / f"{ONE}.json").write_bytes(
-            RecordStore(rank_folder(tmp_path, 0)).path(ONE).read_bytes()
-        )
+        (tmp_path / "ranks" / strange / "records" / written.name).write_bytes(written.read_bytes())
     (peaks,) = rank_peaks(tmp_path)
     assert len(peaks.allocated_bytes) == 2
 

@@ -21,7 +21,7 @@ SPECS = [
 PLAN = plan_trials("made_up", SPECS, VERSIONS)
 
 
-FEW = settings(max_examples=15, deadline=None)
+FEW = settings(max_examples=15)
 
 
 def shards(plan, count):

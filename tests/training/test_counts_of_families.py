@@ -89,13 +89,13 @@ def test_each_gpu_of_an_engine_has_all_norms(family):
 
 @pytest.mark.parametrize("family", [family for family in MODEL_TYPES if family.endswith("_vl")])
 def test_the_decoder_of_a_model_with_images_has_the_same_layers(family):
-    sizes = config_of(family, tied=False)
+    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 1e6}
+    sizes = config_of(family, tied=False) | {"rope_parameters": rope}
     text = {key: value for key, value in sizes.items() if key not in ("model_type", "tie_word_embeddings")}
     with torch.device("meta"):
         config = AutoConfig.for_model(family)
         for key, value in text.items():
             setattr(config.text_config, key, value)
-        config.text_config.rope_parameters = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 1e6}
         config.vision_config.depth = 1
         model = AutoModelForImageTextToText.from_config(config)
     architecture = read_architecture(sizes, model=family)

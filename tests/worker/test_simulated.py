@@ -189,6 +189,7 @@ def test_families_without_sdpa_are_those_of_transformers() -> None:
     for model_type in (*MODEL_TYPES, "gpt_oss"):
         config = AutoConfig.for_model(model_type)
         described = SMALL_MODEL | {"model_type": model_type, "architectures": ["MadeUpForCausalLM"]}
+        described["rope_parameters"] = {"rope_type": "default", "mrope_section": [2, 3, 3]}  # sections of a head of 16
         architecture = read_architecture(described, model="m")
         is_causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
         models = MODEL_FOR_CAUSAL_LM_MAPPING if is_causal else MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
