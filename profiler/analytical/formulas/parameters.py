@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from profiler.analytical.formulas.of_one_model import counted_once
 from profiler.analytical.formulas.quantities import Count, larger, where
 from profiler.analytical.formulas.tensor_groups import Projection, TensorGroup
 from profiler.analytical.formulas.tower_parameters import tower_lora_tensors, tower_tensors
@@ -77,6 +78,7 @@ def expert_weights(architecture: DecoderShape) -> Count:
     return architecture.num_experts * architecture.hidden_size * architecture.expert_width
 
 
+@counted_once
 def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
     """Return the linear layers of one decoder layer; those of a mixture are in its attention and its shared expert.
 
@@ -109,6 +111,7 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
     return (*dense, Projection(name=SHARED_GATE, in_features=hidden, out_features=1))
 
 
+@counted_once
 def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
     """Return all parameters of the model; a tied LM head counts once."""
     layers, hidden = architecture.num_hidden_layers, architecture.hidden_size
@@ -122,6 +125,7 @@ def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
     return tuple(group for group in groups if not (isinstance(group.copies, int) and group.copies == 0))
 
 
+@counted_once
 def layer_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
     """Return the parameters of one decoder layer: linear layers, experts with their router, and norms."""
     hidden, groups = architecture.hidden_size, []
