@@ -9,7 +9,6 @@ import torch
 from emulated.script_programs import PROGRAMS
 from trl.trainer import utils
 
-from profiler.allocator import AllocatorConfig
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.simulation.script.session import SimulatedScript
@@ -22,7 +21,7 @@ CARDS = [name for name, gpu in KNOWN_GPUS.items() if gpu.title in TABLE["answers
 def events(request):
     """Events of all programs, each after a first run that makes the workspaces, by name; recorded and simulated."""
     gpu, simulated = KNOWN_GPUS[request.param], {}
-    script = SimulatedScript(gpu, config=AllocatorConfig(), add_model=lambda _: None, add_optimizer=lambda _: None)
+    script = SimulatedScript(gpu, alloc_conf="", add_model=lambda _: None, add_optimizer=lambda _: None)
     with script.running():
         script.enter(Phase.FORWARD)
         for name, program in PROGRAMS.items():

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from profiler.simulation.script.legacy_types import converted
+
 META = torch.device("meta")
 
 
@@ -103,6 +105,7 @@ _HANDLER_OF: Mapping[Any, Any] = {
     torch._C._nn._parse_to: _parse_to,
     torch.Tensor.to: _to,
     torch.Tensor.cuda: _cuda,
+    torch.Tensor.type: converted,
     torch.tensor: _from_data,
     torch.as_tensor: _from_data,
     torch.asarray: _from_data,
