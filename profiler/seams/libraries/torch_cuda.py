@@ -96,6 +96,7 @@ TORCH_CUDA: tuple[Seam, ...] = (
         for name in _SHARED_COUNTERS_OF_C
     ),
     *_answered("torch.cuda", _CARD_CALLS, _CUDA_CALLS),
+    *_answered("torch", ("Generator", "set_default_device"), _CUDA_CALLS),
     *_answered("torch.cuda", _NEWER_CARD_CALLS, _CUDA_CALLS, Absence.SOME_BUILDS),
     *_answered("torch.cuda", _LEGACY_TYPES, _LEGACY),
     *(
@@ -104,7 +105,7 @@ TORCH_CUDA: tuple[Seam, ...] = (
         for names, absent_in in ((_MEMORY_CALLS, Absence.NEVER), (_NEWER_MEMORY_CALLS, Absence.SOME_BUILDS))
         for seam in _answered(owner, names, _CUDA_MEMORY, absent_in)
     ),
-    *_answered("torch.cuda.memory", ("is_initialized", "_lazy_init"), _CUDA_MEMORY),
+    *_answered("torch.cuda.memory", ("is_initialized", "_lazy_init", "_get_device_index"), _CUDA_MEMORY),
     *_answered("torch.cuda", (*_STREAM_CLASSES, *_STREAM_CALLS, *_GRAPH_CALLS), _CUDA_STREAMS),
     *_answered("torch.cuda.streams", _STREAM_CLASSES, _CUDA_STREAMS),
     *_answered("torch.cuda.graphs", _GRAPH_CALLS, _CUDA_STREAMS),

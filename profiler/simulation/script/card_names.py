@@ -58,12 +58,25 @@ class CardNames(TorchFunctionMode):
             torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
+class HostGenerator(torch.Generator):
+    """A generator of random numbers: that of the card is one of the host, as `meta` draws none."""
+
+    def __new__(cls, device: Any = "cpu") -> "HostGenerator":
+        """Make a generator for `device`."""
+        return super().__new__(cls, "cpu" if names_the_card(device) else device)
+
+
 def _named(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: on_simulated(value) if name == "device" else value for name, value in kwargs.items()}
 
 
 def _is_cuda(_: Any, args: tuple[Any, ...], __: Any) -> bool:
     return bool(args[0].is_meta)
+
+
+def _get_device(func: Any, args: tuple[Any, ...], _: Any) -> Any:
+    """Return the number of a tensor's device; `meta` has none, and the card is 0."""
+    return 0 if args[0].is_meta else func(*args)
 
 
 def _to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -101,6 +114,7 @@ def _device(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 _HANDLER_OF: Mapping[Any, Any] = {
     torch.Tensor.is_cuda.__get__: _is_cuda,  # type: ignore[attr-defined]
+    torch.Tensor.get_device: _get_device,
     torch.device: _device,
     torch._C._nn._parse_to: _parse_to,
     torch.Tensor.to: _to,

@@ -14,6 +14,7 @@ import torch
 from profiler.domain.gpu import Gpu
 from profiler.domain.shared_memory import shared_memory
 from profiler.seams.patching import Patch, patched
+from profiler.simulation.script.card_names import HostGenerator, on_simulated
 from profiler.simulation.script.counters import Counters
 from profiler.simulation.script.cuda_memory import memory_calls, memory_info, runtime
 from profiler.simulation.script.cuda_streams import stream_calls
@@ -231,6 +232,7 @@ def _submodules(gpu: Gpu, counters: Counters) -> list[Patch]:
 
 def _other_patches(reads: UnknownReads) -> list[Patch]:
     autocast, scaled_step = torch.autocast, torch.amp.GradScaler.step
+    default_device = torch.set_default_device
 
     def step(scaler: Any, *arguments: Any, **named: Any) -> Any:
         if scaler.is_enabled():
@@ -255,6 +257,8 @@ def _other_patches(reads: UnknownReads) -> list[Patch]:
         (torch.cuda.amp, "autocast", of_cuda),
         (torch.amp.GradScaler, "step", step),
         (torch, "compile", compiled),
+        (torch, "Generator", HostGenerator),
+        (torch, "set_default_device", lambda device: default_device(on_simulated(device))),
         (torch.nn.Module, "compile", lambda module, *_, **__: compiled(module)),
         # Pinned memory is the host's. Data loaders ask for it in threads of their own.
         (torch.Tensor, "pin_memory", lambda tensor, *_: tensor),

@@ -38,6 +38,8 @@ def memory_calls(gpu: Gpu, counters: Counters, recorder: Recorder, reads: Unknow
         *_of_both("change_current_allocator", refused("torch.cuda.change_current_allocator", hint="")),
         (torch.cuda.memory, "is_initialized", lambda: True),
         (torch.cuda.memory, "_lazy_init", nothing),
+        # Of any device: a tensor on the simulated card says that it is on `meta`.
+        (torch.cuda.memory, "_get_device_index", lambda *_, **__: 0),
     ]
 
 

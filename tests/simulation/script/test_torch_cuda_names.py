@@ -225,3 +225,17 @@ def test_older_names_of_types_are_tensors_on_the_card(script: SimulatedScript) -
     assert found.type() == "torch.cuda.LongTensor"
     assert torch.zeros(2).type("torch.cuda.HalfTensor").type(torch.cuda.FloatTensor).dtype is torch.float32
     assert torch.zeros(2).type(torch.int64).dtype is torch.int64
+
+
+def test_a_device_is_the_card_wherever_a_script_names_it(script: SimulatedScript) -> None:
+    tensor = one()
+    assert tensor.get_device() == 0
+    assert torch.cuda.memory_allocated(tensor.device) == torch.cuda.memory_allocated("cuda:0") > 0
+    drawn = torch.rand(3, device="cuda", generator=torch.Generator(device="cuda").manual_seed(1))
+    assert drawn.is_cuda
+    torch.set_default_device("cuda")
+    try:
+        assert torch.zeros(3).is_cuda
+    finally:
+        torch.set_default_device(None)
+    assert not torch.zeros(3).is_cuda
