@@ -63,7 +63,8 @@ class HostGenerator(torch.Generator):
 
     def __new__(cls, device: Any = "cpu") -> "HostGenerator":
         """Make a generator for `device`."""
-        return super().__new__(cls, "cpu" if names_the_card(device) else device)
+        on_host = "cpu" if names_the_card(device) else device
+        return super().__new__(cls, on_host)  # type: ignore[call-arg]
 
 
 def _named(kwargs: Mapping[str, Any]) -> dict[str, Any]:
