@@ -23,6 +23,12 @@ FUSED_HEAD = MissingKernel(
 )
 """Its backward adds products of bfloat16 matrices to a float32 matrix."""
 
+DIVERGENCE = MissingKernel(
+    name="trl's divergence from the teacher in bfloat16",
+    hint="Load the models in float16 or float32, with bf16=False.",
+)
+"""Its tiles of logits are products of bfloat16 matrices in float32."""
+
 
 def missing_kernel(spec: TrialSpec, chip: Chip) -> MissingKernel | None:
     """Return the kernel that `spec` needs and a card with `chip` does not have, or None."""

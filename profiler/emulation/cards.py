@@ -4,32 +4,8 @@ from dataclasses import dataclass, replace
 
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import Gpu
+from profiler.domain.shared_memory import shared_memory
 from profiler.domain.units import KIB, MIB
-
-
-@dataclass(frozen=True, kw_only=True)
-class _SharedMemory:
-    """Shared memory of one compute capability."""
-
-    per_multiprocessor_kib: int
-    reserved_per_block_kib: int = 1
-    """The part that a kernel cannot ask for."""
-
-
-_SHARED_MEMORY = {
-    (7, 0): _SharedMemory(per_multiprocessor_kib=96, reserved_per_block_kib=0),
-    (7, 5): _SharedMemory(per_multiprocessor_kib=64, reserved_per_block_kib=0),
-    (8, 0): _SharedMemory(per_multiprocessor_kib=164),
-    (8, 6): _SharedMemory(per_multiprocessor_kib=100),
-    (8, 9): _SharedMemory(per_multiprocessor_kib=100),
-    (9, 0): _SharedMemory(per_multiprocessor_kib=228),
-    (10, 0): _SharedMemory(per_multiprocessor_kib=228),
-    (10, 3): _SharedMemory(per_multiprocessor_kib=228),
-    (12, 0): _SharedMemory(per_multiprocessor_kib=100),
-    (12, 1): _SharedMemory(per_multiprocessor_kib=100),
-}
-"""By compute capability. Source: CUDA C++ Programming Guide, table of technical specifications. It decides which
-configurations Triton compiles and which attention kernels fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +70,7 @@ def unlimited(gpu: Gpu) -> Gpu:
 def card_description(gpu: Gpu) -> str:
     """Return a card as the emulated driver reads it: ``"name=...;memory_bytes=...;..."``."""
     major, minor = gpu.compute_capability
-    shared = _shared_memory(gpu.compute_capability)
+    shared = shared_memory(gpu.compute_capability)
     board = _BOARDS.get(gpu.name) or _unknown_board(gpu)
     fields = {
         "name": gpu.title.replace(";", ","),
@@ -104,20 +80,14 @@ def card_description(gpu: Gpu) -> str:
         "capability_major": major,
         "capability_minor": minor,
         "multiprocessors": gpu.chip.multiprocessors,
-        "shared_per_multiprocessor": shared.per_multiprocessor_kib * KIB,
-        "shared_per_block": (shared.per_multiprocessor_kib - shared.reserved_per_block_kib) * KIB,
+        "shared_per_multiprocessor": shared.per_multiprocessor_bytes,
+        "shared_per_block": shared.per_block_bytes,
         "l2_cache_bytes": board.l2_kib * KIB,
         "threads_per_multiprocessor": gpu.chip.threads_per_multiprocessor,
         "bus_bits": board.bus_bits,
         "ecc": int(board.counts_errors),
     }
     return ";".join(f"{key}={value}" for key, value in fields.items())
-
-
-def _shared_memory(capability: tuple[int, int]) -> _SharedMemory:
-    """Return that of the capability, or of the nearest lower one."""
-    known = [each for each in _SHARED_MEMORY if each <= capability] or [min(_SHARED_MEMORY)]
-    return _SHARED_MEMORY[max(known)]
 
 
 def _unknown_board(gpu: Gpu) -> _Board:

@@ -8,6 +8,7 @@ from profiler.seams.libraries.datasets import DATASETS, HUGGINGFACE_HUB
 from profiler.seams.libraries.diffusers import DIFFUSERS
 from profiler.seams.libraries.peft import PEFT
 from profiler.seams.libraries.torch import TORCH
+from profiler.seams.libraries.torch_cuda import TORCH_CUDA
 from profiler.seams.libraries.transformers import TRANSFORMERS
 from profiler.seams.libraries.trl import TRL
 from profiler.seams.libraries.vllm import VLLM
@@ -15,6 +16,7 @@ from profiler.seams.seam import Seam
 
 SEAMS: tuple[Seam, ...] = (
     *TORCH,
+    *TORCH_CUDA,
     *TRL,
     *TRANSFORMERS,
     *PEFT,

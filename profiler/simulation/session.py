@@ -23,10 +23,12 @@ from profiler.simulation.cuda.four_bit import MADE_LAST_FIRST, four_bit_products
 from profiler.simulation.cuda.kernel_scratch import KERNEL_SCRATCH
 from profiler.simulation.cuda.libraries import CublasWorkspaces
 from profiler.simulation.cuda.linear_attention import LINEAR_ATTENTION_SCRATCH, WEIGHT_FIRST
+from profiler.simulation.cuda.losses import LOSS_SCRATCH, LOSSES
 from profiler.simulation.cuda.offloading import offloaded_activations
 from profiler.simulation.cuda.optimizers import cuda_optimizers
+from profiler.simulation.cuda.sorting import SORTING_SCRATCH
 from profiler.simulation.cuda.trl_kernels import Products, triton_path
-from profiler.simulation.cuda.wider_kernels import WIDER_KERNELS
+from profiler.simulation.cuda.wider_kernels import WIDER_KERNELS, WIDER_SCRATCH
 from profiler.simulation.device.cpu_choices import Choices, cpu_choices
 from profiler.simulation.device.host_calls import host_calls
 from profiler.simulation.device.simulated_gpu import META, SimulatedGpu
@@ -168,9 +170,9 @@ class Simulation:
             self.recorder,
             chip=self._chip,
             others=self._others,
-            scratch={**KERNEL_SCRATCH, **LINEAR_ATTENTION_SCRATCH},
+            scratch={**KERNEL_SCRATCH, **LINEAR_ATTENTION_SCRATCH, **LOSS_SCRATCH, **SORTING_SCRATCH, **WIDER_SCRATCH},
             made_last_first=(*MADE_LAST_FIRST, *MASK_FIRST, *WEIGHT_FIRST),
-            wider=WIDER_KERNELS,
+            wider={**WIDER_KERNELS, **LOSSES},
             sampled_token=self._sampled_token,
             workspaces=self._workspaces,
         )

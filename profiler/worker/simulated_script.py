@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from profiler.allocator import parse_alloc_conf
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.outcome import CardFacts, Outcome, Status, Verdict
 from profiler.domain.script import ScriptJob
@@ -35,7 +34,7 @@ def simulated_outcome(job: ScriptJob, run: Callable[[ScriptSession], Outcome]) -
     totals = ParameterTotals(count=parameter_counts)
     session = SimulatedScript(
         gpu,
-        config=parse_alloc_conf(spec.alloc_conf),
+        alloc_conf=spec.alloc_conf,
         add_model=totals.add_model,
         add_optimizer=totals.add_optimizer,
     )

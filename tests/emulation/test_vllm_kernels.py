@@ -1,6 +1,8 @@
 """Kernels of vLLM that keep the state of requests, on tensors of the CPU."""
 
+import pytest
 import torch
+from transformers import GenerationConfig, LlamaConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
 from profiler.emulation.inside.kernel_values import EQUIVALENTS
@@ -10,6 +12,7 @@ from profiler.emulation.inside.vllm_kernels import (
     VLLM_RESULTS,
     count_computed,
     count_sampled,
+    ordinary_token,
     place_tokens,
     rank,
     sample,
@@ -87,7 +90,7 @@ def test_a_sampled_token_is_any_and_has_the_first_rank():
     tokens, ranks = torch.zeros((2, 3), dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
     sample({"local_argmax_ptr": tokens})
     rank({"output_ptr": ranks})
-    assert tokens.unique().tolist() == [ANY_TOKEN]
+    assert tokens.unique().tolist() == [ordinary_token()]
     assert ranks.tolist() == [1, 1]
 
 
@@ -98,6 +101,22 @@ def test_the_sampled_token_ends_no_response():
     assert ANY_TOKEN not in ends
 
 
+@pytest.mark.parametrize("ends", [ANY_TOKEN, [ANY_TOKEN, ANY_TOKEN + 1]])
+def test_the_sampled_token_is_none_of_the_models_own_ends(ends):
+    """Also of a model whose configuration names it, and the token after it as padding."""
+    model = LlamaConfig(eos_token_id=ends, pad_token_id=ANY_TOKEN + 2)
+    sampling = GenerationConfig(eos_token_id=[ANY_TOKEN + 3])
+    ordinary_token.cache_clear()
+    try:
+        assert ordinary_token() not in _listed(model.eos_token_id)
+        assert ordinary_token() not in (ANY_TOKEN, model.pad_token_id, *sampling.eos_token_id)
+    finally:
+        ordinary_token.cache_clear()
+
+
 def _ends(model_type):
-    found = getattr(CONFIG_MAPPING[model_type], "eos_token_id", None)
+    return _listed(getattr(CONFIG_MAPPING[model_type], "eos_token_id", None))
+
+
+def _listed(found):
     return found if isinstance(found, list | tuple) else [found]

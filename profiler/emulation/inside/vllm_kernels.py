@@ -4,17 +4,24 @@ The engine reads how many tokens a step has sampled, and which. The counts follo
 sampled token is any token, stated as an assumption.
 """
 
-from collections.abc import Callable, Mapping
+import gc
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from itertools import count
 from typing import Any
 
 Arguments = Mapping[str, Any]
 
 ANY_TOKEN = 100
-"""A token of every vocabulary, and no end of text, so that responses have their maximum length.
+"""The token that is sampled if it ends no text: memory does not depend on which one it is.
 
 Ends of text of the configurations in transformers 5.23: 2 (116 classes, Llama 2 and Mistral among them), 1, 3, 0, 11,
-53, 102, 106, and above 300. Otherwise memory does not depend on which token is sampled.
+53, 102, 106, and above 300. Where it is one of a model's, the next one is taken.
 """
+
+_CONFIGS = (("transformers.configuration_utils", "PreTrainedConfig"), ("transformers", "GenerationConfig"))
+_ENDS = ("eos_token_id", "pad_token_id")
 
 _STATE = "vllm.v1.worker.gpu"
 
@@ -71,8 +78,24 @@ def count_computed(arguments: Arguments) -> None:
 
 
 def sample(arguments: Arguments) -> None:
-    """Sample any token in every block of the vocabulary."""
-    arguments["local_argmax_ptr"].fill_(ANY_TOKEN)
+    """Sample the same ordinary token in every block of the vocabulary."""
+    arguments["local_argmax_ptr"].fill_(ordinary_token())
+
+
+@cache
+def ordinary_token() -> int:
+    """Return a token that is neither an end of text nor padding of any model in this process.
+
+    So responses have their maximum length. Asked when the first token is sampled: the engine has its model by then.
+    """
+    classes = tuple(found for module, name in _CONFIGS if (found := getattr(sys.modules.get(module), name, None)))
+    configs = [each for each in gc.get_objects() if isinstance(each, classes)]
+    ends = {token for config in configs for name in _ENDS for token in _listed(getattr(config, name, None))}
+    return next(token for token in count(ANY_TOKEN) if token not in ends)
+
+
+def _listed(tokens: object) -> Iterable[object]:
+    return tokens if isinstance(tokens, list | tuple) else (tokens,)
 
 
 def rank(arguments: Arguments) -> None:

@@ -24,7 +24,6 @@ _RECORDER = "simulation/tracing/recorder.py"
 _REDUCTIONS = "simulation/cuda/reduction_scratch.py"
 _SCRATCH = "simulation/cuda/kernel_scratch.py"
 _SESSION = "simulation/session.py"
-_SHARED_COUNTERS = "measurement/shared_counters.py"
 _TORCH_CUDA = "measurement/torch_cuda.py"
 _CARD_DECODING = "worker/card_decoding.py"
 _CARD_HISTORY = "worker/card_history.py"
@@ -186,14 +185,6 @@ _CUDA = (
         Parameters("enabled", "context", "stacks", "max_entries", more=True), (_CARD_HISTORY, _TORCH_CUDA, _LATE_CUDA),
         "records the history of a memory snapshot",
     ),
-    *(
-        _seam("torch._C", name, _BUILTIN, _SHARED_COUNTERS, "reads or resets the counters", Absence.SOME_BUILDS)
-        for name in (
-            "_cuda_memoryStats", "_cuda_resetPeakMemoryStats", "_cuda_resetAccumulatedMemoryStats",
-            "_accelerator_getDeviceStats", "_accelerator_resetPeakStats", "_accelerator_resetAccumulatedStats",
-        )
-    ),
-    _seam("torch.cuda", "reset_peak_memory_stats", Exists(), _CUDA_CALLS, "answered by the simulated GPU"),
     _seam("torch.cuda.memory", "_snapshot", Parameters("device", more=True), _TORCH_CUDA, "returns a memory snapshot"),
     _seam(
         "torch.cuda", "_lazy_call", Parameters("callable", more=True), _LATE_CUDA,
@@ -281,30 +272,8 @@ _SCRIPTS = (
     ),
 )  # fmt: skip
 
-_CARD_CALLS = (
-    "is_available", "is_initialized", "init", "device_count", "current_device", "set_device", "device",
-    "get_device_name", "get_device_properties", "get_arch_list", "is_bf16_supported", "is_tf32_supported",
-    "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "reset_max_memory_allocated",
-    "reset_accumulated_memory_stats", "memory_stats", "memory_summary", "mem_get_info",
-    "ipc_collect", "synchronize", "Stream", "Event", "current_stream", "default_stream", "stream", "set_stream",
-    "is_current_stream_capturing", "CUDAGraph", "graph", "manual_seed", "manual_seed_all", "seed", "seed_all",
-    "initial_seed", "get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all",
-)  # fmt: skip
-"""Functions of `torch.cuda` that a script calls and the simulated GPU answers."""
-
-_ACCELERATOR_CALLS = (
-    "is_available", "device_count", "current_accelerator", "current_device_index", "set_device_index", "synchronize",
-    "current_stream", "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved",
-    "reset_peak_memory_stats", "memory_stats",
-)  # fmt: skip
-
 _SIMULATED_SCRIPTS = (
-    *(
-        _seam("torch.accelerator", name, Exists(), _CUDA_CALLS, "answered by the simulated GPU")
-        for name in _ACCELERATOR_CALLS
-    ),
     _seam("torch:Tensor", "pin_memory", _BUILTIN, _CUDA_CALLS, "needs a card; the memory is the host's"),
-    *(_seam("torch.cuda", name, Exists(), _CUDA_CALLS, "answered by the simulated GPU") for name in _CARD_CALLS),
     _seam("torch._C._nn", "_parse_to", _BUILTIN, _CARD_NAMES, "reads the arguments of `Module.to`"),
     _seam("torch.overrides", "TorchFunctionMode", Exists(), _CARD_NAMES, "sees names of devices"),
     _seam("torch.cuda.amp", "autocast", Exists(), _CUDA_CALLS, "autocast by its older name"),

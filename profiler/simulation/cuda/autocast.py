@@ -46,7 +46,7 @@ PROMOTE = ("addcdiv", "addcmul", "atan2", "cross", "dot", "index_put", "tensordo
 """Operations that run in the widest type among their arguments."""
 
 
-NOT_CAST = ("dropout",)
+NOT_CAST = ("dropout", "one_hot")
 """Operations that autocast leaves alone, and that torch composes differently on CUDA (`composites.py`)."""
 
 AUTOCAST_OPERATIONS = (*LOWER_PRECISION, *FLOAT32, *FLOAT32_OUTPUT, *PROMOTE)

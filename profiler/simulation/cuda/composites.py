@@ -73,8 +73,17 @@ def _rms_norm(
     return aten.rms_norm.default(tensor, normalized_shape, weight, eps)
 
 
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> Any:
+    """Write ones into zeros, as on CUDA; `meta` compares with all classes (`native/Onehot.cpp`)."""
+    if not tensor.is_meta or not tensor.numel():
+        return aten.one_hot.default(tensor, num_classes)
+    classes = int(tensor.max().item()) + 1 if num_classes == -1 else num_classes
+    return tensor.new_zeros((*tensor.shape, classes)).scatter_(-1, tensor.unsqueeze(-1), 1)
+
+
 COMPOSED_FOR_CUDA: Mapping[str, Callable[..., Any]] = {
     "dropout": _dropout,
+    "one_hot": _one_hot,
     "rms_norm": _rms_norm,
     "softmax.int": _half_to_float(aten.softmax.int, aten._softmax.default),
     "log_softmax.int": _half_to_float(aten.log_softmax.int, aten._log_softmax.default),

@@ -25,6 +25,8 @@ class KernelScratch:
     """Blocks that are allocated before the result and freed at the end."""
     first: Launches = ()
     """Blocks of each launch after these, before the result."""
+    until_the_end: tuple[int, ...] = ()
+    """Blocks that are allocated after these launches and freed before those of `before`."""
     inputs: tuple[int, ...] = ()
     """Blocks that are allocated after these launches and freed right after the result."""
     held: tuple[int, ...] = ()
@@ -133,13 +135,13 @@ def _logsumexp(args: tuple[Any, ...], kwargs: dict[str, Any], chip: Chip) -> Ker
     extremes, sums = (REDUCTION_SCRATCH[each](args, kwargs, chip) for each in (aten.amax.default, aten.sum.dim_IntList))
     return KernelScratch(
         before=(rows * values.element_size(),),
-        first=(*_launches(extremes), (rows * values.element_size(), rows)),
+        first=(*launches_of(extremes), (rows * values.element_size(), rows)),
         inputs=(values.numel() * values.element_size(),),
-        launches=_launches(sums),
+        launches=launches_of(sums),
     )
 
 
-def _launches(taken: Taken) -> Launches:
+def launches_of(taken: Taken) -> Launches:
     """Return a reduction within another operation as launches, each with what is in use during all of them."""
     return tuple((*taken.held, *launch) for launch in taken.launches or ((),))
 

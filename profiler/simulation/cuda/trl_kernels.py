@@ -15,7 +15,7 @@ from trl.trainer import utils as trl_utils
 
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import Chip
-from profiler.domain.kernels import FUSED_HEAD
+from profiler.domain.kernels import FUSED_HEAD, MissingKernel
 from profiler.domain.memory import Category
 from profiler.seams.patching import Patch, patched
 from profiler.simulation.cuda.libraries import CublasWorkspaces
@@ -59,10 +59,17 @@ TRITON = SimpleNamespace(cdiv=lambda a, b: -(-a // b))
 class Products:
     """Matrix products into float32: on CUDA one cuBLAS call into the result, nothing else."""
 
-    def __init__(self, recorder: Recorder, workspaces: CublasWorkspaces, chip: Chip) -> None:
+    def __init__(
+        self, recorder: Recorder, workspaces: CublasWorkspaces, chip: Chip, kernel: MissingKernel = FUSED_HEAD
+    ) -> None:
         self._recorder = recorder
         self._workspaces = workspaces
         self._chip = chip
+        self._kernel = kernel
+
+    def of(self, kernel: MissingKernel) -> "Products":
+        """Return the products of another kernel, which a card without them refuses by its name."""
+        return Products(self._recorder, self._workspaces, self._chip, kernel)
 
     def accumulate(self, acc: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
         """`acc += a @ b`; it reads what it adds to."""
@@ -87,8 +94,8 @@ class Products:
     def _into_float32(self, where: str, a: torch.Tensor, b: torch.Tensor, moved: tuple[torch.Tensor, ...]) -> None:
         if a.dtype is torch.bfloat16 and not self._chip.multiplies_bfloat16_into_float32:
             raise UnsupportedTrialError(
-                f"{FUSED_HEAD.name} multiplies into float32 {where}, which torch cannot do on compute capability "
-                f"below 8.0. {FUSED_HEAD.hint}"
+                f"{self._kernel.name} multiplies into float32 {where}, which torch cannot do on compute capability "
+                f"below 8.0. {self._kernel.hint}"
             )
         self._workspaces.product()
         if self._recorder.work is not None:

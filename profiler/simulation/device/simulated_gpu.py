@@ -202,12 +202,14 @@ class SimulatedGpu(BackwardMode):
 
         before = take(lambda scratch: scratch.before)
         launch(lambda scratch: scratch.first)
+        until_the_end = take(lambda scratch: scratch.until_the_end)
         inputs = take(lambda scratch: scratch.inputs)
         result = self._run_on_device(func, args, kwargs, key, tensors)
         recorder.give_back(inputs)
         held = take(lambda scratch: scratch.held)
         launch(lambda scratch: scratch.launches)
         recorder.give_back(held)
+        recorder.give_back(until_the_end)
         recorder.give_back(before)
         return result
 

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from profiler.simulation.script.legacy_types import converted
+
 META = torch.device("meta")
 
 
@@ -56,12 +58,26 @@ class CardNames(TorchFunctionMode):
             torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
+class HostGenerator(torch.Generator):
+    """A generator of random numbers: that of the card is one of the host, as `meta` draws none."""
+
+    def __new__(cls, device: Any = "cpu") -> "HostGenerator":
+        """Make a generator for `device`."""
+        on_host = "cpu" if names_the_card(device) else device
+        return super().__new__(cls, on_host)  # type: ignore[call-arg]
+
+
 def _named(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: on_simulated(value) if name == "device" else value for name, value in kwargs.items()}
 
 
 def _is_cuda(_: Any, args: tuple[Any, ...], __: Any) -> bool:
     return bool(args[0].is_meta)
+
+
+def _get_device(func: Any, args: tuple[Any, ...], _: Any) -> Any:
+    """Return the number of a tensor's device; `meta` has none, and the card is 0."""
+    return 0 if args[0].is_meta else func(*args)
 
 
 def _to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -99,10 +115,12 @@ def _device(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 _HANDLER_OF: Mapping[Any, Any] = {
     torch.Tensor.is_cuda.__get__: _is_cuda,  # type: ignore[attr-defined]
+    torch.Tensor.get_device: _get_device,
     torch.device: _device,
     torch._C._nn._parse_to: _parse_to,
     torch.Tensor.to: _to,
     torch.Tensor.cuda: _cuda,
+    torch.Tensor.type: converted,
     torch.tensor: _from_data,
     torch.as_tensor: _from_data,
     torch.asarray: _from_data,

@@ -1,50 +1,93 @@
-"""`torch.cuda` for a script on the simulated GPU: the functions that ask for the card, its memory and its streams."""
+"""`torch.cuda` for a script on the simulated GPU: the functions that ask for the card, and what has a file of its own.
+
+Every public name of `torch.cuda`, `torch.cuda.memory` and `torch.accelerator` is answered, does nothing, or is refused
+by name; a test goes over all of them.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from profiler.domain.context import cuda_context_bytes
-from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import Gpu
+from profiler.domain.shared_memory import shared_memory
 from profiler.seams.patching import Patch, patched
+from profiler.simulation.script.card_names import HostGenerator, on_simulated
 from profiler.simulation.script.counters import Counters
+from profiler.simulation.script.cuda_memory import memory_calls, memory_info, runtime
+from profiler.simulation.script.cuda_streams import stream_calls
+from profiler.simulation.script.legacy_types import legacy_types
+from profiler.simulation.script.refused import nothing, refused, refused_class
 from profiler.simulation.script.unknown_reads import UnknownReads
+from profiler.simulation.tracing.recorder import Recorder
 
 _WARP = 32
 """Threads of a warp, on every card."""
 
 _BFLOAT16_SINCE = (8, 0)
 
+_OF_EVERY_CARD = {
+    "warp_size": _WARP,
+    "max_threads_per_block": 1024,
+    "regs_per_multiprocessor": 65_536,
+    "shared_memory_per_block": 49_152,
+    "is_integrated": 0,
+    "is_multi_gpu_board": 0,
+    "pci_bus_id": 1,
+    "pci_device_id": 0,
+    "pci_domain_id": 0,
+    "uuid": "00000000-0000-0000-0000-000000000000",
+}
+"""Properties that all cards have alike; addresses are arbitrary."""
+
+_SENSORS = ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate")
+_HANDLES = ("current_blas_handle", "current_solver_handle")
+_NCCL = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
+_KERNELS = ("_create_jit_fn", "_create_multi_output_jit_fn")
+_TUNING = (
+    "enable", "tuning_enable", "record_untuned_enable", "tune_gemm_in_file", "mgpu_tune_gemm_in_file", "read_file",
+    "set_max_tuning_duration", "get_max_tuning_duration", "set_max_tuning_iterations", "get_max_tuning_iterations",
+    "set_filename", "get_filename", "get_results", "get_validators", "set_rotating_buffer_size",
+    "get_rotating_buffer_size", "set_numerical_check_tolerances",
+)  # fmt: skip
+_IS_TUNING = ("is_enabled", "tuning_is_enabled", "record_untuned_is_enabled")
+
 
 @contextmanager
-def cuda_calls(gpu: Gpu, counters: Counters, reads: UnknownReads) -> Iterator[None]:
+def cuda_calls(gpu: Gpu, counters: Counters, recorder: Recorder, reads: UnknownReads) -> Iterator[None]:
     """While active, `torch.cuda` is one simulated card."""
-    functions = {**_of_the_card(gpu), **_of_memory(gpu, counters), **_of_order(reads), **_of_random_numbers()}
-    accelerator: list[Patch] = [
-        *((torch.accelerator, name, function) for name, function in _ACCELERATOR.items()),
-        *((torch.accelerator, name, functions[name]) for name in _OF_BOTH),
-    ]
+    functions = {**_of_the_card(gpu), **_of_random_numbers(), **_of_the_driver(gpu, counters, reads)}
     patches: list[Patch] = [(torch.cuda, name, function) for name, function in functions.items()]
-    with patched([*patches, *accelerator, *_other_patches(reads)]):
+    with patched(
+        [
+            *patches,
+            *memory_calls(gpu, counters, recorder, reads),
+            *stream_calls(reads),
+            *legacy_types(),
+            *_accelerator(),
+            *_submodules(gpu, counters),
+            *_other_patches(reads),
+        ]
+    ):
         yield
 
 
 def _of_the_card(gpu: Gpu) -> dict[str, Any]:
     major, minor = gpu.compute_capability
+    shared = shared_memory(gpu.compute_capability)
     properties = SimpleNamespace(
         name=gpu.title,
+        gcnArchName=gpu.title,
         major=major,
         minor=minor,
         total_memory=gpu.memory_bytes,
         multi_processor_count=gpu.chip.multiprocessors,
         max_threads_per_multi_processor=gpu.chip.threads_per_multiprocessor,
-        warp_size=_WARP,
-        is_integrated=0,
-        is_multi_gpu_board=0,
+        shared_memory_per_multiprocessor=shared.per_multiprocessor_bytes,
+        shared_memory_per_block_optin=shared.per_block_bytes,
+        **_OF_EVERY_CARD,
     )
 
     def is_bf16_supported(including_emulation: bool = True) -> bool:
@@ -53,97 +96,143 @@ def _of_the_card(gpu: Gpu) -> dict[str, Any]:
     return {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
-        "init": _nothing,
-        "_lazy_init": _nothing,
+        "init": nothing,
+        "_lazy_init": nothing,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
-        "set_device": _nothing,
-        "device": lambda *_: nullcontext(),
+        "set_device": nothing,
+        "device": _TheCard,
+        "device_of": _TheCard,
+        "can_device_access_peer": lambda *_: False,
         "get_device_name": lambda *_: gpu.title,
         "get_device_capability": lambda *_: gpu.compute_capability,
         "get_device_properties": lambda *_: properties,
         "get_arch_list": lambda: [f"sm_{major}{minor}"],
+        "get_gencode_flags": lambda: f"-gencode compute=compute_{major}{minor},code=sm_{major}{minor}",
         "is_bf16_supported": is_bf16_supported,
         "is_tf32_supported": lambda: gpu.compute_capability >= _BFLOAT16_SINCE,
     }
 
 
-def _of_memory(gpu: Gpu, counters: Counters) -> dict[str, Any]:
-    context = cuda_context_bytes(gpu.compute_capability)
+class _TheCard:
+    """The context of a device: there is one."""
 
-    def mem_get_info(*_: Any) -> tuple[int, int]:
-        return gpu.memory_bytes - context - counters.now().peak_reserved_bytes, gpu.memory_bytes
+    def __init__(self, device: Any) -> None:
+        self.idx = 0
 
-    def memory_stats(*_: Any, **__: Any) -> dict[str, int]:
-        now, peak = counters.now(), counters.peak()
-        return {
-            "allocated_bytes.all.current": now.peak_allocated_bytes,
-            "allocated_bytes.all.peak": peak.peak_allocated_bytes,
-            "reserved_bytes.all.current": now.peak_reserved_bytes,
-            "reserved_bytes.all.peak": peak.peak_reserved_bytes,
-        }
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _of_the_driver(gpu: Gpu, counters: Counters, reads: UnknownReads) -> dict[str, Any]:
+    mode = [0]
+
+    def sensor(*_: Any) -> int:
+        reads.note("what sensors of the card measure, which the script reads")
+        return 0
+
+    def used(*_: Any) -> int:
+        free, total = memory_info(gpu, counters)
+        return total - free
+
+    def set_mode(wanted: int | str) -> None:
+        mode[0] = wanted if isinstance(wanted, int) else ("default", "warn", "error").index(wanted)
 
     return {
-        "memory_allocated": lambda *_, **__: counters.now().peak_allocated_bytes,
-        "memory_reserved": lambda *_, **__: counters.now().peak_reserved_bytes,
-        "max_memory_allocated": lambda *_, **__: counters.peak().peak_allocated_bytes,
-        "max_memory_reserved": lambda *_, **__: counters.peak().peak_reserved_bytes,
-        "reset_peak_memory_stats": lambda *_, **__: counters.reset(),
-        "reset_max_memory_allocated": lambda *_, **__: counters.reset(),
-        "reset_accumulated_memory_stats": _nothing,
-        "memory_stats": memory_stats,
-        "memory_summary": lambda *_, **__: str(memory_stats()),
-        "mem_get_info": mem_get_info,
-        "ipc_collect": _nothing,
+        "cudart": lambda: runtime(gpu, counters),
+        "check_error": _check,
+        "device_memory_used": used,
+        "ipc_collect": nothing,
+        "set_sync_debug_mode": set_mode,
+        "get_sync_debug_mode": lambda: mode[0],
+        "GreenContext": refused_class("torch.cuda.GreenContext", hint=""),
+        **dict.fromkeys(_SENSORS, sensor),
+        **{name: refused(f"torch.cuda.{name}") for name in _HANDLES},
     }
 
 
-def _of_order(reads: UnknownReads) -> dict[str, Any]:
-    """Return the functions of streams and events: the simulated GPU has one stream and no time."""
-
-    class Stream(_Stream):
-        """A stream that the script makes. A class, as torch's own is: libraries write `torch.cuda.Stream | None`."""
-
-        def __init__(self, *_: Any, **__: Any) -> None:
-            reads.note("what several streams change: all work of the script is on one")
-
-    class Event(_Event):
-        """An event that the script makes."""
-
-        def __init__(self, *_: Any, **__: Any) -> None:
-            super().__init__(reads)
-
-    return {
-        "synchronize": _nothing,
-        "Stream": Stream,
-        "Event": Event,
-        "current_stream": lambda *_: _Stream(),
-        "default_stream": lambda *_: _Stream(),
-        "stream": lambda *_: nullcontext(),
-        "set_stream": _nothing,
-        "is_current_stream_capturing": lambda: False,
-        "CUDAGraph": _refused_class("CUDA graphs"),
-        "graph": _refused_class("CUDA graphs"),
-    }
+def _check(result: Any) -> None:
+    if int(result) != 0:
+        raise RuntimeError(f"CUDA error {int(result)}")
 
 
 def _of_random_numbers() -> dict[str, Any]:
     """Return the functions of random numbers: on `meta` there are none, so the host's state takes their place."""
     return {
-        "manual_seed": _nothing,
-        "manual_seed_all": _nothing,
-        "seed": _nothing,
-        "seed_all": _nothing,
+        "manual_seed": nothing,
+        "manual_seed_all": nothing,
+        "seed": nothing,
+        "seed_all": nothing,
         "initial_seed": lambda: torch.initial_seed(),
         "get_rng_state": lambda *_: torch.get_rng_state(),
         "get_rng_state_all": lambda: [torch.get_rng_state()],
-        "set_rng_state": _nothing,
-        "set_rng_state_all": _nothing,
+        "set_rng_state": nothing,
+        "set_rng_state_all": nothing,
+        "default_generators": (torch.Generator(),),
     }
+
+
+def _accelerator() -> list[Patch]:
+    """Return the patches of `torch.accelerator`, the name of the card that does not say whose it is."""
+    of_python: Mapping[str, Any] = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_accelerator": lambda *_, **__: torch.device("cuda"),
+        "get_device_capability": _as_on_a_card("Backend doesn't support getting device capabilities."),
+        "Graph": _as_on_a_card("Graph is not supported on device type: cuda"),
+    }
+    of_c: Mapping[str, Any] = {
+        "_accelerator_getDeviceIndex": lambda: 0,
+        "_accelerator_setDeviceIndex": nothing,
+        "_accelerator_exchangeDevice": lambda *_: 0,
+        "_accelerator_maybeExchangeDevice": lambda *_: 0,
+    }
+    return [
+        *((torch.accelerator, name, answer) for name, answer in of_python.items()),
+        *((torch._C, name, answer) for name, answer in of_c.items()),
+    ]
+
+
+def _as_on_a_card(fault: str) -> Callable[..., Any]:
+    """Return a function that fails as torch does for CUDA."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError(fault)
+
+    return fail
+
+
+def _submodules(gpu: Gpu, counters: Counters) -> list[Patch]:
+    """Return the patches of the modules in `torch.cuda`: markers and profilers do nothing, the rest is refused."""
+    marker = SimpleNamespace(
+        rangePushA=lambda *_: 0,
+        rangePop=lambda: 0,
+        rangeStartA=lambda *_: 0,
+        rangeEnd=nothing,
+        markA=nothing,
+        deviceRangeStart=nothing,
+        deviceRangeEnd=nothing,
+    )
+    return [
+        (torch.cuda.nvtx, "_nvtx", marker),
+        (torch.cuda.profiler, "cudart", lambda: runtime(gpu, counters)),
+        (torch.cuda.profiler, "check_error", _check),
+        *((torch.cuda.tunable, name, lambda: False) for name in _IS_TUNING),
+        *((torch.cuda.jiterator, name, refused(f"torch.cuda.jiterator.{name}")) for name in _KERNELS),
+        *(
+            (module, name, refused(f"{module.__name__}.{name}", hint=""))
+            for module, names in ((torch.cuda.nccl, _NCCL), (torch.cuda.tunable, _TUNING))
+            for name in names
+        ),
+    ]
 
 
 def _other_patches(reads: UnknownReads) -> list[Patch]:
     autocast, scaled_step = torch.autocast, torch.amp.GradScaler.step
+    default_device = torch.set_default_device
 
     def step(scaler: Any, *arguments: Any, **named: Any) -> Any:
         if scaler.is_enabled():
@@ -168,99 +257,10 @@ def _other_patches(reads: UnknownReads) -> list[Patch]:
         (torch.cuda.amp, "autocast", of_cuda),
         (torch.amp.GradScaler, "step", step),
         (torch, "compile", compiled),
+        (torch, "Generator", HostGenerator),
+        (torch, "set_default_device", lambda device: default_device(on_simulated(device))),
         (torch.nn.Module, "compile", lambda module, *_, **__: compiled(module)),
         # Pinned memory is the host's. Data loaders ask for it in threads of their own.
         (torch.Tensor, "pin_memory", lambda tensor, *_: tensor),
-        (torch.distributed, "init_process_group", _refused("a process group")),
+        (torch.distributed, "init_process_group", refused("a process group")),
     ]
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """Do nothing."""
-
-
-_ACCELERATOR: Mapping[str, Any] = {
-    "is_available": lambda: True,
-    "device_count": lambda: 1,
-    "current_accelerator": lambda *_, **__: torch.device("cuda"),
-    "current_device_index": lambda: 0,
-    "set_device_index": _nothing,
-}
-"""Functions of `torch.accelerator`, the name of the card that does not say whose it is."""
-
-
-_OF_BOTH = (
-    "synchronize", "current_stream", "memory_allocated", "memory_reserved", "max_memory_allocated",
-    "max_memory_reserved", "reset_peak_memory_stats", "memory_stats",
-)  # fmt: skip
-"""Functions that `torch.cuda` and `torch.accelerator` have alike."""
-
-
-class _Stream:
-    """The only stream."""
-
-    cuda_stream = 0
-
-    def is_capturing(self) -> bool:
-        """Return False: graphs are refused."""
-        return False
-
-    def synchronize(self) -> None:
-        """Do nothing."""
-
-    def wait_stream(self, stream: Any) -> None:
-        """Do nothing."""
-
-    def wait_event(self, event: Any) -> None:
-        """Do nothing."""
-
-    def record_event(self, event: Any = None) -> Any:
-        """Return the event."""
-        return event
-
-    def query(self) -> bool:
-        """Return True: everything is done."""
-        return True
-
-    def __enter__(self) -> "_Stream":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-class _Event:
-    """An event. Reading a time from it is noted."""
-
-    def __init__(self, reads: UnknownReads) -> None:
-        self._reads = reads
-
-    def record(self, *_: Any) -> None:
-        """Do nothing."""
-
-    def synchronize(self) -> None:
-        """Do nothing."""
-
-    def wait(self, *_: Any) -> None:
-        """Do nothing."""
-
-    def query(self) -> bool:
-        """Return True: everything is done."""
-        return True
-
-    def elapsed_time(self, _end: Any) -> float:
-        """Return one millisecond: the simulated GPU has no time."""
-        self._reads.note("times that the script reads from the card")
-        return 1.0
-
-
-def _refused_class(what: str) -> type:
-    """Return a class, as torch has one, that cannot be made."""
-    return type("Refused", (), {"__init__": _refused(what)})
-
-
-def _refused(what: str) -> Callable[..., Any]:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise UnsupportedTrialError(f"{what} of the script cannot be simulated; backend=emulated runs it")
-
-    return refuse

@@ -7,7 +7,6 @@ from weakref import ref
 
 import torch
 
-from profiler.allocator import AllocatorConfig
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import Gpu
 from profiler.domain.memory import Category, Phase
@@ -32,19 +31,19 @@ class SimulatedScript:
 
     Args:
         gpu: The card.
-        config: Settings of torch's allocator, for the counters that the script reads.
+        alloc_conf: Settings of torch's allocator (PYTORCH_ALLOC_CONF), for the counters that the script reads.
         add_model: Counts the parameters of a model.
         add_optimizer: Counts what an optimizer trains.
     """
 
-    def __init__(self, gpu: Gpu, *, config: AllocatorConfig, add_model: Count, add_optimizer: Count) -> None:
+    def __init__(self, gpu: Gpu, *, alloc_conf: str, add_model: Count, add_optimizer: Count) -> None:
         self._gpu = gpu
         self._simulation = Simulation(
             gpu, extrapolation=Extrapolation(decoding=False, steps=False), sampled_token=_ordinary_token
         )
         self.recorder = self._simulation.recorder
         capacity = gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
-        self._counters = Counters(self.recorder.trace, capacity_bytes=capacity, config=config)
+        self._counters = Counters(self.recorder.trace, capacity_bytes=capacity, alloc_conf=alloc_conf)
         self._add_model, self._add_optimizer = add_model, add_optimizer
         self._models: list[ref[Any]] = []
         self._optimizers: list[ref[Any]] = []
@@ -61,7 +60,7 @@ class SimulatedScript:
             functions_of_trl = trl_functions(self.recorder, self._simulation.products)
             stack.enter_context(self._simulation.running())
             stack.enter_context(patched(functions_of_trl))
-            stack.enter_context(cuda_calls(self._gpu, self._counters, self.reads))
+            stack.enter_context(cuda_calls(self._gpu, self._counters, self.recorder, self.reads))
             # After the names of the card: trl's offloading compares the accelerator with the device of a tensor.
             stack.enter_context(offloaded_activations(self.recorder))
             stack.enter_context(_parameters_keep_their_identity())

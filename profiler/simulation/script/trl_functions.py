@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from trl.trainer import utils as trl_utils
 
+from profiler.domain.kernels import DIVERGENCE
 from profiler.seams.patching import Patch
 from profiler.simulation.cuda.trl_kernels import TRITON, Launch, Products, attributed, is_gpu
 from profiler.simulation.tracing.recorder import Recorder
@@ -36,6 +37,7 @@ def _divergence(recorder: Recorder, products: Products) -> list[Patch]:
     if find_spec(_DIVERGENCE) is None:
         return []
     kernels, trainer = import_module(_DIVERGENCE), sys.modules.get(_DISTILLATION)
+    products = products.of(DIVERGENCE)
     return [
         (kernels, "_use_triton", is_gpu),
         # A trainer that is imported later takes the function of the fused LM head, which is replaced by then.

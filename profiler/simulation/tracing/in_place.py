@@ -47,6 +47,9 @@ _ADD_THEMSELVES = (
 )  # fmt: skip
 """Prefixes of nodes whose formulas add two tensors themselves, which looks like a sum of the engine."""
 
+_ADDS_NOTHING = "LinalgVectorNormBackward"
+"""The node of a norm: its formula (`norm_backward`) only multiplies."""
+
 IN_PLACE: Mapping[Any, tuple[Any, frozenset[str]]] = {
     aten.scatter_add.default: (
         aten.scatter_add_.default,
@@ -128,9 +131,15 @@ def without_a_mode(operation: Any, args: tuple[Any, ...]) -> Any:
         return aten.add_.Tensor if _sums_in_place(*args[:2]) else operation
     in_place, nodes = IN_PLACE[operation]
     node = torch._C._current_autograd_node()
-    if node is None or node.name() not in nodes or not _held_alone(args[0]):
+    if node is None or node.name() not in nodes or not _held_alone(args[0]) or _is_weight_of_positives(node, args[0]):
         return operation
     return in_place
+
+
+def _is_weight_of_positives(node: Any, tensor: torch.Tensor) -> bool:
+    """Whether a binary cross entropy was given `tensor`: no other holder of its storage may show it."""
+    given = getattr(node, "_saved_pos_weight", None)
+    return given is not None and given.untyped_storage()._cdata == tensor.untyped_storage()._cdata
 
 
 def _sums_in_place(total: Any, more: Any) -> bool:
@@ -142,13 +151,17 @@ def _sums_in_place(total: Any, more: Any) -> bool:
     if not isinstance(more, torch.Tensor) or python_is_running():
         return False
     node = torch._C._current_autograd_node()
-    if node is not None and node.name().startswith(_ADD_THEMSELVES):
+    if node is not None and _adds_by_itself(node.name()):
         return False
     return (
         _holders(total) == holders_of_a_sum()
         and total.shape == more.shape
         and bool(is_non_overlapping_and_dense_or_false(total))
     )
+
+
+def _adds_by_itself(node: str) -> bool:
+    return node.startswith(_ADD_THEMSELVES) and not node.startswith(_ADDS_NOTHING)
 
 
 def _held_alone(tensor: Any) -> bool:

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 from memory_events import add_card, events
-from script_programs import PROGRAMS
+from script_programs import PROGRAMS, SORTS
 
 
 def main(path: Path) -> None:
     """Record every program, each run once before, so that workspaces are there and kernels are compiled."""
     found = {}
-    for name, program in PROGRAMS.items():
+    for name, program in (PROGRAMS | SORTS).items():
         program("cuda")()
         found[name] = events(program("cuda"))
     add_card(path, "script_programs", found)

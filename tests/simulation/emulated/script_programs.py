@@ -125,6 +125,63 @@ def _logsumexp(device: str, *, dtype: torch.dtype, dim: int) -> Program:
     return run
 
 
+def _loss(
+    device: str,
+    name: str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    shape: tuple[int, ...] = (64, 1000),
+    reduction: str = "mean",
+    weighted: bool = False,
+    target: torch.dtype | None = None,
+) -> Program:
+    values = torch.empty(shape, dtype=dtype, device=device, requires_grad=True)
+    wanted = torch.empty(shape, dtype=target or dtype, device=device)
+    weight = {"pos_weight": torch.empty(shape[-1], dtype=dtype, device=device)} if weighted else {}
+
+    def run() -> object:
+        found = getattr(functional, name)(values, wanted, reduction=reduction, **weight)
+        found.backward(torch.empty_like(found))
+        return found, values.grad
+
+    return run
+
+
+def _trained(device: str, function: Callable[[torch.Tensor], torch.Tensor]) -> Program:
+    values = torch.empty((64, 1000), device=device, requires_grad=True)
+
+    def run() -> object:
+        found = function(values)
+        found.backward(torch.empty_like(found))
+        return found, values.grad
+
+    return run
+
+
+def _of_values(
+    device: str, function: Callable[[torch.Tensor], object], *shape: int, dtype: torch.dtype = torch.float32
+) -> Program:
+    values = torch.empty(shape, dtype=dtype, device=device)
+    return lambda: function(values)
+
+
+def _of_ids(device: str, function: Callable[[torch.Tensor], object]) -> Program:
+    ids = torch.zeros((50, 8), dtype=torch.int64, device=device)
+    return lambda: function(ids)
+
+
+def _sorted(values: torch.Tensor) -> object:
+    return values.sort(-1)
+
+
+def _unit_rows(values: torch.Tensor) -> torch.Tensor:
+    return functional.normalize(values, dim=-1)
+
+
+def _largest(values: torch.Tensor) -> object:
+    return values.topk(20, dim=-1)
+
+
 FLOAT32 = torch.float32
 
 PROGRAMS: dict[str, Callable[[str], Program]] = {
@@ -155,4 +212,47 @@ PROGRAMS: dict[str, Callable[[str], Program]] = {
     "logsumexp of float32": lambda device: _logsumexp(device, dtype=FLOAT32, dim=-1),
     "logsumexp of bfloat16": lambda device: _logsumexp(device, dtype=BF16, dim=-1),
     "logsumexp over the first dimension": lambda device: _logsumexp(device, dtype=FLOAT32, dim=0),
+    **{
+        f"{name}, {reduction}": lambda device, name=name, reduction=reduction: _loss(device, name, reduction=reduction)
+        for name in (
+            "mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss", "binary_cross_entropy_with_logits",
+            "binary_cross_entropy", "soft_margin_loss",
+        )
+        for reduction in ("mean", "sum", "none")
+    },
+    "mse_loss of bfloat16": lambda device: _loss(device, "mse_loss", dtype=BF16),
+    "mse_loss of two types": lambda device: _loss(device, "mse_loss", dtype=BF16, target=FLOAT32),
+    "mse_loss of many": lambda device: _loss(device, "mse_loss", shape=(3000, 5000)),
+    "huber_loss of many": lambda device: _loss(device, "huber_loss", shape=(3000, 5000)),
+    "binary_cross_entropy of many": lambda device: _loss(device, "binary_cross_entropy", shape=(3000, 5000)),
+    "cross entropy with logits of many": lambda device: _loss(
+        device, "binary_cross_entropy_with_logits", shape=(3000, 5000)
+    ),
+    "cross entropy with logits of two types": lambda device: _loss(
+        device, "binary_cross_entropy_with_logits", dtype=BF16, target=FLOAT32
+    ),
+    "cross entropy with logits, weighted": lambda device: _loss(
+        device, "binary_cross_entropy_with_logits", weighted=True
+    ),
+    "logarithm of a sigmoid": lambda device: _trained(device, functional.logsigmoid),
+    "rows of length one": lambda device: _trained(device, _unit_rows),
+    "one-hot": lambda device: _of_ids(device, lambda ids: functional.one_hot(ids, 100)),
+    "counts": lambda device: _of_ids(device, lambda ids: torch.bincount(ids.flatten(), minlength=128)),
+    "product per expert, bfloat16": lambda device: _grouped(device, dtype=BF16),
+    "largest of short rows": lambda device: _of_values(device, _largest, 5000, 128),
+    "largest of long rows": lambda device: _of_values(device, _largest, 8, 32_000),
+    "largest of bfloat16": lambda device: _of_values(device, _largest, 64, 32_000, dtype=BF16),
+    "largest of many rows": lambda device: _of_values(device, _largest, 5000, 512),
+    "sorted short rows": lambda device: _of_values(device, _sorted, 300, 4000),
+    "sorted rows of one": lambda device: _of_values(device, _sorted, 300, 1),
+}  # fmt: skip
+
+SORTS: dict[str, Callable[[str], Program]] = {
+    "one row": lambda device: _of_values(device, _sorted, 151_936),
+    "few rows": lambda device: _of_values(device, _sorted, 64, 32_000),
+    "few rows of bfloat16": lambda device: _of_values(device, _sorted, 8, 151_936, dtype=BF16),
+    "many rows": lambda device: _of_values(device, _sorted, 300, 5000),
+    "few columns": lambda device: _of_values(device, lambda values: values.sort(0), 5000, 20),
+    "a million": lambda device: _of_values(device, _sorted, 2, 1_000_000),
 }
+"""Sorts of long rows, whose tables of CUB the simulation leaves out."""

@@ -38,7 +38,7 @@ def peaks(trace: Any) -> tuple[int, int]:
 def of_script(folder: Path) -> tuple[int, int]:
     spec = small_spec(**KEYS)
     session = SimulatedScript(
-        KNOWN_GPUS["h100-80gb"], config=parse_alloc_conf(""), add_model=lambda _: None, add_optimizer=lambda _: None
+        KNOWN_GPUS["h100-80gb"], alloc_conf="", add_model=lambda _: None, add_optimizer=lambda _: None
     )
     with session.running(), watched(PhaseWatch(session, steps=None)):
         model = AutoModelForCausalLM.from_config(

@@ -23,7 +23,7 @@ GPU = KNOWN_GPUS["a100-40gb"]
 @contextmanager
 def script() -> Iterator[SimulatedScript]:
     """The body is a script."""
-    session = SimulatedScript(GPU, config=parse_alloc_conf(""), add_model=lambda _: None, add_optimizer=lambda _: None)
+    session = SimulatedScript(GPU, alloc_conf="", add_model=lambda _: None, add_optimizer=lambda _: None)
     with substitutes(), session.running(), watched(PhaseWatch(session, steps=None)):
         yield session
 
