@@ -61,7 +61,7 @@ def reads_of(sources: Sequence[str], arguments: Sequence[str] = ()) -> Reads:
     wanted += [name for trainer, columns in _BY_TRAINER.items() if trainer in names for name in columns]
     wanted += _named_by_argument(trees, strings)
     columns = {name: _shape(name, flow.uses.get(name, Use()), has_flags=has_flags) for name in dict.fromkeys(wanted)}
-    return Reads(columns or {"text": Column.TEXT}, tuple(flow.splits), flow.uses, has_flags)
+    return Reads(columns or {"text": Column.TEXT}, flow.splits, flow.uses, has_flags)
 
 
 def columns_read(source: str, arguments: Sequence[str] = ()) -> dict[str, Shape]:
