@@ -72,6 +72,28 @@ def test_every_name_of_the_card_is_the_card(device: object) -> None:
         assert not torch.zeros(3).to(torch.float16, True).is_cuda
 
 
+def test_a_tensor_gets_data_of_another_device() -> None:
+    """peft's OLoRA does so before it moves its adapter to the card."""
+    with script() as session:
+        on_host = torch.nn.Linear(4, 4, bias=False).weight
+        holder = [on_host]
+        on_host.data = torch.tensor([[2.0, 3.0]], device="cuda")
+        assert holder[0].is_cuda
+        assert isinstance(on_host, torch.nn.Parameter)
+        assert on_host.requires_grad
+        assert on_host.tolist() == [[2.0, 3.0]]
+        on_host.data = torch.ones(3)
+        assert not on_host.is_cuda
+    assert session.recorder.finished().sizes_bytes == (8,)
+
+
+def test_a_number_of_the_card_is_formatted() -> None:
+    with script():
+        assert f"{torch.tensor(2.5, device='cuda'):.2f}" == "2.50"
+        assert f"{torch.ones(2, 2, device='cuda').sum():4.1f}" in (" 4.0", " 1.0")
+        assert "meta" in f"{torch.ones(2, device='cuda')}"
+
+
 def test_values_of_the_host_stay_known_on_the_card() -> None:
     with script() as session:
         tensor = torch.tensor([3, 5], device="cuda")
