@@ -41,6 +41,7 @@ def answering_patches(answers: Answers) -> list[Patch]:
         (IterableDataset, "filter", _on_the_fly(IterableDataset.filter, answers)),
         (IterableDataset, "__iter__", _rows(IterableDataset.__iter__, answers)),
         (LazyDict, "__getitem__", active.lazy(LazyDict.__getitem__)),
+        (LazyDict, "get", _get),
     ]
 
 
@@ -132,6 +133,11 @@ class _Active:
             return row[name]
 
         return method
+
+
+def _get(row: Any, name: Any, default: Any = None) -> Any:
+    """Return a column of a row or batch, or `default`: who asks by `get` does without the column."""
+    return row[name] if name in row else default
 
 
 def _select(original: Any) -> Any:

@@ -237,6 +237,15 @@ def test_only_a_column_that_is_there_is_in_a_row(script: Make) -> None:
         assert type(pickle.loads(pickle.dumps(row))) is dict
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_get_of_a_library_finds_only_columns_that_are_there(batched: bool, script: Make) -> None:
+    """trl asks for `tools` so, and takes what it gets for JSON."""
+    with substitutes(script("")):
+        rows = load_dataset("mine", split="train")
+        made = rows.map(lambda row: {"made": row.get("tools", row["text"])}, batched=batched)
+        assert made[0]["made"] == made[0]["text"]
+
+
 @pytest.mark.parametrize("name", known_names())
 def test_every_known_data_set_can_be_made(name: str, script: Make) -> None:
     path, _, part = name.partition(":")

@@ -64,6 +64,10 @@ DATASETS: tuple[Seam, ...] = (
         "datasets.formatting.formatting:LazyDict", "__getitem__", Parameters("self", "key"), _ANSWERING,
         "reads a column of the row or batch that a function of the script gets",
     ),
+    _seam(
+        "datasets.formatting.formatting:LazyDict", "get", Parameters("self", "key", "default"), _ANSWERING,
+        "asks whether a column is there, by an inherited method that reads it",
+    ),
     _seam("datasets.config", "HF_HUB_OFFLINE", Exists(), _OFFLINE, "keeps datasets from asking a hub in vain"),
 )  # fmt: skip
 
