@@ -303,6 +303,7 @@ _SIMULATED_SCRIPTS = (
         _seam("torch.accelerator", name, Exists(), _CUDA_CALLS, "answered by the simulated GPU")
         for name in _ACCELERATOR_CALLS
     ),
+    _seam("torch.version", "cuda", Exists(), _CUDA_CALLS, "says that torch was built for CUDA, as libraries ask"),
     _seam("torch:Tensor", "pin_memory", _BUILTIN, _CUDA_CALLS, "needs a card; the memory is the host's"),
     *(_seam("torch.cuda", name, Exists(), _CUDA_CALLS, "answered by the simulated GPU") for name in _CARD_CALLS),
     _seam("torch._C._nn", "_parse_to", _BUILTIN, _CARD_NAMES, "reads the arguments of `Module.to`"),

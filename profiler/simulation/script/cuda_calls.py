@@ -17,6 +17,9 @@ from profiler.simulation.script.unknown_reads import UnknownReads
 _WARP = 32
 """Threads of a warp, on every card."""
 
+_CUDA_VERSION = "13.0"
+"""Version of CUDA of torch's default build; libraries take a torch without one for a machine without a card."""
+
 _BFLOAT16_SINCE = (8, 0)
 
 
@@ -29,6 +32,8 @@ def cuda_calls(gpu: Gpu, counters: Counters, reads: UnknownReads) -> Iterator[No
         *((torch.accelerator, name, functions[name]) for name in _OF_BOTH),
     ]
     patches: list[Patch] = [(torch.cuda, name, function) for name, function in functions.items()]
+    if torch.version.cuda is None:
+        patches.append((torch.version, "cuda", _CUDA_VERSION))
     with patched([*patches, *accelerator, *_other_patches(reads)]):
         yield
 

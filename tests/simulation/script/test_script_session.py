@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, GenerationConfig, PreTrainedModel, Qwen2Config
+from transformers.utils import is_torch_tf32_available
 
 from profiler.allocator import parse_alloc_conf, replay_on_card
 from profiler.domain.errors import UnsupportedTrialError
@@ -36,6 +37,7 @@ def test_the_card_is_the_one_that_was_named() -> None:
         assert torch.cuda.get_device_capability() == (8, 0)
         assert torch.cuda.get_device_properties("cuda").total_memory == GPU.memory_bytes
         assert torch.cuda.is_bf16_supported()
+        assert is_torch_tf32_available()
         torch.cuda.manual_seed_all(1)
         torch.cuda.synchronize()
         assert torch.accelerator.is_available()
