@@ -79,6 +79,16 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
 
         return diffusers_model_patches(module, options, replaced)
 
+    def images(module: ModuleType) -> list[Patch]:
+        from profiler.substitutes.vision_datasets import vision_patches
+
+        return vision_patches(module, options, replaced)
+
+    def metrics(module: ModuleType) -> list[Patch]:
+        from profiler.substitutes.metrics import metric_patches
+
+        return metric_patches(module, replaced)
+
     always: dict[str, _Patches] = {
         "huggingface_hub.constants": hub_patches,
         "datasets": data,
@@ -86,6 +96,8 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
         "transformers.models.auto.tokenization_auto": tokenizers("AutoTokenizer"),
         "transformers.models.auto.processing_auto": tokenizers("AutoProcessor"),
         "transformers.configuration_utils": configurations,
+        "torchvision.datasets": images,
+        "evaluate": metrics,
         "diffusers.configuration_utils": diffusion_configurations,
         "diffusers.models.modeling_utils": diffusion_models,
     }

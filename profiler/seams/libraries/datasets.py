@@ -37,6 +37,10 @@ DATASETS: tuple[Seam, ...] = (
         _DATASET, "select", Parameters("self", "indices", more=True), _ANSWERING,
         "takes rows by number; those of a replaced data set are repeated",
     ),
+    _seam(
+        _DATASET, "train_test_split", Parameters("self", "test_size", "train_size", more=True), _ANSWERING,
+        "takes a number of rows; those of a replaced data set are repeated",
+    ),
     *(
         _seam(_DATASET, name, Parameters("self", first, more=True), _ANSWERING, "names columns; missing ones are made")
         for name, first in _NAMES_COLUMNS.items()
