@@ -79,6 +79,11 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
 
         return diffusers_model_patches(module, options, replaced)
 
+    def image_processors(module: ModuleType) -> list[Patch]:
+        from profiler.substitutes.image_processors import image_processor_patches
+
+        return image_processor_patches(module, replaced)
+
     def images(module: ModuleType) -> list[Patch]:
         from profiler.substitutes.vision_datasets import vision_patches
 
@@ -95,6 +100,7 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
         "transformers.tokenization_utils_base": tokenizers("PreTrainedTokenizerBase"),
         "transformers.models.auto.tokenization_auto": tokenizers("AutoTokenizer"),
         "transformers.models.auto.processing_auto": tokenizers("AutoProcessor"),
+        "transformers.models.auto.image_processing_auto": image_processors,
         "transformers.configuration_utils": configurations,
         "torchvision.datasets": images,
         "evaluate": metrics,
