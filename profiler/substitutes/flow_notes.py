@@ -21,6 +21,8 @@ class FlowNotes:
         self.reading: set[str] = set()
         """Columns that are read where others, or they themselves, are made."""
         self.splits: dict[str, None] = {}
+        self.sampled = 0
+        """The largest number of values that are sampled from a column."""
         self.functions = {
             node.name: node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
         }

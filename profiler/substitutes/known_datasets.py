@@ -185,6 +185,15 @@ _DATASETS: Mapping[str, tuple[str, str]] = {
     "microsoft/ms_marco": (
         "answers prompts, passages passages, query prompt, query_id number, query_type word", _VALIDATED,
     ),
+    **{
+        f"sentence-transformers/NanoBEIR-en:{part}": (columns, "NanoMSMARCO NanoNFCorpus NanoNQ")
+        for part, columns in {
+            "corpus": "_id word, text text",
+            "queries": "_id word, text prompt",
+            "qrels": "query-id word, corpus-id word",
+            "bm25": "query-id word, corpus-ids words",
+        }.items()
+    },
     "sentence-transformers/all-nli": ("anchor prompt, positive prompt", "train dev test"),
     "sentence-transformers/all-nli:pair-class": (
         "premise prompt, hypothesis prompt, label of 3", "train dev test",

@@ -39,6 +39,8 @@ class RowFlow:
         """Columns that the sources make and nobody reads from the same rows before."""
         self.splits: tuple[str, ...] = tuple(self._notes.splits)
         """Splits that are taken by name."""
+        self.sampled = self._notes.sampled
+        """The largest number of values that are sampled from a column."""
 
     def _read_all(self) -> None:
         for tree in self._trees:

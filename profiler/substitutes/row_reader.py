@@ -19,6 +19,9 @@ _IMAGE_ATTRIBUTES = ("size", "mode", "width", "height")
 _CLASS_ATTRIBUTES = ("names", "num_classes", "int2str", "str2int")
 _NUMBER_CALLS = ("float", "int", "round", "abs")
 _PASSED_ON = ("list", "tuple", "sorted", "reversed", "iter", "tqdm", "set", "enumerate", "zip", "deepcopy", "copy")
+_SAMPLES = ("sample", "choices", "choice")
+"""Functions that take a number of values at random."""
+
 _COLUMN_METHODS = ("rename_column", "sort", "unique", "class_encode_column", "cast_column", "select_columns")
 """Methods of a data set whose first argument names columns."""
 _COLUMN_ARGUMENTS = ("original_column_name", "column_mapping", "column_names", "column")
@@ -213,6 +216,8 @@ class RowReader:
             if of:
                 return self._method_of_value(node, name, of)
         self._hint_of_call(name, arguments)
+        if name in _SAMPLES and arguments and arguments[0]:
+            self._sampled(node.args[1] if len(node.args) > 1 else _named(node, "k", "size"))
         if name == "isinstance":
             self._hint_of_type(node, all_of(arguments[:1]))
         self._notes.bind(node.func, arguments)
@@ -256,6 +261,10 @@ class RowReader:
             if isinstance(origin, Value) and hint is not None:
                 origin.use.hints.add(hint)
         return of if name == "copy" else NOTHING
+
+    def _sampled(self, count: ast.AST | None) -> None:
+        if isinstance(count, ast.Constant) and isinstance(count.value, int):
+            self._notes.sampled = max(self._notes.sampled, count.value)
 
     def _hint_of_call(self, name: str, arguments: Sequence[Origins]) -> None:
         hint = {"apply_chat_template": Hint.CONVERSATION, "loads": Hint.JSON}.get(name)

@@ -255,6 +255,13 @@ def test_a_script_splits_off_as_many_rows_as_it_names(sizes: dict[str, int], scr
     }
 
 
+def test_a_script_has_as_many_rows_as_it_samples(script: Make) -> None:
+    text = "import random\n" + LOAD + "found = random.sample(rows['_id'], k=9)\n"
+    names, replaced = ran(script(text))
+    assert len(names["found"]) == 9
+    assert "9 rows of" in replaced.line()
+
+
 def test_texts_that_scripts_take_apart_have_their_marks(script: Make) -> None:
     with substitutes(script("")):
         solved = load_dataset("openai/gsm8k", "main", split="train")[1]["answer"]
