@@ -50,6 +50,7 @@ class PhaseWatch:
         """The phase that a pass without gradient interrupts."""
         self._has_stepped = False
         self._stepped_in_backward = False
+        self._has_optimizer = False
         self._trained: set[int] = set()
         self._models: WeakSet[Any] = WeakSet()
         self._models_with_gradient: WeakSet[Any] = WeakSet()
@@ -144,10 +145,14 @@ class PhaseWatch:
 
     def is_trained(self, parameters: Any) -> None:
         """Take note of parameters that an optimizer has."""
+        self._has_optimizer = True
         self._trained.update(id(parameter) for parameter in parameters)
 
     def step_begins(self, optimizer: Any) -> None:
-        """Take note that an optimizer begins its step, or that the gradients are clipped for it."""
+        """Take note that an optimizer begins its step, or that the gradients are clipped for it.
+
+        A script without an optimizer updates its parameters itself: it has made a step where it clips their gradients.
+        """
         if self._is_not_watched:
             return
         if optimizer is not None and optimizer not in self._optimizers:
@@ -155,6 +160,7 @@ class PhaseWatch:
             self._session.optimizer_found(optimizer)
         if not self._within:
             self._resume(Phase.OPTIMIZER)
+            self._has_stepped = self._has_stepped or not self._has_optimizer
 
     def step_ends(self) -> None:
         """Take note that an optimizer has made its step. Steps without a pass between them count as one."""

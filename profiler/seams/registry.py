@@ -7,6 +7,7 @@ from profiler.seams.libraries.bitsandbytes import BITSANDBYTES
 from profiler.seams.libraries.datasets import DATASETS, HUGGINGFACE_HUB
 from profiler.seams.libraries.diffusers import DIFFUSERS
 from profiler.seams.libraries.peft import PEFT
+from profiler.seams.libraries.scripts_only import EVALUATE, TORCHVISION
 from profiler.seams.libraries.torch import TORCH
 from profiler.seams.libraries.torch_cuda import TORCH_CUDA
 from profiler.seams.libraries.transformers import TRANSFORMERS
@@ -25,6 +26,8 @@ SEAMS: tuple[Seam, ...] = (
     *DATASETS,
     *HUGGINGFACE_HUB,
     *DIFFUSERS,
+    *TORCHVISION,
+    *EVALUATE,
     *VLLM,
 )
 

@@ -14,6 +14,8 @@ TESTED: Mapping[str, tuple[str, ...]] = {
     "datasets": ("5.2.0",),
     "huggingface_hub": ("2.4.0",),
     "diffusers": ("0.42.1",),
+    "torchvision": ("0.29.2",),
+    "evaluate": ("0.4.6",),
     "vllm": ("0.31.0",),
 }
 """By package, without the suffix of a build (``+cu130``). A test requires the pins of constraints.txt among them."""

@@ -79,13 +79,31 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
 
         return diffusers_model_patches(module, options, replaced)
 
+    def image_processors(module: ModuleType) -> list[Patch]:
+        from profiler.substitutes.image_processors import image_processor_patches
+
+        return image_processor_patches(module, replaced)
+
+    def images(module: ModuleType) -> list[Patch]:
+        from profiler.substitutes.vision_datasets import vision_patches
+
+        return vision_patches(module, options, replaced)
+
+    def metrics(module: ModuleType) -> list[Patch]:
+        from profiler.substitutes.metrics import metric_patches
+
+        return metric_patches(module, replaced)
+
     always: dict[str, _Patches] = {
         "huggingface_hub.constants": hub_patches,
         "datasets": data,
         "transformers.tokenization_utils_base": tokenizers("PreTrainedTokenizerBase"),
         "transformers.models.auto.tokenization_auto": tokenizers("AutoTokenizer"),
         "transformers.models.auto.processing_auto": tokenizers("AutoProcessor"),
+        "transformers.models.auto.image_processing_auto": image_processors,
         "transformers.configuration_utils": configurations,
+        "torchvision.datasets": images,
+        "evaluate": metrics,
         "diffusers.configuration_utils": diffusion_configurations,
         "diffusers.models.modeling_utils": diffusion_models,
     }

@@ -30,6 +30,7 @@ def answering_patches(answers: Answers) -> list[Patch]:
     return [
         *patches,
         (Dataset, "select", _select(Dataset.select)),
+        (Dataset, "train_test_split", _train_test_split(Dataset.train_test_split)),
         (Dataset, "remove_columns", _remove(Dataset.remove_columns)),
         (Dataset, "map", active.during(Dataset.map, answers)),
         (Dataset, "filter", active.during(Dataset.filter, answers)),
@@ -41,6 +42,7 @@ def answering_patches(answers: Answers) -> list[Patch]:
         (IterableDataset, "filter", _on_the_fly(IterableDataset.filter, answers)),
         (IterableDataset, "__iter__", _rows(IterableDataset.__iter__, answers)),
         (LazyDict, "__getitem__", active.lazy(LazyDict.__getitem__)),
+        (LazyDict, "get", _get),
     ]
 
 
@@ -134,6 +136,13 @@ class _Active:
         return method
 
 
+def _get(row: Any, name: Any, default: Any = None) -> Any:
+    """Return a column of a row or batch, or `default`: who asks by `get` does without the column."""
+    if name not in row:
+        return default
+    return row[name]
+
+
 def _select(original: Any) -> Any:
     """Let a script choose as many rows as its own data set has: those of a substitute are repeated."""
 
@@ -143,6 +152,20 @@ def _select(original: Any) -> Any:
         return original(self, indices, *args, **kwargs)
 
     return select
+
+
+def _train_test_split(original: Any) -> Any:
+    """Let a script split off as many rows as its own data set has: twice the rows that it names are there."""
+
+    def train_test_split(
+        self: Dataset, test_size: Any = None, train_size: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        wanted = sum(size for size in (test_size, train_size) if isinstance(size, int))
+        if is_substitute(self) and wanted >= len(self):
+            self = self.select(range(2 * wanted))
+        return original(self, test_size, train_size, *args, **kwargs)
+
+    return train_test_split
 
 
 def _remove(original: Any) -> Any:

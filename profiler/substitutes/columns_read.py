@@ -39,6 +39,8 @@ class Reads:
     """Uses of every column that was seen, also of those that the script makes itself."""
     has_flags: bool = False
     """Whether labels are true or false, as trl's KTO has them."""
+    sampled: int = 0
+    """The largest number of values that are sampled from a column."""
 
     def shape(self, name: str) -> Shape:
         """Return the shape of a column, whether it was seen or not."""
@@ -61,7 +63,7 @@ def reads_of(sources: Sequence[str], arguments: Sequence[str] = ()) -> Reads:
     wanted += [name for trainer, columns in _BY_TRAINER.items() if trainer in names for name in columns]
     wanted += _named_by_argument(trees, strings)
     columns = {name: _shape(name, flow.uses.get(name, Use()), has_flags=has_flags) for name in dict.fromkeys(wanted)}
-    return Reads(columns or {"text": Column.TEXT}, tuple(flow.splits), flow.uses, has_flags)
+    return Reads(columns or {"text": Column.TEXT}, flow.splits, flow.uses, has_flags, flow.sampled)
 
 
 def columns_read(source: str, arguments: Sequence[str] = ()) -> dict[str, Shape]:

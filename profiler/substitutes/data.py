@@ -14,6 +14,8 @@ from profiler.substitutes.options import SubstituteOptions
 from profiler.substitutes.replaced import Replaced
 from profiler.substitutes.rows import make_rows
 
+_MOST_ROWS = 1 << 16
+
 
 def data_patches(options: SubstituteOptions, replaced: Replaced) -> list[Patch]:
     """Return the patches of the functions that load data sets, and of what reads those that were replaced."""
@@ -68,7 +70,7 @@ class _Missing:
         columns = ", ".join(known.columns)
         self._replaced.add(
             "data set", name,
-            f"{self._options.rows:,} rows of {columns}; prompts of {self._options.prompt_tokens} tokens, "
+            f"{self._count:,} rows of {columns}; prompts of {self._options.prompt_tokens} tokens, "
             f"completions of {self._options.completion_tokens}",
         )  # fmt: skip
         if isinstance(split, list | tuple):
@@ -79,6 +81,11 @@ class _Missing:
             return datasets.IterableDatasetDict({part: _streamed(whole) for part in known.splits})
         return _Splits(dict.fromkeys(known.splits, whole))
 
+    @property
+    def _count(self) -> int:
+        """Rows of each split: those that the script samples, if they are more."""
+        return max(self._options.rows, min(self._answers.reads.sampled, _MOST_ROWS))
+
     def _unknown(self) -> KnownDataset:
         """Return the columns that the user names, or those that the script reads, and the splits that it takes."""
         reads = self._answers.reads
@@ -86,7 +93,7 @@ class _Missing:
         return KnownDataset(columns=reads.columns, splits=splits)
 
     def _rows(self, known: KnownDataset) -> Dataset:
-        rows = make_rows(known.columns, self._options, self._options.rows)
+        rows = make_rows(known.columns, self._options, self._count)
         info = DatasetInfo(description=MARK, features=features_of(known.columns))
         return Dataset.from_dict(rows, info=info, features=info.features)
 

@@ -57,6 +57,12 @@ def _t5(parameters: int, width: int, inner: int, layers: int, heads: int, **fiel
     return _known("T5ForConditionalGeneration", parameters, "t5", d_kv=64, **sizes, **fields)
 
 
+def _smollm(parameters: int, width: int, inner: int, layers: int, heads: int, kv_heads: int) -> KnownConfig:
+    sizes = {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers}
+    attention = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "tie_word_embeddings": True}
+    return _known("LlamaForCausalLM", parameters, "llama", vocab_size=49152, **sizes, **attention)
+
+
 _GATED = {"feed_forward_proj": "gated-gelu"}
 """Of T5 1.1. Their checkpoints have an output layer of their own; transformers 5 ties it to the embeddings, and
 `parameters` counts as it does."""
@@ -105,6 +111,9 @@ _CONFIGS: Mapping[str, KnownConfig] = {
         "PhiForCausalLM", 2_779_683_840, "phi", hidden_size=2560, num_hidden_layers=32, num_attention_heads=32,
         intermediate_size=10240, partial_rotary_factor=0.4,
     ),
+    "HuggingFaceTB/SmolLM-135M": _smollm(134_515_008, 576, 1536, 30, 9, 3),
+    "HuggingFaceTB/SmolLM-360M": _smollm(361_821_120, 960, 2560, 32, 15, 5),
+    "HuggingFaceTB/SmolLM-1.7B": _smollm(1_711_376_384, 2048, 8192, 24, 32, 32),
     "huggyllama/llama-7b": _known("LlamaForCausalLM", 6_738_415_616, "llama"),
     "baffo32/decapoda-research-llama-7B-hf": _known("LlamaForCausalLM", 6_738_415_616, "llama"),
 }  # fmt: skip

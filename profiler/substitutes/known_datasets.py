@@ -23,6 +23,9 @@ _SHAPES: Mapping[str, Shape] = {
     "prompt": Column.PROMPT,
     "completion": Column.COMPLETION,
     "text": Column.TEXT,
+    "solved": Column.SOLVED,
+    "boxed": Column.BOXED,
+    "dialogue": Column.DIALOGUE,
     "word": Column.WORD,
     "number": Column.NUMBER,
     "numbers": ListOf(Column.NUMBER, 4),
@@ -59,14 +62,14 @@ _SFT_PARTS = "train_sft test_sft train_gen test_gen"
 
 _DATASETS: Mapping[str, tuple[str, str]] = {
     # Mathematics and code.
-    "AI-MO/NuminaMath-CoT": ("problem prompt, solution completion, messages answered", ""),
-    "AI-MO/NuminaMath-TIR": ("problem prompt, solution completion, messages answered", ""),
-    "DigitalLearningGmbH/MATH-lighteval": ("problem prompt, level word, type word, solution completion", ""),
-    "GAIR/LIMO": ("question prompt, solution completion, answer word", "train"),
+    "AI-MO/NuminaMath-CoT": ("problem prompt, solution boxed, messages answered", ""),
+    "AI-MO/NuminaMath-TIR": ("problem prompt, solution boxed, messages answered", ""),
+    "DigitalLearningGmbH/MATH-lighteval": ("problem prompt, level word, type word, solution boxed", ""),
+    "GAIR/LIMO": ("question prompt, solution boxed, answer word", "train"),
     "HuggingFaceH4/CodeAlpaca_20K": ("prompt prompt, completion completion", ""),
-    "HuggingFaceH4/MATH-500": ("problem prompt, solution completion, answer word", "test"),
+    "HuggingFaceH4/MATH-500": ("problem prompt, solution boxed, answer word", "test"),
     "Jiayi-Pan/Countdown-Tasks-3to4": ("target number, nums numbers", "train"),
-    "agentica-org/DeepScaleR-Preview-Dataset": ("problem prompt, answer word, solution completion", "train"),
+    "agentica-org/DeepScaleR-Preview-Dataset": ("problem prompt, answer word, solution boxed", "train"),
     "b-mc2/sql-create-context": ("answer completion, question prompt, context prompt", "train"),
     "iamtarun/python_code_instructions_18k_alpaca": (
         "instruction prompt, input prompt, output completion, prompt text", "train",
@@ -74,9 +77,9 @@ _DATASETS: Mapping[str, tuple[str, str]] = {
     "open-r1/DAPO-Math-17k-Processed": ("prompt prompt, solution word", "train"),
     "open-r1/Mixture-of-Thoughts": ("messages answered", "train"),
     "open-r1/OpenR1-Math-220k": (
-        "problem prompt, solution completion, answer completion, messages answered", "train",
+        "problem prompt, solution boxed, answer completion, messages answered", "train",
     ),
-    "openai/gsm8k": ("question prompt, answer completion", ""),
+    "openai/gsm8k": ("question prompt, answer solved", ""),
     # Instructions and conversations.
     "Abirate/english_quotes": ("quote prompt, author word, tags words", "train"),
     "HuggingFaceH4/Bespoke-Stratos-17k": ("system prompt, conversations turns, messages answered", ""),
@@ -100,7 +103,7 @@ _DATASETS: Mapping[str, tuple[str, str]] = {
     "vicgalle/alpaca-gpt4": ("instruction prompt, input prompt, output completion, text text", "train"),
     "yahma/alpaca-cleaned": ("output completion, input prompt, instruction prompt", "train"),
     # Preferences.
-    "Anthropic/hh-rlhf": ("chosen text, rejected text", ""),
+    "Anthropic/hh-rlhf": ("chosen dialogue, rejected dialogue", ""),
     "CarperAI/openai_summarize_comparisons": ("prompt prompt, chosen completion, rejected completion", _VALIDATED),
     "Dahoas/full-hh-rlhf": ("prompt prompt, response completion, chosen completion, rejected completion", ""),
     "Dahoas/rm-static": ("prompt prompt, response completion, chosen completion, rejected completion", ""),
@@ -182,6 +185,15 @@ _DATASETS: Mapping[str, tuple[str, str]] = {
     "microsoft/ms_marco": (
         "answers prompts, passages passages, query prompt, query_id number, query_type word", _VALIDATED,
     ),
+    **{
+        f"sentence-transformers/NanoBEIR-en:{part}": (columns, "NanoMSMARCO NanoNFCorpus NanoNQ")
+        for part, columns in {
+            "corpus": "_id word, text text",
+            "queries": "_id word, text prompt",
+            "qrels": "query-id word, corpus-id word",
+            "bm25": "query-id word, corpus-ids words",
+        }.items()
+    },
     "sentence-transformers/all-nli": ("anchor prompt, positive prompt", "train dev test"),
     "sentence-transformers/all-nli:pair-class": (
         "premise prompt, hypothesis prompt, label of 3", "train dev test",

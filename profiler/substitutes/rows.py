@@ -41,10 +41,21 @@ def value(shape: Shape, row: int, options: SubstituteOptions) -> Any:
             return {"bytes": grey_png(IMAGE_PIXELS), "path": None}
         case Column.JSON:
             return json.dumps(value(Column.ANSWERED, row, options))
+        case Column.SOLVED | Column.BOXED | Column.DIALOGUE:
+            return _marked(shape, row, options)
         case Column.PROMPT | Column.COMPLETION | Column.TEXT:
             return _words(row, _tokens(shape, options))
         case _:
             return _conversation(shape, row, options)
+
+
+def _marked(kind: Column, row: int, options: SubstituteOptions) -> str:
+    """Return a text with the marks by which scripts take it apart."""
+    if kind is Column.DIALOGUE:
+        asked, replied = _words(row, options.prompt_tokens), _words(row + 1, options.completion_tokens)
+        return f"\n\nHuman: {asked}\n\nAssistant: {replied}"
+    answer = ("####", str(row)) if kind is Column.SOLVED else (f"\\boxed{{{row}}}",)
+    return " ".join((_words(row, max(1, options.completion_tokens - len(answer))), *answer))
 
 
 def _tokens(kind: Column, options: SubstituteOptions) -> int:

@@ -23,6 +23,9 @@ class Column(StrEnum):
     TURNS = "conversation with the keys 'from' and 'value'"
     IMAGE = "image"
     JSON = "JSON text"
+    SOLVED = "completion that ends with #### and a number"
+    BOXED = "completion that ends with a boxed number"
+    DIALOGUE = "text of Human and Assistant"
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,20 @@
 """The error that ended a script, in one sentence that says what is missing, where something is."""
 
+import argparse
+import linecache
 import re
 import sys
 import traceback
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from profiler.domain.errors import ProfilerError
 
 _ANOTHER_PYTHON = "name another python= that has it"
+_WRITTEN_FOR_ANOTHER = f"the script was written for another version; {_ANOTHER_PYTHON}"
 _MISSING_LIBRARY = re.compile(r"requires the (\S+) (?:library|package)")
 _MISSING_NAME = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 _UNEXPECTED_ARGUMENT = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
@@ -45,6 +49,12 @@ def _missing(error: BaseException) -> str:
         return _missing_package(error)
     if isinstance(error, TypeError):
         return _unexpected_argument(error)
+    if isinstance(error, AttributeError):
+        return _missing_attribute(error)
+    if isinstance(error, argparse.ArgumentError) and "conflicting option" in str(error):
+        return f"a library has the option {error.argument_name} too: {_WRITTEN_FOR_ANOTHER}"
+    if isinstance(error, AssertionError) and not str(error):
+        return _failed_assertion(error)
     if any(kind.__name__ in _NETWORK_ERRORS for kind in type(error).__mro__):
         return f"{_address(error)} is not on this machine, and the network does not answer"
     if (address := _DOWNLOAD.search(str(error))) is not None:
@@ -77,7 +87,28 @@ def _another_version(package: str, lacks: str) -> str:
     number = _version(package)
     if number is None:
         return ""
-    return f"{package} {number} has {lacks}: the script was written for another version; {_ANOTHER_PYTHON}"
+    return f"{package} {number} has {lacks}: {_WRITTEN_FOR_ANOTHER}"
+
+
+def _missing_attribute(error: AttributeError) -> str:
+    """Return the sentence for a name that a module or class of a library lacks, as after a change of version."""
+    owner, name = error.obj, error.name
+    if not name or owner is None:
+        return ""
+    if isinstance(owner, ModuleType):
+        return _another_version(owner.__name__.partition(".")[0], f"no {name} in {owner.__name__}")
+    kind = owner if isinstance(owner, type) else type(owner)
+    package = _package(kind)
+    # A tensor without an attribute is a mistake of the script, and seldom a matter of torch's version.
+    return "" if package == "torch" else _another_version(package, f"no {name} in {kind.__name__}")
+
+
+def _failed_assertion(error: AssertionError) -> str:
+    """Return the assertion itself, which has no message: it says what the script misses."""
+    frame, number = list(traceback.walk_tb(error.__traceback__))[-1]
+    name = frame.f_code.co_filename
+    text = linecache.getline(name, number).strip()
+    return f"AssertionError: {text} ({Path(name).name}:{number})" if text else ""
 
 
 def _unexpected_argument(error: TypeError) -> str:

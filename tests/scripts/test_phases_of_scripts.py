@@ -71,6 +71,19 @@ def test_a_script_that_catches_its_end_has_ended_by_its_steps(tmp_path):
     assert end == ScriptEnd(exit_code=0, ended_by_steps=True, steps_run=2, backwards_run=2)
 
 
+def test_a_script_without_an_optimizer_steps_where_it_clips(tmp_path):
+    program = tmp_path / "by_hand.py"
+    program.write_text(
+        "import torch\nmodel, batch = torch.nn.Linear(2, 2), torch.ones(1, 2)\n"
+        "while True:\n    model.zero_grad()\n    model(batch).sum().backward()\n"
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+        "    for each in model.parameters():\n        each.data.add_(each.grad, alpha=-0.1)\n"
+    )
+    session, end = run(program, steps=2)
+    assert end == ScriptEnd(exit_code=0, ended_by_steps=True, steps_run=2, backwards_run=2)
+    assert session.phases == [LOAD, FORWARD, BACKWARD, OPTIMIZER, FORWARD, BACKWARD, OPTIMIZER]
+
+
 MICRO_BATCHES = [SCORE, FORWARD, BACKWARD, SCORE, FORWARD, BACKWARD]
 
 

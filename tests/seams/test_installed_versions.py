@@ -12,8 +12,8 @@ from profiler.seams.tested import TESTED, untested
 
 ROOT = Path(__file__).parents[2]
 
-INSTALLED_APART = ("vllm", "diffusers")
-"""In an environment of its own: vLLM pins other versions of what the project needs, and only scripts use diffusers."""
+INSTALLED_APART = ("vllm", "diffusers", "torchvision", "evaluate")
+"""In environments of their own: vLLM pins other versions of what the project needs, and only scripts use the others."""
 
 
 @pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.key)

@@ -237,6 +237,42 @@ def test_only_a_column_that_is_there_is_in_a_row(script: Make) -> None:
         assert type(pickle.loads(pickle.dumps(row))) is dict
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_get_of_a_library_finds_only_columns_that_are_there(batched: bool, script: Make) -> None:
+    """trl asks for `tools` so, and takes what it gets for JSON."""
+    with substitutes(script("")):
+        rows = load_dataset("mine", split="train")
+        made = rows.map(lambda row: {"made": row.get("tools", row["text"])}, batched=batched)
+        assert made[0]["made"] == made[0]["text"]
+
+
+@pytest.mark.parametrize("sizes", [{"test_size": 10}, {"train_size": 6, "test_size": 3}])
+def test_a_script_splits_off_as_many_rows_as_it_names(sizes: dict[str, int], script: Make) -> None:
+    with substitutes(script("")):
+        parts = load_dataset("mine", split="train").train_test_split(**sizes)
+    assert {name: len(parts[name]) for name in ("train", "test")} == {"train": sizes.get("train_size", 10)} | {
+        "test": sizes["test_size"]
+    }
+
+
+def test_a_script_has_as_many_rows_as_it_samples(script: Make) -> None:
+    text = "import random\n" + LOAD + "found = random.sample(rows['_id'], k=9)\n"
+    names, replaced = ran(script(text))
+    assert len(names["found"]) == 9
+    assert "9 rows of" in replaced.line()
+
+
+def test_texts_that_scripts_take_apart_have_their_marks(script: Make) -> None:
+    with substitutes(script("")):
+        solved = load_dataset("openai/gsm8k", "main", split="train")[1]["answer"]
+        boxed = load_dataset("HuggingFaceH4/MATH-500", split="test")[1]["solution"]
+        dialogue = load_dataset("Anthropic/hh-rlhf", split="train")[1]["chosen"]
+    assert solved.split("####")[1].strip() == "1"
+    assert boxed.endswith("\\boxed{1}")
+    assert (len(solved.split()), len(boxed.split())) == (7, 7)
+    assert dialogue.rfind("\n\nAssistant:") > dialogue.rfind("\n\nHuman:") >= 0
+
+
 @pytest.mark.parametrize("name", known_names())
 def test_every_known_data_set_can_be_made(name: str, script: Make) -> None:
     path, _, part = name.partition(":")

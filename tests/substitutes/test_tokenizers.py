@@ -46,3 +46,13 @@ def test_a_model_whose_positions_begin_at_two_has_two_fewer() -> None:
     with substitutes():
         assert AutoTokenizer.from_pretrained("roberta-base").model_max_length == 512
         assert AutoTokenizer.from_pretrained("bert-base-uncased").model_max_length == 512
+
+
+def test_an_image_processor_is_that_of_the_models_type() -> None:
+    with substitutes() as replaced:
+        from transformers import AutoImageProcessor
+
+        made = AutoImageProcessor.from_pretrained("google/vit-base-patch16-224-in21k")
+    assert type(made).__name__.startswith("ViTImageProcessor")
+    assert (made.size["height"], made.size["width"]) == (224, 224)
+    assert "image processor of google/vit-base-patch16-224-in21k (the defaults of ViTImageProcessor" in replaced.line()

@@ -20,6 +20,11 @@ MISSING = {
     "raise ImportError('\\nAutoThing requires the torchaudio library but it was not found.\\nMore lines.')": (
         f"the package torchaudio is missing in {PYTHON}"
     ),
+    "import transformers\ntransformers.no_such_function()": "transformers 5.",
+    "import transformers\ntransformers.GenerationConfig().no_such_field": "transformers 5.",
+    "from argparse import ArgumentParser as P\np = P()\np.add_argument('--rows')\np.add_argument('--rows')": (
+        "a library has the option --rows too: the script was written for another version"
+    ),
     "import transformers\nfrom transformers import NoSuchClass": "transformers 5.",
     "from transformers import Seq2SeqTrainingArguments as Made\nMade(output_dir='x', no_such_argument=1)": (
         "transformers 5."
@@ -54,6 +59,21 @@ def test_the_version_that_lacks_a_name_is_said() -> None:
         "has no NoSuchClass in transformers: the script was written for another version; "
         "name another python= that has it"
     )
+
+
+def test_an_assertion_without_a_message_is_shown(tmp_path: Path) -> None:
+    script = tmp_path / "data.py"
+    script.write_text("rows = []\nassert rows\n")
+    with pytest.raises(AssertionError) as caught:
+        exec(compile(script.read_text(), str(script), "exec"), {})
+    caught.value.args = ()
+    assert sentence_of(caught.value) == "AssertionError: assert rows (data.py:2)"
+
+
+def test_an_attribute_that_a_tensor_lacks_is_the_scripts_own_mistake() -> None:
+    with pytest.raises(AttributeError) as caught:
+        exec("import torch\ntorch.ones(1).no_such_attribute", {})
+    assert sentence_of(caught.value) == "AttributeError: 'Tensor' object has no attribute 'no_such_attribute'"
 
 
 def test_an_address_of_the_hub_is_named(tmp_path: Path) -> None:

@@ -37,6 +37,10 @@ DATASETS: tuple[Seam, ...] = (
         _DATASET, "select", Parameters("self", "indices", more=True), _ANSWERING,
         "takes rows by number; those of a replaced data set are repeated",
     ),
+    _seam(
+        _DATASET, "train_test_split", Parameters("self", "test_size", "train_size", more=True), _ANSWERING,
+        "takes a number of rows; those of a replaced data set are repeated",
+    ),
     *(
         _seam(_DATASET, name, Parameters("self", first, more=True), _ANSWERING, "names columns; missing ones are made")
         for name, first in _NAMES_COLUMNS.items()
@@ -63,6 +67,10 @@ DATASETS: tuple[Seam, ...] = (
     _seam(
         "datasets.formatting.formatting:LazyDict", "__getitem__", Parameters("self", "key"), _ANSWERING,
         "reads a column of the row or batch that a function of the script gets",
+    ),
+    _seam(
+        "datasets.formatting.formatting:LazyDict", "get", Parameters("self", "key", "default"), _ANSWERING,
+        "asks whether a column is there, by an inherited method that reads it",
     ),
     _seam("datasets.config", "HF_HUB_OFFLINE", Exists(), _OFFLINE, "keeps datasets from asking a hub in vain"),
 )  # fmt: skip

@@ -273,6 +273,7 @@ _SCRIPTS = (
 )  # fmt: skip
 
 _SIMULATED_SCRIPTS = (
+    _seam("torch.version", "cuda", Exists(), _CUDA_CALLS, "says that torch was built for CUDA, as libraries ask"),
     _seam("torch:Tensor", "pin_memory", _BUILTIN, _CUDA_CALLS, "needs a card; the memory is the host's"),
     _seam("torch._C._nn", "_parse_to", _BUILTIN, _CARD_NAMES, "reads the arguments of `Module.to`"),
     _seam("torch.overrides", "TorchFunctionMode", Exists(), _CARD_NAMES, "sees names of devices"),

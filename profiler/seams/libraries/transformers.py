@@ -158,6 +158,10 @@ _LOADING = (
         "loads the tokenizer of a model of texts; one that is unavailable is replaced",
     ),
     _seam(
+        "transformers.models.auto.image_processing_auto:AutoImageProcessor", "from_pretrained", _FROM_PRETRAINED,
+        "substitutes/image_processors.py", "loads an image processor; one that is unavailable is replaced",
+    ),
+    _seam(
         "transformers.tokenization_utils_base:PreTrainedTokenizerBase", "from_pretrained", _FROM_PRETRAINED,
         _TOKENIZERS, "loads a tokenizer; one that is unavailable is replaced",
     ),

@@ -7,6 +7,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from profiler.simulation.script.legacy_types import converted
+from profiler.simulation.tracing.host_values import host_value, set_host_value
 
 META = torch.device("meta")
 
@@ -113,11 +114,41 @@ def _device(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
+def _format(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Format a tensor; a single number of the card is read, as on CUDA, which torch does not do on `meta`."""
+    tensor, *rest = args
+    if type(tensor) is torch.Tensor and tensor.is_meta and tensor.dim() == 0:
+        return tensor.item().__format__(*rest, **kwargs)
+    return func(*args, **kwargs)
+
+
+def _set_data(func: Any, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+    """Set ``tensor.data``; a tensor of the host may get data of the card, or the reverse, as with CUDA.
+
+    `meta` tensors have a type of their own, so the tensor is exchanged for a new one of its class.
+    """
+    tensor, data = args
+    if tensor.is_meta == data.is_meta:
+        func(tensor, data)
+        return
+    new = data.detach()
+    if isinstance(tensor, torch.nn.Parameter):
+        new = torch.nn.Parameter(new, requires_grad=tensor.requires_grad)
+    elif tensor.requires_grad:
+        new.requires_grad_()
+    known = host_value(data) if data.is_meta else None
+    if known is not None:
+        set_host_value(new, known)
+    torch.utils.swap_tensors(tensor, new)
+
+
 _HANDLER_OF: Mapping[Any, Any] = {
     torch.Tensor.is_cuda.__get__: _is_cuda,  # type: ignore[attr-defined]
     torch.Tensor.get_device: _get_device,
     torch.device: _device,
     torch._C._nn._parse_to: _parse_to,
+    torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
+    torch.Tensor.__format__: _format,
     torch.Tensor.to: _to,
     torch.Tensor.cuda: _cuda,
     torch.Tensor.type: converted,

@@ -26,6 +26,9 @@ from profiler.simulation.tracing.recorder import Recorder
 _WARP = 32
 """Threads of a warp, on every card."""
 
+_CUDA_VERSION = "13.0"
+"""Version of CUDA of torch's default build; libraries take a torch without one for a machine without a card."""
+
 _BFLOAT16_SINCE = (8, 0)
 
 _OF_EVERY_CARD = {
@@ -60,6 +63,8 @@ def cuda_calls(gpu: Gpu, counters: Counters, recorder: Recorder, reads: UnknownR
     """While active, `torch.cuda` is one simulated card."""
     functions = {**_of_the_card(gpu), **_of_random_numbers(), **_of_the_driver(gpu, counters, reads)}
     patches: list[Patch] = [(torch.cuda, name, function) for name, function in functions.items()]
+    if torch.version.cuda is None:
+        patches.append((torch.version, "cuda", _CUDA_VERSION))
     with patched(
         [
             *patches,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, GenerationConfig, PreTrainedModel, Qwen2Config
+from transformers.utils import is_torch_tf32_available
 
 from profiler.allocator import parse_alloc_conf, replay_on_card
 from profiler.domain.errors import UnsupportedTrialError
@@ -36,6 +37,7 @@ def test_the_card_is_the_one_that_was_named() -> None:
         assert torch.cuda.get_device_capability() == (8, 0)
         assert torch.cuda.get_device_properties("cuda").total_memory == GPU.memory_bytes
         assert torch.cuda.is_bf16_supported()
+        assert is_torch_tf32_available()
         torch.cuda.manual_seed_all(1)
         torch.cuda.synchronize()
         assert torch.accelerator.is_available()
@@ -70,6 +72,28 @@ def test_every_name_of_the_card_is_the_card(device: object) -> None:
         assert torch.zeros(3).cuda().is_cuda
         assert not torch.zeros(3).is_cuda
         assert not torch.zeros(3).to(torch.float16, True).is_cuda
+
+
+def test_a_tensor_gets_data_of_another_device() -> None:
+    """peft's OLoRA does so before it moves its adapter to the card."""
+    with script() as session:
+        on_host = torch.nn.Linear(4, 4, bias=False).weight
+        holder = [on_host]
+        on_host.data = torch.tensor([[2.0, 3.0]], device="cuda")
+        assert holder[0].is_cuda
+        assert isinstance(on_host, torch.nn.Parameter)
+        assert on_host.requires_grad
+        assert on_host.tolist() == [[2.0, 3.0]]
+        on_host.data = torch.ones(3)
+        assert not on_host.is_cuda
+    assert session.recorder.finished().sizes_bytes == (8,)
+
+
+def test_a_number_of_the_card_is_formatted() -> None:
+    with script():
+        assert f"{torch.tensor(2.5, device='cuda'):.2f}" == "2.50"
+        assert f"{torch.ones(2, 2, device='cuda').sum():4.1f}" in (" 4.0", " 1.0")
+        assert "meta" in f"{torch.ones(2, device='cuda')}"
 
 
 def test_values_of_the_host_stay_known_on_the_card() -> None:
