@@ -1,6 +1,6 @@
 """The one trial that a command line and its files describe: the dearest of the releases of trl that they can be for."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -68,7 +68,7 @@ def _candidates(
     """
     found: list[Candidate] = []
     refused: UsageError | None = None
-    for inputs in (common, *common.others):
+    for inputs in _all(common):
         try:
             candidate = _candidate(inputs, changes, architecture_of, sharded=sharded)
         except UsageError as error:
@@ -120,6 +120,24 @@ def with_form(spec: TrialSpec, architecture_of: ArchitectureOf) -> TrialSpec | N
         return spec
     fused = replace(spec, logprobs=Logprobs.FUSED)
     return fused if spec.logprobs.makes_all_logits and has_form(fused, architecture) else None
+
+
+def notes_of_all(common: Inputs, specs: Iterable[TrialSpec], architecture_of: ArchitectureOf) -> tuple[str, ...]:
+    """Return what was assumed about several trials, each the dearest of the releases, with what is not counted."""
+    ways = [way for way in Logprobs if way.makes_all_logits]
+    makes_logits = any(each.keys.get("logprobs") in ways for each in _all(common))
+    has_none = makes_logits and any(_without_logits(spec, architecture_of) for spec in specs)
+    return (*common.notes_of_all, *((_NO_FORM,) if has_none else ()))
+
+
+def _all(common: Inputs) -> tuple[Inputs, ...]:
+    return (common, *common.others)
+
+
+def _without_logits(spec: TrialSpec, architecture_of: ArchitectureOf) -> bool:
+    """Return whether a trial with fused log-probabilities has no closed form with others."""
+    full = replace(spec, logprobs=Logprobs.FULL)
+    return spec.logprobs is Logprobs.FUSED and not has_form(full, architecture_of(spec.model))
 
 
 def _notes(

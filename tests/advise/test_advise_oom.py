@@ -178,8 +178,8 @@ def test_a_job_that_fits_by_the_estimate_is_asked_about_its_version(capsys, tmp_
     assert found["oom"]["cause"] == "need"
     assert "so it fits" in found["oom"]["job"]
     assert found["oom"]["change"] == [
-        "What to change: check the prompt lengths and the version of trl: up to 1.14 log-probabilities need logits of all "
-        "completions. trl=VERSION with config=FILE counts those of your release."
+        "What to change: check the prompt lengths and the version of trl: up to 1.14 log-probabilities need logits of "
+        "all completions. trl=VERSION with config=FILE counts those of your release."
     ]
 
 

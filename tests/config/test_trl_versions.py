@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from maintenance.trl_history import differences, read_fields
+from maintenance.trl_history import differences, logprobs_of, other_logprobs, read_fields, read_logprobs
 from profiler.config.trl_behaviours import EFFECTS, FIRST_FUSED, LAST_WITH_LOGITS, LOGPROBS, UNCOUNTED
 from profiler.config.trl_facts import (
     DEFAULTS,
@@ -274,3 +274,36 @@ def test_the_sources_of_the_installed_release_agree_with_the_tables(recipe):
     history = {**_history(recipe), NEWEST: [fields]}
     assert list(differences(recipe, history)) == []
     assert len(fields) > 10
+
+
+@pytest.mark.parametrize("recipe", Recipe)
+def test_the_installed_release_computes_log_probabilities_as_the_table_says(recipe):
+    trl = pytest.importorskip("trl")
+    found = read_logprobs(Path(trl.__file__).parent / "trainer", recipe)
+    assert found is (None if recipe is Recipe.SFT else Logprobs.FUSED)
+    assert list(other_logprobs(recipe, NEWEST, found)) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "release", "logprobs"),
+    [
+        ("logits_row.log_softmax(dim=-1)", "0.14", "full"),
+        ("selective_log_softmax(logits, input_ids)", "0.15", "selective"),
+        (
+            "selective_log_softmax(logits, ids) entropy_from_logits(logits) chunk_size: int = 1)",
+            "0.20",
+            "selective_row_entropy",
+        ),
+        ("selective_log_softmax(logits, ids) entropy_from_logits(logits) chunk_size: int = 128)", "0.23", "selective"),
+        ("selective_log_softmax(logits, ids) logits.div_(self.temperature)", "1.0", "selective_in_place"),
+        ("outputs = model(**model_inputs) selective_log_softmax(logits, ids)", "1.13", "selective_kept"),
+        ("selective_log_softmax(logits, ids, row_mask=mask)", "1.14", "full"),
+        ("add_fused_lm_head(model)", "1.15", "fused"),
+    ],
+)
+def test_the_source_of_a_trainer_tells_how_it_computes_log_probabilities(source, release, logprobs):
+    found = logprobs_of(source)
+    assert found is Logprobs(logprobs)
+    assert list(other_logprobs(Recipe.GRPO, release, found)) == []
+    (said,) = other_logprobs(Recipe.GRPO, release, Logprobs.MINIBATCH)
+    assert said == f"grpo: logprobs is minibatch in {release}, and the table says {found}"

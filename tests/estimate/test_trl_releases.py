@@ -191,6 +191,16 @@ def test_a_model_without_a_formula_of_its_logits_is_answered_without_them(tmp_pa
     assert any("the logits of all completions at once" in line for line in found["notes"])
 
 
+def test_a_grid_and_solve_name_logits_without_a_formula(tmp_path, capsys):
+    config = _recipe(tmp_path, model_name_or_path="Qwen/Qwen2.5-VL-3B-Instruct", max_prompt_length=2048)
+    said = "Not counted: the logits of all completions at once"
+    for release, is_named in (("0.26", True), ("1.16", False)):
+        words = [config, f"trl={release}"]
+        assert (said in " ".join(answer([*words, "optim=sgd,adamw_torch"]).split())) is is_named
+        assert solve(["gpu", *words]) == 0
+        assert (said in " ".join(capsys.readouterr().out.split())) is is_named
+
+
 def test_all_logits_of_each_release_are_counted(tmp_path):
     """By hand: 8 rows x 512 tokens x 151,936 entries x 4 B = 2.32 GiB, and more of it in backward than trl 0.14."""
     config, one = _recipe(tmp_path), 8 * 512 * 151_936 * 4
