@@ -10,9 +10,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from profiler.config.trl_behaviours import LOGPROBS
 from profiler.config.trl_facts import DEFAULTS, KEY_VERSIONS, MODEL_CONFIG_KEYS, TRAINERS
 from profiler.config.trl_versions import RELEASES, Versions, release_of
 from profiler.domain.recipe import Recipe
+from profiler.domain.trial import Logprobs
 
 _FILES = {Recipe.GRPO: "grpo_config.py", Recipe.RLOO: "rloo_config.py", Recipe.SFT: "sft_config.py"}
 _SHARED = ("base_config.py", "model_config.py")
@@ -72,6 +74,40 @@ def _other_defaults(recipe: Recipe, release: str, patches: Sequence[Fields]) -> 
             yield f"{recipe}: {row.key} is {', '.join(sorted(stated))} in {release}, and the table says {row.value!r}"
 
 
+_TRAINERS = {Recipe.GRPO: "grpo_trainer.py", Recipe.RLOO: "rloo_trainer.py"}
+
+_MARKS = (
+    (("add_fused_lm_head(",), Logprobs.FUSED),
+    (("selective_log_softmax", "row_mask="), Logprobs.FULL),
+    (("selective_log_softmax", "logits.div_("), Logprobs.SELECTIVE_IN_PLACE),
+    (("selective_log_softmax", "outputs = model(**model_inputs)"), Logprobs.SELECTIVE_KEPT),
+    (("selective_log_softmax", "entropy_from_logits(logits)", "chunk_size: int = 1)"), Logprobs.SELECTIVE_ROW_ENTROPY),
+    (("selective_log_softmax",), Logprobs.SELECTIVE),
+    ((), Logprobs.FULL),
+)
+"""What the source of a trainer and of `utils.py` has, the first that holds; and the value of `logprobs`."""
+
+
+def logprobs_of(source: str) -> Logprobs:
+    """Return how a trainer computes log-probabilities, by its source and that of `entropy_from_logits`."""
+    return next(logprobs for marks, logprobs in _MARKS if all(mark in source for mark in marks))
+
+
+def read_logprobs(trainer: Path, recipe: Recipe) -> Logprobs | None:
+    """Return how `recipe` computes log-probabilities in a folder ``trl/trainer``; None if it does not."""
+    if recipe not in _TRAINERS:
+        return None
+    entropy = (trainer / "utils.py").read_text().partition("def entropy_from_logits(")[2].partition("\n")[0]
+    return logprobs_of((trainer / _TRAINERS[recipe]).read_text() + entropy)
+
+
+def other_logprobs(recipe: Recipe, release: str, found: Logprobs | None) -> Iterator[str]:
+    """Return a sentence if the table says that a release computes log-probabilities in another way than `found`."""
+    stated = next((row.logprobs for row in LOGPROBS if release in row.versions), Logprobs.FUSED)
+    if found not in (None, stated):
+        yield f"{recipe}: logprobs is {found} in {release}, and the table says {stated}"
+
+
 def main(argv: Sequence[str]) -> int:
     """Print what differs and return the exit code."""
     (folder,) = map(Path, argv)
@@ -81,10 +117,16 @@ def main(argv: Sequence[str]) -> int:
         for place in sorted(folder.iterdir()):
             release = release_of(place.name)
             if release is not None:
-                by_release[release].append(read_fields(place / "trl" / "trainer", recipe))
+                trainer = place / "trl" / "trainer"
+                by_release[release].append(read_fields(trainer, recipe))
+                if release in TRAINERS[recipe]:
+                    found += other_logprobs(recipe, release, read_logprobs(trainer, recipe))
         found += differences(recipe, by_release)
     keys = sum(map(len, KEY_VERSIONS.values()))
-    sys.stdout.write("\n".join(found or [f"{len(DEFAULTS)} defaults and {keys} keys agree."]) + "\n")
+    sys.stdout.write(
+        "\n".join(found or [f"{len(DEFAULTS)} defaults, {keys} keys and {len(LOGPROBS)} rows of logprobs agree."])
+        + "\n"
+    )
     return 1 if found else 0
 
 

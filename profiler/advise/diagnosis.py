@@ -248,6 +248,7 @@ def _change(why: Explained, report: OomReport, advice: Advice) -> tuple[str, ...
     if advice.spec.logprobs is Logprobs.FUSED and fits and cause is not Cause.UNKNOWN:
         return (
             f"What to change: check the prompt lengths and the version of trl: up to {LAST_WITH_LOGITS} "
-            "log-probabilities need logits of all completions (logprobs=full in the estimate).",
+            "log-probabilities need logits of all completions. "
+            "trl=VERSION with config=FILE counts those of your release.",
         )
     return ("What to change is below.",) if advice.steps else ()

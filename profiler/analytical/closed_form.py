@@ -27,7 +27,7 @@ from profiler.domain.trial import (
 _STATES = (State.NONE, State.TWO_STATES)
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 """Linear layers of every mixture."""
-_LOGPROBS = (Logprobs.FUSED, Logprobs.FULL)
+_LOGPROBS = (Logprobs.FUSED, *(each for each in Logprobs if each.makes_all_logits))
 
 _Check = tuple[str, object, bool]
 """A key, its value, and whether there is a formula for it."""

@@ -3,8 +3,10 @@
 Sources are named as in `trl_facts`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
 from profiler.config.trl_versions import RELEASES, Versions
 from profiler.domain.builtin_models import VISION_MODELS, find_builtin
@@ -14,9 +16,10 @@ from profiler.domain.trial import ZERO_OF_WEIGHTS, Logprobs, Tuning, VllmMode
 _CONFIG, _TRAINER = "trl/trainer/grpo_config.py", "trl/trainer/grpo_trainer.py"
 _RLOO_CONFIG, _RLOO_TRAINER = "trl/trainer/rloo_config.py", "trl/trainer/rloo_trainer.py"
 _SFT_TRAINER, _MODELS = "trl/trainer/sft_trainer.py", "trl/models/utils.py"
+_UTILS = "trl/trainer/utils.py"
 
 _GRPO, _RLOO, _SFT = Recipe.GRPO, Recipe.RLOO, Recipe.SFT
-_ONLY_RLOO = frozenset({_RLOO})
+_ONLY_GRPO, _ONLY_RLOO = frozenset({_GRPO}), frozenset({_RLOO})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,16 +62,21 @@ def _other_gpus(it: Described) -> object:
     return VllmMode.SERVER.value if is_open else None
 
 
-def _logits(_: Described) -> object:
-    return Logprobs.FULL.value
+def _by_liger_kernel(it: Described) -> bool:
+    return it.point.get("use_liger_kernel") is True
 
 
-def _logits_without_loss(it: Described) -> object:
-    return None if it.file.get("use_liger_loss") is True else Logprobs.FULL.value
+def _by_liger_loss(it: Described) -> bool:
+    return it.file.get("use_liger_loss") is True
 
 
-def _logits_without_liger(it: Described) -> object:
-    return None if it.point.get("use_liger_kernel") is True else _logits_without_loss(it)
+def _kernel_of_loss(it: Described) -> object:
+    """Return `use_liger_kernel` as `GRPOConfig.__post_init__` overwrites it."""
+    return it.file.get("use_liger_loss")
+
+
+def _never(_: Described) -> bool:
+    return False
 
 
 def _whole_groups(it: Described) -> object:
@@ -111,6 +119,82 @@ _CUT = "trl cuts prompts to it"
 _GIVEN = "vLLM is given prompt and completion"
 _WHOLE_LOGITS = "the logits of all completions of a micro-batch at once"
 
+
+@dataclass(frozen=True, kw_only=True)
+class LogprobsRow:
+    """How some releases compute log-probabilities of the logits of all completions of a micro-batch."""
+
+    versions: Versions
+    logprobs: Logprobs
+    source: str
+
+
+def _logprobs(versions: str, logprobs: Logprobs, source: str) -> LogprobsRow:
+    return LogprobsRow(versions=Versions.of(versions), logprobs=logprobs, source=source)
+
+
+LOGPROBS: tuple[LogprobsRow, ...] = (
+    _logprobs("0.14", Logprobs.FULL, f"{_TRAINER}, v0.14.0, get_per_token_logps"),
+    _logprobs(
+        "0.15 to 0.19",
+        Logprobs.SELECTIVE,
+        f"{_UTILS}, v0.15.0, selective_log_softmax; {_TRAINER}, v0.16.0, logits / self.temperature",
+    ),
+    _logprobs(
+        "0.20 to 0.22",
+        Logprobs.SELECTIVE_ROW_ENTROPY,
+        f"{_UTILS}, v0.20.0 to v0.22.2, entropy_from_logits: chunk_size of rows, which is 1",
+    ),
+    _logprobs(
+        "0.23 to 0.29",
+        Logprobs.SELECTIVE,
+        f"{_UTILS}, v0.23.0, entropy_from_logits: chunk_size of tokens, which is 128",
+    ),
+    _logprobs(
+        "1.0 to 1.9", Logprobs.SELECTIVE_IN_PLACE, f"{_TRAINER}, v1.0.0 to v1.9.0, logits.div_(temperature) of a slice"
+    ),
+    _logprobs(
+        "1.10 to 1.13",
+        Logprobs.SELECTIVE_KEPT,
+        f"{_TRAINER}, 1.10.0 to 1.13.0, logits / temperature; outputs has the logits before",
+    ),
+    _logprobs(
+        "1.14",
+        Logprobs.FULL,
+        f"{_TRAINER}, 1.14.0; kernels/logprob_entropy.py keeps logits and makes one gradient: as much as 0.14",
+    ),
+)
+"""Read in `GRPOTrainer` and `RLOOTrainer`, which are alike; 1.15.0 has `add_fused_lm_head`.
+
+A row stands for releases that need as much. 0.15 to 0.19 compute no entropy, and 0.15 has no temperature: they need at
+most 128 x 3 values per entry of the vocabulary less than stated.
+"""
+
+
+def _effects_on_logprobs() -> Iterator[Effect]:
+    """Return what releases do with log-probabilities, unless Liger computes the loss, which makes no logits."""
+    by_liger = (
+        (Versions.of("0.14 to 0.24"), _by_liger_loss, _ONLY_GRPO),
+        (Versions.of("0.25 to 1.14"), _by_liger_kernel, _ONLY_GRPO),
+        (Versions.of("0.22 to 1.14"), _never, _ONLY_RLOO),
+    )
+    for row, (versions, is_liger, recipes) in product(LOGPROBS, by_liger):
+        both = row.versions & versions
+        if both is not None:
+            yield Effect(
+                key="logprobs",
+                value=partial(_unless, is_liger, row.logprobs),
+                versions=both,
+                recipes=recipes,
+                meaning=_WHOLE_LOGITS,
+                source=row.source,
+            )
+
+
+def _unless(is_liger: Callable[[Described], bool], logprobs: Logprobs, it: Described) -> object:
+    return None if is_liger(it) else logprobs.value
+
+
 EFFECTS: tuple[Effect, ...] = (
     _effect("max_prompt_length", "0.14 to 0.25", _prompts, _CUT, f"{_CONFIG}, v0.14.0 to v0.25.1"),
     _effect("max_prompt_length", "0.22 to 0.26", _prompts, _CUT, f"{_RLOO_CONFIG}, v0.22.0 to v0.26.2", _ONLY_RLOO),
@@ -146,20 +230,13 @@ EFFECTS: tuple[Effect, ...] = (
     _effect("vllm_max_model_length", "0.18 to 0.25", _row, _GIVEN, f"{_TRAINER}, v0.18.0 to v0.25.1, max_model_len"),
     _effect("vllm_max_model_length", "0.22 to 0.26", _row, _GIVEN, f"{_RLOO_TRAINER}, v0.22.0, v0.26.2", _ONLY_RLOO),
     _effect(
-        "logprobs",
-        "0.14 to 0.24",
-        _logits_without_loss,
-        _WHOLE_LOGITS,
-        f"{_TRAINER}, v0.14.0 to v0.24.0, _get_per_token_logps; use_liger_loss has none",
+        "use_liger_kernel",
+        "0.25 to 0.27",
+        _kernel_of_loss,
+        "use_liger_loss sets it",
+        f"{_CONFIG}, v0.25.0 to v0.27.0, __post_init__; use_liger_loss is removed in v0.28.0",
     ),
-    _effect(
-        "logprobs",
-        "0.25 to 1.14",
-        _logits_without_liger,
-        _WHOLE_LOGITS,
-        f"{_TRAINER}, v0.25.0 to 1.14.0; use_liger_kernel is Liger's loss; 1.15.0 has add_fused_lm_head",
-    ),
-    _effect("logprobs", "0.22 to 1.14", _logits, _WHOLE_LOGITS, f"{_RLOO_TRAINER}, v0.22.0 to 1.14.0", _ONLY_RLOO),
+    *_effects_on_logprobs(),
 )
 """In the order in which they are applied."""
 
@@ -180,14 +257,6 @@ def _is_qlora(it: Described) -> bool:
     return it.point.get("tuning") == Tuning.QLORA
 
 
-def _by_liger(it: Described) -> bool:
-    return _by_liger_loss(it) or it.point.get("use_liger_kernel") is True
-
-
-def _by_liger_loss(it: Described) -> bool:
-    return it.file.get("use_liger_loss") is True
-
-
 def _is_adapter_with_reference(it: Described) -> bool:
     return (
         it.point.get("tuning") != Tuning.FULL
@@ -197,12 +266,12 @@ def _is_adapter_with_reference(it: Described) -> bool:
 
 
 def _makes_logits(it: Described) -> bool:
-    by_liger = it.file.get("use_liger") is True or it.point.get("use_liger_kernel") is True
+    by_liger = it.file.get("use_liger") is True or _by_liger_kernel(it)
     return not by_liger and it.file.get("loss_type") != "chunked_nll"
 
 
 def _asks_for_logits(it: Described) -> bool:
-    return it.point.get("use_liger_kernel") is not True and it.file.get("loss_type") in ("nll", "dft")
+    return not _by_liger_kernel(it) and it.file.get("loss_type") in ("nll", "dft")
 
 
 def _uncounted(
@@ -230,7 +299,7 @@ UNCOUNTED: tuple[Uncounted, ...] = (
         _GRPO,
     ),
     _uncounted("0.17 to 0.24", _by_liger_loss, _LIGER, f"{_TRAINER}, v0.17.0, use_liger_loss", _GRPO),
-    _uncounted("0.25 to 1.14", _by_liger, _LIGER, f"{_TRAINER}, v0.25.0 to 1.14.0, use_liger_kernel", _GRPO),
+    _uncounted("0.25 to 1.14", _by_liger_kernel, _LIGER, f"{_TRAINER}, v0.25.0 to 1.14.0, use_liger_kernel", _GRPO),
     _uncounted(
         "0.14 to 1.6",
         _makes_logits,
@@ -248,39 +317,7 @@ UNCOUNTED: tuple[Uncounted, ...] = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class MoreLogits:
-    """Tensors as large as all logits that backward needs in addition to those of `logprobs=full`, that of trl 0.14."""
-
-    versions: Versions
-    tensors: Mapping[int, int]
-    """Number by the bytes of one logit, which are 4 under autocast."""
-    source: str
-
-
-MORE_LOGITS: tuple[MoreLogits, ...] = (
-    MoreLogits(
-        versions=Versions.of("0.15 to 0.29"),
-        tensors={4: 1, 2: 0},
-        source="trl/trainer/utils.py, v0.15.0, selective_log_softmax: the gradients of gather and of logsumexp",
-    ),
-    MoreLogits(
-        versions=Versions.of("1.0 to 1.9"),
-        tensors={4: 2, 2: 2},
-        source=f"{_TRAINER}, v1.0.0 to v1.9.0, logits.div_(temperature) of a slice",
-    ),
-    MoreLogits(
-        versions=Versions.of("1.10 to 1.13"),
-        tensors={4: 1, 2: 0},
-        source=f"{_TRAINER}, 1.10.0 to 1.13.0, logits / temperature; 1.14.0 has a Triton kernel",
-    ),
-)
-"""Simulated with these implementations in place of that of trl 0.14: equal to 1 % with 8 and 16 rows of 256 tokens.
-With 4 rows the difference was 0.6 and 1.6 tensors, so that these are upper bounds."""
-
-LAST_WITH_LOGITS = max(
-    (row.versions.last for row in EFFECTS if row.key == "logprobs" and _GRPO in row.recipes), key=RELEASES.index
-)
+LAST_WITH_LOGITS = LOGPROBS[-1].versions.last
 """The last release whose log-probabilities need the logits of all completions."""
 
 FIRST_FUSED = RELEASES[RELEASES.index(LAST_WITH_LOGITS) + 1]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from profiler.domain.gpu import Chip
-from profiler.domain.trial import Attention, Dtype, Logprobs, TrialSpec
+from profiler.domain.trial import Attention, Dtype, TrialSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ def missing_kernel(spec: TrialSpec, chip: Chip) -> MissingKernel | None:
     """Return the kernel that `spec` needs and a card with `chip` does not have, or None."""
     if spec.attn_implementation is Attention.FLASH_ATTENTION_2 and not chip.has_flash_attention:
         return FLASH_ATTENTION
-    if chip.multiplies_bfloat16_into_float32 or spec.logprobs is Logprobs.FULL:
+    if chip.multiplies_bfloat16_into_float32 or spec.logprobs.makes_all_logits:
         return None
     if spec.bf16 or spec.dtype is Dtype.BFLOAT16:
         return FUSED_HEAD

@@ -65,8 +65,24 @@ class Lengths(StrEnum):
     """Every row has the maximum length."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """How a release of trl calls its `selective_log_softmax` with the logits of all completions of a micro-batch."""
+
+    in_place: bool = False
+    """Whether logits are divided by the temperature in place; else the quotient is another tensor."""
+    entropy_by_row: bool = False
+    """Whether the entropy is computed of a whole row at once; else of `ENTROPY_TOKENS` tokens."""
+    keeps_outputs: bool = False
+    """Whether the logits before the division stay until the end of forward."""
+
+
+ENTROPY_TOKENS = 128
+"""Tokens of which trl computes the entropy at once: `chunk_size` of `entropy_from_logits` in `trl/trainer/utils.py`."""
+
+
 class Logprobs(StrEnum):
-    """How training computes log-probabilities."""
+    """How training computes log-probabilities. Releases of trl are in `profiler.config.trl_behaviours`."""
 
     FUSED = "fused"
     """trl today: a fused, chunked LM head over the scored positions."""
@@ -76,6 +92,32 @@ class Logprobs(StrEnum):
     """The forward in slices of one row, one backward over all."""
     MINIBATCH = "minibatch"
     """Forward and backward row by row."""
+    SELECTIVE = "selective"
+    """trl 0.23: logits of all rows at once, their quotient by the temperature, log-sum-exp row by row."""
+    SELECTIVE_ROW_ENTROPY = "selective_row_entropy"
+    """trl 0.20: as `selective`, and the entropy of a row at once."""
+    SELECTIVE_IN_PLACE = "selective_in_place"
+    """trl 1.0: as `selective`, with logits divided in place of a slice, which backward copies."""
+    SELECTIVE_KEPT = "selective_kept"
+    """trl 1.10: as `selective`, and the logits before the division stay until the end of forward."""
+
+    @property
+    def selection(self) -> Selection | None:
+        """How `selective_log_softmax` is called; None where it is not."""
+        return _SELECTIONS.get(self)
+
+    @property
+    def makes_all_logits(self) -> bool:
+        """Whether the logits of all completions of a micro-batch exist at once."""
+        return self is Logprobs.FULL or self.selection is not None
+
+
+_SELECTIONS: Mapping[Logprobs, Selection] = {
+    Logprobs.SELECTIVE: Selection(),
+    Logprobs.SELECTIVE_ROW_ENTROPY: Selection(entropy_by_row=True),
+    Logprobs.SELECTIVE_IN_PLACE: Selection(in_place=True),
+    Logprobs.SELECTIVE_KEPT: Selection(keeps_outputs=True),
+}
 
 
 class Rollout(StrEnum):

@@ -23,7 +23,7 @@ from profiler.estimate.command import Command, OutputFormat, read_command
 from profiler.estimate.grid import answered_grid
 from profiler.estimate.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
 from profiler.estimate.reward_models import with_reward_models
-from profiler.estimate.trial import parsed_trial
+from profiler.estimate.trial import notes_of_all, parsed_trial
 from profiler.estimate.verl import verl_answer
 from profiler.rendering.card_list import card_list, card_list_json
 from profiler.rendering.estimate_grid import grid_json, grid_table
@@ -184,7 +184,8 @@ def _grid_answer(command: Command, common: Inputs, architecture_of: Callable[[st
         for spec in specs
         for line in (attention_line(spec, architectures[spec.model]), *model_lines(spec, architectures[spec.model]))
     )
-    return _Answer(text=_lines(tuple(images), common.notes_of_all, tuple(lines)) + grid_table(grid), is_no=is_no)
+    notes = notes_of_all(common, specs, architecture_of)
+    return _Answer(text=_lines(tuple(images), notes, tuple(lines)) + grid_table(grid), is_no=is_no)
 
 
 def with_images_line(notes: Sequence[str], spec: TrialSpec, architecture: Architecture) -> tuple[str, ...]:

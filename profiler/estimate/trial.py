@@ -1,17 +1,14 @@
 """The one trial that a command line and its files describe: the dearest of the releases of trl that they can be for."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import prod
 
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate
 from profiler.analytical.explanation.cards import card_verdict
-from profiler.analytical.formulas.trained import element_bytes
 from profiler.config.model_lines import model_lines
 from profiler.config.specification import parse_point
-from profiler.config.trl_behaviours import MORE_LOGITS
 from profiler.config.trl_versions import RELEASES, spans_text
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
@@ -47,9 +44,8 @@ def parsed_trial(common: Inputs, architecture_of: ArchitectureOf) -> tuple[Trial
     """
     first, others = _candidates(common, {}, architecture_of, sharded=True)
     chosen = _dearest([first, *others], architecture_of) if others else first
-    more = _more_logits(chosen, architecture_of(chosen.spec.model))
     peaks = _peaks_line([first, *others], chosen, architecture_of) if others else ()
-    return chosen.spec, (*chosen.notes, *more, *peaks)
+    return chosen.spec, (*chosen.notes, *peaks)
 
 
 def dearest_spec(common: Inputs, changes: Mapping[str, object], architecture_of: ArchitectureOf) -> TrialSpec:
@@ -72,7 +68,7 @@ def _candidates(
     """
     found: list[Candidate] = []
     refused: UsageError | None = None
-    for inputs in (common, *common.others):
+    for inputs in _all(common):
         try:
             candidate = _candidate(inputs, changes, architecture_of, sharded=sharded)
         except UsageError as error:
@@ -123,7 +119,25 @@ def with_form(spec: TrialSpec, architecture_of: ArchitectureOf) -> TrialSpec | N
     if has_form(spec, architecture):
         return spec
     fused = replace(spec, logprobs=Logprobs.FUSED)
-    return fused if spec.logprobs is Logprobs.FULL and has_form(fused, architecture) else None
+    return fused if spec.logprobs.makes_all_logits and has_form(fused, architecture) else None
+
+
+def notes_of_all(common: Inputs, specs: Iterable[TrialSpec], architecture_of: ArchitectureOf) -> tuple[str, ...]:
+    """Return what was assumed about several trials, each the dearest of the releases, with what is not counted."""
+    ways = [way for way in Logprobs if way.makes_all_logits]
+    makes_logits = any(each.keys.get("logprobs") in ways for each in _all(common))
+    has_none = makes_logits and any(_without_logits(spec, architecture_of) for spec in specs)
+    return (*common.notes_of_all, *((_NO_FORM,) if has_none else ()))
+
+
+def _all(common: Inputs) -> tuple[Inputs, ...]:
+    return (common, *common.others)
+
+
+def _without_logits(spec: TrialSpec, architecture_of: ArchitectureOf) -> bool:
+    """Return whether a trial with fused log-probabilities has no closed form with others."""
+    full = replace(spec, logprobs=Logprobs.FULL)
+    return spec.logprobs is Logprobs.FUSED and not has_form(full, architecture_of(spec.model))
 
 
 def _notes(
@@ -153,31 +167,6 @@ def _peaks(spec: TrialSpec, architecture: Architecture) -> tuple[int, int]:
     """Return allocated and reserved memory at the peak."""
     found = estimate(spec, architecture)
     return found.peak_allocated_bytes, found.peak_reserved_bytes or found.peak_allocated_bytes
-
-
-def _more_logits(chosen: Candidate, architecture: Architecture) -> Iterator[str]:
-    """Return what backward needs of logits that the closed form of `logprobs=full` does not have."""
-    if chosen.spec.logprobs is not Logprobs.FULL:
-        return
-    value_bytes = int(element_bytes(chosen.spec).output)
-    shape = (chosen.spec.per_device_train_batch_size, chosen.spec.max_completion_length, architecture.vocab_size)
-    by_size: dict[int, list[str]] = {}
-    for row in MORE_LOGITS:
-        releases = [release for release in chosen.releases if release in row.versions]
-        by_size.setdefault(row.tensors[value_bytes] * prod(shape) * value_bytes, []).extend(releases)
-    parts = [f"{gib_text(size)} with trl {spans_text(of)}" for size, of in by_size.items() if size and of]
-    if parts:
-        whole = _with_more(chosen.spec, architecture, max(by_size))
-        yield f"Not counted: more gradients of logits in backward, up to {' or '.join(parts)}{whole}."
-
-
-def _with_more(spec: TrialSpec, architecture: Architecture, more_bytes: int) -> str:
-    """Return what of the card is needed with `more_bytes` at the peak, as a clause; empty without a card."""
-    gpu = find_gpu(spec.gpu)
-    if gpu is None or not has_form(spec, architecture):
-        return ""
-    most = card_verdict(spec, architecture, gpu).needed_bytes + more_bytes
-    return f": with them up to {gib_text(most)} of the {gib_text(gpu.memory_bytes)} of {gpu.name}"
 
 
 def _peaks_line(candidates: Sequence[Candidate], chosen: Candidate, architecture_of: ArchitectureOf) -> Iterator[str]:

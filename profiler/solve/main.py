@@ -27,7 +27,7 @@ from profiler.estimate.inputs import (
     read_inputs,
 )
 from profiler.estimate.reward_models import with_reward_models
-from profiler.estimate.trial import dearest_spec
+from profiler.estimate.trial import dearest_spec, notes_of_all
 from profiler.rendering.figure_kinds import FigureKind
 from profiler.rendering.limit_line_table import line_json, line_text
 from profiler.rendering.solve_table import (
@@ -136,11 +136,8 @@ def _line(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup)
         kind = FigureKind(command.figure.suffix.removeprefix("."))
         write_atomically(command.figure, as_kind(limit_line_figure(lines), kind))
     is_json = command.rest.output_format is OutputFormat.JSON
-    text = (
-        line_json(lines, inputs.notes_of_all)
-        if is_json
-        else line_text(lines, inputs.notes_of_all, figure=command.figure)
-    )
+    notes = notes_of_all(inputs, [line.spec for line in lines], architecture_of)
+    text = line_json(lines, notes) if is_json else line_text(lines, notes, figure=command.figure)
     return text, any(point.limit is not None for line in lines for point in line.points)
 
 
@@ -152,7 +149,7 @@ def _cards(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup
     spec = dearest_spec(inputs, {}, architecture_of)
     architecture = architecture_of(spec.model)
     answer = CardAnswer(spec=spec, cards=all_cards(spec, architecture), margin=command.margin)
-    notes = (*inputs.notes_of_all, *model_lines(spec, architecture))
+    notes = (*notes_of_all(inputs, [spec], architecture_of), *model_lines(spec, architecture))
     is_json = command.rest.output_format is OutputFormat.JSON
     text = solve_json([answer], notes) if is_json else card_text(answer, notes)
     return text, answer.smallest is not None
@@ -179,7 +176,8 @@ def _values(
             for point, answer in zip(points, answers, strict=True)
         ]
     is_json = command.rest.output_format is OutputFormat.JSON
-    text = solve_json(answers, inputs.notes_of_all) if is_json else key_text(answers, inputs.notes_of_all)
+    notes = notes_of_all(inputs, [spec for answer in answers for spec in answer.specs.values()], architecture_of)
+    text = solve_json(answers, notes) if is_json else key_text(answers, notes)
     return text, all(answer.boundary.largest is not None for answer in answers)
 
 

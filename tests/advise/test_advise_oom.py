@@ -18,7 +18,7 @@ from profiler.config.specification import parse_point
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import EXIT_OK
 from profiler.domain.memory import Phase
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trial import Logprobs, TrialSpec
 from profiler.domain.units import GIB
 from profiler.storage.published import read_published
 from profiler.worker import large_requests
@@ -128,7 +128,7 @@ def test_the_simulated_requests_of_a_trial(monkeypatch, capsys):
 
 
 def test_equal_requests_are_distinguished_by_the_memory_in_use():
-    trace = simulate(logprobs="full").trace
+    trace = simulate(logprobs=Logprobs.FULL).trace
     low = large_requests.large_requests(trace, near=0, at_least=1)
     high = large_requests.large_requests(trace, near=10**12, at_least=1)
     assert [each.size_bytes for each in low] == sorted((each.size_bytes for each in low), reverse=True)
@@ -177,7 +177,16 @@ def test_a_job_that_fits_by_the_estimate_is_asked_about_its_version(capsys, tmp_
     found = _diagnosed(capsys, tmp_path, log, "model=qwen2.5-0.5b", "tuning=lora")
     assert found["oom"]["cause"] == "need"
     assert "so it fits" in found["oom"]["job"]
-    assert "version of trl" in found["oom"]["change"][0]
+    assert found["oom"]["change"] == [
+        "What to change: check the prompt lengths and the version of trl: up to 1.14 log-probabilities need logits of "
+        "all completions. trl=VERSION with config=FILE counts those of your release."
+    ]
+
+
+def test_a_job_of_a_release_with_all_logits_is_not_asked_about_its_version(capsys, tmp_path):
+    log = MESSAGE.format(requested="4.00 GiB", free="1.00 GiB", unused="1.00 GiB")
+    found = _diagnosed(capsys, tmp_path, log, "model=qwen2.5-0.5b", "tuning=lora", "logprobs=selective")
+    assert not any("version of trl" in line for line in found["oom"]["change"])
 
 
 def _refusing(more_gib: float):

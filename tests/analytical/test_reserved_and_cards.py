@@ -12,7 +12,7 @@ from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.short_forms import LONGEST, short_forms
 from profiler.analytical.formulas.batch import Batch
 from profiler.analytical.formulas.fragments import unreleasable_bytes
-from profiler.analytical.formulas.head import full_logits_classes_bytes
+from profiler.analytical.formulas.head import all_logits_classes_bytes
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.reserved import peak_reserved_bytes
@@ -40,10 +40,15 @@ def test_reserved_by_hand(toy):
     assert peak_reserved_bytes(_SPEC, toy, [*instants, _instant(Phase.LOAD, 0, 8, 0)]) == 9
 
 
-def test_full_logits_by_size_by_hand(toy):
+def test_all_logits_by_size_by_hand(toy):
     batch = Batch(rows=2, prompt_tokens=4, completion_tokens=10, scored_tokens=20, has_mask=False)
 
-    assert full_logits_classes_bytes(replace(_SPEC, logprobs=Logprobs.FULL), toy, batch) == 30_000
+    def classes(logprobs):
+        return all_logits_classes_bytes(replace(_SPEC, logprobs=logprobs), toy, batch)
+
+    assert classes(Logprobs.FULL) == 30_000
+    assert classes(Logprobs.SELECTIVE) == classes(Logprobs.SELECTIVE_KEPT) == 30_000 + 8_000
+    assert classes(Logprobs.SELECTIVE_IN_PLACE) == 30_000 + 2 * 8_000
 
 
 @given(specs())

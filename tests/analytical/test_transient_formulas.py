@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ from profiler.analytical.formulas.eager_attention import (
 from profiler.analytical.formulas.head import (
     cast_chunk_bytes,
     head_backward_scratch,
+    head_forward_scratch,
     head_saved,
     loss_bytes,
     score_scratch,
@@ -133,6 +135,67 @@ def test_the_head_by_hand(toy):
     assert scratch.gradients == 4_800
     assert full.logits == 4_000 + loss_bytes(batch)
     assert head_backward_scratch(_LORA, toy, batch).gradients == 0
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "kept", "forward", "backward", "score"),
+    [
+        # 2 rows, C = 10, V = 100: 8,800 B of logits, 8,000 B of those of completions, and 4,000 B of a row in float32.
+        (Logprobs.FULL, 8_000, 8_800, 8_000, 8_800 + 4_400),
+        (Logprobs.SELECTIVE, 8_000, 3 * 8_000, 2 * 8_000, 8_000 + 8_800),
+        (Logprobs.SELECTIVE_ROW_ENTROPY, 8_000, 3 * 4_000, 2 * 8_000, 8_000 + 8_800),
+        (Logprobs.SELECTIVE_IN_PLACE, 8_800, 8_000 + 3 * 8_000, 2 * 8_800 + 2 * 8_000 - 8_800, 8_800 + 4_400),
+        (Logprobs.SELECTIVE_KEPT, 8_000, 8_800 + 3 * 8_000, 2 * 8_000, 8_800 + 8_000 + 4_000),
+    ],
+)
+def test_all_logits_by_hand(toy, logprobs, kept, forward, backward, score):
+    batch = Batch(rows=2, prompt_tokens=4, completion_tokens=10, scored_tokens=20, has_mask=True)
+    spec = replace(_FULL, logprobs=logprobs)
+
+    assert head_saved(spec, toy, batch).logits == kept + loss_bytes(batch)
+    assert head_forward_scratch(spec, toy, batch).logits == forward
+    assert head_backward_scratch(spec, toy, batch).logits == backward
+    assert score_scratch(spec, toy, batch).logits == score
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "forward", "backward"),
+    [
+        # The same without autocast: 4,400, 4,000 and 2,000 B, and the log-softmax of each row is kept.
+        (Logprobs.SELECTIVE, 4_000 + 3 * 4_000, 4_000),
+        (Logprobs.SELECTIVE_ROW_ENTROPY, 4_000 + 3 * 2_000, 4_000),
+        (Logprobs.SELECTIVE_IN_PLACE, 4_400 + 4_000 + 3 * 4_000, 2 * 4_400 + 2 * 4_000 - 4_000),
+        (Logprobs.SELECTIVE_KEPT, 4_000 + 4_400 + 3 * 4_000, 4_000),
+    ],
+)
+def test_all_logits_in_bfloat16_by_hand(toy, logprobs, forward, backward):
+    batch = Batch(rows=2, prompt_tokens=4, completion_tokens=10, scored_tokens=20, has_mask=True)
+    spec = replace(_FULL, logprobs=logprobs, bf16=False)
+
+    assert head_saved(spec, toy, batch).logits == 4_000 + loss_bytes(batch)
+    assert head_forward_scratch(spec, toy, batch).logits == forward
+    assert head_backward_scratch(spec, toy, batch).logits == backward
+
+
+@given(rows=st.integers(1, 16), tokens=st.integers(200, 3000), bf16=st.booleans())
+def test_later_releases_with_all_logits_never_need_less(toy, rows, tokens, bf16):
+    """More of the tensors of `selective` make each of the others; and one more row never needs less."""
+
+    def peaks(logprobs, rows):
+        spec = replace(_FULL, logprobs=logprobs, bf16=bf16)
+        batch = Batch(rows=rows, prompt_tokens=4, completion_tokens=tokens, scored_tokens=rows * tokens, has_mask=True)
+        kept = head_saved(spec, toy, batch).logits
+        return [
+            kept + head_forward_scratch(spec, toy, batch).logits,
+            kept + head_backward_scratch(spec, toy, batch).logits,
+        ]
+
+    least = peaks(Logprobs.SELECTIVE, rows)
+    assert max(least) >= max(peaks(Logprobs.FULL, rows))
+    for logprobs in (Logprobs.SELECTIVE_ROW_ENTROPY, Logprobs.SELECTIVE_IN_PLACE, Logprobs.SELECTIVE_KEPT):
+        found = peaks(logprobs, rows)
+        assert max(found) >= max(least)
+        assert all(more >= one for more, one in zip(peaks(logprobs, rows + 1), found, strict=True))
 
 
 @given(st.integers(1, 20_000))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from maintenance.trl_history import differences, read_fields
-from profiler.config.trl_behaviours import EFFECTS, FIRST_FUSED, LAST_WITH_LOGITS, UNCOUNTED
+from maintenance.trl_history import differences, logprobs_of, other_logprobs, read_fields, read_logprobs
+from profiler.config.trl_behaviours import EFFECTS, FIRST_FUSED, LAST_WITH_LOGITS, LOGPROBS, UNCOUNTED
 from profiler.config.trl_facts import (
     DEFAULTS,
     FIRST_WITHOUT_REFERENCE,
@@ -18,7 +18,7 @@ from profiler.config.trl_facts import (
 from profiler.config.trl_interval import possible_versions, read_trl_variants
 from profiler.config.trl_versions import NEWEST, OLDEST, RELEASES, Versions, release_of, spans_text
 from profiler.domain.recipe import Recipe
-from profiler.domain.trial import SPEC_KEYS
+from profiler.domain.trial import SPEC_KEYS, Logprobs
 
 _CLASSES = {Recipe.GRPO: "GRPOConfig", Recipe.RLOO: "RLOOConfig", Recipe.SFT: "SFTConfig"}
 _NULL_IN_TRL = {"bf16": None}
@@ -167,9 +167,18 @@ def _points(keys, **options):
             {"0.14": 8, "0.15": 2},
         ),
         ({"gradient_accumulation_steps": 4}, "steps_per_generation", {"0.14": 1, "0.16": 1, "0.17": None}),
-        ({}, "logprobs", {"0.14": "full", "1.14": "full", "1.15": None}),
-        ({"use_liger_kernel": True}, "logprobs", {"0.24": "full", "0.25": None, "1.14": None}),
-        ({"use_liger_loss": True}, "logprobs", {"0.17": None, "0.25": None}),
+        ({}, "logprobs", {"0.14": "full", "0.15": "selective", "0.19": "selective", "0.20": "selective_row_entropy"}),
+        ({}, "logprobs", {"0.22": "selective_row_entropy", "0.23": "selective", "0.29": "selective"}),
+        ({}, "logprobs", {"1.0": "selective_in_place", "1.9": "selective_in_place", "1.10": "selective_kept"}),
+        ({}, "logprobs", {"1.13": "selective_kept", "1.14": "full", "1.15": None}),
+        ({"use_liger_kernel": True}, "logprobs", {"0.24": "selective", "0.25": None, "1.14": None}),
+        ({"use_liger_loss": True}, "logprobs", {"0.17": None, "0.25": None, "0.27": None}),
+        ({"use_liger_loss": True}, "use_liger_kernel", {"0.24": None, "0.25": True, "0.27": True}),
+        (
+            {"use_liger_loss": False, "use_liger_kernel": True},
+            "logprobs",
+            {"0.24": "selective", "0.25": "selective", "0.27": "selective"},
+        ),
         ({"use_vllm": True}, "vllm_mode", {"0.17": "server", "0.29": "server", "1.0": None}),
         (
             {"use_vllm": True, "vllm_mode": "colocate", "max_prompt_length": 100, "max_completion_length": 200},
@@ -189,6 +198,19 @@ def test_rloo_has_its_own_releases():
     assert points["0.26"]["vllm_max_model_length"] == 512 + 256
     assert "vllm_max_model_length" not in points["0.27"]
     assert (points["1.14"]["beta"], points["1.14"]["logprobs"]) == (0.05, "full")
+    assert (points["0.22"]["logprobs"], points["1.13"]["logprobs"]) == ("selective_row_entropy", "selective_kept")
+
+
+def test_liger_has_no_loss_for_rloo():
+    points = _points({"normalize_advantages": True, "use_liger_kernel": True})
+    assert (points["0.29"]["logprobs"], points["1.14"]["logprobs"]) == ("selective", "full")
+
+
+def test_each_release_with_logits_computes_log_probabilities_in_one_way():
+    covered = [release for row in LOGPROBS for release in row.versions.releases]
+    assert tuple(covered) == Versions(OLDEST, LAST_WITH_LOGITS).releases
+    assert {row.logprobs for row in LOGPROBS} == {each for each in Logprobs if each.makes_all_logits}
+    assert all(row.source for row in LOGPROBS)
 
 
 def test_images_have_no_length_of_prompts_to_which_they_are_cut():
@@ -252,3 +274,36 @@ def test_the_sources_of_the_installed_release_agree_with_the_tables(recipe):
     history = {**_history(recipe), NEWEST: [fields]}
     assert list(differences(recipe, history)) == []
     assert len(fields) > 10
+
+
+@pytest.mark.parametrize("recipe", Recipe)
+def test_the_installed_release_computes_log_probabilities_as_the_table_says(recipe):
+    trl = pytest.importorskip("trl")
+    found = read_logprobs(Path(trl.__file__).parent / "trainer", recipe)
+    assert found is (None if recipe is Recipe.SFT else Logprobs.FUSED)
+    assert list(other_logprobs(recipe, NEWEST, found)) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "release", "logprobs"),
+    [
+        ("logits_row.log_softmax(dim=-1)", "0.14", "full"),
+        ("selective_log_softmax(logits, input_ids)", "0.15", "selective"),
+        (
+            "selective_log_softmax(logits, ids) entropy_from_logits(logits) chunk_size: int = 1)",
+            "0.20",
+            "selective_row_entropy",
+        ),
+        ("selective_log_softmax(logits, ids) entropy_from_logits(logits) chunk_size: int = 128)", "0.23", "selective"),
+        ("selective_log_softmax(logits, ids) logits.div_(self.temperature)", "1.0", "selective_in_place"),
+        ("outputs = model(**model_inputs) selective_log_softmax(logits, ids)", "1.13", "selective_kept"),
+        ("selective_log_softmax(logits, ids, row_mask=mask)", "1.14", "full"),
+        ("add_fused_lm_head(model)", "1.15", "fused"),
+    ],
+)
+def test_the_source_of_a_trainer_tells_how_it_computes_log_probabilities(source, release, logprobs):
+    found = logprobs_of(source)
+    assert found is Logprobs(logprobs)
+    assert list(other_logprobs(Recipe.GRPO, release, found)) == []
+    (said,) = other_logprobs(Recipe.GRPO, release, Logprobs.MINIBATCH)
+    assert said == f"grpo: logprobs is minibatch in {release}, and the table says {found}"

@@ -55,7 +55,7 @@ def test_a_recipe_that_states_everything_has_one_answer(tmp_path):
     )
     earlier = _found(_recipe(tmp_path), "trl=0.20")
     assert not any(line.startswith("Peaks") for line in earlier["notes"])
-    assert earlier["trial"] == {**found["trial"], "logprobs": "full"}
+    assert earlier["trial"] == {**found["trial"], "logprobs": "selective_row_entropy"}
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_every_command_that_takes_a_recipe_takes_a_release(tmp_path, capsys):
     from profiler.advise.main import main as advise
 
     assert advise([config, "gpu=24GiB", "trl=0.18"]) == 0
-    assert "logprobs=full" in capsys.readouterr().out
+    assert "logprobs=selective" in capsys.readouterr().out
     assert read_monitor([config, "trl=0.18", "true"]).estimate == (config, "trl=0.18")
 
 
@@ -191,13 +191,52 @@ def test_a_model_without_a_formula_of_its_logits_is_answered_without_them(tmp_pa
     assert any("the logits of all completions at once" in line for line in found["notes"])
 
 
-def test_gradients_of_logits_without_a_formula_are_named_with_their_size(tmp_path):
-    # By hand: 8 rows x 512 tokens x 151,936 entries x 4 B = 2.32 GiB; in place twice as much.
-    def more(release):
-        notes = _found(_recipe(tmp_path), f"trl={release}")["notes"]
-        return [line for line in notes if "more gradients of logits" in line]
+def test_a_grid_and_solve_name_logits_without_a_formula(tmp_path, capsys):
+    config = _recipe(tmp_path, model_name_or_path="Qwen/Qwen2.5-VL-3B-Instruct", max_prompt_length=2048)
+    said = "Not counted: the logits of all completions at once"
+    for release, is_named in (("0.26", True), ("1.16", False)):
+        words = [config, f"trl={release}"]
+        assert (said in " ".join(answer([*words, "optim=sgd,adamw_torch"]).split())) is is_named
+        assert solve(["gpu", *words]) == 0
+        assert (said in " ".join(capsys.readouterr().out.split())) is is_named
 
-    assert more("0.14") == more("1.14") == more("1.16") == []
-    assert "up to 2.3 GiB with trl 0.20: with them up to " in more("0.20")[0]
-    assert "4.6 GiB with trl 1.5" in more("1.5")[0]
-    assert "2.3 GiB with trl 1.12" in more("1.12")[0]
+
+def test_all_logits_of_each_release_are_counted(tmp_path):
+    """By hand: 8 rows x 512 tokens x 151,936 entries x 4 B = 2.32 GiB, and more of it in backward than trl 0.14."""
+    config, one = _recipe(tmp_path), 8 * 512 * 151_936 * 4
+
+    def peak(release, *words):
+        found = _found(config, f"trl={release}", *words)
+        assert not any("logits" in line and line.startswith("Not counted") for line in found["notes"])
+        return found["peak_allocated_bytes"]
+
+    # In 0.14 a batch has 8 rows of the recipe, each with 8 completions.
+    full, newest = peak("1.14"), peak("1.16")
+    assert newest < full
+    for release, more in (("0.20", 1), ("0.26", 1), ("1.5", 2), ("1.12", 1)):
+        assert peak(release) - full == pytest.approx(more * one, rel=0.01), release
+
+
+def test_the_dearest_way_to_make_logits_decides_everywhere(tmp_path, capsys):
+    """From 1.0 on only log-probabilities differ between releases, once the recipe states the rest."""
+    left_out = ("torch_dtype", "max_prompt_length", "max_completion_length")
+    config = _recipe(tmp_path, without=left_out, dtype="bfloat16", pad_to_multiple_of=1)
+    words = [config, "max_prompt_length=256"]
+    found = _found(*words, "max_completion_length=512")
+    assert found["trial"]["logprobs"] == "selective_in_place"
+    said = (
+        "logprobs=selective_in_place (trl 1.0 to 1.9) or selective_kept (trl 1.10 to 1.13) or full (trl 1.14) or fused"
+    )
+    assert said in found["notes"][0]
+    assert found["notes"][-1].endswith("The answer is the dearest: trl 1.0 to 1.9.")
+    lengths = "max_completion_length=512,1024"
+    assert _found(*words, lengths)["points"] == _found(*words, lengths, "trl=1.5")["points"]
+
+    def longest(*more):
+        assert solve(["max_completion_length", *words, "gpu=24GiB", "confirm=false", "format=json", *more]) == 0
+        solved = json.loads(capsys.readouterr().out)
+        return solved["answers"][0]["largest"], solved["notes"]
+
+    (whole, notes), (dear, _), (cheap, _) = longest(), longest("trl=1.5"), longest("trl=1.12")
+    assert whole == dear < cheap
+    assert any(said in note for note in notes)

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from profiler.domain.errors import UsageError
 from profiler.domain.memory import Phase
 from profiler.domain.trial import Backend, Dtype, Lengths, Logprobs, Rollout, TrialSpec, Tuning, Weights
 from profiler.training.build import build_trainer
-from profiler.training.recipes.grpo.logprobs import full_logprobs
+from profiler.training.recipes.grpo.logprobs import full_logprobs, selective_logprobs
 from profiler.training.recipes.grpo.prompts import build_prompts
 from profiler.training.session import PlainSession
 from profiler.training.tokenizer import build_tokenizer
@@ -130,9 +131,14 @@ def gradients(logprobs: Logprobs, **keys: Any) -> dict[str, torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("logprobs", [Logprobs.FULL, Logprobs.SLICED, Logprobs.MINIBATCH])
+@cache
+def todays_gradients() -> dict[str, torch.Tensor]:
+    return gradients(Logprobs.FUSED)
+
+
+@pytest.mark.parametrize("logprobs", [Logprobs.FULL, Logprobs.SLICED, Logprobs.MINIBATCH, Logprobs.SELECTIVE_IN_PLACE])
 def test_every_value_of_logprobs_has_the_gradients_of_trl_today(logprobs: Logprobs) -> None:
-    today, other = gradients(Logprobs.FUSED), gradients(logprobs)
+    today, other = todays_gradients(), gradients(logprobs)
     assert today.keys() == other.keys()
     assert any(value.abs().max() > 0 for value in today.values())
     for name, value in today.items():
@@ -149,6 +155,33 @@ def test_log_probs_of_trl_0_14_by_hand() -> None:
 
     found = full_logprobs(Fixed(), torch.tensor([[0, 0, 1, 0]]), 2)
     torch.testing.assert_close(found, torch.tensor([[0.75, 0.25]]).log())
+
+
+class Learned:
+    """A model with one learned tensor of logits, of which it returns a copy."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        torch.manual_seed(0)
+        self.logits = torch.randn(3, 6, 5).to(dtype).requires_grad_()
+
+    def __call__(self, *, input_ids: torch.Tensor, logits_to_keep: int, **_: Any) -> Any:
+        return type("Output", (), {"logits": self.logits[:, -logits_to_keep:].clone()})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("logprobs", [each for each in Logprobs if each.selection is not None])
+def test_selective_log_probs_and_their_gradients_are_those_of_a_log_softmax(
+    logprobs: Logprobs, dtype: torch.dtype
+) -> None:
+    selection, ids = logprobs.selection, torch.tensor([[0, 1, 2, 3, 4, 0], [1, 1, 0, 2, 2, 4], [4, 3, 2, 1, 0, 0]])
+    assert selection is not None
+    model, plain = Learned(dtype), Learned(dtype)
+    found = selective_logprobs(model, ids, torch.ones_like(ids), 4, selection=selection, temperature=0.5)
+    expected = (plain.logits[:, 1:-1] / 0.5).log_softmax(-1).gather(-1, ids[:, -4:, None]).squeeze(-1)
+    torch.testing.assert_close(found, expected)
+    for logps in (found, expected):
+        (logps * torch.arange(1, 5)).sum().backward()
+    torch.testing.assert_close(model.logits.grad, plain.logits.grad)
 
 
 def byte_level_tokenizer() -> Any:

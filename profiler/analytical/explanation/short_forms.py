@@ -165,7 +165,7 @@ def _logits(spec: TrialSpec, architecture: Architecture, name: InstantName) -> s
     if name is InstantName.LAST_LOGITS:
         return f"{spec.generation_batch_size} x {vocabulary} x 3 copies"
     batch = micro_batch(spec)
-    if spec.logprobs is Logprobs.FULL:
+    if spec.logprobs.makes_all_logits:
         rows = f"{batch.rows} x {batch.completion_tokens} x {vocabulary} x {element_bytes(spec).output} B"
         return f"{rows}, ..."
     row = spec.logprobs in (Logprobs.SLICED, Logprobs.MINIBATCH)

@@ -10,7 +10,7 @@ from profiler.analytical.formulas.trained import FLOAT32_BYTES, element_bytes, t
 from profiler.analytical.timeline.recipes.registry import micro_batch
 from profiler.domain.architecture import Architecture
 from profiler.domain.memory import Phase
-from profiler.domain.trial import Attention, Logprobs, TrialSpec
+from profiler.domain.trial import Attention, TrialSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ def _head(spec: TrialSpec, architecture: Architecture) -> list[NamedTensor]:
     rows, vocabulary = int(batch.rows), architecture.vocab_size
     phases = (Phase.SCORE, *_WITH_GRADIENT) if spec.beta else _WITH_GRADIENT
     output, compute = int(sizes.output), int(sizes.compute)
-    is_full = spec.logprobs is Logprobs.FULL
+    is_full = spec.logprobs.makes_all_logits
     completion = (rows, int(batch.completion_tokens) + 1, vocabulary)
     every = (rows, int(batch.width), vocabulary)
     tile = (min(int(batch.scored_tokens), TOKEN_CHUNK), VOCABULARY_CHUNK)

@@ -1,19 +1,20 @@
 """The LM head in training: logits, log-probabilities, and their gradients.
 
-Two implementations: the fused head of trl (`trl/kernels/chunked_logprob.py`, `add_fused_lm_head` in
-`trl/trainer/utils.py`), which computes logits in tiles, and that of trl 0.14.0, which computes all logits at once. N is
-`scored_tokens`.
+The fused head of trl (`trl/kernels/chunked_logprob.py`, `add_fused_lm_head` in `trl/trainer/utils.py`) computes logits
+in tiles; N is `scored_tokens`. Up to 1.14 trl computed all logits at once: in 0.14 with a log-softmax of each row
+(`logprobs=full`), then by `selective_log_softmax` (`logprobs=selective` and its kin), as in
+`profiler/training/recipes/grpo/logprobs.py`.
 """
 
 from dataclasses import dataclass
 
 from profiler.analytical.formulas.batch import Batch
-from profiler.analytical.formulas.quantities import Count, both, larger, smaller, where
+from profiler.analytical.formulas.quantities import Count, Flag, both, larger, smaller, where
 from profiler.analytical.formulas.rounding import Block, block_of, exact
 from profiler.analytical.formulas.trained import FLOAT32_BYTES, INT64_BYTES, element_bytes, trains_everything
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.formulas.weights import head_copy_bytes
-from profiler.domain.trial import Logprobs
+from profiler.domain.trial import ENTROPY_TOKENS, Selection
 
 TOKEN_CHUNK = 4096
 """Rows of a tile: `TOKEN_CHUNK_SIZE` in trl."""
@@ -22,6 +23,9 @@ VOCABULARY_CHUNK = 32_768
 
 _FORWARD_STATISTICS = 7
 _SAVED_STATISTICS = 2
+
+_ENTROPY_TENSORS = 3
+"""Tensors of the entropy at once: the log-softmax, its exponential, and their product."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +73,16 @@ def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Hea
     """Return what the head keeps from forward until backward.
 
     Fused: the hidden states of the scored positions, [N, H], their targets, and two float32 statistics per position.
-    Full: the log-softmax of each row, [C, V] in its own type; if the head is trained, its input,
-    [rows x (C + 1), H]; and the copy of its weight, if autocast makes one.
+    All logits: what `_kept_logits` says; if the head is trained, its input, [rows x (C + 1), H]; and the copy of its
+    weight, if autocast makes one.
 
     By hand, full, 1 row, C = 10, V = 100, under autocast: 10 x 100 x 4 B = 4,000 B of logits.
     """
     sizes, block = element_bytes(spec), block_of(spec)
-    if spec.logprobs is Logprobs.FULL:
+    if spec.logprobs.makes_all_logits:
         kept = block(batch.rows * (batch.completion_tokens + 1) * architecture.hidden_size * sizes.compute)
-        row = block(batch.completion_tokens * architecture.vocab_size * sizes.log_softmax)
         return HeadBytes(
-            logits=batch.rows * row + loss_bytes(batch, block),
+            logits=_kept_logits(spec, all_logits(spec, architecture, batch)) + loss_bytes(batch, block),
             activations=(kept if trains_everything(spec) else 0) + head_copy_bytes(spec, architecture),
         )
     statistics = _SAVED_STATISTICS * block(batch.scored_tokens * FLOAT32_BYTES)
@@ -89,21 +92,70 @@ def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Hea
     )
 
 
-def full_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return the bytes of the tensors of `logprobs=full` that are as wide as the vocabulary, for reserved memory.
+@dataclass(frozen=True, kw_only=True)
+class AllLogits:
+    """Bytes of the tensors that are as wide as the vocabulary, where the logits of all rows exist at once."""
+
+    rows: Count
+    whole: Count
+    """The logits, [rows, C + 1, V], in the type of the outputs."""
+    scored: Count
+    """Those of the completions, [rows, C, V], in the same type: a quotient or a gradient."""
+    converted: Count
+    """The logits in the compute type; 0 if it is that of the outputs."""
+    row: Count
+    """The log-softmax of one row, [C, V], in its own type."""
+    cast_row: Count
+    """The logits of one row in the type of the log-softmax; 0 if it is their own."""
+    is_float32: Flag
+    """Whether the outputs are in float32, of which trl takes the log-sum-exp; of others the log-softmax of each row."""
+
+
+def all_logits(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> AllLogits:
+    """Return the sizes of logits. By hand, 2 rows, C = 10, V = 100, float32: 8,800, 8,000 and 4,000 B of a row."""
+    sizes, block, vocabulary = element_bytes(spec), block_of(spec), architecture.vocab_size
+    scored = batch.rows * batch.completion_tokens * vocabulary
+    whole = scored + batch.rows * vocabulary
+    row = block(batch.completion_tokens * vocabulary * sizes.log_softmax)
+    return AllLogits(
+        rows=batch.rows,
+        whole=block(whole * sizes.output),
+        scored=block(scored * sizes.output),
+        converted=where(sizes.output != sizes.compute, block(whole * sizes.compute), 0),
+        row=row,
+        cast_row=where(sizes.output < sizes.log_softmax, row, 0),
+        is_float32=sizes.output == FLOAT32_BYTES,
+    )
+
+
+def _kept_logits(spec: TrialKeys, logits: AllLogits) -> Count:
+    """Return what log-probabilities keep of all logits until backward.
+
+    The log-softmax of each row, [C, V]. Selective, in float32: the logits that the log-sum-exp reads, [rows, C, V], or
+    if they are divided in place the tensor of which they are a slice, [rows, C + 1, V].
+    """
+    rows, selection = logits.rows * logits.row, spec.logprobs.selection
+    if selection is None:
+        return rows
+    return where(logits.is_float32, logits.whole if selection.in_place else logits.scored, rows)
+
+
+def all_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the bytes of the tensors of all logits that are as wide as the vocabulary, for reserved memory.
 
     The sum over sizes of the most tensors of each size, because a block of one size does not fit another
-    (`timeline.reserved`): the logits of all rows, [rows, C + 1, V], twice in the output type (the stacked gradients and
-    the gradient of their slice) and once in the compute type if that is another; the log-softmax of each row, [C, V].
+    (`timeline.reserved`). Full: the logits of all rows, [rows, C + 1, V], twice in the output type (the stacked
+    gradients and the gradient of their slice) and once in the compute type if that is another; the log-softmax of each
+    row, [C, V]. Selective: the same and the quotient; divided in place, the copies of a slice and its quotient.
 
-    By hand, 2 rows, C = 10, V = 100, under autocast: 2 x 2 x 11 x 100 x 4 + 2 x 11 x 100 x 2 + 2 x 10 x 100 x 4 =
+    By hand, 2 rows, C = 10, V = 100, under autocast, full: 2 x 2 x 11 x 100 x 4 + 2 x 11 x 100 x 2 + 2 x 10 x 100 x 4 =
     30,000 B.
     """
-    sizes, block = element_bytes(spec), block_of(spec)
-    whole = batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size
-    rows = batch.rows * block(batch.completion_tokens * architecture.vocab_size * sizes.log_softmax)
-    converted = where(sizes.output != sizes.compute, block(whole * sizes.compute), 0)
-    return 2 * block(whole * sizes.output) + converted + rows
+    logits, selection = all_logits(spec, architecture, batch), spec.logprobs.selection
+    found = 2 * logits.whole + logits.converted + logits.rows * logits.row
+    if selection is None:
+        return found
+    return found + (2 if selection.in_place else 1) * logits.scored
 
 
 def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
@@ -112,13 +164,16 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     Fused: one tile, seven float32 statistics per token, the last hidden states, [T, H], and if autocast casts, a cast
     chunk of the head and the hidden states of a tile.
     Full: the logits of C + 1 positions of all rows, in the output type, until the log-softmax of the last row, and the
-    copy of a row that autocast casts for it.
+    copy of a row that autocast casts for it. Selective: `_selective_scratch`.
     """
     sizes, block = element_bytes(spec), block_of(spec)
     hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
-    if spec.logprobs is Logprobs.FULL:
-        logits = block(batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size * sizes.output)
-        return HeadBytes(logits=logits + _cast_row_bytes(spec, architecture, batch), activations=hidden)
+    if spec.logprobs.makes_all_logits:
+        logits, selection = all_logits(spec, architecture, batch), spec.logprobs.selection
+        full = logits.whole + logits.cast_row
+        entropy = _entropy_bytes(spec, architecture, batch)
+        scratch = full if selection is None else _selective_scratch(selection, logits, entropy)
+        return HeadBytes(logits=scratch, activations=hidden)
     statistics = _FORWARD_STATISTICS * block(FLOAT32_BYTES * batch.scored_tokens)
     tile = block(tile_bytes(batch.scored_tokens, sizes.compute))
     return HeadBytes(
@@ -126,25 +181,53 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     )
 
 
+def _entropy_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return what the entropy of a part of the completions needs. By hand, 4 tokens, V = 100: 3 x 4 x 100 x 4 B."""
+    selection = spec.logprobs.selection
+    tokens = smaller(batch.rows * batch.completion_tokens, ENTROPY_TOKENS)
+    if selection is not None and selection.entropy_by_row:
+        tokens = batch.completion_tokens
+    return _ENTROPY_TENSORS * block_of(spec)(tokens * architecture.vocab_size * element_bytes(spec).log_softmax)
+
+
+def _selective_scratch(selection: Selection, logits: AllLogits, entropy: Count) -> Count:
+    """Return the peak of selective log-probabilities in forward in addition to what they keep.
+
+    The logits before they are divided, until the quotient is there or the end of forward; the log-sum-exp of a row,
+    which makes a copy of it; and the entropy, for which a slice of several rows is copied.
+
+    By hand, 2 rows, C = 10, V = 100, in float32, an entropy of 3 x 4,000 B: 12,000 B; kept, 8,800 B more.
+    """
+    row = where(logits.is_float32, logits.row, logits.cast_row)
+    if selection.in_place:
+        copied = where(logits.rows > 1, logits.scored, 0) + entropy
+        return where(
+            logits.is_float32,
+            larger(logits.converted, larger(copied, row)),
+            logits.whole + larger(copied, row),
+        )
+    quotient = where(logits.is_float32, 0, logits.scored)
+    if selection.keeps_outputs:
+        return quotient + logits.whole + larger(entropy, row)
+    return larger(logits.whole, quotient + larger(entropy, row))
+
+
 def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
     """Return the peak of the head's backward in addition to what forward kept.
 
+    All logits: `_gradients_of_logits`.
     Fused: one tile; float32 gradients of the hidden states, [N, H], and of a trained head, [V, H], and both also in
     their own types when they are returned, if these are not float32. If autocast casts the weights, two cast chunks of
     the head, because the next chunk is cast before the last is freed; when gradients are returned only the last chunk
-    is left, so the peak is at one instant or the other. Full: the gradients of the logits of each row replace the
-    log-softmax of that row; then all are stacked, which doubles them. For a single row, the gradients of gather and of
-    log-softmax are there at the same time. Then the gradient in the compute type, and that of a trained head.
+    is left, so the peak is at one instant or the other.
 
     By hand, fused, N = 10, H = 8, V = 100, bfloat16, trained: 10 x 8 x 6 = 480 B and 100 x 8 x 6 = 4,800 B, and the
     tile of 655,360 B.
     """
     sizes, hidden, vocabulary = element_bytes(spec), architecture.hidden_size, architecture.vocab_size
     trained, block = trains_everything(spec), block_of(spec)
-    if spec.logprobs is Logprobs.FULL:
-        one_row = block(batch.completion_tokens * vocabulary * sizes.log_softmax)
-        # Gradients in a narrower type than the log-softmax fit into what it frees, row by row.
-        return HeadBytes(logits=where(sizes.output < sizes.log_softmax, 2, larger(batch.rows, 2)) * one_row)
+    if spec.logprobs.makes_all_logits:
+        return HeadBytes(logits=_gradients_of_logits(spec, all_logits(spec, architecture, batch)))
 
     values = batch.scored_tokens * hidden
     weights = vocabulary * hidden if trained else 0
@@ -162,30 +245,62 @@ def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     )
 
 
+def _gradients_of_logits(spec: TrialKeys, logits: AllLogits) -> Count:
+    """Return the peak of the gradients of all logits in addition to what forward kept.
+
+    Full: the gradients of the logits of each row replace the log-softmax of that row; then all are stacked, which
+    doubles them. For a single row, the gradients of gather and of log-softmax are there at the same time. Then the
+    gradient in the compute type, and that of a trained head.
+    Selective, in float32: the gradients of the log-sum-exp of the rows, of which each takes three tensors of its row
+    while it is made; then these and their stack; then the stack and the gradient of gather.
+    Divided in place: what forward kept is gone, and there are the gradient of the logits, a copy of it, a copy of its
+    slice and the quotient of that (`CopySlices` in torch's `autograd/functions/tensor.cpp`).
+
+    By hand, 2 rows, C = 10, V = 100, in float32: 2 x 8,000 B; 1 row: 3 x 4,000 B. In place, 2 rows, with 8,800 B kept:
+    2 x 8,800 + 2 x 8,000 - 8,800 = 24,800 B.
+    """
+    selection = spec.logprobs.selection
+    # Gradients in a narrower type than the log-softmax fit into what it frees, row by row.
+    by_row = where(logits.cast_row > 0, 2, larger(logits.rows, 2)) * logits.row
+    if selection is None:
+        return by_row
+    made = where(logits.is_float32, larger(2 * logits.scored, (logits.rows + 2) * logits.row), by_row)
+    if not selection.in_place:
+        return made
+    return larger(made, 2 * (logits.whole + logits.scored) - _kept_logits(spec, logits))
+
+
 def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
     """Return the peak of log-probabilities without gradient.
 
-    Fused: as in the forward of training, and the compacted hidden states. Full: the logits in the compute type with the
-    copy of the head (that of a trained float32 head is in autocast's cache); or, if the types differ, the logits in
-    both types; or the logits in the output type with the log-softmax of one row.
+    Fused: as in the forward of training, and the compacted hidden states. All logits: those in the compute type
+    with the copy of the head (that of a trained float32 head is in autocast's cache); or, if the types differ, in both
+    types; or in the output type with what scores them, which is the log-softmax of one row with `logprobs=full`.
     """
-    if spec.logprobs is not Logprobs.FULL:
+    if not spec.logprobs.makes_all_logits:
         scratch = head_forward_scratch(spec, architecture, batch)
         compact = head_saved(spec, architecture, batch).activations
         return HeadBytes(logits=scratch.logits, activations=scratch.activations + compact)
     sizes, block = element_bytes(spec), block_of(spec)
+    logits, selection = all_logits(spec, architecture, batch), spec.logprobs.selection
     values = batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size
-    converted = where(sizes.output != sizes.compute, block(values * sizes.compute), 0)
-    row = block(batch.completion_tokens * architecture.vocab_size * sizes.log_softmax)
-    row = row + _cast_row_bytes(spec, architecture, batch)
     hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
     copied = where(both(trains_everything(spec), sizes.autocast_caches), 0, head_copy_bytes(spec, architecture))
     product = block(values * sizes.compute) + copied
-    return HeadBytes(logits=larger(block(values * sizes.output) + larger(converted, row), product), activations=hidden)
+    made = larger(logits.whole + logits.converted, product)
+    scored = logits.whole + logits.row + logits.cast_row if selection is None else _selected_scratch(selection, logits)
+    return HeadBytes(logits=larger(made, scored), activations=hidden)
 
 
-def _cast_row_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return the logits of a row that are cast to the type of the log-softmax; 0 if it is their own."""
-    sizes = element_bytes(spec)
-    row = block_of(spec)(batch.completion_tokens * architecture.vocab_size * sizes.log_softmax)
-    return where(sizes.output < sizes.log_softmax, row, 0)
+def _selected_scratch(selection: Selection, logits: AllLogits) -> Count:
+    """Return the peak of selective log-probabilities without gradient.
+
+    The logits and their quotient, of which the first may be gone when rows are scored: by a copy of a row in float32,
+    else by the log-softmax of a row, which stays until the next row has its own.
+    """
+    row = where(logits.is_float32, logits.row, logits.cast_row + smaller(logits.rows, 2) * logits.row)
+    if selection.in_place:
+        return logits.whole + row
+    if selection.keeps_outputs:
+        return logits.whole + logits.scored + row
+    return logits.scored + larger(logits.whole, row)

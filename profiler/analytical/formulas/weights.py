@@ -14,7 +14,7 @@ from profiler.analytical.formulas.trained import (
     trains_everything,
 )
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.domain.trial import Logprobs, Tuning
+from profiler.domain.trial import Tuning
 
 _NF4_BLOCK = 64
 _ABSMAX_BLOCK = 256
@@ -186,12 +186,12 @@ def head_cast_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
 
 
 def head_copy_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of the copy of the LM head that `logprobs=full` makes under autocast and saves for backward.
+    """Return the bytes of the copy of the LM head that logits of all rows make under autocast and backward needs.
 
     The head may be frozen or trained. 0 for the fused head, which casts one chunk at a time (`cast_chunk_bytes`) and
     keeps none. By hand, as in `head_cast_bytes`: 1,600 B.
     """
-    return head_cast_bytes(spec, architecture) if spec.logprobs is Logprobs.FULL else 0
+    return head_cast_bytes(spec, architecture) if spec.logprobs.makes_all_logits else 0
 
 
 def _adapter_casts(spec: TrialKeys, architecture: DecoderShape) -> Count:

@@ -36,7 +36,7 @@ from profiler.analytical.formulas.decoder_layer import layer_input_bytes
 from profiler.analytical.formulas.eager_attention import repeated_cache_bytes
 from profiler.analytical.formulas.engine import engine_sleeps
 from profiler.analytical.formulas.fragments import with_fragments
-from profiler.analytical.formulas.head import full_logits_classes_bytes
+from profiler.analytical.formulas.head import all_logits_classes_bytes
 from profiler.analytical.formulas.parameters import widest_inner
 from profiler.analytical.formulas.quantities import Count, Flag, both, holds, larger, where
 from profiler.analytical.formulas.rollout import growth_copy_bytes, kv_element_bytes
@@ -46,7 +46,7 @@ from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.timeline.instants import Instant, InstantName, total
 from profiler.analytical.timeline.kv_cache_fragmentation import Growth, growth_segments_bytes, own_segments_bytes
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import Logprobs, Rollout, Tuning
+from profiler.domain.trial import Rollout, Tuning
 
 _EXPANDABLE = "expandable_segments:True"
 
@@ -95,8 +95,8 @@ def _sum_of_largest(
     for instant in instants:
         for category, size in instant.sizes.items():
             kept[category] = larger(kept.get(category, 0), where(instant.happens, size, 0))
-    if spec.logprobs is Logprobs.FULL and Category.LOGITS in kept:
-        classes = full_logits_classes_bytes(spec, architecture, generated_micro_batch(spec))
+    if spec.logprobs.makes_all_logits and Category.LOGITS in kept:
+        classes = all_logits_classes_bytes(spec, architecture, generated_micro_batch(spec))
         kept[Category.LOGITS] = larger(kept[Category.LOGITS], classes)
     kept[Category.OPTIMIZER_STATE] = where(spec.steps > 1, kept.get(Category.OPTIMIZER_STATE, 0), 0)
     if growth is None:

@@ -268,13 +268,13 @@ def _gradients_at_the_end(spec: TrialKeys, architecture: DecoderShape, gradients
     """Return the bytes of gradients after the backward of the embedding.
 
     All `.grad`, the new dense gradient of the embedding if it is added to an earlier one, and the gradient of a tied
-    head, which waits for it. Autograd adds the new gradient to the waiting one in place. With `logprobs=full` and no
-    cast in between it cannot, because the waiting gradient is a transposed view of a product: the sum is a third
-    tensor.
+    head, which waits for it. Autograd adds the new gradient to the waiting one in place. With logits of all
+    completions and no cast in between it cannot, because the waiting gradient is a transposed view of a product: the
+    sum is a third tensor.
     """
     new = where(gradients > 0, _embedding_bytes(spec, architecture), 0)
     waiting = _head_gradient_waiting(spec, architecture)
     summed: Count = 0
-    if spec.logprobs is Logprobs.FULL:
+    if spec.logprobs.makes_all_logits:
         summed = where(element_bytes(spec).autocast_casts, 0, waiting)
     return larger(gradients, gradient_bytes(spec, architecture)) + new + waiting + summed

@@ -17,7 +17,7 @@ from profiler.domain.trial import Logprobs, TrialSpec, completion_lengths
 from profiler.training.announced_steps import AnnouncedSteps
 from profiler.training.phases import PhaseObserver
 from profiler.training.recipes.grpo.critic import Critic
-from profiler.training.recipes.grpo.logprobs import full_logprobs
+from profiler.training.recipes.grpo.logprobs import full_logprobs, selective_logprobs
 from profiler.training.recipes.grpo.parts import split_by_tokens
 from profiler.training.rollouts.engine import RolloutEngine
 
@@ -91,12 +91,12 @@ class ProfiledGeneration(AnnouncedSteps):
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         if not torch.is_grad_enabled():
             self._observer.enter(Phase.SCORE)
-        if self._spec.logprobs is Logprobs.FULL:
+        if self._spec.logprobs.makes_all_logits:
             rows = batch_size or input_ids.shape[0]
+            parts = zip(input_ids.split(rows), attention_mask.split(rows), strict=True)
             with self.accelerator.autocast():
-                parts = [full_logprobs(model, part, logits_to_keep) for part in input_ids.split(rows)]
-            logps = torch.cat(parts)
-            # trl 0.14.0 computed no entropy; today's trainer only logs it.
+                logps = torch.cat([self._of_all_logits(model, *part, logits_to_keep) for part in parts])
+            # trl 0.14.0 computed no entropy, and later ones log it only.
             return logps, torch.zeros_like(logps, requires_grad=False), None
         if self._spec.logprobs is Logprobs.SLICED:
             batch_size = 1
@@ -106,6 +106,13 @@ class ProfiledGeneration(AnnouncedSteps):
         return super()._get_per_token_logps_and_entropies(
             model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **kwargs
         )
+
+    def _of_all_logits(self, model: Any, ids: torch.Tensor, mask: torch.Tensor, logits_to_keep: int) -> torch.Tensor:
+        """Return log-probabilities as earlier releases of trl computed them."""
+        selection = self._spec.logprobs.selection
+        if selection is None:
+            return full_logprobs(model, ids, logits_to_keep)
+        return selective_logprobs(model, ids, mask, logits_to_keep, selection=selection, temperature=self.temperature)
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         self._observer.enter(Phase.REWARD)
