@@ -24,7 +24,7 @@ class SharedMemory:
         return (self.per_multiprocessor_kib - self.reserved_per_block_kib) * KIB
 
 
-_SHARED_MEMORY = {
+SHARED_MEMORY = {
     (7, 0): SharedMemory(per_multiprocessor_kib=96, reserved_per_block_kib=0),
     (7, 5): SharedMemory(per_multiprocessor_kib=64, reserved_per_block_kib=0),
     (8, 0): SharedMemory(per_multiprocessor_kib=164),
@@ -42,5 +42,5 @@ configurations Triton compiles and which attention kernels fit."""
 
 def shared_memory(capability: tuple[int, int]) -> SharedMemory:
     """Return that of the capability, or of the nearest lower one."""
-    known = [each for each in _SHARED_MEMORY if each <= capability] or [min(_SHARED_MEMORY)]
-    return _SHARED_MEMORY[max(known)]
+    known = [each for each in SHARED_MEMORY if each <= capability] or [min(SHARED_MEMORY)]
+    return SHARED_MEMORY[max(known)]

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import builders
 import pytest
@@ -153,7 +154,9 @@ def test_links_in_a_mounted_store_are_not_followed(tmp_path):
     assert set(objects.list("records/")) == {f"records/{ONE}.json"}
 
 
-def test_output_of_a_worker_never_goes_through_a_link(tmp_path):
+@pytest.mark.parametrize("made_again", [False, True])
+def test_output_of_a_worker_never_goes_through_a_link(tmp_path, made_again):
+    """A link that was there is removed; one that is made again before the file is opened ends the worker."""
     private, path = tmp_path / "private", tmp_path / "records" / f"{ONE}.stderr"
     private.write_text("a user's own file\n")
     path.parent.mkdir()
@@ -161,13 +164,19 @@ def test_output_of_a_worker_never_goes_through_a_link(tmp_path):
     assert last_lines(path) == ""
     pid = os.fork()
     if pid == 0:
-        redirect_output(str(path))
-        os.write(1, b"of the worker\n")
+        if made_again:
+            Path.unlink = lambda *_, **__: None
+        try:
+            redirect_output(str(path))
+            os.write(1, b"of the worker\n")
+        except FileExistsError:
+            os._exit(1)
         os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == made_again
     assert private.read_text() == "a user's own file\n"
-    assert not path.is_symlink()
-    assert last_lines(path) == "of the worker"
+    if not made_again:
+        assert not path.is_symlink()
+        assert last_lines(path) == "of the worker"
 
 
 def test_a_traceback_never_goes_through_a_link(tmp_path):

@@ -54,15 +54,13 @@ _LEGACY_TYPES = (
 )
 
 _MEMORY_OF_C = (
-    "_cuda_memoryStats", "_cuda_resetPeakMemoryStats", "_cuda_resetAccumulatedMemoryStats",
-    "_accelerator_getDeviceStats", "_accelerator_resetPeakStats", "_accelerator_resetAccumulatedStats",
     "_cuda_emptyCache", "_accelerator_emptyCache", "_accelerator_emptyHostCache",
     "_accelerator_isAllocatorInitialized", "_accelerator_getMemoryInfo", "_cuda_memorySnapshot",
     "_cuda_record_memory_history", "_cuda_record_memory_history_legacy", "_cuda_setMemoryFraction",
     "_cuda_getMemoryFraction", "_cuda_getAllocatorBackend", "_cuda_hostMemoryStats", "_cuda_resetPeakHostMemoryStats",
     "_cuda_resetAccumulatedHostMemoryStats",
 )  # fmt: skip
-"""Functions of `torch._C` that torch's own Python functions about memory call."""
+"""Functions of `torch._C` behind those about memory that only the simulated GPU answers."""
 
 _DEVICES_OF_C = (
     "_accelerator_getDeviceIndex", "_accelerator_setDeviceIndex", "_accelerator_exchangeDevice",
@@ -109,7 +107,7 @@ TORCH_CUDA: tuple[Seam, ...] = (
     *_answered("torch.cuda", (*_STREAM_CLASSES, *_STREAM_CALLS, *_GRAPH_CALLS), _CUDA_STREAMS),
     *_answered("torch.cuda.streams", _STREAM_CLASSES, _CUDA_STREAMS),
     *_answered("torch.cuda.graphs", _GRAPH_CALLS, _CUDA_STREAMS),
-    *_answered("torch._C", tuple(set(_MEMORY_OF_C) - set(_SHARED_COUNTERS_OF_C)), _CUDA_MEMORY, Absence.SOME_BUILDS),
+    *_answered("torch._C", _MEMORY_OF_C, _CUDA_MEMORY, Absence.SOME_BUILDS),
     *_answered("torch._C", _DEVICES_OF_C, _CUDA_CALLS, Absence.SOME_BUILDS),
     *_answered("torch._C", _STREAMS_OF_C, _CUDA_STREAMS, Absence.SOME_BUILDS),
     *_answered("torch.accelerator", ("is_available", "device_count", "current_accelerator"), _CUDA_CALLS),
