@@ -231,8 +231,8 @@ def test_a_device_is_the_card_wherever_a_script_names_it(script: SimulatedScript
     tensor = one()
     assert tensor.get_device() == 0
     assert torch.cuda.memory_allocated(tensor.device) == torch.cuda.memory_allocated("cuda:0") > 0
-    drawn = torch.rand(3, device="cuda", generator=torch.Generator(device="cuda").manual_seed(1))
-    assert drawn.is_cuda
+    sampled = torch.rand(3, device="cuda", generator=torch.Generator(device="cuda").manual_seed(1))
+    assert sampled.is_cuda
     torch.set_default_device("cuda")
     try:
         assert torch.zeros(3).is_cuda
