@@ -120,6 +120,7 @@ change no size, Liger's kernels and several processes are not simulated, vLLM an
 and for an emptied cache, offloaded activations and micro-batches by tokens there is no closed form."""
 
 NEXT_SAMPLE: Mapping[str, tuple[str, ...]] = {
+    "logprobs": ("selective", "selective_row_entropy", "selective_in_place", "selective_kept"),
     "model": (
         "deepseek-r1-distill-qwen-1.5b",
         "deepseek-r1-distill-qwen-7b",
