@@ -67,7 +67,7 @@
 | 25 | | the same of real commands | bad_input/test_real_commands.py::test_a_command_ends_with_one_sentence |
 | 25 | random input | exit codes 0 and 2 only | bad_input/test_fuzz.py::test_words_of_a_sweep |
 | 26 | a long `TMPDIR` | sockets in a short folder | execution/test_warm_process.py::test_sockets_are_made_where_their_paths_are_short_enough |
-| 27 | no network | a hub id is answered within 3 s | bad_input/test_real_commands.py::test_a_hub_that_is_silent_is_given_up_within_three_seconds |
+| 27 | no network | a hub id is answered within 3 s | bad_input/test_real_commands.py::test_a_hub_that_is_silent_is_given_up |
 | 28 | a rank of a trial on several GPUs runs out of memory, fails, is killed or hangs | so does the trial, with the rank's words | execution/test_ranks.py::test_the_end_of_a_rank_decides_the_trial |
 | 28 | | no other rank is left | execution/test_ranks.py::test_no_rank_outlives_its_trial |
 | 28 | one of its GPUs breaks | that one is retired; trials that need fewer run | execution/test_ranks.py::test_a_broken_gpu_leaves_too_few_for_a_trial |

@@ -21,6 +21,7 @@ CONFIG = {
     "vocab_size": 1024,
     "max_position_embeddings": 32768,
     "tie_word_embeddings": True,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 12, 12]},
     "vision_config": {
         "depth": 2,
         "hidden_size": 640,

@@ -29,13 +29,19 @@ def one() -> torch.Tensor:
     return torch.ones(4, device="cuda")
 
 
+def entered(manager: Any) -> None:
+    """Enter a context and leave it: autocast would be on for all later tests."""
+    with manager:
+        pass
+
+
 Call = Callable[[], Any]
 
 ANSWERED: dict[str, Call] = {
     "can_device_access_peer": lambda: torch.cuda.can_device_access_peer(0, 0),
     "check_error": lambda: torch.cuda.check_error(0),
-    "device": lambda: torch.cuda.device(0).__enter__(),
-    "device_of": lambda: torch.cuda.device_of(one()).__enter__(),
+    "device": lambda: entered(torch.cuda.device(0)),
+    "device_of": lambda: entered(torch.cuda.device_of(one())),
     "ExternalStream": lambda: torch.cuda.ExternalStream(1).wait_stream(torch.cuda.current_stream()),
     "get_stream_from_external": lambda: torch.cuda.get_stream_from_external(1).query(),
     "manual_seed": lambda: torch.cuda.manual_seed(1),
@@ -46,8 +52,8 @@ ANSWERED: dict[str, Call] = {
     "set_rng_state_all": lambda: torch.cuda.set_rng_state_all(torch.cuda.get_rng_state_all()),
     "set_stream": lambda: torch.cuda.set_stream(torch.cuda.Stream()),
     "set_sync_debug_mode": lambda: torch.cuda.set_sync_debug_mode("warn"),
-    "stream": lambda: torch.cuda.stream(torch.cuda.Stream()).__enter__(),
-    "StreamContext": lambda: torch.cuda.StreamContext(torch.cuda.Stream()).__enter__(),
+    "stream": lambda: entered(torch.cuda.stream(torch.cuda.Stream())),
+    "StreamContext": lambda: entered(torch.cuda.StreamContext(torch.cuda.Stream())),
 }
 """Calls of functions with arguments; functions without any are called as they are."""
 
@@ -75,7 +81,7 @@ TORCHS_OWN = ("CudaError", "DeferredCudaCallError", "cudaStatus")
 """Classes of torch that a script catches or compares with; they ask nothing of a card."""
 
 MODULES: dict[str, tuple[Call, ...]] = {
-    "amp": (lambda: torch.cuda.amp.autocast().__enter__(),),
+    "amp": (lambda: entered(torch.cuda.amp.autocast()),),
     "graphs": (lambda: torch.cuda.graphs.is_current_stream_capturing(),),
     "memory": (lambda: torch.cuda.memory.memory_stats()["num_ooms"],),
     "nvtx": (
@@ -83,9 +89,9 @@ MODULES: dict[str, tuple[Call, ...]] = {
         lambda: torch.cuda.nvtx.range_pop(),
         lambda: torch.cuda.nvtx.mark("a"),
         lambda: torch.cuda.nvtx.range_end(torch.cuda.nvtx.range_start("a")),
-        lambda: torch.cuda.nvtx.range("a").__enter__(),
+        lambda: entered(torch.cuda.nvtx.range("a")),
     ),
-    "profiler": (lambda: torch.cuda.profiler.profile().__enter__(),),
+    "profiler": (lambda: entered(torch.cuda.profiler.profile()),),
     "random": (lambda: torch.cuda.random.get_rng_state,),
     "sparse": (lambda: torch.cuda.sparse,),
     "streams": (lambda: torch.cuda.streams.Stream().synchronize(),),
@@ -156,7 +162,7 @@ def _is_called_plainly(name: str) -> bool:
 
 
 ACCELERATOR: dict[str, Call] = {
-    "device_index": lambda: torch.accelerator.device_index(0).__enter__(),
+    "device_index": lambda: entered(torch.accelerator.device_index(0)),
     "set_device_idx": lambda: torch.accelerator.set_device_idx(0),
     "set_device_index": lambda: torch.accelerator.set_device_index(0),
     "set_stream": lambda: torch.accelerator.set_stream(torch.cuda.current_stream()),
