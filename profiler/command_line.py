@@ -23,6 +23,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C; a scheduler, or a machine that is taken back; a closed terminal."""
 
 
+_AGAIN_AFTER_S = 0.02
+"""When a signal is sent again; a finalizer takes less."""
+
+
 class Interrupted(KeyboardInterrupt):
     """A signal that ends the command, after it has stored what has finished."""
 
@@ -97,13 +101,42 @@ def interruptible() -> Iterator[None]:
             signal.signal(each, _ignore)
         raise Interrupted(number)
 
-    for number in before:
-        signal.signal(number, interrupt)
+    def listen() -> None:
+        for number in before:
+            signal.signal(number, interrupt)
+
+    listen()
     try:
-        yield
+        with _raised_again(listen):
+            yield
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextmanager
+def _raised_again(listen: Callable[[], None]) -> Iterator[None]:
+    """Send a signal again that arrived in a finalizer: Python drops what is raised there, and nothing would end."""
+    others, active = sys.unraisablehook, True
+
+    def send(number: int) -> None:
+        if active:
+            os.kill(os.getpid(), number)
+
+    def hook(found: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(found.exc_value, Interrupted):
+            others(found)
+            return
+        listen()
+        again = threading.Timer(_AGAIN_AFTER_S, send, [found.exc_value.number])
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        active, sys.unraisablehook = False, others
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:

@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from profiler.command_line import as_command
+from profiler.command_line import Interrupted, as_command, interruptible
 from profiler.domain import errors
 from profiler.storage.last_resort import UnforeseenError, last_resort
 
@@ -68,7 +69,7 @@ def test_if_no_file_can_be_written_the_text_is_in_the_sentence():
 
 _WAITING = """
 import sys, time
-from profiler.command_line import as_command
+from profiler.command_line import Interrupted, as_command, interruptible
 
 @as_command("an example", when_interrupted="More.")
 def main():
@@ -111,3 +112,20 @@ def test_the_page_has_every_exit_code_once():
     assert len(codes) == len(set(codes))
     assert {*ours, errors.ProfilerError.exit_code} == set(codes)
     assert "| 128 + n |" in PAGE.read_text()
+
+
+class Finalized:
+    """Gets SIGINT while it is deleted, and ends only after its handler ran."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+
+
+def test_a_signal_within_a_finalizer_ends_the_command(capsys):
+    """Python prints what is raised in `__del__`, and goes on."""
+    with pytest.raises(Interrupted), interruptible():
+        Finalized()
+        time.sleep(60)
+    assert capsys.readouterr().err == ""
