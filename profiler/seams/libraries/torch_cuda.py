@@ -68,13 +68,15 @@ _DEVICES_OF_C = (
 )  # fmt: skip
 _STREAMS_OF_C = ("_accelerator_getStream", "_accelerator_setStream", "_accelerator_synchronizeDevice")
 
-_TUNING = (
+NCCL_CALLS = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
+KERNEL_MAKERS = ("_create_jit_fn", "_create_multi_output_jit_fn")
+TUNING_CALLS = (
     "enable", "tuning_enable", "record_untuned_enable", "tune_gemm_in_file", "mgpu_tune_gemm_in_file", "read_file",
     "set_max_tuning_duration", "get_max_tuning_duration", "set_max_tuning_iterations", "get_max_tuning_iterations",
     "set_filename", "get_filename", "get_results", "get_validators", "set_rotating_buffer_size",
-    "get_rotating_buffer_size", "set_numerical_check_tolerances", "is_enabled", "tuning_is_enabled",
-    "record_untuned_is_enabled",
+    "get_rotating_buffer_size", "set_numerical_check_tolerances",
 )  # fmt: skip
+TUNING_QUESTIONS = ("is_enabled", "tuning_is_enabled", "record_untuned_is_enabled")
 
 
 def _answered(owner: str, names: tuple[str, ...], file: str, absent_in: Absence = Absence.NEVER) -> tuple[Seam, ...]:
@@ -114,7 +116,7 @@ TORCH_CUDA: tuple[Seam, ...] = (
     *_answered("torch.accelerator", ("get_device_capability", "Graph"), _CUDA_CALLS, Absence.SOME_BUILDS),
     *_answered("torch.cuda.nvtx", ("_nvtx",), _CUDA_CALLS),
     *_answered("torch.cuda.profiler", ("cudart", "check_error"), _CUDA_CALLS),
-    *_answered("torch.cuda.nccl", ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter"), _CUDA_CALLS),
-    *_answered("torch.cuda.jiterator", ("_create_jit_fn", "_create_multi_output_jit_fn"), _CUDA_CALLS),
-    *_answered("torch.cuda.tunable", _TUNING, _CUDA_CALLS, Absence.SOME_BUILDS),
+    *_answered("torch.cuda.nccl", NCCL_CALLS, _CUDA_CALLS),
+    *_answered("torch.cuda.jiterator", KERNEL_MAKERS, _CUDA_CALLS),
+    *_answered("torch.cuda.tunable", (*TUNING_CALLS, *TUNING_QUESTIONS), _CUDA_CALLS, Absence.SOME_BUILDS),
 )

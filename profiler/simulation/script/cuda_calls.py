@@ -13,6 +13,7 @@ import torch
 
 from profiler.domain.gpu import Gpu
 from profiler.domain.shared_memory import shared_memory
+from profiler.seams.libraries.torch_cuda import KERNEL_MAKERS, NCCL_CALLS, TUNING_CALLS, TUNING_QUESTIONS
 from profiler.seams.patching import Patch, patched
 from profiler.simulation.script.card_names import HostGenerator, on_simulated
 from profiler.simulation.script.counters import Counters
@@ -47,15 +48,6 @@ _OF_EVERY_CARD = {
 
 _SENSORS = ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate")
 _HANDLES = ("current_blas_handle", "current_solver_handle")
-_NCCL = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
-_KERNELS = ("_create_jit_fn", "_create_multi_output_jit_fn")
-_TUNING = (
-    "enable", "tuning_enable", "record_untuned_enable", "tune_gemm_in_file", "mgpu_tune_gemm_in_file", "read_file",
-    "set_max_tuning_duration", "get_max_tuning_duration", "set_max_tuning_iterations", "get_max_tuning_iterations",
-    "set_filename", "get_filename", "get_results", "get_validators", "set_rotating_buffer_size",
-    "get_rotating_buffer_size", "set_numerical_check_tolerances",
-)  # fmt: skip
-_IS_TUNING = ("is_enabled", "tuning_is_enabled", "record_untuned_is_enabled")
 
 
 @contextmanager
@@ -225,11 +217,11 @@ def _submodules(gpu: Gpu, counters: Counters) -> list[Patch]:
         (torch.cuda.nvtx, "_nvtx", marker),
         (torch.cuda.profiler, "cudart", lambda: runtime(gpu, counters)),
         (torch.cuda.profiler, "check_error", _check),
-        *((torch.cuda.tunable, name, lambda: False) for name in _IS_TUNING),
-        *((torch.cuda.jiterator, name, refused(f"torch.cuda.jiterator.{name}")) for name in _KERNELS),
+        *((torch.cuda.tunable, name, lambda: False) for name in TUNING_QUESTIONS),
+        *((torch.cuda.jiterator, name, refused(f"torch.cuda.jiterator.{name}")) for name in KERNEL_MAKERS),
         *(
             (module, name, refused(f"{module.__name__}.{name}", hint=""))
-            for module, names in ((torch.cuda.nccl, _NCCL), (torch.cuda.tunable, _TUNING))
+            for module, names in ((torch.cuda.nccl, NCCL_CALLS), (torch.cuda.tunable, TUNING_CALLS))
             for name in names
         ),
     ]
