@@ -117,7 +117,7 @@ def _effect(
 
 _CUT = "trl cuts prompts to it"
 _GIVEN = "vLLM is given prompt and completion"
-_WHOLE_LOGITS = "the logits of all completions of a micro-batch at once"
+_WHOLE_LOGITS = "all but fused make the logits of all completions of a micro-batch at once"
 
 
 @dataclass(frozen=True, kw_only=True)
