@@ -8,6 +8,7 @@ from typing import Any
 
 from profiler.config.python_answer import is_flag, is_text, is_text_or_none, is_texts, read_answer
 from profiler.domain.errors import Fault, UsageError
+from profiler.emulation.asked_program import answer_of
 
 _PROBE = """
 import importlib.metadata, importlib.util, json, platform, runpy, sys
@@ -93,10 +94,8 @@ def _ask(executable: Path) -> dict[str, Any]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     command = [str(executable), "-c", _PROBE]
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True, cwd="/"
-        )
-        return read_answer(done.stdout.splitlines()[-1], _FORM)
+        printed = answer_of(command, environment=environment, timeout_s=_TIMEOUT_S, cwd="/")
+        return read_answer(printed.splitlines()[-1], _FORM)
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         raise _unusable(executable, f"does not run ({_reason(error)})") from error
 

@@ -13,9 +13,6 @@ from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trial import TrialSpec
 
-MAX_FAULTS = 20
-"""Most faults that are reported; reading stops there."""
-
 INDEPENDENT_KEYS = (
     "num_generations",
     "max_prompt_length",
@@ -64,10 +61,8 @@ def specs_of_each(
             specs.append(parser.parse(values))
         except UsageError as error:
             faults.update(dict.fromkeys(error.faults))
-            if len(faults) >= MAX_FAULTS:
-                break
     if faults:
-        raise UsageError(tuple(faults)[:MAX_FAULTS])
+        raise UsageError(tuple(faults))
     return tuple(specs)
 
 

@@ -16,6 +16,7 @@ from profiler.domain.errors import Fault, UsageError
 from profiler.domain.extras import TRAINING
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import TrialSpec
+from profiler.emulation.asked_program import answer_of
 from profiler.emulation.launch import profiler_environment
 from profiler.execution.interpreter import Interpreter
 from profiler.measurement.visible import capability_environment, visible_gpus
@@ -127,15 +128,8 @@ def ask(executable: Path, environment: Mapping[str, str], *, needed: Iterable[st
         return UsageError([Fault(key="python", found=str(executable), problem=problem, hint=hint)])
 
     try:
-        asked = subprocess.run(
-            [str(executable), *safe_path_flags(), "-c", _QUESTION, json.dumps(list(needed))],
-            env=dict(environment),
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_S,
-            check=True,
-        )
-        said = read_answer(asked.stdout, _FORM)
+        question = [str(executable), *safe_path_flags(), "-c", _QUESTION, json.dumps(list(needed))]
+        said = read_answer(answer_of(question, environment=environment, timeout_s=_ANSWER_S), _FORM)
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines() or [f"exit code {error.returncode}"]
         raise unfit(f"cannot run this program ({lines[-1]})") from error

@@ -17,6 +17,7 @@ from profiler.domain.outcome import Versions
 from profiler.domain.script import NamedCard
 from profiler.domain.trial import Backend
 from profiler.domain.units import gib_text
+from profiler.emulation.asked_program import answer_of
 from profiler.emulation.cards import unlimited as without_limit
 from profiler.emulation.launch import EmulatedPython, Events, emulated_python, process_environment
 from profiler.emulation.version import EMULATION_VERSION
@@ -275,16 +276,9 @@ def _ask(executable: Path) -> _Python:
 
 def _answer(executable: Path) -> dict[str, Any]:
     try:
-        asked = subprocess.run(
-            [str(executable), "-c", _QUESTION],
-            env={name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_S,
-            check=True,
-            cwd="/",
-        )
-        return read_answer(asked.stdout, _FORM)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        question = [str(executable), "-c", _QUESTION]
+        return read_answer(answer_of(question, environment=environment, timeout_s=_ANSWER_S, cwd="/"), _FORM)
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines() or [f"exit code {error.returncode}"]
         raise _unfit(executable, f"does not run ({lines[-1]})") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import profiler
 from profiler.domain.errors import Fault, UsageError
+from profiler.emulation.asked_program import answer_of
 from profiler.run.command import Command
 
 _PROGRAM = Path(profiler.__file__).parent / "worker" / "accelerate_launch.py"
@@ -36,11 +37,8 @@ def launcher_variables(command: Command, executable: Path, environment: Mapping[
     own = [f"--num_processes={command.options.num_processes}"] if command.options.num_processes else []
     asked = [str(executable), str(_PROGRAM), *words[2:], *own, str(command.script), *command.arguments]
     try:
-        done = subprocess.run(
-            asked, env=dict(environment), capture_output=True, text=True, timeout=_LIMIT_S, check=True,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        return dict(json.loads(done.stdout.splitlines()[-1]))
+        printed = answer_of(asked, environment=environment, timeout_s=_LIMIT_S)
+        return dict(json.loads(printed.splitlines()[-1]))
     except subprocess.CalledProcessError as error:
         problem = (error.stderr.strip().splitlines() or [f"exit code {error.returncode}"])[-1]
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:

@@ -275,6 +275,9 @@ def programs() -> Iterator[Odd]:
         yield Odd(f"run, {what}", run, (f"python=./{name}", "backend=simulated", "train.py"), {name: file})
         if number % 2:
             yield Odd(f"emulation, {what}", emulation, ("check", f"python=./{name}"), {name: file})
+    endless = {"pythons": "#!/bin/sh\nexec yes\n"}
+    yield Odd("run, without end", run, ("python=./pythons", "backend=simulated", "train.py"), endless)
+    yield Odd("emulation, without end", emulation, ("check", "python=./pythons"), endless)
 
 
 def logs() -> Iterator[Odd]:
