@@ -168,7 +168,10 @@ def _inputs(command: Command, report: OomReport | None) -> tuple[JobFiles, Input
     faults = list(command.faults)
     if files.verl is not None:
         problem = "is a configuration of verl, for which there is only an estimate"
-        raise UsageError([*faults, Fault(key="config", found=", ".join(command.rest.configs), problem=problem)])
+        hint = "Leave it out to read the message alone." if report is not None else ""
+        raise UsageError(
+            [*faults, Fault(key="config", found=", ".join(command.rest.configs), problem=problem, hint=hint)]
+        )
     rest = command.rest
     total = report.message.total_bytes if report is not None else None
     if report is not None and total is not None and GIB <= total <= _LARGEST_CARD_BYTES and "gpu" not in rest.keys:

@@ -56,6 +56,8 @@ FAIL_IF = (
     bad("model=tiny", "fail_if=thight", says="fail_if= … Did you mean 'tight'?"),
 )
 
+OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1 GiB"
+
 ADVISE = (
     bad(says="model= … "),
     bad("", says="argument= … is not of the form key=value", sentences=1),
@@ -72,6 +74,7 @@ ADVISE = (
     bad("model=qwen2.5-7b", "oom=f", files={"f": b"\xff\x00"}, says="oom= … has no out-of-memory error of PyTorch"),
     bad("config=nosuch.yaml", says="config= … cannot be read"),
     bad("config=verl", says="config= … is a configuration of verl"),
+    bad("config=verl", "oom=f", files={"f": OUT_OF_MEMORY}, says="config= … Leave it out to read the message alone."),
     bad("model=qwen2.5-7b", "steps=0", says="steps= … must be a whole number of at least 1"),
     bad("model=qwen2.5-7b", "lever=lora", says="lever= … is unknown"),
 )
