@@ -193,12 +193,16 @@ class Simulation:
 
 @contextmanager
 def _no_automatic_collection() -> Iterator[None]:
+    # Modules of torch and transformers do not have to be searched at every collection of the run. A warmed process has
+    # frozen them already.
+    freezes = not gc.get_freeze_count()
     gc.collect()
     gc.disable()
-    # Modules of torch and transformers do not have to be searched at every collection of the run.
-    gc.freeze()
+    if freezes:
+        gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if freezes:
+            gc.unfreeze()
         gc.enable()

@@ -1,6 +1,8 @@
 """A small `config.json` of each known model type, and what transformers says of it."""
 
+import json
 from copy import deepcopy
+from functools import cache
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
@@ -57,14 +59,19 @@ def small_config(model_type, **fields):
     return {"model_type": model_type, **decoder}
 
 
-def refusal_of_transformers(config, *, tokens=8, runs=True):
+def refusal_of_transformers(config, *, tokens=8):
     """Return the error of transformers when it reads `config`, makes the model and trains one step; empty if none."""
-    fields = {name: deepcopy(value) for name, value in config.items() if name != "model_type"}
+    return _refusal(json.dumps(config), tokens)
+
+
+@cache
+def _refusal(text, tokens):
+    """Ask transformers; many pairs of values share the config that is right."""
+    config = json.loads(text)
+    fields = {name: value for name, value in config.items() if name != "model_type"}
     loader = AutoModelForImageTextToText if config["model_type"] in _TOWERS else AutoModelForCausalLM
     try:
         made = AutoConfig.for_model(config["model_type"], **fields)
-        if not runs:
-            return ""
         with torch.device("meta"):
             # Experts are multiplied in one call only in bfloat16; Gemma 2 has no sdpa.
             model = loader.from_config(made, attn_implementation="eager", dtype=torch.bfloat16).train()
