@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePath
 
+from profiler.config.command_words import END, own_words
 from profiler.config.reading import show
 from profiler.config.trl_interval import KEY as TRL
 from profiler.config.value_grammar import read_into, read_path, read_value
@@ -16,8 +17,6 @@ from profiler.domain.trial import SPEC_KEYS
 from profiler.monitor.options import CONFIG, KEYS, RESULTS_DIR, Mode, MonitorOptions, read_options
 from profiler.storage.foreign_files import Kind, kind_of, reason
 
-_END = "--"
-_HELP = ("-h", "--help")
 _SCRIPT, _MODULE = ".py", "-m"
 
 
@@ -39,20 +38,14 @@ class Command:
         return PurePath(named or self.words[0]).stem or "command"
 
 
-def wants_help(words: Sequence[str]) -> bool:
-    """Return whether help is asked for before the command: a command has a `--help` of its own."""
-    _, others = _own(words)
-    return bool(others) and others[0] in _HELP and _END not in words[: words.index(others[0])]
-
-
 def read_command(words: Sequence[str]) -> Command:
-    """Parse `words` (argv without the program). Our keys end at the first word without `=`, or at `--`.
+    """Parse `words` (argv without the program). Our keys end where `own_words` ends them.
 
     Raises:
         UsageError: Carries every fault found.
     """
     faults: list[Fault] = []
-    own, others = _own(words)
+    own, others = own_words(words)
     values: dict[str, object] = {}
     estimate: list[str] = []
     for word in own:
@@ -63,7 +56,7 @@ def read_command(words: Sequence[str]) -> Command:
             _read_value(key, text, values, faults)
         else:
             faults.append(_unknown(key, text))
-    mode = Mode.COMMAND if others or _END in words else Mode.GPUS
+    mode = Mode.COMMAND if others or END in words else Mode.GPUS
     faults += [_misplaced(key, show(value), mode) for key, value in values.items() if KEYS[key].mode is not mode]
     if mode is Mode.GPUS:
         faults += [_misplaced(word.partition("=")[0], word.partition("=")[2], mode) for word in estimate]
@@ -77,16 +70,6 @@ def read_command(words: Sequence[str]) -> Command:
     if options is None or faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
     return Command(options=options, words=tuple(others), estimate=tuple(estimate))
-
-
-def _own(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return our words and the others."""
-    for place, word in enumerate(words):
-        if word == _END:
-            return words[:place], words[place + 1 :]
-        if "=" not in word or word.startswith("-"):
-            return words[:place], words[place:]
-    return words, ()
 
 
 def _read_value(key: str, text: str, values: dict[str, object], faults: list[Fault]) -> None:

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from profiler.command_line import as_command, print_error, print_text
+from profiler.config.command_words import wants_help_first
 from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError
-from profiler.monitor.command import Command, read_command, wants_help
+from profiler.monitor.command import Command, read_command
 from profiler.monitor.help import usage
 from profiler.monitor.options import RESULTS_DIR
 from profiler.monitor.signals import signals_wait
@@ -23,7 +24,7 @@ MONITOR = "monitor"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command `argv` (without the program) and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if wants_help(words):
+    if wants_help_first(words):
         print_text(usage())
         return EXIT_OK
     command = read_command(words)

@@ -6,19 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
 
+from profiler.config.option import FORMAT, OutputFormat, read_format
 from profiler.config.reading import FieldReader
 from profiler.domain.errors import UsageError
 
 _SHORTEST_S, _LONGEST_S = 0.01, 3600.0
 _DURATION = re.compile(r"((?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|m|min)?")
 _SECONDS = {None: 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "min": 60.0}
-
-
-class OutputFormat(StrEnum):
-    """Values of `format`."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 class Mode(StrEnum):
@@ -41,7 +35,7 @@ class Declaration:
     mode: Mode
 
 
-WATCH, FORMAT, CONFIG, RESULTS_DIR, PERIOD = "watch", "format", "config", "results_dir", "sample_period_s"
+WATCH, CONFIG, RESULTS_DIR, PERIOD = "watch", "config", "results_dir", "sample_period_s"
 
 KEYS: Mapping[str, Declaration] = {
     WATCH: Declaration(
@@ -52,7 +46,7 @@ KEYS: Mapping[str, Declaration] = {
         mode=Mode.GPUS,
     ),
     FORMAT: Declaration(
-        values="|".join(OutputFormat),
+        values=f"{OutputFormat.TABLE}|{OutputFormat.JSON}",
         meaning="json: one object; with watch one line per reading",
         default=OutputFormat.TABLE.value,
         shown=OutputFormat.TABLE,
@@ -104,7 +98,7 @@ def read_options(values: Mapping[str, object]) -> MonitorOptions:
     reader = FieldReader({name: key.default for name, key in KEYS.items()} | dict(values))
     options = MonitorOptions(
         watch_s=None if reader.value(WATCH) is None else _duration(reader, WATCH),
-        output_format=reader.choice(FORMAT, OutputFormat),
+        output_format=read_format(reader),
         results_dir=PurePath(reader.text(RESULTS_DIR, "a folder")),
         sample_period_s=_duration(reader, PERIOD),
     )

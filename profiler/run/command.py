@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from profiler.config.command_words import own_words
 from profiler.config.value_grammar import read_into, read_path, read_value
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.run.launchers import Launch, read_launch, split_launcher
 from profiler.run.options import KEYS, ScriptOptions, read_options
 from profiler.storage.foreign_files import Kind, expanded, kind_of, reason
-
-_END = "--"
-_HELP = ("-h", "--help")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,20 +23,14 @@ class Command:
     arguments: tuple[str, ...]
 
 
-def wants_help(words: Sequence[str]) -> bool:
-    """Return whether help is asked for before the script: a script has a `--help` of its own."""
-    _, others = _own(words)
-    return bool(others) and others[0] in _HELP and _END not in words[: words.index(others[0])]
-
-
 def read_command(words: Sequence[str]) -> Command:
-    """Parse `words` (argv without the program). Our keys end at the first word without `=`, or at `--`.
+    """Parse `words` (argv without the program). Our keys end where `own_words` ends them.
 
     Raises:
         UsageError: Carries every fault found.
     """
     faults: list[Fault] = []
-    own, others = _own(words)
+    own, others = own_words(words)
     values: dict[str, object] = {}
     for word in own:
         _read_word(word, values, faults)
@@ -53,16 +45,6 @@ def read_command(words: Sequence[str]) -> Command:
     if options is None or script is None or faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
     return Command(options=options, launch=launch, script=script, arguments=rest[1:])
-
-
-def _own(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return our words and the others."""
-    for place, word in enumerate(words):
-        if word == _END:
-            return words[:place], words[place + 1 :]
-        if "=" not in word or word.startswith("-"):
-            return words[:place], words[place:]
-    return words, ()
 
 
 def _read_word(word: str, values: dict[str, object], faults: list[Fault]) -> None:

@@ -3,8 +3,9 @@
 import pytest
 from script_builders import record
 
+from profiler.config.command_words import wants_help_first
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, UsageError
-from profiler.run.command import read_command, wants_help
+from profiler.run.command import read_command
 from profiler.run.help import usage
 from profiler.run.launched import launcher_arguments
 from profiler.run.main import exit_code
@@ -25,6 +26,14 @@ def test_our_keys_end_at_the_first_word_without_an_equals_sign():
     assert command.arguments == ("steps=9", "--x=1", "gpu=no")
 
 
+def test_our_keys_may_be_options_and_words_after_the_script_are_its_own():
+    command = read_command(["--steps", "2", "--gpu=l40s-48gb", "train.py", "--steps", "9", "--gpu=no", "-x"])
+    assert (command.options.steps, command.options.gpu) == (2, "l40s-48gb")
+    assert command.arguments == ("--steps", "9", "--gpu=no", "-x")
+    command = read_command(["--steps", "2", "--", "train.py", "--steps", "9"])
+    assert (command.options.steps, command.arguments) == (2, ("--steps", "9"))
+
+
 def test_our_keys_end_at_two_dashes():
     assert read_command(["steps=null", "--", "train.py", "--", "a=b"]).arguments == ("--", "a=b")
     assert read_command(["steps=null", "--", "train.py"]).options.steps is None
@@ -40,6 +49,8 @@ def test_a_later_value_of_a_key_wins():
         (["--help"], True),
         (["-h", "train.py"], True),
         (["steps=2", "--help"], True),
+        (["--steps", "2", "--help"], True),
+        (["--steps", "2", "train.py", "--help"], False),
         (["train.py", "--help"], False),
         (["torchrun", "train.py", "-h"], False),
         (["--", "--help"], False),
@@ -47,7 +58,7 @@ def test_a_later_value_of_a_key_wins():
     ],
 )
 def test_help_after_the_script_is_the_scripts_own(words, help_):
-    assert wants_help(words) is help_
+    assert wants_help_first(words) is help_
 
 
 @pytest.mark.parametrize(
