@@ -17,8 +17,7 @@ from profiler.domain.outcome import Status
 from profiler.domain.script import ScriptJob, ScriptRecord, ScriptSpec
 from profiler.domain.trial import Backend
 from profiler.run.backend import Place, choose_place
-from profiler.run.command import Command, read_command
-from profiler.run.help import usage
+from profiler.run.command import Command, read_command, usage
 from profiler.run.launched import launcher_arguments, launcher_variables
 from profiler.run.options import ScriptEvents, ScriptOptions
 from profiler.run.process import run_in_process
@@ -68,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def exit_code(record: ScriptRecord, options: ScriptOptions) -> int:
     """Return the exit code of a run, and print why it has no answer if it has none."""
-    if options.fails_if_too_large and record.outcome.status is Status.OOM:
+    if options.fail_if is not None and record.outcome.status is Status.OOM:
         return EXIT_ANSWER_IS_NO
     if record.outcome.status.answered:
         return EXIT_OK

@@ -4,12 +4,11 @@ import pytest
 from script_builders import record
 
 from profiler.config.command_words import wants_help_first
-from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, UsageError
-from profiler.run.command import read_command
-from profiler.run.help import usage
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf, UsageError
+from profiler.run.command import read_command, usage
 from profiler.run.launched import launcher_arguments
 from profiler.run.main import exit_code
-from profiler.run.options import KEYS, read_options
+from profiler.run.options import KEYS, ScriptOptions
 
 
 @pytest.fixture(autouse=True)
@@ -101,14 +100,15 @@ def test_every_fault_is_found():
 def test_the_help_has_every_key_with_its_default_and_examples():
     text = usage()
     for name, key in KEYS.items():
-        assert f"  {name}={key.values}" in text
-        assert "(default: " + key.shown.split()[0] in " ".join(text.split())
+        assert f"  {name}={key.kind.shown}" in text
+        default = key.null if key.default is None else key.default_text
+        assert "(default: " + default.split()[0] in " ".join(text.split())
     assert text.count("\n  python -m profiler.run") >= 2
     assert max(map(len, text.splitlines())) <= 80
 
 
 def test_a_script_that_ran_out_of_memory():
-    asked, silent = read_options({"fail_if": "does_not_fit"}), read_options({})
+    asked, silent = ScriptOptions(fail_if=FailIf.DOES_NOT_FIT), ScriptOptions()
     assert exit_code(record(fits=False), asked) == EXIT_ANSWER_IS_NO
     assert exit_code(record(fits=False), silent) == EXIT_OK
     assert exit_code(record(fits=True), asked) == EXIT_OK
