@@ -78,7 +78,7 @@ def test_an_unknown_command_is_one_sentence(capsys, words, sentence):
 def test_a_command_gets_the_words_after_its_name_and_its_exit_code_is_kept(capsys, name):
     """An unknown option is wrong input in every command, and its message quotes the option."""
     # What follows a script belongs to the script.
-    words = ["--nonsense", "x"] if name == "run" else ["x", "--nonsense"]
+    words = ["--nonsense"] if name == "run" else ["x", "--nonsense"]
     assert console.main([name, *words]) == EXIT_USAGE
     assert "--nonsense" in capsys.readouterr().err
 

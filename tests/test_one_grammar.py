@@ -1,5 +1,7 @@
 """One text has one meaning: the same value, or a fault, by the reader of each command, for each type of key."""
 
+from importlib import import_module
+
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -7,12 +9,13 @@ from maintenance.words import read_words
 from profiler.advise.command import read_command as advise
 from profiler.claims.command import read_command as claims
 from profiler.commands import COMMANDS as ALL
+from profiler.config.command_words import HELP_FLAGS, as_pairs
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.reading import FieldReader
 from profiler.config.run_options import read_run_options
 from profiler.config.specification import parse_point
 from profiler.config.verl_sources import override_source
-from profiler.domain.errors import UsageError
+from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.emulation.command import read_command as emulation
 from profiler.estimate.command import read_command as estimate
 from profiler.monitor.command import read_command as monitor
@@ -21,6 +24,7 @@ from profiler.report.command import read_command as report
 from profiler.run.command import read_command as run
 from profiler.seams.main import _lists_all
 from profiler.solve.command import read_command as solve
+from profiler.sweep.command import pairs_of
 from profiler.sweep.command import read_command as sweep
 from profiler.sweep.composition import compose
 
@@ -94,20 +98,24 @@ def only(command):
     return command
 
 
-def of_sweep(word):
-    key = word.partition("=")[0]
-    command = only(sweep([word]))
+def key_of(word):
+    return word.lstrip("-").partition("=")[0]
+
+
+def of_sweep(*words):
+    key = key_of(words[0])
+    command = only(sweep(words))
     values = command.axes[key]
     if len(values) > 1:
         raise UsageError([])
     return point({key: values[0]}, key)
 
 
-def of_rest(read, *words):
+def of_rest(read, *others):
     """The trial of a command whose other words are those of an estimate."""
 
-    def found(word):
-        key, command = word.partition("=")[0], only(read([*words, word]))
+    def found(*words):
+        key, command = key_of(words[0]), only(read([*others, *words]))
         keys = getattr(command, "rest", command).keys
         if key not in keys:
             raise UsageError([])
@@ -116,33 +124,37 @@ def of_rest(read, *words):
     return found
 
 
-def of_monitor(word):
+def of_monitor(*words):
     """Keys of a trial reach an estimate as they are written."""
-    return of_rest(estimate)(monitor([word, "true"]).estimate[0])
+    return of_rest(estimate)(monitor([*words, "true"]).estimate[0])
 
 
-def option(word):
-    key = word.partition("=")[0]
-    (setting,) = only(sweep([word])).settings
+def option(*words):
+    key = key_of(words[0])
+    (setting,) = only(sweep(words)).settings
     return getattr(read_run_options(DEFAULTS | {key: HYDRA.parse_override(setting).value()}), key)
 
 
 def of_run(script):
-    return lambda word: getattr(run([word, script]).options, word.partition("=")[0])
+    return lambda *words: getattr(run([*words, script]).options, key_of(words[0]))
 
 
-def of_words(word, read):
+def of_words(read):
     """A key of a maintainer's tool."""
-    values, faults = read_words([word], {"key": None})
-    reader = FieldReader(values)
-    found = read(reader)
-    if faults or reader.faults:
-        raise UsageError([*faults, *reader.faults])
+
+    def found(*words):
+        values, faults = read_words(words, {"key": None})
+        reader = FieldReader(values)
+        value = read(reader)
+        if faults or reader.faults:
+            raise UsageError([*faults, *reader.faults])
+        return value
+
     return found
 
 
-def attribute(name, read, *words):
-    return lambda word: getattr(only(read([*words, word])), name)
+def attribute(name, read, *others):
+    return lambda *words: getattr(only(read([*others, *words])), name)
 
 
 def no_claims(words):
@@ -150,7 +162,7 @@ def no_claims(words):
 
 
 def readers(script):
-    """By type: reader of one word, for each command that has a key of the type."""
+    """By type: reader of the words of one key, for each command that has a key of the type."""
     of_script = of_run(script)
     trial = {
         "sweep": of_sweep,
@@ -169,13 +181,13 @@ def readers(script):
             ("run", "steps"): of_script,
             ("run", "prompt_tokens"): of_script,
             ("replay", "device"): attribute("device", replay, "x"),
-            ("accuracy", "key"): lambda word: of_words(word, lambda reader: reader.count("key")),
+            ("accuracy", "key"): of_words(lambda reader: reader.count("key")),
         },
         1: numbers
         | {
             ("sweep", "timeout_s"): option,
             ("run", "timeout_s"): of_script,
-            ("estimate", "gpu_memory_gib"): lambda word: float(only(estimate([word])).keys["gpu"].removesuffix("GiB")),
+            ("estimate", "gpu_memory_gib"): lambda *words: float(only(estimate(words)).keys["gpu"].removesuffix("GiB")),
         },
         2: flags
         | {
@@ -186,18 +198,18 @@ def readers(script):
             ("advise", "confirm"): attribute("confirm", advise),
             ("claims", "write"): attribute("writes", no_claims),
             ("emulation", "strict"): attribute("strict", emulation, "check"),
-            ("seams", "all"): lambda word: _lists_all([word]),
-            ("accuracy", "key"): lambda word: of_words(word, lambda reader: reader.flag("key")),
+            ("seams", "all"): lambda *words: _lists_all(words),
+            ("accuracy", "key"): of_words(lambda reader: reader.flag("key")),
         },
         3: {
-            ("sweep", "results_dir"): lambda word: str(option(word)),
-            ("run", "results_dir"): lambda word: str(of_script(word)),
-            ("monitor", "results_dir"): lambda word: str(monitor([word, "true"]).options.results_dir),
-            ("claims", "results_dir"): lambda word: str(only(no_claims([word])).results_dir),
+            ("sweep", "results_dir"): lambda *words: str(option(*words)),
+            ("run", "results_dir"): lambda *words: str(of_script(*words)),
+            ("monitor", "results_dir"): lambda *words: str(monitor([*words, "true"]).options.results_dir),
+            ("claims", "results_dir"): lambda *words: str(only(no_claims(words)).results_dir),
             ("report", "into"): attribute("into", report, "x"),
-            ("replay", "figure"): lambda word: str(only(replay(["x", word])).figure),
-            ("advise", "oom"): lambda word: only(advise([word])).log or FAULT,
-            ("estimate", "config"): lambda word: only(estimate([word])).configs[0] or FAULT,
+            ("replay", "figure"): lambda *words: str(only(replay(["x", *words])).figure),
+            ("advise", "oom"): lambda *words: only(advise(words)).log or FAULT,
+            ("estimate", "config"): lambda *words: only(estimate(words)).configs[0] or FAULT,
         },
     }
 
@@ -207,8 +219,19 @@ COMMANDS = [(kind, command, key) for kind, found in readers("").items() for comm
 SMALLEST = {"beta": 0, "timeout_s": 0, "gpu_memory_gib": 1}
 
 
-@pytest.mark.parametrize(("kind", "command", "key"), COMMANDS)
-def test_a_text_has_one_meaning_in_all_commands(kind, command, key, tmp_path):
+SPELLINGS = {
+    "key=value": lambda key, text: [f"{key}={text}"],
+    "--key=value": lambda key, text: [f"--{key}={text}"],
+    "--key value": lambda key, text: [f"--{key}", text],
+}
+
+
+SPELLED = [(*found, spelling) for found in COMMANDS for spelling in (SPELLINGS if found[1] in ALL else ("key=value",))]
+"""Tools of maintainers read `key=value` only."""
+
+
+@pytest.mark.parametrize(("kind", "command", "key", "spelling"), SPELLED)
+def test_a_text_has_one_meaning_in_all_commands(kind, command, key, spelling, tmp_path):
     script = tmp_path / "train.py"
     script.write_text("")
     read = readers(str(script))[kind][command, key]
@@ -218,12 +241,70 @@ def test_a_text_has_one_meaning_in_all_commands(kind, command, key, tmp_path):
         if expected != FAULT and isinstance(expected, float) and expected < SMALLEST.get(key, 0):
             expected = FAULT
         try:
-            found = read(f"{key}={text}")
+            found = read(*SPELLINGS[spelling](key, text))
         except UsageError:
             found = FAULT
         if repr(found) != repr(expected):
             wrong[text] = found
     assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("words", "pairs"),
+    [
+        ("--num-generations 8", "num_generations=8"),
+        ("--fail-if=tight", "fail_if=tight"),
+        ("--beta -1", "beta=-1"),
+        ("--beta -.5", "beta=-.5"),
+        ("--config=a=b", "config=a=b"),
+        ("--config runs/a=b", "config=runs/a=b"),
+        ("--trainer.n_gpus_per_node 4", "trainer.n_gpus_per_node=4"),
+        ("--a 1 --b 2 c d=3", "a=1 b=2 c d=3"),
+        ("--strict", "--strict"),
+        ("--strict --seed 1", "--strict seed=1"),
+        ("--strict seed=1", "--strict seed=1"),
+        ("--strict -h", "--strict -h"),
+        ("--strict --help", "--strict --help"),
+        ("--help me", "--help me"),
+        ("--help=x", "--help=x"),
+        ("--strict -x", "--strict -x"),
+        ("--strict --", "--strict --"),
+        ("-x 1 --- 2 --=3 -a=4 --1 2", "-x 1 --- 2 --=3 -a=4 --1 2"),
+    ],
+)
+def test_options_by_hand(words, pairs):
+    assert as_pairs(words.split()) == tuple(pairs.split())
+    assert as_pairs(pairs.split()) == tuple(pairs.split())
+
+
+def test_an_option_without_a_value_takes_no_word_that_is_not_its_own(tmp_path):
+    for command in (estimate, advise):
+        found = command(["--model", "format=json", "tiny"])
+        assert [(fault.key, fault.found) for fault in found.faults] == [("argument", "--model"), ("argument", "tiny")]
+
+
+@pytest.mark.parametrize("command", [["true", "--format", "json"], ["true", "format=json", "-h"]])
+def test_words_of_a_watched_command_stay_as_they_stand(command):
+    assert list(monitor(["--results-dir", "x", *command]).words) == command
+    assert list(monitor(["--results-dir", "x", "--", *command]).words) == command
+
+
+def test_flags_of_hydra_stay_and_slots_get_no_key_of_the_comparison():
+    command = sweep(["--config-dir", "grids", "--cfg", "job", "--grid", "logprobs", "--jobs", "2", "--seed=1,2"])
+    assert (command.config_dir, command.show_flags, command.grids) == ("grids", ("--cfg", "job"), ("logprobs",))
+    assert (command.settings, command.axes["seed"], command.faults) == (("jobs=2",), (1, 2), ())
+    assert pairs_of(["--max-increase", "2%"]) == ("max_increase=2%",)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name not in ("run", "monitor")])
+@pytest.mark.parametrize("flag", HELP_FLAGS)
+def test_help_is_shown_after_options(name, flag, capsys):
+    main = import_module(f"profiler.{name}.main").main
+    assert main([flag]) == EXIT_OK
+    text = capsys.readouterr().out
+    for words in (["--gpu", "l4", flag], [flag, "--gpu=l4"]):
+        assert main(words) == EXIT_OK
+        assert capsys.readouterr().out == text
 
 
 def test_null_leaves_a_key_to_its_default_in_all_commands(tmp_path):

@@ -21,8 +21,9 @@ from profiler.analysis.sweep_tally import SweepTally
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.identity import trial_id
 from profiler.config.labels import labels
+from profiler.config.option import MAX_S
 from profiler.config.reading import FieldReader
-from profiler.config.run_options import DECLARATIONS, RunOptions
+from profiler.config.run_options import RunOptions
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.trial import PlannedTrial, TrialSpec
@@ -94,9 +95,7 @@ def _settings(words: Sequence[str]) -> Settings:
         seed=reader.count("seed", minimum=0),
         limit=reader.optional_count("limit"),
         simulate=reader.flag("simulate"),
-        options=RunOptions(
-            jobs=reader.count("jobs"), timeout_s=reader.count("timeout_s", maximum=DECLARATIONS["timeout_s"].maximum)
-        ),
+        options=RunOptions(jobs=reader.count("jobs"), timeout_s=reader.count("timeout_s", maximum=MAX_S)),
         folder=Path(reader.text("results_dir", "a folder")) / GRID,
     )
     if reader.sound("results_dir"):

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from maintenance.campaign.stages import STAGES, Stage, stage
+from profiler.config.option import MAX_S
 from profiler.config.reading import TextReader
-from profiler.config.run_options import DECLARATIONS
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.trial import Tuning
 from profiler.storage.foreign_files import Kind, expanded, kind_of, reason
@@ -127,7 +127,7 @@ def _read_key(command: Command, word: str, faults: list[Fault]) -> None:
 
 
 def _seconds(text: str, faults: list[Fault]) -> float:
-    most = DECLARATIONS["timeout_s"].maximum
+    most = MAX_S
     reader = TextReader({"limit_s": text})
     found = reader.number("limit_s", maximum=most)
     if found and not reader.faults:

@@ -16,8 +16,9 @@ from maintenance.emulated.sampling import COUNT, SEED, sample
 from maintenance.sampled_file import folder_faults, written_down
 from maintenance.words import read_words
 from profiler.command_line import as_command, print_error, print_line, print_text
+from profiler.config.option import MAX_S
 from profiler.config.reading import FieldReader
-from profiler.config.run_options import DECLARATIONS, RunOptions
+from profiler.config.run_options import RunOptions
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
 from profiler.storage.records import RecordStore
 
@@ -82,7 +83,7 @@ def _settings(words: Sequence[str]) -> Settings:
         at_most=None if reader.value("at_most") is None else reader.count("at_most", minimum=0),
         options=RunOptions(
             jobs=reader.count("jobs"),
-            timeout_s=reader.count("timeout_s", maximum=DECLARATIONS["timeout_s"].maximum),
+            timeout_s=reader.count("timeout_s", maximum=MAX_S),
             python=python,
         ),
         folder=Path(reader.text("results_dir", "a folder")) / GRID,

@@ -2,22 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
+from profiler.config.command_words import as_pairs
+from profiler.config.option import FORMAT, OutputFormat, read_format
 from profiler.domain.errors import Fault
-from profiler.estimate.command import FORMAT
 from profiler.estimate.command import Command as EstimateCommand
-from profiler.estimate.command import read_command as read_estimate
+from profiler.estimate.command import read_pairs as read_estimate
 from profiler.solve.command import CONFIRM, MARGIN, MAX_MARGIN, margin_and_confirm
 
 OOM = "oom"
-
-
-class OutputFormat(StrEnum):
-    """Values of `format`."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +31,13 @@ class Command:
 
 def read_command(words: Sequence[str]) -> Command:
     """Parse `words` (argv without the program)."""
+    pairs = as_pairs(words)
     keys = (OOM, MARGIN, CONFIRM, FORMAT)
-    own = {key: text for key, equals, text in (word.partition("=") for word in words) if equals and key in keys}
-    rest = read_estimate([word for word in words if "=" not in word or word.partition("=")[0] not in keys])
-    reader = margin_and_confirm({FORMAT: "text", **own}, paths=(OOM,))
+    own = {key: text for key, equals, text in (word.partition("=") for word in pairs) if equals and key in keys}
+    rest = read_estimate([word for word in pairs if "=" not in word or word.partition("=")[0] not in keys])
+    reader = margin_and_confirm({FORMAT: OutputFormat.TEXT, **own}, paths=(OOM,))
     margin, confirm = reader.number(MARGIN, maximum=MAX_MARGIN), reader.flag(CONFIRM)
-    output_format = reader.choice(FORMAT, OutputFormat)
+    output_format = read_format(reader, for_people=OutputFormat.TEXT)
     log = reader.value(OOM)
     faults = [*rest.faults, *reader.faults, *_card_faults(rest)]
     return Command(

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from profiler.advise.command import OOM, Command, OutputFormat, read_command
+from profiler.advise.command import OOM, Command, read_command
 from profiler.advise.diagnosis import diagnosis, diagnosis_alone, more_by_simulation
 from profiler.advise.levers import Change
 from profiler.advise.plan import Plan, Planner, Step
@@ -20,6 +20,7 @@ from profiler.analytical.explanation.cards import CardVerdict, Fit, all_cards, c
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.identity import spec_to_mapping
 from profiler.config.only_estimated import only_estimated
+from profiler.config.option import OutputFormat
 from profiler.config.specification import parse_point
 from profiler.config.trl_yaml import changed_lines, trl_file
 from profiler.domain.builtin_models import find_builtin

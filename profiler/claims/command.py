@@ -2,22 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
+from profiler.config.command_words import HELP_FLAGS, as_pairs
+from profiler.config.option import FORMAT, OutputFormat, read_format
 from profiler.config.reading import TextReader
 from profiler.domain.claims import Claim
 from profiler.domain.errors import Fault, nearest
 
-RESULTS_DIR, CLAIM, SOURCE, FORMAT, WRITE = "results_dir", "claim", "source", "format", "write"
+RESULTS_DIR, CLAIM, SOURCE, WRITE = "results_dir", "claim", "source", "write"
 KEYS = (RESULTS_DIR, CLAIM, SOURCE, FORMAT, WRITE)
-
-
-class OutputFormat(StrEnum):
-    """Values of `format`."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 @dataclass(kw_only=True)
@@ -40,9 +34,9 @@ def read_command(words: Sequence[str], claims: Sequence[Claim]) -> Command:
     """Parse `words` (argv without the program). If a key is repeated, the last value counts."""
     command = Command()
     own: dict[str, str] = {}
-    for word in words:
+    for word in as_pairs(words):
         key, equals, text = word.partition("=")
-        if word in ("-h", "--help"):
+        if word in HELP_FLAGS:
             command.wants_help = True
         elif equals and key in KEYS:
             own[key] = text
@@ -71,7 +65,7 @@ def _read(command: Command, own: Mapping[str, str], claims: Sequence[Claim]) -> 
         word = reader.word(SOURCE, sources)
         command.source = word if reader.sound(SOURCE) else None
     if FORMAT in own:
-        command.output_format = reader.choice(FORMAT, OutputFormat)
+        command.output_format = read_format(reader)
     if WRITE in own:
         command.writes = reader.flag(WRITE)
     command.faults.extend(reader.faults)

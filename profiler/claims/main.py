@@ -12,9 +12,10 @@ from pathlib import Path
 
 from profiler.analysis.claim_trials import StoredTrials
 from profiler.analysis.verdicts import Evidence, Judged, judge
-from profiler.claims.command import Command, OutputFormat, read_command
+from profiler.claims.command import Command, read_command
 from profiler.claims.figures import ClaimFigures, ScriptPeaks, ScriptRun
 from profiler.command_line import as_command, print_error, print_line, print_text
+from profiler.config.option import OutputFormat
 from profiler.domain.claims import Claim, End, Quantity
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, printable
 from profiler.domain.outcome import Status

@@ -1,17 +1,17 @@
 """The keys of a trial and the run options for `--help`: one entry per key, with its unit and its default."""
 
 from collections.abc import Iterable
-from dataclasses import fields
-from pathlib import PurePath
 from textwrap import wrap
 
-from profiler.config.reading import show
-from profiler.config.run_options import DECLARATIONS, RunOptions
+from profiler.config.option import Option
+from profiler.config.reading import NULL, show
+from profiler.config.run_options import RUN_OPTIONS
 from profiler.domain.keys import Key
 from profiler.domain.trial import TRIAL_KEYS
 
 _WIDTH = 100
 _NAME = 30
+_OPTION_WIDTH = 80
 
 
 def trial_keys_help(*, given: str = "") -> str:
@@ -28,11 +28,32 @@ def trial_keys_help(*, given: str = "") -> str:
 
 def run_options_help() -> str:
     """Return one entry per run option."""
-    values = {option.name: option.default for option in fields(RunOptions)}
     return "".join(
-        entry(name, option.meaning, _option_default(values[name], option.null), option.unit)
-        for name, option in DECLARATIONS.items()
+        entry(name, option.meaning, option.default_text if option.default is not None else option.null, option.unit)
+        for name, option in RUN_OPTIONS.items()
     )
+
+
+def option_lines(options: Iterable[Option], *, indent: int) -> str:
+    """Return ``"  name=VALUE    meaning (default: value)"`` of each option.
+
+    Args:
+        options: The options.
+        indent: Columns before a meaning. A longer name has a line of its own.
+    """
+    return "".join(_option_line(option, indent) for option in options)
+
+
+def _option_line(option: Option, indent: int) -> str:
+    head, meaning = f"  {option.name}={option.kind.shown}", option.meaning
+    default = f"{option.default_text} {option.unit}".rstrip()
+    if option.default is None:
+        default = option.null
+    elif option.null:
+        head, meaning = f"{head}|{NULL}", f"{meaning}; {NULL}: {option.null}"
+    first, *others = wrap(f"{meaning} (default: {default})", _OPTION_WIDTH - indent)
+    lines = [head.ljust(indent) + first] if len(head) < indent else [head, " " * indent + first]
+    return "\n".join([*lines, *(" " * indent + line for line in others)]) + "\n"
 
 
 def entry(name: str, meaning: str, default: str, unit: str = "") -> str:
@@ -63,9 +84,3 @@ def _default(key: Key, defaults: dict[str, str]) -> str:
     if key.given_default is not None:
         return show(key.given_default)
     return key.null_given or "required"
-
-
-def _option_default(value: object, null: str) -> str:
-    if value is None:
-        return null
-    return str(value) if isinstance(value, PurePath) else f"{value:g}" if isinstance(value, float) else show(value)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from profiler.config.command_words import HELP_FLAGS, as_pairs
 from profiler.config.reading import TextReader, show
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.gpu import KNOWN_GPUS, Gpu
@@ -32,10 +33,11 @@ class Command:
 
 def read_command(words: Sequence[str]) -> Command:
     """Parse `words` (argv without the program). If a key is repeated, the last value counts."""
-    command = Command(wants_help=any(word in ("-h", "--help") for word in words))
+    command = Command(wants_help=any(word in HELP_FLAGS for word in words))
     if command.wants_help:
         return command
-    command.action = words[0] if words else ""
+    pairs = as_pairs(words)
+    command.action = pairs[0] if pairs else ""
     if command.action not in _KEYS:
         hint = nearest(command.action, list(_KEYS)) or "See python -m profiler.emulation --help."
         problem = f"must be one of {', '.join(_KEYS)}"
@@ -43,7 +45,7 @@ def read_command(words: Sequence[str]) -> Command:
         # Each fault is found, not only the first.
     keys = _KEYS.get(command.action) or tuple(dict.fromkeys(key for keys in _KEYS.values() for key in keys))
     own: dict[str, str] = {}
-    for word in words[1:]:
+    for word in pairs[1:]:
         key, equals, text = word.partition("=")
         if not equals or word.startswith("-"):
             problem = "options are written as key=value"

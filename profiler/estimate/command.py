@@ -3,9 +3,10 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
+from profiler.config.command_words import HELP_FLAGS, as_pairs
 from profiler.config.grid import MAX_POINTS
+from profiler.config.option import FORMAT, OutputFormat, read_format
 from profiler.config.reading import TextReader, show
 from profiler.config.run_options import RUN_KEYS
 from profiler.config.specification import unknown_key
@@ -18,11 +19,11 @@ from profiler.domain.trial import SPEC_KEYS
 from profiler.estimate.cards import ANY, CAPABILITY, GPU, MEMORY, read_size
 from profiler.storage.price_file import PRICES
 
-CONFIG, FORMAT, STRICT, FAIL_IF = "config", "format", "strict", "fail_if"
+CONFIG, STRICT, FAIL_IF = "config", "strict", "fail_if"
 
 OWN_KEYS = (CONFIG, TRL, FORMAT, STRICT, FAIL_IF, MEMORY, CAPABILITY, PRICES)
 
-_DEFAULTS = {FORMAT: "table", STRICT: "false"}
+_DEFAULTS = {FORMAT: OutputFormat.TABLE, STRICT: "false"}
 
 OTHER_NAMES = {"trainer": "recipe"}
 """Keys by the names that users give them."""
@@ -31,13 +32,6 @@ _OF_VERL = re.compile(
     r"\+{0,2}(?:(?:actor_rollout_ref|critic|data|algorithm|trainer|reward_model|reward_manager|ray_\w+)\.\w|model_engine=)"
 )
 """How an override of verl begins: a section and a dot, or the engine."""
-
-
-class OutputFormat(StrEnum):
-    """Values of `format`."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +63,11 @@ class Command:
 
 def read_command(words: Sequence[str]) -> Command:
     """Parse `words` (argv without the program); a later word of the same key wins, except that files add up."""
+    return read_pairs(as_pairs(words))
+
+
+def read_pairs(words: Sequence[str]) -> Command:
+    """Parse `words` as `read_command` does, in which options are `key=value` already."""
     values: dict[str, tuple[object, ...]] = {}
     faults: list[Fault] = []
     configs: dict[str, None] = {}
@@ -78,7 +77,7 @@ def read_command(words: Sequence[str]) -> Command:
     for word in words:
         key, equals, text = word.partition("=")
         key = OTHER_NAMES.get(key, key)
-        if word in ("-h", "--help"):
+        if word in HELP_FLAGS:
             wants_help = True
         elif equals and _OF_VERL.match(word):
             overrides.append(word)
@@ -95,7 +94,7 @@ def read_command(words: Sequence[str]) -> Command:
     options = TextReader({**_DEFAULTS, **own}, paths=(CAPABILITY, PRICES, TRL))
     any_card = _read_cards(options, values)
     prices = None if options.value(PRICES) is None else options.text(PRICES, "a file")
-    output_format, strict = options.choice(FORMAT, OutputFormat), options.flag(STRICT)
+    output_format, strict = read_format(options), options.flag(STRICT)
     fail_if = None if options.value(FAIL_IF) is None else options.choice(FAIL_IF, FailIf)
     faults.extend(options.faults)
     return Command(

@@ -15,11 +15,12 @@ from profiler.command_line import as_command, print_error, print_text
 from profiler.config.images import images_line
 from profiler.config.key_help import trial_keys_help
 from profiler.config.model_lines import model_lines
+from profiler.config.option import OutputFormat
 from profiler.config.specification import attention_line
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf
 from profiler.domain.trial import Backend, TrialSpec
-from profiler.estimate.command import Command, OutputFormat, read_command
+from profiler.estimate.command import Command, read_command
 from profiler.estimate.grid import answered_grid
 from profiler.estimate.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
 from profiler.estimate.reward_models import with_reward_models

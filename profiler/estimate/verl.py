@@ -10,6 +10,7 @@ from profiler.analytical.explanation.verl_fit import Unanswered, verl_fit, with_
 from profiler.analytical.sharded.verl_phases import verl_estimate
 from profiler.config.model_lookup import builtin_of_folder
 from profiler.config.notes import Note, note_lines
+from profiler.config.option import OutputFormat
 from profiler.config.reading import show
 from profiler.config.specification import DEFAULT_GPU
 from profiler.config.verl_assertions import refusals
@@ -20,7 +21,7 @@ from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.domain.gpu import Gpu
 from profiler.domain.gpu_names import gpu_named, name_card
-from profiler.estimate.command import Command, OutputFormat
+from profiler.estimate.command import Command
 from profiler.rendering.estimate_table import WIDTH
 from profiler.rendering.verl_table import verl_json, verl_table
 from profiler.storage.model_config import is_local

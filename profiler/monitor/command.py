@@ -8,17 +8,20 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePath
 
+from profiler.config.command_words import END, own_words
+from profiler.config.key_help import option_lines
+from profiler.config.option import read_options
 from profiler.config.reading import show
 from profiler.config.trl_interval import KEY as TRL
-from profiler.config.value_grammar import read_into, read_path, read_value
+from profiler.config.value_grammar import read_into
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.trial import SPEC_KEYS
-from profiler.monitor.options import CONFIG, KEYS, RESULTS_DIR, Mode, MonitorOptions, read_options
+from profiler.monitor.options import CONFIG, KEYS, OF_COMMAND, OF_GPUS, MonitorOptions
 from profiler.storage.foreign_files import Kind, kind_of, reason
 
-_END = "--"
-_HELP = ("-h", "--help")
 _SCRIPT, _MODULE = ".py", "-m"
+_INDENT = 24
+"""Columns before the meaning of a key in the help text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,20 +42,14 @@ class Command:
         return PurePath(named or self.words[0]).stem or "command"
 
 
-def wants_help(words: Sequence[str]) -> bool:
-    """Return whether help is asked for before the command: a command has a `--help` of its own."""
-    _, others = _own(words)
-    return bool(others) and others[0] in _HELP and _END not in words[: words.index(others[0])]
-
-
 def read_command(words: Sequence[str]) -> Command:
-    """Parse `words` (argv without the program). Our keys end at the first word without `=`, or at `--`.
+    """Parse `words` (argv without the program). Our keys end where `own_words` ends them.
 
     Raises:
         UsageError: Carries every fault found.
     """
     faults: list[Fault] = []
-    own, others = _own(words)
+    own, others = own_words(words)
     values: dict[str, object] = {}
     estimate: list[str] = []
     for word in own:
@@ -60,37 +57,24 @@ def read_command(words: Sequence[str]) -> Command:
         if key in (CONFIG, TRL) or key in SPEC_KEYS:
             estimate.append(word)
         elif key in KEYS:
-            _read_value(key, text, values, faults)
+            read_into(values, key, text, faults, KEYS[key].kind.read_text)
         else:
             faults.append(_unknown(key, text))
-    mode = Mode.COMMAND if others or _END in words else Mode.GPUS
-    faults += [_misplaced(key, show(value), mode) for key, value in values.items() if KEYS[key].mode is not mode]
-    if mode is Mode.GPUS:
-        faults += [_misplaced(word.partition("=")[0], word.partition("=")[2], mode) for word in estimate]
+    has_command = bool(others) or END in words
+    known = OF_COMMAND if has_command else OF_GPUS
+    faults += [_misplaced(key, show(value), has_command) for key, value in values.items() if key not in known]
+    if not has_command:
+        faults += [_misplaced(word.partition("=")[0], word.partition("=")[2], has_command) for word in estimate]
     else:
         faults += _program_faults(others)
     options = None
     try:
-        options = read_options(values)
+        options = read_options(MonitorOptions, values)
     except UsageError as error:
         faults.extend(error.faults)
     if options is None or faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
     return Command(options=options, words=tuple(others), estimate=tuple(estimate))
-
-
-def _own(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return our words and the others."""
-    for place, word in enumerate(words):
-        if word == _END:
-            return words[:place], words[place + 1 :]
-        if "=" not in word or word.startswith("-"):
-            return words[:place], words[place:]
-    return words, ()
-
-
-def _read_value(key: str, text: str, values: dict[str, object], faults: list[Fault]) -> None:
-    read_into(values, key, text, faults, read_path if key == RESULTS_DIR else read_value)
 
 
 def _unknown(key: str, text: str) -> Fault:
@@ -101,10 +85,10 @@ def _unknown(key: str, text: str) -> Fault:
     return Fault(key=key or "key", found=text, problem=problem, hint=hint)
 
 
-def _misplaced(key: str, found: str, mode: Mode) -> Fault:
-    if mode is Mode.GPUS:
-        return Fault(key=key, found=found, problem="has a meaning only in front of a command to watch")
-    return Fault(key=key, found=found, problem="has no meaning with a command, which is sampled until it ends")
+def _misplaced(key: str, found: str, has_command: bool) -> Fault:
+    without = "has a meaning only in front of a command to watch"
+    with_one = "has no meaning with a command, which is sampled until it ends"
+    return Fault(key=key, found=found, problem=with_one if has_command else without)
 
 
 def _program_faults(words: Sequence[str]) -> list[Fault]:
@@ -137,3 +121,30 @@ def _file_problem(name: str) -> str:
 
 def _see_help() -> str:
     return "See python -m profiler.monitor --help."
+
+
+def usage() -> str:
+    """Return the text."""
+    return f"""\
+python -m profiler.monitor [watch=DURATION] [format=table|json]
+python -m profiler.monitor [key=value ...] COMMAND [argument ...]
+
+Without a command: the GPUs of this machine, their memory and load, the processes
+on them, allocation retries and failed allocations of profiled ones, and what to
+do about a GPU that is more than 90 % full.
+
+{option_lines(OF_GPUS.values(), indent=_INDENT)}
+With a command: run it as it is, sample the GPUs, its processes and the memory of
+the host until it ends, and leave tables and a page. Signals are passed on, and
+its exit code is that of this command. Our keys end at the first word without
+"=", or at "--".
+
+{option_lines(OF_COMMAND.values(), indent=_INDENT)}
+For the peaks of phases: VramCallback, python -m profiler.run (docs/monitor.md).
+
+Examples:
+  python -m profiler.monitor watch=1s
+  python -m profiler.monitor format=json
+  python -m profiler.monitor accelerate launch train.py --bf16
+  python -m profiler.monitor config=grpo.yaml model=qwen2.5-7b python train.py
+"""

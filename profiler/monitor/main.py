@@ -7,10 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from profiler.command_line import as_command, print_error, print_text
+from profiler.config.command_words import wants_help_first
 from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError
-from profiler.monitor.command import Command, read_command, wants_help
-from profiler.monitor.help import usage
-from profiler.monitor.options import RESULTS_DIR
+from profiler.monitor.command import Command, read_command, usage
 from profiler.monitor.signals import signals_wait
 from profiler.storage.foreign_files import expanded, reason
 from profiler.storage.last_resort import last_resort
@@ -23,7 +22,7 @@ MONITOR = "monitor"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command `argv` (without the program) and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if wants_help(words):
+    if wants_help_first(words):
         print_text(usage())
         return EXIT_OK
     command = read_command(words)
@@ -43,7 +42,9 @@ def _watch(command: Command) -> int:
         folder = expanded(str(command.options.results_dir)) / MONITOR / command.name
     except OSError as error:
         found = str(command.options.results_dir)
-        raise UsageError([Fault(key=RESULTS_DIR, found=found, problem=f"cannot be used ({reason(error)})")]) from error
+        raise UsageError(
+            [Fault(key="results_dir", found=found, problem=f"cannot be used ({reason(error)})")]
+        ) from error
     with signals_wait() as mask:
         watched = watch(command, folder, mask)
     try:

@@ -1,116 +1,16 @@
-"""The keys of `python -m profiler.monitor`: each is declared once, and the help text and the reader derive from it."""
+"""The options of `python -m profiler.monitor`."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import PurePath
 
+from profiler.config.option import FORMAT, Kind, Option, OutputFormat, choice, option, options_of, path
 from profiler.config.reading import FieldReader
-from profiler.domain.errors import UsageError
 
 _SHORTEST_S, _LONGEST_S = 0.01, 3600.0
 _DURATION = re.compile(r"((?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|m|min)?")
 _SECONDS = {None: 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "min": 60.0}
-
-
-class OutputFormat(StrEnum):
-    """Values of `format`."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-class Mode(StrEnum):
-    """What a key belongs to."""
-
-    GPUS = "the GPUs"
-    COMMAND = "a command"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Declaration:
-    """What a user has to know about a key."""
-
-    values: str
-    """What is allowed."""
-    meaning: str
-    default: object
-    shown: str
-    """The default as a user reads it."""
-    mode: Mode
-
-
-WATCH, FORMAT, CONFIG, RESULTS_DIR, PERIOD = "watch", "format", "config", "results_dir", "sample_period_s"
-
-KEYS: Mapping[str, Declaration] = {
-    WATCH: Declaration(
-        values="DURATION",
-        meaning="show the GPUs again after each DURATION, such as 1s or 500ms",
-        default=None,
-        shown="once",
-        mode=Mode.GPUS,
-    ),
-    FORMAT: Declaration(
-        values="|".join(OutputFormat),
-        meaning="json: one object; with watch one line per reading",
-        default=OutputFormat.TABLE.value,
-        shown=OutputFormat.TABLE,
-        mode=Mode.GPUS,
-    ),
-    CONFIG: Declaration(
-        values="FILE",
-        meaning="a file that python -m profiler.estimate reads: its estimate is put next to what is measured; further "
-        "keys of a trial, such as model=NAME, complete it",
-        default=None,
-        shown="no estimate",
-        mode=Mode.COMMAND,
-    ),
-    RESULTS_DIR: Declaration(
-        values="FOLDER",
-        meaning="the results are in FOLDER/monitor/<name of the command>/",
-        default="results",
-        shown="results",
-        mode=Mode.COMMAND,
-    ),
-    PERIOD: Declaration(
-        values="SECONDS",
-        meaning="period at which the GPUs and the host are sampled",
-        default=0.1,
-        shown="0.1 s",
-        mode=Mode.COMMAND,
-    ),
-}
-"""By name, in the order of the help text."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MonitorOptions:
-    """The values of the keys."""
-
-    watch_s: float | None
-    """None shows the GPUs once."""
-    output_format: OutputFormat
-    results_dir: PurePath
-    sample_period_s: float
-
-
-def read_options(values: Mapping[str, object]) -> MonitorOptions:
-    """Read the keys that a user gave; the others have their defaults.
-
-    Raises:
-        UsageError: Carries every fault found.
-    """
-    reader = FieldReader({name: key.default for name, key in KEYS.items()} | dict(values))
-    options = MonitorOptions(
-        watch_s=None if reader.value(WATCH) is None else _duration(reader, WATCH),
-        output_format=reader.choice(FORMAT, OutputFormat),
-        results_dir=PurePath(reader.text(RESULTS_DIR, "a folder")),
-        sample_period_s=_duration(reader, PERIOD),
-    )
-    if reader.faults:
-        raise UsageError(reader.faults)
-    return options
 
 
 def _duration(reader: FieldReader, key: str) -> float:
@@ -122,3 +22,59 @@ def _duration(reader: FieldReader, key: str) -> float:
         reader.fail(key, "must be from 10ms to 3600s, such as 1s or 500ms")
         return _LONGEST_S
     return seconds
+
+
+_ALLOWED = "10ms to 3600s"
+WATCH, CONFIG = "watch", "config"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorOptions:
+    """The options, in the order of the help text."""
+
+    watch_s: float | None = option(
+        None,
+        Kind(allowed=_ALLOWED, shown="DURATION", read=_duration),
+        "show the GPUs again after each DURATION, such as 1s or 500ms",
+        name=WATCH,
+        null="once",
+    )
+    output_format: OutputFormat = option(
+        OutputFormat.TABLE,
+        choice(OutputFormat, OutputFormat.TABLE, OutputFormat.JSON),
+        "json: one object; with watch one line per reading",
+        name=FORMAT,
+    )
+    results_dir: PurePath = option(
+        PurePath("results"),
+        path("a folder", "FOLDER"),
+        "the results are in FOLDER/monitor/<name of the command>/",
+    )
+    sample_period_s: float = option(
+        0.1,
+        Kind(allowed=_ALLOWED, shown="SECONDS", read=_duration),
+        "period at which the GPUs and the host are sampled",
+        unit="s",
+    )
+
+
+_READ = options_of(MonitorOptions)
+
+OF_GPUS: Mapping[str, Option] = {name: _READ[name] for name in (WATCH, FORMAT)}
+"""Options without a command, by name."""
+
+OF_COMMAND: Mapping[str, Option] = {
+    CONFIG: Option(
+        name=CONFIG,
+        kind=path("a file", "FILE"),
+        default=None,
+        meaning="a file that python -m profiler.estimate reads: its estimate is put next to what is measured; further "
+        "keys of a trial, such as model=NAME, complete it",
+        null="no estimate",
+    ),
+    **{name: each for name, each in _READ.items() if name not in OF_GPUS},
+}
+"""Options with a command, by name."""
+
+KEYS = {**OF_GPUS, **OF_COMMAND}
+"""All, in the order of the help text."""

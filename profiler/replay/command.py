@@ -2,26 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
 from profiler.allocator.alloc_conf import parse_alloc_conf
+from profiler.config.command_words import HELP_FLAGS, as_pairs
+from profiler.config.option import FORMAT, OutputFormat, read_format
 from profiler.config.reading import TextReader, show
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.gpu import Gpu
 from profiler.domain.gpu_names import find_gpu, name_card
 
-ALLOC_CONF, DEVICE, FIGURE, FORMAT, GPU = "alloc_conf", "device", "figure", "format", "gpu"
+ALLOC_CONF, DEVICE, FIGURE, GPU = "alloc_conf", "device", "figure", "gpu"
 KEYS = (ALLOC_CONF, DEVICE, FIGURE, FORMAT, GPU)
 FIGURE_SUFFIXES = (".png", ".svg")
 _LARGEST_DEVICE = 1023
-
-
-class OutputFormat(StrEnum):
-    """Values of `format`."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 @dataclass(kw_only=True)
@@ -44,9 +38,9 @@ def read_command(words: Sequence[str]) -> Command:
     """Parse `words` (argv without the program). If a key is repeated, the last value counts."""
     command = Command()
     own: dict[str, str] = {}
-    for word in words:
+    for word in as_pairs(words):
         key, equals, text = word.partition("=")
-        if word in ("-h", "--help"):
+        if word in HELP_FLAGS:
             command.wants_help = True
         elif equals and key in KEYS:
             own[key] = text
@@ -88,7 +82,7 @@ def _read(command: Command, own: Mapping[str, str]) -> None:
         if command.gpu is None:
             reader.fail(GPU, card.problem, card.hint)
     if FORMAT in own:
-        command.output_format = reader.choice(FORMAT, OutputFormat)
+        command.output_format = read_format(reader)
     command.faults.extend(reader.faults)
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from profiler.allocator.answer import Answer, Question, answer
 from profiler.allocator.history import read_history
 from profiler.command_line import as_command, print_error, print_text
+from profiler.config.option import OutputFormat
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError, printable
 from profiler.rendering.replay_json import answer_mapping, replay_json
 from profiler.rendering.replay_table import replay_table
-from profiler.replay.command import FIGURE_SUFFIXES, Command, OutputFormat, read_command
+from profiler.replay.command import FIGURE_SUFFIXES, Command, read_command
 from profiler.storage.atomic import write_atomically
 from profiler.storage.foreign_files import Kind, kind_of
 from profiler.storage.recorded_snapshot import load_snapshot, snapshot_files

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from profiler.config.command_words import as_pairs
 from profiler.config.reading import MAX_INCREASE, TextReader, read_increase, show
 from profiler.config.value_grammar import ValueTextError, read_values, unreadable
 from profiler.domain.errors import Fault, UsageError, nearest
@@ -32,14 +33,15 @@ class Command:
 
 def read_command(words: Sequence[str]) -> Command:
     """Parse `words` (argv without the program). If a key is repeated, the last value counts."""
-    given = dict(word.partition("=")[::2] for word in words if _is_key(word))
+    pairs = as_pairs(words)
+    given = dict(word.partition("=")[::2] for word in pairs if _is_key(word))
     faults = [_unknown(key, value) for key, value in given.items() if key not in KEYS]
     kinds = _kinds(given[FIGURES], faults) if FIGURES in given else STANDARD_KINDS
     reader = TextReader({key: text for key, text in given.items() if key == INTO}, paths=(INTO,))
     into = None if reader.value(INTO) is None else reader.text(INTO, "a folder")
     limit, fault = _increase(given.get(MAX_INCREASE))
     return Command(
-        folders=tuple(word for word in words if not _is_key(word)),
+        folders=tuple(word for word in pairs if not _is_key(word)),
         kinds=tuple(kind for kind in FigureKind if kind in kinds),
         max_increase=limit,
         into=into,

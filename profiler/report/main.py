@@ -8,6 +8,7 @@ from rich.console import Console
 
 from profiler.analysis.differences import compare_sweeps
 from profiler.command_line import as_command, print_line, print_text, readable
+from profiler.config.command_words import HELP_FLAGS
 from profiler.config.reading import MAX_INCREASE
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.labels import names_of
@@ -28,7 +29,7 @@ from profiler.storage.tables import read_tables
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if set(words) & {"-h", "--help"}:
+    if set(words) & set(HELP_FLAGS):
         print_text(_HELP)
         return EXIT_OK
     command = read_command(words)

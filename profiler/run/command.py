@@ -4,14 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiler.config.value_grammar import read_into, read_path, read_value
+from profiler.config.command_words import own_words
+from profiler.config.key_help import option_lines
+from profiler.config.option import read_options
+from profiler.config.value_grammar import read_into
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.run.launchers import Launch, read_launch, split_launcher
-from profiler.run.options import KEYS, ScriptOptions, read_options
+from profiler.run.options import KEYS, ScriptOptions
 from profiler.storage.foreign_files import Kind, expanded, kind_of, reason
 
-_END = "--"
-_HELP = ("-h", "--help")
+_INDENT = 20
+"""Columns before the meaning of a key in the help text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,20 +28,14 @@ class Command:
     arguments: tuple[str, ...]
 
 
-def wants_help(words: Sequence[str]) -> bool:
-    """Return whether help is asked for before the script: a script has a `--help` of its own."""
-    _, others = _own(words)
-    return bool(others) and others[0] in _HELP and _END not in words[: words.index(others[0])]
-
-
 def read_command(words: Sequence[str]) -> Command:
-    """Parse `words` (argv without the program). Our keys end at the first word without `=`, or at `--`.
+    """Parse `words` (argv without the program). Our keys end where `own_words` ends them.
 
     Raises:
         UsageError: Carries every fault found.
     """
     faults: list[Fault] = []
-    own, others = _own(words)
+    own, others = own_words(words)
     values: dict[str, object] = {}
     for word in own:
         _read_word(word, values, faults)
@@ -47,22 +44,12 @@ def read_command(words: Sequence[str]) -> Command:
     script = _script(rest, launcher, faults)
     options = None
     try:
-        options = read_options(values)
+        options = read_options(ScriptOptions, values)
     except UsageError as error:
         faults.extend(error.faults)
     if options is None or script is None or faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
     return Command(options=options, launch=launch, script=script, arguments=rest[1:])
-
-
-def _own(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return our words and the others."""
-    for place, word in enumerate(words):
-        if word == _END:
-            return words[:place], words[place + 1 :]
-        if "=" not in word or word.startswith("-"):
-            return words[:place], words[place:]
-    return words, ()
 
 
 def _read_word(word: str, values: dict[str, object], faults: list[Fault]) -> None:
@@ -72,7 +59,7 @@ def _read_word(word: str, values: dict[str, object], faults: list[Fault]) -> Non
         hint = nearest(key, tuple(KEYS)) or "Arguments of the script come after its name."
         faults.append(Fault(key=key or "key", found=text, problem=problem, hint=hint))
         return
-    read_into(values, key, text, faults, read_path if KEYS[key].is_path else read_value)
+    read_into(values, key, text, faults, KEYS[key].kind.read_text)
 
 
 def _script(rest: Sequence[str], launcher: Sequence[str], faults: list[Fault]) -> Path | None:
@@ -106,3 +93,26 @@ def _problem(name: str) -> tuple[str, str]:
     if not name.endswith(".py"):
         return "is not a Python file (.py)", ""
     return "", ""
+
+
+def usage() -> str:
+    """Return the text."""
+    return f"""\
+python -m profiler.run [key=value ...] train.py [argument ...]
+python -m profiler.run [key=value ...] torchrun [option ...] train.py
+
+Run a PyTorch training script as it is and show its GPU memory by phase:
+measured on a GPU, or emulated or simulated without one. Our keys end at the
+first word without "=", or at "--"; the words after the script are its own.
+torchrun, accelerate launch and deepspeed in front of the script are understood.
+
+{option_lines(KEYS.values(), indent=_INDENT)}
+The results are a table, <results_dir>/scripts/<script>/report.html, parquet
+files and records (docs/scripts.md). Exit codes: docs/exit_codes.md.
+
+Examples:
+  python -m profiler.run train.py --learning_rate 1e-5
+  python -m profiler.run gpu=rtx-4090-24gb steps=2 train.py config/small.py
+  python -m profiler.run backend=emulated torchrun --nproc_per_node=8 train.py
+  python -m profiler.run snapshot=true breakdown=true train.py
+"""

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profiler.command_line import as_command, print_error, print_line, print_text
+from profiler.config.command_words import wants_help_first
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
 from profiler.domain.outcome import Status
 from profiler.domain.script import ScriptJob, ScriptRecord, ScriptSpec
 from profiler.domain.trial import Backend
 from profiler.run.backend import Place, choose_place
-from profiler.run.command import Command, read_command, wants_help
-from profiler.run.help import usage
+from profiler.run.command import Command, read_command, usage
 from profiler.run.launched import launcher_arguments, launcher_variables
 from profiler.run.options import ScriptEvents, ScriptOptions
 from profiler.run.process import run_in_process
@@ -36,7 +36,7 @@ _MOST_BYTES = 1 << 24
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command `argv` (without the program) and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if wants_help(words):
+    if wants_help_first(words):
         print_text(usage())
         return EXIT_OK
     command = read_command(words)
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def exit_code(record: ScriptRecord, options: ScriptOptions) -> int:
     """Return the exit code of a run, and print why it has no answer if it has none."""
-    if options.fails_if_too_large and record.outcome.status is Status.OOM:
+    if options.fail_if is not None and record.outcome.status is Status.OOM:
         return EXIT_ANSWER_IS_NO
     if record.outcome.status.answered:
         return EXIT_OK

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from profiler.command_line import as_command, print_error, print_line, readable
+from profiler.config.command_words import HELP_FLAGS, as_pairs
 from profiler.config.reading import TextReader
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError, nearest
 from profiler.seams.checking import MovedSeam, find_moved
@@ -36,7 +37,7 @@ Examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
-    if set(arguments) & {"-h", "--help"}:
+    if set(arguments) & set(HELP_FLAGS):
         print_line(USAGE)
         return EXIT_OK
     lists_all = _lists_all(arguments)
@@ -59,7 +60,7 @@ def _lists_all(words: Sequence[str]) -> bool:
     Raises:
         UsageError: Another word is there, or the value is not one.
     """
-    given = [word.partition("=") for word in words]
+    given = [word.partition("=") for word in as_pairs(words)]
     faults = [_unknown(key, text) for key, _, text in given if key != "all"]
     reader = TextReader({key: text for key, _, text in given if key == "all"})
     lists_all = bool({"all"} & {key for key, _, _ in given}) and reader.flag("all")

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from profiler.config.command_words import as_pairs
 from profiler.config.reading import TextReader
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.keys import Kind, MemoryOrder
 from profiler.domain.trial import TRIAL_KEYS
 from profiler.estimate.command import Command as EstimateCommand
-from profiler.estimate.command import read_command as read_estimate
+from profiler.estimate.command import read_pairs as read_estimate
 from profiler.rendering.figure_kinds import FigureKind
 
 CARD = "gpu"
@@ -52,12 +53,13 @@ class Command:
 
 def read_command(words: Sequence[str]) -> Command:
     """Parse `words` (argv without the program)."""
-    named = [word for word in words if all(part.isidentifier() for part in word.split(","))]
+    pairs = as_pairs(words)
+    named = [word for word in pairs if all(part.isidentifier() for part in word.split(","))]
     keys = tuple(key for word in named for key in word.split(","))
     own = {
-        key: text for key, equals, text in (word.partition("=") for word in words) if key in (MARGIN, CONFIRM, FIGURE)
+        key: text for key, equals, text in (word.partition("=") for word in pairs) if key in (MARGIN, CONFIRM, FIGURE)
     }
-    rest = read_estimate([word for word in words if word not in named and word.partition("=")[0] not in own])
+    rest = read_estimate([word for word in pairs if word not in named and word.partition("=")[0] not in own])
     faults = list(rest.faults)
     first: tuple[object, ...] = ()
     if len(keys) == _MOST_KEYS and keys[0] in rest.axes:

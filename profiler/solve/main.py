@@ -14,10 +14,10 @@ from profiler.config.grid import refuse_too_many_points
 from profiler.config.key_help import trial_keys_help
 from profiler.config.model_lines import model_lines
 from profiler.config.only_estimated import only_estimated
+from profiler.config.option import OutputFormat
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, install_hint, listed, missing
 from profiler.domain.trial import Backend
-from profiler.estimate.command import OutputFormat
 from profiler.estimate.inputs import (
     ArchitectureLookup,
     Inputs,

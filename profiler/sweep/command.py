@@ -8,6 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString, RangeSweep
 from hydra.errors import HydraException
 
+from profiler.config.command_words import HELP_FLAGS, as_pairs
 from profiler.config.grid import MAX_POINTS
 from profiler.config.reading import MAX_INCREASE, read_increase, show
 from profiler.config.run_options import PATH_OPTIONS, RUN_KEYS
@@ -42,8 +43,6 @@ _PACKAGE_FLAGS = ("--package", "-p")
 
 _CFG_WORDS = ("job", "hydra", "all")
 _INFO_WORDS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-
-HELP_FLAGS = ("--help", "-h")
 
 _SHOW_FLAGS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(HELP_FLAGS, ()),
@@ -93,9 +92,14 @@ def for_each_python(command: Command) -> tuple[Command, ...]:
     ) or (command,)
 
 
+def pairs_of(words: Sequence[str]) -> tuple[str, ...]:
+    """Return `words` with the keys of a sweep as `key=value`; flags of Hydra stay as they stand."""
+    return as_pairs(words, flags=(*_FOLDER_FLAGS, *_IGNORED_FLAGS, *_SHOW_FLAGS))
+
+
 def read_command(words: Sequence[str]) -> Command:
     """Parse `words` (argv without the program)."""
-    flags = _split_flags(words)
+    flags = _split_flags(pairs_of(words))
     reading = _OverrideReading()
     for text in flags.overrides:
         reading.read(text)

@@ -12,7 +12,7 @@ from profiler.domain.address import Address, Scheme
 from profiler.domain.engine import Engine
 from profiler.domain.trial import Backend
 from profiler.storage.foreign_files import expanded
-from profiler.sweep.command import PYTHON
+from profiler.sweep.command import PYTHON, pairs_of
 from profiler.sweep.parts import SweepParts
 from profiler.sweep.preparation import Sweep
 
@@ -32,7 +32,10 @@ def with_slots(sweep: Sweep, words: Sequence[str], parts: SweepParts) -> Sweep:
     if sweep.options.engine is not Engine.SLURM or sweep.options.dry_run or sweep.address is None:
         return sweep
     # Environments are compared where the command runs.
-    own = (*(word for word in words if not word.startswith(f"{MAX_INCREASE}=")), *_on_a_node(sweep, sweep.address))
+    own = (
+        *(word for word in pairs_of(words) if not word.startswith(f"{MAX_INCREASE}=")),
+        *_on_a_node(sweep, sweep.address),
+    )
     here = parts.installed_versions()
     key = [*own, *(json.dumps(asdict(versions), sort_keys=True) for versions in (here, sweep.versions))]
 

@@ -19,7 +19,7 @@ REPORT = (
     bad("\x1b[31m", says="folder= … no such folder"),
     bad("~nosuchuser", says="folder= … no such folder"),
     bad("-x", says="argument= … is not a folder of results"),
-    bad("--other=x", says="argument= … is not a folder of results"),
+    bad("--other=x", says="other= … is unknown; the keys are figures, max_increase, into"),
     bad("ftp://a/b", says="folder= … is not an address; write s3://bucket/path, gs://bucket/path or file:///folder"),
     bad("file:///no/such/folder", says="results_dir= … results cannot be read there (there are no records)"),
     bad("folder=x", says="folder= … is unknown; the keys are figures, max_increase, into"),
@@ -48,6 +48,7 @@ SEAMS = (
     bad("all=yes", says="all= … must be true or false"),
     bad("al=true", says="al= … is unknown; the only key is all"),
     bad("--all", says="--all= … is unknown; the only key is all"),
+    bad("--al", "true", says="al= … is unknown; the only key is all"),
     bad("all=true", "x", says="x= … is unknown; the only key is all"),
 )
 

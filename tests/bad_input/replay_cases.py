@@ -68,7 +68,13 @@ CASES = (
         says="snapshot= … is not a pickle, or a damaged one … snapshot= … is not a pickle, or a damaged one",
     ),
     bad("-x", "f.pickle", files=FILE, says="argument= … options are written as key=value"),
-    bad("--device=1", "f.pickle", files=FILE, says="argument= … options are written as key=value"),
+    bad(
+        "--device",
+        "f.pickle",
+        files=FILE,
+        sentences=2,
+        says="device= … must be a whole number … snapshot= … name a file",
+    ),
     bad(
         "devcie=1",
         "f.pickle",

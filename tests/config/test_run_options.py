@@ -10,7 +10,7 @@ import yaml
 
 from maintenance.run_options_page import run_options_page
 from profiler.config.reading import show
-from profiler.config.run_options import DECLARATIONS, RUN_KEYS, RunOptions, read_run_options
+from profiler.config.run_options import RUN_KEYS, RUN_OPTIONS, RunOptions, read_run_options
 from profiler.domain.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ def test_the_configuration_file_has_every_option_with_its_default_in_order():
 @pytest.mark.parametrize("key", RUN_KEYS)
 def test_null_is_allowed_where_its_meaning_is_declared(key):
     values = {**CONFIG, key: None}
-    if DECLARATIONS[key].null:
+    if RUN_OPTIONS[key].null:
         assert getattr(read_run_options(values), key) is None
     else:
         with pytest.raises(UsageError) as caught:
@@ -39,15 +39,15 @@ NUMBERS = [key for key in RUN_KEYS if key.endswith("_s") or key in ("jobs", "pri
 
 @pytest.mark.parametrize("key", NUMBERS)
 def test_the_declared_limits_are_those_of_the_reader(key):
-    declaration = DECLARATIONS[key]
-    for value in (declaration.minimum, declaration.maximum):
-        allowed = value != declaration.minimum or declaration.is_minimum_allowed
+    bounds = RUN_OPTIONS[key].kind.bounds
+    for value in (bounds.minimum, bounds.maximum):
+        allowed = value != bounds.minimum or bounds.is_minimum_allowed
         if allowed:
             assert getattr(read_run_options({**CONFIG, key: value}), key) == value
         else:
             with pytest.raises(UsageError, match=f"^{key}={show(value)}: must be more than 0 seconds.$"):
                 read_run_options({**CONFIG, key: value})
-    for value in (declaration.minimum - 1, declaration.maximum + 1):
+    for value in (bounds.minimum - 1, bounds.maximum + 1):
         with pytest.raises(UsageError, match=f"^{key}={value}: must be a"):
             read_run_options({**CONFIG, key: value})
 

@@ -11,6 +11,7 @@ from scripted import TOTAL_BYTES, UUID, ScriptedNvml
 
 from profiler.analysis.gpu_advice import MOST_LINES, gpu_advice
 from profiler.command_line import Interrupted
+from profiler.config.option import read_options
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu_state import GpuProcessState, GpuState, LiveCounters
 from profiler.domain.memory import Phase
@@ -20,7 +21,7 @@ from profiler.measurement.nvml import GpuProcess, NvmlTrouble
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
 from profiler.monitor.gpus import Machine, show_gpus
 from profiler.monitor.main import main
-from profiler.monitor.options import read_options
+from profiler.monitor.options import MonitorOptions
 from profiler.rendering.gpu_panel import gpu_panel, gpus_content, sparkline
 from profiler.rendering.terminal_console import TerminalConsole
 from profiler.storage.live_counters import LIVE_FOLDER, live_folder, process_start, publish, published, withdraw
@@ -179,7 +180,7 @@ def test_without_a_profiled_process_the_advice_is_to_profile():
 
 def test_without_a_driver_the_command_ends_with_one_sentence(monkeypatch):
     with pytest.raises(UsageError, match=r"^gpu=none: no driver\. A GPU with NVIDIA's driver is needed"):
-        show_gpus(read_options({}), Machine(visible=lambda: VisibleGpus(gpus=(), note="no driver")))
+        show_gpus(read_options(MonitorOptions, {}), Machine(visible=lambda: VisibleGpus(gpus=(), note="no driver")))
 
 
 def test_the_exit_code_without_a_gpu_is_2(monkeypatch, capsys):
@@ -192,7 +193,7 @@ def test_the_exit_code_without_a_gpu_is_2(monkeypatch, capsys):
 
 def test_json_has_every_value(capsys, live):
     publish(COUNTERS, live)
-    show_gpus(read_options({"format": "json"}), machine(nvml()))
+    show_gpus(read_options(MonitorOptions, {"format": "json"}), machine(nvml()))
     ((gpu),) = json.loads(capsys.readouterr().out)["gpus"]
     assert (gpu["name"], gpu["compute_capability"], gpu["temperature_celsius"]) == (GPU.name, "9.0", 61)
     assert gpu["processes"][0]["profiled"]["alloc_retries"] == 3
@@ -201,7 +202,7 @@ def test_json_has_every_value(capsys, live):
 
 
 def test_watching_prints_a_line_of_json_per_reading_until_it_is_interrupted(capsys):
-    show_gpus(read_options({"format": "json", "watch": "1s"}), machine(nvml(), waits=2))
+    show_gpus(read_options(MonitorOptions, {"format": "json", "watch": "1s"}), machine(nvml(), waits=2))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert all(json.loads(line)["gpus"] for line in lines)
@@ -209,7 +210,9 @@ def test_watching_prints_a_line_of_json_per_reading_until_it_is_interrupted(caps
 
 def test_watching_has_the_memory_so_far(capsys):
     sizes = iter([0, 0, 40 * GIB, 40 * GIB, 80 * GIB, 80 * GIB])
-    show_gpus(read_options({"watch": "1s"}), machine(ScriptedNvml(used_bytes=lambda: next(sizes)), waits=2))
+    show_gpus(
+        read_options(MonitorOptions, {"watch": "1s"}), machine(ScriptedNvml(used_bytes=lambda: next(sizes)), waits=2)
+    )
     assert "memory so far ▁▅█" in capsys.readouterr().out
 
 
@@ -219,7 +222,7 @@ def test_watching_ends_where_nobody_reads(monkeypatch, capsys):
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
         monkeypatch.setattr("sys.stdout", closed)
-        show_gpus(read_options({"watch": "1s", "format": "json"}), machine(asked, waits=1000))
+        show_gpus(read_options(MonitorOptions, {"watch": "1s", "format": "json"}), machine(asked, waits=1000))
         monkeypatch.undo()
     assert asked.asked.count("power_watts") <= 2
 
@@ -229,14 +232,14 @@ def test_another_signal_than_that_of_the_user_is_no_normal_end():
         raise Interrupted(signal.SIGTERM)
 
     with pytest.raises(Interrupted):
-        show_gpus(read_options({"watch": "1s"}), replace(machine(nvml()), wait=terminate))
+        show_gpus(read_options(MonitorOptions, {"watch": "1s"}), replace(machine(nvml()), wait=terminate))
 
 
 @pytest.mark.parametrize(
     ("written", "seconds"), [("1s", 1.0), ("500ms", 0.5), (2, 2.0), (0.5, 0.5), ("1.5 s", 1.5), ("2m", 120.0)]
 )
 def test_durations(written, seconds):
-    assert read_options({"watch": written}).watch_s == seconds
+    assert read_options(MonitorOptions, {"watch": written}).watch_s == seconds
 
 
 def test_a_sparkline_shows_the_last_values():

@@ -363,7 +363,7 @@ def test_a_figure_of_another_format_is_refused_before_anything_is_read(run, path
             "gpus=a100-40gb",
             "gpus=a100-40gb: unknown key; the keys are alloc_conf, device, figure, format, gpu. Did you mean 'gpu'?",
         ),
-        ("--gpu=x", "argument=--gpu=x: options are written as key=value. Write gpu=... instead."),
+        ("--gpu", "argument=--gpu: options are written as key=value. Write gpu=... instead."),
         ("--verbose", "argument=--verbose: options are written as key=value."),
     ],
 )

@@ -3,12 +3,12 @@
 import pytest
 from script_builders import record
 
-from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, UsageError
-from profiler.run.command import read_command, wants_help
-from profiler.run.help import usage
+from profiler.config.command_words import wants_help_first
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf, UsageError
+from profiler.run.command import read_command, usage
 from profiler.run.launched import launcher_arguments
 from profiler.run.main import exit_code
-from profiler.run.options import KEYS, read_options
+from profiler.run.options import KEYS, ScriptOptions
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +23,14 @@ def test_our_keys_end_at_the_first_word_without_an_equals_sign():
     assert command.script.name == "train.py"
     assert command.script.is_absolute()
     assert command.arguments == ("steps=9", "--x=1", "gpu=no")
+
+
+def test_our_keys_may_be_options_and_words_after_the_script_are_its_own():
+    command = read_command(["--steps", "2", "--gpu=l40s-48gb", "train.py", "--steps", "9", "--gpu=no", "-x"])
+    assert (command.options.steps, command.options.gpu) == (2, "l40s-48gb")
+    assert command.arguments == ("--steps", "9", "--gpu=no", "-x")
+    command = read_command(["--steps", "2", "--", "train.py", "--steps", "9"])
+    assert (command.options.steps, command.arguments) == (2, ("--steps", "9"))
 
 
 def test_our_keys_end_at_two_dashes():
@@ -40,6 +48,8 @@ def test_a_later_value_of_a_key_wins():
         (["--help"], True),
         (["-h", "train.py"], True),
         (["steps=2", "--help"], True),
+        (["--steps", "2", "--help"], True),
+        (["--steps", "2", "train.py", "--help"], False),
         (["train.py", "--help"], False),
         (["torchrun", "train.py", "-h"], False),
         (["--", "--help"], False),
@@ -47,7 +57,7 @@ def test_a_later_value_of_a_key_wins():
     ],
 )
 def test_help_after_the_script_is_the_scripts_own(words, help_):
-    assert wants_help(words) is help_
+    assert wants_help_first(words) is help_
 
 
 @pytest.mark.parametrize(
@@ -90,14 +100,15 @@ def test_every_fault_is_found():
 def test_the_help_has_every_key_with_its_default_and_examples():
     text = usage()
     for name, key in KEYS.items():
-        assert f"  {name}={key.values}" in text
-        assert "(default: " + key.shown.split()[0] in " ".join(text.split())
+        assert f"  {name}={key.kind.shown}" in text
+        default = key.null if key.default is None else key.default_text
+        assert "(default: " + default.split()[0] in " ".join(text.split())
     assert text.count("\n  python -m profiler.run") >= 2
     assert max(map(len, text.splitlines())) <= 80
 
 
 def test_a_script_that_ran_out_of_memory():
-    asked, silent = read_options({"fail_if": "does_not_fit"}), read_options({})
+    asked, silent = ScriptOptions(fail_if=FailIf.DOES_NOT_FIT), ScriptOptions()
     assert exit_code(record(fits=False), asked) == EXIT_ANSWER_IS_NO
     assert exit_code(record(fits=False), silent) == EXIT_OK
     assert exit_code(record(fits=True), asked) == EXIT_OK
