@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from profiler.domain.capabilities import nearest_lower
 from profiler.domain.units import MIB
 
 _SAME_CARD_RATIO = 0.02
@@ -21,16 +22,6 @@ _BFLOAT16_INTO_FLOAT32_SINCE = (8, 0)
 Source: `gemm_internal_cublas_bfloat16` with a float32 result in `aten/src/ATen/cuda/CUDABlas.cpp`.
 """
 
-_THREADS_PER_MULTIPROCESSOR = {
-    7: {0: 2048, 5: 1024},
-    8: {0: 2048, 6: 1536, 9: 1536},
-    9: {0: 2048},
-    10: {0: 2048, 3: 2048},
-    12: {0: 1536, 1: 1536},
-}
-"""By compute capability, major and minor: most resident threads. Source: CUDA C++ Programming Guide, table of technical
-specifications per compute capability."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
@@ -44,13 +35,7 @@ class Chip:
     @property
     def threads_per_multiprocessor(self) -> int:
         """Most resident threads of one multiprocessor; for an unknown capability those of the nearest lower one."""
-        known = [
-            ((major, minor), threads)
-            for major, minors in _THREADS_PER_MULTIPROCESSOR.items()
-            for minor, threads in minors.items()
-            if (major, minor) <= self.compute_capability
-        ]
-        return max(known)[1] if known else 1024
+        return nearest_lower(self.compute_capability, lambda row: row.threads_per_multiprocessor)
 
     @property
     def has_flash_attention(self) -> bool:

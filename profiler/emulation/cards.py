@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
+from profiler.domain.capabilities import shared_memory
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import Gpu
-from profiler.domain.shared_memory import shared_memory
 from profiler.domain.units import KIB, MIB
 
 
