@@ -21,9 +21,8 @@ from profiler.domain.builtin_models import BUILTIN_MODELS, VISION_MODELS
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.cublas import cublas_workspace_bytes
 from profiler.domain.errors import UsageError
-from profiler.domain.gpu import KNOWN_GPUS, Chip, Gpu
+from profiler.domain.gpu import KNOWN_GPUS, ROOFLINES, Chip, Gpu
 from profiler.domain.gpu_names import name_card
-from profiler.domain.roofline import ROOFLINES
 from profiler.emulation.cards import card_description
 
 FACTS = Path(__file__).with_name("known_facts.json")
