@@ -20,8 +20,7 @@ from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.claims import By, Claim, Configuration
 from profiler.domain.counted import PhaseWork
 from profiler.domain.errors import EXIT_OK, UsageError
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.roofline import ROOFLINES
+from profiler.domain.gpu import KNOWN_GPUS, ROOFLINES
 from profiler.domain.trial import TrialSpec
 from profiler.storage.atomic import write_atomically
 from profiler.storage.published import COUNTED, read_published_claims

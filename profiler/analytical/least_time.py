@@ -2,7 +2,7 @@
 
 from profiler.analytical.formulas.parameters import is_mixture, projections, query_width
 from profiler.domain.architecture import Architecture
-from profiler.domain.roofline import Roofline
+from profiler.domain.card import Roofline
 from profiler.domain.trial import Dtype, Rollout, TrialSpec, Tuning
 
 _BYTES = {True: 2.0, False: 4.0}

@@ -1,11 +1,11 @@
 """Reading of the architecture of a model from its `config.json`, with the defaults of transformers.
 
-A `config.json` may leave out values that equal the default of its model type. The defaults that affect memory are
-listed here. Source: transformers 5.23, `models/<type>/configuration_<type>.py`, read field by field.
+A `config.json` may leave out values that equal the default of its model type. The defaults that affect memory are in
+the rows of `domain/families.py`.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 from profiler.config.context import has_rotary_positions, scaled_context
 from profiler.config.model_fields import REFUSED, sliding_window, uncounted_fields
@@ -14,6 +14,8 @@ from profiler.config.refused_models import refuse_fields
 from profiler.config.vision import has_tower_formula, read_tower
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
+from profiler.domain.families import FAMILIES, WITH_OPTIONAL_KERNELS, WITH_SINKS, family_of
+from profiler.domain.family import Defaults, Family
 
 _NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
@@ -26,98 +28,10 @@ _EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Names of the number of experts."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Family:
-    """Defaults of transformers for one model type. None: derived from other fields."""
-
-    max_position_embeddings: int
-    vocab_size: int | None = None
-    num_attention_heads: int | None = None
-    num_key_value_heads: int | None = None
-    head_dim: int | None = None
-    tie_word_embeddings: bool = False
-    attention_bias: bool = False
-    qk_norm: bool = False
-    norms_per_layer: int = 2
-    num_experts: int = 1
-    moe_intermediate_size: int | None = None
-    num_experts_per_tok: int | None = None
-    shared_expert_intermediate_size: int | None = None
-
-
-_FAMILIES: Mapping[str, _Family] = {
-    "llama": _Family(max_position_embeddings=2048),
-    "mistral": _Family(max_position_embeddings=131_072, num_key_value_heads=8),
-    "qwen2": _Family(max_position_embeddings=32_768, num_key_value_heads=32, attention_bias=True),
-    "qwen3": _Family(max_position_embeddings=32_768, num_key_value_heads=32, head_dim=128, qk_norm=True),
-    "gemma": _Family(max_position_embeddings=8192, num_key_value_heads=16, head_dim=256, tie_word_embeddings=True),
-    "gemma2": _Family(
-        max_position_embeddings=8192, num_key_value_heads=4, head_dim=256, tie_word_embeddings=True, norms_per_layer=4
-    ),
-    "gemma3_text": _Family(
-        max_position_embeddings=131_072,
-        vocab_size=262_208,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        head_dim=256,
-        tie_word_embeddings=True,
-        qk_norm=True,
-        norms_per_layer=4,
-    ),
-    "mixtral": _Family(max_position_embeddings=131_072, num_key_value_heads=8, num_experts=8, num_experts_per_tok=2),
-    "qwen2_moe": _Family(
-        max_position_embeddings=32_768,
-        num_key_value_heads=16,
-        attention_bias=True,
-        num_experts=60,
-        moe_intermediate_size=1408,
-        num_experts_per_tok=4,
-        shared_expert_intermediate_size=5632,
-    ),
-    "qwen3_moe": _Family(
-        max_position_embeddings=32_768,
-        num_key_value_heads=4,
-        qk_norm=True,
-        num_experts=128,
-        moe_intermediate_size=768,
-        num_experts_per_tok=8,
-    ),
-    "olmoe": _Family(max_position_embeddings=4096, qk_norm=True, num_experts=64, num_experts_per_tok=8),
-    "phi3": _Family(max_position_embeddings=4096),
-    "granite": _Family(max_position_embeddings=2048),
-    "olmo2": _Family(max_position_embeddings=2048, qk_norm=True),
-    "smollm3": _Family(max_position_embeddings=32_768, num_key_value_heads=4, tie_word_embeddings=True),
-    "qwen2_vl": _Family(max_position_embeddings=32_768, num_key_value_heads=8, attention_bias=True),
-    "qwen2_5_vl": _Family(max_position_embeddings=32_768, num_key_value_heads=8, attention_bias=True),
-    "qwen3_vl": _Family(max_position_embeddings=128_000, num_key_value_heads=32, head_dim=128, qk_norm=True),
-}
-
-_EXPERT_WIDTHS: Mapping[str, str] = {
-    "qwen3_moe": "moe_intermediate_size",
-    "qwen2_moe": "moe_intermediate_size",
-    "mixtral": "intermediate_size",
-    "olmoe": "intermediate_size",
-}
-"""Fields with the inner size of an expert, by the model types whose experts have a closed form."""
-
 _NULL_IS_DERIVED = ("num_key_value_heads",)
 """Fields of which a stated null is derived from other fields, also where one that is left out has a default."""
 
-_WITHOUT_SDPA = frozenset({"gemma2", "gpt_oss"})
-"""Model types whose attention caps scores or adds sinks, which torch's SDPA does not support (`_supports_sdpa`)."""
-
-_OPTIONAL_KERNELS = frozenset(
-    {
-        *("bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "inkling2_text", "inkling_text"),
-        *("jamba", "kimi_linear", "lfm2", "lfm2_moe", "mamba", "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5"),
-        *("qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen4_exp", "qwen4_exp_text", "zamba"),
-        "zamba2",
-    }
-)
-"""Model types whose recurrent layers have a version in PyTorch, for where flash-linear-attention, causal-conv1d or
-mamba-ssm is not installed (transformers 5.23, `use_kernel_func_from_hub_with_fallback`)."""
-
-MODEL_TYPES = tuple(_FAMILIES)
+MODEL_TYPES = tuple(FAMILIES)
 """The model types with known defaults."""
 
 PROJECTION_NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -152,34 +66,34 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     has_tower = has_tower_formula(config)
     _refuse_other_senses(config, model=model)
     model_type = show((config if has_tower else text_config).get("model_type", "unknown"))
-    family = _FAMILIES.get(model_type, _Family(max_position_embeddings=2048))
+    family, is_known = family_of(model_type), model_type in FAMILIES
     if has_tower:
         text_config = {"tie_word_embeddings": config.get("tie_word_embeddings"), **text_config}
-    filled = _with_defaults(text_config, family)
+    filled = _with_defaults(text_config, family.defaults)
     _refuse_what_is_no_decoder(config, filled, model=model, model_type=model_type)
     reader = FieldReader(filled)
     architecture = _read(reader, model_type=model_type, family=family)
     is_plain = (has_tower or text_config is config) and not any(config.get(name) for name in _UNCOUNTED_FIELDS)
     architecture = replace(
         architecture,
-        has_known_layers=model_type in _FAMILIES and is_plain,
+        has_known_layers=is_known and is_plain,
         quantization=_quantization(config),
         scaled_context=scaled_context(text_config, positions=architecture.max_position_embeddings),
-        has_rotary_positions=model_type in _FAMILIES or has_rotary_positions(text_config),
+        has_rotary_positions=is_known or has_rotary_positions(text_config),
         other_head=_other_head(config),
         attention_dropout=_attention_dropout(text_config),
-        sliding_window=sliding_window(text_config, model_type=model_type) if model_type in _FAMILIES else None,
-        uncounted=uncounted_fields(text_config, model_type=model_type) if model_type in _FAMILIES else (),
+        sliding_window=sliding_window(text_config, family) if is_known else None,
+        uncounted=uncounted_fields(text_config, family) if is_known else (),
     )
-    if architecture.num_experts > 1 and _has_known_experts(filled, model_type):
+    if architecture.num_experts > 1 and _has_known_experts(filled, family):
         architecture = replace(
             architecture,
-            expert_width=reader.count(_EXPERT_WIDTHS[model_type]),
+            expert_width=reader.count(family.layers.expert_width),
             experts_per_token=reader.count("num_experts_per_tok", maximum=architecture.num_experts),
             shared_expert_width=_shared_width(reader, family),
         )
-    if model_type in _FAMILIES:
-        refuse_fields(reader, text_config, filled, model_type=model_type)
+    if is_known:
+        refuse_fields(reader, text_config, filled, family)
     faults = reader.faults
     if has_tower:
         tower, of_tower = read_tower(config)
@@ -190,14 +104,14 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     return architecture
 
 
-def _has_known_experts(config: Mapping[str, object], model_type: str) -> bool:
+def _has_known_experts(config: Mapping[str, object], family: Family) -> bool:
     """Return whether each layer is a router and alike experts, and nothing else, in place of an MLP."""
     is_sparse = config.get("mlp_only_layers") in (None, []) and config.get("decoder_sparse_step") in (None, 1)
-    return model_type in _EXPERT_WIDTHS and is_sparse
+    return bool(family.layers.expert_width) and is_sparse
 
 
-def _shared_width(reader: FieldReader, family: _Family) -> int:
-    return reader.count("shared_expert_intermediate_size") if family.shared_expert_intermediate_size else 0
+def _shared_width(reader: FieldReader, family: Family) -> int:
+    return reader.count("shared_expert_intermediate_size") if family.defaults.shared_expert_intermediate_size else 0
 
 
 def _quantization(config: Mapping[str, object]) -> str:
@@ -242,7 +156,7 @@ def _refuse_other_senses(config: Mapping[str, object], *, model: str) -> None:
         raise _no_decoder(model, f"{what}, and towers for images or sound have no formula")
 
 
-def _read(reader: FieldReader, *, model_type: str, family: _Family) -> Architecture:
+def _read(reader: FieldReader, *, model_type: str, family: Family) -> Architecture:
     return Architecture(
         model_type=model_type,
         vocab_size=reader.count("vocab_size"),
@@ -255,20 +169,20 @@ def _read(reader: FieldReader, *, model_type: str, family: _Family) -> Architect
         max_position_embeddings=reader.count("max_position_embeddings"),
         tie_word_embeddings=reader.flag("tie_word_embeddings"),
         qkv_bias=reader.flag("attention_bias"),
-        qk_norm=family.qk_norm,
-        norms_per_layer=family.norms_per_layer,
-        has_sdpa=model_type not in _WITHOUT_SDPA,
-        has_optional_kernels=model_type in _OPTIONAL_KERNELS,
+        qk_norm=family.layers.qk_norm,
+        norms_per_layer=family.layers.norms_per_layer,
+        has_sdpa=not family.layers.caps_scores and model_type not in WITH_SINKS,
+        has_optional_kernels=model_type in WITH_OPTIONAL_KERNELS,
         num_experts=max(1, reader.count("num_experts", minimum=0, maximum=_MAX_MODULES)),
     )
 
 
-def _with_defaults(config: Mapping[str, object], family: _Family) -> dict[str, object]:
+def _with_defaults(config: Mapping[str, object], defaults: Defaults) -> dict[str, object]:
     filled = dict(config)
     if filled.get("attention_bias") is None and config.get("qkv_bias") is not None:
         filled["attention_bias"] = config["qkv_bias"]
     filled["num_experts"] = next((config[name] for name in _EXPERT_FIELDS if config.get(name) is not None), None)
-    for name, default in asdict(family).items():
+    for name, default in asdict(defaults).items():
         if filled.get(name) is None and not (name in _NULL_IS_DERIVED and name in config):
             filled[name] = default
     if filled.get("intermediate_size") is None:  # each layer is a mixture
@@ -289,7 +203,7 @@ def _refuse_what_is_no_decoder(
         raise _no_decoder(model, f"its config.json has no {', '.join(missing)}")
     if config.get("is_encoder_decoder") is True:
         raise _no_decoder(model, "its config.json says is_encoder_decoder")
-    if model_type in _FAMILIES:
+    if model_type in FAMILIES:
         return
     classes = config.get("architectures")
     names = [str(name) for name in classes] if isinstance(classes, list | tuple) else []

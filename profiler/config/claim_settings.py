@@ -27,8 +27,7 @@ from profiler.domain.claims import (
     SourceLook,
 )
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.roofline import ROOFLINES
+from profiler.domain.gpu import KNOWN_GPUS, ROOFLINES
 from profiler.domain.sums import sum_of
 from profiler.domain.trial import SPEC_KEYS, Backend, TrialSpec
 

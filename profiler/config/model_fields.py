@@ -7,6 +7,7 @@ vision towers, and fails on a field that is in no table here.
 from collections.abc import Mapping
 
 from profiler.config.uncounted import Direction, Uncounted, uncounted_texts
+from profiler.domain.family import Family
 
 COUNTED = frozenset(
     """
@@ -65,8 +66,6 @@ SWITCHED_OFF: Mapping[str, Uncounted] = {
 }
 """The same of model types that have no such step by default. Gemma 2 always caps scores, which is counted."""
 
-_CAPPED_TYPES = frozenset({"gemma2"})
-
 FREE: Mapping[str, frozenset[str]] = {
     "numbers by which the same tensors are multiplied, or made once": frozenset(
         """
@@ -113,23 +112,14 @@ OF_TOWERS_FREE = frozenset(
 """Fields of vision towers that it does not read: patches attend in pieces of any size, in the same tensors."""
 
 
-_WINDOWS = {"mistral": 4096, "gemma2": 4096, "gemma3_text": 4096}
-"""transformers' default of `sliding_window`, by model type; none for the others."""
-
-_SWITCHED_WINDOW = frozenset(
-    "qwen2 qwen3 qwen2_moe qwen3_moe smollm3 qwen2_vl qwen2_5_vl".split()  # noqa: SIM905
-)
-"""Model types that slide only with `use_sliding_window`, which is named."""
-
-
-def sliding_window(config: Mapping[str, object], *, model_type: str) -> int | None:
-    """Return the tokens that the sliding layers of a known model type see; None if no layer slides."""
-    value = config.get("sliding_window", _WINDOWS.get(model_type))
-    is_used = model_type not in _SWITCHED_WINDOW and isinstance(value, int)
+def sliding_window(config: Mapping[str, object], family: Family) -> int | None:
+    """Return the tokens that the sliding layers of a model of the family see; None if no layer slides."""
+    value = config.get("sliding_window", family.sliding_window)
+    is_used = not family.slides_on_request and isinstance(value, int)
     return value if is_used and isinstance(value, int) else None
 
 
-def uncounted_fields(config: Mapping[str, object], *, model_type: str) -> tuple[str, ...]:
-    """Return the values of a known model type's `config.json` that change memory and are not counted."""
-    own = {} if model_type in _CAPPED_TYPES else SWITCHED_OFF
+def uncounted_fields(config: Mapping[str, object], family: Family) -> tuple[str, ...]:
+    """Return the values of the `config.json` of a model of the family that change memory and are not counted."""
+    own = {} if family.layers.caps_scores else SWITCHED_OFF
     return uncounted_texts({**UNCOUNTED, **own}, config)

@@ -1,6 +1,6 @@
 """Rules by which transformers refuses a `config.json`, when it reads it, makes the model, or runs it.
 
-Each row names the field, the model types that it holds for, and what makes the value wrong. A test asks transformers
+Each row names the field, the families that it holds for, and what makes the value wrong. A test asks transformers
 itself about every row, with a value on each side of it, for every known model type.
 
 Source: transformers 5.23: `validate_architecture`, `validate_layer_type` and `validate_rope` of its configurations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from profiler.config.reading import FieldReader
+from profiler.domain.family import Family, RotaryTypes
 
 Config = Mapping[str, object]
 """The fields of a decoder, with the defaults of transformers where memory depends on them."""
@@ -23,10 +24,8 @@ class ModelRule:
     field: str
     problem: Callable[[Config], str]
     """Returns what is wrong with the value, as the end of a sentence; empty if nothing is."""
-    only: frozenset[str] | None = None
-    """Model types for which it holds; None for all known ones."""
-    but: frozenset[str] = frozenset()
-    """Model types for which it does not hold."""
+    only: Callable[[Family], bool] = lambda _: True
+    """Returns whether it holds for the models of a family."""
 
 
 _NULL = type(None)
@@ -38,30 +37,25 @@ class TypedField:
 
     field: str
     kinds: tuple[type, ...]
-    only: frozenset[str] | None = None
-    but: frozenset[str] = frozenset()
+    only: Callable[[Family], bool] = lambda _: True
 
 
-def refuse_fields(reader: FieldReader, stated: Config, filled: Config, *, model_type: str) -> None:
+def refuse_fields(reader: FieldReader, stated: Config, filled: Config, family: Family) -> None:
     """Keep a fault for each field that transformers refuses in a model of a known type.
 
     Args:
         reader: Gets the faults.
         stated: The fields of the file.
         filled: The same with defaults.
-        model_type: A known one.
+        family: That of the model.
     """
     for typed in TYPED_FIELDS:
         is_stated = typed.field in stated and reader.sound(typed.field)
-        if is_stated and _holds(typed, model_type) and type(stated[typed.field]) not in typed.kinds:
+        if is_stated and typed.only(family) and type(stated[typed.field]) not in typed.kinds:
             reader.fail(typed.field, f"must be {' or '.join(_WORDS[kind] for kind in typed.kinds)}")
     for rule in MODEL_RULES:
-        if _holds(rule, model_type) and reader.sound(rule.field) and (problem := rule.problem(filled)):
+        if rule.only(family) and reader.sound(rule.field) and (problem := rule.problem(filled)):
             reader.fail(rule.field, problem)
-
-
-def _holds(row: ModelRule | TypedField, model_type: str) -> bool:
-    return (row.only is None or model_type in row.only) and model_type not in row.but
 
 
 _WORDS: Mapping[type, str] = {
@@ -218,59 +212,53 @@ _LONG_FACTORS = ("short_factor", "long_factor")
 _PHI3_KEYS = {"default": (), "longrope": _LONG_FACTORS, "su": _LONG_FACTORS, "yarn": _LONG_FACTORS}
 """The same of phi3, where two older names mean ``longrope`` (`Phi3Config.validate_rope`)."""
 
-_AXIAL_TYPES = frozenset({"qwen2_vl", "qwen2_5_vl"})
-"""Model types whose rotary positions split each head by `mrope_section`."""
+_KEYS_OF: Mapping[RotaryTypes, Mapping[str, tuple[str, ...]]] = {
+    RotaryTypes.COMMON: _ROPE_KEYS,
+    RotaryTypes.AXIAL: _AXIAL_KEYS,
+    RotaryTypes.PHI3: _PHI3_KEYS,
+}
 
-_IMAGE_TYPES = _AXIAL_TYPES | {"qwen3_vl"}
 
-_SWITCHED_WINDOW = frozenset({"qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "smollm3"}) | _AXIAL_TYPES
-"""Model types that use `sliding_window` only with `use_sliding_window`; the others wherever it is stated."""
+def _has_rotary_types(kind: RotaryTypes) -> Callable[[Family], bool]:
+    return lambda family: family.checks.rotary_types is kind
 
-_OWN_ROPE_TYPES = _IMAGE_TYPES | {"phi3", "gemma3_text"}
 
 MODEL_RULES = (
     ModelRule(field="num_key_value_heads", problem=_keys_divide),
-    ModelRule(
-        field="hidden_size",
-        problem=_heads_divide,
-        only=frozenset({"llama", "gemma2", "gemma3_text", "olmoe"}) | _AXIAL_TYPES,
-    ),
-    ModelRule(field="head_dim", problem=_heads_fill, only=frozenset({"olmoe"}) | _AXIAL_TYPES),
+    ModelRule(field="hidden_size", problem=_heads_divide, only=lambda family: family.checks.multiple_of_heads),
+    ModelRule(field="head_dim", problem=_heads_fill, only=lambda family: family.checks.heads_fill_hidden_size),
     ModelRule(field="head_dim", problem=_is_even),
-    ModelRule(field="head_dim", problem=_sections_fill, only=_AXIAL_TYPES),
-    ModelRule(field="hidden_act", problem=_is_known_activation, but=frozenset({"gemma2", "gemma3_text"})),
+    ModelRule(field="head_dim", problem=_sections_fill, only=lambda family: family.checks.sections_fill_head),
+    ModelRule(field="hidden_act", problem=_is_known_activation, only=lambda family: family.checks.reads_hidden_act),
     ModelRule(field="pad_token_id", problem=_pads_inside),
     ModelRule(field="attention_dropout", problem=_is_probability),
-    ModelRule(field="initializer_range", problem=_is_in_range, only=frozenset({"llama"})),
+    ModelRule(
+        field="initializer_range", problem=_is_in_range, only=lambda family: family.checks.bounds_initializer_range
+    ),
     ModelRule(field="layer_types", problem=_names_each_layer),
-    ModelRule(field="sliding_window", problem=_has_a_window, but=_SWITCHED_WINDOW),
+    ModelRule(field="sliding_window", problem=_has_a_window, only=lambda family: not family.slides_on_request),
     *(
-        ModelRule(field=name, problem=_scales(name, keys), only=only, but=but)
+        ModelRule(field=name, problem=_scales(name, keys), only=_has_rotary_types(kind))
         for name in ("rope_parameters", "rope_scaling")
-        for keys, only, but in (
-            (_ROPE_KEYS, None, _OWN_ROPE_TYPES),
-            (_AXIAL_KEYS, _IMAGE_TYPES, frozenset()),
-            (_PHI3_KEYS, frozenset({"phi3"}), frozenset()),
-        )
+        for kind, keys in _KEYS_OF.items()
     ),
 )
 """What transformers refuses of values that have the right type."""
 
-_NEVER_NULL = frozenset({"mistral", "gemma", "gemma2", "gemma3_text", "mixtral", "qwen2_moe", "qwen3_moe"})
-_DERIVED_HEAD_DIM = frozenset({"llama", "mistral", "mixtral"}) | _AXIAL_TYPES
-
 TYPED_FIELDS = (
-    TypedField(field="num_key_value_heads", kinds=(int,), only=_NEVER_NULL),
-    TypedField(field="head_dim", kinds=(int,), but=_DERIVED_HEAD_DIM),
+    TypedField(
+        field="num_key_value_heads", kinds=(int,), only=lambda family: not family.checks.takes_null_key_value_heads
+    ),
+    TypedField(field="head_dim", kinds=(int,), only=lambda family: family.checks.types_head_dim),
     TypedField(field="rms_norm_eps", kinds=(float,)),
     TypedField(field="initializer_range", kinds=(float,)),
     TypedField(field="use_cache", kinds=(bool,)),
-    TypedField(field="tie_word_embeddings", kinds=(bool,), but=_IMAGE_TYPES),
+    TypedField(field="tie_word_embeddings", kinds=(bool,), only=lambda family: family.tower is None),
     TypedField(field="attention_dropout", kinds=(int, float)),
-    TypedField(field="hidden_act", kinds=(str,), but=frozenset({"gemma2", "gemma3_text"})),
+    TypedField(field="hidden_act", kinds=(str,), only=lambda family: family.checks.reads_hidden_act),
     TypedField(field="pad_token_id", kinds=(int, _NULL)),
     TypedField(field="rope_parameters", kinds=(dict, _NULL)),
     TypedField(field="rope_scaling", kinds=(dict, _NULL)),
-    TypedField(field="layer_types", kinds=(list,), only=frozenset({"qwen3_vl"})),
+    TypedField(field="layer_types", kinds=(list,), only=lambda family: family.checks.types_layer_types),
 )
 """What transformers takes of a stated field, by type."""

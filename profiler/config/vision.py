@@ -1,79 +1,15 @@
 """Reading of the vision tower of a model from its `config.json`.
 
-Only families whose activations have a formula are read. The defaults are those of transformers 5.23
-(`configuration_<type>.py`); the limits of pixels are those of the published processors.
+Only families whose activations have a formula are read; their rows are in `domain/families.py`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from profiler.config.reading import FieldReader
 from profiler.domain.errors import Fault
+from profiler.domain.families import family_of
+from profiler.domain.family import Tower
 from profiler.domain.vision import VisionTower
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Tower:
-    """What the towers of one model type have in common."""
-
-    defaults: Mapping[str, object]
-    min_pixels: int
-    max_pixels: int
-    inner_tensors: int
-    has_layer_norm: bool
-    mlp_names: tuple[str, ...]
-    patch_bias: bool = False
-    has_positions: bool = False
-
-
-_COMMON = {"in_channels": 3, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_heads": 16}
-
-_TOWERS: Mapping[str, _Tower] = {
-    "qwen2_vl": _Tower(
-        defaults={**_COMMON, "depth": 32, "embed_dim": 1280, "mlp_ratio": 4, "hidden_size": 3584, "patch_size": 14},
-        min_pixels=3136,
-        max_pixels=12_845_056,
-        inner_tensors=2,
-        has_layer_norm=True,
-        mlp_names=("fc1", "fc2"),
-    ),
-    "qwen2_5_vl": _Tower(
-        defaults={
-            **_COMMON,
-            "depth": 32,
-            "hidden_size": 3584,
-            "intermediate_size": 3420,
-            "out_hidden_size": 3584,
-            "patch_size": 14,
-        },
-        min_pixels=3136,
-        max_pixels=12_845_056,
-        inner_tensors=3,
-        has_layer_norm=False,
-        mlp_names=("gate_proj", "up_proj", "down_proj"),
-    ),
-    "qwen3_vl": _Tower(
-        defaults={
-            **_COMMON,
-            "depth": 27,
-            "hidden_size": 1152,
-            "intermediate_size": 4304,
-            "out_hidden_size": 3584,
-            "patch_size": 16,
-            "num_position_embeddings": 2304,
-        },
-        min_pixels=65_536,
-        max_pixels=16_777_216,
-        inner_tensors=1,
-        has_layer_norm=True,
-        mlp_names=("linear_fc1", "linear_fc2"),
-        patch_bias=True,
-        has_positions=True,
-    ),
-}
-
-VISION_TYPES = tuple(_TOWERS)
-"""Model types whose tower has a formula."""
 
 _MOST_BLOCKS = 10_000
 _DEEPSTACK = (8, 16, 24)
@@ -82,15 +18,18 @@ _DEEPSTACK = (8, 16, 24)
 
 def has_tower_formula(config: Mapping[str, object]) -> bool:
     """Return whether a `config.json` describes a model whose vision tower has a formula."""
+    return _tower_family(config) is not None and isinstance(config.get("vision_config"), Mapping)
+
+
+def _tower_family(config: Mapping[str, object]) -> Tower | None:
     kind = config.get("model_type")
-    return isinstance(kind, str) and kind in _TOWERS and isinstance(config.get("vision_config"), Mapping)
+    return family_of(kind).tower if isinstance(kind, str) else None
 
 
 def read_tower(config: Mapping[str, object]) -> tuple[VisionTower, tuple[Fault, ...]]:
     """Return the vision tower of a `config.json` for which `has_tower_formula` holds, and the faults of its fields."""
-    family = _TOWERS[str(config["model_type"])]
-    given = config["vision_config"]
-    assert isinstance(given, Mapping)
+    family, given = _tower_family(config), config["vision_config"]
+    assert family is not None and isinstance(given, Mapping)
     values = {name: given.get(name) for name in (*family.defaults, "deepstack_visual_indexes")}
     values["in_channels"] = given.get("in_channels") or given.get("in_chans")
     filled = {**family.defaults, **{name: value for name, value in values.items() if value is not None}}

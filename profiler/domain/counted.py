@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from profiler.domain.card import Roofline
 from profiler.domain.memory import Phase
-from profiler.domain.roofline import Roofline
 
 
 @dataclass(frozen=True)

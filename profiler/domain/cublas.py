@@ -3,14 +3,12 @@
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
+from profiler.domain.capabilities import large_workspace_since
 from profiler.domain.units import KIB, MIB
 
 _LARGE_BYTES = 32 * MIB
 _SMALL_BYTES = 2 * 4096 * KIB + 8 * 16 * KIB
 """torch's default for all other cards, written ``:4096:2:16:8`` in KiB."""
-
-_LARGE_SINCE = {9: (2, 0), 10: (2, 12), 11: (2, 14), 12: (2, 12)}
-"""By major compute capability: the first torch with the large workspace."""
 
 _SHARED_SINCE = (2, 12)
 """The first torch in which cuBLASLt uses the workspace of cuBLAS."""
@@ -34,7 +32,7 @@ def cublas_workspace_bytes(compute_capability: tuple[int, int], torch_version: s
         compute_capability: (major, minor).
         torch_version: The installed version if None.
     """
-    since = _LARGE_SINCE.get(compute_capability[0])
+    since = large_workspace_since(compute_capability)
     return _LARGE_BYTES if since is not None and _minor_version(torch_version) >= since else _SMALL_BYTES
 
 

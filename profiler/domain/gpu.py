@@ -1,114 +1,12 @@
-"""Graphics cards that can be simulated, and to which a larger card can be limited."""
+"""Graphics cards that can be simulated, and to which a larger card can be limited: one row per card."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
+from profiler.domain.card import Board, Chip, Gpu, Roofline
 from profiler.domain.units import MIB
 
-_SAME_CARD_RATIO = 0.02
-"""An H100 80GB reports 79.1 to 79.3 GiB. The total of NVML, part of which torch cannot use, is up to 1.7 % larger."""
-
-_FLASH_ATTENTION_SINCE = (8, 0)
-"""The lowest compute capability with FlashAttention kernels, in torch and in flash-attn 2.
-
-Sources: `check_flash_attention_hardware_support` in `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`; README of
-flash-attn.
-"""
-
-_BFLOAT16_INTO_FLOAT32_SINCE = (8, 0)
-"""The lowest compute capability on which torch multiplies bfloat16 into float32.
-
-Source: `gemm_internal_cublas_bfloat16` with a float32 result in `aten/src/ATen/cuda/CUDABlas.cpp`.
-"""
-
-_THREADS_PER_MULTIPROCESSOR = {
-    7: {0: 2048, 5: 1024},
-    8: {0: 2048, 6: 1536, 9: 1536},
-    9: {0: 2048},
-    10: {0: 2048, 3: 2048},
-    12: {0: 1536, 1: 1536},
-}
-"""By compute capability, major and minor: most resident threads. Source: CUDA C++ Programming Guide, table of technical
-specifications per compute capability."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chip:
-    """The properties of a card that decide which kernels run and how much scratch they need."""
-
-    compute_capability: tuple[int, int]
-    """(major, minor)."""
-    multiprocessors: int
-    """Enabled streaming multiprocessors."""
-
-    @property
-    def threads_per_multiprocessor(self) -> int:
-        """Most resident threads of one multiprocessor; for an unknown capability those of the nearest lower one."""
-        known = [
-            ((major, minor), threads)
-            for major, minors in _THREADS_PER_MULTIPROCESSOR.items()
-            for minor, threads in minors.items()
-            if (major, minor) <= self.compute_capability
-        ]
-        return max(known)[1] if known else 1024
-
-    @property
-    def has_flash_attention(self) -> bool:
-        """Whether FlashAttention kernels run on the card."""
-        return self.compute_capability >= _FLASH_ATTENTION_SINCE
-
-    @property
-    def multiplies_bfloat16_into_float32(self) -> bool:
-        """Whether torch has products of bfloat16 matrices with a float32 result on the card."""
-        return self.compute_capability >= _BFLOAT16_INTO_FLOAT32_SINCE
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gpu:
-    """One card."""
-
-    name: str
-    """Our name, as in `gpu=h100-80gb`."""
-    title: str
-    """The vendor's name."""
-    memory_bytes: int
-    """`torch.cuda.get_device_properties(0).total_memory`, which is less than the advertised capacity."""
-    chip: Chip
-    source: str
-    """Source of `memory_bytes`."""
-
-    @property
-    def compute_capability(self) -> tuple[int, int]:
-        """(major, minor)."""
-        return self.chip.compute_capability
-
-    def is_called(self, title: str, memory_bytes: int) -> bool:
-        """Return whether a real card with this name and memory is this card; drivers report up to 1 % more or less."""
-        return title == self.title and abs(memory_bytes - self.memory_bytes) <= _SAME_CARD_RATIO * self.memory_bytes
-
-    @property
-    def kernel_family(self) -> int:
-        """The family of cards that mostly choose the same attention kernels, so that one simulated run may serve all.
-
-        Named by its first generation: 9 and 10 ask cuDNN first, 8 and 12 use flash or memory-efficient attention, 7 has
-        no flash attention. The run records the workspaces of each card of its family. A card that would choose another
-        kernel, as 10 does for head sizes above 128, gets a run of its own.
-        """
-        major = self.compute_capability[0]
-        return 9 if major in (9, 10) else min(major, 8)
-
-
-def _card(name: str, title: str, memory_mib: int, chip: tuple[tuple[int, int], int], source: str) -> Gpu:
-    """Return a card. `chip`: compute capability, and multiprocessors from the vendor's data sheet."""
-    capability, multiprocessors = chip
-    return Gpu(
-        name=name,
-        title=title,
-        memory_bytes=memory_mib * MIB,
-        chip=Chip(compute_capability=capability, multiprocessors=multiprocessors),
-        source=source,
-    )
-
+__all__ = ["KNOWN_GPUS", "ROOFLINES", "Chip", "Gpu"]
 
 _OOM = "'total capacity' in a torch out-of-memory message, "
 _PROPERTIES = "torch.cuda.get_device_properties in public logs"
@@ -123,55 +21,284 @@ def _less(percent: int) -> str:
 _WITH_ECC = "44.43 GiB (DINGYANB/MTVCrafter#21); with error correction, which takes 3 GiB"
 _UNIFIED = "119.68 GiB of memory that the CPU uses too (leptonai/gpud#1170)"
 
-_CARDS = (
-    _card("h100-80gb", "NVIDIA H100 80GB HBM3", 81_009, ((9, 0), 132), _OOM + "79.11 GiB (vllm-project/vllm#27508)"),
-    _card("h200-141gb", "NVIDIA H200", 143_155, ((9, 0), 132), _OOM + "139.80 GiB (several public training logs)"),
-    _card("b200-180gb", "NVIDIA B200", 182_630, ((10, 0), 148), _OOM + "178.35 GiB (several public training logs)"),
-    _card("a100-40gb", "NVIDIA A100-SXM4-40GB", 40_540, ((8, 0), 108), _OOM + "39.59 GiB (raoyongming/DenseCLIP#52)"),
-    _card("a100-80gb", "NVIDIA A100-SXM4-80GB", 81_152, ((8, 0), 108), _OOM + "79.25 GiB (levihsu/OOTDiffusion#235)"),
-    _card("l40s-48gb", "NVIDIA L40S", 45_486, ((8, 9), 142), _OOM + "44.42 GiB (stepfun-ai/Step-Video-T2V#8)"),
-    _card(
-        "rtx-4090-24gb", "NVIDIA GeForce RTX 4090", 24_207, ((8, 9), 128), _OOM + "23.64 GiB (TMElyralab/MuseTalk#76)"
+_H100_PEAKS = Roofline(
+    half_flops_per_s=989.5e12,
+    single_flops_per_s=67e12,
+    memory_bytes_per_s=3.35e12,
+    link_bytes_per_s=64e9,
+    source=(
+        "NVIDIA H100 data sheet, SXM5: 1,979 TFLOPS with sparsity, half of it dense; PCIe 5.0 x16, 128 GB/s both ways"
     ),
-    _card(
-        "rtx-5090-32gb", "NVIDIA GeForce RTX 5090", 32_113, ((12, 0), 170), _OOM + "31.36 GiB (TrajectoryCrafter#20)"
-    ),
-    _card("t4-16gb", "Tesla T4", 15_104, ((7, 5), 40), _OOM + "14.75 GiB (hpcaitech/Open-Sora#697)"),
-    _card(
-        "rtx-3080-laptop-16gb",
-        "NVIDIA GeForce RTX 3080 Laptop GPU",
-        16_108,
-        ((8, 6), 48),
-        _OOM + "15.73 GiB (published row oxen-laptop-oom)",
-    ),
-    _card(
-        "rtx-3060-12gb", "NVIDIA GeForce RTX 3060", 12_042, ((8, 6), 28), _OOM + "11.76 GiB (TencentARC/PhotoMaker#47)"
-    ),
-    _card(
-        "rtx-3090-24gb", "NVIDIA GeForce RTX 3090", 24_248, ((8, 6), 82), _OOM + "23.68 GiB (vllm-project/vllm#16343)"
-    ),
-    _card("rtx-4060-ti-16gb", "NVIDIA GeForce RTX 4060 Ti", 16_052, ((8, 9), 34), f"16,380 MiB: {_less(2)}"),
-    _card("rtx-4070-12gb", "NVIDIA GeForce RTX 4070", 12_036, ((8, 9), 46), f"12,282 MiB: {_less(2)}"),
-    _card("rtx-4080-16gb", "NVIDIA GeForce RTX 4080", 16_049, ((8, 9), 76), _PROPERTIES),
-    _card("rtx-5080-16gb", "NVIDIA GeForce RTX 5080", 15_976, ((12, 0), 84), f"16,303 MiB: {_less(2)}"),
-    _card("rtx-a6000-48gb", "NVIDIA RTX A6000", 48_676, ((8, 6), 84), _PROPERTIES),
-    _card("rtx-6000-ada-48gb", "NVIDIA RTX 6000 Ada Generation", 45_496, ((8, 9), 142), _OOM + _WITH_ECC),
-    _card("rtx-pro-6000-96gb", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 97_249, ((12, 0), 188), _PROPERTIES),
-    _card("a10g-24gb", "NVIDIA A10G", 22_587, ((8, 6), 80), _PROPERTIES),
-    _card("a40-48gb", "NVIDIA A40", 45_416, ((8, 6), 84), _PROPERTIES),
-    _card("l4-24gb", "NVIDIA L4", 22_573, ((8, 9), 58), f"23,034 MiB: {_less(2)}"),
-    _card("l40-48gb", "NVIDIA L40", 45_146, ((8, 9), 142), f"46,068 MiB: {_less(2)}"),
-    _card("v100-16gb", "Tesla V100-SXM2-16GB", 16_130, ((7, 0), 80), _PROPERTIES),
-    _card(
-        "v100-32gb", "Tesla V100-SXM2-32GB", 32_502, ((7, 0), 80), _OOM + "31.74 GiB (liucongg/ChatGLM-Finetuning#73)"
-    ),
-    _card("h100-pcie-80gb", "NVIDIA H100 PCIe", 81_008, ((9, 0), 114), _PROPERTIES),
-    _card("h100-nvl-94gb", "NVIDIA H100 NVL", 94_871, ((9, 0), 132), f"95,830 MiB: {_less(1)}"),
-    _card("h20-96gb", "NVIDIA H20", 97_285, ((9, 0), 78), _PROPERTIES),
-    _card("gh200-96gb", "NVIDIA GH200 480GB", 97_157, ((9, 0), 132), _OOM + "94.88 GiB (Lightning-AI/litgpt#1892)"),
-    _card("b300-288gb", "NVIDIA B300 SXM6 AC", 272_289, ((10, 3), 148), f"275,040 MiB: {_less(1)}"),
-    _card("dgx-spark-128gb", "NVIDIA GB10", 122_548, ((12, 1), 48), _UNIFIED),
 )
+_A100_PEAKS = Roofline(
+    half_flops_per_s=312e12,
+    single_flops_per_s=19.5e12,
+    memory_bytes_per_s=2.039e12,
+    link_bytes_per_s=32e9,
+    source="NVIDIA A100 data sheet, SXM4; PCIe 4.0 x16, 64 GB/s both ways",
+)
+
+_CARDS = (
+    Gpu(
+        name="h100-80gb",
+        title="NVIDIA H100 80GB HBM3",
+        memory_bytes=81_009 * MIB,
+        source=_OOM + "79.11 GiB (vllm-project/vllm#27508)",
+        chip=Chip(compute_capability=(9, 0), multiprocessors=132),
+        board=Board(nvml_mib=81_559, l2_kib=51_200, bus_bits=5120, counts_errors=True),
+        roofline=_H100_PEAKS,
+        other_names=("h100-sxm", "h100-sxm5", "h100-hbm3"),
+    ),
+    Gpu(
+        name="h200-141gb",
+        title="NVIDIA H200",
+        memory_bytes=143_155 * MIB,
+        source=_OOM + "139.80 GiB (several public training logs)",
+        chip=Chip(compute_capability=(9, 0), multiprocessors=132),
+        board=Board(nvml_mib=143_771, l2_kib=61_440, bus_bits=6144, counts_errors=True),
+    ),
+    Gpu(
+        name="b200-180gb",
+        title="NVIDIA B200",
+        memory_bytes=182_630 * MIB,
+        source=_OOM + "178.35 GiB (several public training logs)",
+        chip=Chip(compute_capability=(10, 0), multiprocessors=148),
+        board=Board(nvml_mib=183_359, l2_kib=129_536, bus_bits=8192, counts_errors=True),
+    ),
+    Gpu(
+        name="a100-40gb",
+        title="NVIDIA A100-SXM4-40GB",
+        memory_bytes=40_540 * MIB,
+        source=_OOM + "39.59 GiB (raoyongming/DenseCLIP#52)",
+        chip=Chip(compute_capability=(8, 0), multiprocessors=108),
+        board=Board(nvml_mib=40_960, l2_kib=40_960, bus_bits=5120, counts_errors=True),
+        roofline=replace(_A100_PEAKS, memory_bytes_per_s=1.555e12),
+    ),
+    Gpu(
+        name="a100-80gb",
+        title="NVIDIA A100-SXM4-80GB",
+        memory_bytes=81_152 * MIB,
+        source=_OOM + "79.25 GiB (levihsu/OOTDiffusion#235)",
+        chip=Chip(compute_capability=(8, 0), multiprocessors=108),
+        board=Board(nvml_mib=81_920, l2_kib=40_960, bus_bits=5120, counts_errors=True),
+        roofline=_A100_PEAKS,
+    ),
+    Gpu(
+        name="l40s-48gb",
+        title="NVIDIA L40S",
+        memory_bytes=45_486 * MIB,
+        source=_OOM + "44.42 GiB (stepfun-ai/Step-Video-T2V#8)",
+        chip=Chip(compute_capability=(8, 9), multiprocessors=142),
+        board=Board(nvml_mib=46_068, l2_kib=98_304, bus_bits=384, counts_errors=True),
+    ),
+    Gpu(
+        name="rtx-4090-24gb",
+        title="NVIDIA GeForce RTX 4090",
+        memory_bytes=24_207 * MIB,
+        source=_OOM + "23.64 GiB (TMElyralab/MuseTalk#76)",
+        chip=Chip(compute_capability=(8, 9), multiprocessors=128),
+        board=Board(nvml_mib=24_564, l2_kib=73_728, bus_bits=384, counts_errors=False),
+    ),
+    Gpu(
+        name="rtx-5090-32gb",
+        title="NVIDIA GeForce RTX 5090",
+        memory_bytes=32_113 * MIB,
+        source=_OOM + "31.36 GiB (TrajectoryCrafter#20)",
+        chip=Chip(compute_capability=(12, 0), multiprocessors=170),
+        board=Board(nvml_mib=32_607, l2_kib=98_304, bus_bits=512, counts_errors=False),
+    ),
+    Gpu(
+        name="t4-16gb",
+        title="Tesla T4",
+        memory_bytes=15_104 * MIB,
+        source=_OOM + "14.75 GiB (hpcaitech/Open-Sora#697)",
+        chip=Chip(compute_capability=(7, 5), multiprocessors=40),
+        board=Board(nvml_mib=15_360, l2_kib=4096, bus_bits=256, counts_errors=True),
+    ),
+    Gpu(
+        name="rtx-3080-laptop-16gb",
+        title="NVIDIA GeForce RTX 3080 Laptop GPU",
+        memory_bytes=16_108 * MIB,
+        source=_OOM + "15.73 GiB (published row oxen-laptop-oom)",
+        chip=Chip(compute_capability=(8, 6), multiprocessors=48),
+        board=Board(nvml_mib=16_384, l2_kib=4096, bus_bits=256, counts_errors=False),
+    ),
+    Gpu(
+        name="rtx-3060-12gb",
+        title="NVIDIA GeForce RTX 3060",
+        memory_bytes=12_042 * MIB,
+        source=_OOM + "11.76 GiB (TencentARC/PhotoMaker#47)",
+        chip=Chip(compute_capability=(8, 6), multiprocessors=28),
+        board=Board(nvml_mib=12_288, l2_kib=3072, bus_bits=192, counts_errors=False),
+    ),
+    Gpu(
+        name="rtx-3090-24gb",
+        title="NVIDIA GeForce RTX 3090",
+        memory_bytes=24_248 * MIB,
+        source=_OOM + "23.68 GiB (vllm-project/vllm#16343)",
+        chip=Chip(compute_capability=(8, 6), multiprocessors=82),
+        board=Board(nvml_mib=24_576, l2_kib=6144, bus_bits=384, counts_errors=False),
+    ),
+    Gpu(
+        name="rtx-4060-ti-16gb",
+        title="NVIDIA GeForce RTX 4060 Ti",
+        memory_bytes=16_052 * MIB,
+        source=f"16,380 MiB: {_less(2)}",
+        chip=Chip(compute_capability=(8, 9), multiprocessors=34),
+        board=Board(nvml_mib=16_380, l2_kib=32_768, bus_bits=128, counts_errors=False),
+    ),
+    Gpu(
+        name="rtx-4070-12gb",
+        title="NVIDIA GeForce RTX 4070",
+        memory_bytes=12_036 * MIB,
+        source=f"12,282 MiB: {_less(2)}",
+        chip=Chip(compute_capability=(8, 9), multiprocessors=46),
+        board=Board(nvml_mib=12_282, l2_kib=36_864, bus_bits=192, counts_errors=False),
+    ),
+    Gpu(
+        name="rtx-4080-16gb",
+        title="NVIDIA GeForce RTX 4080",
+        memory_bytes=16_049 * MIB,
+        source=_PROPERTIES,
+        chip=Chip(compute_capability=(8, 9), multiprocessors=76),
+        board=Board(nvml_mib=16_376, l2_kib=65_536, bus_bits=256, counts_errors=False),
+    ),
+    Gpu(
+        name="rtx-5080-16gb",
+        title="NVIDIA GeForce RTX 5080",
+        memory_bytes=15_976 * MIB,
+        source=f"16,303 MiB: {_less(2)}",
+        chip=Chip(compute_capability=(12, 0), multiprocessors=84),
+        board=Board(nvml_mib=16_303, l2_kib=65_536, bus_bits=256, counts_errors=False),
+    ),
+    Gpu(
+        name="rtx-a6000-48gb",
+        title="NVIDIA RTX A6000",
+        memory_bytes=48_676 * MIB,
+        source=_PROPERTIES,
+        chip=Chip(compute_capability=(8, 6), multiprocessors=84),
+        board=Board(nvml_mib=49_140, l2_kib=6144, bus_bits=384, counts_errors=False),
+    ),
+    Gpu(
+        name="rtx-6000-ada-48gb",
+        title="NVIDIA RTX 6000 Ada Generation",
+        memory_bytes=45_496 * MIB,
+        source=_OOM + _WITH_ECC,
+        chip=Chip(compute_capability=(8, 9), multiprocessors=142),
+        board=Board(nvml_mib=46_068, l2_kib=98_304, bus_bits=384, counts_errors=True),
+    ),
+    Gpu(
+        name="rtx-pro-6000-96gb",
+        title="NVIDIA RTX PRO 6000 Blackwell Server Edition",
+        memory_bytes=97_249 * MIB,
+        source=_PROPERTIES,
+        chip=Chip(compute_capability=(12, 0), multiprocessors=188),
+        board=Board(nvml_mib=97_887, l2_kib=131_072, bus_bits=512, counts_errors=True),
+        other_names=("rtx-pro-6000-blackwell",),
+    ),
+    Gpu(
+        name="a10g-24gb",
+        title="NVIDIA A10G",
+        memory_bytes=22_587 * MIB,
+        source=_PROPERTIES,
+        chip=Chip(compute_capability=(8, 6), multiprocessors=80),
+        board=Board(nvml_mib=23_028, l2_kib=6144, bus_bits=384, counts_errors=True),
+    ),
+    Gpu(
+        name="a40-48gb",
+        title="NVIDIA A40",
+        memory_bytes=45_416 * MIB,
+        source=_PROPERTIES,
+        chip=Chip(compute_capability=(8, 6), multiprocessors=84),
+        board=Board(nvml_mib=46_068, l2_kib=6144, bus_bits=384, counts_errors=True),
+    ),
+    Gpu(
+        name="l4-24gb",
+        title="NVIDIA L4",
+        memory_bytes=22_573 * MIB,
+        source=f"23,034 MiB: {_less(2)}",
+        chip=Chip(compute_capability=(8, 9), multiprocessors=58),
+        board=Board(nvml_mib=23_034, l2_kib=49_152, bus_bits=192, counts_errors=True),
+    ),
+    Gpu(
+        name="l40-48gb",
+        title="NVIDIA L40",
+        memory_bytes=45_146 * MIB,
+        source=f"46,068 MiB: {_less(2)}",
+        chip=Chip(compute_capability=(8, 9), multiprocessors=142),
+        board=Board(nvml_mib=46_068, l2_kib=98_304, bus_bits=384, counts_errors=True),
+    ),
+    Gpu(
+        name="v100-16gb",
+        title="Tesla V100-SXM2-16GB",
+        memory_bytes=16_130 * MIB,
+        source=_PROPERTIES,
+        chip=Chip(compute_capability=(7, 0), multiprocessors=80),
+        board=Board(nvml_mib=16_160, l2_kib=6144, bus_bits=4096, counts_errors=True),
+    ),
+    Gpu(
+        name="v100-32gb",
+        title="Tesla V100-SXM2-32GB",
+        memory_bytes=32_502 * MIB,
+        source=_OOM + "31.74 GiB (liucongg/ChatGLM-Finetuning#73)",
+        chip=Chip(compute_capability=(7, 0), multiprocessors=80),
+        board=Board(nvml_mib=32_768, l2_kib=6144, bus_bits=4096, counts_errors=True),
+    ),
+    Gpu(
+        name="h100-pcie-80gb",
+        title="NVIDIA H100 PCIe",
+        memory_bytes=81_008 * MIB,
+        source=_PROPERTIES,
+        chip=Chip(compute_capability=(9, 0), multiprocessors=114),
+        board=Board(nvml_mib=81_559, l2_kib=51_200, bus_bits=5120, counts_errors=True),
+    ),
+    Gpu(
+        name="h100-nvl-94gb",
+        title="NVIDIA H100 NVL",
+        memory_bytes=94_871 * MIB,
+        source=f"95,830 MiB: {_less(1)}",
+        chip=Chip(compute_capability=(9, 0), multiprocessors=132),
+        board=Board(nvml_mib=95_830, l2_kib=51_200, bus_bits=6016, counts_errors=True),
+    ),
+    Gpu(
+        name="h20-96gb",
+        title="NVIDIA H20",
+        memory_bytes=97_285 * MIB,
+        source=_PROPERTIES,
+        chip=Chip(compute_capability=(9, 0), multiprocessors=78),
+        board=Board(nvml_mib=97_871, l2_kib=61_440, bus_bits=6144, counts_errors=True),
+    ),
+    Gpu(
+        name="gh200-96gb",
+        title="NVIDIA GH200 480GB",
+        memory_bytes=97_157 * MIB,
+        source=_OOM + "94.88 GiB (Lightning-AI/litgpt#1892)",
+        chip=Chip(compute_capability=(9, 0), multiprocessors=132),
+        board=Board(nvml_mib=97_871, l2_kib=51_200, bus_bits=6144, counts_errors=True),
+        other_names=("grace-hopper",),
+    ),
+    Gpu(
+        name="b300-288gb",
+        title="NVIDIA B300 SXM6 AC",
+        memory_bytes=272_289 * MIB,
+        source=f"275,040 MiB: {_less(1)}",
+        chip=Chip(compute_capability=(10, 3), multiprocessors=148),
+        board=Board(nvml_mib=275_040, l2_kib=129_536, bus_bits=8192, counts_errors=True),
+    ),
+    Gpu(
+        name="dgx-spark-128gb",
+        title="NVIDIA GB10",
+        memory_bytes=122_548 * MIB,
+        source=_UNIFIED,
+        chip=Chip(compute_capability=(12, 1), multiprocessors=48),
+        board=Board(nvml_mib=122_548, l2_kib=24_576, bus_bits=256, counts_errors=False),
+        other_names=("gb10", "spark"),
+    ),
+)
+"""Multiprocessors and boards are those of the vendor's data sheets; totals of NVML are from public logs."""
 
 KNOWN_GPUS: Mapping[str, Gpu] = {card.name: card for card in _CARDS}
 """By our name. Capacities are rounded to 0.01 GiB, as torch prints them, and differ slightly by driver."""
+
+ROOFLINES: Mapping[str, Roofline] = {card.name: card.roofline for card in _CARDS if card.roofline is not None}
+"""By our name of the card: those whose peaks are known."""

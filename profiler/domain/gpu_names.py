@@ -22,16 +22,7 @@ _FOREIGN = {
 }
 """The makers of other accelerators, by how their names begin."""
 
-_OTHER_NAMES = {
-    "gb10": "dgx-spark-128gb",
-    "h100-sxm": "h100-80gb",
-    "h100-sxm5": "h100-80gb",
-    "h100-hbm3": "h100-80gb",
-    "spark": "dgx-spark-128gb",
-    "grace-hopper": "gh200-96gb",
-    "rtx-pro-6000-blackwell": "rtx-pro-6000-96gb",
-}
-"""Names that are no part of our own."""
+_OTHER_NAMES = {other: gpu.name for gpu in KNOWN_GPUS.values() for other in gpu.other_names}
 
 _WORDS_WITHOUT_MEANING = frozenset({"nvidia", "geforce", "tesla", "rtx", "gpu", "graphics"})
 

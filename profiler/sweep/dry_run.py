@@ -10,9 +10,8 @@ from profiler.analysis.sweep_time import LeastOf, sweep_time
 from profiler.command_line import print_line
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.gpu import KNOWN_GPUS, ROOFLINES
 from profiler.domain.outcome import Estimate
-from profiler.domain.roofline import ROOFLINES
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.rendering.plan_table import plan_table, time_lines
 from profiler.storage.earlier import EarlierTrial, earlier_trials, trials_of_other_grids, trials_of_table

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from profiler.config.architecture import MODEL_TYPES
-from profiler.config.refused_models import _AXIAL_TYPES, _IMAGE_TYPES
+from profiler.domain.families import FAMILIES, family_of
 
 LEFT_OUT = Ellipsis
 """In place of a value: the field is not there."""
@@ -41,7 +41,7 @@ _TOWERS = {
     },
 }
 
-assert set(_TOWERS) == set(_IMAGE_TYPES) <= set(MODEL_TYPES)
+assert set(_TOWERS) == {name for name, family in FAMILIES.items() if family.tower is not None} <= set(MODEL_TYPES)
 
 
 def small_config(model_type, **fields):
@@ -51,7 +51,7 @@ def small_config(model_type, **fields):
         decoder |= _EXPERTS | {"num_experts": 4}
     if model_type == "mixtral":
         decoder |= {"num_local_experts": 4, "num_experts_per_tok": 2}
-    if model_type in _AXIAL_TYPES:
+    if family_of(model_type).checks.sections_fill_head:
         decoder["rope_scaling"] = {"type": "mrope", "mrope_section": [2, 3, 3]}
     decoder = {name: value for name, value in deepcopy(decoder | fields).items() if value is not LEFT_OUT}
     if model_type in _TOWERS:

@@ -12,6 +12,7 @@ from profiler.config.model_fields import COUNTED, FREE, OF_TOWERS, OF_TOWERS_FRE
 from profiler.config.trl_config import LORA_DROPOUT, read_trl_config
 from profiler.config.trl_keys import FREE_KEYS, FREE_KEYS_BY_REASON, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.config.uncounted import Direction, uncounted_texts
+from profiler.domain.families import FAMILIES
 from profiler.estimate.main import answer
 
 FREE_FIELDS = [name for names in FREE.values() for name in names]
@@ -53,8 +54,8 @@ def test_windows_are_those_of_transformers():
         kind = CONFIG_MAPPING[model_type]
         kind = getattr(kind, "sub_configs", {}).get("text_config", kind)
         default = (kind().sliding_window or None) if "sliding_window" in names(kind) else None
-        assert model_fields.sliding_window({}, model_type=model_type) == default, model_type
-    assert model_fields.sliding_window({"sliding_window": None}, model_type="mistral") is None
+        assert model_fields.sliding_window({}, FAMILIES[model_type]) == default, model_type
+    assert model_fields.sliding_window({"sliding_window": None}, FAMILIES["mistral"]) is None
 
 
 @pytest.mark.parametrize(

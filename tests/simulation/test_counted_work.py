@@ -6,9 +6,10 @@ import pytest
 from simulating import simulate
 
 from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.card import Roofline
 from profiler.domain.counted import Cost, PhaseWork
+from profiler.domain.gpu import ROOFLINES
 from profiler.domain.memory import Phase
-from profiler.domain.roofline import ROOFLINES, Roofline
 from profiler.domain.trial import Lengths, Recipe
 
 ROWS, TOKENS = 4, 64

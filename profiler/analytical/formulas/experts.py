@@ -18,12 +18,10 @@ from profiler.analytical.formulas.trained import (
     trains_everything,
 )
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.families import family_of
 
 _INDICES = 4
 """Indices of pairs: by expert, their order, its inverse, and the token of each."""
-
-_FLOAT32_ROUTERS = ("mixtral",)
-"""Model types whose router weighs results in float32 (`MixtralTopKRouter`)."""
 
 
 def experts_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -145,7 +143,7 @@ def _result(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Co
 
 def _weighted(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
     """Return the bytes of the results times the weights of the router, [S, H]."""
-    if architecture.model_type not in _FLOAT32_ROUTERS:
+    if not family_of(architecture.model_type).layers.has_float32_router:
         return _result(spec, architecture, positions)
     pairs = positions * architecture.experts_per_token
     return block_of(spec)(pairs * architecture.hidden_size * FLOAT32_BYTES)

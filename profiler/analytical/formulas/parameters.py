@@ -10,16 +10,9 @@ from profiler.analytical.formulas.quantities import Count, larger, where
 from profiler.analytical.formulas.tensor_groups import Projection, TensorGroup
 from profiler.analytical.formulas.tower_parameters import tower_lora_tensors, tower_tensors
 from profiler.analytical.formulas.trial_keys import DecoderShape
+from profiler.domain.families import family_of
 from profiler.domain.trial import ALL_LINEAR
 
-_FUSED_PROJECTIONS = ("phi3",)
-"""Model types with one matrix for q, k, v and one for gate, up."""
-_FLOAT32_NORMS = ("gemma", "gemma2", "gemma3_text")
-_CAPPED_SCORES = ("gemma2",)
-_WHOLE_NORMS = ("olmo2", "olmoe")
-"""Model types whose norms over queries and keys are over all heads at once."""
-_FUSED_EXPERTS = ("qwen3_moe", "olmoe")
-"""Model types whose experts peft adapts: it takes the names of their layers in transformers 4 for parameters."""
 _ROUTER = "gate"
 SHARED_GATE = "shared_expert_gate"
 """The linear layer that weighs the shared expert of Qwen2-MoE."""
@@ -60,17 +53,17 @@ def has_shared_expert(architecture: DecoderShape) -> bool:
 
 def has_fused_projections(architecture: DecoderShape) -> bool:
     """Return whether one linear layer computes gate and up together, and one queries, keys and values (Phi 3)."""
-    return architecture.model_type in _FUSED_PROJECTIONS
+    return family_of(architecture.model_type).layers.has_fused_projections
 
 
 def has_float32_norms(architecture: DecoderShape) -> bool:
     """Return whether norms multiply by their weight in float32 (`Gemma2RMSNorm.forward`)."""
-    return architecture.model_type in _FLOAT32_NORMS
+    return family_of(architecture.model_type).layers.has_float32_norms
 
 
 def caps_scores(architecture: DecoderShape) -> bool:
     """Return whether a hyperbolic tangent caps the scores of attention (`eager_attention_forward` of Gemma 2)."""
-    return architecture.model_type in _CAPPED_SCORES
+    return family_of(architecture.model_type).layers.caps_scores
 
 
 def expert_weights(architecture: DecoderShape) -> Count:
@@ -155,7 +148,7 @@ def norm_count(architecture: DecoderShape) -> Count:
 def _head_norms(architecture: DecoderShape) -> list[TensorGroup]:
     """Return the weights of norms over queries and keys: of each head, or of all heads at once (OLMo 2, OLMoE)."""
     norms = where(architecture.qk_norm, 1, 0)
-    if architecture.model_type not in _WHOLE_NORMS:
+    if not family_of(architecture.model_type).layers.normalises_all_heads:
         return [TensorGroup(shape=(architecture.head_dim,), copies=2 * norms)]
     widths = (query_width(architecture), key_width(architecture))
     return [TensorGroup(shape=(width,), copies=norms) for width in widths]
@@ -223,7 +216,7 @@ class AdaptedExperts:
 
 def has_fused_experts(architecture: DecoderShape) -> bool:
     """Return whether peft adapts the parameters of the model's experts."""
-    return is_mixture(architecture) and architecture.model_type in _FUSED_EXPERTS
+    return is_mixture(architecture) and family_of(architecture.model_type).layers.has_adapted_experts
 
 
 def expert_names(architecture: DecoderShape) -> tuple[str, ...]:

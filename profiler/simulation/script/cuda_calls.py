@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from profiler.domain.capabilities import shared_memory
 from profiler.domain.gpu import Gpu
-from profiler.domain.shared_memory import shared_memory
 from profiler.seams.libraries.torch_cuda import KERNEL_MAKERS, NCCL_CALLS, TUNING_CALLS, TUNING_QUESTIONS
 from profiler.seams.patching import Patch, patched
 from profiler.simulation.script.card_names import HostGenerator, on_simulated

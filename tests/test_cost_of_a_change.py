@@ -1,0 +1,150 @@
+"""What else has to change for a new card or model family, counted in a scratch copy of the program.
+
+A card is one row of one file. A family is one row of one file; only where its layers differ, formulas follow.
+"""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from profiler.domain.families import FAMILIES
+from profiler.domain.gpu import KNOWN_GPUS
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A row that is added, and what the program then does."""
+
+    file: str
+    before: str
+    """The text that the row stands before, once in the file."""
+    row: str
+    program: str
+    printed: str
+
+
+CARD = Change(
+    file="profiler/domain/gpu.py",
+    before='    Gpu(\n        name="h200-141gb"',
+    row="""\
+    Gpu(
+        name="x900-64gb",
+        title="NVIDIA X900",
+        memory_bytes=64_000 * MIB,
+        source="a test",
+        chip=Chip(compute_capability=(9, 0), multiprocessors=99),
+        board=Board(nvml_mib=65_536, l2_kib=1024, bus_bits=512, counts_errors=True),
+        roofline=_H100_PEAKS,
+        other_names=("excalibur",),
+    ),
+""",
+    program="""
+from profiler.config.claim_settings import ROOFLINES
+from profiler.config.prices import read_prices
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.gpu_names import name_card
+from profiler.emulation.cards import card_description
+from profiler.estimate.main import answer
+
+print([name_card(text).name for text in ("x900", "NVIDIA X900", "excalibur")])
+print(*read_prices("gpu,price_per_hour\\nexcalibur,2.5", name="prices.csv").by_card, "x900-64gb" in ROOFLINES)
+print("nvml_memory_bytes=68719476736" in card_description(KNOWN_GPUS["x900-64gb"]))
+print(all("x900-64gb" in answer(["model=tiny", gpu, "format=json"]) for gpu in ("gpu=x900", "gpu=any")))
+""",
+    printed="['x900-64gb', 'x900-64gb', 'x900-64gb']\nx900-64gb True\nTrue\nTrue\n",
+)
+
+FAMILY = Change(
+    file="profiler/domain/families.py",
+    before='    Family(\n        model_type="mistral"',
+    row="""\
+    Family(
+        model_type="newllm",
+        defaults=Defaults(max_position_embeddings=512, num_key_value_heads=4, head_dim=32),
+        layers=Layers(qk_norm=True, norms_per_layer=4, caps_scores=True),
+        checks=Checks(heads_fill_hidden_size=True),
+        sliding_window=128,
+    ),
+""",
+    program="""
+from profiler.analytical import parameter_count
+from profiler.config.architecture import read_architecture
+from profiler.domain.errors import UsageError
+from profiler.estimate.main import answer
+
+config = {"model_type": "newllm", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
+          "num_attention_heads": 8, "vocab_size": 1000}
+found = read_architecture(config, model="m")
+print(found.context, found.num_key_value_heads, found.sliding_window, found.has_sdpa, found.has_closed_form)
+layer = 256 * (256 + 128 + 128 + 256) + 3 * 256 * 512 + 2 * 32 + 4 * 256
+print(parameter_count(found) == 2 * 1000 * 256 + 2 * layer + 256)
+try:
+    read_architecture({**config, "head_dim": 64}, model="m")
+except UsageError as error:
+    print("this model type always has" in str(error), "newllm" in str(error))
+print("peak_allocated_bytes" in answer(["model=m", "format=json"], load_model=lambda _: config))
+""",
+    printed="512 4 128 False True\nTrue\nTrue True\nTrue\n",
+)
+
+
+@pytest.mark.parametrize("change", [CARD, FAMILY], ids=["card", "family"])
+def test_one_row_in_one_file_is_all_that_a_change_needs(change, tmp_path):
+    shutil.copytree(ROOT / "profiler", tmp_path / "profiler", ignore=shutil.ignore_patterns("__pycache__"))
+    file = tmp_path / change.file
+    text = file.read_text(encoding="utf-8")
+    assert text.count(change.before) == 1
+    file.write_text(text.replace(change.before, change.row + change.before), encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, "-c", change.program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.stdout, ran.returncode) == (change.printed, 0), ran.stderr
+
+
+def _words(path: Path) -> Iterator[str]:
+    """Return the words of all strings of a module that are not docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
+            yield from (node.value, *node.value.split())
+
+
+def _other_files_that_name(names: set[str], own: set[str]) -> set[str]:
+    files = {path.relative_to(ROOT / "profiler").as_posix(): path for path in (ROOT / "profiler").rglob("*.py")}
+    return {name for name, path in files.items() if name not in own and names & set(_words(path))}
+
+
+def test_other_files_name_cards_only_as_a_default_or_an_example():
+    names = {text for gpu in KNOWN_GPUS.values() for text in (gpu.name, gpu.title, *gpu.other_names)}
+    assert _other_files_that_name(names, {"domain/gpu.py"}) == {
+        "analysis/limits.py",  # the cards whose memory is drawn as a line
+        "analytical/formulas/engine_buffers.py",  # the default card
+        "config/specification.py",
+        "domain/trial.py",
+        "emulation/command.py",
+        "replay/main.py",  # a card in an example
+    }
+
+
+def test_other_files_name_families_only_in_models():
+    models = {path.relative_to(ROOT / "profiler").as_posix() for path in (ROOT / "profiler/domain/models").glob("*.py")}
+    own = {"domain/families.py", "domain/builtin_models.py", "substitutes/known_configs.py", *models}
+    assert _other_files_that_name(set(FAMILIES), own) == {
+        "config/rules.py",  # the names of the fused projections of phi3
+        "domain/family.py",  # a kind of rotary positions that is called by its only family
+    }
