@@ -19,9 +19,9 @@ from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.cards import CardVerdict, Fit, all_cards, card_verdict
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.identity import spec_to_mapping
-from profiler.config.only_estimated import only_estimated
 from profiler.config.specification import parse_point
 from profiler.config.trl_yaml import changed_lines, trl_file
+from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, install_hint, missing
@@ -262,8 +262,8 @@ def _simulated(
     """Return the simulation of the trial; None if the command asks for none or only an estimate knows the trial."""
     if not command.confirm:
         return None
-    if only_estimated([spec]):
-        names = ", ".join(dict.fromkeys(fault.key for fault in only_estimated([spec])))
+    if faults_in_a_sweep([spec]):
+        names = ", ".join(dict.fromkeys(fault.key for fault in faults_in_a_sweep([spec])))
         print_error(f"Not simulated, because only an estimate knows {names} yet.")
         return None
     if missing(TRAINING):

@@ -13,8 +13,8 @@ from itertools import combinations, product
 from profiler.analytical.closed_form import refuse_without_form
 from profiler.config.architecture import read_architecture
 from profiler.config.model_lookup import builtin_architecture
-from profiler.config.only_estimated import only_estimated
 from profiler.config.specification import parse_point
+from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.keys import Kind
@@ -208,7 +208,7 @@ def said(values: Values) -> dict[str, tuple[Fault, ...]]:
         spec = parse_point(values, architecture_of=architecture_of)
     except UsageError as error:
         return {"trial": tuple(error.faults)}
-    found = {"sweep": tuple(only_estimated([spec]))}
+    found = {"sweep": tuple(faults_in_a_sweep([spec]))}
     try:
         refuse_without_form(spec, architecture_of(spec.model))
     except UsageError as error:
