@@ -21,7 +21,7 @@ from profiler.command_line import as_command, print_error, print_text
 from profiler.config.identity import spec_to_mapping
 from profiler.config.specification import parse_point
 from profiler.config.trl_yaml import changed_lines, trl_file
-from profiler.constraints.table import faults_in_a_sweep
+from profiler.constraints.table import faults_in_a_sweep, refuse_without_card
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, install_hint, missing
@@ -108,6 +108,7 @@ def main(
         print_error(inputs.ignored)
     spec, notes = parsed_trial(inputs, architecture_of)
     refuse_without_form(spec, architecture_of(spec.model))
+    refuse_without_card(spec)
     given = files.part.values if files.part is not None else {}
     advice = _Advisor(command.margin, architecture_of).advice(spec, given)
     trial = _simulated(command, spec, report, load_model, simulate) if report is not None else None

@@ -20,6 +20,8 @@ class Where(StrEnum):
     """A sweep; the closed form counts it. `solve` and `advise` do not confirm it by a simulation."""
     CLOSED_FORM = "closed form"
     """`estimate`, `solve` and `advise`; a sweep may run it."""
+    CARD = "card"
+    """`solve` of a key and `advise`, which ask whether a trial fits its card."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +122,8 @@ def _text(text: Text, case: Case) -> str:
 
 def _typed(value: Any) -> str:  # noqa: ANN401  of any key
     """Return a value as a user types it; names of a list are joined by commas."""
+    if value is None:
+        return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

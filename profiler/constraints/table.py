@@ -3,15 +3,16 @@
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
+from profiler.constraints.cards import CARDS
 from profiler.constraints.closed_form import CLOSED_FORM
 from profiler.constraints.constraint import Case, Constraint, Where
 from profiler.constraints.everywhere import EVERYWHERE
 from profiler.constraints.sweeps import SWEEPS
-from profiler.domain.errors import Fault
+from profiler.domain.errors import Fault, UsageError
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import TrialSpec
 
-CONSTRAINTS: tuple[Constraint, ...] = (*EVERYWHERE, *SWEEPS, *CLOSED_FORM)
+CONSTRAINTS: tuple[Constraint, ...] = (*EVERYWHERE, *SWEEPS, *CLOSED_FORM, *CARDS)
 
 
 def broken(case: Case, where: Where) -> Iterator[Constraint]:
@@ -45,3 +46,14 @@ def faults_in_a_sweep(specs: Iterable[TrialSpec]) -> list[Fault]:
 def fault_of_closed_form(case: Case) -> Fault | None:
     """Return why there is no closed form for a trial; None if there is one."""
     return next((each.fault(case) for each in broken(case, Where.CLOSED_FORM)), None)
+
+
+def refuse_without_card(spec: TrialSpec) -> None:
+    """Raise the error of a command that asks whether a trial fits its card, if the trial has none.
+
+    Raises:
+        UsageError: It has none.
+    """
+    case = Case(spec=spec, architecture=None)
+    if faults := [each.fault(case) for each in broken(case, Where.CARD)]:
+        raise UsageError(faults)

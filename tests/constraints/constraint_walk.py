@@ -14,7 +14,7 @@ from profiler.analytical.closed_form import refuse_without_form
 from profiler.config.architecture import read_architecture
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import parse_point
-from profiler.constraints.table import faults_in_a_sweep
+from profiler.constraints.table import faults_in_a_sweep, refuse_without_card
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.keys import Kind
@@ -201,16 +201,20 @@ def architecture_of(model: str) -> Architecture:
 def said(values: Values) -> dict[str, tuple[Fault, ...]]:
     """Return the faults of a case by who says them.
 
-    `trial` is what every command says of the keys. What a `sweep` and the closed form (`estimate`: also of solve and
-    advise) say is known only where keys have no fault.
+    `trial` is what every command says of the keys. What a `sweep`, the closed form (`estimate`: also of solve and
+    advise), and solve and advise alone say of the `card` is known only where keys have no fault.
     """
     try:
         spec = parse_point(values, architecture_of=architecture_of)
     except UsageError as error:
         return {"trial": tuple(error.faults)}
     found = {"sweep": tuple(faults_in_a_sweep([spec]))}
-    try:
-        refuse_without_form(spec, architecture_of(spec.model))
-    except UsageError as error:
-        found["estimate"] = tuple(error.faults)
+    for who, refuse in (
+        ("estimate", lambda: refuse_without_form(spec, architecture_of(spec.model))),
+        ("card", lambda: refuse_without_card(spec)),
+    ):
+        try:
+            refuse()
+        except UsageError as error:
+            found[who] = tuple(error.faults)
     return {who: faults for who, faults in found.items() if faults}

@@ -82,3 +82,14 @@ def test_estimate_solve_and_advise_answer_as_the_table_says(row, capsys):
         code, said_of_it = command(words, load_model=_config), capsys.readouterr().err
         assert code == (EXIT_USAGE if refused else EXIT_OK), (command, values, said_of_it)
         assert all(f"{fault.key}=" in said_of_it for fault in refused)
+
+
+@pytest.mark.parametrize("backend", ["cuda", "cpu"])
+def test_solve_and_advise_refuse_a_trial_without_a_card_and_estimate_does_not(backend, capsys):
+    words = ["model=tiny", f"backend={backend}"]
+    assert estimate(words) == EXIT_OK
+    for command, given in ((solve, ["max_completion_length", *words]), (advise, words)):
+        assert command(given) == EXIT_USAGE
+        assert "card" in capsys.readouterr().err
+    assert solve(["gpu", *words]) == EXIT_OK
+    assert advise([*words, "gpu=h100-80gb"]) == (EXIT_OK if backend == "cuda" else EXIT_USAGE)
