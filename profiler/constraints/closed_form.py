@@ -1,14 +1,16 @@
 """Constraints of `estimate`, `solve` and `advise`: what has no closed form. The first that is broken answers."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from profiler.constraints.constraint import Case, Constraint, Text, Where, anything, one_of, other_than, stated
+from profiler.constraints.sweeps import SWEEPS
 from profiler.domain.architecture import Architecture
 from profiler.domain.extras import simulation_hint
 from profiler.domain.optimizers import Optimizer, State
 from profiler.domain.recipe import Recipe
-from profiler.domain.trial import ZERO_OF_WEIGHTS, Attention, DistributedType, Dtype, Logprobs, Tuning
+from profiler.domain.trial import ZERO_OF_WEIGHTS, Attention, Backend, DistributedType, Dtype, Logprobs, Tuning
 
 _closed_form = partial(Constraint, Where.CLOSED_FORM)
 
@@ -20,12 +22,26 @@ _OTHER_STATES = one_of(*(each for each in Optimizer if each.traits.state not in 
 _NOT_BFLOAT16 = other_than(Dtype.BFLOAT16)
 _ATTENTION = "lora_target_modules=[q_proj,k_proj,v_proj,o_proj]"
 """Linear layers of every mixture."""
-_EMULATE = "A sweep with backend=emulated runs it."
 _RUN_SCRIPT = "To see what your script needs, run it: python -m profiler.run gpu=CARD train.py."
 
 
-def _simulate(_: Case) -> str:
-    return simulation_hint()
+def _simulate(case: Case) -> str:
+    """Return what to do about a trial that a simulation knows: it is of one GPU, and several are emulated."""
+    if case.spec.num_processes > 1:
+        return _emulate(case)
+    return simulation_hint(but=_refused_in_a_sweep(case, Backend.SIMULATED))
+
+
+def _emulate(case: Case) -> str:
+    """Return what to do about a trial of several GPUs."""
+    return f"A sweep with backend=emulated runs it{_refused_in_a_sweep(case, Backend.EMULATED)}."
+
+
+def _refused_in_a_sweep(case: Case, backend: Backend) -> str:
+    """Return what has to be otherwise in the trial for a sweep to run it; nothing if it does."""
+    there = replace(case, spec=replace(case.spec, backend=backend))
+    keys = dict.fromkeys(next(iter(each.values)) for each in SWEEPS if each.is_broken(there))
+    return f" with other values of {', '.join(keys)}" if keys else ""
 
 
 def _is_mixture(architecture: Architecture) -> bool:
@@ -36,7 +52,7 @@ def _has_tower(architecture: Architecture) -> bool:
     return architecture.vision is not None
 
 
-def _sharded(values: Mapping[str, object], hint: str = _EMULATE) -> Constraint:
+def _sharded(values: Mapping[str, object], hint: Text = _emulate) -> Constraint:
     """Return a constraint of trials that FSDP or DeepSpeed shards."""
     problem = "has no closed-form estimate together with distributed_type={spec.distributed_type}"
     return _closed_form({**values, "distributed_type": values.get("distributed_type", one_of(*SHARDED))}, problem, hint)

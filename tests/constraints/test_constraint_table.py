@@ -93,3 +93,17 @@ def test_solve_and_advise_refuse_a_trial_without_a_card_and_estimate_does_not(ba
         assert "card" in capsys.readouterr().err
     assert solve(["gpu", *words]) == EXIT_OK
     assert advise([*words, "gpu=h100-80gb"]) == (EXIT_OK if backend == "cuda" else EXIT_USAGE)
+
+
+def test_a_hint_to_a_sweep_is_given_where_a_sweep_runs_it():
+    """Without "with other values of", the sweep that the hint names accepts the trial."""
+    for number, values in enumerate(cases()):
+        if number % 7:
+            continue
+        for fault in said(values).get("estimate", ()):
+            for text, backend in (
+                ("profiler.sweep` simulates it.", "simulated"),
+                ("backend=emulated runs it.", "emulated"),
+            ):
+                if fault.hint.endswith(text) and fault.key != "model":
+                    assert "sweep" not in said({**values, "backend": backend}), fault.sentence()
