@@ -19,10 +19,10 @@ from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.cards import CardVerdict, Fit, all_cards, card_verdict
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.identity import spec_to_mapping
-from profiler.config.only_estimated import only_estimated
 from profiler.config.option import OutputFormat
 from profiler.config.specification import parse_point
 from profiler.config.trl_yaml import changed_lines, trl_file
+from profiler.constraints.table import faults_in_a_sweep, refuse_without_card
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, install_hint, missing
@@ -109,6 +109,7 @@ def main(
         print_error(inputs.ignored)
     spec, notes = parsed_trial(inputs, architecture_of)
     refuse_without_form(spec, architecture_of(spec.model))
+    refuse_without_card(spec)
     given = files.part.values if files.part is not None else {}
     advice = _Advisor(command.margin, architecture_of).advice(spec, given)
     trial = _simulated(command, spec, report, load_model, simulate) if report is not None else None
@@ -263,8 +264,8 @@ def _simulated(
     """Return the simulation of the trial; None if the command asks for none or only an estimate knows the trial."""
     if not command.confirm:
         return None
-    if only_estimated([spec]):
-        names = ", ".join(dict.fromkeys(fault.key for fault in only_estimated([spec])))
+    if faults_in_a_sweep([spec]):
+        names = ", ".join(dict.fromkeys(fault.key for fault in faults_in_a_sweep([spec])))
         print_error(f"Not simulated, because only an estimate knows {names} yet.")
         return None
     if missing(TRAINING):

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from profiler.config.claim_parts import Faults, read_figure
 from profiler.config.model_lookup import builtin_architecture
-from profiler.config.only_estimated import only_estimated
 from profiler.config.reading import FieldReader, show
 from profiler.config.specification import parse_point, unknown_key
 from profiler.config.verl_config import read_verl
+from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.architecture import Architecture
 from profiler.domain.claims import (
     By,
@@ -122,7 +122,7 @@ def _configuration(values: Mapping[str, object], name: str, place: str, setup: S
 
 
 def _check_trial(configuration: Configuration) -> None:
-    refused = only_estimated([spec_of(configuration)])
+    refused = faults_in_a_sweep([spec_of(configuration)])
     if refused:
         raise UsageError(refused)
 

@@ -5,11 +5,9 @@ without a word; a test runs every known model type there. A table of learned pos
 start with longer sequences.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from profiler.config.rule import Rule
 from profiler.domain.architecture import Architecture
-from profiler.domain.errors import Fault
 from profiler.domain.trial import TrialSpec
 
 _ROTARY_FIELDS = ("rope_parameters", "rope_scaling", "rope_theta")
@@ -50,16 +48,9 @@ def has_rotary_positions(config: Mapping[str, object]) -> bool:
     return any(config.get(name) not in (None, {}) for name in _ROTARY_FIELDS)
 
 
-def row_tokens(spec: TrialSpec) -> int:
-    """Return the tokens of the longest row: prompt and completion, or a row of the data."""
-    if spec.max_length is not None:
-        return spec.max_length
-    return spec.max_prompt_length + spec.max_completion_length
-
-
 def is_beyond_context(spec: TrialSpec, architecture: Architecture) -> bool:
     """Return whether rows are longer than the model was made for."""
-    return row_tokens(spec) > architecture.context
+    return spec.row_tokens > architecture.context
 
 
 def context_line(spec: TrialSpec, architecture: Architecture) -> str:
@@ -67,7 +58,7 @@ def context_line(spec: TrialSpec, architecture: Architecture) -> str:
     if not is_beyond_context(spec, architecture):
         return ""
     return (
-        f"{spec.model}: a row has {row_tokens(spec):,} tokens, and the model was made for {architecture.context:,}. "
+        f"{spec.model}: a row has {spec.row_tokens:,} tokens, and the model was made for {architecture.context:,}. "
         f"{_engine_end(spec, architecture)}To train it well, scale its positions: rope_scaling in its config.json "
         f"(rope_parameters in files of transformers 5), such as {_example(spec, architecture)}."
     )
@@ -83,39 +74,5 @@ def _engine_end(spec: TrialSpec, architecture: Architecture) -> str:
 def _example(spec: TrialSpec, architecture: Architecture) -> str:
     """Return the scaling that reaches the row, by the next whole factor."""
     positions = architecture.max_position_embeddings
-    factor = float(-(-row_tokens(spec) // positions))
+    factor = float(-(-spec.row_tokens // positions))
     return f'{{"rope_type": "yarn", "factor": {factor}, "original_max_position_embeddings": {positions}}}'
-
-
-def _within_context(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
-    if architecture is None or architecture.has_rotary_positions or not is_beyond_context(spec, architecture):
-        return
-    longest = architecture.context - spec.max_prompt_length
-    yield Fault(
-        key="max_completion_length",
-        found=str(spec.max_completion_length),
-        problem=(
-            f"with max_prompt_length={spec.max_prompt_length} a row has {row_tokens(spec)} tokens, but the context of "
-            f"{spec.model} is {architecture.context}, and its config.json states no rotary positions"
-        ),
-        hint=f"Use at most max_completion_length={longest}." if longest > 0 else "Use a shorter max_prompt_length.",
-    )
-
-
-def _rows_within_context(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
-    if architecture is None or architecture.has_rotary_positions or not is_beyond_context(spec, architecture):
-        return
-    yield Fault(
-        key="max_length",
-        found=str(spec.max_length),
-        problem=(
-            f"is more than the context of {spec.model}, which has {architecture.context} tokens and no rotary positions"
-        ),
-        hint=f"Use at most max_length={architecture.context}.",
-    )
-
-
-CONTEXT_RULES = (
-    Rule(keys=("model", "max_prompt_length", "max_completion_length"), check=_within_context),
-    Rule(keys=("model", "max_length"), check=_rows_within_context),
-)

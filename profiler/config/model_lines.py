@@ -1,6 +1,6 @@
 """What the `config.json` of a model says that the reader of an estimate has to know."""
 
-from profiler.config.context import context_line, row_tokens
+from profiler.config.context import context_line
 from profiler.config.uncounted import Direction
 from profiler.domain.architecture import Architecture
 from profiler.domain.trial import TrialSpec
@@ -20,7 +20,7 @@ def uncounted_line(spec: TrialSpec, architecture: Architecture) -> str:
 def _beyond_window(spec: TrialSpec, architecture: Architecture) -> tuple[str, ...]:
     """Return a text about rows that are longer than sliding layers see."""
     window = architecture.sliding_window
-    if window is None or row_tokens(spec) <= window:
+    if window is None or spec.row_tokens <= window:
         return ()
-    what = f"rows of {row_tokens(spec):,} tokens have a mask there, and a shorter cache"
+    what = f"rows of {spec.row_tokens:,} tokens have a mask there, and a shorter cache"
     return (f"sliding_window={window} ({what}: {Direction.EITHER})",)

@@ -21,15 +21,18 @@ Two points that mean the same trial become equal specifications:
 - a key that the recipe does not have is None, or its default where it cannot be None.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from profiler.config.images import IMAGE_KEYS, with_images
 from profiler.config.key_values import DEFAULTS, other_recipe_faults, read_given, without_other_recipes
+from profiler.config.lora_targets import in_layer_order, unknown_targets
 from profiler.config.model_lookup import canonical_model, checkpoint
 from profiler.config.reading import FieldReader, show
-from profiler.config.rules import broken_rules, in_layer_order, is_alloc_conf
+from profiler.constraints.constraint import Case
+from profiler.constraints.table import faults_everywhere
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.gpu_names import name_card
@@ -107,7 +110,9 @@ def parse_point(values: Mapping[str, object], *, architecture_of: ArchitectureLo
     if architecture is not None and reader.sound(*IMAGE_KEYS, "max_prompt_length"):
         spec, of_images = with_images(spec, architecture, values)
         faults.extend(of_images)
-    faults.extend(broken_rules(spec, architecture, sound=reader.sound))
+    faults.extend(faults_everywhere(Case(spec=spec, architecture=architecture), sound=reader.sound))
+    if reader.sound("recipe", "model", "tuning", "lora_target_modules"):
+        faults.extend(unknown_targets(spec, architecture))
     if faults:
         raise UsageError(faults)
     return spec
@@ -280,14 +285,23 @@ def _read_reward_models(reader: FieldReader, key: Key) -> tuple[str, ...] | None
     return None
 
 
+_ALLOC_CONF = re.compile(r"[a-z_0-9]+:(\[[^\[\]]+\]|[^,:\[\]]+)(,[a-z_0-9]+:(\[[^\[\]]+\]|[^,:\[\]]+))*")
+
+
 def _read_alloc_conf(reader: FieldReader, key: Key) -> str | None:
     value = reader.value(key.name)
     if value is None:
         return None
-    if isinstance(value, str) and is_alloc_conf(value):
+    if isinstance(value, str) and _is_alloc_conf(value):
         return "".join(value.split())
     reader.fail(key.name, "must be empty or PYTORCH_ALLOC_CONF's key:value,key:value")
     return None
+
+
+def _is_alloc_conf(text: str) -> bool:
+    """Return whether `text` has the form of PYTORCH_ALLOC_CONF; torch checks its keys and values."""
+    compact = "".join(text.split())
+    return not compact or _ALLOC_CONF.fullmatch(compact) is not None
 
 
 _READERS: Mapping[str, Callable[[FieldReader, Key], Any]] = {

@@ -95,9 +95,13 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def simulation_hint() -> str:
-    """Return what to do about a model for which there is no closed form, as a sentence."""
-    return install_hint(Extra.SIMULATE) if missing(TRAINING) else "`python -m profiler.sweep` simulates it."
+def simulation_hint(but: str = "") -> str:
+    """Return what to do about a model for which there is no closed form, as a sentence.
+
+    Args:
+        but: What has to be otherwise for a sweep to run it, as words after "simulates it"; nothing if it does.
+    """
+    return install_hint(Extra.SIMULATE) if missing(TRAINING) else f"`python -m profiler.sweep` simulates it{but}."
 
 
 def missing_fault(key: str, found: str, modules: Sequence[str], extra: Extra) -> Fault | None:

@@ -847,6 +847,11 @@ class TrialSpec:
         return self.max_completion_length if self.max_length is None else self.max_length
 
     @property
+    def row_tokens(self) -> int:
+        """Tokens of the longest row: prompt and completion, or a row of the data."""
+        return self.max_prompt_length + self.max_completion_length if self.max_length is None else self.max_length
+
+    @property
     def keeps_reference_model(self) -> bool:
         """Whether a reference model is kept: trl creates one for `beta` > 0 unless it can switch an adapter off."""
         return self.beta != 0.0 and self.tuning is Tuning.FULL

@@ -7,8 +7,9 @@ from typing import Any
 
 from profiler.config.grid import refuse_too_many_points
 from profiler.config.reading import show
-from profiler.config.rules import broken_rules
 from profiler.config.specification import parse_point
+from profiler.constraints.constraint import Case
+from profiler.constraints.table import faults_everywhere
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trial import TrialSpec
@@ -88,7 +89,7 @@ class _Parser:
         known = self._specs.get(others)
         if known is not None and known.images_per_prompt is None and all(pair in self._typed for pair in independent):
             spec = replace(known, **{key: self._typed[key, text] for key, text in independent})
-            faults = broken_rules(spec, self._architecture_of(spec.model), sound=lambda *_: True)
+            faults = faults_everywhere(Case(spec=spec, architecture=self._architecture_of(spec.model)))
             if faults:
                 raise UsageError(faults)
             return spec

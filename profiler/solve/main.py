@@ -13,8 +13,8 @@ from profiler.command_line import as_command, print_error, print_text
 from profiler.config.grid import refuse_too_many_points
 from profiler.config.key_help import trial_keys_help
 from profiler.config.model_lines import model_lines
-from profiler.config.only_estimated import only_estimated
 from profiler.config.option import OutputFormat
+from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, install_hint, listed, missing
 from profiler.domain.trial import Backend
@@ -164,8 +164,8 @@ def _values(
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     answers = [_answer(command, point, inputs, architecture_of) for point in points]
     specs = [spec for answer in answers for spec in answer.specs.values()]
-    if command.confirm and only_estimated(specs):
-        names = ", ".join(dict.fromkeys(fault.key for fault in only_estimated(specs)))
+    if command.confirm and faults_in_a_sweep(specs):
+        names = ", ".join(dict.fromkeys(fault.key for fault in faults_in_a_sweep(specs)))
         print_error(f"Not simulated, because only an estimate knows {names} yet.")
     elif command.confirm and (absent := missing(TRAINING)):
         print_error(f"Not simulated, because {listed(absent)} are not installed. {install_hint(Extra.SIMULATE)}")

@@ -6,6 +6,7 @@ from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.boundary import GAP, Boundary, boundary_near, largest_that_fits
 from profiler.analytical.explanation.cards import CardVerdict, card_verdict
 from profiler.config.context import is_beyond_context
+from profiler.constraints.table import refuse_without_card
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu_names import gpu_named
 from profiler.domain.trial import TrialSpec, key_named
@@ -54,10 +55,11 @@ class KeySearch:
         """Return the boundary.
 
         Raises:
-            UsageError: No value of the key is allowed.
+            UsageError: No value of the key is allowed, or the trial has no closed form or no card.
         """
         first = self.first_allowed()
         refuse_without_form(first, self._architecture_of(first.model))
+        refuse_without_card(first)
         return largest_that_fits(
             self._verdict,
             self._fits,

@@ -14,9 +14,9 @@ from profiler.config.architecture import read_architecture
 from profiler.config.context import context_line
 from profiler.config.grid import Grid, expand, read_grid
 from profiler.config.model_lookup import builtin_architecture
-from profiler.config.only_estimated import only_estimated
 from profiler.config.run_options import RunOptions, read_run_options
 from profiler.config.specification import ArchitectureLookup, attention_line, kernels_line, parse_points
+from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.address import Address, is_address
 from profiler.domain.engine import Engine
 from profiler.domain.errors import Fault, UsageError
@@ -147,7 +147,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     visible, versions = machines.visible, machines.versions
     points, backend_line = resolve_auto(points or [], visible, torch_version=versions.torch)
     specs = faults.collect(lambda: parse_points(points, architecture_of=architecture_of)) or ()
-    faults.found.extend(only_estimated(specs))
+    faults.found.extend(faults_in_a_sweep(specs))
     if options is not None and not options.dry_run:
         faults.found.extend(_uninstalled(specs) if options.python is None and machines.cluster is None else ())
         faults.found.extend(missing_engine(specs, Backend.CUDA, versions))

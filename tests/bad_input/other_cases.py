@@ -219,6 +219,8 @@ SOLVE = (
     bad("steps,lora_rank", "model=tiny", "figure=a.gif", says="figure= … must be a file that ends with .png, .svg"),
     bad("steps", "model=tiny", "figure=a.png", says="figure= … draws the limit line of two keys"),
     bad("max_completion_length", "model=tiny", "max_completion_length=8", says="is what is solved for"),
+    bad("max_completion_length", "model=tiny", "backend=cpu", says="backend=cpu … has no card"),
+    bad("max_completion_length", "model=tiny", "backend=cuda", says="gpu=null … is the whole card of the machine"),
     bad("max_completion_length", "model=huge", says="model=huge … must be a built-in name"),
     bad("max_completion_length", "model=tiny", "modle=x", says="modle= … is unknown"),
     bad("max_completion_length", "model=tiny", "margin=[[", says="margin= … cannot be read as a value"),

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from profiler.config.images import images_line
 from profiler.config.model_lookup import builtin_architecture
-from profiler.config.only_estimated import only_estimated
 from profiler.config.specification import parse_point
 from profiler.config.trl_yaml import trl_arguments
+from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.errors import EXIT_USAGE, UsageError
 from profiler.estimate.main import answer
 from profiler.sweep.main import main as sweep
@@ -87,7 +87,7 @@ def test_the_values_of_an_axis_are_read_one_by_one():
 
 
 def test_a_sweep_says_that_it_does_not_run_such_a_model(capsys):
-    assert [fault.key for fault in only_estimated([_parsed()])] == ["model"]
+    assert [fault.key for fault in faults_in_a_sweep([_parsed()])] == ["model"]
     assert sweep(["+grid=lora_vs_full", "backend=simulated", f"model={QWEN}", "dry_run=true"]) == EXIT_USAGE
     assert "a sweep does not run models with a vision tower yet" in capsys.readouterr().err
 

@@ -1,0 +1,1 @@
+"""Which combinations of keys are refused, where, and with which sentence."""
