@@ -86,6 +86,14 @@ def test_the_gradient_of_an_mlp_is_that_of_the_stream():
     assert mlp_backward_bytes(wide, _toy(), TOKENS) == 10 * ((3 * 16 + 8) * 4 - 16 * 2)
 
 
+def test_a_weight_gradient_can_exceed_those_of_gate_and_up():
+    full = replace(LORA, tuning=Tuning.FULL, lora_rank=None, lora_alpha=None, lora_target_modules=None)
+    # of 10 tokens, two gradients of 16 values are larger than one and that of a weight; of 2 tokens they are smaller
+    assert mlp_backward_bytes(full, _toy(), TOKENS) == (10 * (2 * 16 + 8)) * 2
+    few = replace(TOKENS, prompt_tokens=1, completion_tokens=1)
+    assert mlp_backward_bytes(full, _toy(), few) == (2 * (16 + 8) + 8 * 16) * 2
+
+
 def test_the_backward_of_a_norm_has_five_tensors():
     full = replace(LORA, tuning=Tuning.FULL, lora_rank=None, lora_alpha=None, lora_target_modules=None)
     assert norm_backward_bytes(LORA, _toy(), TOKENS) == 10 * 8 * 5 * 4

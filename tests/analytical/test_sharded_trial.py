@@ -16,6 +16,7 @@ from profiler.analytical.formulas.shards import (
     gathered_bytes,
     gradient_shard_bytes,
     shard_bytes,
+    shard_tensors,
     units,
     whole_gradient_bytes,
     whole_model_bytes,
@@ -66,6 +67,14 @@ def test_sizes_by_hand():
     assert gradient_shard_bytes(spec, shape) == PARAMETERS  # every first dimension is a multiple of 4
     assert gathered_bytes(spec, shape, layers_stay=False) == 2 * (ROOT + 2 * layer)
     assert gathered_bytes(spec, shape, layers_stay=True) == 2 * (ROOT + 25 * layer)
+
+
+def test_a_parameter_is_split_along_its_first_dimension():
+    """On 3 GPUs the last one has fewer rows; Adafactor and the roots of AdamW need the shape of what is left."""
+    embedding, *_, norm = shard_tensors(_sharded(num_processes=3), _architecture(MODEL))
+    assert embedding.shape == (50_646, 896)
+    assert embedding.is_embedding
+    assert norm.shape == (299,)
 
 
 def test_only_adapters_are_trained_in_float32():

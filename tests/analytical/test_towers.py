@@ -13,6 +13,7 @@ from profiler.analytical.formulas.tower import (
     image_patches,
     image_tokens,
     pixel_bytes,
+    position_bytes,
     tower_gradient_bytes,
     tower_kept_bytes,
 )
@@ -97,6 +98,12 @@ def test_images_by_hand():
     assert image_tokens(spec, tower, 4) == 4_096
     assert image_patches(spec, tower, 4) == 16_384
     assert pixel_bytes(spec, tower, 4) == 16_384 * 1_176 * 4
+
+
+def test_positions_by_hand():
+    """Cosines and sines of 10 patches, and where learned positions are interpolated four weights and indices each."""
+    assert position_bytes(FULL, GATED, 10) == 2 * 10 * 4 * 4 == 320
+    assert position_bytes(FULL, replace(GATED, position_embeddings=16), 10) == 320 + 10 * 4 * (4 + 8)
 
 
 def test_bytes_of_a_block_by_hand():

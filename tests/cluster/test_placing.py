@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import builders
 import pytest
@@ -120,6 +121,21 @@ def test_trials_of_lost_slots_run_on_other_slots(place):
     assert Counter(slots.ran) == dict.fromkeys(BY_ID, MOST_LOSSES)
 
 
+def test_the_claim_on_a_trial_is_released_with_its_slot(place, monkeypatch):
+    """A claim in a shared store is renewed as long as it is held; that its value is forgotten does not release it."""
+    sweep, _, store = place(ends=lambda trial, time: "lost" if time < MOST_LOSSES else "ok")
+    held = set()
+
+    def claim(trial_id, *, wait):
+        assert trial_id not in held
+        held.add(trial_id)
+        return SimpleNamespace(release=lambda: held.remove(trial_id))
+
+    monkeypatch.setattr(store, "claim", claim)
+    sweep.run()
+    assert held == set()
+
+
 @pytest.mark.parametrize("end", ["lost", "nothing"])
 def test_a_trial_that_takes_every_slot_with_it_has_a_record(place, end):
     guilty = PLAN[0].trial_id
@@ -170,6 +186,14 @@ def test_failures_in_a_row_end_the_sweep(place):
     assert {record.outcome.verdict.message for record in store.read_all()} == {f"The full text is in {own}/x.stderr."}
 
 
+def test_an_answer_between_failures_lets_the_sweep_go_on(place, monkeypatch):
+    monkeypatch.setattr(placing, "MAX_FAILURES_IN_A_ROW", 3)
+    sweep, _, store = place(ends=lambda trial, time: "ok" if trial == PLAN[2] else Status.FAILED, count=1)
+    sweep.run()
+    statuses = [store.find(trial.trial_id).outcome.status for trial in PLAN]
+    assert statuses == [Status.FAILED, Status.FAILED, Status.OK, Status.FAILED, Status.FAILED]
+
+
 def test_a_cause_that_every_slot_would_meet_ends_the_sweep(place):
     sweep, slots, _ = place(ends=lambda trial, time: "unfit")
     with pytest.raises(NoSlotError, match="The slot is unfit"):
@@ -202,6 +226,13 @@ def test_trials_run_on_slots_of_their_kind(place):
     assert all(kind == kinds[spec.tuning] for spec, kind in slots.placed)
     assert slots.waited[0] == Counter(kinds[trial.spec.tuning] for trial in PLAN)
     assert slots.waited[-1] == {}
+
+
+def test_a_slot_gets_no_trial_of_another_kind(place):
+    few, many = (SlotKind(gpus=1, accelerator=name) for name in ("few", "many"))
+    sweep, slots, _ = place(kind_of=lambda spec: few if spec == PLAN[0].spec else many, kinds=(few, many))
+    sweep.run()
+    assert [spec for spec, kind in slots.placed if kind == few] == [PLAN[0].spec]
 
 
 def test_a_slot_runs_a_trial_as_one_machine_does_and_leaves_nothing(tmp_path, monkeypatch):

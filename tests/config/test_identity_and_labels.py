@@ -107,6 +107,15 @@ def test_a_specification_with_wrong_values_is_refused(change):
         spec_from_mapping({**spec_to_mapping(SPEC), **change})
 
 
+def test_a_number_is_no_flag_also_after_a_flag_was_read():
+    """Values that were read before are kept, and `True` equals 1."""
+    values = spec_to_mapping(SPEC)
+    assert values["bf16"] is True
+    spec_from_mapping(values)
+    with pytest.raises(ValueError, match="bf16"):
+        spec_from_mapping({**values, "bf16": 1})
+
+
 def test_missing_and_unknown_keys_are_refused():
     values = spec_to_mapping(SPEC)
     with pytest.raises(ValueError, match="steps"):

@@ -145,6 +145,7 @@ def test_alloc_conf_is_accepted(text):
         ("num_generations", 1, "at least 2"),
         ("num_generations", 2.0, "whole number"),
         ("num_generations", True, "whole number"),
+        ("per_device_train_batch_size", True, "whole number"),
         ("max_prompt_length", -5, "at least 1"),
         ("max_completion_length", 0, "at least 1"),
         ("lengths", "raged", "Did you mean 'ragged'?"),

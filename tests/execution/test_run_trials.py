@@ -1,5 +1,6 @@
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from witness import Patient, Witness, is_gone, noted_pids, planned, wait_until
@@ -118,6 +119,20 @@ def test_a_trial_with_an_answer_does_not_run_again_and_a_failed_one_does(run, st
     assert witness.calls == [("finished", "a"), ("started", "b"), ("finished", "b")]
     assert witness.records["b"].outcome.status is Status.OK
     assert _notes(tmp_path, "ran") == ["a", "b"]
+
+
+def test_the_claim_on_a_trial_is_released_with_its_worker(run, store, monkeypatch):
+    """A claim in a shared store is renewed as long as it is held; that its value is forgotten does not release it."""
+    held = set()
+
+    def claim(trial_id, *, wait):
+        held.add(trial_id)
+        return SimpleNamespace(release=lambda: held.remove(trial_id))
+
+    monkeypatch.setattr(store, "claim", claim)
+    witness = run([planned("a"), planned("b", "killed")])
+    assert len(witness.records) == 2
+    assert held == set()
 
 
 def test_without_resume_all_run_again_and_an_old_record_is_not_taken_for_a_new_one(run, store):

@@ -74,6 +74,15 @@ def test_a_command_that_a_signal_ends_has_the_exit_code_of_a_shell(run, number, 
 
 
 @pytest.mark.usefixtures("no_report")
+@pytest.mark.parametrize(("kills", "status"), [((3, 3), Status.KILLED), ((3, 4), Status.HOST_OOM)])
+def test_a_command_that_the_kernel_killed_is_host_out_of_memory(run, monkeypatch, kills, status):
+    counted = iter(kills)
+    monkeypatch.setattr(watching, "oom_kills", lambda: next(counted))
+    code, record, _ = run("import os; os.kill(os.getpid(), 9)")
+    assert (code, record.outcome.status) == (128 + signal.SIGKILL, status)
+
+
+@pytest.mark.usefixtures("no_report")
 def test_the_tree_of_processes_and_the_host_are_sampled(run, capsys):
     program = (
         "import subprocess, sys, time; own = bytearray(64 << 20)\n"

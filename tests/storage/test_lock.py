@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from profiler.storage.lock import LockError, take_lock
+from profiler.storage.lock import Lock, LockError, take_lock
 
 
 def _hold(path, seconds):
@@ -78,6 +78,19 @@ def test_the_lock_of_a_file_that_its_holder_removed_is_not_taken(tmp_path, monke
     assert path.exists()
     assert take_lock(path, wait=False) is None
     lock.release()
+
+
+def test_a_holder_removes_the_file_before_it_releases_the_lock(tmp_path):
+    """Afterwards it could be the file of the next holder, and a third process would take the lock of another one."""
+    path, found = tmp_path / "a.lock", []
+    path.touch()
+
+    class Held:
+        def release(self):
+            found.append(path.exists())
+
+    Lock(path=path, held=Held()).release()
+    assert found == [False]
 
 
 def test_every_user_may_take_a_lock_whatever_the_umask(tmp_path):

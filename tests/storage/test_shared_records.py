@@ -15,6 +15,7 @@ from profiler.storage.leases import CLAIMS, Leases
 from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.objects import FolderObjects, PatientObjects
 from profiler.storage.ranks import rank_peaks
+from profiler.storage.samples import write_samples
 from profiler.storage.shared_store import open_shared, shared_faults, work_folder
 
 RECORDS = builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"]))
@@ -63,6 +64,23 @@ def test_a_record_is_seen_by_others_when_its_trial_is_released(machine, shared, 
     assert other.claimed() == {}
     assert not list((shared / CLAIMS).iterdir())
     assert not [path for path in (tmp_path / "a").rglob("*") if path.is_file()]
+
+
+def test_a_record_is_published_after_its_other_files(machine, tmp_path, monkeypatch):
+    """It marks the trial as done: a machine that ends before it lets another one run the trial."""
+    store, _ = machine("a")
+    grid, write, written = tmp_path / "a" / "grid", FolderObjects.write, []
+    claim = store.claim(ONE, wait=False)
+    store.write(RECORDS[0])
+    records.RecordStore(records.rank_folder(grid, 0)).write(RECORDS[0])
+    write_samples(grid, ONE, ())
+    write_memory_snapshot(snapshot_path(grid, ONE), {"segments": []})
+    monkeypatch.setattr(
+        FolderObjects, "write", lambda self, name, content: (written.append(name), write(self, name, content))
+    )
+    claim.release()
+    assert written[-1] == f"records/{ONE}.json"
+    assert [name.partition("/")[0] for name in written] == ["ranks", "samples", "snapshots", "records"]
 
 
 def test_a_trial_without_a_record_is_given_back_as_it_was(machine, shared):
