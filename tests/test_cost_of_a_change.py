@@ -145,6 +145,5 @@ def test_other_files_name_families_only_in_models():
     models = {path.relative_to(ROOT / "profiler").as_posix() for path in (ROOT / "profiler/domain/models").glob("*.py")}
     own = {"domain/families.py", "domain/builtin_models.py", "substitutes/known_configs.py", *models}
     assert _other_files_that_name(set(FAMILIES), own) == {
-        "config/rules.py",  # the names of the fused projections of phi3
         "domain/family.py",  # a kind of rotary positions that is called by its only family
     }

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from profiler.config.architecture import FUSED_PROJECTION_NAMES, MODEL_TYPES, OTHER_TARGETS, PROJECTION_NAMES
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, nearest
+from profiler.domain.families import family_of
 from profiler.domain.trial import ALL_LINEAR, TrialSpec
 
 
@@ -23,7 +24,8 @@ def unknown_targets(spec: TrialSpec, architecture: Architecture | None) -> Itera
     if architecture.model_type not in MODEL_TYPES or architecture.num_experts > 1:
         # The names of its modules are unknown, or its experts are no linear layers; peft checks them.
         return
-    layers = FUSED_PROJECTION_NAMES if architecture.model_type == "phi3" else PROJECTION_NAMES
+    is_fused = family_of(architecture.model_type).layers.has_fused_projections
+    layers = FUSED_PROJECTION_NAMES if is_fused else PROJECTION_NAMES
     known = (*layers, *_of_tower(architecture), *OTHER_TARGETS)
     for name in targets:
         if name not in known:
