@@ -5,6 +5,7 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -117,12 +118,25 @@ def retired(path: Path) -> list[str]:
         tokens = [(number, line, False) for number, line in enumerate(lines, start=1)]
     found = []
     for number, text, is_name in tokens:
-        patterns, wanted = (RETIRED_NAMES, _words(text)) if is_name else (RETIRED_PHRASES, text)
-        for pattern in patterns:
-            match = re.search(pattern, wanted, re.IGNORECASE)
-            if match and not _excepted(name, lines[number - 1]):
-                found.append(f"{name}:{number}: {match.group(0)!r}")
+        for phrase in _retired_in(text, is_name):
+            if not _excepted(name, lines[number - 1]):
+                found.append(f"{name}:{number}: {phrase!r}")
     return found
+
+
+@cache
+def _retired_in(text: str, is_name: bool) -> tuple[str, ...]:
+    """Each retired name in a name, or phrase in a text; most names are in many places."""
+    patterns, wanted = (RETIRED_NAMES, _words(text)) if is_name else (RETIRED_PHRASES, text)
+    if not _any_of(patterns).search(wanted):
+        return ()
+    found = (re.search(pattern, wanted, re.IGNORECASE) for pattern in patterns)
+    return tuple(match.group(0) for match in found if match)
+
+
+@cache
+def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{each})" for each in patterns), re.IGNORECASE)
 
 
 def _files(under: Path) -> Iterator[Path]:
