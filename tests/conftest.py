@@ -72,6 +72,11 @@ def _have_a_home() -> None:
         os.environ["HOME"] = tempfile.mkdtemp(prefix="home-of-tests-")
 
 
+def _find_python() -> None:
+    """Tests call `python`, as in an activated environment; a machine may have `python3` alone."""
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+
+
 def _have_no_emulated_environment() -> None:
     """Hide the environment that `python -m profiler.emulation install` made, unless the tests are to use one."""
     if "EMULATION_PYTHON" not in os.environ:
@@ -93,6 +98,7 @@ def _let_signals_end_children() -> None:
 
 _clear_environment()
 _have_a_home()
+_find_python()
 _have_no_emulated_environment()
 _let_signals_end_children()
 os.umask(0o022)

@@ -5,6 +5,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from maintenance.tar_files import extract
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.units import MIB
 from profiler.storage.atomic import write_atomically
@@ -53,7 +54,7 @@ def unpack(parts_in: Path, folder: Path) -> int:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
             for member in archive:
                 if member.isfile() and not (folder / member.name).exists():
-                    archive.extract(member, folder, filter="data")
+                    extract(archive, member, folder)
                     new += 1
     except (tarfile.TarError, EOFError, OSError) as error:
         fault = Fault(key="archive", found=str(parts_in), problem=f"cannot be read as one archive ({error})")

@@ -11,6 +11,7 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 
+from maintenance.tar_files import extract
 from profiler.domain.claims import CompositionLook
 
 NEEDED = (
@@ -46,7 +47,9 @@ def _unpacked(git: Path, version: str) -> str:
     folder = mkdtemp(prefix="verl-")
     atexit.register(rmtree, folder, ignore_errors=True)
     with tarfile.open(fileobj=BytesIO(archive.stdout)) as files:
-        files.extractall(folder, filter="data")
+        for member in files:
+            if member.isfile():
+                extract(files, member, Path(folder))
     return folder
 
 
