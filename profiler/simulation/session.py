@@ -193,16 +193,15 @@ class Simulation:
 
 @contextmanager
 def _no_automatic_collection() -> Iterator[None]:
-    # Modules of torch and transformers do not have to be searched at every collection of the run. A warmed process has
-    # frozen them already.
-    freezes = not gc.get_freeze_count()
+    # Modules of torch and transformers do not have to be searched at every collection of the run. A process that has
+    # frozen them, as a warmed one, keeps them frozen: the collection before the next run then searches little.
+    had_frozen = gc.get_freeze_count() > 0
     gc.collect()
     gc.disable()
-    if freezes:
-        gc.freeze()
+    gc.freeze()
     try:
         yield
     finally:
-        if freezes:
+        if not had_frozen:
             gc.unfreeze()
         gc.enable()
