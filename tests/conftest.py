@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -74,7 +75,12 @@ def _have_a_home() -> None:
 
 def _find_python() -> None:
     """Tests call `python`, as in an activated environment; a machine may have `python3` alone."""
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    if shutil.which("python") is None:
+        folder = Path(tempfile.mkdtemp(prefix="python-of-tests-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        (folder / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+        (folder / "python").chmod(0o755)
+        os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}{os.pathsep}{folder}"
 
 
 def _have_no_emulated_environment() -> None:
