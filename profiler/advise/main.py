@@ -22,7 +22,7 @@ from profiler.config.identity import spec_to_mapping
 from profiler.config.option import OutputFormat
 from profiler.config.specification import parse_point
 from profiler.config.trl_yaml import changed_lines, trl_file
-from profiler.constraints.table import faults_in_a_sweep, refuse_without_card
+from profiler.constraints.table import keys_refused_in_a_sweep, refuse_without_card
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, install_hint, missing
@@ -264,9 +264,8 @@ def _simulated(
     """Return the simulation of the trial; None if the command asks for none or only an estimate knows the trial."""
     if not command.confirm:
         return None
-    if faults_in_a_sweep([spec]):
-        names = ", ".join(dict.fromkeys(fault.key for fault in faults_in_a_sweep([spec])))
-        print_error(f"Not simulated, because only an estimate knows {names} yet.")
+    if refused := keys_refused_in_a_sweep([spec]):
+        print_error(f"Not simulated, because only an estimate knows {', '.join(refused)} yet.")
         return None
     if missing(TRAINING):
         print_error(

@@ -120,7 +120,7 @@ def _text(text: Text, case: Case) -> str:
     return text.format(spec=case.spec, model=case.architecture) if isinstance(text, str) else text(case)
 
 
-def _typed(value: Any) -> str:  # noqa: ANN401  of any key
+def _typed(value: object) -> str:
     """Return a value as a user types it; names of a list are joined by commas."""
     if value is None:
         return "null"

@@ -43,6 +43,11 @@ def faults_in_a_sweep(specs: Iterable[TrialSpec]) -> list[Fault]:
     return list(dict.fromkeys(each.fault(case) for case in cases for each in broken(case, Where.SWEEP)))
 
 
+def keys_refused_in_a_sweep(specs: Iterable[TrialSpec]) -> tuple[str, ...]:
+    """Return the keys that `faults_in_a_sweep` is about, each once: no simulation confirms their estimate."""
+    return tuple(dict.fromkeys(fault.key for fault in faults_in_a_sweep(specs)))
+
+
 def fault_of_closed_form(case: Case) -> Fault | None:
     """Return why there is no closed form for a trial; None if there is one."""
     return next((each.fault(case) for each in broken(case, Where.CLOSED_FORM)), None)

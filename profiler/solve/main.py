@@ -14,7 +14,7 @@ from profiler.config.grid import refuse_too_many_points
 from profiler.config.key_help import trial_keys_help
 from profiler.config.model_lines import model_lines
 from profiler.config.option import OutputFormat
-from profiler.constraints.table import faults_in_a_sweep
+from profiler.constraints.table import keys_refused_in_a_sweep
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, install_hint, listed, missing
 from profiler.domain.trial import Backend
@@ -164,9 +164,8 @@ def _values(
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     answers = [_answer(command, point, inputs, architecture_of) for point in points]
     specs = [spec for answer in answers for spec in answer.specs.values()]
-    if command.confirm and faults_in_a_sweep(specs):
-        names = ", ".join(dict.fromkeys(fault.key for fault in faults_in_a_sweep(specs)))
-        print_error(f"Not simulated, because only an estimate knows {names} yet.")
+    if command.confirm and (refused := keys_refused_in_a_sweep(specs)):
+        print_error(f"Not simulated, because only an estimate knows {', '.join(refused)} yet.")
     elif command.confirm and (absent := missing(TRAINING)):
         print_error(f"Not simulated, because {listed(absent)} are not installed. {install_hint(Extra.SIMULATE)}")
     elif command.confirm:
