@@ -18,6 +18,9 @@ from profiler.domain.errors import EXIT_OK, ProfilerError
 EXIT_SURVIVED = 1
 _TESTS_FAILED = 1
 """Exit code of pytest; others say that no test ran."""
+_HANGS = -1
+"""In place of one: a fault that makes its test wait for ever was not noticed by a test that fails."""
+_LIMIT_S = 600
 
 
 @as_command("planted_faults")
@@ -68,7 +71,10 @@ def _is_caught(fault: Fault, copy: Path) -> bool:
 def _pytest(test: str, copy: Path) -> int:
     """Run a test in the copy, which its child processes import too, and return the exit code of pytest."""
     command = ["env", f"PYTHONPATH={copy}", sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
-    return subprocess.run(command, cwd=copy, capture_output=True, check=False).returncode
+    try:
+        return subprocess.run(command, cwd=copy, capture_output=True, check=False, timeout=_LIMIT_S).returncode
+    except subprocess.TimeoutExpired:
+        return _HANGS
 
 
 if __name__ == "__main__":

@@ -136,8 +136,8 @@ do about a GPU that is more than 90 % full.
 {option_lines(OF_GPUS.values(), indent=_INDENT)}
 With a command: run it as it is, sample the GPUs, its processes and the memory of
 the host until it ends, and leave tables and a page. Signals are passed on, and
-its exit code is that of this command. Our keys end at the first word without
-"=", or at "--".
+its exit code is that of this command. Our keys (key=value or --key value) end at
+the first other word, or at "--".
 
 {option_lines(OF_COMMAND.values(), indent=_INDENT)}
 For the peaks of phases: VramCallback, python -m profiler.run (docs/monitor.md).

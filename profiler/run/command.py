@@ -102,8 +102,9 @@ python -m profiler.run [key=value ...] train.py [argument ...]
 python -m profiler.run [key=value ...] torchrun [option ...] train.py
 
 Run a PyTorch training script as it is and show its GPU memory by phase:
-measured on a GPU, or emulated or simulated without one. Our keys end at the
-first word without "=", or at "--"; the words after the script are its own.
+measured on a GPU, or emulated or simulated without one. Our keys (key=value or
+--key value) end at the first other word, or at "--"; the words after the script
+are its own.
 torchrun, accelerate launch and deepspeed in front of the script are understood.
 
 {option_lines(KEYS.values(), indent=_INDENT)}
