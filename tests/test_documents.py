@@ -20,6 +20,9 @@ DOCUMENTS = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 PATH = re.compile(r"`((?:profiler|maintenance|tests|sweeps|scripts|docs|examples|notebooks)/[a-z0-9_./]*)(?:::\w+)?`")
+SHORT_NAME = re.compile(r"`([a-z0-9_]+(?:/[a-z0-9_]+)*\.py)`")
+OF_OTHERS = ROOT / "docs" / "scripts.md"
+"""Names scripts of other projects."""
 MODULE = re.compile(r"python -m ((?:profiler|maintenance)\.[a-z_]+)")
 COMMAND = re.compile(r"^(?:\.venv/bin/)?python -m profiler\.(sweep|estimate|replay) (.*?)(?:  #.*)?$", re.MULTILINE)
 READERS = {"estimate": read_estimate, "replay": read_replay, "sweep": read_sweep}
@@ -40,6 +43,18 @@ def test_paths_and_modules_in_documents_exist(page):
     text = page.read_text()
     assert [name for name in PATH.findall(text) if not (ROOT / name).exists()] == []
     assert [name for name in MODULE.findall(text) if find_spec(name) is None] == []
+
+
+@pytest.mark.parametrize("page", [page for page in DOCUMENTS if page != OF_OTHERS], ids=lambda page: page.name)
+def test_files_that_documents_name_by_their_last_parts_exist(page):
+    ours = [
+        f"/{path.relative_to(ROOT)}"
+        for top in ("profiler", "maintenance", "tests")
+        for path in (ROOT / top).rglob("*.py")
+    ]
+    assert [
+        name for name in SHORT_NAME.findall(page.read_text()) if not any(each.endswith(f"/{name}") for each in ours)
+    ] == []
 
 
 def test_every_decision_is_in_the_index_and_has_the_same_parts():
