@@ -11,7 +11,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -162,6 +162,26 @@ class Leases:
         for name in sorted(_claims(self.objects.list(f"{CLAIMS}{lease.trial_id}."))):
             if name <= lease.name:
                 self.objects.remove(name)
+                self._seen.pop(name, None)
+
+    def remove_abandoned(self, settled: Collection[str]) -> None:
+        """Remove the claims that nobody will end: those of dead processes of this machine, and old ones of `settled`.
+
+        A process that is killed after it has published a record leaves a claim that nobody needs to take over.
+
+        Args:
+            settled: Trials that do not run again.
+
+        Raises:
+            StorageError, OSError: The store cannot be reached now; what is left runs out by itself.
+        """
+        self._look(self.impatient)
+        with self._mutex:
+            own = {lease.name for lease in self._own.values()}
+        for name in sorted(self._seen.keys() - own):
+            is_old = self.clock() - self._seen[name].since_s >= self.lease_s
+            if (is_old and _parts(name)[0] in settled) or self._is_of_a_dead_process(name):
+                self.impatient.remove(name)
                 self._seen.pop(name, None)
 
     def other_machines(self) -> OtherMachines:

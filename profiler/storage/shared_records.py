@@ -6,13 +6,14 @@ the record last, and the files are removed: what is still in the folder is not y
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.sweep_state import Holder, OtherMachines
-from profiler.storage.atomic import write_atomically
+from profiler.storage.atomic import StorageError, write_atomically
 from profiler.storage.foreign_files import read_bytes
 from profiler.storage.leases import Lease, Leases
 from profiler.storage.memory_snapshot import snapshot_path
@@ -95,7 +96,9 @@ class SharedRecords:
         self._marks = replace(own, is_for_all=runs_all)
 
     def end_round(self) -> None:
-        """End the round for machines that start from now on."""
+        """End the round for machines that start from now on, and remove what killed processes have left."""
+        with suppress(StorageError, OSError):
+            self._leases.remove_abandoned(self._settled())
         if self._round is not None:
             self._round.end()
 
@@ -222,6 +225,11 @@ class SharedRecords:
             self._local.path(trial_id),
         )
         return {path: path.relative_to(self._folder).as_posix() for path in paths if path.exists()}
+
+    def _settled(self) -> frozenset[str]:
+        """Return the trials that have a record or have ended in this round; ask once, because nothing depends on it."""
+        ended = self._marks.ended(patiently=False) if self._marks is not None else frozenset()
+        return _trial_ids(self._impatient.list(f"{RECORDS}/")) | ended
 
     def _listed(self) -> frozenset[str]:
         return _trial_ids(self._objects.list(f"{RECORDS}/"))

@@ -189,3 +189,19 @@ def test_an_object_that_is_no_claim_is_left_alone(machine, tmp_path):
     objects.write(f"{CLAIMS}README", b"[]")
     one.renew_all()
     assert dict(one.other_machines().running) == {}
+
+
+def test_the_claim_that_a_killed_process_left_behind_is_removed_and_no_other(machine, clock, monkeypatch):
+    other, settled = "1" * 16, "2" * 16
+    (dead, objects), (one, _) = machine(), machine()
+    for trial_id in (TRIAL, settled):
+        dead.take(trial_id)
+    own = one.take(other)
+    one.remove_abandoned([TRIAL, other, settled])
+    assert len(objects.list(CLAIMS)) == 3
+    later(clock, one, seconds=LEASE_S)
+    one.remove_abandoned([settled])
+    assert set(objects.list(CLAIMS)) == {claim_name(TRIAL, 1), own.name}
+    monkeypatch.setattr(module, "process_runs", lambda pid: False)
+    one.remove_abandoned([])
+    assert set(objects.list(CLAIMS)) == {own.name}
