@@ -85,7 +85,7 @@ class UnsupportedTrialError(Exception):
 
 @contextmanager
 def interruption_first() -> Iterator[None]:
-    """Raise a `KeyboardInterrupt` that another error has replaced on its way out.
+    """Raise a `KeyboardInterrupt` that another error has replaced.
 
     A library that is interrupted may fail while it cleans up, and its error then hides why.
 
