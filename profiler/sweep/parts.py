@@ -192,17 +192,14 @@ def _run_placed(
 ) -> Sequence[str]:
     from profiler.cluster.placing import PlacedSweep
     from profiler.cluster.trial_python import by_card, trial_python
+    from profiler.execution import OpenTrials
 
     python = trial_python(options, {trial.spec.backend for trial in plan})
     return PlacedSweep(
         plan=by_card(plan) if python is not None and python.is_emulated else plan,
         kind_of=kind_of,
         slots=cluster.slots(jobs=options.jobs, versions=versions, python=python),
-        options=options,
-        store=store,
-        versions=versions,
-        observer=observer,
-        pruning=pruning,
+        trials=OpenTrials(options=options, store=store, versions=versions, observer=observer, pruning=pruning),
     ).run()
 
 
