@@ -3,10 +3,8 @@
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
@@ -107,14 +105,6 @@ def test_a_worker_that_ends_with_the_warmed_process_runs_again(run, tmp_path):
     assert [what for what in witness.calls if what == ("finished", "a")] == [("finished", "a")]
     assert witness.losses == ["a"]
     assert ran(tmp_path) == ["a", "a", "b"]
-
-
-@pytest.fixture(scope="module")
-def longer_than_imports_s() -> float:
-    """A limit that a warmed process which imports what it should keeps here and now, however busy the machine is."""
-    began_s = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import profiler.execution"], check=True)
-    return float(round(3 + 10 * (time.monotonic() - began_s)))
 
 
 def warm_run(store, tmp_path, monkeypatch, failures: str, *, warm_up_s: float) -> Witness:
