@@ -30,7 +30,7 @@ from profiler.domain.outcome import Outcome, Status
 from profiler.domain.trial import Backend, DistributedType, OffloadDevice, TrialSpec
 from profiler.domain.units import GIB
 from profiler.rendering.csv_table import as_csv
-from profiler.rendering.markdown_table import markdown_table
+from profiler.rendering.layouts.markdown import markdown_table
 from profiler.storage.atomic import write_atomically
 from profiler.storage.records import RecordStore
 

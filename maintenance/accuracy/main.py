@@ -132,8 +132,8 @@ def _plan(specs: Sequence[TrialSpec]) -> list[PlannedTrial]:
 def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, settings: Settings) -> None:
     """Simulate each trial in a separate process at low priority; skip stored ones."""
     from profiler.execution import run_trials, stored_answer
+    from profiler.rendering.layouts.terminal import TerminalConsole
     from profiler.rendering.progress import SweepProgress
-    from profiler.rendering.terminal_console import TerminalConsole
 
     # Workers inherit the priority.
     os.nice(_NICENESS)

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from profiler.analysis.predictors import ErrorSummary, WorstRow
-from profiler.rendering.markdown_table import Align, markdown_table
+from profiler.rendering.document import Align
+from profiler.rendering.layouts.markdown import markdown_table
 from profiler.rendering.wording import percent, signed_percent
 
 _NAMED_KEYS = (

@@ -1,15 +1,9 @@
 """The page of the claims, for GitHub and as one HTML file."""
 
-import base64
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.resources import files
-
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
+from collections.abc import Collection, Sequence
 
 from profiler.analysis.verdicts import Judged
-from profiler.domain.claims import Check
+from profiler.domain.claims import Check, TextSource
 from profiler.rendering.claims_table import count_text
 from profiler.rendering.claims_words import (
     claimed_text,
@@ -19,8 +13,20 @@ from profiler.rendering.claims_words import (
     reason_text,
     verdict_text,
 )
-from profiler.rendering.markdown_table import Align, escaped, markdown_table
-from profiler.rendering.pages import FIGURES, RenderedFigure
+from profiler.rendering.document import (
+    Block,
+    Details,
+    Document,
+    Figure,
+    Heading,
+    Medium,
+    RenderedFigure,
+    Section,
+    Table,
+    Text,
+    Tone,
+    text_columns,
+)
 
 _TITLE = "The claims of five public texts, judged"
 
@@ -36,62 +42,40 @@ _COLUMNS = ("claim", "claimed", "ours", "origin", "verdict", "reason")
 _SETTINGS = ("setting", "claimed", "ours", "as claimed")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """The claims of one text."""
-
-    title: str
-    where: str
-    rows: Sequence[Sequence[str]]
-    settings: Sequence[tuple[str, Sequence[Sequence[str]]]]
-    """Per claim of several settings, its id and a row per setting."""
-
-
-def claims_markdown(judged: Sequence[Judged], figure: RenderedFigure) -> str:
-    """Return the page that GitHub shows, with a link to the figure."""
-    blocks = [
-        f"# {_TITLE}",
-        escaped(_ABOUT),
-        escaped(count_text(judged)),
-        f"![{escaped(figure.title)}]({FIGURES}/{figure.name}.svg)",
-        f"([PNG]({FIGURES}/{figure.name}.png))",
+def claims_page(judged: Sequence[Judged], figure: RenderedFigure) -> Document:
+    """Return the page of all claims, with the figure of those that can be drawn."""
+    count = count_text(judged)
+    start: list[Block] = [
+        Text(_ABOUT),
+        Text(count, only=(Medium.MARKDOWN,)),
+        Figure(figure, alt=figure.title, linked=("png",)),
     ]
-    for part in _parts(judged):
-        blocks += [f"## {escaped(part.title)}", _table(_COLUMNS, part.rows)]
-        if part.settings:
-            inner = [f"**{escaped(name)}**\n\n{_table(_SETTINGS, rows)}" for name, rows in part.settings]
-            blocks.append("\n\n".join(["<details>\n<summary>Every setting</summary>", *inner, "</details>"]))
-    return "\n\n".join(blocks) + "\n"
+    sources = dict.fromkeys(each.claim.source for each in judged)
+    sections = [_section(source, [each for each in judged if each.claim.source == source]) for source in sources]
+    lead = Text(count, only=(Medium.HTML,))
+    return Document(title=_TITLE, lead=lead, blocks=[Section("", start), *sections])
 
 
-def claims_html(judged: Sequence[Judged], figure: RenderedFigure) -> str:
-    """Return one HTML file with everything in it."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    folder = files("profiler.rendering.html")
-    template = environment.from_string(folder.joinpath("claims.html").read_text(encoding="utf-8"))
-    return template.render(
-        title=_TITLE,
-        about=_ABOUT,
-        count=count_text(judged),
-        columns=_COLUMNS,
-        setting_columns=_SETTINGS,
-        parts=_parts(judged),
-        figure=f"data:image/svg+xml;base64,{base64.b64encode(figure.svg).decode()}",
-        figure_title=figure.title,
-        css=Markup(folder.joinpath("page.css").read_text(encoding="utf-8")),
-    )
+def _section(source: TextSource, judged: Sequence[Judged]) -> Section:
+    """Return the claims of one text, and every setting of those that have several."""
+    blocks: list[Block] = [
+        Text(source.where, Tone.NOTE, only=(Medium.HTML,)),
+        Table(text_columns(_COLUMNS), [_row(each) for each in judged]),
+    ]
+    detailed = [each for each in judged if len(each.findings) > 1 or each.claim.check is Check.LOOKED_UP]
+    if detailed:
+        # The HTML page shows the settings from the start.
+        blocks.append(Details("Every setting", _settings(detailed, level=4), only=(Medium.MARKDOWN,)))
+        blocks += _settings(detailed, level=3, only=(Medium.HTML,))
+    return Section(source.title, blocks)
 
 
-def _parts(judged: Sequence[Judged]) -> list[_Part]:
-    found = []
-    for source in dict.fromkeys(each.claim.source for each in judged):
-        own = [each for each in judged if each.claim.source == source]
-        detailed = [each for each in own if len(each.findings) > 1 or each.claim.check is Check.LOOKED_UP]
-        settings = [(each.claim.id, _setting_rows(each)) for each in detailed]
-        found.append(
-            _Part(title=source.title, where=source.where, rows=[_row(each) for each in own], settings=settings)
-        )
-    return found
+def _settings(judged: Sequence[Judged], *, level: int, only: Collection[Medium] = tuple(Medium)) -> list[Block]:
+    blocks: list[Block] = []
+    for each in judged:
+        blocks.append(Heading(each.claim.id, level=level, only=only))
+        blocks.append(Table(text_columns(_SETTINGS), _setting_rows(each), only=only))
+    return blocks
 
 
 def _row(judged: Judged) -> Sequence[str]:
@@ -107,7 +91,3 @@ def _setting_rows(judged: Judged) -> list[Sequence[str]]:
         (each.setting.when, claimed_text(claim, each), ours_text(claim, each), said[each.holds])
         for each in judged.findings
     ]
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return markdown_table(columns, [[escaped(cell) for cell in row] for row in rows], align=Align.LEFT)

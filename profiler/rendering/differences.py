@@ -1,42 +1,41 @@
-"""The changes between two sweeps, for a terminal of 80 columns or more."""
+"""The changes between two sweeps, as a document."""
 
 from collections.abc import Sequence
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from profiler.analysis.cells import Cell, Setting
+from profiler.analysis.cells import Cell as Trial
+from profiler.analysis.cells import Setting
 from profiler.analysis.differences import NOISE_RATIO, Comparison, Difference
 from profiler.domain.outcome import Status
+from profiler.rendering.document import (
+    Block,
+    Cell,
+    Column,
+    Document,
+    Row,
+    Section,
+    Table,
+    Text,
+    Tone,
+    Wrap,
+    number_columns,
+)
 from profiler.rendering.wording import origin_word, result_text, short_card, short_model, signed_percent, versions_text
 
 
-def print_differences(comparison: Comparison, console: Console, *, names: Sequence[str]) -> None:
-    """Print every trial that is in both sweeps, with the change; `names` are those of the sweeps."""
-    if comparison.both:
-        console.print(_table(comparison, names))
-        console.print()
-    for line in _notes(comparison, names):
-        console.print(Text(line, style="dim"))
+def differences_summary(comparison: Comparison, *, names: Sequence[str]) -> Document:
+    """Return every trial that is in both sweeps, with the change; `names` are those of the sweeps."""
+    notes = [Text(line, Tone.NOTE) for line in _notes(comparison, names)]
+    blocks: Sequence[Block] = [_table(comparison, names), Section("", notes)] if comparison.both else notes
+    return Document(title="Differences", blocks=blocks)
 
 
 def _table(comparison: Comparison, names: Sequence[str]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="")
-    table.add_column("trial", overflow="fold")
-    for name in names:
-        table.add_column(Text(name), justify="right", overflow="fold")
-    table.add_column("change", justify="right", no_wrap=True)
     several = _several_cards(comparison)
-    for each in comparison.both:
-        table.add_row(
-            Text(_name(each, card=several)),
-            Text(result_text(each.before)),
-            Text(result_text(each.after)),
-            _change(each),
-        )
-    return table
+    rows: list[Row] = [
+        [_name(each, card=several), result_text(each.before), result_text(each.after), _change(each)]
+        for each in comparison.both
+    ]
+    return Table([*number_columns("trial", names), Column(title="change", wrap=Wrap.NEVER)], rows)
 
 
 def _several_cards(comparison: Comparison) -> bool:
@@ -48,16 +47,16 @@ def _name(each: Difference, *, card: bool) -> str:
     return f"{name}, {short_card(each.after.setting.card or '')}" if card else name
 
 
-def _change(each: Difference) -> Text:
+def _change(each: Difference) -> Cell:
     ratio = each.change_ratio
     text = "" if ratio is None else signed_percent(ratio)
     if each.verdict_changed:
         text = f"{text} {_verdict(each.before)} -> {_verdict(each.after)}".strip()
     mark = " *" if each.beyond_noise else "  "
-    return Text(text + mark, style="bold yellow" if each.beyond_noise else "dim")
+    return Cell(text=text + mark, tone=Tone.WARNING if each.beyond_noise else Tone.NOTE)
 
 
-def _verdict(cell: Cell) -> str:
+def _verdict(cell: Trial) -> str:
     return {Status.OK: "fits", Status.OOM: "OOM"}.get(cell.status, cell.status.value)
 
 

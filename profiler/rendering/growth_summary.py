@@ -5,7 +5,8 @@ from dataclasses import asdict
 
 from profiler.analysis.differences import Comparison, Difference
 from profiler.domain.outcome import Status, Versions
-from profiler.rendering.markdown_table import Align, escaped, markdown_table
+from profiler.rendering.document import Align
+from profiler.rendering.layouts.markdown import escaped, markdown_table
 from profiler.rendering.wording import result_text, short_card, short_model, signed_percent
 
 _MOST_ROWS = 50

@@ -8,7 +8,7 @@ from profiler.analysis.matrix import Matrix
 from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.domain.outcome import Status
 from profiler.domain.plain_text import plain
-from profiler.rendering.pages import MOST_ROWS
+from profiler.rendering.document import MOST_ROWS
 from profiler.rendering.wording import (
     column_names,
     corner,

@@ -1,37 +1,28 @@
-"""The pages of monitored runs: those in a folder as `report.html` and as `report.md`."""
+"""The page of the monitored runs in a folder."""
 
 from collections.abc import Mapping, Sequence
 
 from profiler.analysis.monitored import MonitoredLines, own_peak_bytes
 from profiler.domain.monitored import Watcher
 from profiler.domain.units import as_gib
+from profiler.rendering.document import Block, Document, RenderedFigure, Section
 from profiler.rendering.monitored_words import monitored_sentences, monitored_title
-from profiler.rendering.pages import RenderedFigure
-from profiler.rendering.run_page import PageTable, RunPage, RunSection, page_html, page_markdown
+from profiler.rendering.run_page import run_section, run_table, runs_page
 from profiler.rendering.script_words import short_gib, verdict_text, versions_line
 
 _COLUMNS = ("run", "status", "allocated", "reserved", "this run on the card", "all programs", "estimated")
 
 
-def monitored_html(name: str, runs: Sequence[MonitoredLines], figures: Mapping[str, Sequence[RenderedFigure]]) -> str:
-    """Return one HTML file with everything in it; `figures` are by run id."""
-    return page_html(_page(name, runs, figures))
-
-
-def monitored_markdown(
+def monitored_page(
     name: str, runs: Sequence[MonitoredLines], figures: Mapping[str, Sequence[RenderedFigure]]
-) -> str:
-    """Return the page that GitHub shows, with links to the figures."""
-    return page_markdown(_page(name, runs, figures))
-
-
-def _page(name: str, runs: Sequence[MonitoredLines], figures: Mapping[str, Sequence[RenderedFigure]]) -> RunPage:
-    return RunPage(
-        name=name,
+) -> Document:
+    """Return the page of the monitored runs in a folder; `figures` are by run id."""
+    return runs_page(
+        name,
         kind="a monitored run",
         question="How much GPU memory did each run take, and when?",
         columns=_COLUMNS,
-        overview=[_overview(run) for run in runs],
+        rows=[_overview(run) for run in runs],
         unit="GiB (2^30 bytes), measured: in tensors and reserved by torch's counters, on the card by the driver. "
         "The last column is estimated.",
         runs=[_run(run, figures.get(run.record.run_id, ())) for run in runs],
@@ -61,8 +52,8 @@ def _gib(size_bytes: int | None) -> str:
     return "" if size_bytes is None else f"{as_gib(size_bytes):.2f}"
 
 
-def _run(run: MonitoredLines, figures: Sequence[RenderedFigure]) -> RunSection:
-    tables = []
+def _run(run: MonitoredLines, figures: Sequence[RenderedFigure]) -> Section:
+    tables: list[Block] = []
     if run.phases:
         rows = [
             (
@@ -74,11 +65,11 @@ def _run(run: MonitoredLines, figures: Sequence[RenderedFigure]) -> RunSection:
             for line, peak in zip(run.phases, run.outcome.peaks.phases, strict=True)
         ]
         columns = ["phase", "allocated", "reserved", "all programs, sampled"]
-        tables.append(PageTable(title=f"Peak of each phase, {run.origin}, GiB", columns=columns, rows=rows))
+        tables += run_table(f"Peak of each phase, {run.origin}, GiB", columns, rows)
     by_command = run.record.watcher is Watcher.COMMAND
-    return RunSection(
-        title=monitored_title(run),
-        sentences=list(monitored_sentences(run)),
+    return run_section(
+        monitored_title(run),
+        sentences=monitored_sentences(run),
         figures=figures,
         tables=tables,
         command=f"python -m profiler.monitor {run.command}" if by_command else run.command,

@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.units import gib_text
-from profiler.rendering.pages import MOST_ROWS, more_rows
-from profiler.rendering.wording import short_model
+from profiler.rendering.document import MOST_ROWS
+from profiler.rendering.wording import more_rows, short_model
 
 RankedTrials: TypeAlias = Sequence[tuple[TrialRecord, Sequence[int | None]]]
 """The record of each trial, and the peaks of its ranks; None where a rank has no record or no peak."""

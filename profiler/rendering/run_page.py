@@ -1,79 +1,85 @@
 """Pages of runs that have no trial: an overview, and the sentences, figures and tables of each run."""
 
-import base64
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.resources import files
+from collections.abc import Iterable, Iterator, Sequence
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
-
-from profiler.rendering.markdown_table import code_block, escaped, markdown_table
-from profiler.rendering.pages import FIGURES, RenderedFigure
-
-
-@dataclass(frozen=True, kw_only=True)
-class PageTable:
-    """One table of a run."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSection:
-    """What is shown of one run."""
-
-    title: str
-    sentences: Sequence[str]
-    figures: Sequence[RenderedFigure]
-    tables: Sequence[PageTable]
-    command: str
-    versions: str
-    text: str = ""
-    """Preformatted, such as an estimate; empty if there is none."""
+from profiler.rendering.document import (
+    Block,
+    Bullets,
+    Code,
+    Document,
+    Figure,
+    Heading,
+    Medium,
+    RenderedFigure,
+    Row,
+    Section,
+    Table,
+    Text,
+    Tone,
+    number_columns,
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunPage:
-    """All runs in a folder."""
+def runs_page(
+    name: str,
+    *,
+    kind: str,
+    question: str,
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    unit: str,
+    runs: Sequence[Block],
+) -> Document:
+    """Return the page of all runs in a folder.
 
-    name: str
-    kind: str
-    """What ran: ``"a training script"``."""
-    question: str
-    columns: Sequence[str]
-    overview: Sequence[Sequence[str]]
-    unit: str
-    runs: Sequence[RunSection]
-
-
-def page_html(page: RunPage) -> str:
-    """Return one HTML file with everything in it."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    folder = files("profiler.rendering.html")
-    template = environment.from_string(folder.joinpath("script.html").read_text(encoding="utf-8"))
-    css = Markup(folder.joinpath("page.css").read_text(encoding="utf-8"))
-    return template.render(page=page, css=css, source=_source)
-
-
-def page_markdown(page: RunPage) -> str:
-    """Return the page that GitHub shows, with links to the figures."""
-    blocks = [f"# {escaped(page.name)}", _table(page.columns, page.overview), page.unit]
-    for run in page.runs:
-        blocks += [f"## {escaped(run.title)}", "\n".join(f"- {escaped(sentence)}" for sentence in run.sentences)]
-        blocks += [f"![{escaped(run.title)}]({FIGURES}/{figure.name}.svg)" for figure in run.figures]
-        for table in run.tables:
-            blocks += [f"### {escaped(table.title)}", _table(table.columns, table.rows)]
-        blocks += [code_block(run.text, language="text")] if run.text else []
-        blocks += [code_block(run.command, language="sh"), f"{escaped(run.versions)}."]
-    return "\n\n".join(blocks) + "\n"
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return markdown_table([escaped(each) for each in columns], [[escaped(cell) for cell in row] for row in rows])
+    Args:
+        name: What ran.
+        kind: Its kind: ``"a training script"``.
+        question: What the page answers.
+        columns: Of the overview.
+        rows: Of the overview, one per run.
+        unit: The unit of its sizes.
+        runs: The section of each run.
+    """
+    first, *others = columns
+    overview: list[Block] = [Table(number_columns(first, others), rows), Text(unit, Tone.NOTE)]
+    return Document(
+        title=name,
+        window_title=f"{name}: GPU memory of {kind}",
+        lead=Text(question, only=(Medium.HTML,)),
+        blocks=[
+            Section("Every run", overview, only=(Medium.HTML,)),
+            Section("", overview, only=(Medium.MARKDOWN,)),
+            *runs,
+        ],
+    )
 
 
-def _source(figure: RenderedFigure) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(figure.svg).decode()}"
+def run_section(
+    title: str,
+    *,
+    sentences: Iterable[str],
+    figures: Iterable[RenderedFigure],
+    tables: Iterable[Block],
+    command: str,
+    versions: str,
+    text: str = "",
+) -> Section:
+    """Return what is shown of one run; `text` is preformatted, such as an estimate, and empty if there is none."""
+
+    def blocks() -> Iterator[Block]:
+        yield Bullets(list(sentences))
+        yield from (Figure(figure, alt=title) for figure in figures)
+        yield from tables
+        if text:
+            yield Code(text)
+        yield Code(command, language="sh")
+        yield Text(f"{versions}.", Tone.NOTE)
+
+    return Section(title, list(blocks()))
+
+
+def run_table(title: str, columns: Sequence[str], rows: Sequence[Row]) -> list[Block]:
+    """Return one table of a run, below its title."""
+    first, *others = columns
+    return [Heading(title), Table(number_columns(first, others), rows)]

@@ -1,11 +1,11 @@
-"""The pages of a script: the runs in its folder as `report.html` and as `report.md`."""
+"""The page of a script: the runs in its folder."""
 
 from collections.abc import Mapping, Sequence
 
 from profiler.analysis.scripts import RunLines
 from profiler.domain.memory import Phase
-from profiler.rendering.pages import RenderedFigure
-from profiler.rendering.run_page import PageTable, RunPage, RunSection, page_html, page_markdown
+from profiler.rendering.document import Block, Document, RenderedFigure, Section
+from profiler.rendering.run_page import run_section, run_table, runs_page
 from profiler.rendering.script_words import (
     UNIT_NOTE,
     command_text,
@@ -19,24 +19,15 @@ from profiler.rendering.script_words import (
 )
 
 
-def script_html(name: str, runs: Sequence[RunLines], figures: Mapping[str, RenderedFigure]) -> str:
-    """Return one HTML file with everything in it; `figures` are by run id."""
-    return page_html(_page(name, runs, figures))
-
-
-def script_markdown(name: str, runs: Sequence[RunLines], figures: Mapping[str, RenderedFigure]) -> str:
-    """Return the page that GitHub shows, with links to the figures."""
-    return page_markdown(_page(name, runs, figures))
-
-
-def _page(name: str, runs: Sequence[RunLines], figures: Mapping[str, RenderedFigure]) -> RunPage:
+def script_page(name: str, runs: Sequence[RunLines], figures: Mapping[str, RenderedFigure]) -> Document:
+    """Return the page of the runs in the folder of a script; `figures` are by run id."""
     phases = [phase for phase in Phase if any(line.phase is phase for run in runs for line in run.phases)]
-    return RunPage(
-        name=name,
+    return runs_page(
+        name,
         kind="a training script",
         question="How much GPU memory does this script need, and in which phase?",
         columns=["run", "origin", "status", *(phase.value for phase in phases), "reserved", "with context"],
-        overview=[_overview(run, phases) for run in runs],
+        rows=[_overview(run, phases) for run in runs],
         unit=f"{UNIT_NOTE}, allocated in tensors; reserved by torch and, with the CUDA context, on the card.",
         runs=[_run(run, figures.get(run.record.run_id)) for run in runs],
     )
@@ -55,8 +46,8 @@ def _overview(run: RunLines, phases: Sequence[Phase]) -> list[str]:
     ]
 
 
-def _run(run: RunLines, figure: RenderedFigure | None) -> RunSection:
-    tables = []
+def _run(run: RunLines, figure: RenderedFigure | None) -> Section:
+    tables: list[Block] = []
     if run.phases:
         steps = [f"step {step}" for step in range(1, run.steps + 1)]
         rows = [
@@ -69,14 +60,14 @@ def _run(run: RunLines, figure: RenderedFigure | None) -> RunSection:
             for line in run.phases
         ]
         columns = ["phase", "allocated", "reserved", *steps]
-        tables.append(PageTable(title=f"Peak of each phase, {run.origin}, GiB", columns=columns, rows=rows))
+        tables += run_table(f"Peak of each phase, {run.origin}, GiB", columns, rows)
     if run.largest:
         held = [(what, line, gib, tensors) for gib, tensors, what, line in held_rows(run)]
         columns = ["what", "line", "GiB", "tensors"]
-        tables.append(PageTable(title=f"{held_title(run)}, {run.origin}", columns=columns, rows=held))
-    return RunSection(
-        title=run_title(run),
-        sentences=list(run_sentences(run)),
+        tables += run_table(f"{held_title(run)}, {run.origin}", columns, held)
+    return run_section(
+        run_title(run),
+        sentences=run_sentences(run),
         figures=() if figure is None else (figure,),
         tables=tables,
         command=command_text(run),

@@ -17,6 +17,7 @@ from profiler.domain.labels import value_text
 from profiler.domain.memory import NOT_EMULATED, Origin
 from profiler.domain.outcome import Status
 from profiler.domain.units import as_gib, gib_text
+from profiler.rendering.document import MOST_ROWS
 from profiler.rendering.memory_words import CATEGORY_TITLES as CATEGORY_TITLES
 from profiler.rendering.memory_words import gib_number as gib_number
 
@@ -25,6 +26,12 @@ _MOST_ANSWERS = 12
 """Methods in one sentence; more are not read."""
 _ENGINES_LISTED = 12
 """Trials with vLLM in a list of sentences."""
+
+
+def more_rows(rows: int, where: str) -> str:
+    """Return the sentence below a table of which only the first `MOST_ROWS` of `rows` are shown; empty if all are."""
+    more = rows - MOST_ROWS
+    return f"and {more:,} more {'row' if more == 1 else 'rows'}: {where}." if more > 0 else ""
 
 
 def setting_title(setting: Setting) -> str:

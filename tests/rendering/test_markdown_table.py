@@ -2,7 +2,8 @@
 
 import pytest
 
-from profiler.rendering.markdown_table import Align, code_block, escaped, markdown_table
+from profiler.rendering.document import Align
+from profiler.rendering.layouts.markdown import code_block, escaped, markdown_table
 
 
 def test_numbers_are_on_the_right_of_the_first_column():

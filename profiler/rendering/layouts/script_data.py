@@ -3,13 +3,15 @@
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
 from markupsafe import Markup
 
 from profiler.domain.memory import Category, Phase
-from profiler.rendering.wording import CATEGORY_TITLES
+from profiler.rendering.document import ListedTrial, Tone, TrialList
+from profiler.rendering.memory_words import CATEGORY_TITLES
 
 _METRICS = ("allocated, tensors", "reserved, torch's cache", "device, with the context")
 _TEXTS_AT_ONCE = 2_000
@@ -33,6 +35,18 @@ class ScriptData:
     long: dict[str, Texts] = field(default_factory=dict)
     """All rows of lists that are shown in parts."""
 
+    def add(self, trials: TrialList, *, most: int) -> str:
+        """Add a list of which the page itself has the rows of `most` trials; return the id of its table."""
+        first, count = self.trials, trials.count
+        is_long = count > most and not self.is_in_full
+        self.trials += count
+        self.details.append(partial(_details, trials, is_in_full=self.is_in_full))
+        table_id = f"trials-{len(self.details)}"
+        self.rows[table_id] = partial(_rows, trials, first, start=count if is_long else most)
+        if is_long:
+            self.long[table_id] = partial(_rows, trials, first, start=0)
+        return table_id
+
     def parts(self) -> Iterable[Markup]:
         """Yield the JSON of the details, and of rows that can be added."""
         names = {
@@ -49,6 +63,25 @@ class ScriptData:
     def long_parts(self) -> Iterable[Markup]:
         """Yield the JSON of the lists that are shown in parts."""
         return _lists(self.long)
+
+
+def _details(trials: TrialList, *, is_in_full: bool) -> Iterable[str]:
+    return map(json_text, trials.details(is_in_full))
+
+
+def _rows(trials: TrialList, first: int, *, start: int) -> Iterable[str]:
+    """Yield the rows of a list from one on; the details of its first trial have the number `first`."""
+    numbered = enumerate(trials.rows(), start=first)
+    return (json_text(_row(number, trial)) for number, trial in islice(numbered, start, None))
+
+
+def _row(number: int, trial: ListedTrial) -> list[object]:
+    return [number, kind(trial.tone), trial.fields]
+
+
+def kind(tone: Tone) -> str:
+    """Return the class of a row or cell."""
+    return "bad" if tone in (Tone.BAD, Tone.WARNING) else ""
 
 
 def _lists(lists: Mapping[str, Texts]) -> Iterable[Markup]:
