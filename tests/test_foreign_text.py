@@ -15,7 +15,7 @@ from profiler.domain.errors import Fault, UsageError
 from profiler.domain.plain_text import plain
 from profiler.estimate.main import main as estimate
 from profiler.rendering.layouts.terminal import TerminalConsole
-from profiler.rendering.progress import SweepProgress
+from profiler.rendering.live.progress import SweepProgress
 from profiler.replay.main import main as replay
 from profiler.report import main as report
 

@@ -116,7 +116,7 @@ def run_side(trials: Sequence[PlannedTrial], side: Side, *, store: RecordStore, 
     from profiler.execution import run_trials
     from profiler.execution.job import TRIAL_WORKER
     from profiler.rendering.layouts.terminal import TerminalConsole
-    from profiler.rendering.progress import SweepProgress
+    from profiler.rendering.live.progress import SweepProgress
 
     with SweepProgress(SweepTally(trials), console=TerminalConsole()) as observer:
         run_trials(

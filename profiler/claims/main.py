@@ -20,8 +20,8 @@ from profiler.domain.claims import Claim, End, Quantity
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, printable
 from profiler.domain.outcome import Status
 from profiler.domain.units import MIB
-from profiler.rendering.claims_page import claims_page
-from profiler.rendering.claims_table import claims_json, claims_table
+from profiler.rendering.claims.page import claims_page
+from profiler.rendering.claims.table import claims_json, claims_table
 from profiler.rendering.document import FIGURES, RenderedFigure
 from profiler.rendering.figures.claims import claims_figure
 from profiler.rendering.figures.files import as_png, as_svg

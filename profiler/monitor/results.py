@@ -12,12 +12,11 @@ from profiler.analysis.monitored import Course, MonitoredLines, monitored_lines
 from profiler.domain.monitored import MonitoredRun
 from profiler.rendering.document import FIGURES, RenderedFigure
 from profiler.rendering.figures.files import rendered
-from profiler.rendering.figures.script_phases import script_phases_figure
-from profiler.rendering.figures.timeline import gpu_timeline_figure, host_timeline_figure, steps_figure
+from profiler.rendering.figures.runs.script_phases import script_phases_figure
+from profiler.rendering.figures.runs.timeline import gpu_timeline_figure, host_timeline_figure, steps_figure
 from profiler.rendering.layouts.html import html
 from profiler.rendering.layouts.markdown import markdown
-from profiler.rendering.monitored_page import monitored_page
-from profiler.rendering.monitored_words import monitored_sentences, monitored_title
+from profiler.rendering.runs.monitored import monitored_page, monitored_sentences, monitored_title
 from profiler.storage.atomic import remove_abandoned, write_atomically, write_parts_atomically
 from profiler.storage.monitored_records import MonitoredStore
 from profiler.storage.monitored_samples import GPU_SAMPLES, HOST_SAMPLES, read_time_series

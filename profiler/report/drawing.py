@@ -10,17 +10,18 @@ from profiler import __version__
 from profiler.analysis.frames import comparison_frame
 from profiler.analysis.sweep_report import SectionReport, only_trials, sweep_report
 from profiler.domain.errors import ProfilerError
-from profiler.rendering.csv_table import as_csv
 from profiler.rendering.document import FIGURES, PageOrigin, RenderedFigure
-from profiler.rendering.figure_kinds import STANDARD_KINDS, FigureKind
 from profiler.rendering.figures.catalogue import Drawing, chosen, too_much
 from profiler.rendering.figures.files import rendered
-from profiler.rendering.latex import latex_tables
+from profiler.rendering.figures.kinds import STANDARD_KINDS, FigureKind
+from profiler.rendering.layouts.csv_table import as_csv
 from profiler.rendering.layouts.html import html
 from profiler.rendering.layouts.markdown import markdown
 from profiler.rendering.layouts.terminal import print_document
-from profiler.rendering.rank_lines import rank_table
-from profiler.rendering.sweep_page import SectionFigures, sweep_page, sweep_summary
+from profiler.rendering.sweep.latex import latex_tables
+from profiler.rendering.sweep.page import SectionFigures, sweep_page
+from profiler.rendering.sweep.ranks import rank_table
+from profiler.rendering.sweep.summary import sweep_summary
 from profiler.report.estimated_limits import estimated_limits
 from profiler.storage.atomic import remove_abandoned, write_atomically, write_parts_atomically
 from profiler.storage.published import read_published

@@ -8,12 +8,11 @@ from profiler.command_line import print_error, print_line, print_text
 from profiler.domain.script import ScriptRecord
 from profiler.rendering.document import FIGURES, RenderedFigure
 from profiler.rendering.figures.files import rendered
-from profiler.rendering.figures.script_phases import script_phases_figure
+from profiler.rendering.figures.runs.script_phases import script_phases_figure
 from profiler.rendering.layouts.html import html
 from profiler.rendering.layouts.markdown import markdown
-from profiler.rendering.script_page import script_page
-from profiler.rendering.script_table import script_table
-from profiler.rendering.script_words import run_title
+from profiler.rendering.runs.script import script_page, script_table
+from profiler.rendering.runs.script_words import run_title
 from profiler.storage.atomic import remove_abandoned, write_atomically, write_parts_atomically
 from profiler.storage.script_records import ScriptStore
 from profiler.storage.script_tables import write_script_tables

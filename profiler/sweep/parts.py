@@ -271,7 +271,7 @@ def _render_folder(folder: Path, *, to_terminal: bool, trial_ids: Collection[str
 
 def _watch(tally: SweepTally) -> AbstractContextManager["SweepObserver"]:
     from profiler.rendering.layouts.terminal import TerminalConsole
-    from profiler.rendering.progress import SweepProgress
+    from profiler.rendering.live.progress import SweepProgress
 
     return SweepProgress(tally, console=TerminalConsole())
 

@@ -6,7 +6,7 @@ import io
 import pandas as pd
 import pytest
 
-from profiler.rendering.csv_table import as_csv
+from profiler.rendering.layouts.csv_table import as_csv
 
 
 def written(**columns):

@@ -9,8 +9,8 @@ from profiler.analysis.acceptance import Threshold
 from profiler.analysis.sweep_report import sweep_report
 from profiler.rendering.document import RenderedFigure
 from profiler.rendering.layouts.markdown import markdown
-from profiler.rendering.sweep_page import SectionFigures, sweep_page
-from profiler.rendering.wording import thresholds_text
+from profiler.rendering.sweep.page import SectionFigures, sweep_page
+from profiler.rendering.sweep.words import thresholds_text
 from profiler.storage.published import read_published
 from profiler.storage.tables import read_tables
 

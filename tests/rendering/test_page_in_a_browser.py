@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from profiler import __version__
 from profiler.domain.trial import Backend
-from profiler.rendering import sweep_page
 from profiler.rendering.layouts import html
+from profiler.rendering.sweep import comparison
 from profiler.report import drawing
 from profiler.report.drawing import render_folder
 
@@ -210,7 +210,7 @@ def test_a_page_without_trials(browser: Browser, tmp_path: Path) -> None:
 
 def test_a_long_list_is_completed_when_it_is_searched_sorted_or_asked_for(browser, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(html, "MOST_TRIALS", 10)
-    monkeypatch.setattr(sweep_page, "MOST_ROWS", 3)
+    monkeypatch.setattr(comparison, "MOST_ROWS", 3)
     monkeypatch.setattr(drawing, "chosen", lambda sections, _limits: [()] * len(sections))  # rows need no figure
     copy = Path(shutil.copytree(folder, tmp_path / "made_up"))
     render_folder(copy, console=None)

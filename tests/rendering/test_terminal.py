@@ -13,7 +13,7 @@ from profiler.domain.outcome import PhasePeak, Status
 from profiler.domain.trial import Backend, VllmMode
 from profiler.domain.units import GIB
 from profiler.rendering.layouts.terminal import print_document
-from profiler.rendering.sweep_page import sweep_summary
+from profiler.rendering.sweep.summary import sweep_summary
 from profiler.storage.published import read_published
 
 

@@ -8,8 +8,8 @@ from profiler.analysis.sweep_report import sweep_report
 from profiler.rendering.document import RenderedFigure
 from profiler.rendering.figures.catalogue import chosen, too_much
 from profiler.rendering.layouts.markdown import markdown
-from profiler.rendering.rank_lines import rank_table
-from profiler.rendering.sweep_page import SectionFigures, sweep_page
+from profiler.rendering.sweep.page import SectionFigures, sweep_page
+from profiler.rendering.sweep.ranks import rank_table
 from profiler.report import estimated_limits
 from profiler.storage.published import read_published
 from profiler.storage.ranks import rank_peaks
