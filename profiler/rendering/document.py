@@ -20,9 +20,8 @@ class Medium(StrEnum):
     TERMINAL = "terminal"
     MARKDOWN = "markdown"
     HTML = "html"
-
-
-PAGES = (Medium.MARKDOWN, Medium.HTML)
+    TEXT = "text"
+    """Plain text of a fixed width."""
 
 
 class Tone(StrEnum):
@@ -243,6 +242,16 @@ def as_table(trials: TrialList) -> Table:
 def shown(blocks: Iterable[Block], medium: Medium) -> list[Block]:
     """Return the blocks that a medium shows."""
     return [block for block in blocks if medium in block.only]
+
+
+def paragraphs(*texts: str) -> Section:
+    """Return texts as a section without a title; empty ones are left out."""
+    return Section("", [Text(text) for text in texts if text])
+
+
+def preformatted(lines: Iterable[str], *, language: str = "text") -> Section:
+    """Return lines that stay as they are, as a section without a title."""
+    return Section("", [Code("\n".join(lines), language=language)])
 
 
 def number_columns(first: str, others: Iterable[str], *, wrap: Wrap = Wrap.FOLD) -> tuple[Column, ...]:

@@ -31,6 +31,7 @@ from profiler.rendering.document import (
 )
 from profiler.rendering.layouts.html import html
 from profiler.rendering.layouts.markdown import markdown
+from profiler.rendering.layouts.plain_text import Lines, plain_text
 from profiler.rendering.layouts.terminal import TerminalConsole, print_document
 
 HOSTILE = '</script><script>x</script><img src=x onerror=y> & "q" | *a* `b` [c](d) ~e~ _f_ \x1b[31mred\x07 \u202eback'
@@ -47,7 +48,7 @@ def as_html(document: Document) -> str:
     return "".join(html(document))
 
 
-BACK_ENDS = {Medium.TERMINAL: in_terminal, Medium.MARKDOWN: markdown, Medium.HTML: as_html}
+BACK_ENDS = {Medium.TERMINAL: in_terminal, Medium.MARKDOWN: markdown, Medium.HTML: as_html, Medium.TEXT: plain_text}
 
 
 def blocks(text: str) -> list[Block]:
@@ -153,3 +154,28 @@ def test_no_text_controls_a_terminal():
     shown = in_terminal(page(HOSTILE))
     assert not any(mark in shown for mark in "\x1b\x07\u202e")
     assert [word for word in WORDS if HOSTILE[:60] not in shown or word not in shown] == []
+
+
+def test_no_line_of_plain_text_is_longer_than_asked():
+    text = "word " * 100
+    document = Document(title="t", blocks=[Text(text), Details("d", [Text(text)]), Section("s", [Text(text)])])
+    for width in (40, 80):
+        assert max(map(len, plain_text(document, Lines(width=width)).splitlines())) in range(width - 5, width + 1)
+
+
+def test_a_section_of_plain_text_is_set_off_by_an_empty_line():
+    inner = [Text("a"), Details("d", [Text("b"), Section("", [Text("c")])])]
+    document = Document(title="t", blocks=[Section("", inner), Section("s", [Text("e")])])
+    assert plain_text(document) == "a\nd\n  b\n\n  c\n\ns\n\ne\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (Lines(width=8), ["a", "long-word", "b"]),
+        (Lines(width=8, at_hyphens=True), ["a long-", "word b"]),
+        (Lines(width=8, in_words=True), ["a long-w", "ord b"]),
+    ],
+)
+def test_words_of_plain_text_are_broken_where_it_is_allowed(lines, expected):
+    assert plain_text(Document(title="t", blocks=[Text("a long-word b")]), lines).splitlines() == expected

@@ -1,6 +1,6 @@
 """Tables of plain text."""
 
-from profiler.rendering.layouts.text_table import text_table
+from profiler.rendering.layouts.plain_text import text_table
 
 
 def test_columns_are_aligned_and_lines_have_no_spaces_at_the_end():

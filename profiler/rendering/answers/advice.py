@@ -11,7 +11,9 @@ from profiler.config.trl_yaml import TrlFile, yaml_lines
 from profiler.domain.memory import Origin
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import as_gib, gib_text
-from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, WIDTH, method_text
+from profiler.rendering.document import Document, paragraphs, preformatted
+from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
+from profiler.rendering.layouts.plain_text import WIDTH, plain_text
 
 _INDENT = "     "
 
@@ -63,18 +65,17 @@ class Advice:
 
 def advice_text(advice: Advice, notes: Sequence[str]) -> str:
     """Return the changes with what they save and cost, the others, and the file of trl."""
-    lines = [*map(_wrapped, notes), _wrapped(_headline(advice)), ""]
+    sections = [paragraphs(*notes, _headline(advice))]
     if advice.steps:
-        lines.append(_wrapped("What to change, what hurts least first, each after those above it:"))
-        for number, step in enumerate(advice.steps, start=1):
-            lines += ["", *_step_lines(number, step)]
-        lines.append("")
-    lines += [_wrapped(line) for line in _conclusion(advice)]
+        sections.append(paragraphs("What to change, what hurts least first, each after those above it:"))
+    sections += [preformatted(_step_lines(number, step)) for number, step in enumerate(advice.steps, start=1)]
+    last = _conclusion(advice)
     if advice.alone:
         others = ", ".join(f"{step.name} ({gib_text(step.saved_bytes)})" for step in advice.alone)
-        lines.append(_wrapped(f"Not needed, with what each saves alone: {others}."))
-    lines += [_wrapped(f"Estimated. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"), "", *file_lines(advice.after, advice.file)]
-    return "\n".join(lines) + "\n"
+        last.append(f"Not needed, with what each saves alone: {others}.")
+    sections.append(paragraphs(*last, f"Estimated. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"))
+    sections.append(preformatted(file_lines(advice.after, advice.file), language="yaml"))
+    return plain_text(Document(title=advice.spec.model, blocks=sections))
 
 
 def file_lines(spec: TrialSpec, file: TrlFile) -> list[str]:
@@ -190,7 +191,3 @@ def _step_object(step: AdvisedStep) -> dict[str, object]:
         "saved_bytes": step.saved_bytes,
         "then": _card_object(step.card),
     }
-
-
-def _wrapped(text: str) -> str:
-    return fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)

@@ -11,9 +11,10 @@ from profiler.config.identity import spec_to_mapping
 from profiler.config.reading import show
 from profiler.domain.memory import Origin
 from profiler.domain.trial import TrialSpec
-from profiler.rendering.answers.solve import filled, with_margin
+from profiler.rendering.answers.solve import as_blocks, with_margin
+from profiler.rendering.document import Column, Document, Section, Table, paragraphs
 from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
-from profiler.rendering.layouts.text_table import text_table
+from profiler.rendering.layouts.plain_text import plain_text
 from profiler.rendering.memory_words import gib_number
 
 _NEEDS = ("needs", "next needs")
@@ -55,18 +56,20 @@ class LimitLine:
 
 def line_text(lines: Sequence[LimitLine], notes: Sequence[str], *, figure: Path | None) -> str:
     """Return one table per line; `figure` is the file that shows them."""
-    texts = [filled(notes)] if notes else []
+    sections = [Section("", as_blocks(notes))] if notes else []
     for line in lines:
         how = f"{line.spec.model}, {method_text(line.spec, varied=line.keys)}"
         title = f"The largest {line.keys[1]} for each {line.keys[0]}: {how}, on "
-        table = text_table([*line.keys, *_NEEDS], map(_cells, line.points), numbers=[*line.keys, *_NEEDS])
-        texts.append("\n".join([filled([f"{title}{line.name}{with_margin(line.margin)}."]), *table]) + "\n")
+        columns = [Column(title=name) for name in (*line.keys, *_NEEDS)]
+        sections.append(paragraphs(f"{title}{line.name}{with_margin(line.margin)}."))
+        sections.append(Section("", [Table(columns, list(map(_cells, line.points)))]))
     if all(point.boundary.beyond is None for line in lines for point in line.points):
         second = lines[0].keys[1]
-        texts.append(filled([f"All values of {second} that the other keys allow fit, so that it has no limit here."]))
+        text = f"All values of {second} that the other keys allow fit, so that it has no limit here."
+        sections.append(paragraphs(text))
     last = f"Drawn in {figure}." if figure is not None else "figure=FILE.png draws it."
-    texts.append(filled([f"GiB. Estimated, not simulated. {FRAGMENTS_NOTE} {CONTEXT_NOTE} {last}"]))
-    return "\n".join(texts)
+    sections.append(paragraphs(f"GiB. Estimated, not simulated. {FRAGMENTS_NOTE} {CONTEXT_NOTE} {last}"))
+    return plain_text(Document(title="Limit lines", blocks=sections))
 
 
 def line_json(lines: Sequence[LimitLine], notes: Sequence[str]) -> str:

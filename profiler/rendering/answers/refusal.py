@@ -5,7 +5,7 @@ from textwrap import fill
 
 from profiler.analytical.explanation.tensors import NamedTensor
 from profiler.domain.units import gib_text
-from profiler.rendering.estimate.table import WIDTH
+from profiler.rendering.layouts.plain_text import WIDTH
 
 
 @dataclass(frozen=True, kw_only=True)

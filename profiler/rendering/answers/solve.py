@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from textwrap import fill
 
 from profiler.analytical.explanation.boundary import Boundary
 from profiler.analytical.explanation.cards import CardVerdict, Fit
@@ -13,7 +12,9 @@ from profiler.domain.memory import Origin
 from profiler.domain.outcome import Status
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import gib_text
-from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, WIDTH, method_text
+from profiler.rendering.document import Block, Code, Document, Text
+from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
+from profiler.rendering.layouts.plain_text import plain_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,8 @@ def key_text(answers: Sequence[KeyAnswer], notes: Sequence[str]) -> str:
     lines = [*notes]
     for answer in answers:
         lines += [_headline(answer), *_sides(answer), *_decided(answer)]
-    return filled([*lines, f"Estimated. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"])
+    blocks = as_blocks([*lines, f"Estimated. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"])
+    return plain_text(Document(title="Solved", blocks=blocks))
 
 
 def card_text(answer: CardAnswer, notes: Sequence[str]) -> str:
@@ -107,7 +109,8 @@ def card_text(answer: CardAnswer, notes: Sequence[str]) -> str:
             break
     if smallest is None:
         lines.append("No card is large enough.")
-    return filled([*lines, f"Estimated{with_margin(answer.margin)}. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"])
+    blocks = as_blocks([*lines, f"Estimated{with_margin(answer.margin)}. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"])
+    return plain_text(Document(title=answer.spec.model, blocks=blocks))
 
 
 def solve_json(answers: Sequence[KeyAnswer | CardAnswer], notes: Sequence[str]) -> str:
@@ -182,13 +185,9 @@ def with_margin(margin: float) -> str:
     return f", with {100 * margin:g} % left" if margin else ""
 
 
-def filled(lines: Sequence[str]) -> str:
-    """Return lines of text, broken where they are too long. Lines of a table, which begin with spaces, stay."""
-    wrapped = [
-        line if line.startswith("  ") else fill(line, WIDTH, break_long_words=False, break_on_hyphens=False)
-        for line in lines
-    ]
-    return "\n".join(wrapped) + "\n"
+def as_blocks(lines: Sequence[str]) -> list[Block]:
+    """Return lines of text as paragraphs. Lines of a table, which begin with spaces, stay as they are."""
+    return [Code(line) if line.startswith("  ") else Text(line) for line in lines]
 
 
 def _key_object(answer: KeyAnswer) -> dict[str, object]:

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from textwrap import wrap
 
 from profiler.analysis.verdicts import Finding, Judged, Verdict
 from profiler.domain.claims import End, Range
@@ -15,18 +14,20 @@ from profiler.rendering.claims.words import (
     reason_text,
     verdict_text,
 )
-from profiler.rendering.layouts.text_table import text_table
+from profiler.rendering.document import Block, Code, Details, Document, Section, Table, Text, text_columns
+from profiler.rendering.layouts.plain_text import Lines, plain_text
 
-_WIDTH = 100
+_LINES = Lines(width=100, at_hyphens=True)
 
 
 def claims_table(judged: Sequence[Judged], *, every_setting: bool) -> str:
     """Return the claims of each text with figures and verdict, and below them how many there are of each verdict."""
-    blocks = []
+    sections = []
     for title in dict.fromkeys(each.claim.source.title for each in judged):
         own = [each for each in judged if each.claim.source.title == title]
-        blocks.append("\n".join([title, "", *_lines(own, every_setting=every_setting)]))
-    return "\n\n".join([*blocks, count_text(judged)]) + "\n"
+        sections.append(Section(title, [_claim(each, every_setting=every_setting) for each in own]))
+    document = Document(title="Claims", blocks=[*sections, Section("", [Code(count_text(judged))])])
+    return plain_text(document, _LINES)
 
 
 def count_text(judged: Sequence[Judged]) -> str:
@@ -36,29 +37,24 @@ def count_text(judged: Sequence[Judged]) -> str:
     return f"{len(judged)} {'claim' if len(judged) == 1 else 'claims'}: {parts}."
 
 
-def _lines(judged: Sequence[Judged], *, every_setting: bool) -> list[str]:
-    lines = []
-    for each in judged:
-        lines += [f"{each.claim.id}: {verdict_text(each)}"]
-        lines += _indented(each.claim.says)
-        found = found_text(each)
-        ours = f"; ours: {found} ({origin_text(each)})" if found else ""
-        lines += _indented(f"Claimed: {each.claim.figure}{ours}.")
-        lines += _indented(reason_text(each))
-        if every_setting:
-            rows = [_row(each, finding) for finding in each.findings]
-            lines += ["", *(f"  {line}" for line in text_table(("setting", "claimed", "ours", ""), rows, numbers=()))]
-    return lines
+def _claim(judged: Judged, *, every_setting: bool) -> Details:
+    found = found_text(judged)
+    ours = f"; ours: {found} ({origin_text(judged)})" if found else ""
+    blocks: list[Block] = [
+        Text(judged.claim.says),
+        Text(f"Claimed: {judged.claim.figure}{ours}."),
+        Text(reason_text(judged)),
+    ]
+    if every_setting:
+        rows = [_row(judged, finding) for finding in judged.findings]
+        blocks.append(Section("", [Table(text_columns(("setting", "claimed", "ours", "")), rows)]))
+    return Details(f"{judged.claim.id}: {verdict_text(judged)}", blocks)
 
 
 def _row(judged: Judged, finding: Finding) -> tuple[str, str, str, str]:
     claim = judged.claim
     said = {True: "holds", False: "does not hold", None: "not known"}[finding.holds]
     return finding.setting.when, claimed_text(claim, finding), ours_text(claim, finding), said
-
-
-def _indented(text: str) -> list[str]:
-    return wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_long_words=False)
 
 
 def claims_json(judged: Sequence[Judged]) -> str:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from textwrap import fill
 
 from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.config.identity import spec_to_mapping
@@ -10,7 +9,9 @@ from profiler.config.prices import Price
 from profiler.domain.memory import Origin
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import gib_text
-from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, WIDTH, method_text
+from profiler.rendering.document import Block, Code, Document, Text
+from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
+from profiler.rendering.layouts.plain_text import plain_text
 
 _NAME_WIDTH = 22
 _VERDICT_WIDTH = 34
@@ -20,14 +21,18 @@ def card_list(
     spec: TrialSpec, cards: Sequence[CardVerdict], prices: Mapping[str, Price] | None, notes: Sequence[str]
 ) -> str:
     """Return one line per card: its memory, the verdict with what is left or missing, and its price."""
-    lines = [_wrapped(note) for note in notes]
-    lines.append(_wrapped(f"{spec.model}, {method_text(spec)}. Estimated, for each card:"))
+    lines = []
     for card in in_order(cards, prices):
         price = f"  {_price_text(prices.get(card.gpu.name))}" if prices is not None else ""
         memory = gib_text(card.gpu.memory_bytes).rjust(10)
         lines.append(f"  {card.gpu.name:<{_NAME_WIDTH}}{memory}  {_verdict(card):<{_VERDICT_WIDTH}}{price}".rstrip())
-    lines.append(_wrapped(" ".join([*_sources(prices), FRAGMENTS_NOTE, CONTEXT_NOTE])))
-    return "\n".join(lines) + "\n"
+    blocks: list[Block] = [
+        *map(Text, notes),
+        Text(f"{spec.model}, {method_text(spec)}. Estimated, for each card:"),
+        Code("\n".join(lines)),
+        Text(" ".join([*_sources(prices), FRAGMENTS_NOTE, CONTEXT_NOTE])),
+    ]
+    return plain_text(Document(title=spec.model, blocks=blocks))
 
 
 def card_list_json(
@@ -97,7 +102,3 @@ def _sources(prices: Mapping[str, Price] | None) -> list[str]:
     )
     named = [each for each in said if each]
     return [f"Prices, per card: {'; '.join(named)}."] if named else []
-
-
-def _wrapped(text: str) -> str:
-    return fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)

@@ -3,15 +3,15 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from textwrap import wrap
 
 from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.explanation.grid import EstimatedGrid, EstimatedPoint
 from profiler.config.identity import spec_to_mapping
 from profiler.config.reading import show
 from profiler.domain.memory import Origin
-from profiler.rendering.estimate.table import CONTEXT_NOTE, RESERVED_NOTE, WIDTH
-from profiler.rendering.layouts.text_table import text_table
+from profiler.rendering.document import Align, Block, Column, Document, Section, Table, paragraphs
+from profiler.rendering.estimate.table import CONTEXT_NOTE, RESERVED_NOTE
+from profiler.rendering.layouts.plain_text import plain_text
 from profiler.rendering.memory_words import gib_number
 
 _TITLE = "Estimated peaks, GiB (2^30 bytes)."
@@ -21,11 +21,17 @@ _TEXTS = ("peak in", "verdict")
 
 def grid_table(grid: EstimatedGrid) -> str:
     """Return one row per trial: the keys that vary, its peaks, the phase of the peak, the verdict for its card."""
-    header = [*grid.keys, *_NUMBERS, *_TEXTS]
-    rows = [_cells(point, grid.keys) for point in grid.points]
-    lines = text_table(header, rows, numbers=[*_NUMBERS, *(key for key in grid.keys if _is_count(grid, key))])
-    notes = wrap(f"{_summary(grid)} {RESERVED_NOTE} {CONTEXT_NOTE}", WIDTH, break_on_hyphens=False)
-    return "\n".join([_TITLE, "", *lines, "", *notes]) + "\n"
+    numbers = [*_NUMBERS, *(key for key in grid.keys if _is_count(grid, key))]
+    columns = [
+        Column(title=title, align=Align.RIGHT if title in numbers else Align.LEFT)
+        for title in (*grid.keys, *_NUMBERS, *_TEXTS)
+    ]
+    blocks: list[Block] = [
+        paragraphs(_TITLE),
+        Section("", [Table(columns, [_cells(point, grid.keys) for point in grid.points])]),
+        paragraphs(f"{_summary(grid)} {RESERVED_NOTE} {CONTEXT_NOTE}"),
+    ]
+    return plain_text(Document(title=_TITLE, blocks=blocks))
 
 
 def grid_json(grid: EstimatedGrid) -> str:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Collection, Sequence
-from textwrap import wrap
 
 from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.analytical.explanation.explained import ExplainedEstimate, ExplainedPhase
@@ -12,9 +11,9 @@ from profiler.domain.labels import constructed_words
 from profiler.domain.memory import Origin
 from profiler.domain.trial import DistributedType, TrialSpec, Tuning
 from profiler.domain.units import gib_text
+from profiler.rendering.document import Document, paragraphs, preformatted
+from profiler.rendering.layouts.plain_text import plain_text
 from profiler.rendering.memory_words import CATEGORY_TITLES, gib_number
-
-WIDTH = 80
 
 _NAME_WIDTH = 18
 _NUMBER_WIDTH = 9
@@ -28,14 +27,24 @@ CONTEXT_NOTE = "The CUDA context is assumed, by compute capability."
 
 def estimate_table(explained: ExplainedEstimate) -> str:
     """Return the phases with their categories, the verdict for the card of the trial, and all known cards."""
-    lines = [*_title(explained.spec), ""]
-    for phase in explained.phases:
-        lines += _phase_lines(phase, is_peak=phase.phase is explained.estimate.peak_phase)
-    lines += ["", *_peaks(explained), ""]
-    lines += [line for card in explained.cards if card.gpu.name == explained.spec.gpu for line in _verdict(card)]
-    lines += _all_cards(explained.cards)
-    notes = [RESERVED_NOTE, FRAGMENTS_NOTE, CONTEXT_NOTE, *_uncompared(explained.spec)]
-    return "\n".join([*lines, *_wrapped(" ".join(notes))]) + "\n"
+    return plain_text(estimate_document(explained))
+
+
+def estimate_document(explained: ExplainedEstimate) -> Document:
+    """Return the same as a document."""
+    spec, peak_phase = explained.spec, explained.estimate.peak_phase
+    phases = [line for each in explained.phases for line in _phase_lines(each, is_peak=each.phase is peak_phase)]
+    verdicts = [_verdict(card) for card in explained.cards if card.gpu.name == spec.gpu]
+    notes = [RESERVED_NOTE, FRAGMENTS_NOTE, CONTEXT_NOTE, *_uncompared(spec)]
+    return Document(
+        title=spec.model,
+        blocks=[
+            paragraphs(_title(spec)),
+            preformatted(phases),
+            paragraphs(_peaks(explained)),
+            paragraphs(*verdicts, *_all_cards(explained.cards), " ".join(notes)),
+        ],
+    )
 
 
 def _uncompared(spec: TrialSpec) -> list[str]:
@@ -65,9 +74,9 @@ def method_text(spec: TrialSpec, *, varied: Collection[str] = ()) -> str:
     return ", ".join(how)
 
 
-def _title(spec: TrialSpec) -> list[str]:
+def _title(spec: TrialSpec) -> str:
     how = f"{spec.model}, {method_text(spec)}, {_rows(spec)}"
-    return _wrapped(f"{how}. Estimated, GiB (2^30 bytes) of allocated memory:")
+    return f"{how}. Estimated, GiB (2^30 bytes) of allocated memory:"
 
 
 _KINDS = {
@@ -99,27 +108,26 @@ def _phase_lines(phase: ExplainedPhase, *, is_peak: bool) -> list[str]:
     return lines
 
 
-def _peaks(explained: ExplainedEstimate) -> list[str]:
+def _peaks(explained: ExplainedEstimate) -> str:
     found = explained.estimate
     allocated = f"Peak allocated {gib_text(found.peak_allocated_bytes)}, in {found.peak_phase}"
     reserved = f"; reserved {gib_text(found.peak_reserved_bytes)}" if found.peak_reserved_bytes is not None else ""
-    return _wrapped(f"{allocated}{reserved}; by the blog's rule of thumb {gib_text(found.peak_rule_bytes)}.")
+    return f"{allocated}{reserved}; by the blog's rule of thumb {gib_text(found.peak_rule_bytes)}."
 
 
-def _verdict(card: CardVerdict) -> list[str]:
+def _verdict(card: CardVerdict) -> str:
     whole = f"{gib_text(card.gpu.memory_bytes)} of {card.gpu.name}"
     least, most = gib_text(card.least_bytes), gib_text(card.needed_bytes)
     match card.fit:
         case Fit.FITS:
-            sentence = f"Fits: {most} with fragments and context, {gib_text(card.left_bytes)} of the {whole} are left."
+            return f"Fits: {most} with fragments and context, {gib_text(card.left_bytes)} of the {whole} are left."
         case Fit.TIGHT:
-            sentence = f"Tight: {least} to {most} of the {whole}, depending on fragments."
+            return f"Tight: {least} to {most} of the {whole}, depending on fragments."
         case Fit.TOO_LARGE:
             missing = gib_text(card.least_bytes - card.gpu.memory_bytes)
-            sentence = f"Does not fit: at least {least} with context, {missing} more than the {whole}."
+            return f"Does not fit: at least {least} with context, {missing} more than the {whole}."
         case Fit.NO_ENGINE | Fit.NO_KERNEL:
-            sentence = card.refusal_text
-    return _wrapped(sentence)
+            return card.refusal_text
 
 
 def _all_cards(cards: Sequence[CardVerdict]) -> list[str]:
@@ -127,12 +135,8 @@ def _all_cards(cards: Sequence[CardVerdict]) -> list[str]:
     for fit in Fit:
         names = [card.gpu.name for card in cards if card.fit is fit]
         if names:
-            lines += _wrapped(f"{fit.value}: {', '.join(names)}")
+            lines.append(f"{fit.value}: {', '.join(names)}")
     return lines
-
-
-def _wrapped(text: str) -> list[str]:
-    return wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = ()) -> str:

@@ -11,7 +11,7 @@ from profiler.domain.outcome import Estimate
 from profiler.domain.sweep_state import Money
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.domain.units import gib_text
-from profiler.rendering.layouts.text_table import text_table
+from profiler.rendering.layouts.plain_text import text_table
 
 _NUMBERS = ("estimated", "rule")
 

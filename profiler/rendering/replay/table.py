@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from textwrap import wrap
 
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +13,8 @@ from profiler.allocator.answer import Answer, Scenario
 from profiler.allocator.course import BEFORE, Course, OutOfMemory
 from profiler.allocator.history import RecordedHistory
 from profiler.domain.units import GIB, gib_text, mib_text
+from profiler.rendering.document import Document, paragraphs, preformatted
+from profiler.rendering.layouts.plain_text import WIDTH, Lines, plain_text
 from profiler.rendering.replay.words import (
     ANEW_NOTE,
     COMPARE_NOTE,
@@ -29,7 +30,6 @@ from profiler.rendering.replay.words import (
     verdict_text,
 )
 
-WIDTH = 80
 _LABEL_WIDTH, _COLUMN_WIDTH = 32, 16
 
 SizeText = Callable[[float], str]
@@ -48,15 +48,17 @@ def replay_table(name: str, found: Answer) -> str:
     about = [_title(name, found.history), others_text(found.history)]
     if found.comparison.is_consistent:
         about.append(first_text(found.comparison))
-    paragraphs = [_wrapped(*about, departure_text(found.comparison))]
+    sections = [paragraphs(*about, departure_text(found.comparison))]
     if found.comparison.is_consistent:
-        paragraphs += [
-            _table(_columns(found), _size_text(found)),
-            _wrapped(*_recorded_refusals(found)),
-            _wrapped(*_scenarios(found)),
-            _wrapped(ORIGIN_NOTE),
+        sections += [
+            preformatted(_table(_columns(found), _size_text(found))),
+            paragraphs(*_recorded_refusals(found)),
+            paragraphs(*_scenarios(found)),
+            paragraphs(ORIGIN_NOTE),
         ]
-    return "\n\n".join("\n".join(lines) for lines in paragraphs if lines) + "\n"
+    document = Document(title=name, blocks=[section for section in sections if section.blocks])
+    # The path of a file may be longer than a line.
+    return plain_text(document, Lines(in_words=True))
 
 
 def _title(name: str, history: RecordedHistory) -> str:
@@ -147,11 +149,6 @@ def _scenarios(found: Answer) -> list[str]:
         # The recording already shows that it fits.
         lines.append("" if found.anew.result.fits else verdict_text(found.anew))
     return lines
-
-
-def _wrapped(*texts: str) -> list[str]:
-    """Wrap each text, starting on a new line; skip empty ones."""
-    return [line for text in texts for line in wrap(text, WIDTH, break_on_hyphens=False)]
 
 
 def replay_json(answers: Sequence[Mapping[str, object]], unreadable: Mapping[str, str]) -> str:

@@ -1,12 +1,22 @@
 """The runs of a script: their page, and one run as text for a terminal."""
 
 from collections.abc import Mapping, Sequence
-from textwrap import fill
 
 from profiler.analysis.scripts import RunLines
 from profiler.domain.memory import Phase
-from profiler.rendering.document import Block, Document, RenderedFigure, Section
-from profiler.rendering.layouts.text_table import text_table
+from profiler.rendering.document import (
+    Block,
+    Column,
+    Document,
+    Heading,
+    RenderedFigure,
+    Section,
+    Table,
+    Text,
+    number_columns,
+    text_columns,
+)
+from profiler.rendering.layouts.plain_text import plain_text
 from profiler.rendering.runs.page import run_section, run_table, runs_page
 from profiler.rendering.runs.script_words import (
     UNIT_NOTE,
@@ -77,27 +87,19 @@ def _run(run: RunLines, figure: RenderedFigure | None) -> Section:
     )
 
 
-_WIDTH = 80
-_SIZES = ("allocated", "reserved")
-
-
 def script_table(run: RunLines) -> str:
     """Return the table of a run's phases, and what there is to say of it."""
-    sentences = [_filled(sentence) for sentence in run_sentences(run)]
+    sentences = [Text(sentence) for sentence in run_sentences(run)]
     first = 1 if run.record.substitutes else 0
-    lines = [*sentences[:first], run_title(run)]
+    blocks: list[Block] = [*sentences[:first], Heading(run_title(run))]
     if run.phases:
         rows = [
             (line.phase.value, short_gib(run, line.allocated_bytes), short_gib(run, line.reserved_bytes))
             for line in run.phases
         ]
-        lines += [*text_table(("phase", *_SIZES), rows, numbers=_SIZES), f"{UNIT_NOTE}."]
-    lines += sentences[first:]
+        blocks += [Table(number_columns("phase", ("allocated", "reserved")), rows), Text(f"{UNIT_NOTE}.")]
+    blocks += sentences[first:]
     if run.largest:
-        lines.append(f"{held_title(run)}:")
-        lines += text_table(("GiB", "tensors", "what", "line"), held_rows(run), numbers=("GiB", "tensors"))
-    return "\n".join(lines) + "\n"
-
-
-def _filled(sentence: str) -> str:
-    return fill(sentence, _WIDTH, break_long_words=False, break_on_hyphens=False)
+        columns = [*(Column(title=title) for title in ("GiB", "tensors")), *text_columns(("what", "line"))]
+        blocks += [Heading(f"{held_title(run)}:"), Table(columns, held_rows(run))]
+    return plain_text(Document(title=run_title(run), blocks=blocks))
