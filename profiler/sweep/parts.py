@@ -260,15 +260,15 @@ def _read_runs(folder: Path) -> "pd.DataFrame":
 
 
 def _render_folder(folder: Path, *, to_terminal: bool, trial_ids: Collection[str]) -> None:
-    from profiler.rendering.terminal_console import TerminalConsole
+    from profiler.rendering.layouts.terminal import TerminalConsole
     from profiler.report.drawing import render_folder
 
     render_folder(folder, console=TerminalConsole() if to_terminal else None, trial_ids=trial_ids)
 
 
 def _watch(tally: SweepTally) -> AbstractContextManager["SweepObserver"]:
-    from profiler.rendering.progress import SweepProgress
-    from profiler.rendering.terminal_console import TerminalConsole
+    from profiler.rendering.layouts.terminal import TerminalConsole
+    from profiler.rendering.live.progress import SweepProgress
 
     return SweepProgress(tally, console=TerminalConsole())
 
