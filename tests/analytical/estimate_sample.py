@@ -137,7 +137,7 @@ CHOICES: Mapping[str, Sequence[object]] = {
     "steps": (1, 2, 3),
     "alloc_conf": ("", "", "expandable_segments:True", "roundup_power2_divisions:8"),
 }
-"""Values of the keys of a sampled trial; a value that is listed twice is drawn twice as often."""
+"""Values of the keys of a sampled trial; a value that is listed twice is taken twice as often."""
 
 
 @cache
@@ -158,12 +158,12 @@ def trial_groups() -> dict[str, list[TrialSpec]]:
     for path in sorted(REFERENCE.glob("*/sampled.jsonl")):
         found[f"sampled {path.parent.name}"] = list(read_sampled(path.read_text(encoding="utf-8")))
     found |= {f"grid {path.stem}": _of_grid(path.stem) for path in sorted((ROOT / "sweeps/grid").glob("*.yaml"))}
-    found |= {f"drawn {name}": list(_drawn(name, ways)) for name, ways in PLACES.items()}
+    found |= {f"random {name}": list(_random_trials(name, ways)) for name, ways in PLACES.items()}
     seen: set[TrialSpec] = set()
     for name, specs in found.items():
         new = [spec for spec in dict.fromkeys(specs) if spec not in seen and _has_form(spec)]
         seen.update(new)
-        found[name] = new if name.startswith("drawn") else new[::EVERY]
+        found[name] = new if name.startswith("random") else new[::EVERY]
     return found
 
 
@@ -190,7 +190,7 @@ def _of_grid(grid: str) -> list[TrialSpec]:
     return list(parse_points(points, architecture_of=architecture_of))
 
 
-def _drawn(name: str, ways: Sequence[Mapping[str, object]]) -> Iterator[TrialSpec]:
+def _random_trials(name: str, ways: Sequence[Mapping[str, object]]) -> Iterator[TrialSpec]:
     random, number = Random(f"{SEED} {name}"), 0
     while number < TRIALS_PER_GROUP:
         model = random.choice(MODELS)
@@ -265,10 +265,10 @@ def verl_jobs() -> list[tuple[str, VerlJob]]:
     ]
     found = [(gpu, job) for gpu, each in table for job in (each.job, each.job_at(MEAN_ROW))]
     random = Random(SEED)
-    return found[::EVERY] + [(random.choice(_CARDS), _drawn_job(random)) for _ in range(VERL_JOBS)]
+    return found[::EVERY] + [(random.choice(_CARDS), _random_job(random)) for _ in range(VERL_JOBS)]
 
 
-def _drawn_job(random: Random) -> VerlJob:
+def _random_job(random: Random) -> VerlJob:
     strategy, tensor, pipeline = random.choice(tuple(Strategy)), 1, 1
     if strategy is Strategy.MEGATRON:
         tensor, pipeline = random.choice((1, 2, 4)), random.choice((1, 2))
@@ -276,8 +276,8 @@ def _drawn_job(random: Random) -> VerlJob:
         model=random.choice(("qwen2.5-0.5b", "qwen2.5-7b", "llama-3.1-8b", "gemma-2-2b", "qwen3-8b")),
         n_gpus=(gpus := random.choice((8, 16, 48))),
         strategy=strategy,
-        actor=_drawn_model(random),
-        critic=_drawn_model(random) if random.random() < 0.4 else None,
+        actor=_random_model(random),
+        critic=_random_model(random) if random.random() < 0.4 else None,
         has_reference=random.random() < 0.6,
         ref_param_offload=random.random() < 0.5,
         log_prob_max_tokens=random.choice((1_000, 16_384, 33_333)),
@@ -299,7 +299,7 @@ def _drawn_job(random: Random) -> VerlJob:
     )
 
 
-def _drawn_model(random: Random) -> TrainedModel:
+def _random_model(random: Random) -> TrainedModel:
     flags = ("param_offload", "optimizer_offload", "offload_policy", "activation_offload", "accumulates")
     return TrainedModel(
         weight_bytes=random.choice((2, 4)),
