@@ -1,7 +1,7 @@
 """Trials and jobs of many kinds, and every line that the closed form says of them.
 
 A group has trials of one source: kept ones, those of a grid, or sampled ones of one way to train on several GPUs. The
-sample is drawn by a seed, so it is the same each time. ESTIMATES_EVERY=1 takes all of it, which takes minutes.
+sample is taken by a seed, so it is the same each time. ESTIMATES_EVERY=1 takes all of it, which takes minutes.
 """
 
 import json
@@ -27,8 +27,8 @@ from profiler.analytical.explanation.short_forms import short_forms
 from profiler.analytical.explanation.tensors import named_tensors
 from profiler.analytical.explanation.verl_fit import verl_fit
 from profiler.analytical.many import estimate_specs, fits_in_arrays
-from profiler.analytical.sharded.verl_phases import verl_estimate
 from profiler.analytical.timeline.recipes.registry import trial_instants
+from profiler.analytical.timeline.recipes.verl import verl_estimate
 from profiler.config.architecture import read_architecture
 from profiler.config.grid import expand, read_grid
 from profiler.config.identity import stable_mapping

@@ -10,7 +10,7 @@ from profiler.analytical.timeline.recipes.grpo import grpo_instants
 from profiler.analytical.timeline.recipes.sft import labelled_rows, sft_instants
 from profiler.analytical.timeline.sharding.fsdp import Fsdp
 from profiler.analytical.timeline.sharding.replicated import Replicated
-from profiler.analytical.timeline.sharding.sharding import Sharding
+from profiler.analytical.timeline.sharding.sharding import TrialSharding
 from profiler.analytical.timeline.sharding.zero import Zero
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.recipe import LABELLED, ONLINE, Recipe, RecipeFacts
@@ -51,7 +51,7 @@ def micro_batch(spec: TrialKeys) -> Batch:
     return _step(spec.recipe).micro_batch(spec)
 
 
-_SHARDINGS: Mapping[DistributedType, type[Sharding]] = {
+_SHARDINGS: Mapping[DistributedType, type[TrialSharding]] = {
     DistributedType.NO: Replicated,
     DistributedType.MULTI_GPU: Replicated,
     DistributedType.FSDP: Fsdp,

@@ -25,7 +25,7 @@ from profiler.analytical.formulas.trained import (
 )
 from profiler.analytical.optimizers.optimizer_state import optimizer_scratch_bytes, optimizer_state_bytes
 from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, Term, Terms, chosen
-from profiler.analytical.timeline.sharding.sharding import Sharding
+from profiler.analytical.timeline.sharding.sharding import TrialSharding
 from profiler.analytical.timeline.step_instants import step_scratch_bytes
 from profiler.domain.count_text import count_text
 from profiler.domain.memory import Category, Phase
@@ -44,7 +44,7 @@ class Units:
 
 
 @dataclass(frozen=True)
-class Fsdp(Sharding):
+class Fsdp(TrialSharding):
     """FSDP 2."""
 
     @cached_property

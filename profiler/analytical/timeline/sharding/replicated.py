@@ -6,12 +6,12 @@ from functools import cached_property
 from profiler.analytical.formulas.quantities import where
 from profiler.analytical.formulas.trained import gradient_bytes, trainable_parameter_count, trained_element_bytes
 from profiler.analytical.timeline.instants import Instant, Term
-from profiler.analytical.timeline.sharding.sharding import Sharding
+from profiler.analytical.timeline.sharding.sharding import TrialSharding
 from profiler.domain.count_text import count_text
 
 
 @dataclass(frozen=True)
-class Replicated(Sharding):
+class Replicated(TrialSharding):
     """DDP, whose buckets all instants have that follow loading."""
 
     def gathered(self, alone: Instant) -> Term:  # noqa: ARG002  the same at every instant

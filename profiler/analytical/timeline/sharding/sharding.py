@@ -11,15 +11,11 @@ from profiler.analytical.timeline.instants import Bytes, Instant, Term, Terms
 from profiler.domain.memory import Category, Phase
 
 
-@dataclass(frozen=True)
 class Sharding:
-    """How the GPUs of a trial share its model; sizes are those of one GPU, in bytes.
+    """How the GPUs of a job share a model; sizes are those of one GPU, in bytes.
 
     A sharding says what differs from one GPU that trains alone; this one says that nothing does.
     """
-
-    spec: TrialKeys
-    architecture: DecoderShape
 
     def kept(self, alone: Instant) -> Terms:  # noqa: ARG002  as all arguments that are not read below
         """Return weights, adapters and states that this GPU keeps at an instant.
@@ -74,3 +70,11 @@ class Sharding:
             else:
                 found += (*self.before(alone[:place], each), self.shared(each))
         return tuple(found)
+
+
+@dataclass(frozen=True)
+class TrialSharding(Sharding):
+    """How the GPUs of a trial share its model."""
+
+    spec: TrialKeys
+    architecture: DecoderShape

@@ -27,7 +27,7 @@ from profiler.analytical.formulas.trained import (
 from profiler.analytical.formulas.weights import weights_bytes
 from profiler.analytical.optimizers.optimizer_state import optimizer_scratch_bytes, optimizer_state_bytes
 from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, Term, Terms
-from profiler.analytical.timeline.sharding.sharding import Sharding
+from profiler.analytical.timeline.sharding.sharding import TrialSharding
 from profiler.analytical.timeline.sharding.zero_buckets import BUCKET_BYTES, Buckets
 from profiler.analytical.timeline.step_instants import step_scratch_bytes
 from profiler.domain.count_text import count_text
@@ -48,7 +48,7 @@ _NOTHING_IS_GATHERED = (InstantName.REWARD, InstantName.STEP, InstantName.BACKWA
 
 
 @dataclass(frozen=True)
-class Zero(Sharding):
+class Zero(TrialSharding):
     """ZeRO of stage 0 to 3, with offloading."""
 
     @property
