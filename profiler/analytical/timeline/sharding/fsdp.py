@@ -137,7 +137,7 @@ class Fsdp(TrialSharding):
             Category.COMMUNICATION: Term(self.whole_model_bytes, lambda: "the whole model, until it is sharded"),
         }
         sharding = Instant(phase=Phase.LOAD, name=InstantName.SHARDING, sizes={}).with_terms(terms)
-        return (replace(alone, words={category: term.words for category, term in self.kept(alone).items()}), sharding)
+        return (alone, sharding)
 
     def gathered(self, alone: Instant) -> Term:
         """Return gathered weights. Those of the root stay from the first forward until the next backward."""
@@ -149,8 +149,7 @@ class Fsdp(TrialSharding):
         if name in _AFTER_THE_LAYERS:
             # After the forward of the last layer there is no next one to gather.
             layers = unit.layer * self.architecture.num_hidden_layers if stay else 0
-            only_root = name is InstantName.REWARD and not stay
-            return self._gathered(BFLOAT16_BYTES * (unit.root + layers), "" if only_root else whole)
+            return self._gathered(BFLOAT16_BYTES * (unit.root + layers), whole if stay else "")
         found = self._gathered(self.gathered_bytes(layers_stay=stay), whole)
         if name in _SCORING and self._trains_everything:
             return chosen(self.spec.beta != 0.0, self._gathered_reference(), found)

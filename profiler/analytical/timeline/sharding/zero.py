@@ -24,7 +24,6 @@ from profiler.analytical.formulas.trained import (
     trained_tensors,
     trains_everything,
 )
-from profiler.analytical.formulas.weights import weights_bytes
 from profiler.analytical.optimizers.optimizer_state import optimizer_scratch_bytes, optimizer_state_bytes
 from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, Term, Terms
 from profiler.analytical.timeline.sharding.sharding import TrialSharding
@@ -107,11 +106,8 @@ class Zero(TrialSharding):
 
     @cached_property
     def weights(self) -> Term:
-        """The base model's weights, or their shards; weights in 4 bits stay as they are."""
-        words = self._weight_words(self._parameters, "parameters x")
-        if self.spec.tuning is Tuning.QLORA:
-            return replace(words, size=weights_bytes(self.spec, self.architecture))
-        return words
+        """The base model's weights, or their shards."""
+        return self._weight_words(self._parameters, "parameters x")
 
     @cached_property
     def adapters(self) -> Term:
@@ -202,26 +198,30 @@ class Zero(TrialSharding):
         in_step = FLOAT32_BYTES * count + optimizer_scratch_bytes(optim, _flat(count), FLOAT32_BYTES)
         return larger(larger(in_norm, self.kept_gradient_bytes + both_copies), in_step)
 
-    def kept(self, alone: Instant) -> Terms:  # noqa: ARG002  the same at every instant
+    def kept(self, alone: Instant) -> Terms:
         """Return weights, adapters, and states, which exist from the beginning."""
-        return {
-            Category.WEIGHTS: self.weights,
-            Category.ADAPTERS: self.adapters,
-            Category.OPTIMIZER_STATE: self.states,
-        }
+        return {**self._models(alone), Category.OPTIMIZER_STATE: self.states}
+
+    def _models(self, alone: Instant) -> Terms:
+        """Return the models that are not as on one GPU. Weights in 4 bits are.
+
+        A reference model has an engine of its own, and is sharded in stage 3 only.
+        """
+        found = {Category.ADAPTERS: self.adapters}
+        if self.spec.tuning is not Tuning.QLORA:
+            found[Category.WEIGHTS] = self.weights
+        if self._stage == 3:
+            size = alone.sizes.get(Category.REFERENCE, 0) // self.spec.num_processes
+            words = self._weight_words(self._parameters, "x").words
+            found[Category.REFERENCE] = Term(size, words)
+        return found
 
     def as_alone(self, alone: Instant) -> Bytes:
-        """Return the reference model, and the workspace without the scratch of the step, which is with gradients."""
-        reference = {Category.REFERENCE: self._reference_bytes(alone)}
+        """Return the workspace without the scratch of the step, which is with gradients."""
         if alone.name is not InstantName.STEP:
-            return reference
+            return {}
         scratch = step_scratch_bytes(self.spec, self.architecture)
-        return {**reference, Category.WORKSPACE: alone.sizes[Category.WORKSPACE] - scratch}
-
-    def _reference_bytes(self, alone: Instant) -> Count:
-        """Return the bytes of a reference model, which has an engine of its own: sharded in stage 3 only."""
-        size = alone.sizes.get(Category.REFERENCE, 0)
-        return size // self.spec.num_processes if self._stage == 3 else size
+        return {Category.WORKSPACE: alone.sizes[Category.WORKSPACE] - scratch}
 
     def reduced(self, alone: Instant) -> Term:
         """Return gradients: whole up to stage 1, and from stage 2 on this GPU's part."""
@@ -236,9 +236,8 @@ class Zero(TrialSharding):
     def gathered(self, alone: Instant) -> Term:
         """Return the bucket, the copy that is reduced, the buffer of what is offloaded, and gathered weights."""
         buckets, weights = self._buckets.communicated(alone), self._gathered_weights(alone)
-        return Term(
-            buckets.size + self._offload_buffer_bytes + weights.size, lambda: f"{buckets.words()}{weights.words()}"
-        )
+        size = buckets.size + self._offload_buffer_bytes + weights.size
+        return Term(size, lambda: f"{buckets.words() or 'the buffer of what is offloaded'}{weights.words()}")
 
     def _gathered_weights(self, alone: Instant) -> Term:
         if self._stage != 3 or alone.name in _NOTHING_IS_GATHERED:
@@ -307,14 +306,7 @@ class Zero(TrialSharding):
         """
         if alone.name is InstantName.LOADED:
             taken_over = self._taken_over(alone)
-            return (
-                (taken_over,)
-                if self._stage == 3
-                else (
-                    replace(alone, words={category: term.words for category, term in self.kept(alone).items()}),
-                    taken_over,
-                )
-            )
+            return (taken_over,) if self._stage == 3 else (alone, taken_over)
         if alone.name is InstantName.ENGINE_START:
             started = replace(alone, sizes={Category.ENGINE: alone.sizes[Category.ENGINE]})
             return (started.with_terms({Category.WEIGHTS: self.weights}) if self._stage == 3 else started,)
@@ -336,11 +328,11 @@ class Zero(TrialSharding):
             copied = larger(BUCKET_BYTES + self.kept_gradient_bytes, self.master_bytes)
         else:
             copied = larger(BFLOAT16_BYTES * self.trained, 2 * self.master_bytes)
-        instant = replace(loaded, name=InstantName.SHARDING, sizes={Category.REFERENCE: self._reference_bytes(loaded)})
-        return instant.with_terms(
+        there = (Category.WEIGHTS, Category.REFERENCE)
+        sizes = {category: loaded.sizes.get(category, 0) for category in there}
+        return replace(loaded, name=InstantName.SHARDING, sizes=sizes).with_terms(
             {
-                Category.WEIGHTS: self.weights,
-                Category.ADAPTERS: self.adapters,
+                **self._models(loaded),
                 Category.OPTIMIZER_STATE: replace(self.states, size=states),
                 Category.GRADIENTS: self._gradients(gradients),
                 Category.COMMUNICATION: Term(copied, lambda: "while DeepSpeed takes the model over"),

@@ -96,7 +96,8 @@ class Buckets:
         Stage 3 keeps its bucket. Stage 2 has one from the first gradient of a backward until its end, stage 1 from the
         first backward of a step until the end of the last, and stage 0 none: it copies all gradients at the end.
         """
-        return Term(self._communicated_bytes(alone), lambda: _WORDS.get(alone.name, "a bucket"))
+        size = self._communicated_bytes(alone)
+        return Term(size, lambda: _WORDS.get(alone.name, "a bucket") if size else "")
 
     def _communicated_bytes(self, alone: Instant) -> Count:
         name = alone.name
