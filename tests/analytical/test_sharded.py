@@ -14,8 +14,8 @@ from profiler.analytical.baselines.verl_report import (
     report_models_bytes,
     report_sharded_gb,
 )
-from profiler.analytical.formulas.critic import critic_count
 from profiler.analytical.formulas.parameters import layer_parameter_count, parameter_count
+from profiler.analytical.formulas.value_models import critic_count
 from profiler.analytical.formulas.verl_pass import (
     entropy_log_prob_bytes,
     entropy_update_bytes,

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from profiler.analytical.formulas.critic import critic_count
 from profiler.analytical.formulas.parameters import (
     active_parameter_count,
     is_mixture,
@@ -19,6 +18,7 @@ from profiler.analytical.formulas.trained import (
     trained_element_bytes,
     trains_everything,
 )
+from profiler.analytical.formulas.value_models import critic_count
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import micro_batch
 from profiler.domain.architecture import Architecture

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from profiler.analytical.formulas.critic import critic_count
 from profiler.analytical.formulas.parameters import lora_parameter_count, parameter_count
+from profiler.analytical.formulas.value_models import critic_count
 from profiler.analytical.formulas.verl_pass import (
     engine_weights_bytes,
     entropy_log_prob_bytes,
