@@ -48,7 +48,8 @@ from profiler.sweep.composition import compose
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
-EVERY = int(os.environ.get("ESTIMATES_EVERY", "24"))
+KEPT_EVERY = 24
+EVERY = int(os.environ.get("ESTIMATES_EVERY", KEPT_EVERY))
 """One of how many trials, jobs and command lines is looked at."""
 SEED = 27
 TRIALS_PER_GROUP = 432 // EVERY
