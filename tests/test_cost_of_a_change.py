@@ -147,7 +147,7 @@ class Halved(TrialSharding):
             row="from profiler.analytical.timeline.sharding.halved import Halved\n",
         ),
         Row(
-            file="profiler/rendering/estimate_table.py",
+            file="profiler/rendering/estimate/table.py",
             before='    DistributedType.DEEPSPEED: "ZeRO-{stage}",',
             row='    DistributedType.HALVED: "halves",\n',
         ),
