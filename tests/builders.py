@@ -13,22 +13,19 @@ from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import (
     Breakdown,
     CardFacts,
-    CategoryShare,
     EmulatedDetails,
     Estimate,
     MeasuredDetails,
     Outcome,
-    OutOfMemory,
     Peaks,
-    PhasePeak,
     Status,
-    StepPeak,
     TrialRecord,
     UnlimitedCard,
     Verdict,
     Versions,
     Work,
 )
+from profiler.domain.readings import CategoryShare, OutOfMemory, PhasePeak, StepPeak
 from profiler.domain.trial import Attention, Backend, Logprobs, PlannedTrial, TrialSpec, Tuning
 from profiler.domain.units import MIB
 from profiler.storage.outcome_fields import OUTCOME_FIELDS

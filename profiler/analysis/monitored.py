@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from profiler.analysis.scripts import PhaseLine, phase_lines
 from profiler.domain.memory import Origin
 from profiler.domain.monitored import MonitoredGpu, MonitoredRun
-from profiler.domain.outcome import Outcome, OutOfMemory, Status
+from profiler.domain.outcome import Outcome, Status
+from profiler.domain.readings import OutOfMemory
 
 MOST_POINTS = 2_000
 """Points of a curve in a figure."""

@@ -6,7 +6,8 @@ from pathlib import PurePath
 from typing import Protocol
 
 from profiler.domain.memory import Origin, Phase
-from profiler.domain.outcome import Outcome, OutOfMemory, Status
+from profiler.domain.outcome import Outcome, Status
+from profiler.domain.readings import OutOfMemory
 from profiler.domain.script import HeldTensors, ScriptRecord
 
 

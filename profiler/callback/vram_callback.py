@@ -141,7 +141,7 @@ class VramCallback(TrainerCallback):
         record = recording.finished(completed=completed, problem=problem)
         # Imported here, because importing matplotlib takes seconds.
         from profiler.monitor.results import write_report
-        from profiler.storage.monitored_samples import write_time_series
+        from profiler.storage.samples import write_time_series
 
         lock = take_lock(self._folder / _LOCK, wait=True)
         try:

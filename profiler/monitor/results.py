@@ -18,8 +18,8 @@ from profiler.rendering.monitored_words import monitored_sentences, monitored_ti
 from profiler.rendering.pages import FIGURES, RenderedFigure
 from profiler.storage.atomic import remove_abandoned, write_atomically
 from profiler.storage.monitored_records import MonitoredStore
-from profiler.storage.monitored_samples import GPU_SAMPLES, HOST_SAMPLES, read_time_series
-from profiler.storage.monitored_tables import write_monitored_tables
+from profiler.storage.run_tables import write_monitored_tables
+from profiler.storage.samples import GPU_SAMPLES, HOST_SAMPLES
 
 PAGE, MARKDOWN = "report.html", "report.md"
 
@@ -58,8 +58,8 @@ def sentences(run: MonitoredLines) -> tuple[str, ...]:
 
 def lines_of(folder: Path, record: MonitoredRun) -> MonitoredLines:
     """Return a run with its curves."""
-    samples = read_time_series(folder, GPU_SAMPLES, [record.run_id])
-    host = read_time_series(folder, HOST_SAMPLES, [record.run_id])
+    samples = GPU_SAMPLES.read(folder, [record.run_id])
+    host = HOST_SAMPLES.read(folder, [record.run_id])
     return monitored_lines(record, gpus=tuple(_gpu_courses(record, samples)), host=tuple(_host_courses(host)))
 
 

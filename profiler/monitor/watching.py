@@ -108,7 +108,7 @@ def report(folder: Path, watched: WatchedCommand) -> None:
     MonitoredStore(folder).write(watched.record)
     # Imported here, because importing matplotlib and pyarrow takes longer than everything before.
     from profiler.monitor.results import PAGE, lines_of, sentences, write_report
-    from profiler.storage.monitored_samples import write_time_series
+    from profiler.storage.samples import write_time_series
 
     write_time_series(folder, watched.record.run_id, watched.run.samples, watched.run.host_samples)
     for sentence in (*write_report(folder), *sentences(lines_of(folder, watched.record))):

@@ -13,8 +13,8 @@ from profiler.rendering.script_page import script_html, script_markdown
 from profiler.rendering.script_table import script_table
 from profiler.rendering.script_words import run_title
 from profiler.storage.atomic import remove_abandoned, write_atomically
+from profiler.storage.run_tables import write_script_tables
 from profiler.storage.script_records import ScriptStore
-from profiler.storage.script_tables import write_script_tables
 
 PAGE, MARKDOWN = "report.html", "report.md"
 

@@ -1,83 +1,23 @@
 """The flat form of an outcome: the keys of a stored record, most of them also columns of `runs`.
 
-A key is one attribute of one part of `Outcome`. Two parts share `not_measured`: it joins the figures that the driver
-did not provide with the reason for a missing breakdown.
+A key is one attribute of one part of `Outcome`, which declares it. Two parts share `not_measured`: it joins the figures
+that the driver did not provide with the reason for a missing breakdown.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from typing import Any
 
-from profiler.domain.outcome import (
-    Breakdown,
-    CardFacts,
-    EmulatedDetails,
-    MeasuredDetails,
-    Outcome,
-    Peaks,
-    StepInstant,
-    UnlimitedCard,
-    Verdict,
-    Work,
-)
+from profiler.domain.columns import default_of, keys_of_outcome, parts_of
+from profiler.domain.outcome import Outcome
+from profiler.domain.readings import StepInstant
 from profiler.storage.step_shape_json import step_shape_from_json
 from profiler.storage.typed_json import JSON, JsonMismatchError, from_json
 
-_PARTS = {
-    "verdict": Verdict,
-    "work": Work,
-    "card": CardFacts,
-    "peaks": Peaks,
-    "breakdown": Breakdown,
-    "unlimited": UnlimitedCard,
-    "measured": MeasuredDetails,
-    "emulated": EmulatedDetails,
-}
+_PARTS = parts_of(Outcome)
 
-OUTCOME_FIELDS: Mapping[str, tuple[str, str]] = {
-    "status": ("verdict", "status"),
-    "parameters": ("work", "parameters"),
-    "trainable_parameters": ("work", "trainable_parameters"),
-    "gpu_name": ("card", "name"),
-    "gpu_memory_bytes": ("card", "memory_bytes"),
-    "peak_allocated_bytes": ("peaks", "allocated_bytes"),
-    "peak_reserved_bytes": ("peaks", "reserved_bytes"),
-    "peak_device_bytes": ("peaks", "device_bytes"),
-    "peak_phase": ("peaks", "phase"),
-    "required_allocated_bytes": ("unlimited", "required_allocated_bytes"),
-    "oom": ("verdict", "oom"),
-    "phases": ("peaks", "phases"),
-    "breakdown": ("breakdown", "shares"),
-    "step_shape": ("unlimited", "step_shape"),
-    "largest": ("breakdown", "largest"),
-    "peak_inactive_split_bytes": ("peaks", "inactive_split_bytes"),
-    "alloc_retries": ("peaks", "alloc_retries"),
-    "context_bytes": ("card", "context_bytes"),
-    "required_reserved_bytes": ("unlimited", "required_reserved_bytes"),
-    "required_unreleasable_bytes": ("unlimited", "required_unreleasable_bytes"),
-    "steps_run": ("work", "steps_run"),
-    "micro_batches_run": ("work", "micro_batches_run"),
-    "wall_s": ("work", "wall_s"),
-    "step_time_s": ("work", "step_time_s"),
-    "host_peak_rss_bytes": ("work", "host_peak_rss_bytes"),
-    "gpu_uuid": ("measured", "gpu_uuid"),
-    "driver_version": ("measured", "driver_version"),
-    "startup_s": ("measured", "startup_s"),
-    "load_s": ("measured", "load_s"),
-    "rollout_s": ("measured", "rollout_s"),
-    "sampled_max_device_bytes": ("measured", "sampled_max_device_bytes"),
-    "sample_period_s": ("measured", "sample_period_s"),
-    "missed_by_sampling_bytes": ("measured", "missed_by_sampling_bytes"),
-    "settled_step": ("measured", "settled_step"),
-    "growth_bytes_per_step": ("measured", "growth_bytes_per_step"),
-    "step_peaks": ("measured", "step_peaks"),
-    "not_measured": ("verdict", "unavailable"),
-    "emulated_values": ("emulated", "values"),
-    "gpu_s": ("work", "gpu_s"),
-    "implied_by": ("verdict", "implied_by"),
-    "message": ("verdict", "message"),
-}
-"""Key to part and attribute, in the order of a stored record."""
+OUTCOME_FIELDS: Mapping[str, tuple[str, str]] = keys_of_outcome(Outcome)
+"""Key to part and attribute."""
 
 _NO_BREAKDOWN = "breakdown: "
 """Within the stored `not_measured`: precedes the reason for a missing breakdown, which comes last."""
@@ -85,7 +25,7 @@ _SEPARATOR = "; "
 
 _READERS = {Sequence[StepInstant]: step_shape_from_json}
 
-_OPTIONAL_PARTS = ("unlimited", "measured", "emulated")
+_OPTIONAL_PARTS = tuple(each.name for each in fields(Outcome) if each.default is None)
 
 _REQUIRED = frozenset({"status"})
 """Keys that records of every version have."""
@@ -93,13 +33,8 @@ _REQUIRED = frozenset({"status"})
 _EMPTY: tuple[object, ...] = (None, "", (), [])
 
 
-def _default(part: str, attribute: str) -> object:
-    """The value of a key whose part is None."""
-    (field,) = [each for each in fields(_PARTS[part]) if each.name == attribute]
-    return None if field.default is MISSING else field.default
-
-
-_DEFAULTS = {key: _default(*place) for key, place in OUTCOME_FIELDS.items()}
+_DEFAULTS = {key: default_of(_PARTS[part], attribute) for key, (part, attribute) in OUTCOME_FIELDS.items()}
+"""The value of each key whose part is None."""
 
 
 def flat_values(outcome: Outcome) -> dict[str, object]:

@@ -1,123 +1,83 @@
-"""Rows of the tables, made from records, and the consistency checks of a record."""
+"""Rows of the tables, made from what the fields of a record declare, and the consistency checks of a record."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from enum import StrEnum
 from typing import TypeAlias, cast
 
-from profiler.domain.outcome import Estimate, Outcome, PhasePeak, Sample, StepPeak, TrialRecord, Versions
+from profiler.domain.columns import ColumnField, columns_of
+from profiler.domain.monitored import MonitoredRun
+from profiler.domain.outcome import Estimate, Outcome, Run, TrialRecord
+from profiler.domain.script import ScriptRecord
 from profiler.domain.trial import SPEC_KEYS
 from profiler.storage.atomic import StorageError
-from profiler.storage.outcome_fields import flat_values
+from profiler.storage.outcome_fields import not_measured
+from profiler.storage.schema import ESTIMATED
 
 Value: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = Mapping[str, Value]
 
 _PLAIN = frozenset({str, int, float, bool})
 
-_OTHER_TABLES = frozenset({"oom", "phases", "breakdown", "step_shape", "largest", "step_peaks"})
-"""Keys of an outcome that are not one column of `runs`."""
+_NO_ESTIMATE: Row = {each.name: None for each in columns_of(Estimate, ESTIMATED)}
+
+
+def row_of(value: object, prefix: str = "") -> Row:
+    """Return the columns that the fields of a dataclass declare; `prefix` precedes their names."""
+    return {each.name: _value(value, each) for each in columns_of(type(value), prefix)}
+
+
+def record_row(record: Run) -> Row:
+    """Return the columns of a record that have one value per run."""
+    return {**row_of(record), "not_measured": not_measured(record.outcome) or None}
 
 
 def run_row(record: TrialRecord, estimate: Estimate | None) -> Row:
     """Return the row of `runs` for one trial."""
     return {
-        "trial_id": record.trial_id,
-        "grid": record.grid,
-        "label": record.label,
         **{key: _plain(getattr(record.spec, key)) for key in SPEC_KEYS},
-        **result_row(record.outcome),
-        "estimated_peak_allocated_bytes": estimate.peak_allocated_bytes if estimate else None,
-        "estimated_peak_reserved_bytes": estimate.peak_reserved_bytes if estimate else None,
-        "estimated_peak_rule_bytes": estimate.peak_rule_bytes if estimate else None,
-        **version_row(record.versions),
+        **record_row(record),
+        **(row_of(estimate, ESTIMATED) if estimate else _NO_ESTIMATE),
     }
 
 
-def result_row(outcome: Outcome) -> Row:
-    """Return the columns of an outcome that have one value per trial or script."""
-    oom, values = outcome.verdict.oom, flat_values(outcome)
-    return {
-        **{name: _plain(value) for name, value in values.items() if name not in _OTHER_TABLES},
-        "message": _plain(values["message"] or None),
-        "not_measured": _plain(values["not_measured"] or None),
-        "oom_phase": _plain(oom.phase) if oom else None,
-        "oom_step": oom.step if oom else None,
-        "oom_requested_bytes": oom.requested_bytes if oom else None,
-        "oom_free_bytes": oom.free_bytes if oom else None,
-        "oom_allocated_bytes": oom.allocated_bytes if oom else None,
-        "oom_reserved_bytes": oom.reserved_bytes if oom else None,
-    }
+def phase_rows(record: Run) -> list[Row]:
+    """Return one row per phase."""
+    return _rows(record, record.outcome.peaks.phases)
 
 
-def version_row(versions: Versions) -> Row:
-    """Return the columns of the versions."""
-    return {f"{field.name}_version": getattr(versions, field.name) for field in fields(versions)}
+def step_rows(record: Run) -> list[Row]:
+    """Return one row per phase of a step."""
+    return _rows(record, record.outcome.measured.step_peaks if record.outcome.measured else ())
 
 
-def phase_rows(record: TrialRecord) -> list[Row]:
-    """Return the rows of `phases` for one trial."""
-    return [{"trial_id": record.trial_id, **row} for row in rows_by_phase(record.outcome)]
-
-
-def rows_by_phase(outcome: Outcome) -> list[Row]:
-    """Return one row per phase, without what names the trial or the script."""
-    return [
-        {field.name: _plain(getattr(peak, field.name)) for field in fields(PhasePeak)} for peak in outcome.peaks.phases
-    ]
-
-
-def step_rows(record: TrialRecord) -> list[Row]:
-    """Return the rows of `steps` for one trial."""
-    return [{"trial_id": record.trial_id, **row} for row in rows_by_step(record.outcome)]
-
-
-def rows_by_step(outcome: Outcome) -> list[Row]:
-    """Return one row per phase of a step, without what names the trial or the script."""
-    return [
-        {field.name: _plain(getattr(peak, field.name)) for field in fields(StepPeak)}
-        for peak in (outcome.measured.step_peaks if outcome.measured else ())
-    ]
-
-
-def sample_rows(trial_id: str, samples: Sequence[Sample]) -> list[Row]:
-    """Return the rows of `samples` for one trial."""
-    return [{"trial_id": trial_id, **sample_values(one)} for one in samples]
-
-
-def sample_values(sample: Sample) -> Row:
-    """Return the row of a sample, without what names the trial or the run."""
-    return {field.name: _plain(getattr(sample, field.name)) for field in fields(Sample)}
-
-
-def breakdown_rows(record: TrialRecord) -> list[Row]:
-    """Return the rows of `breakdown` for one trial."""
-    return [{"trial_id": record.trial_id, **row} for row in rows_by_category(record.outcome)]
-
-
-def rows_by_category(outcome: Outcome) -> list[Row]:
-    """Return one row per category of the peak, without what names the trial or the script."""
-    return [{"category": share.category.value, "bytes": share.size_bytes} for share in outcome.breakdown.shares]
+def breakdown_rows(record: Run) -> list[Row]:
+    """Return one row per category of the peak."""
+    return _rows(record, record.outcome.breakdown.shares)
 
 
 def largest_rows(record: TrialRecord) -> list[Row]:
-    """Return the rows of `largest` for one trial."""
-    return [
-        {
-            "trial_id": record.trial_id,
-            "rank": rank,
-            "bytes": group.size_bytes,
-            "tensors": group.tensors,
-            "category": group.category.value,
-            "shape": "x".join(str(size) for size in group.shape),
-            "dtype": group.dtype,
-            "name": group.name,
-            "module": group.module,
-            "operation": group.operation,
-            "phase": group.phase.value,
-        }
-        for rank, group in enumerate(record.outcome.breakdown.largest, start=1)
-    ]
+    """Return one row per group of tensors, for the largest at the peak."""
+    return _ranked(_rows(record, record.outcome.breakdown.largest))
+
+
+def held_rows(record: ScriptRecord) -> list[Row]:
+    """Return one row per place of the program, for those that held most memory."""
+    return _ranked(_rows(record, record.largest))
+
+
+def gpu_rows(record: MonitoredRun) -> list[Row]:
+    """Return one row per GPU."""
+    return _rows(record, record.gpus)
+
+
+def _rows(record: Run, values: Sequence[object]) -> list[Row]:
+    """Return one row per value, with what names the run."""
+    names = {each.name: _value(record, each) for each in columns_of(type(record)) if each.identifies}
+    return [{**names, **row_of(value)} for value in values]
+
+
+def _ranked(rows: Sequence[Row]) -> list[Row]:
+    return [{**row, "rank": rank} for rank, row in enumerate(rows, start=1)]
 
 
 def check_consistency(record: TrialRecord) -> None:
@@ -141,6 +101,17 @@ def check_consistency(record: TrialRecord) -> None:
 def _largest_phase(outcome: Outcome) -> int | None:
     known = [peak.peak_allocated_bytes for peak in outcome.peaks.phases if peak.peak_allocated_bytes is not None]
     return max(known, default=None)
+
+
+def _value(holder: object, column: ColumnField) -> Value:
+    value = holder
+    for name in column.place:
+        if value is None:
+            return None
+        value = getattr(value, name)
+    if value is not None and column.as_text is not None:
+        value = column.as_text(value)
+    return None if column.empty_is_null and value == "" else _plain(value)
 
 
 def _plain(value: object) -> Value:

@@ -1,4 +1,4 @@
-"""The columns of every table: names, types and meanings. Those of a trial's keys come from `profiler.domain.trial`.
+"""The columns of every table: names, types and meanings, as the fields of `profiler.domain` declare them.
 
 Sizes are integers of bytes. Null means "unknown here", never 0; `null` gives the reason for each column.
 """
@@ -6,13 +6,15 @@ Sizes are integers of bytes. Null means "unknown here", never 0; `null` gives th
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 import pyarrow as pa
 
+from profiler.domain.columns import ColumnField, columns_of
 from profiler.domain.keys import Key, Kind
-from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import Status
+from profiler.domain.monitored import HostSample, MonitoredGpu, MonitoredRun
+from profiler.domain.outcome import Estimate, Outcome, TrialRecord, Versions
+from profiler.domain.readings import CategoryShare, PhasePeak, Sample, StepInstant, StepPeak, TensorGroup
+from profiler.domain.script import HeldTensors, ScriptRecord
 from profiler.domain.trial import TRIAL_KEYS, key_named
 
 SCHEMA_VERSION = 2
@@ -57,38 +59,6 @@ class Column:
         return pa.array([self.earlier] * rows, self.kind)
 
 
-def _column(name: str, kind: pa.DataType, unit: str, meaning: str, null: str = "", **laws: Any) -> Column:  # noqa: ANN401
-    least = None if kind in (_TEXT, _YES_NO) else 0
-    return Column(name=name, kind=kind, unit=unit, meaning=meaning, null=null, **{"least": least, **laws})
-
-
-def text(name: str, meaning: str, null: str = "", **laws: Any) -> Column:  # noqa: ANN401
-    """Return a column of texts."""
-    return _column(name, _TEXT, "", meaning, null, **laws)
-
-
-def count_column(name: str, unit: str, meaning: str, null: str = "", **laws: Any) -> Column:  # noqa: ANN401
-    """Return a column of whole numbers."""
-    return _column(name, _COUNT, unit, meaning, null, **laws)
-
-
-def size(name: str, meaning: str, null: str, **laws: Any) -> Column:  # noqa: ANN401
-    """Return a column of sizes in bytes."""
-    return _column(name, _COUNT, "bytes", meaning, null, **laws)
-
-
-_NO_GPU = "backend is cpu, or the trial ended before the value was known"
-_NO_ESTIMATE = "there is no closed form"
-_NO_ALLOCATOR = "unknown with this backend"
-_NOT_UNLIMITED = "not simulated, and not emulated and out of memory"
-_NO_OOM = "status is not oom, or the framework does not report it"
-_STILL_GROWING = "simulated, the peak grew in the last step, or there was only one step"
-_TOO_FEW_STEPS = "simulated, or fewer than two steps remain"
-_NO_TIME = "emulated or simulated: nothing was computed"
-_NOT_CUDA = "backend is not cuda, or the trial ended before the value was known"
-_NOT_GIVEN = "not measured, or the driver does not report it (not_measured gives the reason)"
-_NOT_SAMPLED = "no samples, or the driver does not report it"
-
 _KINDS: Mapping[Kind, pa.DataType] = {
     Kind.CHOICE: _TEXT,
     Kind.TEXT: _TEXT,
@@ -97,207 +67,111 @@ _KINDS: Mapping[Kind, pa.DataType] = {
     Kind.NUMBER: _REAL,
     Kind.FLAG: _YES_NO,
 }
+_TYPES: Mapping[type, pa.DataType] = {str: _TEXT, int: _COUNT, float: _REAL, bool: _YES_NO}
+
+ESTIMATED = "estimated_"
+"""Precedes the names of the columns of an estimate."""
 
 
-def _key_column(key: Key) -> Column:
-    least = {Kind.COUNT: min(key.minimum, 1), Kind.NUMBER: 0}.get(key.kind)
-    column = _column(key.name, _KINDS[key.kind], key.unit, key.meaning, key.null)
-    return replace(column, earlier=key.earlier, words=key.choices, least=least)
+def _of_key(key: Key) -> Column:
+    kind = _KINDS[key.kind]
+    return Column(
+        name=key.name,
+        kind=kind,
+        unit=key.unit,
+        meaning=key.meaning,
+        null=key.null,
+        earlier=key.earlier,
+        words=key.choices,
+        least={Kind.COUNT: min(key.minimum, 1), Kind.NUMBER: 0}.get(key.kind),
+    )
 
 
-_BACKEND = _key_column(key_named("backend"))
+def _of_field(field: ColumnField) -> Column:
+    kind = _TYPES.get(field.kind, _TEXT)
+    return Column(
+        name=field.name,
+        kind=kind,
+        unit=field.unit,
+        meaning=field.meaning,
+        null=field.null,
+        words=field.kind if issubclass(field.kind, StrEnum) else None,
+        least=None if field.is_signed or kind in (_TEXT, _YES_NO) else 0,
+        identifies=field.identifies,
+        sums_to=field.sums_to,
+        peaks_at=field.peaks_at,
+    )
 
-_TRIAL = (
-    text("trial_id", "content hash of the specification and the versions", identifies=True),
-    text("grid", "the grid of the trial"),
-    text("label", "the method's name in tables"),
-    _BACKEND,
-    text("status", "how the trial ended; oom is a result", words=Status),
-    text("message", "why the trial failed or was refused", "it did not fail"),
+
+def _declared(holder: type, prefix: str = "") -> tuple[Column, ...]:
+    return tuple(_of_field(each) for each in columns_of(holder, prefix))
+
+
+_EARLIEST = (
+    *("parameters", "trainable_parameters", "gpu_name", "gpu_memory_bytes"),
+    *("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes", "peak_phase"),
+    *("required_allocated_bytes", "required_reserved_bytes", "required_unreleasable_bytes"),
+    *("context_bytes", "peak_inactive_split_bytes", "alloc_retries"),
+    *("oom_phase", "oom_step", "oom_requested_bytes", "oom_free_bytes", "oom_allocated_bytes", "oom_reserved_bytes"),
+    *("estimated_peak_allocated_bytes", "estimated_peak_reserved_bytes", "estimated_peak_rule_bytes"),
+    *("steps_run", "micro_batches_run", "wall_s", "step_time_s", "host_peak_rss_bytes"),
+    *("gpu_uuid", "driver_version", "startup_s", "load_s", "rollout_s"),
+    *("sampled_max_device_bytes", "sample_period_s", "missed_by_sampling_bytes", "settled_step"),
+    *("growth_bytes_per_step", "not_measured", "emulated_values", "gpu_s", "implied_by"),
 )
+"""The order of the columns in tables that are stored. A column that is added comes after them by itself."""
 
-_SPEC = tuple(_key_column(key) for key in TRIAL_KEYS if key.name != _BACKEND.name)
 
-RESULT = (
-    _column("parameters", _COUNT, "parameters", "parameters of the model without adapters, tied ones once", _NO_GPU),
-    _column("trainable_parameters", _COUNT, "parameters", "parameters with a gradient", _NO_GPU),
-    text("gpu_name", "name of the measured, emulated or simulated card", _NO_GPU),
-    size("gpu_memory_bytes", "the card's memory as torch reports it; of a capped card, the cap", _NO_GPU),
-    size("peak_allocated_bytes", "most bytes in tensors at once; in an oom row, before the failure", _NO_GPU),
-    size("peak_reserved_bytes", "most bytes held by torch's caching allocator", _NO_ALLOCATOR),
-    size(
-        "peak_device_bytes",
-        "most bytes in use by the driver's count; reserved bytes and the assumed context when emulated or simulated",
-        _NO_ALLOCATOR,
-    ),
-    text("peak_phase", "the phase of peak_allocated_bytes", _NO_GPU, words=Phase),
-    size("required_allocated_bytes", "the peak on a card of unlimited memory", _NOT_UNLIMITED),
-    size("required_reserved_bytes", "peak_reserved_bytes on a card of unlimited memory", _NOT_UNLIMITED),
-    size(
-        "required_unreleasable_bytes",
-        "most bytes in segments that contain a tensor, on such a card: a full card cannot release them",
-        "not simulated",
-    ),
-    size("context_bytes", "memory of CUDA itself on the card; assumed when emulated or simulated", _NO_ALLOCATOR),
-    size("peak_inactive_split_bytes", "most free bytes between blocks in use", _NO_ALLOCATOR),
-    _column(
-        "alloc_retries", _COUNT, "retries", "times the allocator released its cache and tried again", _NO_ALLOCATOR
-    ),
-    text("oom_phase", "the phase that ran out of memory", "status is not oom", words=Phase),
-    _column("oom_step", _COUNT, "optimizer steps", "the step that ran out of memory, from 1; 0 while loading", _NO_OOM),
-    size("oom_requested_bytes", "the allocation that did not fit", _NO_OOM),
-    size("oom_free_bytes", "free bytes by the driver at that time", _NO_OOM),
-    size("oom_allocated_bytes", "bytes in tensors at that time", _NO_OOM),
-    size("oom_reserved_bytes", "bytes held by torch's allocator at that time", _NO_OOM),
-    size("estimated_peak_allocated_bytes", "peak_allocated_bytes by the closed form", _NO_ESTIMATE),
-    size("estimated_peak_reserved_bytes", "peak_reserved_bytes by the closed form", _NO_ESTIMATE),
-    size("estimated_peak_rule_bytes", "the peak by the published blog's rule of thumb", _NO_ESTIMATE),
-    _column(
-        "steps_run",
-        _COUNT,
-        "optimizer steps",
-        "optimizer steps that ran to their end",
-        "the worker did not report",
-    ),
-    _column("micro_batches_run", _COUNT, "micro-batches", "backward passes that ran", "the worker did not report"),
-    _column(
-        "wall_s",
-        _REAL,
-        "s",
-        "how long the worker ran on this machine, whatever the backend: not the time of the training on a GPU",
-        "the worker did not report",
-    ),
-    _column("step_time_s", _REAL, "s", "mean time of an optimizer step, rollout included", _NO_TIME + ", or no step"),
-    size("host_peak_rss_bytes", "most memory of the worker process on the host", "the worker did not report"),
-    text("gpu_uuid", "the GPU measured on, as the driver names it", _NOT_CUDA),
-    text("driver_version", "version of NVIDIA's driver", _NOT_GIVEN),
-    _column(
-        "startup_s", _REAL, "s", "from the start of the worker to the first phase: imports, the CUDA context", _NOT_CUDA
-    ),
-    _column("load_s", _REAL, "s", "time to create models, adapters and the trainer", _NOT_CUDA),
-    _column("rollout_s", _REAL, "s", "mean time of an optimizer step's rollouts", "not measured, or no rollout"),
-    size("sampled_max_device_bytes", "the driver's count, polled, of all programs: a lower bound", _NOT_GIVEN),
-    _column("sample_period_s", _REAL, "s", "time between two samples; shorter peaks can be missed", _NOT_CUDA),
-    size(
-        "missed_by_sampling_bytes",
-        "part of the device's peak that no sample shows, because it was too short",
-        _NOT_GIVEN,
-    ),
-    _column("settled_step", _COUNT, "optimizer steps", "the step at which the peak stopped growing", _STILL_GROWING),
-    _column(
-        "growth_bytes_per_step",
-        _REAL,
-        "bytes",
-        "slope of the peaks of the steps after that",
-        _TOO_FEW_STEPS,
-        least=None,
-    ),
-    text(
-        "not_measured",
-        "figures that are missing or uncertain, and why; what an emulated trial cannot contain",
-        "nothing is missing",
-    ),
-    text(
-        "emulated_values",
-        "complete, or the integers and booleans that the host read without their being computed",
-        "not emulated, or the trial ended before the value was known",
-    ),
-    _column("gpu_s", _REAL, "s", "how long the trial used GPUs, summed over them", "it used none"),
-    text("implied_by", "the trial that ran out of memory and needs at most as much", "status is not implied"),
-)
+def _result(columns: Sequence[Column]) -> tuple[Column, ...]:
+    places = {name: place for place, name in enumerate(_EARLIEST)}
+    return tuple(sorted(columns, key=lambda column: places.get(column.name, len(places))))
 
-VERSIONS = (
-    text("torch_version", "version of torch", "not installed"),
-    text("trl_version", "version of trl", "not installed"),
-    text("transformers_version", "version of transformers", "not installed"),
-    text("peft_version", "version of peft", "not installed"),
-    text("bitsandbytes_version", "version of bitsandbytes", "not installed"),
-    text("profiler_version", "version of this project"),
-    text("cuda_version", "the CUDA release that torch was built for", "not emulated"),
-    text("emulation_version", "version of the emulated driver", "not emulated"),
-    text("deepspeed_version", "version of DeepSpeed", "not installed"),
-    text("vllm_version", "version of vLLM", "not installed"),
-)
 
-RUNS = (*_TRIAL, *_SPEC, *RESULT, *VERSIONS)
+def _without(columns: Sequence[Column], *names: str) -> tuple[Column, ...]:
+    return tuple(column for column in columns if column.name not in names)
+
+
+_OF_OUTCOME = _declared(Outcome)
+_NAMED = {column.name: column for column in _OF_OUTCOME}
+_STATUS, _MESSAGE = _NAMED["status"], _NAMED["message"]
+_RUN_STATUS = replace(_STATUS, meaning="how the run ended; oom is a result")
+_RUN_MESSAGE = replace(_MESSAGE, meaning="why it did not end well", null="it ended well")
+
+VERSIONS = _declared(Versions)
+RESULT = _result([*_without(_OF_OUTCOME, "status", "message"), *_declared(Estimate, ESTIMATED)])
+_RUN_RESULT = tuple(column for column in RESULT if not column.name.startswith(ESTIMATED))
+
+
+def _own(record: type) -> tuple[Column, ...]:
+    """Return the columns of what only one kind of run has."""
+    return _without(_declared(record), *_NAMED, *(column.name for column in VERSIONS))
+
+
+_SPEC = tuple(_of_key(key) for key in TRIAL_KEYS if key.name != "backend")
+
+RUNS = (*_own(TrialRecord), _of_key(key_named("backend")), _STATUS, _MESSAGE, *_SPEC, *RESULT, *VERSIONS)
 """`runs.parquet`: one row per trial."""
 
-PHASES = (
-    text("trial_id", "the trial", identifies=True),
-    text("phase", "part of the training step", words=Phase, identifies=True),
-    size(
-        "peak_allocated_bytes",
-        "most bytes in tensors at once during the phase",
-        _NO_GPU,
-        peaks_at="peak_allocated_bytes",
-    ),
-    size("peak_reserved_bytes", "most bytes held by torch's allocator during the phase", _NO_ALLOCATOR),
-    _column("time_s", _REAL, "s", "in all steps together", _NOT_CUDA),
-    _column("samples", _COUNT, "samples", "samples during the phase", _NOT_CUDA),
-    size("sampled_max_device_bytes", "the driver's count, polled, of all programs: a lower bound", _NOT_SAMPLED),
-    _column("mean_utilisation_percent", _REAL, "percent", "share of time in which a kernel ran", _NOT_SAMPLED),
-    _column("mean_power_watts", _REAL, "W", "power of the card", _NOT_SAMPLED),
-    _column("mean_sm_clock_mhz", _REAL, "MHz", "clock of the card's processors", _NOT_SAMPLED),
+_TRIAL = replace(RUNS[0], meaning="the trial")
+_RANK = Column(
+    name="rank", kind=_COUNT, unit="place", meaning="1 for the largest group", null="", least=1, identifies=True
 )
+_INSTANT = replace(_RANK, name="instant", meaning="place in the step, from 1; in the order of events, not by a clock")
+_CATEGORY, _BYTES = _declared(CategoryShare)
+
+PHASES = (_TRIAL, *_declared(PhasePeak))
 """`phases.parquet`: one row per phase that ran; the largest of a trial is its peak."""
 
-BREAKDOWN = (
-    text("trial_id", "the trial", identifies=True),
-    text("category", "kind of content", words=Category, identifies=True),
-    size(
-        "bytes",
-        "bytes of the category at the instant of peak_allocated_bytes; they sum to it exactly",
-        "",
-        sums_to="peak_allocated_bytes",
-    ),
-)
+BREAKDOWN = (_TRIAL, _CATEGORY, _BYTES)
 """`breakdown.parquet`: one row per category."""
 
-LARGEST = (
-    text("trial_id", "the trial", identifies=True),
-    _column("rank", _COUNT, "place", "1 for the largest group", least=1, identifies=True),
-    size("bytes", "bytes of the group at the instant of peak_allocated_bytes", ""),
-    _column("tensors", _COUNT, "tensors", "tensors in the group: equal ones from the same place in each layer"),
-    text("category", "kind of content", words=Category),
-    text("shape", "sizes joined by x; empty for a scalar or a kernel's scratch"),
-    text("dtype", "data type, by torch's name; empty for a kernel's scratch"),
-    text("name", "name of the tensor; empty where unknown"),
-    text("module", "path of the module that created it, layers as *; empty where it has a name"),
-    text("operation", "the operation that created it; empty for weights and states"),
-    text("phase", "the phase in which it was created", words=Phase),
-)
+LARGEST = (_TRIAL, _RANK, *_declared(TensorGroup))
 """`largest.parquet`: one row per tensor or group of equal tensors, for the ten largest at the peak."""
 
-STEPS = (
-    text("trial_id", "the trial", identifies=True),
-    _column("step", _COUNT, "optimizer steps", "the optimizer step, from 1; 0 while loading", identifies=True),
-    text("phase", "part of the training step", words=Phase, identifies=True),
-    size("peak_allocated_bytes", "most bytes in tensors at once, by torch's exact counter", ""),
-    size("peak_reserved_bytes", "most bytes held by torch's allocator, by its exact counter", ""),
-    _column("time_s", _REAL, "s", "duration", "emulated: nothing was computed"),
-    size(
-        "context_bytes",
-        "memory of CUDA beyond torch's at the end of the phase",
-        "emulated, the memory of other programs on the GPU is unknown, or paged optimizer states hide it",
-    ),
-)
+STEPS = (_TRIAL, *_declared(StepPeak))
 """`steps.parquet`: one row per phase of an optimizer step, of measured and emulated trials only."""
 
-_NOT_READ = "not read at this sample, or the driver does not report it"
-
-SAMPLES = (
-    text("trial_id", "the trial"),
-    _column("time_s", _REAL, "s", "since the start of sampling, on a monotonic clock"),
-    text("phase", "part of the training step", "before the first phase", words=Phase),
-    _column("step", _COUNT, "optimizer steps", "the optimizer step, from 1; 0 while loading"),
-    size("device_used_bytes", "in use on the GPU by all programs, as the driver reports", _NOT_READ),
-    size("process_used_bytes", "in use on the GPU by the processes of the trial, as the driver reports", _NOT_READ),
-    _column(
-        "utilisation_percent", _COUNT, "percent", "share of the driver's last interval in which a kernel ran", _NOT_READ
-    ),
-    _column("power_watts", _REAL, "W", "power of the card", _NOT_READ),
-    _column("sm_clock_mhz", _COUNT, "MHz", "clock of the card's processors", _NOT_READ),
-)
+SAMPLES = (replace(_TRIAL, identifies=False), *_declared(Sample))
 """`samples.parquet`: one row per sample, of measured trials only. Peaks between two samples of the driver are
 missed; `steps` has the exact ones."""
 
@@ -310,24 +184,50 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
 """Tables of every grid, by file name without suffix."""
 
 SHAPE = (
-    text("trial_id", "the trial", identifies=True),
-    _column(
-        "instant",
-        _COUNT,
-        "place",
-        "place in the step, from 1; in the order of events, not by a clock",
-        least=1,
-        identifies=True,
-    ),
-    text("phase", "what the trainer was doing", words=Phase),
-    text("category", "what the bytes are", words=Category, identifies=True),
-    size("bytes", "bytes of the category at that instant", ""),
+    _TRIAL,
+    _INSTANT,
+    *_declared(StepInstant),
+    replace(_CATEGORY, meaning="what the bytes are"),
+    replace(_BYTES, meaning="bytes of the category at that instant", sums_to=""),
 )
 """`shape.parquet`: the last optimizer step of a simulated trial, ten instants per phase; one row per category."""
 
 OPTIONAL_TABLES: Mapping[str, tuple[Column, ...]] = {"steps": STEPS, "samples": SAMPLES, "shape": SHAPE}
 """Tables that exist only if they have rows: steps of measured and emulated trials, samples of measured ones, shape of
 simulated ones."""
+
+_SCRIPT = _own(ScriptRecord)
+_LATE = tuple(column for column in _SCRIPT if column.name.startswith("late_events_"))
+
+SCRIPT_TABLES: Mapping[str, tuple[Column, ...]] = {
+    "scripts": (
+        *(column for column in _SCRIPT if column not in _LATE),
+        _RUN_STATUS,
+        *_LATE,
+        _RUN_MESSAGE,
+        *_RUN_RESULT,
+        *VERSIONS,
+    ),
+    "script_phases": (_SCRIPT[0], *PHASES[1:]),
+    "script_steps": (_SCRIPT[0], *STEPS[1:]),
+    "script_breakdown": (_SCRIPT[0], *BREAKDOWN[1:]),
+    "script_largest": (_SCRIPT[0], replace(_RANK, meaning="1 for the largest", least=0), *_declared(HeldTensors)),
+}
+"""Tables of the folder of a script, by file name without suffix."""
+
+_MONITORED = _own(MonitoredRun)
+_GPU, *_OF_GPU = _declared(MonitoredGpu)
+_RUN_OF_SAMPLE, _GPU_OF_SAMPLE = replace(_MONITORED[0], identifies=False), replace(_GPU, identifies=False)
+
+MONITORED_TABLES: Mapping[str, tuple[Column, ...]] = {
+    "monitored": (*_MONITORED, _RUN_STATUS, _RUN_MESSAGE, *_RUN_RESULT, *VERSIONS),
+    "monitored_gpus": (_MONITORED[0], _GPU, *_OF_GPU),
+    "monitored_phases": (_MONITORED[0], *PHASES[1:]),
+    "monitored_steps": (_MONITORED[0], *STEPS[1:]),
+    "monitored_samples": (_RUN_OF_SAMPLE, _GPU_OF_SAMPLE, *SAMPLES[1:]),
+    "monitored_host": (_RUN_OF_SAMPLE, *_declared(HostSample)),
+}
+"""Tables of the folder of monitored runs, by file name without suffix."""
 
 
 def arrow_schema(columns: Sequence[Column], *, about: Mapping[str, str]) -> pa.Schema:

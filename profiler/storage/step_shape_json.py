@@ -3,7 +3,7 @@
 from array import array
 from typing import Any
 
-from profiler.domain.outcome import StepInstant
+from profiler.domain.readings import StepInstant
 from profiler.domain.step_shape import CATEGORIES, PHASES, StepShape
 from profiler.storage.typed_json import JSON, JsonMismatchError, from_json
 

@@ -4,21 +4,12 @@ from importlib.metadata import PackageNotFoundError, metadata, version
 
 from profiler import __version__
 from profiler.domain.extras import DISTRIBUTION
-from profiler.domain.outcome import Versions
+from profiler.domain.outcome import PACKAGES, Versions
 
 
 def installed_versions() -> Versions:
     """Return the installed versions; None for a package that is not installed."""
-    return Versions(
-        torch=_version("torch"),
-        trl=_version("trl"),
-        transformers=_version("transformers"),
-        peft=_version("peft"),
-        bitsandbytes=_version("bitsandbytes"),
-        profiler=__version__,
-        deepspeed=_version("deepspeed"),
-        vllm=_version("vllm"),
-    )
+    return Versions(**{name: _version(name) for name in PACKAGES}, profiler=__version__)
 
 
 def project_page() -> str:

@@ -21,7 +21,7 @@ from profiler.monitor.command import read_command
 from profiler.monitor.main import main
 from profiler.storage.laws import Laws, Trials
 from profiler.storage.monitored_records import MonitoredStore
-from profiler.storage.monitored_schema import MONITORED_TABLES
+from profiler.storage.schema import MONITORED_TABLES
 
 ROOT = Path(__file__).parents[2]
 GPU = VisibleGpu(uuid=UUID, name="NVIDIA H100 80GB HBM3", memory_bytes=TOTAL_BYTES, compute_capability=(9, 0))

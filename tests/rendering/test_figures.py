@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from profiler.analysis import peaks
 from profiler.analysis.sweep_report import sweep_report
 from profiler.domain.memory import Category, Origin, Phase
-from profiler.domain.outcome import CategoryShare, StepInstant
+from profiler.domain.readings import CategoryShare, StepInstant
 from profiler.domain.trial import Backend
 from profiler.domain.units import GIB, as_gib
 from profiler.rendering.figures.catalogue import MOST_FIGURES, chosen, drawings, too_much

@@ -9,7 +9,7 @@ import pytest
 from profiler.analysis.comparison import compare
 from profiler.analysis.shapes import shapes
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import CategoryShare, StepInstant
+from profiler.domain.readings import CategoryShare, StepInstant
 from profiler.domain.units import GIB, as_gib
 from profiler.rendering.figures.files import as_png
 from profiler.rendering.figures.step_shape import step_figure

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from profiler.analysis.sweep_report import only_trials, sweep_report
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import PhasePeak, Status
+from profiler.domain.outcome import Status
+from profiler.domain.readings import PhasePeak
 from profiler.domain.trial import Backend, VllmMode
 from profiler.domain.units import GIB
 from profiler.rendering.terminal import print_comparison

@@ -15,8 +15,8 @@ from profiler.rendering.script_table import script_table
 from profiler.run.results import report_run, write_pages
 from profiler.storage.checksummed import with_checksum
 from profiler.storage.laws import Laws, Trials
+from profiler.storage.schema import SCRIPT_TABLES
 from profiler.storage.script_records import ScriptStore
-from profiler.storage.script_schema import SCRIPT_TABLES
 
 
 @pytest.mark.parametrize("made", [record(), record(fits=False), record(backend=Backend.CUDA, gpu=None, steps=None)])

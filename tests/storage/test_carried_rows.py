@@ -12,7 +12,7 @@ from profiler.config import identity
 from profiler.config.identity import trial_id
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import CategoryShare, StepInstant, TensorGroup
+from profiler.domain.readings import CategoryShare, StepInstant, TensorGroup
 from profiler.domain.trial import TRIAL_KEYS
 from profiler.storage.samples import samples_path, write_samples
 from profiler.storage.schema import OPTIONAL_TABLES, TABLES

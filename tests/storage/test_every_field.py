@@ -12,7 +12,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from profiler.domain.outcome import Breakdown, Estimate, OutOfMemory, Sample, Status, TrialRecord
+from profiler.domain.outcome import Breakdown, Estimate, Status, TrialRecord
+from profiler.domain.readings import OutOfMemory, Sample
 from profiler.domain.trial import TrialSpec
 from profiler.storage.outcome_fields import OUTCOME_FIELDS
 from profiler.storage.records import RecordStore

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import OutOfMemory, PhasePeak, Sample, Status, StepPeak
+from profiler.domain.outcome import Status
+from profiler.domain.readings import OutOfMemory, PhasePeak, Sample, StepPeak
 from profiler.domain.trial import Backend
 from profiler.domain.units import GIB
 from profiler.storage.checksummed import checksum_of

@@ -8,16 +8,8 @@ from dataclasses import fields, replace
 import builders
 import pytest
 
-from profiler.domain.outcome import (
-    CategoryShare,
-    OutOfMemory,
-    PhasePeak,
-    Status,
-    StepInstant,
-    StepPeak,
-    TensorGroup,
-    Versions,
-)
+from profiler.domain.outcome import Status, Versions
+from profiler.domain.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant, StepPeak, TensorGroup
 from profiler.domain.trial import TrialSpec
 from profiler.storage import checksummed
 from profiler.storage.memory_snapshot import snapshot_path

@@ -16,14 +16,13 @@ import pytest
 
 from profiler.domain.memory import Category, Phase
 from profiler.domain.monitored import HostSample
-from profiler.domain.outcome import CategoryShare, Estimate, Sample
+from profiler.domain.outcome import Estimate
+from profiler.domain.readings import CategoryShare, Sample
 from profiler.storage.monitored_records import MonitoredStore
-from profiler.storage.monitored_samples import write_time_series
-from profiler.storage.monitored_tables import write_monitored_tables
 from profiler.storage.records import RecordStore
-from profiler.storage.samples import write_samples
+from profiler.storage.run_tables import write_monitored_tables, write_script_tables
+from profiler.storage.samples import write_samples, write_time_series
 from profiler.storage.script_records import ScriptStore
-from profiler.storage.script_tables import write_script_tables
 from profiler.storage.tables import write_tables
 
 FOLDER = Path(__file__).with_name("written_before")

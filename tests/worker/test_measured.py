@@ -12,7 +12,8 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.gpu_state import LiveCounters
 from profiler.domain.memory import Phase
 from profiler.domain.optimizers import Optimizer
-from profiler.domain.outcome import Outcome, OutOfMemory, Status
+from profiler.domain.outcome import Outcome, Status
+from profiler.domain.readings import OutOfMemory
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.domain.units import GIB, MIB
 from profiler.measurement.nvml import GpuProcess, NvmlTrouble

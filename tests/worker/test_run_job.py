@@ -12,17 +12,8 @@ from simulating import small_spec
 from profiler.config.identity import trial_id
 from profiler.config.run_options import RunOptions
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import (
-    CategoryShare,
-    Outcome,
-    OutOfMemory,
-    Sample,
-    Status,
-    StepPeak,
-    TrialRecord,
-    UnlimitedCard,
-    Versions,
-)
+from profiler.domain.outcome import Outcome, Status, TrialRecord, UnlimitedCard, Versions
+from profiler.domain.readings import CategoryShare, OutOfMemory, Sample, StepPeak
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.emulation.marks import Marks
 from profiler.execution import EndOfSweepError, Place, WorkerJob
