@@ -78,12 +78,13 @@ def measure(trials: int = TRIALS, *, records: Path | None = None, is_shared: boo
 def make(folder: Path, trials: int) -> dict[str, float]:
     """Write the records; not synchronised one by one, which would take most of the time."""
     from maintenance.many_records import many_specs, varied_records
-    from profiler.storage.records import RecordStore, record_content
+    from profiler.storage.record_folder import TRIALS
+    from profiler.storage.records import RecordStore
 
     store = RecordStore(folder)
     (folder / "records").mkdir(parents=True)
     for record in varied_records(many_specs(trials)):
-        store.path(record.trial_id).write_bytes(record_content(record))
+        store.path(record.trial_id).write_bytes(TRIALS.content(record))
     return {}
 
 

@@ -45,7 +45,7 @@ class _Spread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Elsewhere:
+class _StoredAs:
     key: str
 
 
@@ -82,9 +82,9 @@ def spread(prefix: str = "") -> Mapping[str, _Spread]:
     return {_METADATA: _Spread(prefix=prefix)}
 
 
-def elsewhere(key: str) -> Mapping[str, _Elsewhere]:
+def stored_as(key: str) -> Mapping[str, _StoredAs]:
     """Return the `metadata` of a field of an outcome that is stored as `key` and is no column of its row."""
-    return {_METADATA: _Elsewhere(key=key)}
+    return {_METADATA: _StoredAs(key=key)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ def default_of(holder: type, attribute: str) -> object:
 
 def _key(field: Field[Any]) -> str:
     declared = field.metadata.get(_METADATA)
-    if isinstance(declared, _Elsewhere):
+    if isinstance(declared, _StoredAs):
         return declared.key
     if isinstance(declared, Declaration):
         return declared.name or field.name

@@ -1,7 +1,7 @@
 """The result of a run as plain values: written by the worker, read by every layer above.
 
 The fields of an outcome's parts declare how they are stored (`profiler.domain.columns`): with `column(...)` as a column
-of the row of a run, and with `elsewhere(...)` in its record only, or in tables of their own.
+of the row of a run, and with `stored_as(...)` in its record only, or in tables of their own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from profiler.domain.columns import column, columns_of, elsewhere, spread
+from profiler.domain.columns import column, columns_of, spread, stored_as
 from profiler.domain.memory import Phase
 from profiler.domain.readings import (
     NO_ALLOCATOR,
@@ -214,7 +214,7 @@ class Peaks:
     phase: Phase | None = field(
         default=None, metadata=column("the phase of peak_allocated_bytes", NO_GPU, name="peak_phase")
     )
-    phases: tuple[PhasePeak, ...] = field(default=(), metadata=elsewhere("phases"))
+    phases: tuple[PhasePeak, ...] = field(default=(), metadata=stored_as("phases"))
     inactive_split_bytes: int | None = field(
         default=None,
         metadata=column("most free bytes between blocks in use", NO_ALLOCATOR, name="peak_inactive_split_bytes"),
@@ -230,11 +230,11 @@ class Peaks:
 class Breakdown:
     """What the peak of allocated memory consists of. Either `shares` or `problem` is set, or neither."""
 
-    shares: tuple[CategoryShare, ...] = field(default=(), metadata=elsewhere("breakdown"))
+    shares: tuple[CategoryShare, ...] = field(default=(), metadata=stored_as("breakdown"))
     """Sum to `Peaks.allocated_bytes`."""
-    largest: tuple[TensorGroup, ...] = field(default=(), metadata=elsewhere("largest"))
+    largest: tuple[TensorGroup, ...] = field(default=(), metadata=stored_as("largest"))
     """The ten largest tensors, or groups of similar tensors, at the peak; largest first."""
-    problem: str = field(default="", metadata=elsewhere("not_measured"))
+    problem: str = field(default="", metadata=stored_as("not_measured"))
     """Why there is no breakdown although it was requested. Stored as the last figure of `Verdict.unavailable`."""
 
     def __post_init__(self) -> None:
@@ -264,7 +264,7 @@ class UnlimitedCard:
             "not simulated",
         ),
     )
-    step_shape: Sequence[StepInstant] = field(default=(), metadata=elsewhere("step_shape"))
+    step_shape: Sequence[StepInstant] = field(default=(), metadata=stored_as("step_shape"))
     """The last optimizer step on that card, in the order of its events; of a stored record a `StepShape`. Empty unless
     simulated."""
 
@@ -312,7 +312,7 @@ class MeasuredDetails:
             is_signed=True,
         ),
     )
-    step_peaks: tuple[StepPeak, ...] = field(default=(), metadata=elsewhere("step_peaks"))
+    step_peaks: tuple[StepPeak, ...] = field(default=(), metadata=stored_as("step_peaks"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from profiler.rendering.monitored_page import monitored_html, monitored_markdown
 from profiler.rendering.monitored_words import monitored_sentences, monitored_title
 from profiler.rendering.pages import FIGURES, RenderedFigure
 from profiler.storage.atomic import remove_abandoned, write_atomically
-from profiler.storage.monitored_records import MonitoredStore
+from profiler.storage.record_folder import MONITORED, RecordFolder
 from profiler.storage.run_tables import write_monitored_tables
 from profiler.storage.samples import GPU_SAMPLES, HOST_SAMPLES
 
@@ -36,7 +36,8 @@ def write_report(folder: Path) -> tuple[str, ...]:
     Raises:
         StorageError: A file could not be written.
     """
-    records, problems = MonitoredStore(folder).read_all()
+    problems: list[str] = []
+    records = RecordFolder(folder, MONITORED, notify=problems.append).read_all()
     remove_abandoned(folder)
     write_monitored_tables(folder, records)
     newest = sorted(records, key=lambda record: record.run_id, reverse=True)

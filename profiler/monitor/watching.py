@@ -17,7 +17,7 @@ from profiler.monitor.signals import raise_pending
 from profiler.monitor.watched import record_of, start_now
 from profiler.storage.atomic import StorageError, write_atomically
 from profiler.storage.folder_faults import not_writable, writable_faults
-from profiler.storage.monitored_records import MonitoredStore
+from profiler.storage.record_folder import MONITORED, RecordFolder
 from profiler.storage.trial_files import RECORDS
 
 
@@ -72,7 +72,7 @@ def _prepared(command: Command, folder: Path, visible: VisibleGpus) -> EstimateB
     faults = [replace(fault, found=results_dir) for fault in writable_faults(folder)]
     estimate = None
     try:
-        MonitoredStore(folder).read_all()  # a record of a newer version is found before anything starts
+        RecordFolder(folder, MONITORED).read_all()  # a record of a newer version is found before anything starts
         if command.estimate:
             from profiler.monitor.estimated import estimate_beside  # imports NumPy
 
@@ -105,7 +105,7 @@ def report(folder: Path, watched: WatchedCommand) -> None:
     Raises:
         StorageError: A file could not be written.
     """
-    MonitoredStore(folder).write(watched.record)
+    RecordFolder(folder, MONITORED).write(watched.record)
     # Imported here, because importing matplotlib and pyarrow takes longer than everything before.
     from profiler.monitor.results import PAGE, lines_of, sentences, write_report
     from profiler.storage.samples import write_time_series

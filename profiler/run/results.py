@@ -13,8 +13,8 @@ from profiler.rendering.script_page import script_html, script_markdown
 from profiler.rendering.script_table import script_table
 from profiler.rendering.script_words import run_title
 from profiler.storage.atomic import remove_abandoned, write_atomically
+from profiler.storage.record_folder import SCRIPTS, RecordFolder
 from profiler.storage.run_tables import write_script_tables
-from profiler.storage.script_records import ScriptStore
 
 PAGE, MARKDOWN = "report.html", "report.md"
 
@@ -25,9 +25,7 @@ def report_run(folder: Path, record: ScriptRecord) -> None:
     Raises:
         StorageError: A file could not be written.
     """
-    records, problems = ScriptStore(folder).read_all()
-    for problem in problems:
-        print_error(problem)
+    records = RecordFolder(folder, SCRIPTS, notify=print_error).read_all()
     for problem in write_pages(folder, records):
         print_error(problem)
     print_text(script_table(run_lines(record)))

@@ -10,8 +10,9 @@ from profiler.domain.outcome import Status
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.domain.units import MIB
 from profiler.storage.foreign_files import read_bytes
-from profiler.storage.records import DamagedRecordError, parse_record
+from profiler.storage.record_folder import TRIALS
 from profiler.storage.trial_files import RECORDS
+from profiler.storage.versioned import DamagedRecordError
 
 _MOST_TRIALS = 20_000
 """Most trials of one table that are read."""
@@ -95,7 +96,7 @@ def _from_records(folder: Path) -> Iterator[EarlierTrial]:
     """Yield the trials whose records can be read; nothing is set aside."""
     for path in sorted((folder / RECORDS).glob("*.json")):
         try:
-            record = parse_record(read_bytes(path, most_bytes=_MOST_BYTES), path)
+            record = TRIALS.parse_named(read_bytes(path, most_bytes=_MOST_BYTES), path)
         except (DamagedRecordError, UsageError, OSError):
             continue
         work, is_implied = record.outcome.work, record.outcome.status is Status.IMPLIED

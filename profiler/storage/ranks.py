@@ -8,8 +8,9 @@ from profiler.domain.errors import UsageError
 from profiler.domain.outcome import TrialRecord
 from profiler.storage.atomic import StorageError, write_atomically
 from profiler.storage.foreign_files import read_bytes, reason
-from profiler.storage.records import DamagedRecordError, parse_record
+from profiler.storage.record_folder import TRIALS
 from profiler.storage.trial_files import RANKS, RECORDS, trial_file
+from profiler.storage.versioned import DamagedRecordError
 
 _MOST_BYTES = 1 << 30
 
@@ -34,7 +35,7 @@ def rank_peaks(folder: Path) -> list[RankPeaks]:
         if file is None or file.rank is None:
             continue
         try:
-            record = parse_record(read_bytes(path, most_bytes=_MOST_BYTES), path)
+            record = TRIALS.parse_named(read_bytes(path, most_bytes=_MOST_BYTES), path)
         except (DamagedRecordError, UsageError, OSError):
             continue
         if file.rank < record.spec.num_processes:  # a rank that the trial has not is of something else

@@ -1,50 +1,86 @@
-"""Records of runs that have no trial: one JSON file per run, written atomically and protected by a checksum."""
+"""Records of runs: one JSON file per run, written atomically and protected by a checksum.
 
-from dataclasses import fields
+A kind of run is a `RecordFormat`. The folder of one kind is used in the same way as that of any other; what a sweep
+needs beyond that is in `RecordStore`.
+"""
+
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, cast
 
-from profiler.domain.errors import ProfilerError, UsageError
-from profiler.domain.outcome import Outcome
+from profiler.config.identity import spec_from_mapping, spec_to_mapping
+from profiler.domain.monitored import MonitoredRun
+from profiler.domain.outcome import TrialRecord
+from profiler.domain.script import ScriptRecord
+from profiler.domain.trial import TrialSpec
+from profiler.domain.units import GIB, MIB
 from profiler.storage.atomic import StorageError, remove_partial, write_atomically
 from profiler.storage.foreign_files import read_bytes, reason
-from profiler.storage.outcome_fields import flat_values
-from profiler.storage.typed_json import JSON, to_json
-from profiler.storage.versioned import NewerSchemaError, RecordFormat
+from profiler.storage.trial_files import RECORDS
+from profiler.storage.typed_json import JSON
+from profiler.storage.versioned import DamagedRecordError, Kind, RecordFormat
 
-_RECORDS = "records"
+RECORD_SCHEMA_VERSION = 7
+"""Raise it with every field that is added, and if stored records would be read with another meaning.
 
-MOST_BYTES = 1 << 28
-"""Largest record of a script or a monitored run."""
-
-
-class Record(Protocol):
-    """A dataclass with these fields."""
-
-    @property
-    def run_id(self) -> str:
-        """Name of the run and of its file."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """The result of the run."""
+3 added the details of a measurement, 4 the memory that a full card cannot release, 5 the context in each step's phases,
+6 the versions of CUDA and of the emulation, and the state of values, 7 the versions of DeepSpeed and vLLM. Earlier
+records are read without them."""
 
 
-Kind = TypeVar("Kind", bound=Record)
+def _spec_to_json(spec: TrialSpec) -> JSON:
+    # `config` owns the JSON form of the specification, because the trial's id is a hash of it.
+    return cast("JSON", spec_to_mapping(spec))
+
+
+TRIALS = RecordFormat(
+    kind=TrialRecord,
+    what="a trial",
+    noun="trial ",
+    version_key="schema_version",
+    version=RECORD_SCHEMA_VERSION,
+    oldest=2,
+    most_bytes=1 * GIB,  # that of 500,000 steps
+    fits_tables=False,
+    readers=((TrialSpec, spec_from_mapping),),
+    writers=((TrialSpec, _spec_to_json),),
+)
+SCRIPTS = RecordFormat(
+    kind=ScriptRecord,
+    what="a script",
+    version_key="script_schema_version",
+    version=2,
+    oldest=1,
+    most_bytes=256 * MIB,
+    fits_tables=True,
+)
+MONITORED = RecordFormat(
+    kind=MonitoredRun,
+    what="a monitored run",
+    version_key="monitored_schema_version",
+    version=1,
+    oldest=1,
+    most_bytes=256 * MIB,
+    fits_tables=True,
+)
+
+
+def _nobody(_line: str) -> None:
+    """Say nothing."""
 
 
 class RecordFolder(Generic[Kind]):
     """Records of one kind, in `<folder>/records/`."""
 
-    def __init__(self, folder: Path, form: RecordFormat[Kind], *, what: str) -> None:
-        """`what` a record is of, in a sentence: ``"a script"``."""
+    def __init__(self, folder: Path, form: RecordFormat[Kind], *, notify: Callable[[str], None] = _nobody) -> None:
+        """`notify` receives a sentence for each file that is not the record of its run."""
         self._folder = folder
         self._form = form
-        self._what = what
+        self._notify = notify
 
-    def path(self, run_id: str) -> Path:
+    def path(self, name: str) -> Path:
         """Return the path of the record of a run, whether it exists or not."""
-        return self._folder / _RECORDS / f"{run_id}.json"
+        return self._folder / RECORDS / f"{name}.json"
 
     def write(self, record: Kind) -> None:
         """Store a record, replacing an earlier one of the same run.
@@ -52,73 +88,62 @@ class RecordFolder(Generic[Kind]):
         Raises:
             StorageError: Writing failed; nothing partial is left.
         """
-        write_atomically(self.path(record.run_id), self._form.content(_as_json(record)))
+        write_atomically(self.path(self._form.name_of(record)), self._form.content(record))
 
-    def remove(self, run_id: str) -> None:
+    def remove_partial(self, name: str) -> None:
+        """Remove temporary files of a run: record, samples, snapshot. Nobody else writes them."""
+        remove_partial(self._folder, name)
+
+    def remove(self, name: str) -> None:
         """Remove the record of a run, and what a killed writer left of it.
 
         Raises:
             StorageError: It cannot be removed.
         """
-        remove_partial(self._folder, run_id)
-        path = self.path(run_id)
+        self.remove_partial(name)
+        path = self.path(name)
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(f"{path}: could not be removed ({reason(error)}).") from error
 
-    def find(self, run_id: str) -> Kind | None:
-        """Return the record of a run; None if there is none, or if it is damaged.
+    def find(self, name: str) -> Kind | None:
+        """Return the stored record of a run; None if there is none, or if it is damaged.
 
         Raises:
-            UsageError: A later version of this program wrote it.
+            NewerRecordError: A later version of this program wrote it.
         """
-        found, _ = self._read(self.path(run_id))
-        return found
+        return self._read(self.path(name))
 
-    def read_all(self) -> tuple[tuple[Kind, ...], tuple[str, ...]]:
-        """Return every valid record, by run id, and a sentence for each file that is not one.
+    def read_all(self) -> tuple[Kind, ...]:
+        """Return every valid record, by the name of its run.
 
         Raises:
-            UsageError: A later version of this program wrote one of them.
+            NewerRecordError: A later version of this program wrote one of them.
         """
-        read = [self._read(path) for path in sorted((self._folder / _RECORDS).glob("*.json"))]
-        return tuple(record for record, _ in read if record), tuple(problem for _, problem in read if problem)
+        return tuple(self.read_each())
 
-    def _read(self, path: Path) -> tuple[Kind | None, str]:
+    def read_each(self) -> Iterator[Kind]:
+        """Yield what `read_all` returns, one after the other."""
+        return (record for path in self._files() if (record := self._read(path)) is not None)
+
+    def _files(self) -> Iterator[Path]:
+        names = sorted(path.stem for path in (self._folder / RECORDS).glob("*.json"))
+        return map(self.path, names)
+
+    def _read(self, path: Path) -> Kind | None:
         try:
-            record = self._form.parse(read_bytes(path, most_bytes=self._form.most_bytes))
-            _check_storable(_as_json(record))
-            if record.run_id == path.stem:
-                return record, ""
-            problem = f"it is the record of {record.run_id}"
+            return self._form.parse_named(read_bytes(path, most_bytes=self._form.most_bytes), path)
         except FileNotFoundError:
-            return None, ""
+            return None
         except OSError as error:
-            problem = reason(error)
-        except NewerSchemaError as error:
-            raise UsageError([self._form.newer_fault(path, error.version)]) from error
-        except (ValueError, RecursionError, ProfilerError) as error:
-            problem = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        return None, f"{path} is no record of {self._what} ({problem}), and is left out."
+            self._unreadable(path, error)
+        except DamagedRecordError as error:
+            self._damaged(path, str(error))
+        return None
 
+    def _unreadable(self, path: Path, error: OSError) -> None:
+        self._damaged(path, reason(error))
 
-def _check_storable(value: JSON) -> None:
-    """Check that a table can hold all values.
-
-    Raises:
-        ValueError: A number has more than 64 bits, or a text is not one in UTF-8.
-    """
-    if isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            _check_storable(each)
-    elif isinstance(value, str):
-        value.encode()
-    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-        raise ValueError("a number has more than 64 bits")
-
-
-def _as_json(record: Any) -> dict[str, JSON]:  # noqa: ANN401  a dataclass of any kind
-    names = [each.name for each in fields(record) if each.name != "outcome"]
-    flat = {key: to_json(value) for key, value in flat_values(record.outcome).items()}
-    return {**{name: to_json(getattr(record, name)) for name in names}, "outcome": flat}
+    def _damaged(self, path: Path, problem: str) -> None:
+        self._notify(f"{path} is no record of {self._form.what} ({problem}), and is left out.")

@@ -18,10 +18,12 @@ from profiler.storage.foreign_files import read_bytes
 from profiler.storage.leases import Lease, Leases
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.objects import MOST_BYTES, Objects
-from profiler.storage.records import DamagedRecordError, RecordStore, parse_record
+from profiler.storage.record_folder import TRIALS
+from profiler.storage.records import RecordStore
 from profiler.storage.rounds import Marks, Round, take_part
 from profiler.storage.samples import samples_path
 from profiler.storage.trial_files import RANKS, RECORDS, trial_file
+from profiler.storage.versioned import DamagedRecordError
 
 _OF_A_RANK = (".json", ".parquet", ".pickle")
 """Suffixes of what a rank of a trial on several GPUs leaves: record, samples, snapshot."""
@@ -243,7 +245,7 @@ class SharedRecords:
 
     def _parsed(self, name: str, content: bytes) -> TrialRecord | None:
         try:
-            return parse_record(content, PurePosixPath(name))
+            return TRIALS.parse_named(content, PurePosixPath(name))
         except DamagedRecordError as error:
             self._notify(f"{self._address}/{name} is not a valid record ({error}), so its trial counts as not run.")
             return None

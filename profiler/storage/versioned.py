@@ -4,29 +4,50 @@ A record of an earlier version lacks only fields with a default, also within its
 refused by name and not touched.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import PurePath
 from typing import Any, Generic, TypeVar
 
-from profiler.domain.errors import Fault
-from profiler.domain.outcome import Outcome
+from profiler.domain.columns import columns_of
+from profiler.domain.errors import Fault, ProfilerError, UsageError
+from profiler.domain.outcome import Outcome, Run
 from profiler.storage.checksummed import checksum_of, parse_checksummed, with_checksum
-from profiler.storage.outcome_fields import outcome_from_flat
-from profiler.storage.typed_json import JSON, JsonMismatchError, ListReader, Reader, from_json
+from profiler.storage.outcome_fields import flat_values, outcome_from_flat
+from profiler.storage.typed_json import JSON, JsonMismatchError, ListReader, Reader, from_json, to_json
 
-Kind = TypeVar("Kind")
+Kind = TypeVar("Kind", bound=Run)
 
 _OUTCOMES: Mapping[bool, Reader] = {older: partial(outcome_from_flat, defaults=older) for older in (False, True)}
 """Readers of an outcome in a record of this version, and in an earlier one."""
 
 
+class NewerSchemaError(ValueError):
+    """A record was written by a later version of this program."""
+
+    def __init__(self, version: Any) -> None:  # noqa: ANN401  of JSON
+        super().__init__(f"record schema {version}")
+        self.version: int = version
+
+
+class NewerRecordError(UsageError):
+    """A record was written by a later version of this program; it must not be changed."""
+
+
+class DamagedRecordError(ValueError):
+    """A file or an object is not the record of the run after which it is named; the text says why."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecordFormat(Generic[Kind]):
-    """How records of one kind are stored."""
+    """How records of one kind of run are stored."""
 
     kind: type[Kind]
+    what: str
+    """What a record is of, in a sentence: ``"a script"``."""
+    noun: str = ""
+    """Precedes the name of another run in a sentence."""
     version_key: str
     version: int
     """Raise it with every field that is added, and if stored records would be read with another meaning."""
@@ -34,15 +55,50 @@ class RecordFormat(Generic[Kind]):
     """Fields that a record of an earlier version lacks have the value that its run had."""
     most_bytes: int
     """Largest record; larger files are no records."""
+    fits_tables: bool
+    """Whether a record with a value that no table can hold is no record. Those of trials are read, and are left out of
+    the tables by name."""
     readers: tuple[tuple[type, Reader], ...] = ()
     """Own readers of further classes than `Outcome`."""
+    writers: tuple[tuple[type, Callable[[Any], JSON]], ...] = ()
+    """Own forms of these classes in JSON."""
 
-    def content(self, record: dict[str, JSON]) -> bytes:
+    def name_of(self, record: Kind) -> str:
+        """Return the name of a run, which is also that of its file: the column that identifies it."""
+        (name,) = (each.place[-1] for each in columns_of(self.kind) if each.identifies)
+        return str(getattr(record, name))
+
+    def as_json(self, record: Kind) -> dict[str, JSON]:
+        """Return a record as JSON, with a flat outcome."""
+        own = {Outcome: _flat, **dict(self.writers)}
+        values = {each.name: getattr(record, each.name) for each in fields(record)}
+        return {name: own.get(type(value), to_json)(value) for name, value in values.items()}
+
+    def content(self, record: Kind) -> bytes:
         """Return the file of a record."""
-        return with_checksum({self.version_key: self.version, "record": record})
+        return with_checksum({self.version_key: self.version, "record": self.as_json(record)})
+
+    def parse_named(self, content: bytes, path: PurePath) -> Kind:
+        """Return the record that `path` has as its content.
+
+        Raises:
+            DamagedRecordError: It is not a record, or that of another run.
+            NewerRecordError: A later version of this program wrote it.
+        """
+        try:
+            record = self.parse(content)
+            if self.fits_tables:
+                _check_fits_tables(self.as_json(record))
+        except NewerSchemaError as error:
+            raise NewerRecordError([self.newer_fault(path, error.version)]) from error
+        except (ValueError, RecursionError, ProfilerError) as error:
+            raise DamagedRecordError((str(error).splitlines() or [type(error).__name__])[0].rstrip(".")) from error
+        if (name := self.name_of(record)) != path.stem:
+            raise DamagedRecordError(f"it is the record of {self.noun}{name}")
+        return record
 
     def parse(self, content: bytes) -> Kind:
-        """Return the record that a file holds.
+        """Return the record that a file holds, whatever its name.
 
         Raises:
             NewerSchemaError: A later version of this program wrote it.
@@ -80,9 +136,20 @@ class RecordFormat(Generic[Kind]):
         return {**dict(self.readers), Outcome: _OUTCOMES[version != self.version]}
 
 
-class NewerSchemaError(ValueError):
-    """A record was written by a later version of this program."""
+def _flat(outcome: Outcome) -> JSON:
+    return {key: to_json(value) for key, value in flat_values(outcome).items()}
 
-    def __init__(self, version: Any) -> None:  # noqa: ANN401  of JSON
-        super().__init__(f"record schema {version}")
-        self.version: int = version
+
+def _check_fits_tables(value: JSON) -> None:
+    """Check that a table can hold all values.
+
+    Raises:
+        ValueError: A number has more than 64 bits, or a text is not one in UTF-8.
+    """
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            _check_fits_tables(each)
+    elif isinstance(value, str):
+        value.encode()
+    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError("a number has more than 64 bits")

@@ -20,7 +20,7 @@ from profiler.monitor import results, watching
 from profiler.monitor.command import read_command
 from profiler.monitor.main import main
 from profiler.storage.laws import Laws, Trials
-from profiler.storage.monitored_records import MonitoredStore
+from profiler.storage.record_folder import MONITORED, RecordFolder
 from profiler.storage.schema import MONITORED_TABLES
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def run(tmp_path, monkeypatch):
     def run(program, *keys):
         code = main(["sample_period_s=20ms", *keys, sys.executable, "-c", program])
         folder = tmp_path / "results" / "monitor" / Path(sys.executable).stem
-        records, _ = MonitoredStore(folder).read_all()
+        records = RecordFolder(folder, MONITORED).read_all()
         return code, records[-1], folder
 
     return run
@@ -247,5 +247,5 @@ def test_signals_are_passed_on_and_a_closed_pipe_ends_the_command_as_it_would_al
     assert "BrokenPipeError" in err
     assert "Exit code 1" in err
     assert "Report: " in err
-    (record,) = MonitoredStore(tmp_path / "results" / "monitor" / Path(sys.executable).stem).read_all()[0]
+    (record,) = RecordFolder(tmp_path / "results" / "monitor" / Path(sys.executable).stem, MONITORED).read_all()
     assert record.exit_code == 1

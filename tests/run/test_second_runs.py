@@ -16,8 +16,8 @@ from profiler.emulation.launch import EmulatedPython, Events
 from profiler.rendering.script_words import run_sentences
 from profiler.run.backend import Place
 from profiler.run.second_runs import with_second_runs
+from profiler.storage.record_folder import SCRIPTS, RecordFolder
 from profiler.storage.rows import record_row
-from profiler.storage.script_records import ScriptStore
 
 
 class Runs:
@@ -40,7 +40,7 @@ def second(tmp_path, first, again, *, late_events=True):
         run_id=first.run_id, spec=first.spec, script_sha256="", versions=first.versions, folder=str(tmp_path)
     )
     found = with_second_runs(first, job, again, late_events=late_events)
-    kept = ScriptStore(tmp_path).find(first.run_id)
+    kept = RecordFolder(tmp_path, SCRIPTS).find(first.run_id)
     assert kept == (found if again.calls else None)
     return found
 

@@ -16,7 +16,8 @@ from profiler.domain.trial import Backend
 from profiler.domain.units import GIB
 from profiler.storage.checksummed import checksum_of
 from profiler.storage.outcome_fields import OUTCOME_FIELDS
-from profiler.storage.records import RECORD_SCHEMA_VERSION, RecordStore
+from profiler.storage.record_folder import RECORD_SCHEMA_VERSION
+from profiler.storage.records import RecordStore
 from profiler.storage.rows import run_row
 from profiler.storage.samples import read_samples, samples_path, write_samples
 from profiler.storage.schema import OPTIONAL_TABLES, PHASES, RUNS, SAMPLES, SHAPE, STEPS, TABLES

@@ -14,10 +14,11 @@ from profiler.domain.trial import TrialSpec
 from profiler.storage import checksummed
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.outcome_fields import OUTCOME_FIELDS, flat_values, outcome_from_flat
-from profiler.storage.records import RECORD_SCHEMA_VERSION, NewerRecordError, RecordStore
+from profiler.storage.record_folder import RECORD_SCHEMA_VERSION
+from profiler.storage.records import RecordStore
 from profiler.storage.samples import samples_path
 from profiler.storage.typed_json import JsonMismatchError, from_json, to_json
-from profiler.storage.versioned import RecordFormat
+from profiler.storage.versioned import NewerRecordError, RecordFormat
 from profiler.storage.versions import installed_versions
 
 
@@ -315,7 +316,8 @@ sys.path[:0] = {path!r}
 import builders
 from profiler.storage.atomic import StorageError
 from profiler.storage.memory_snapshot import snapshot_path
-from profiler.storage.records import RECORD_SCHEMA_VERSION, RecordStore
+from profiler.storage.record_folder import RECORD_SCHEMA_VERSION
+from profiler.storage.records import RecordStore
 record = builders.records([builders.spec()])[0]
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:

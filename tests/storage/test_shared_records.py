@@ -15,6 +15,7 @@ from profiler.storage.leases import CLAIMS, Leases
 from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.objects import FolderObjects, PatientObjects
 from profiler.storage.ranks import rank_peaks
+from profiler.storage.record_folder import TRIALS
 from profiler.storage.samples import write_samples
 from profiler.storage.shared_store import open_shared, shared_faults, work_folder
 
@@ -138,7 +139,7 @@ def test_a_damaged_or_misplaced_record_counts_as_not_run(machine, shared):
 def test_a_record_of_a_later_version_is_refused(machine, monkeypatch):
     store, _ = machine("a")
     with monkeypatch.context() as later:
-        later.setattr(records, "FORMAT", replace(records.FORMAT, version=records.FORMAT.version + 1))
+        later.setattr(store._local, "_form", replace(TRIALS, version=TRIALS.version + 1))
         publish(store, RECORDS[0])
     with pytest.raises(UsageError, match="newer version of this program"):
         store.read_all()

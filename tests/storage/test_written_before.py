@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,10 @@ from profiler.domain.memory import Category, Phase
 from profiler.domain.monitored import HostSample
 from profiler.domain.outcome import Estimate
 from profiler.domain.readings import CategoryShare, Sample
-from profiler.storage.monitored_records import MonitoredStore
+from profiler.storage.record_folder import MONITORED, SCRIPTS, RecordFolder
 from profiler.storage.records import RecordStore
 from profiler.storage.run_tables import write_monitored_tables, write_script_tables
 from profiler.storage.samples import write_samples, write_time_series
-from profiler.storage.script_records import ScriptStore
 from profiler.storage.tables import write_tables
 
 FOLDER = Path(__file__).with_name("written_before")
@@ -61,11 +61,11 @@ def trial_tables(folder: Path) -> None:
 
 
 def script_tables(folder: Path) -> None:
-    write_script_tables(folder, ScriptStore(folder).read_all()[0])
+    write_script_tables(folder, RecordFolder(folder, SCRIPTS).read_all())
 
 
 def monitored_tables(folder: Path) -> None:
-    records, _ = MonitoredStore(folder).read_all()
+    records = RecordFolder(folder, MONITORED).read_all()
     write_time_series(folder, records[0].run_id, {0: SAMPLES, 1: SAMPLES[:1]}, HOST_SAMPLES)
     write_monitored_tables(folder, records)
 
@@ -80,8 +80,8 @@ class Before:
 
 KINDS = {
     "trial": Before(store=RecordStore, write_tables=trial_tables),
-    "script": Before(store=ScriptStore, write_tables=script_tables),
-    "monitored": Before(store=MonitoredStore, write_tables=monitored_tables),
+    "script": Before(store=partial(RecordFolder, form=SCRIPTS), write_tables=script_tables),
+    "monitored": Before(store=partial(RecordFolder, form=MONITORED), write_tables=monitored_tables),
 }
 RECORDS = [(kind, path) for kind in KINDS for path in sorted((FOLDER / kind / "records").glob("*.json"))]
 

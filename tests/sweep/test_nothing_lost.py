@@ -14,7 +14,8 @@ from profiler.config import identity
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.outcome import Status
 from profiler.storage.checksummed import checksum_of
-from profiler.storage.records import RECORD_SCHEMA_VERSION, RecordStore
+from profiler.storage.record_folder import RECORD_SCHEMA_VERSION
+from profiler.storage.records import RecordStore
 from profiler.storage.tables import read_tables, table_path
 from profiler.sweep.parts import SweepParts
 
