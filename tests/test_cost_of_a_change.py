@@ -1,6 +1,7 @@
-"""What else has to change for a new card or model family, counted in a scratch copy of the program.
+"""What else has to change for a new card, model family or column, counted in a scratch copy of the program.
 
-A card is one row of one file. A family is one row of one file; only where its layers differ, formulas follow.
+A card is one row of one file. A family is one row of one file; only where its layers differ, formulas follow. A column
+of the tables is one field of an outcome, and what fills it.
 """
 
 import ast
@@ -97,7 +98,44 @@ print("peak_allocated_bytes" in answer(["model=m", "format=json"], load_model=la
 )
 
 
-@pytest.mark.parametrize("change", [CARD, FAMILY], ids=["card", "family"])
+COLUMN = Change(
+    file="profiler/domain/outcome.py",
+    before="    host_peak_rss_bytes: int | None = field(",
+    row="""\
+    fan_speed_percent: float | None = field(
+        default=None, metadata=column("mean speed of the fans", "the card has none")
+    )
+""",
+    program=f"""
+import sys
+from pathlib import Path
+
+from profiler.domain.outcome import Outcome, Status, Verdict, Work
+from profiler.storage.record_folder import MONITORED, SCRIPTS, TRIALS, RecordFolder
+from profiler.storage.rows import record_row
+from profiler.storage.schema import MONITORED_TABLES, SCRIPT_TABLES, TABLES
+from profiler.storage.tables import read_tables, write_tables
+from dataclasses import replace
+
+folder = Path({str(ROOT)!r}, "tests/storage/written_before")
+kinds = {{"trial": TRIALS, "script": SCRIPTS, "monitored": MONITORED}}
+for kind, form in kinds.items():
+    record = RecordFolder(folder / kind, form).read_all()[0]
+    found = replace(record, outcome=replace(record.outcome, work=Work(fan_speed_percent=30.5)))
+    store = RecordFolder(Path(kind), form)
+    store.write(found)
+    print(record.outcome.work.fan_speed_percent, store.read_all() == (found,), form.version - form.since, end=" ")
+    print(record_row(found)["fan_speed_percent"])
+for columns in (TABLES["runs"], SCRIPT_TABLES["scripts"], MONITORED_TABLES["monitored"]):
+    print(*[(each.unit, each.meaning, each.null) for each in columns if each.name == "fan_speed_percent"])
+write_tables(Path("trial"), RecordFolder(Path("trial"), TRIALS).read_all(), {{}})
+print(read_tables(Path("trial")).runs["fan_speed_percent"].tolist())
+""",
+    printed="None True 1 30.5\n" * 3 + "('percent', 'mean speed of the fans', 'the card has none')\n" * 3 + "[30.5]\n",
+)
+
+
+@pytest.mark.parametrize("change", [CARD, FAMILY, COLUMN], ids=["card", "family", "column"])
 def test_one_row_in_one_file_is_all_that_a_change_needs(change, tmp_path):
     shutil.copytree(ROOT / "profiler", tmp_path / "profiler", ignore=shutil.ignore_patterns("__pycache__"))
     file = tmp_path / change.file

@@ -20,13 +20,6 @@ from profiler.storage.trial_files import RECORDS
 from profiler.storage.typed_json import JSON
 from profiler.storage.versioned import DamagedRecordError, Kind, RecordFormat
 
-RECORD_SCHEMA_VERSION = 7
-"""Raise it with every field that is added, and if stored records would be read with another meaning.
-
-3 added the details of a measurement, 4 the memory that a full card cannot release, 5 the context in each step's phases,
-6 the versions of CUDA and of the emulation, and the state of values, 7 the versions of DeepSpeed and vLLM. Earlier
-records are read without them."""
-
 
 def _spec_to_json(spec: TrialSpec) -> JSON:
     # `config` owns the JSON form of the specification, because the trial's id is a hash of it.
@@ -38,18 +31,24 @@ TRIALS = RecordFormat(
     what="a trial",
     noun="trial ",
     version_key="schema_version",
-    version=RECORD_SCHEMA_VERSION,
+    since=7,
+    names=93,
     oldest=2,
     most_bytes=1 * GIB,  # that of 500,000 steps
     fits_tables=False,
     readers=((TrialSpec, spec_from_mapping),),
     writers=((TrialSpec, _spec_to_json),),
 )
+"""Version 3 added the details of a measurement, 4 the memory that a full card cannot release, 5 the context in each
+step's phases, 6 the versions of CUDA and of the emulation, and the state of values, 7 the versions of DeepSpeed and
+vLLM. Earlier records are read without them."""
+
 SCRIPTS = RecordFormat(
     kind=ScriptRecord,
     what="a script",
     version_key="script_schema_version",
-    version=2,
+    since=2,
+    names=117,
     oldest=1,
     most_bytes=256 * MIB,
     fits_tables=True,
@@ -58,7 +57,8 @@ MONITORED = RecordFormat(
     kind=MonitoredRun,
     what="a monitored run",
     version_key="monitored_schema_version",
-    version=1,
+    since=1,
+    names=115,
     oldest=1,
     most_bytes=256 * MIB,
     fits_tables=True,

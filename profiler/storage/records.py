@@ -17,7 +17,7 @@ from profiler.storage.foreign_files import read_bytes
 from profiler.storage.lock import take_lock
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.objects import Objects
-from profiler.storage.record_folder import RECORD_SCHEMA_VERSION, TRIALS, RecordFolder
+from profiler.storage.record_folder import TRIALS, RecordFolder
 from profiler.storage.trial_files import RANKS, is_trial_id
 from profiler.storage.versioned import NewerSchemaError
 
@@ -155,4 +155,4 @@ _VERSION = re.compile(rb'"schema_version"\s*:\s*([0-9]+)')
 
 def _may_be_newer(file: bytes) -> bool:
     """Return whether a file states a schema version above this program's, wherever it states one."""
-    return any(len(found) > 9 or int(found) > RECORD_SCHEMA_VERSION for found in _VERSION.findall(file))
+    return any(len(found) > 9 or int(found) > TRIALS.version for found in _VERSION.findall(file))

@@ -5,14 +5,15 @@ refused by name and not touched.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from functools import partial
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property, partial
 from pathlib import PurePath
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
-from profiler.domain.columns import columns_of
+from profiler.domain.columns import columns_of, keys_of_outcome, parts_of
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.outcome import Outcome, Run
+from profiler.domain.trial import TrialSpec
 from profiler.storage.checksummed import checksum_of, parse_checksummed, with_checksum
 from profiler.storage.outcome_fields import flat_values, outcome_from_flat
 from profiler.storage.typed_json import JSON, JsonMismatchError, ListReader, Reader, from_json, to_json
@@ -49,8 +50,10 @@ class RecordFormat(Generic[Kind]):
     noun: str = ""
     """Precedes the name of another run in a sentence."""
     version_key: str
-    version: int
-    """Raise it with every field that is added, and if stored records would be read with another meaning."""
+    since: int
+    """The version since which records are read with today's meaning; raise it if they would be read with another."""
+    names: int
+    """How many names of fields a record of that version has (`names_in`)."""
     oldest: int
     """Fields that a record of an earlier version lacks have the value that its run had."""
     most_bytes: int
@@ -62,6 +65,14 @@ class RecordFormat(Generic[Kind]):
     """Own readers of further classes than `Outcome`."""
     writers: tuple[tuple[type, Callable[[Any], JSON]], ...] = ()
     """Own forms of these classes in JSON."""
+
+    @cached_property
+    def version(self) -> int:
+        """The version of records that are written: each field that was added has raised it by one.
+
+        A program from before the field refuses such a record by name, instead of taking it for a damaged one.
+        """
+        return self.since + names_in(self.kind) - self.names
 
     def name_of(self, record: Kind) -> str:
         """Return the name of a run, which is also that of its file: the column that identifies it."""
@@ -134,6 +145,18 @@ class RecordFormat(Generic[Kind]):
 
     def _readers(self, version: int) -> Mapping[Any, Reader | ListReader]:
         return {**dict(self.readers), Outcome: _OUTCOMES[version != self.version]}
+
+
+def names_in(hint: Any) -> int:  # noqa: ANN401  a type, or one that may be None or a sequence
+    """Return how many names of fields a stored value has. Each key of a trial says itself since when it is there."""
+    if parts := get_args(hint):
+        return sum(map(names_in, parts))
+    if hint is Outcome:
+        hints = {name: get_type_hints(part) for name, part in parts_of(Outcome).items()}
+        return sum(1 + names_in(hints[part][attribute]) for part, attribute in keys_of_outcome(Outcome).values())
+    if is_dataclass(hint) and hint is not TrialSpec:
+        return sum(1 + names_in(each) for each in get_type_hints(hint).values())
+    return 0
 
 
 def _flat(outcome: Outcome) -> JSON:

@@ -16,6 +16,7 @@ from test_every_field import filled, lawful
 
 from profiler.config.identity import ADDED_KEYS
 from profiler.domain.errors import UsageError
+from profiler.domain.monitored import MonitoredRun
 from profiler.domain.outcome import Outcome
 from profiler.domain.trial import TrialSpec
 from profiler.storage.atomic import StorageError
@@ -24,7 +25,7 @@ from profiler.storage.outcome_fields import _PARTS, OUTCOME_FIELDS
 from profiler.storage.record_folder import MONITORED, SCRIPTS, TRIALS, RecordFolder
 from profiler.storage.records import RecordStore
 from profiler.storage.typed_json import to_json
-from profiler.storage.versioned import RecordFormat
+from profiler.storage.versioned import NewerSchemaError, RecordFormat
 
 SHAPES = Path(__file__).with_name("record_shapes.json")
 """The names of all stored fields, by kind and version."""
@@ -126,7 +127,7 @@ def test_a_record_from_before_a_field_is_read_with_its_default(name, place, defa
         if not nested:
             with pytest.raises(ValueError, match="missing"):
                 kept.form.parse(file)
-    found = replace(kept.form, version=kept.form.version + 1).parse(file)
+    found = replace(kept.form, since=kept.form.since + 1).parse(file)
     again = json.loads(json.dumps(kept.form.as_json(found)))
     expected = copy.deepcopy(record)
     for holder in every(expected, place):
@@ -219,16 +220,37 @@ def names(value: Any, kind: Any) -> Any:
     return None
 
 
-@pytest.mark.parametrize("name", STORES)
-def test_a_new_field_raises_the_version(name):
-    """Without it, a record from before the field cannot be told from a damaged one.
+def holds(later: Any, before: Any) -> bool:
+    """Whether names are those of before, and perhaps more."""
+    return before is None or all(key in later and holds(later[key], each) for key, each in before.items())
 
-    If this fails, raise the version of the store and add its shape to record_shapes.json.
-    """
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_field_that_is_added_raises_the_version_and_none_is_renamed(name):
+    """Without a higher version, a record from before the field cannot be told from a damaged one."""
     shapes = json.loads(SHAPES.read_text())
     record = stored(name)
     if name == "trial":
         del record["spec"]  # each key of a trial says itself since when it is there
-    version = str(STORES[name].form.version)
-    assert version in shapes[name]
-    assert names(record, None) == shapes[name][version]
+    found, form = names(record, None), STORES[name].form
+    before = shapes[name][str(form.since)]
+    assert holds(found, before)
+    assert (form.version == form.since) == (found == before)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Added(MonitoredRun):
+    """A monitored run with a field more."""
+
+    added: int | None = None
+
+
+def test_a_field_more_is_a_version_more_and_earlier_records_are_read():
+    later = replace(MONITORED, kind=Added)
+    assert later.version == MONITORED.version + 1
+    before = later.parse(MONITORED.content(full("monitored")))
+    assert before.added is None
+    after = replace(before, added=3)
+    assert later.parse(later.content(after)) == after
+    with pytest.raises(NewerSchemaError):
+        MONITORED.parse(later.content(after))

@@ -16,7 +16,7 @@ from profiler.domain.trial import Backend
 from profiler.domain.units import GIB
 from profiler.storage.checksummed import checksum_of
 from profiler.storage.outcome_fields import OUTCOME_FIELDS
-from profiler.storage.record_folder import RECORD_SCHEMA_VERSION
+from profiler.storage.record_folder import TRIALS
 from profiler.storage.records import RecordStore
 from profiler.storage.rows import run_row
 from profiler.storage.samples import read_samples, samples_path, write_samples
@@ -188,7 +188,7 @@ def test_an_earlier_record_is_read_with_what_it_does_not_know_left_open(tmp_path
     assert store.find(record.trial_id) == record
 
 
-@pytest.mark.parametrize(("version", "without"), [(1, ()), (RECORD_SCHEMA_VERSION, NEW_IN_4), (2, ("status",))])
+@pytest.mark.parametrize(("version", "without"), [(1, ()), (TRIALS.version, NEW_IN_4), (2, ("status",))])
 def test_any_other_record_is_set_aside(tmp_path, version, without):
     store, record = RecordStore(tmp_path), builders.records([builders.spec()])[0]
     store.write(record)

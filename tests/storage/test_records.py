@@ -14,7 +14,7 @@ from profiler.domain.trial import TrialSpec
 from profiler.storage import checksummed
 from profiler.storage.memory_snapshot import snapshot_path
 from profiler.storage.outcome_fields import OUTCOME_FIELDS, flat_values, outcome_from_flat
-from profiler.storage.record_folder import RECORD_SCHEMA_VERSION
+from profiler.storage.record_folder import TRIALS
 from profiler.storage.records import RecordStore
 from profiler.storage.samples import samples_path
 from profiler.storage.typed_json import JsonMismatchError, from_json, to_json
@@ -132,7 +132,7 @@ def test_who_adds_a_field_raises_the_version():
     # Or every record that is there already is set aside, and every finished trial runs again.
     parts = (PhasePeak, StepPeak, CategoryShare, StepInstant, TensorGroup, OutOfMemory, Versions)
     sizes = [len(OUTCOME_FIELDS), *(len(fields(part)) for part in parts)]
-    assert (RECORD_SCHEMA_VERSION, sizes) == (7, [41, 9, 6, 2, 2, 9, 6, 10])
+    assert (TRIALS.version, sizes) == (7, [41, 9, 6, 2, 2, 9, 6, 10])
 
 
 def test_a_record_under_another_trials_name_is_set_aside(store):
@@ -216,13 +216,13 @@ def _of_version(path, version, **more):
 
 def _with_another_envelope(path):
     stored = json.loads(path.read_text())
-    path.write_text(json.dumps({**stored, "schema_version": RECORD_SCHEMA_VERSION + 1, "signature": "x"}))
+    path.write_text(json.dumps({**stored, "schema_version": TRIALS.version + 1, "signature": "x"}))
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda path: _of_version(path, RECORD_SCHEMA_VERSION + 1),
+        lambda path: _of_version(path, TRIALS.version + 1),
         lambda path: _of_version(path, 99, surprise=1),
         _with_another_envelope,
     ],
@@ -237,9 +237,7 @@ def test_a_record_of_a_newer_version_is_refused_and_not_touched(lines, change, r
     assert caught.value.exit_code == 2
     message = str(caught.value)
     assert message.startswith(f"record={path}: it was written by a newer version of this program (record schema ")
-    assert (
-        f"this one reads up to {RECORD_SCHEMA_VERSION}). Update this program, or choose another results_dir" in message
-    )
+    assert f"this one reads up to {TRIALS.version}). Update this program, or choose another results_dir" in message
     assert path.read_bytes() == before
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     assert lines == []
@@ -250,7 +248,7 @@ def test_newer_records_are_one_fault_before_anything_starts(lines):
     assert store.faults() == []
     store.write(made(seed=1))
     for each in sorted(path.parent.glob("*.json")):
-        _of_version(each, RECORD_SCHEMA_VERSION + 1)
+        _of_version(each, TRIALS.version + 1)
     (fault,) = store.faults()
     assert "it, and 1 more, was written by a newer version" in fault.sentence()
 
@@ -272,7 +270,7 @@ def test_a_record_that_cannot_be_opened_is_a_fault_and_not_set_aside(lines, monk
 
 def test_an_edited_record_is_not_called_newer(lines):
     store, path, lines = lines
-    path.write_text(path.read_text().replace(f'"schema_version":{RECORD_SCHEMA_VERSION}', '"schema_version":99'))
+    path.write_text(path.read_text().replace(f'"schema_version":{TRIALS.version}', '"schema_version":99'))
     assert store.faults() == []
     assert store.read_all() == ()
     assert "the checksum does not match" in lines[0]
@@ -316,7 +314,7 @@ sys.path[:0] = {path!r}
 import builders
 from profiler.storage.atomic import StorageError
 from profiler.storage.memory_snapshot import snapshot_path
-from profiler.storage.record_folder import RECORD_SCHEMA_VERSION
+from profiler.storage.record_folder import TRIALS
 from profiler.storage.records import RecordStore
 record = builders.records([builders.spec()])[0]
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

@@ -139,7 +139,7 @@ def test_a_damaged_or_misplaced_record_counts_as_not_run(machine, shared):
 def test_a_record_of_a_later_version_is_refused(machine, monkeypatch):
     store, _ = machine("a")
     with monkeypatch.context() as later:
-        later.setattr(store._local, "_form", replace(TRIALS, version=TRIALS.version + 1))
+        later.setattr(store._local, "_form", replace(TRIALS, since=TRIALS.since + 1))
         publish(store, RECORDS[0])
     with pytest.raises(UsageError, match="newer version of this program"):
         store.read_all()

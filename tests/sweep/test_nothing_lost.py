@@ -14,7 +14,7 @@ from profiler.config import identity
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.outcome import Status
 from profiler.storage.checksummed import checksum_of
-from profiler.storage.record_folder import RECORD_SCHEMA_VERSION
+from profiler.storage.record_folder import TRIALS
 from profiler.storage.records import RecordStore
 from profiler.storage.tables import read_tables, table_path
 from profiler.sweep.parts import SweepParts
@@ -196,7 +196,7 @@ def test_a_record_that_is_set_aside_is_reported_and_its_trial_runs_again(sweep, 
 def newer_record(folder):
     path = sorted((folder / "records").glob("*.json"))[0]
     stored = json.loads(path.read_text())
-    content = {"schema_version": RECORD_SCHEMA_VERSION + 1, "record": stored["record"]}
+    content = {"schema_version": TRIALS.version + 1, "record": stored["record"]}
     path.write_text(json.dumps({"checksum": checksum_of(content), **content}))
     return "record", path
 
