@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from profiler.domain.outcome import Estimate, TrialRecord
+from profiler.domain.outcome import Estimate, Outcome, TrialRecord
 from profiler.domain.step_shape import StepShape
 from profiler.storage.atomic import StorageError
-from profiler.storage.rows import Row, breakdown_rows, check_consistency, largest_rows, phase_rows, run_row, step_rows
+from profiler.storage.rows import Row, breakdown_rows, largest_rows, phase_rows, run_row, step_rows
 from profiler.storage.schema import OPTIONAL_TABLES, TABLES
 
 _LEAST = {
@@ -34,13 +34,36 @@ RUNS = "runs"
 def checked_rows(record: TrialRecord, estimate: Estimate | None) -> Mapping[str, list[Row]] | str:
     """Return the rows of a record by table, or why the record does not fit the tables."""
     try:
-        check_consistency(record)
+        _check_consistency(record)
         tables = {RUNS: [run_row(record, estimate)]}
         tables |= {name: rows(record) for name, rows in ROWS.items()}
     except (StorageError, TypeError) as error:
         return str(error).rstrip(".")
     found = (_row_problem(name, rows) for name, rows in tables.items())
     return next(filter(None, found), "") or _shape_problem(record) or tables
+
+
+def _check_consistency(record: TrialRecord) -> None:
+    """Check that the categories sum to the peak, and that the largest phase has the peak.
+
+    Raises:
+        StorageError: The record contradicts itself. This is a defect of this program, not of the trial.
+    """
+    outcome = record.outcome
+    whole = outcome.peaks.allocated_bytes
+    parts = sum(share.size_bytes for share in outcome.breakdown.shares)
+    if outcome.breakdown.shares and parts != whole:
+        raise StorageError(f"trial {record.trial_id}: its categories sum to {parts} bytes, its peak is {whole} bytes.")
+    largest = _largest_phase(outcome)
+    if largest is not None and largest != whole:
+        raise StorageError(
+            f"trial {record.trial_id}: its largest phase has {largest} bytes, its peak is {whole} bytes."
+        )
+
+
+def _largest_phase(outcome: Outcome) -> int | None:
+    known = [peak.peak_allocated_bytes for peak in outcome.peaks.phases if peak.peak_allocated_bytes is not None]
+    return max(known, default=None)
 
 
 def _row_problem(name: str, rows: Sequence[Row]) -> str:

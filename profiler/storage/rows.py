@@ -1,4 +1,4 @@
-"""Rows of the tables, made from what the fields of a record declare, and the consistency checks of a record."""
+"""Rows of the tables, made from what the fields of a record declare."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -6,10 +6,9 @@ from typing import TypeAlias, cast
 
 from profiler.domain.columns import ColumnField, columns_of
 from profiler.domain.monitored import MonitoredRun
-from profiler.domain.outcome import Estimate, Outcome, Run, TrialRecord
+from profiler.domain.outcome import Estimate, Run, TrialRecord
 from profiler.domain.script import ScriptRecord
 from profiler.domain.trial import SPEC_KEYS
-from profiler.storage.atomic import StorageError
 from profiler.storage.outcome_fields import not_measured
 from profiler.storage.schema import ESTIMATED
 
@@ -78,29 +77,6 @@ def _rows(record: Run, values: Sequence[object]) -> list[Row]:
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:
     return [{**row, "rank": rank} for rank, row in enumerate(rows, start=1)]
-
-
-def check_consistency(record: TrialRecord) -> None:
-    """Check that the categories sum to the peak, and that the largest phase has the peak.
-
-    Raises:
-        StorageError: The record contradicts itself. This is a defect of this program, not of the trial.
-    """
-    outcome = record.outcome
-    whole = outcome.peaks.allocated_bytes
-    parts = sum(share.size_bytes for share in outcome.breakdown.shares)
-    if outcome.breakdown.shares and parts != whole:
-        raise StorageError(f"trial {record.trial_id}: its categories sum to {parts} bytes, its peak is {whole} bytes.")
-    largest = _largest_phase(outcome)
-    if largest is not None and largest != whole:
-        raise StorageError(
-            f"trial {record.trial_id}: its largest phase has {largest} bytes, its peak is {whole} bytes."
-        )
-
-
-def _largest_phase(outcome: Outcome) -> int | None:
-    known = [peak.peak_allocated_bytes for peak in outcome.peaks.phases if peak.peak_allocated_bytes is not None]
-    return max(known, default=None)
 
 
 def _value(holder: object, column: ColumnField) -> Value:

@@ -1,7 +1,7 @@
 """Rows of new tables on the disk, until all records are read: memory does not depend on their number.
 
 A sweep can have 100,000 records, whose rows take more memory than a machine has to spare. Labels and replaced trials
-are known only when all of them are read.
+are known only when all of them are read. A trial has hundreds of rows of `shape`, which is made column by column.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,16 +10,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from profiler.domain.outcome import TrialRecord
+from profiler.domain.step_shape import CATEGORIES, PHASES, StepShape
 from profiler.storage.atomic import temporary_next_to, write_errors
 from profiler.storage.row_checks import ROWS, RUNS
 from profiler.storage.rows import Row
 from profiler.storage.schema import OPTIONAL_TABLES, TABLES, arrow_schema
-from profiler.storage.shape_table import shape_table
 from profiler.storage.table_files import table_path
 
 TRIALS_AT_ONCE = 500
@@ -137,3 +138,31 @@ class RowsInOrder:
 
     def _has_more_than(self, last: str) -> bool:
         return self._left.num_rows > 0 and str(self._left["trial_id"][-1].as_py()) > last
+
+
+_PHASES, _CATEGORIES = (pa.array([*map(str, words)], pa.string()) for words in (PHASES, CATEGORIES))
+
+
+def shape_table(records: Sequence[TrialRecord], schema: pa.Schema) -> pa.Table:
+    """Return the rows of `records`, in order.
+
+    Args:
+        records: The trials; those that were not simulated have no rows.
+        schema: The schema of the table.
+    """
+    known = [(each.trial_id, each.outcome.unlimited.step_shape) for each in records if each.outcome.unlimited]
+    shapes = [(name, shape if isinstance(shape, StepShape) else StepShape.of(shape)) for name, shape in known]
+    tables = [_shape_rows(trial_id, shape, schema) for trial_id, shape in shapes]
+    return pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()
+
+
+def _shape_rows(trial_id: str, shape: StepShape, schema: pa.Schema) -> pa.Table:
+    lengths = np.frombuffer(shape.lengths, dtype=np.uint8)
+    columns = {
+        "trial_id": pa.repeat(trial_id, len(shape.sizes_bytes)),
+        "instant": pa.array(np.repeat(np.arange(1, len(shape) + 1), lengths), pa.int64()),
+        "phase": _PHASES.take(pa.array(np.repeat(np.frombuffer(shape.phases, dtype=np.uint8), lengths))),
+        "category": _CATEGORIES.take(pa.array(np.frombuffer(shape.categories, dtype=np.uint8))),
+        "bytes": pa.array(np.frombuffer(shape.sizes_bytes, dtype=np.int64)),
+    }
+    return pa.table([columns[name] for name in schema.names], schema=schema)
