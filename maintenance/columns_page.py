@@ -1,7 +1,14 @@
 """The documentation of all columns in Markdown, generated from the schema."""
 
 from profiler.rendering.markdown_table import Align, markdown_table
-from profiler.storage.schema import MONITORED_TABLES, OPTIONAL_TABLES, SCHEMA_VERSION, SCRIPT_TABLES, TABLES, Column
+from profiler.storage.tables.schema import (
+    MONITORED_TABLES,
+    OPTIONAL_TABLES,
+    SCHEMA_VERSION,
+    SCRIPT_TABLES,
+    TABLES,
+    Column,
+)
 
 _ALWAYS, _SOMETIMES = "in every results folder", "only if it has rows"
 _OF_SCRIPTS = "in the folder of a script (`python -m profiler.run`)"

@@ -111,10 +111,10 @@ import sys
 from pathlib import Path
 
 from profiler.domain.outcome import Outcome, Status, Verdict, Work
-from profiler.storage.record_folder import MONITORED, SCRIPTS, TRIALS, RecordFolder
-from profiler.storage.rows import record_row
-from profiler.storage.schema import MONITORED_TABLES, SCRIPT_TABLES, TABLES
-from profiler.storage.tables import read_tables, write_tables
+from profiler.storage.records.record_folder import MONITORED, SCRIPTS, TRIALS, RecordFolder
+from profiler.storage.tables.rows import record_row
+from profiler.storage.tables.schema import MONITORED_TABLES, SCRIPT_TABLES, TABLES
+from profiler.storage.sweep_tables.tables import read_tables, write_tables
 from dataclasses import replace
 
 folder = Path({str(ROOT)!r}, "tests/storage/written_before")

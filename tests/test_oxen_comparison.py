@@ -11,7 +11,7 @@ import pytest
 
 from profiler.domain.units import GIB
 from profiler.rendering.markdown_table import Align, markdown_table
-from profiler.storage.published import read_published
+from profiler.storage.foreign.published import read_published
 
 FOLDER = Path(__file__).parents[1] / "results" / "reference" / "oxen_2025"
 PAGE = FOLDER / "comparison.md"

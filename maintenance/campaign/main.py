@@ -28,9 +28,9 @@ from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.measurement.visible import VisibleGpu, VisibleGpus, visible_gpus
-from profiler.storage.atomic import write_atomically
-from profiler.storage.records import RecordStore
-from profiler.storage.versions import installed_versions
+from profiler.storage.files.atomic import write_atomically
+from profiler.storage.records.versions import installed_versions
+from profiler.storage.stores.record_store import RecordStore
 from profiler.worker.measured import Measured
 
 _WHOLE_HISTORY_ENTRIES = 5_000_000

@@ -26,8 +26,8 @@ from profiler.measurement.sampler import Sampler
 from profiler.monitor.watched import Start, start_now
 from profiler.scripts.session import CountedSession
 from profiler.scripts.totals import ParameterTotals
-from profiler.storage.live_counters import LivePublisher
-from profiler.storage.versions import installed_versions
+from profiler.storage.files.live_counters import LivePublisher
+from profiler.storage.records.versions import installed_versions
 from profiler.training.sizes import parameter_counts
 
 _NO_TIMES = "times of phases: a callback does not wait for the GPU"

@@ -22,10 +22,10 @@ from profiler.measurement.pynvml_driver import PynvmlDriver
 from profiler.measurement.visible import visible_gpus
 from profiler.scripts.hooks import watched
 from profiler.scripts.phase_watch import PhaseWatch
-from profiler.storage.folder_faults import writable_faults
-from profiler.storage.foreign_files import expanded
-from profiler.storage.lock import take_lock
-from profiler.storage.record_folder import MONITORED, RecordFolder
+from profiler.storage.files.foreign_files import expanded
+from profiler.storage.files.lock import take_lock
+from profiler.storage.records.record_folder import MONITORED, RecordFolder
+from profiler.storage.stores.folder_faults import writable_faults
 
 PERIOD_S = 0.1
 _SHORTEST_S, _LONGEST_S = 0.01, 3600.0
@@ -141,7 +141,7 @@ class VramCallback(TrainerCallback):
         record = recording.finished(completed=completed, problem=problem)
         # Imported here, because importing matplotlib takes seconds.
         from profiler.monitor.results import write_report
-        from profiler.storage.samples import write_time_series
+        from profiler.storage.tables.samples import write_time_series
 
         lock = take_lock(self._folder / _LOCK, wait=True)
         try:

@@ -23,10 +23,10 @@ from profiler.execution import (
 )
 from profiler.execution.job import TRIAL_WORKER
 from profiler.execution.pending import Pending
-from profiler.storage.atomic import write_atomically
-from profiler.storage.records import Held
-from profiler.storage.trial_files import RECORDS, trial_file
-from profiler.storage.trial_store import TrialStore
+from profiler.storage.files.atomic import write_atomically
+from profiler.storage.files.trial_files import RECORDS, trial_file
+from profiler.storage.stores.record_store import Held
+from profiler.storage.stores.trial_store import TrialStore
 
 WAIT_S = 0.5
 """How long to wait for the end of a task before looking for new slots."""

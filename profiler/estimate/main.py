@@ -30,8 +30,8 @@ from profiler.rendering.card_list import card_list, card_list_json
 from profiler.rendering.estimate_grid import grid_json, grid_table
 from profiler.rendering.estimate_json import estimate_json
 from profiler.rendering.estimate_table import WIDTH, estimate_table
-from profiler.storage.model_config import load_model_config
-from profiler.storage.price_file import load_prices, unknown_cards_line
+from profiler.storage.foreign.model_config import load_model_config
+from profiler.storage.foreign.price_file import load_prices, unknown_cards_line
 
 _USAGE = """\
 python -m profiler.estimate model=NAME [key=value ...] [format=table|json]

@@ -26,8 +26,8 @@ from profiler.execution.verdict import last_lines
 from profiler.execution.warm import WarmProcess
 from profiler.execution.worker_process import WorkerProcess
 from profiler.execution.worker_record import WorkerRecords
-from profiler.storage.records import Held
-from profiler.storage.trial_store import TrialStore
+from profiler.storage.stores.record_store import Held
+from profiler.storage.stores.trial_store import TrialStore
 
 MAX_FAILURES_IN_A_ROW = 5
 

@@ -9,7 +9,7 @@ from profiler.execution.claim import Claim
 from profiler.execution.host_memory import oom_kills
 from profiler.execution.verdict import judge
 from profiler.execution.worker_process import WorkerProcess
-from profiler.storage.trial_store import TrialStore
+from profiler.storage.stores.trial_store import TrialStore
 
 
 @dataclass(frozen=True, kw_only=True)

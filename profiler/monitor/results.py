@@ -16,10 +16,10 @@ from profiler.rendering.figures.timeline import gpu_timeline_figure, host_timeli
 from profiler.rendering.monitored_page import monitored_html, monitored_markdown
 from profiler.rendering.monitored_words import monitored_sentences, monitored_title
 from profiler.rendering.pages import FIGURES, RenderedFigure
-from profiler.storage.atomic import remove_abandoned, write_atomically
-from profiler.storage.record_folder import MONITORED, RecordFolder
-from profiler.storage.run_tables import write_monitored_tables
-from profiler.storage.samples import GPU_SAMPLES, HOST_SAMPLES
+from profiler.storage.files.atomic import remove_abandoned, write_atomically
+from profiler.storage.records.record_folder import MONITORED, RecordFolder
+from profiler.storage.tables.run_tables import write_monitored_tables
+from profiler.storage.tables.samples import GPU_SAMPLES, HOST_SAMPLES
 
 PAGE, MARKDOWN = "report.html", "report.md"
 

@@ -15,10 +15,10 @@ from profiler.monitor.command import Command
 from profiler.monitor.running import CommandRun, run_command
 from profiler.monitor.signals import raise_pending
 from profiler.monitor.watched import record_of, start_now
-from profiler.storage.atomic import StorageError, write_atomically
-from profiler.storage.folder_faults import not_writable, writable_faults
-from profiler.storage.record_folder import MONITORED, RecordFolder
-from profiler.storage.trial_files import RECORDS
+from profiler.storage.files.atomic import StorageError, write_atomically
+from profiler.storage.files.trial_files import RECORDS
+from profiler.storage.records.record_folder import MONITORED, RecordFolder
+from profiler.storage.stores.folder_faults import not_writable, writable_faults
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ def report(folder: Path, watched: WatchedCommand) -> None:
     RecordFolder(folder, MONITORED).write(watched.record)
     # Imported here, because importing matplotlib and pyarrow takes longer than everything before.
     from profiler.monitor.results import PAGE, lines_of, sentences, write_report
-    from profiler.storage.samples import write_time_series
+    from profiler.storage.tables.samples import write_time_series
 
     write_time_series(folder, watched.record.run_id, watched.run.samples, watched.run.host_samples)
     for sentence in (*write_report(folder), *sentences(lines_of(folder, watched.record))):

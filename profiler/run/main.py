@@ -22,9 +22,9 @@ from profiler.run.launched import launcher_arguments, launcher_variables
 from profiler.run.options import ScriptEvents, ScriptOptions
 from profiler.run.process import run_in_process
 from profiler.run.second_runs import in_new_processes, with_second_runs
-from profiler.storage.foreign_files import read_bytes, reason
-from profiler.storage.record_folder import SCRIPTS, RecordFolder
-from profiler.storage.typed_json import to_json
+from profiler.storage.files.foreign_files import read_bytes, reason
+from profiler.storage.files.typed_json import to_json
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 
 SCRIPTS_FOLDER = "scripts"
 """Folder of the results of scripts, in `results_dir`."""

@@ -16,8 +16,8 @@ from profiler.domain.outcome import Outcome, Status, Verdict, Work
 from profiler.domain.script import ScriptEnding, ScriptJob, ScriptRecord
 from profiler.emulation.launch import is_strict
 from profiler.emulation.marks import FILE_VARIABLE, marks_of_file
-from profiler.storage.record_folder import SCRIPTS, RecordFolder
-from profiler.storage.typed_json import to_json
+from profiler.storage.files.typed_json import to_json
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 
 _PROGRAM = Path(profiler.__file__).parent / "worker" / "script_process.py"
 _GRACE_S = 10.0

@@ -12,9 +12,9 @@ from profiler.rendering.pages import FIGURES, RenderedFigure
 from profiler.rendering.script_page import script_html, script_markdown
 from profiler.rendering.script_table import script_table
 from profiler.rendering.script_words import run_title
-from profiler.storage.atomic import remove_abandoned, write_atomically
-from profiler.storage.record_folder import SCRIPTS, RecordFolder
-from profiler.storage.run_tables import write_script_tables
+from profiler.storage.files.atomic import remove_abandoned, write_atomically
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
+from profiler.storage.tables.run_tables import write_script_tables
 
 PAGE, MARKDOWN = "report.html", "report.md"
 

@@ -14,7 +14,7 @@ from profiler.emulation.cards import UNLIMITED_BYTES
 from profiler.emulation.launch import Events
 from profiler.run.backend import Place
 from profiler.run.process import run_in_process
-from profiler.storage.record_folder import SCRIPTS, RecordFolder
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 
 
 class Again(Protocol):

@@ -22,7 +22,7 @@ from profiler.measurement.phase_counters import PhaseCounters, by_phase, peak_of
 from profiler.measurement.process_tree import RecentProcessTree
 from profiler.measurement.sampler import PERIOD_S, Sampler
 from profiler.measurement.unmapped import EngineMapping, unmapped_now
-from profiler.storage.live_counters import LivePublisher
+from profiler.storage.files.live_counters import LivePublisher
 from profiler.training.phases import TrainingObserver
 from profiler.worker.card import prepare_card
 

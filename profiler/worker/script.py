@@ -24,8 +24,8 @@ from profiler.scripts.running import Script, ScriptEnd, run_script
 from profiler.scripts.session import ScriptSession
 from profiler.scripts.totals import ParameterTotals
 from profiler.seams.checking import notes_on_untested
-from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
-from profiler.storage.record_folder import SCRIPTS, RecordFolder
+from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 from profiler.substitutes import SubstituteOptions, substitutes
 from profiler.worker.card import CapError
 from profiler.worker.emulated import as_emulated

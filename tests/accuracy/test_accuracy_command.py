@@ -13,7 +13,7 @@ from profiler.analytical import estimate
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
 from profiler.domain.outcome import Status
 from profiler.domain.readings import PhasePeak
-from profiler.storage.versions import installed_versions
+from profiler.storage.records.versions import installed_versions
 
 
 class _Simulating:

@@ -37,9 +37,9 @@ from profiler.replay.main import main as replay
 from profiler.report.main import main as report
 from profiler.run.main import main as run
 from profiler.run.results import write_pages
-from profiler.storage.checksummed import with_checksum
-from profiler.storage.ranks import rank_peaks
-from profiler.storage.record_folder import SCRIPTS, TRIALS, RecordFolder
+from profiler.storage.files.checksummed import with_checksum
+from profiler.storage.records.ranks import rank_peaks
+from profiler.storage.records.record_folder import SCRIPTS, TRIALS, RecordFolder
 
 LIMIT_S = 20
 """Of one case, also on a loaded machine."""

@@ -25,8 +25,8 @@ from profiler.domain.script import NamedCard
 from profiler.domain.units import GIB
 from profiler.measurement.nvml import GpuProcess
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
-from profiler.storage.live_counters import LIVE_FOLDER, published
-from profiler.storage.record_folder import MONITORED, RecordFolder
+from profiler.storage.files.live_counters import LIVE_FOLDER, published
+from profiler.storage.records.record_folder import MONITORED, RecordFolder
 from profiler.substitutes import SubstituteOptions, substitutes
 
 CARD = NamedCard(uuid=UUID, name="NVIDIA H100 80GB HBM3", memory_bytes=TOTAL_BYTES, compute_capability=(9, 0))

@@ -28,7 +28,7 @@ from profiler.domain.trial import Backend, Rollout, TrialSpec, Tuning
 from profiler.domain.units import GIB, MIB
 from profiler.measurement.nvml import GpuProcess, NvmlTrouble
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
-from profiler.storage.records import RecordStore
+from profiler.storage.stores.record_store import RecordStore
 from profiler.worker.measured import Measured
 
 PID = 7

@@ -19,8 +19,8 @@ from profiler.domain.memory import Origin
 from profiler.domain.outcome import Status
 from profiler.rendering.claims_page import claims_markdown
 from profiler.rendering.pages import RenderedFigure
-from profiler.storage.published import read_counted, read_looked_up, read_published_claims
-from profiler.storage.tables import read_tables
+from profiler.storage.foreign.published import read_counted, read_looked_up, read_published_claims
+from profiler.storage.sweep_tables.tables import read_tables
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"

@@ -17,7 +17,7 @@ from profiler.config.run_options import RunOptions
 from profiler.domain.outcome import Status
 from profiler.domain.sweep_state import Machines
 from profiler.execution import TooManyFailuresError
-from profiler.storage.records import RecordStore
+from profiler.storage.stores.record_store import RecordStore
 
 RECORDS = builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"]))
 PLAN = [builders.planned(record) for record in RECORDS]

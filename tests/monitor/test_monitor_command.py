@@ -19,9 +19,9 @@ from profiler.measurement.visible import VisibleGpu, VisibleGpus
 from profiler.monitor import results, watching
 from profiler.monitor.command import read_command
 from profiler.monitor.main import main
-from profiler.storage.laws import Laws, Trials
-from profiler.storage.record_folder import MONITORED, RecordFolder
-from profiler.storage.schema import MONITORED_TABLES
+from profiler.storage.records.record_folder import MONITORED, RecordFolder
+from profiler.storage.tables.laws import Laws, Trials
+from profiler.storage.tables.schema import MONITORED_TABLES
 
 ROOT = Path(__file__).parents[2]
 GPU = VisibleGpu(uuid=UUID, name="NVIDIA H100 80GB HBM3", memory_bytes=TOTAL_BYTES, compute_capability=(9, 0))

@@ -24,7 +24,7 @@ from profiler.rendering.figures.left_out import not_shown
 from profiler.rendering.figures.parity import parity_figure
 from profiler.rendering.figures.published import published_figure
 from profiler.rendering.figures.theme import CATEGORY_COLOURS, add_note
-from profiler.storage.published import read_published
+from profiler.storage.foreign.published import read_published
 
 
 @pytest.fixture(autouse=True)

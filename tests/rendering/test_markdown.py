@@ -10,8 +10,8 @@ from profiler.analysis.sweep_report import sweep_report
 from profiler.rendering.markdown import report_page
 from profiler.rendering.pages import RenderedFigure, SectionFigures
 from profiler.rendering.wording import thresholds_text
-from profiler.storage.published import read_published
-from profiler.storage.tables import read_tables
+from profiler.storage.foreign.published import read_published
+from profiler.storage.sweep_tables.tables import read_tables
 
 
 def report_of(folder, records, **about):

@@ -14,7 +14,7 @@ from profiler.domain.units import GIB, as_gib
 from profiler.rendering.figures.files import as_png
 from profiler.rendering.figures.step_shape import step_figure
 from profiler.rendering.wording import gib_number
-from profiler.storage.tables import table_path
+from profiler.storage.sweep_tables.tables import table_path
 
 PHASES = (Phase.ROLLOUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 

@@ -14,7 +14,7 @@ from profiler.domain.readings import PhasePeak
 from profiler.domain.trial import Backend, VllmMode
 from profiler.domain.units import GIB
 from profiler.rendering.terminal import print_comparison
-from profiler.storage.published import read_published
+from profiler.storage.foreign.published import read_published
 
 
 def printed(folder, records, *, width=80, **settings):

@@ -16,7 +16,7 @@ from profiler.domain.outcome import Status
 from profiler.domain.units import MIB
 from profiler.emulation.launch import emulated_python, process_environment
 from profiler.measurement.visible import TEST_ON_EMULATED_DRIVER
-from profiler.storage.record_folder import SCRIPTS, RecordFolder
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 
 pytestmark = [
     pytest.mark.slow,

@@ -12,7 +12,7 @@ from profiler.domain.script import ScriptJob, ScriptSpec
 from profiler.domain.trial import Backend
 from profiler.run import process as process_module
 from profiler.run.process import run_in_process
-from profiler.storage.record_folder import SCRIPTS, RecordFolder
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = Versions(torch="2", trl=None, transformers=None, peft=None, bitsandbytes=None, profiler="0")
@@ -95,8 +95,8 @@ STORES = (
     "from pathlib import Path\n"
     "from profiler.domain.outcome import Outcome, Status, Verdict\n"
     "from profiler.domain.script import ScriptJob, ScriptRecord\n"
-    "from profiler.storage.record_folder import SCRIPTS, RecordFolder\n"
-    "from profiler.storage.typed_json import from_json\n"
+    "from profiler.storage.records.record_folder import SCRIPTS, RecordFolder\n"
+    "from profiler.storage.files.typed_json import from_json\n"
     "job = from_json(ScriptJob, json.loads(Path(sys.argv[1]).read_text()))\n"
 )
 LEAVES_RECORD = (

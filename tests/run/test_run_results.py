@@ -13,10 +13,10 @@ from profiler.domain.trial import Backend
 from profiler.domain.units import GIB
 from profiler.rendering.script_table import script_table
 from profiler.run.results import report_run, write_pages
-from profiler.storage.checksummed import with_checksum
-from profiler.storage.laws import Laws, Trials
-from profiler.storage.record_folder import SCRIPTS, RecordFolder
-from profiler.storage.schema import SCRIPT_TABLES
+from profiler.storage.files.checksummed import with_checksum
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
+from profiler.storage.tables.laws import Laws, Trials
+from profiler.storage.tables.schema import SCRIPT_TABLES
 
 
 @pytest.mark.parametrize("made", [record(), record(fits=False), record(backend=Backend.CUDA, gpu=None, steps=None)])
@@ -57,7 +57,7 @@ def test_the_record_of_another_run_is_left_out(tmp_path):
 
 
 def test_a_record_of_a_newer_version_is_refused(tmp_path):
-    from profiler.storage.checksummed import checksum_of
+    from profiler.storage.files.checksummed import checksum_of
 
     path = RecordFolder(tmp_path, SCRIPTS).path("0" * 16)
     path.parent.mkdir()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from profiler.domain.outcome import Status
-from profiler.storage.record_folder import SCRIPTS, RecordFolder
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,8 @@ from profiler.emulation.launch import EmulatedPython, Events
 from profiler.rendering.script_words import run_sentences
 from profiler.run.backend import Place
 from profiler.run.second_runs import with_second_runs
-from profiler.storage.record_folder import SCRIPTS, RecordFolder
-from profiler.storage.rows import record_row
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
+from profiler.storage.tables.rows import record_row
 
 
 class Runs:

@@ -19,13 +19,13 @@ from profiler.domain.errors import UsageError
 from profiler.domain.monitored import MonitoredRun
 from profiler.domain.outcome import Outcome
 from profiler.domain.trial import TrialSpec
-from profiler.storage.atomic import StorageError
-from profiler.storage.checksummed import with_checksum
-from profiler.storage.outcome_fields import _PARTS, OUTCOME_FIELDS
-from profiler.storage.record_folder import MONITORED, SCRIPTS, TRIALS, RecordFolder
-from profiler.storage.records import RecordStore
-from profiler.storage.typed_json import to_json
-from profiler.storage.versioned import NewerSchemaError, RecordFormat
+from profiler.storage.files.atomic import StorageError
+from profiler.storage.files.checksummed import with_checksum
+from profiler.storage.files.typed_json import to_json
+from profiler.storage.records.outcome_fields import _PARTS, OUTCOME_FIELDS
+from profiler.storage.records.record_folder import MONITORED, SCRIPTS, TRIALS, RecordFolder
+from profiler.storage.records.versioned import NewerSchemaError, RecordFormat
+from profiler.storage.stores.record_store import RecordStore
 
 SHAPES = Path(__file__).with_name("record_shapes.json")
 """The names of all stored fields, by kind and version."""

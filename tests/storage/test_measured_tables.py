@@ -14,14 +14,14 @@ from profiler.domain.outcome import Status
 from profiler.domain.readings import OutOfMemory, PhasePeak, Sample, StepPeak
 from profiler.domain.trial import Backend
 from profiler.domain.units import GIB
-from profiler.storage.checksummed import checksum_of
-from profiler.storage.outcome_fields import OUTCOME_FIELDS
-from profiler.storage.record_folder import TRIALS
-from profiler.storage.records import RecordStore
-from profiler.storage.rows import run_row
-from profiler.storage.samples import read_samples, samples_path, write_samples
-from profiler.storage.schema import OPTIONAL_TABLES, PHASES, RUNS, SAMPLES, SHAPE, STEPS, TABLES
-from profiler.storage.tables import read_tables, table_path, write_tables
+from profiler.storage.files.checksummed import checksum_of
+from profiler.storage.records.outcome_fields import OUTCOME_FIELDS
+from profiler.storage.records.record_folder import TRIALS
+from profiler.storage.stores.record_store import RecordStore
+from profiler.storage.sweep_tables.tables import read_tables, table_path, write_tables
+from profiler.storage.tables.rows import run_row
+from profiler.storage.tables.samples import read_samples, samples_path, write_samples
+from profiler.storage.tables.schema import OPTIONAL_TABLES, PHASES, RUNS, SAMPLES, SHAPE, STEPS, TABLES
 
 
 def sample(time_s: float, **changes: object) -> Sample:

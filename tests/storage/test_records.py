@@ -11,15 +11,15 @@ import pytest
 from profiler.domain.outcome import Status, Versions
 from profiler.domain.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant, StepPeak, TensorGroup
 from profiler.domain.trial import TrialSpec
-from profiler.storage import checksummed
-from profiler.storage.memory_snapshot import snapshot_path
-from profiler.storage.outcome_fields import OUTCOME_FIELDS, flat_values, outcome_from_flat
-from profiler.storage.record_folder import TRIALS
-from profiler.storage.records import RecordStore
-from profiler.storage.samples import samples_path
-from profiler.storage.typed_json import JsonMismatchError, from_json, to_json
-from profiler.storage.versioned import NewerRecordError, RecordFormat
-from profiler.storage.versions import installed_versions
+from profiler.storage.files import checksummed
+from profiler.storage.files.memory_snapshot import snapshot_path
+from profiler.storage.files.typed_json import JsonMismatchError, from_json, to_json
+from profiler.storage.records.outcome_fields import OUTCOME_FIELDS, flat_values, outcome_from_flat
+from profiler.storage.records.record_folder import TRIALS
+from profiler.storage.records.versioned import NewerRecordError, RecordFormat
+from profiler.storage.records.versions import installed_versions
+from profiler.storage.stores.record_store import RecordStore
+from profiler.storage.tables.samples import samples_path
 
 
 @pytest.fixture
@@ -259,7 +259,7 @@ def test_a_record_that_cannot_be_opened_is_a_fault_and_not_set_aside(lines, monk
     def refuse(_, *, most_bytes):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("profiler.storage.records.read_bytes", refuse)
+    monkeypatch.setattr("profiler.storage.stores.record_store.read_bytes", refuse)
     (fault,) = store.faults()
     assert fault.sentence() == (
         f"record={path}: it cannot be read (Permission denied). Check its permissions and the disk."
@@ -312,10 +312,10 @@ import resource, sys
 from pathlib import Path
 sys.path[:0] = {path!r}
 import builders
-from profiler.storage.atomic import StorageError
-from profiler.storage.memory_snapshot import snapshot_path
-from profiler.storage.record_folder import TRIALS
-from profiler.storage.records import RecordStore
+from profiler.storage.files.atomic import StorageError
+from profiler.storage.files.memory_snapshot import snapshot_path
+from profiler.storage.records.record_folder import TRIALS
+from profiler.storage.stores.record_store import RecordStore
 record = builders.records([builders.spec()])[0]
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
@@ -363,7 +363,7 @@ def test_a_class_may_read_itself():
 
 def test_installed_versions_import_nothing():
     script = (
-        "import sys; from profiler.storage.versions import installed_versions as v; "
+        "import sys; from profiler.storage.records.versions import installed_versions as v; "
         "print(v()); sys.exit(sum(n in sys.modules for n in ('torch', 'trl', 'transformers', 'peft')))"
     )
     child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -19,11 +19,11 @@ from profiler.domain.memory import Category, Phase
 from profiler.domain.monitored import HostSample
 from profiler.domain.outcome import Estimate
 from profiler.domain.readings import CategoryShare, Sample
-from profiler.storage.record_folder import MONITORED, SCRIPTS, RecordFolder
-from profiler.storage.records import RecordStore
-from profiler.storage.run_tables import write_monitored_tables, write_script_tables
-from profiler.storage.samples import write_samples, write_time_series
-from profiler.storage.tables import write_tables
+from profiler.storage.records.record_folder import MONITORED, SCRIPTS, RecordFolder
+from profiler.storage.stores.record_store import RecordStore
+from profiler.storage.sweep_tables.tables import write_tables
+from profiler.storage.tables.run_tables import write_monitored_tables, write_script_tables
+from profiler.storage.tables.samples import write_samples, write_time_series
 
 FOLDER = Path(__file__).with_name("written_before")
 REFERENCES = sorted({path.parent for path in (Path(__file__).parents[2] / "results/reference").rglob("runs.parquet")})

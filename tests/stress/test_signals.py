@@ -15,8 +15,8 @@ import builders
 import stress
 
 from profiler.domain.outcome import Status
-from profiler.storage.record_folder import TRIALS
-from profiler.storage.records import RecordStore
+from profiler.storage.records.record_folder import TRIALS
+from profiler.storage.stores.record_store import RecordStore
 
 RECORDS = [
     replace(record, outcome=builders.outcome_of(status))
