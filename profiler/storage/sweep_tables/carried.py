@@ -5,6 +5,7 @@ A folder can have tables without records: git keeps only the tables of results, 
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,6 +39,37 @@ class Outdated:
     """Trials that ran again, with an answer."""
     left: frozenset[str] = field(default_factory=frozenset)
     """The others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """Rows of the written tables that do not come from the records, and records without rows."""
+
+    carried: int = 0
+    """Trials without a record in the folder, whose rows were carried over from the previous tables."""
+    replaced: int = 0
+    """Emulated or simulated trials whose rows were replaced, because they ran again after a change."""
+    outdated: int = 0
+    """Emulated or simulated trials in the tables that would have another result now."""
+    left_out: tuple[str, ...] = ()
+    """A sentence for each record that could not be written into the tables."""
+
+    def lines(self, folder: Path) -> list[str]:
+        """Return sentences for the user."""
+        found = []
+        if self.carried:
+            rows, their = ("row is", "its record is") if self.carried == 1 else ("rows are", "their records are")
+            found.append(f"{self.carried} {rows} carried over from the tables in {folder}: {their} not here.")
+        if self.replaced:
+            rows = "row is" if self.replaced == 1 else "rows are"
+            found.append(f"{self.replaced} {rows} replaced by the same trials, which ran again after a change.")
+        if self.outdated:
+            rows = "row is" if self.outdated == 1 else "rows are"
+            found.append(
+                f"{self.outdated} {rows} from before a change of this program or of a config.json; the sweep that made "
+                "them runs them again."
+            )
+        return found
 
 
 def without(table: pa.Table, trial_ids: Collection[str]) -> pa.Table:

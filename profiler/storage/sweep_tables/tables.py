@@ -17,6 +17,7 @@ from profiler.storage.files.atomic import put_in_place, temporary_next_to, write
 from profiler.storage.sweep_tables.carried import (
     CurrentId,
     StoredTrial,
+    Written,
     builtin_id,
     joined,
     outdated,
@@ -88,37 +89,6 @@ class Tables:
         if file is None:
             return _frame(arrow_schema(OPTIONAL_TABLES[name], about={}).empty_table())
         return _frame(file.rows(trial_ids))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """Rows of the written tables that do not come from the records, and records without rows."""
-
-    carried: int = 0
-    """Trials without a record in the folder, whose rows were carried over from the previous tables."""
-    replaced: int = 0
-    """Emulated or simulated trials whose rows were replaced, because they ran again after a change."""
-    outdated: int = 0
-    """Emulated or simulated trials in the tables that would have another result now."""
-    left_out: tuple[str, ...] = ()
-    """A sentence for each record that could not be written into the tables."""
-
-    def lines(self, folder: Path) -> list[str]:
-        """Return sentences for the user."""
-        found = []
-        if self.carried:
-            rows, their = ("row is", "its record is") if self.carried == 1 else ("rows are", "their records are")
-            found.append(f"{self.carried} {rows} carried over from the tables in {folder}: {their} not here.")
-        if self.replaced:
-            rows = "row is" if self.replaced == 1 else "rows are"
-            found.append(f"{self.replaced} {rows} replaced by the same trials, which ran again after a change.")
-        if self.outdated:
-            rows = "row is" if self.outdated == 1 else "rows are"
-            found.append(
-                f"{self.outdated} {rows} from before a change of this program or of a config.json; the sweep that made "
-                "them runs them again."
-            )
-        return found
 
 
 def write_tables(
