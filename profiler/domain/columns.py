@@ -16,7 +16,7 @@ _UNITS = {"_bytes": "bytes", "_s": "s", "_percent": "percent", "_watts": "W", "_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declaration:
+class ColumnDeclaration:
     """Everything about a column that the name, the type and the default of its field do not say."""
 
     meaning: str
@@ -60,10 +60,10 @@ def column(
     sums_to: str = "",
     peaks_at: str = "",
     as_text: Callable[[Any], str] | None = None,
-) -> Mapping[str, Declaration]:
-    """Return the `metadata` of a field that is a column; arguments as in `Declaration`."""
+) -> Mapping[str, ColumnDeclaration]:
+    """Return the `metadata` of a field that is a column; arguments as in `ColumnDeclaration`."""
     return {
-        _METADATA: Declaration(
+        _METADATA: ColumnDeclaration(
             meaning=meaning,
             null=null,
             name=name,
@@ -88,7 +88,7 @@ def stored_as(key: str) -> Mapping[str, _StoredAs]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnField(Declaration):
+class ColumnField(ColumnDeclaration):
     """One column, as it follows from a field."""
 
     place: tuple[str, ...]
@@ -115,11 +115,11 @@ def _columns(holder: type, place: tuple[str, ...], prefix: str) -> Iterator[Colu
         declared, inner = field.metadata.get(_METADATA), (*place, field.name)
         if isinstance(declared, _Spread):
             yield from _columns(_without_none(hints[field.name]), inner, prefix + declared.prefix)
-        elif isinstance(declared, Declaration):
+        elif isinstance(declared, ColumnDeclaration):
             yield _column(declared, hints[field.name], inner, prefix)
 
 
-def _column(declared: Declaration, hint: object, place: tuple[str, ...], prefix: str) -> ColumnField:
+def _column(declared: ColumnDeclaration, hint: object, place: tuple[str, ...], prefix: str) -> ColumnField:
     kind, name = _without_none(hint), place[-1]
     unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "")
     is_text = declared.as_text is not None or issubclass(kind, str)
@@ -163,7 +163,7 @@ def _key(field: Field[Any]) -> str:
     declared = field.metadata.get(_METADATA)
     if isinstance(declared, _StoredAs):
         return declared.key
-    if isinstance(declared, Declaration):
+    if isinstance(declared, ColumnDeclaration):
         return declared.name or field.name
     if isinstance(declared, _Spread):
         return field.name
