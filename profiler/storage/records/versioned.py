@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from profiler.domain.columns import columns_of, keys_of_outcome, parts_of
-from profiler.domain.errors import Fault, ProfilerError, UsageError
+from profiler.domain.errors import Fault, ProfilerError, UsageError, printable
 from profiler.domain.outcome import Outcome, Run
 from profiler.domain.trial import TrialSpec
 from profiler.storage.files.checksummed import checksum_of, parse_checksummed, with_checksum
@@ -105,7 +105,7 @@ class RecordFormat(Generic[Kind]):
         except (ValueError, RecursionError, ProfilerError) as error:
             raise DamagedRecordError((str(error).splitlines() or [type(error).__name__])[0].rstrip(".")) from error
         if (name := self.name_of(record)) != path.stem:
-            raise DamagedRecordError(f"it is the record of {self.noun}{name}")
+            raise DamagedRecordError(printable(f"it is the record of {self.noun}{name}"))
         return record
 
     def parse(self, content: bytes) -> Kind:
