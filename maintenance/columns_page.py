@@ -2,9 +2,14 @@
 
 from profiler.rendering.document import Align
 from profiler.rendering.layouts.markdown import markdown_table
-from profiler.storage.monitored_schema import MONITORED_TABLES
-from profiler.storage.schema import OPTIONAL_TABLES, SCHEMA_VERSION, TABLES, Column
-from profiler.storage.script_schema import SCRIPT_TABLES
+from profiler.storage.tables.schema import (
+    MONITORED_TABLES,
+    OPTIONAL_TABLES,
+    SCHEMA_VERSION,
+    SCRIPT_TABLES,
+    TABLES,
+    Column,
+)
 
 _ALWAYS, _SOMETIMES = "in every results folder", "only if it has rows"
 _OF_SCRIPTS = "in the folder of a script (`python -m profiler.run`)"
@@ -15,7 +20,7 @@ def columns_page() -> str:
     """Return the text of `docs/columns.md`."""
     blocks = [
         "# The columns of the tables of a sweep, of a script and of monitored runs",
-        "Generated from `profiler/storage/schema.py`, `script_schema.py` and `monitored_schema.py` (schema version "
+        "Generated from the fields that `profiler/domain/` declares (schema version "
         f"{SCHEMA_VERSION}); the "
         "same texts are in the metadata of the parquet files. Sizes are integers of bytes, times are seconds; null "
         'means "unknown here", never 0.',

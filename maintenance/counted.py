@@ -22,8 +22,8 @@ from profiler.domain.counted import PhaseWork
 from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.domain.gpu import KNOWN_GPUS, ROOFLINES
 from profiler.domain.trial import TrialSpec
-from profiler.storage.atomic import write_atomically
-from profiler.storage.published import COUNTED, read_published_claims
+from profiler.storage.files.atomic import write_atomically
+from profiler.storage.foreign.published import COUNTED, read_published_claims
 
 COLUMNS = (
     "configuration", "gpu", "phase", "flops", "moved_bytes", "to_host_bytes", "from_host_bytes", "seconds",

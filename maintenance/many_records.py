@@ -23,22 +23,17 @@ from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import (
     Breakdown,
     CardFacts,
-    CategoryShare,
     MeasuredDetails,
     Outcome,
-    OutOfMemory,
     Peaks,
-    PhasePeak,
     Status,
-    StepInstant,
-    StepPeak,
-    TensorGroup,
     TrialRecord,
     UnlimitedCard,
     Verdict,
     Versions,
     Work,
 )
+from profiler.domain.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant, StepPeak, TensorGroup
 from profiler.domain.trial import Backend, TrialSpec, Tuning
 from profiler.domain.units import MIB
 

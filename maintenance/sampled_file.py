@@ -7,8 +7,8 @@ from maintenance.sampling import read_sampled, sampled_text
 from profiler.config.foreign_text import MOST_JSON_BYTES
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trial import TrialSpec
-from profiler.storage.atomic import write_atomically
-from profiler.storage.foreign_files import Kind, kind_of, read_bytes, reason
+from profiler.storage.files.atomic import write_atomically
+from profiler.storage.files.foreign_files import Kind, kind_of, read_bytes, reason
 
 SAMPLED = "sampled.jsonl"
 

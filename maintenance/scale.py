@@ -78,12 +78,13 @@ def measure(trials: int = TRIALS, *, records: Path | None = None, is_shared: boo
 def make(folder: Path, trials: int) -> dict[str, float]:
     """Write the records; not synchronised one by one, which would take most of the time."""
     from maintenance.many_records import many_specs, varied_records
-    from profiler.storage.records import RecordStore, record_content
+    from profiler.storage.records.record_folder import TRIALS
+    from profiler.storage.stores.record_store import RecordStore
 
     store = RecordStore(folder)
     (folder / "records").mkdir(parents=True)
     for record in varied_records(many_specs(trials)):
-        store.path(record.trial_id).write_bytes(record_content(record))
+        store.path(record.trial_id).write_bytes(TRIALS.content(record))
     return {}
 
 
@@ -91,8 +92,8 @@ def assemble(folder: Path) -> dict[str, float]:
     """Read the records of a folder and write the tables, as the end of a sweep does."""
     from maintenance.sampling import architecture_of
     from profiler.report.estimates import estimates_by_trial, estimates_of
-    from profiler.storage.records import RecordStore
-    from profiler.storage.tables import assemble_tables
+    from profiler.storage.stores.record_store import RecordStore
+    from profiler.storage.sweep_tables.tables import assemble_tables
 
     started = time.process_time()
     estimates = partial(estimates_by_trial, estimates=estimates_of, architecture_of=architecture_of)
@@ -106,8 +107,8 @@ def fetch(store: Path, folder: Path) -> dict[str, float]:
     """Read the records of a store and write the tables to a folder, as a report of a store does."""
     from maintenance.sampling import architecture_of
     from profiler.report.estimates import estimates_by_trial, estimates_of
-    from profiler.storage.shared_store import open_shared
-    from profiler.storage.tables import assemble_tables
+    from profiler.storage.stores.shared_store import open_shared
+    from profiler.storage.sweep_tables.tables import assemble_tables
 
     started = time.process_time()
     address = address_of(f"file://{store.resolve()}")

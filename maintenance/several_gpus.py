@@ -31,8 +31,8 @@ from profiler.domain.trial import Backend, DistributedType, OffloadDevice, Trial
 from profiler.domain.units import GIB
 from profiler.rendering.layouts.csv_table import as_csv
 from profiler.rendering.layouts.markdown import markdown_table
-from profiler.storage.atomic import write_atomically
-from profiler.storage.records import RecordStore
+from profiler.storage.files.atomic import write_atomically
+from profiler.storage.stores.record_store import RecordStore
 
 ROWS, PAGE = "rows.csv", "README.md"
 

@@ -25,7 +25,7 @@ from profiler.domain.trial import DistributedType, TrialSpec
 from profiler.domain.units import GIB
 from profiler.rendering.figures.files import as_png, as_svg
 from profiler.rendering.layouts.markdown import markdown_table
-from profiler.storage.atomic import write_atomically
+from profiler.storage.files.atomic import write_atomically
 from profiler.sweep.command import read_command
 from profiler.sweep.composition import compose
 

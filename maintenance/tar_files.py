@@ -6,7 +6,7 @@
 import tarfile
 from pathlib import Path
 
-from profiler.storage.atomic import write_atomically
+from profiler.storage.files.atomic import write_atomically
 
 
 def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:

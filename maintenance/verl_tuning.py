@@ -26,7 +26,7 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.units import as_gib
 from profiler.rendering.layouts.csv_table import as_csv
 from profiler.rendering.layouts.markdown import markdown_table
-from profiler.storage.atomic import write_atomically
+from profiler.storage.files.atomic import write_atomically
 
 GRID = "verl_tuning"
 JOBS, ROWS, PAGE = "jobs.jsonl", "rows.csv", "report.md"

@@ -13,26 +13,23 @@ from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import (
     Breakdown,
     CardFacts,
-    CategoryShare,
     EmulatedDetails,
     Estimate,
     MeasuredDetails,
     Outcome,
-    OutOfMemory,
     Peaks,
-    PhasePeak,
     Status,
-    StepPeak,
     TrialRecord,
     UnlimitedCard,
     Verdict,
     Versions,
     Work,
 )
+from profiler.domain.readings import CategoryShare, OutOfMemory, PhasePeak, StepPeak
 from profiler.domain.trial import Attention, Backend, Logprobs, PlannedTrial, TrialSpec, Tuning
 from profiler.domain.units import MIB
-from profiler.storage.outcome_fields import OUTCOME_FIELDS
-from profiler.storage.tables import Tables, read_tables, write_tables
+from profiler.storage.records.outcome_fields import OUTCOME_FIELDS
+from profiler.storage.sweep_tables.tables import Tables, read_tables, write_tables
 
 VERSIONS = Versions(
     torch="2.13.0", trl="1.16.0", transformers="5.10.1", peft="0.18.2", bitsandbytes="0.49.0", profiler="0.1.0"

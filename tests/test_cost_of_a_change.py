@@ -1,8 +1,9 @@
-"""What else has to change for a new card, model family or sharding mode, counted in a scratch copy of the program.
+"""What else has to change for a new card, family, column or sharding mode, counted in a scratch copy of the program.
 
-A card is one row of one file. A family is one row of one file; only where its layers differ, formulas follow. A
-sharding mode that `estimate`, `solve` and `advise` answer is a new file with what differs from one GPU, and its name in
-three others; that it runs as well is a matter of `training/arguments.py`.
+A card is one row of one file. A family is one row of one file; only where its layers differ, formulas follow. A column
+of the tables is one field of an outcome, and what fills it. A sharding mode that `estimate`, `solve` and `advise`
+answer is a new file with what differs from one GPU, and its name in three others; that it runs as well is a matter of
+`training/arguments.py`.
 """
 
 import ast
@@ -165,8 +166,51 @@ print(weights, "halves on 2 GPUs" in answer(words), "communication" in answer(wo
 )
 
 
+COLUMN = Change(
+    rows=(
+        Row(
+            file="profiler/domain/outcome.py",
+            before="    host_peak_rss_bytes: int | None = field(",
+            row="""\
+    fan_speed_percent: float | None = field(
+        default=None, metadata=column("mean speed of the fans", "the card has none")
+    )
+""",
+        ),
+    ),
+    program=f"""
+import sys
+from pathlib import Path
+
+from profiler.domain.outcome import Outcome, Status, Verdict, Work
+from profiler.storage.records.record_folder import MONITORED, SCRIPTS, TRIALS, RecordFolder
+from profiler.storage.tables.rows import record_row
+from profiler.storage.tables.schema import MONITORED_TABLES, SCRIPT_TABLES, TABLES
+from profiler.storage.sweep_tables.tables import read_tables, write_tables
+from dataclasses import replace
+
+folder = Path({str(ROOT)!r}, "tests/storage/written_before")
+kinds = {{"trial": TRIALS, "script": SCRIPTS, "monitored": MONITORED}}
+for kind, form in kinds.items():
+    record = RecordFolder(folder / kind, form).read_all()[0]
+    found = replace(record, outcome=replace(record.outcome, work=Work(fan_speed_percent=30.5)))
+    store = RecordFolder(Path(kind), form)
+    store.write(found)
+    print(record.outcome.work.fan_speed_percent, store.read_all() == (found,), form.version - form.since, end=" ")
+    print(record_row(found)["fan_speed_percent"])
+for columns in (TABLES["runs"], SCRIPT_TABLES["scripts"], MONITORED_TABLES["monitored"]):
+    print(*[(each.unit, each.meaning, each.null) for each in columns if each.name == "fan_speed_percent"])
+write_tables(Path("trial"), RecordFolder(Path("trial"), TRIALS).read_all(), {{}})
+print(read_tables(Path("trial")).runs["fan_speed_percent"].tolist())
+""",
+    printed="None True 1 30.5\n" * 3 + "('percent', 'mean speed of the fans', 'the card has none')\n" * 3 + "[30.5]\n",
+)
+
+
 @pytest.mark.parametrize(
-    ("change", "files"), [(CARD, 1), (FAMILY, 1), (SHARDING, 4)], ids=["card", "family", "sharding"]
+    ("change", "files"),
+    [(CARD, 1), (FAMILY, 1), (COLUMN, 1), (SHARDING, 4)],
+    ids=["card", "family", "column", "sharding"],
 )
 def test_a_change_needs_no_other_file(change, files, tmp_path):
     assert len({row.file for row in change.rows}) == files

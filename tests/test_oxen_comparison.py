@@ -12,7 +12,7 @@ import pytest
 from profiler.domain.units import GIB
 from profiler.rendering.document import Align
 from profiler.rendering.layouts.markdown import markdown_table
-from profiler.storage.published import read_published
+from profiler.storage.foreign.published import read_published
 
 FOLDER = Path(__file__).parents[1] / "results" / "reference" / "oxen_2025"
 PAGE = FOLDER / "comparison.md"

@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 
 from profiler.domain.units import GIB
-from profiler.storage.published import read_published
+from profiler.storage.foreign.published import read_published
 
 ROOT = Path(__file__).parents[1]
 KEPT = list(csv.DictReader((ROOT / "results/reference/scripts/coursia.csv").read_text().splitlines()))

@@ -17,8 +17,8 @@ from profiler.domain.trial import TrialSpec
 from profiler.domain.units import as_gib
 from profiler.estimate.main import answer
 from profiler.report.drawing import render_folder
-from profiler.storage.published import read_published
-from profiler.storage.tables import read_tables
+from profiler.storage.foreign.published import read_published
+from profiler.storage.sweep_tables.tables import read_tables
 from profiler.sweep.command import read_command
 from profiler.sweep.composition import compose
 from profiler.worker.simulated import run_simulated

@@ -12,7 +12,7 @@ from maintenance.scale import assemble, draw, fetch, make
 from profiler.domain.engine import Engine
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.outcome import Status
-from profiler.storage.tables import read_tables
+from profiler.storage.sweep_tables.tables import read_tables
 
 
 def test_records_are_varied_and_the_same_on_every_call():

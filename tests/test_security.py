@@ -20,8 +20,8 @@ UNPICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "
 """Modules that can run code of what they read."""
 
 ALLOWED = {
-    "profiler/storage/recorded_snapshot.py": {"pickle.Unpickler"},
-    "profiler/storage/memory_snapshot.py": {"pickle.dumps"},
+    "profiler/storage/foreign/recorded_snapshot.py": {"pickle.Unpickler"},
+    "profiler/storage/files/memory_snapshot.py": {"pickle.dumps"},
     "profiler/config/foreign_text.py": {"yaml.load"},
 }
 """The restricted reader, which replaces what an unpickler imports; the writer of our snapshots; a safe YAML loader."""

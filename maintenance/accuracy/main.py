@@ -27,9 +27,9 @@ from profiler.config.run_options import RunOptions
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.trial import PlannedTrial, TrialSpec
-from profiler.storage.atomic import write_atomically
-from profiler.storage.records import RecordStore
-from profiler.storage.versions import installed_versions
+from profiler.storage.files.atomic import write_atomically
+from profiler.storage.records.versions import installed_versions
+from profiler.storage.stores.record_store import RecordStore
 
 GRID = "accuracy"
 ROWS, PAGE, FIGURE = "rows.parquet", "accuracy.md", "predictors"

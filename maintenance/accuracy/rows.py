@@ -11,7 +11,8 @@ from profiler.analytical import estimate
 from profiler.analytical.estimate import phase_instants
 from profiler.config.identity import spec_to_mapping
 from profiler.domain.memory import TRIAL_PHASES
-from profiler.domain.outcome import CategoryShare, Estimate, Status, TrialRecord, UnlimitedCard
+from profiler.domain.outcome import Estimate, Status, TrialRecord, UnlimitedCard
+from profiler.domain.readings import CategoryShare
 
 
 def prediction_frame(records: Sequence[TrialRecord]) -> pd.DataFrame:

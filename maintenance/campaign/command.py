@@ -9,7 +9,7 @@ from profiler.config.option import MAX_S
 from profiler.config.reading import TextReader
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.trial import Tuning
-from profiler.storage.foreign_files import Kind, expanded, kind_of, reason
+from profiler.storage.files.foreign_files import Kind, expanded, kind_of, reason
 
 LIMIT_S = 500.0
 """Time limit of one stage."""

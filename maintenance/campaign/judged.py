@@ -7,7 +7,7 @@ from maintenance.campaign.simulated import grid_folders
 from profiler.analysis.acceptance import Pair, pairs, thresholds
 from profiler.domain.units import gib_text
 from profiler.rendering.sweep.words import threshold_text
-from profiler.storage.tables import read_tables, table_path
+from profiler.storage.sweep_tables.tables import read_tables, table_path
 
 
 def threshold_lines(folders: Iterable[Path]) -> Sequence[str]:

@@ -29,9 +29,9 @@ from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.measurement.visible import VisibleGpu, VisibleGpus, visible_gpus
-from profiler.storage.atomic import write_atomically
-from profiler.storage.records import RecordStore
-from profiler.storage.versions import installed_versions
+from profiler.storage.files.atomic import write_atomically
+from profiler.storage.records.versions import installed_versions
+from profiler.storage.stores.record_store import RecordStore
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds
     from profiler.worker.measured import Measured

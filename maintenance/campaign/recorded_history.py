@@ -13,7 +13,7 @@ from profiler.allocator.essentials import essentials
 from profiler.domain.errors import EXIT_SOME_TRIALS_FAILED, Fault, ProfilerError, UsageError
 from profiler.domain.trial import ALL_LINEAR, Backend, Rollout, TrialSpec, Tuning
 from profiler.domain.units import gib_text
-from profiler.storage.atomic import write_atomically
+from profiler.storage.files.atomic import write_atomically
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds
     from profiler.worker.measured import Measured

@@ -7,7 +7,7 @@ from statistics import mean
 
 from profiler.domain.outcome import Outcome, TrialRecord
 from profiler.domain.trial import Rollout, TrialSpec
-from profiler.storage.records import RecordStore
+from profiler.storage.stores.record_store import RecordStore
 
 
 def rollout_lines(records: Iterable[TrialRecord]) -> tuple[str, ...]:

@@ -13,9 +13,9 @@ from profiler.domain.errors import UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Status, TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
-from profiler.storage.fingerprint import content_of
-from profiler.storage.records import RecordStore
-from profiler.storage.tables import write_tables
+from profiler.storage.foreign.fingerprint import content_of
+from profiler.storage.stores.record_store import RecordStore
+from profiler.storage.sweep_tables.tables import write_tables
 
 Simulate = Callable[[Sequence[PlannedTrial], RecordStore, Versions], None]
 """Writes a record of each trial to the store."""

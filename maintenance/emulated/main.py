@@ -20,7 +20,7 @@ from profiler.config.option import MAX_S
 from profiler.config.reading import FieldReader
 from profiler.config.run_options import RunOptions
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
-from profiler.storage.records import RecordStore
+from profiler.storage.stores.record_store import RecordStore
 
 _DEFAULTS: Mapping[str, object] = {
     "limit": None,

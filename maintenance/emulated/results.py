@@ -12,7 +12,7 @@ from maintenance.emulated.page import comparison_page
 from maintenance.emulated.rows import WHOLE, comparison_frame
 from maintenance.emulated.running import Pair
 from profiler.domain.outcome import Versions
-from profiler.storage.atomic import write_atomically
+from profiler.storage.files.atomic import write_atomically
 
 ROWS, PAGE, CAUSES = "rows.csv", "report.md", "causes.csv"
 

@@ -12,8 +12,8 @@ from profiler.domain.outcome import Status, TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution.emulated_python import emulated_workers
 from profiler.execution.interpreter import InterpreterOf, own_python
-from profiler.storage.records import RecordStore
-from profiler.storage.versions import installed_versions
+from profiler.storage.records.versions import installed_versions
+from profiler.storage.stores.record_store import RecordStore
 
 GRID = "emulated"
 

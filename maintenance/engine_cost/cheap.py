@@ -10,9 +10,9 @@ from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict
 from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution import WorkerJob, WorkerProgram, run_trials
-from profiler.storage.records import RecordStore
-from profiler.storage.shared_store import open_shared
-from profiler.storage.trial_store import TrialStore
+from profiler.storage.stores.record_store import RecordStore
+from profiler.storage.stores.shared_store import open_shared
+from profiler.storage.stores.trial_store import TrialStore
 
 PROGRAM = WorkerProgram(target=f"{__name__}:job", preload=(__name__,))
 

@@ -17,9 +17,9 @@ from profiler.domain.extras import missing
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.trial import PlannedTrial
 from profiler.execution import OpenTrials, run_trials
-from profiler.storage.records import RecordStore
-from profiler.storage.trial_files import RECORDS
-from profiler.storage.trial_store import TrialStore
+from profiler.storage.files.trial_files import RECORDS
+from profiler.storage.stores.record_store import RecordStore
+from profiler.storage.stores.trial_store import TrialStore
 
 ALLOWED_S = 0.1
 """Most time that an engine may add to a trial, next to engine=local."""

@@ -17,8 +17,8 @@ from profiler.command_line import as_command, print_line, print_text
 from profiler.config.reading import FieldReader
 from profiler.domain.claims import Claim, ExperimentLook, Looked, SourceLook
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
-from profiler.storage.atomic import write_atomically
-from profiler.storage.published import LOOKED_UP, read_published_claims
+from profiler.storage.files.atomic import write_atomically
+from profiler.storage.foreign.published import LOOKED_UP, read_published_claims
 
 COLUMNS = ("claim", "when", "is_so", "where", "found")
 

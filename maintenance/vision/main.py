@@ -27,7 +27,7 @@ from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import TrialSpec
 from profiler.rendering.layouts.csv_table import as_csv
-from profiler.storage.atomic import write_atomically
+from profiler.storage.files.atomic import write_atomically
 
 ROWS, NAME = "rows.csv", "vision"
 _WHOLE = ("trial", "simulated_allocated_bytes", "estimated_allocated_bytes")

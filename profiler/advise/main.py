@@ -42,8 +42,8 @@ from profiler.estimate.reward_models import with_reward_models
 from profiler.estimate.trial import parsed_trial
 from profiler.rendering.answers.advice import Advice, AdvisedStep, advice_json, advice_object, advice_text
 from profiler.rendering.answers.solve import leaves_free
-from profiler.storage.foreign_files import expanded, read_bytes, reason
-from profiler.storage.model_config import load_model_config
+from profiler.storage.files.foreign_files import expanded, read_bytes, reason
+from profiler.storage.foreign.model_config import load_model_config
 
 _USAGE = """\
 python -m profiler.advise config=FILE gpu=CARD [key=value ...]

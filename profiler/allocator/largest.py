@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from profiler.allocator.trace import NO_SITE, Trace
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import TensorGroup
+from profiler.domain.readings import TensorGroup
 
 MOST_GROUPS = 10
 

@@ -12,22 +12,8 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.labels import naming
 from profiler.domain.memory import Origin, Phase
 from profiler.domain.optimizers import Optimizer
-from profiler.domain.outcome import Status
+from profiler.domain.outcome import VERSIONED, Status
 from profiler.domain.trial import PLACE_KEYS, WORKLOAD_KEYS, Backend, Tuning
-
-VERSIONED = (
-    "torch",
-    "trl",
-    "transformers",
-    "peft",
-    "bitsandbytes",
-    "profiler",
-    "cuda",
-    "emulation",
-    "deepspeed",
-    "vllm",
-)
-"""What has a version that affects memory, in the order in which it is shown."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from profiler.analysis.scripts import PhaseLine, phase_lines
+from profiler.analysis.scripts import ShownRun, phase_lines
 from profiler.domain.memory import Origin
 from profiler.domain.monitored import MonitoredGpu, MonitoredRun
-from profiler.domain.outcome import Outcome, OutOfMemory, Status
 
 MOST_POINTS = 2_000
 """Points of a curve in a figure."""
@@ -23,32 +22,18 @@ class Course:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MonitoredLines:
-    """One monitored run."""
+class MonitoredLines(ShownRun):
+    """One monitored run; without phases unless a callback kept the record."""
 
     record: MonitoredRun
-    phases: tuple[PhaseLine, ...]
-    """Empty unless a callback kept the record."""
-    steps: int
-    """Optimizer steps that have figures."""
     gpus: tuple[Course, ...]
     """Memory of the GPUs: by all programs, and of a single GPU by the run itself."""
     host: tuple[Course, ...]
 
     @property
-    def outcome(self) -> Outcome:
-        """The result of the run."""
-        return self.record.outcome
-
-    @property
     def origin(self) -> Origin:
         """Where its figures come from: torch's counters and the driver."""
         return Origin.MEASURED
-
-    @property
-    def out_of_memory(self) -> OutOfMemory | None:
-        """The allocation that failed; None if none ended the run."""
-        return self.outcome.verdict.oom if self.outcome.status is Status.OOM else None
 
     @property
     def command(self) -> str:

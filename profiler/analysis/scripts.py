@@ -1,12 +1,13 @@
 """What the report of a script shows: the runs in its folder, with the peaks of their phases."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Protocol
 
 from profiler.domain.memory import Origin, Phase
-from profiler.domain.outcome import Outcome, OutOfMemory, Status
+from profiler.domain.outcome import Outcome, Run, Status
+from profiler.domain.readings import OutOfMemory
 from profiler.domain.script import HeldTensors, ScriptRecord
 
 
@@ -21,39 +22,36 @@ class PhaseLine:
     """Allocated memory in each optimizer step, from 1; None in a step without the phase."""
 
 
-class ShownRun(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class ShownRun(ABC):
     """A run whose phases are shown, of a script or of a monitored program."""
 
-    @property
-    def outcome(self) -> Outcome:
-        """The result of the run."""
-
-    @property
-    def phases(self) -> tuple[PhaseLine, ...]:
-        """Its phases."""
-
-    @property
-    def origin(self) -> Origin:
-        """Where its figures come from."""
-
-    @property
-    def out_of_memory(self) -> OutOfMemory | None:
-        """The allocation that failed; None if none ended the run."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunLines:
-    """One run of a script."""
-
-    record: ScriptRecord
+    record: Run
     phases: tuple[PhaseLine, ...]
     steps: int
     """Optimizer steps that have figures."""
 
     @property
+    @abstractmethod
+    def origin(self) -> Origin:
+        """Where its figures come from."""
+
+    @property
     def outcome(self) -> Outcome:
         """The result of the run."""
         return self.record.outcome
+
+    @property
+    def out_of_memory(self) -> OutOfMemory | None:
+        """The allocation that failed; None if none ended the run."""
+        return self.outcome.verdict.oom if self.outcome.status is Status.OOM else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLines(ShownRun):
+    """One run of a script."""
+
+    record: ScriptRecord
 
     @property
     def origin(self) -> Origin:
@@ -67,11 +65,6 @@ class RunLines:
     def script(self) -> str:
         """Name of the script."""
         return PurePath(self.record.spec.script).name
-
-    @property
-    def out_of_memory(self) -> OutOfMemory | None:
-        """The allocation that failed; None if none ended the script."""
-        return self.outcome.verdict.oom if self.outcome.status is Status.OOM else None
 
     @property
     def largest(self) -> tuple[HeldTensors, ...]:

@@ -36,7 +36,7 @@ MOST_WITH_DETAILS = 2_000
 
 
 class StoredTables(Protocol):
-    """The tables of a sweep; columns as `profiler.storage.schema` documents them."""
+    """The tables of a sweep; columns as `profiler.storage.tables.schema` documents them."""
 
     @property
     def runs(self) -> pd.DataFrame:

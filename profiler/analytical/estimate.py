@@ -7,7 +7,8 @@ from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.reserved import peak_reserved_bytes
 from profiler.domain.architecture import Architecture
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import CategoryShare, Estimate
+from profiler.domain.outcome import Estimate
+from profiler.domain.readings import CategoryShare
 from profiler.domain.trial import TrialSpec
 
 

@@ -11,19 +11,8 @@ from dataclasses import dataclass, field, replace
 from profiler.callback.metrics import metrics_of
 from profiler.domain.memory import Phase
 from profiler.domain.monitored import HostPeaks, MonitoredGpu, MonitoredRun, Watcher
-from profiler.domain.outcome import (
-    CardFacts,
-    MeasuredDetails,
-    Outcome,
-    OutOfMemory,
-    Peaks,
-    PhasePeak,
-    Sample,
-    Status,
-    StepPeak,
-    Verdict,
-    Work,
-)
+from profiler.domain.outcome import CardFacts, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
+from profiler.domain.readings import OutOfMemory, PhasePeak, Sample, StepPeak
 from profiler.domain.script import NamedCard
 from profiler.domain.units import KIB
 from profiler.measurement.activity import mean_of, sampled_max_device_bytes, with_activity
@@ -37,8 +26,8 @@ from profiler.measurement.sampler import Sampler
 from profiler.monitor.watched import Start, start_now
 from profiler.scripts.session import CountedSession
 from profiler.scripts.totals import ParameterTotals
-from profiler.storage.live_counters import LivePublisher
-from profiler.storage.versions import installed_versions
+from profiler.storage.files.live_counters import LivePublisher
+from profiler.storage.records.versions import installed_versions
 from profiler.training.sizes import parameter_counts
 
 _NO_TIMES = "times of phases: a callback does not wait for the GPU"

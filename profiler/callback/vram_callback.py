@@ -22,10 +22,10 @@ from profiler.measurement.pynvml_driver import PynvmlDriver
 from profiler.measurement.visible import visible_gpus
 from profiler.scripts.hooks import watched
 from profiler.scripts.phase_watch import PhaseWatch
-from profiler.storage.folder_faults import writable_faults
-from profiler.storage.foreign_files import expanded
-from profiler.storage.lock import take_lock
-from profiler.storage.monitored_records import MonitoredStore
+from profiler.storage.files.foreign_files import expanded
+from profiler.storage.files.lock import take_lock
+from profiler.storage.records.record_folder import MONITORED, RecordFolder
+from profiler.storage.stores.folder_faults import writable_faults
 
 PERIOD_S = 0.1
 _SHORTEST_S, _LONGEST_S = 0.01, 3600.0
@@ -141,11 +141,11 @@ class VramCallback(TrainerCallback):
         record = recording.finished(completed=completed, problem=problem)
         # Imported here, because importing matplotlib takes seconds.
         from profiler.monitor.results import write_report
-        from profiler.storage.monitored_samples import write_time_series
+        from profiler.storage.tables.samples import write_time_series
 
         lock = take_lock(self._folder / _LOCK, wait=True)
         try:
-            MonitoredStore(self._folder).write(record)
+            RecordFolder(self._folder, MONITORED).write(record)
             write_time_series(self._folder, record.run_id, {0: recording.samples} if record.gpus else {}, ())
             for sentence in write_report(self._folder):
                 _say(sentence)
@@ -218,7 +218,7 @@ def _checked_folder(folder: str | os.PathLike[str]) -> Path:
     if not found.strip() or faults:
         problem = faults[0].problem if faults else "must be a folder"
         raise UsageError([Fault(key="folder", found=found, problem=problem)])
-    MonitoredStore(path).read_all()  # a record of a newer version is found before anything starts
+    RecordFolder(path, MONITORED).read_all()  # a record of a newer version is found before anything starts
     return path
 
 

@@ -27,11 +27,11 @@ from profiler.rendering.figures.claims import claims_figure
 from profiler.rendering.figures.files import as_png, as_svg
 from profiler.rendering.layouts.html import html
 from profiler.rendering.layouts.markdown import markdown
-from profiler.storage.atomic import write_atomically, write_parts_atomically
-from profiler.storage.folder_faults import writable_faults
-from profiler.storage.foreign_files import Kind, kind_of, read_bytes, reason
-from profiler.storage.published import read_counted, read_looked_up, read_published, read_published_claims
-from profiler.storage.tables import read_tables
+from profiler.storage.files.atomic import write_atomically, write_parts_atomically
+from profiler.storage.files.foreign_files import Kind, kind_of, read_bytes, reason
+from profiler.storage.foreign.published import read_counted, read_looked_up, read_published, read_published_claims
+from profiler.storage.stores.folder_faults import writable_faults
+from profiler.storage.sweep_tables.tables import read_tables
 
 GRID = "claims"
 SCRIPTS = (Path("scripts") / "tried.csv", Path("scripts") / "blog_2025.csv")

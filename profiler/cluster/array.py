@@ -19,8 +19,8 @@ from profiler.domain.errors import EXIT_INTERNAL, EXIT_USAGE, ProfilerError
 from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import PlannedTrial
 from profiler.execution import SweepObserver
-from profiler.storage.objects import Objects
-from profiler.storage.trial_store import TrialStore
+from profiler.storage.stores.objects import Objects
+from profiler.storage.stores.trial_store import TrialStore
 
 REPORTS = "slots/"
 HARDWARE = "hardware"

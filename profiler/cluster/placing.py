@@ -14,8 +14,8 @@ from profiler.domain.trial import PlannedTrial
 from profiler.execution import Claim, NotTaken, OpenTrials, WorkerProgram
 from profiler.execution.job import TRIAL_WORKER
 from profiler.execution.pending import Pending
-from profiler.storage.atomic import write_atomically
-from profiler.storage.trial_files import RECORDS, trial_file
+from profiler.storage.files.atomic import write_atomically
+from profiler.storage.files.trial_files import RECORDS, trial_file
 
 WAIT_S = 0.5
 """How long to wait for the end of a task before looking for new slots."""

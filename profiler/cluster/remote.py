@@ -13,8 +13,8 @@ from profiler.domain.trial import PlannedTrial
 from profiler.execution import GpuPool, UnfitWorkersError, run_trials
 from profiler.execution.interpreter import own_python
 from profiler.execution.job import TRIAL_WORKER, WorkerProgram
-from profiler.storage.records import RecordStore
-from profiler.storage.trial_files import RECORDS
+from profiler.storage.files.trial_files import RECORDS
+from profiler.storage.stores.record_store import RecordStore
 
 _SENT_BACK = ("records/*.json", "records/*.stderr", "samples/*.parquet", "snapshots/*.pickle")
 

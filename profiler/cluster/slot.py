@@ -13,7 +13,7 @@ from profiler.domain.extras import TRAINING, missing
 from profiler.execution import GpuPool
 from profiler.measurement.nvml import Nvml
 from profiler.measurement.visible import VisibleGpus, visible_gpus
-from profiler.storage.versions import installed_versions
+from profiler.storage.records.versions import installed_versions
 
 _CHOICE = "CUDA_VISIBLE_DEVICES"
 

@@ -14,7 +14,7 @@ from profiler.cluster.array import SlotArray
 from profiler.config.run_options import RunOptions
 from profiler.domain.engine import Engine
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError
-from profiler.storage.objects import FolderObjects
+from profiler.storage.stores.objects import FolderObjects
 
 ANSWER_S = 9.0
 """Time within which Slurm has to answer before anything starts."""

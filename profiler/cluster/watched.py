@@ -9,7 +9,7 @@ from profiler.domain.sweep_state import Holder
 from profiler.domain.trial import PlannedTrial
 from profiler.execution import SweepObserver
 from profiler.execution.decision import must_run
-from profiler.storage.trial_store import TrialStore
+from profiler.storage.stores.trial_store import TrialStore
 
 
 @dataclass(kw_only=True)

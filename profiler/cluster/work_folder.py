@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from profiler.storage.lock import LockError, take_lock
+from profiler.storage.files.lock import LockError, take_lock
 
 _PREFIX = "grpo-vram-slot-"
 _LOCK = "slot.lock"

@@ -1,6 +1,7 @@
 """Parse YAML, JSON, TOML and Python that others wrote, within limits: no text can exhaust the memory or hang.
 
-All limits are declared here. `profiler.storage.foreign_files` reads files up to the size that belongs to their format.
+All limits are declared here. `profiler.storage.files.foreign_files` reads files up to the size that belongs to their
+format.
 """
 
 import ast

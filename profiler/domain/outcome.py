@@ -1,11 +1,27 @@
-"""The result of a trial as plain values: written by the worker, read by every layer above."""
+"""The result of a run as plain values: written by the worker, read by every layer above.
 
-from collections.abc import Sequence
+The fields of an outcome's parts declare how they are stored (`profiler.domain.columns`): with `column(...)` as a column
+of the row of a run, and with `stored_as(...)` in its record only, or in tables of their own.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
-from profiler.domain.memory import Category, Phase
+from profiler.domain.columns import column, columns_of, spread, stored_as
+from profiler.domain.memory import Phase
+from profiler.domain.readings import (
+    NO_ALLOCATOR,
+    NO_GPU,
+    NOT_CUDA,
+    CategoryShare,
+    OutOfMemory,
+    PhasePeak,
+    StepInstant,
+    StepPeak,
+    TensorGroup,
+)
 from profiler.domain.trial import PlannedTrial, TrialSpec
 
 
@@ -39,125 +55,45 @@ class Status(StrEnum):
         return self in (Status.OK, Status.OOM, Status.UNSUPPORTED, Status.IMPLIED)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PhasePeak:
-    """Peak memory of one phase. None means not known with this backend."""
-
-    phase: Phase
-    peak_allocated_bytes: int | None
-    peak_reserved_bytes: int | None
-    time_s: float | None = None
-    """Total over all steps; None unless measured."""
-    samples: int | None = None
-    """Number of samples taken in it. This and all fields below are None if nothing was sampled."""
-    sampled_max_device_bytes: int | None = None
-    """Maximum of the driver's count, polled: a lower bound."""
-    mean_utilisation_percent: float | None = None
-    mean_power_watts: float | None = None
-    mean_sm_clock_mhz: float | None = None
+_NO_TIME = "emulated or simulated: nothing was computed"
+_NOT_GIVEN = "not measured, or the driver does not report it (not_measured gives the reason)"
+_NOT_REPORTED = "the worker did not report"
+_NOT_UNLIMITED = "not simulated, and not emulated and out of memory"
+_NO_ESTIMATE = "there is no closed form"
+_NOT_INSTALLED = "not installed"
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepPeak:
-    """Exact peaks of one phase in one optimizer step."""
-
-    step: int
-    """From 1; 0 for loading."""
-    phase: Phase
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    time_s: float | None
-    """None if emulated."""
-    context_bytes: int | None = None
-    """Memory of CUDA beyond torch's at the end of the phase; grows as libraries load kernels and plans."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """One reading of the driver during a trial. None means not read at this sample, or unavailable."""
-
-    time_s: float
-    """Since sampling began, on the monotonic clock."""
-    phase: Phase | None
-    """None before the first phase."""
-    step: int
-    """Optimizer step, from 1; 0 while loading."""
-    device_used_bytes: int | None
-    """Memory of all processes on the GPU."""
-    process_used_bytes: int | None
-    """Memory of the trial's own processes."""
-    utilisation_percent: int | None
-    power_watts: float | None
-    sm_clock_mhz: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CategoryShare:
-    """Bytes of one category at one instant, usually the peak of allocated memory."""
-
-    category: Category
-    size_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepInstant:
-    """One instant of an optimizer step."""
-
-    phase: Phase
-    shares: tuple[CategoryShare, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorGroup:
-    """Similar tensors at the peak: the same shape and origin, from the same place in every layer."""
-
-    category: Category
-    size_bytes: int
-    """Total of the group."""
-    tensors: int
-    shape: tuple[int, ...]
-    dtype: str
-    """torch's name without ``torch.``; empty for a kernel's scratch."""
-    name: str
-    """Such as ``"gradient of lm_head.weight"``; empty if unknown."""
-    module: str
-    """Path of the module, layers as ``*``; empty if no module created the tensor."""
-    operation: str
-    phase: Phase
-    """The phase in which the tensors were created."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutOfMemory:
-    """The allocation that failed, and the memory in use at that instant. None means not reported."""
-
-    phase: Phase
-    requested_bytes: int | None
-    free_bytes: int | None = None
-    allocated_bytes: int | None = None
-    reserved_bytes: int | None = None
-    step: int | None = None
-    """The optimizer step, from 1; 0 while loading. None if simulated."""
+def _package(name: str, title: str) -> Mapping[str, Any]:
+    return column(f"version of {title}", _NOT_INSTALLED, name=f"{name}_version")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Versions:
     """Versions of the packages that decide memory; part of a trial's identity. None if a package is not installed."""
 
-    torch: str | None
-    trl: str | None
-    transformers: str | None
-    peft: str | None
-    bitsandbytes: str | None
-    profiler: str
-    cuda: str | None = None
-    """The CUDA release that torch was built for; None unless emulated. On a real GPU the driver decides."""
-    emulation: str | None = None
-    """Version of `profiler.emulation`; None unless emulated."""
-    deepspeed: str | None = None
+    torch: str | None = field(metadata=_package("torch", "torch"))
+    trl: str | None = field(metadata=_package("trl", "trl"))
+    transformers: str | None = field(metadata=_package("transformers", "transformers"))
+    peft: str | None = field(metadata=_package("peft", "peft"))
+    bitsandbytes: str | None = field(metadata=_package("bitsandbytes", "bitsandbytes"))
+    profiler: str = field(metadata=column("version of this project", name="profiler_version"))
+    cuda: str | None = field(
+        default=None,
+        metadata=column("the CUDA release that torch was built for", "not emulated", name="cuda_version"),
+    )
+    """On a real GPU the driver decides."""
+    emulation: str | None = field(
+        default=None, metadata=column("version of the emulated driver", "not emulated", name="emulation_version")
+    )
+    """Version of `profiler.emulation`."""
+    deepspeed: str | None = field(default=None, metadata=_package("deepspeed", "DeepSpeed"))
     """Part of the identity of trials that run it, as the next."""
-    vllm: str | None = None
-    """Part of the identity of trials that run it."""
+    vllm: str | None = field(default=None, metadata=_package("vllm", "vLLM"))
+
+
+VERSIONED = tuple(each.place[0] for each in columns_of(Versions))
+"""What has a version that affects memory, in the order in which it is shown."""
+PACKAGES = tuple(each.place[0] for each in columns_of(Versions) if each.null == _NOT_INSTALLED)
 
 
 class BreakdownStatus(StrEnum):
@@ -174,74 +110,132 @@ class BreakdownStatus(StrEnum):
 class Verdict:
     """How the trial ended, and why."""
 
-    status: Status
-    message: str = ""
-    """Why it did not end well: the framework's sentence, or the last lines of the worker's stderr."""
-    oom: OutOfMemory | None = None
+    status: Status = field(metadata=column("how the trial ended; oom is a result"))
+    message: str = field(default="", metadata=column("why the trial failed or was refused", "it did not fail"))
+    """The framework's sentence, or the last lines of the worker's stderr."""
+    oom: OutOfMemory | None = field(default=None, metadata=spread("oom_"))
     """Set if an allocation failed."""
-    unavailable: str = ""
-    """Figures that are missing or uncertain, each with its reason."""
-    implied_by: str | None = None
-    """Id of the trial that ran out of memory and needs at most as much; set if the status is `implied`."""
+    unavailable: str = field(
+        default="",
+        metadata=column(
+            "figures that are missing or uncertain, and why; what an emulated trial cannot contain",
+            "nothing is missing",
+            name="not_measured",
+        ),
+    )
+    implied_by: str | None = field(
+        default=None,
+        metadata=column("the trial that ran out of memory and needs at most as much", "status is not implied"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """How much was trained, and how long it took."""
 
-    parameters: int | None = None
-    trainable_parameters: int | None = None
-    steps_run: int | None = None
-    micro_batches_run: int | None = None
-    step_time_s: float | None = None
-    """Mean time of an optimizer step, rollout included; None if emulated or simulated."""
-    wall_s: float | None = None
-    """Duration of the worker on this host, whatever the backend."""
-    host_peak_rss_bytes: int | None = None
-    gpu_s: float | None = None
-    """How long the trial occupied GPUs, summed over them; None if it occupied none."""
+    parameters: int | None = field(
+        default=None,
+        metadata=column("parameters of the model without adapters, tied ones once", NO_GPU, unit="parameters"),
+    )
+    trainable_parameters: int | None = field(
+        default=None, metadata=column("parameters with a gradient", NO_GPU, unit="parameters")
+    )
+    steps_run: int | None = field(
+        default=None,
+        metadata=column("optimizer steps that ran to their end", _NOT_REPORTED, unit="optimizer steps"),
+    )
+    micro_batches_run: int | None = field(
+        default=None, metadata=column("backward passes that ran", _NOT_REPORTED, unit="micro-batches")
+    )
+    step_time_s: float | None = field(
+        default=None,
+        metadata=column("mean time of an optimizer step, rollout included", _NO_TIME + ", or no step"),
+    )
+    wall_s: float | None = field(
+        default=None,
+        metadata=column(
+            "how long the worker ran on this machine, whatever the backend: not the time of the training on a GPU",
+            _NOT_REPORTED,
+        ),
+    )
+    host_peak_rss_bytes: int | None = field(
+        default=None, metadata=column("most memory of the worker process on the host", _NOT_REPORTED)
+    )
+    gpu_s: float | None = field(
+        default=None, metadata=column("how long the trial used GPUs, summed over them", "it used none")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CardFacts:
     """The card that was measured, emulated or simulated."""
 
-    name: str | None = None
-    memory_bytes: int | None = None
-    """Its memory as torch reports it; for a capped card, the cap."""
-    context_bytes: int | None = None
-    """Memory that CUDA itself takes on the card; assumed if emulated or simulated."""
+    name: str | None = field(
+        default=None, metadata=column("name of the measured, emulated or simulated card", NO_GPU, name="gpu_name")
+    )
+    memory_bytes: int | None = field(
+        default=None,
+        metadata=column(
+            "the card's memory as torch reports it; of a capped card, the cap", NO_GPU, name="gpu_memory_bytes"
+        ),
+    )
+    context_bytes: int | None = field(
+        default=None,
+        metadata=column("memory of CUDA itself on the card; assumed when emulated or simulated", NO_ALLOCATOR),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peaks:
     """The highest memory of the trial. After an out-of-memory error: the highest before it."""
 
-    allocated_bytes: int | None = None
+    allocated_bytes: int | None = field(
+        default=None,
+        metadata=column(
+            "most bytes in tensors at once; in an oom row, before the failure", NO_GPU, name="peak_allocated_bytes"
+        ),
+    )
     """torch's `max_memory_allocated`, or its simulated value."""
-    reserved_bytes: int | None = None
+    reserved_bytes: int | None = field(
+        default=None,
+        metadata=column("most bytes held by torch's caching allocator", NO_ALLOCATOR, name="peak_reserved_bytes"),
+    )
     """torch's `max_memory_reserved`."""
-    device_bytes: int | None = None
-    """The driver's count: reserved memory, the context and loaded kernels."""
-    phase: Phase | None = None
-    """The phase of `allocated_bytes`."""
-    phases: tuple[PhasePeak, ...] = ()
-    inactive_split_bytes: int | None = None
-    """Most bytes free between blocks in use, in segments that cannot be released."""
-    alloc_retries: int | None = None
-    """How often the allocator released its whole cache and tried again."""
+    device_bytes: int | None = field(
+        default=None,
+        metadata=column(
+            "most bytes in use by the driver's count; reserved bytes and the assumed context when emulated or "
+            "simulated",
+            NO_ALLOCATOR,
+            name="peak_device_bytes",
+        ),
+    )
+    """Reserved memory, the context and loaded kernels."""
+    phase: Phase | None = field(
+        default=None, metadata=column("the phase of peak_allocated_bytes", NO_GPU, name="peak_phase")
+    )
+    phases: tuple[PhasePeak, ...] = field(default=(), metadata=stored_as("phases"))
+    inactive_split_bytes: int | None = field(
+        default=None,
+        metadata=column("most free bytes between blocks in use", NO_ALLOCATOR, name="peak_inactive_split_bytes"),
+    )
+    """In segments that cannot be released."""
+    alloc_retries: int | None = field(
+        default=None,
+        metadata=column("times the allocator released its cache and tried again", NO_ALLOCATOR, unit="retries"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Breakdown:
     """What the peak of allocated memory consists of. Either `shares` or `problem` is set, or neither."""
 
-    shares: tuple[CategoryShare, ...] = ()
+    shares: tuple[CategoryShare, ...] = field(default=(), metadata=stored_as("breakdown"))
     """Sum to `Peaks.allocated_bytes`."""
-    largest: tuple[TensorGroup, ...] = ()
+    largest: tuple[TensorGroup, ...] = field(default=(), metadata=stored_as("largest"))
     """The ten largest tensors, or groups of similar tensors, at the peak; largest first."""
-    problem: str = ""
-    """Why there is no breakdown although it was requested."""
+    problem: str = field(default="", metadata=stored_as("not_measured"))
+    """Why there is no breakdown although it was requested. Stored as the last figure of `Verdict.unavailable`."""
 
     def __post_init__(self) -> None:
         if self.problem and (self.shares or self.largest):
@@ -259,13 +253,18 @@ class Breakdown:
 class UnlimitedCard:
     """The same trial on a card of unlimited memory."""
 
-    required_allocated_bytes: int
-    """Peak of allocated memory on that card."""
-    required_reserved_bytes: int | None = None
-    """Peak of reserved memory on that card."""
-    required_unreleasable_bytes: int | None = None
-    """Peak on that card of segments that hold a tensor; a full card cannot release them. None unless simulated."""
-    step_shape: Sequence[StepInstant] = ()
+    required_allocated_bytes: int = field(metadata=column("the peak on a card of unlimited memory", _NOT_UNLIMITED))
+    required_reserved_bytes: int | None = field(
+        default=None, metadata=column("peak_reserved_bytes on a card of unlimited memory", _NOT_UNLIMITED)
+    )
+    required_unreleasable_bytes: int | None = field(
+        default=None,
+        metadata=column(
+            "most bytes in segments that contain a tensor, on such a card: a full card cannot release them",
+            "not simulated",
+        ),
+    )
+    step_shape: Sequence[StepInstant] = field(default=(), metadata=stored_as("step_shape"))
     """The last optimizer step on that card, in the order of its events; of a stored record a `StepShape`. Empty unless
     simulated."""
 
@@ -274,73 +273,106 @@ class UnlimitedCard:
 class MeasuredDetails:
     """What torch's counters and the driver know; of an emulated trial only what comes from torch's counters."""
 
-    gpu_uuid: str | None = None
-    driver_version: str | None = None
-    startup_s: float | None = None
-    """From the worker's start to the first phase: imports and the CUDA context."""
-    load_s: float | None = None
-    """Time to build the models, the adapters and the trainer."""
-    rollout_s: float | None = None
-    """Mean time of an optimizer step's rollouts."""
-    sampled_max_device_bytes: int | None = None
-    """Maximum over all samples, other programs included: a lower bound."""
-    sample_period_s: float | None = None
-    missed_by_sampling_bytes: int | None = None
-    """Part of the peak on the device that no sample saw, because it was shorter than the period."""
-    settled_step: int | None = None
-    """The optimizer step at which the peak stopped growing; None if it never did, or if there was only one step."""
-    growth_bytes_per_step: float | None = None
-    """Slope of the steps' peaks from `settled_step` on."""
-    step_peaks: tuple[StepPeak, ...] = ()
+    gpu_uuid: str | None = field(default=None, metadata=column("the GPU measured on, as the driver names it", NOT_CUDA))
+    driver_version: str | None = field(default=None, metadata=column("version of NVIDIA's driver", _NOT_GIVEN))
+    startup_s: float | None = field(
+        default=None,
+        metadata=column("from the start of the worker to the first phase: imports, the CUDA context", NOT_CUDA),
+    )
+    load_s: float | None = field(
+        default=None, metadata=column("time to create models, adapters and the trainer", NOT_CUDA)
+    )
+    rollout_s: float | None = field(
+        default=None, metadata=column("mean time of an optimizer step's rollouts", "not measured, or no rollout")
+    )
+    sampled_max_device_bytes: int | None = field(
+        default=None, metadata=column("the driver's count, polled, of all programs: a lower bound", _NOT_GIVEN)
+    )
+    sample_period_s: float | None = field(
+        default=None, metadata=column("time between two samples; shorter peaks can be missed", NOT_CUDA)
+    )
+    missed_by_sampling_bytes: int | None = field(
+        default=None,
+        metadata=column("part of the device's peak that no sample shows, because it was too short", _NOT_GIVEN),
+    )
+    settled_step: int | None = field(
+        default=None,
+        metadata=column(
+            "the step at which the peak stopped growing",
+            "simulated, the peak grew in the last step, or there was only one step",
+            unit="optimizer steps",
+        ),
+    )
+    growth_bytes_per_step: float | None = field(
+        default=None,
+        metadata=column(
+            "slope of the peaks of the steps after that",
+            "simulated, or fewer than two steps remain",
+            unit="bytes",
+            is_signed=True,
+        ),
+    )
+    step_peaks: tuple[StepPeak, ...] = field(default=(), metadata=stored_as("step_peaks"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatedDetails:
     """What only an emulation knows."""
 
-    values: str
-    """``"complete"`` if every integer and boolean that the host read was computed; otherwise those that were not."""
+    values: str = field(
+        metadata=column(
+            "complete, or the integers and booleans that the host read without their being computed",
+            "not emulated, or the trial ended before the value was known",
+            name="emulated_values",
+        )
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a trial. None means "not known here", never 0. Sizes are integers of bytes, times in seconds."""
+    """The result of a run. None means "not known here", never 0. Sizes are integers of bytes, times in seconds."""
 
-    verdict: Verdict
-    work: Work = Work()
-    card: CardFacts = CardFacts()
-    peaks: Peaks = Peaks()
-    breakdown: Breakdown = Breakdown()
-    unlimited: UnlimitedCard | None = None
+    verdict: Verdict = field(metadata=spread())
+    work: Work = field(default=Work(), metadata=spread())
+    card: CardFacts = field(default=CardFacts(), metadata=spread())
+    peaks: Peaks = field(default=Peaks(), metadata=spread())
+    breakdown: Breakdown = field(default=Breakdown(), metadata=spread())
+    unlimited: UnlimitedCard | None = field(default=None, metadata=spread())
     """None unless simulated, or emulated and out of memory."""
-    measured: MeasuredDetails | None = None
+    measured: MeasuredDetails | None = field(default=None, metadata=spread())
     """None unless measured or emulated."""
-    emulated: EmulatedDetails | None = None
+    emulated: EmulatedDetails | None = field(default=None, metadata=spread())
     """None unless emulated."""
 
     @property
     def status(self) -> Status:
-        """How the trial ended."""
+        """How the run ended."""
         return self.verdict.status
 
     @property
     def message(self) -> str:
-        """Why the trial did not end well."""
+        """Why the run did not end well."""
         return self.verdict.message
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialRecord:
-    """One trial with its outcome; stored as one file."""
+class Run:
+    """One run with its outcome; stored as one file. Each kind of run adds what only it knows."""
 
-    trial_id: str
-    """Content hash of the spec and the versions (`profiler.config.identity`)."""
-    grid: str
-    label: str
-    """The method's name in tables, from the grid: ``"LoRA + checkpointing"``."""
+    versions: Versions = field(metadata=spread())
+    outcome: Outcome = field(metadata=spread())
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRecord(Run):
+    """One trial with its outcome."""
+
+    trial_id: str = field(metadata=column("content hash of the specification and the versions", identifies=True))
+    """See `profiler.config.identity`."""
+    grid: str = field(metadata=column("the grid of the trial"))
+    label: str = field(metadata=column("the method's name in tables"))
+    """From the grid: ``"LoRA + checkpointing"``."""
     spec: TrialSpec
-    versions: Versions
-    outcome: Outcome
 
     @classmethod
     def of(cls, trial: PlannedTrial, *, versions: Versions, outcome: Outcome) -> Self:
@@ -359,10 +391,9 @@ class TrialRecord:
 class Estimate:
     """Estimate of a trial by a closed form. None means that the form has no such value."""
 
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int | None
-    peak_rule_bytes: int
-    """The published blog's rule of thumb."""
+    peak_allocated_bytes: int = field(metadata=column("peak_allocated_bytes by the closed form", _NO_ESTIMATE))
+    peak_reserved_bytes: int | None = field(metadata=column("peak_reserved_bytes by the closed form", _NO_ESTIMATE))
+    peak_rule_bytes: int = field(metadata=column("the peak by the published blog's rule of thumb", _NO_ESTIMATE))
     peak_phase: Phase
-    breakdown: tuple[CategoryShare, ...] = field(default=())
+    breakdown: tuple[CategoryShare, ...] = ()
     """Of the estimated peak; sums to `peak_allocated_bytes`."""

@@ -1,9 +1,11 @@
 """The nouns of `python -m profiler.run`: a training script, how it is run, and the record of one run."""
 
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from profiler.domain.outcome import Outcome, Status, Versions
+from profiler.domain.columns import column, spread
+from profiler.domain.outcome import Run, Status, Versions
 from profiler.domain.trial import Backend
 
 
@@ -20,56 +22,80 @@ PROMPT_TOKENS, COMPLETION_TOKENS = 256, 512
 """Lengths in the rows of a data set that is replaced, by default: together shorter than 1,024 tokens, the default limit
 of trl's trainers, of which some drop longer rows."""
 
+_LOST = "its process was lost"
+_NO_LATE_EVENTS = "no such run, or its figure is unknown"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptSpec:
     """A script and everything that the user said about its run."""
 
-    script: str
-    """Path of the script, absolute."""
-    arguments: tuple[str, ...] = ()
-    """The words after the script."""
-    launcher: tuple[str, ...] = ()
-    """The words in front of the script, such as ``("torchrun", "--nproc_per_node=8")``; empty without a launcher."""
-    backend: Backend
-    gpu: str | None = None
-    """The emulated or simulated card, or the card that a larger real one is capped to; None for the whole real card."""
-    steps: int | None = None
-    """Optimizer steps after which the script is ended; None lets it run to its end."""
-    num_processes: int = 1
-    """Ranks of a distributed job, of which the script is rank 0."""
-    weights: ScriptWeights = ScriptWeights.RANDOM
+    script: str = field(metadata=column("path of the script"))
+    """Absolute."""
+    arguments: tuple[str, ...] = field(
+        default=(), metadata=column("the words after the script, as a shell would take them", as_text=shlex.join)
+    )
+    launcher: tuple[str, ...] = field(
+        default=(),
+        metadata=column(
+            "the words in front of the script, such as torchrun", "there is no launcher", as_text=shlex.join
+        ),
+    )
+    """Such as ``("torchrun", "--nproc_per_node=8")``."""
+    backend: Backend = field(
+        metadata=column("cuda: measured; emulated: on an emulated driver; simulated: on a simulated GPU")
+    )
+    gpu: str | None = field(
+        default=None,
+        metadata=column(
+            "the emulated or simulated card, or the card that a real one is capped to", "the whole real card"
+        ),
+    )
+    steps: int | None = field(
+        default=None,
+        metadata=column("steps after which the script is ended", "it runs to its end", unit="optimizer steps"),
+    )
+    num_processes: int = field(
+        default=1, metadata=column("ranks of the job; the figures are those of rank 0", unit="processes")
+    )
+    weights: ScriptWeights = field(default=ScriptWeights.RANDOM, metadata=column("random or checkpoint"))
     """Whether models have random weights, or those of their checkpoints."""
-    prompt_tokens: int = PROMPT_TOKENS
-    """Tokens of each prompt in the rows of a data set that is replaced."""
-    completion_tokens: int = COMPLETION_TOKENS
-    """Tokens of each completion in these rows; a text has those of a prompt and of a completion."""
-    alloc_conf: str = ""
-    """Settings of torch's allocator, as PYTORCH_ALLOC_CONF has them."""
+    prompt_tokens: int = field(
+        default=PROMPT_TOKENS,
+        metadata=column("length of each prompt in a data set that was replaced", unit="tokens"),
+    )
+    completion_tokens: int = field(
+        default=COMPLETION_TOKENS, metadata=column("length of each completion in such a data set", unit="tokens")
+    )
+    """A text has those of a prompt and of a completion."""
+    alloc_conf: str = field(default="", metadata=column("PYTORCH_ALLOC_CONF, where it is set", "torch's own settings"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptEnding:
     """How a script ended."""
 
-    exit_code: int
-    """As Python would have ended; 0 if the script was ended after its steps."""
-    by_steps: bool
-    """Whether it was ended after `ScriptSpec.steps` optimizer steps, and not by itself."""
+    exit_code: int = field(
+        metadata=column("with which Python would have ended", _LOST, unit="exit code", is_signed=True)
+    )
+    """0 if the script was ended after its steps."""
+    by_steps: bool = field(
+        metadata=column("whether it was ended after its steps, and not by itself", _LOST, name="ended_by_steps")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldTensors:
     """Memory on the card that came from one place of the program."""
 
-    size_bytes: int
-    tensors: int
-    name: str
-    """Such as ``"gradient of layers.*.mlp.weight"``; empty where unknown."""
-    line: str
-    """Line of the script or of a file next to it, ``"train.py:41"``; empty where unknown, as in a backward pass."""
-    library: str
-    """Innermost line of another library than torch, ``"modeling_qwen2.py:48"``; empty where there is none."""
+    size_bytes: int = field(metadata=column("bytes at the peak, or when an allocation failed", name="bytes"))
+    tensors: int = field(metadata=column("tensors of this name or from this place", unit="tensors"))
+    name: str = field(metadata=column("name in the model or the optimizer; empty where unknown"))
+    """Such as ``"gradient of layers.*.mlp.weight"``."""
+    line: str = field(metadata=column("line of the script; empty where unknown, as in a backward pass"))
+    """Also of a file next to it: ``"train.py:41"``."""
+    library: str = field(metadata=column("innermost line of another library than torch; empty where there is none"))
+    """Such as ``"modeling_qwen2.py:48"``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,27 +135,32 @@ class ScriptJob:
 class LateEvents:
     """The peaks of an emulated run whose events are reached late: when host and card have met."""
 
-    status: Status
-    allocated_bytes: int | None
-    reserved_bytes: int | None
+    status: Status = field(
+        metadata=column("how the emulated run ended whose events were reached late", _NO_LATE_EVENTS)
+    )
+    allocated_bytes: int | None = field(metadata=column("peak of allocated memory with late events", _NO_LATE_EVENTS))
+    reserved_bytes: int | None = field(metadata=column("peak of reserved memory with late events", _NO_LATE_EVENTS))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScriptRecord:
-    """One run of a script with its outcome; stored as one file."""
+class ScriptRecord(Run):
+    """One run of a script with its outcome."""
 
-    run_id: str
-    """Content hash of the specification, the script's text and the versions."""
-    spec: ScriptSpec
-    script_sha256: str
-    """Of the script's text."""
-    substitutes: tuple[str, ...] = ()
-    """A phrase for each model, tokenizer or data set that this machine lacks and that was replaced."""
-    ending: ScriptEnding | None = None
-    """How the script ended; None if its process ended without a word."""
+    run_id: str = field(
+        metadata=column("content hash of the script, of how it is run, and of the versions", identifies=True)
+    )
+    spec: ScriptSpec = field(metadata=spread())
+    script_sha256: str = field(metadata=column("hash of the script's text"))
+    substitutes: tuple[str, ...] = field(
+        default=(),
+        metadata=column(
+            "what this machine lacks, and by what it was replaced", "nothing was replaced", as_text="; ".join
+        ),
+    )
+    """A phrase for each model, tokenizer or data set."""
+    ending: ScriptEnding | None = field(default=None, metadata=spread())
+    """None if its process ended without a word."""
     largest: tuple[HeldTensors, ...] = ()
     """The largest tensors on the card when an allocation failed, largest first; empty if none failed."""
-    late_events: LateEvents | None = None
+    late_events: LateEvents | None = field(default=None, metadata=spread("late_events_"))
     """The other bound of an emulated run; None if it was not asked for, or if the run did not end well."""
-    versions: Versions
-    outcome: Outcome

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Self, overload
 
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import CategoryShare, StepInstant
+from profiler.domain.readings import CategoryShare, StepInstant
 
 PHASES, CATEGORIES = tuple(Phase), tuple(Category)
 """The members that the codes of a shape count, in their own order."""

@@ -17,7 +17,7 @@ from profiler.domain.errors import FailIf, Fault
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import SPEC_KEYS
 from profiler.estimate.cards import ANY, CAPABILITY, GPU, MEMORY, read_size
-from profiler.storage.price_file import PRICES
+from profiler.storage.foreign.price_file import PRICES
 
 CONFIG, STRICT, FAIL_IF = "config", "strict", "fail_if"
 

@@ -25,7 +25,7 @@ from profiler.config.verl_config import SECTION, flattened
 from profiler.config.verl_sources import VerlSource, file_source, script_source
 from profiler.domain.errors import Fault, UsageError
 from profiler.estimate.command import CONFIG
-from profiler.storage.foreign_files import expanded, read_bytes, reason
+from profiler.storage.files.foreign_files import expanded, read_bytes, reason
 
 VERL, VERL_MEGATRON = "verl", "verl-megatron"
 """Values of `config` that name verl's own configurations, `ppo_trainer` and `ppo_megatron_trainer`."""

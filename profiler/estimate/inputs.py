@@ -20,7 +20,7 @@ from profiler.estimate.config_file import load_config
 from profiler.estimate.counting import ModelCounter, counted_by_transformers, read_and_counted
 from profiler.estimate.prompts import KEY as PROMPT_KEY
 from profiler.estimate.prompts import Measure, measured_by_transformers, prompt_note, remembered_measure
-from profiler.storage.model_config import is_local
+from profiler.storage.foreign.model_config import is_local
 
 ModelConfigLoader = Callable[[str], Mapping[str, object]]
 """Returns the content of the `config.json` of a model that is not built in."""

@@ -30,8 +30,8 @@ from profiler.rendering.estimate.card_list import card_list, card_list_json
 from profiler.rendering.estimate.grid import grid_json, grid_table
 from profiler.rendering.estimate.table import estimate_json, estimate_table
 from profiler.rendering.layouts.plain_text import WIDTH
-from profiler.storage.model_config import load_model_config
-from profiler.storage.price_file import load_prices, unknown_cards_line
+from profiler.storage.foreign.model_config import load_model_config
+from profiler.storage.foreign.price_file import load_prices, unknown_cards_line
 
 _USAGE = """\
 python -m profiler.estimate model=NAME [key=value ...] [format=table|json]

@@ -14,9 +14,9 @@ from profiler.config.model_lookup import checkpoint
 from profiler.config.notes import Note
 from profiler.domain.child_python import safe_path_flags
 from profiler.domain.errors import shortened
-from profiler.storage.foreign_files import Kind, expanded, kind_of, open_regular, reason
-from profiler.storage.hub import cached_file
-from profiler.storage.model_config import is_local
+from profiler.storage.files.foreign_files import Kind, expanded, kind_of, open_regular, reason
+from profiler.storage.foreign.hub import cached_file
+from profiler.storage.foreign.model_config import is_local
 
 TIMEOUT_S = 120
 """Time for the imports and for 10,000 prompts."""

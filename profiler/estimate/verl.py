@@ -24,7 +24,7 @@ from profiler.domain.gpu_names import gpu_named, name_card
 from profiler.estimate.command import Command
 from profiler.rendering.layouts.plain_text import WIDTH
 from profiler.rendering.verl_table import verl_json, verl_table
-from profiler.storage.model_config import is_local
+from profiler.storage.foreign.model_config import is_local
 
 _CARD = "gpu"
 

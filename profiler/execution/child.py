@@ -15,7 +15,7 @@ from typing import cast
 
 from profiler.domain.errors import ProfilerError
 from profiler.execution.job import WorkerJob
-from profiler.storage.last_resort import last_resort
+from profiler.storage.files.last_resort import last_resort
 
 EXIT_OWN_MEMORY_ERROR = 112
 """Exit code of a worker after a `MemoryError`: the host, not the GPU, had no memory left."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from profiler.domain.trial import PlannedTrial
 from profiler.execution.stamp import Stamp, stamp_of
-from profiler.storage.records import Held
+from profiler.storage.stores.record_store import Held
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from profiler.config.run_options import RunOptions
 from profiler.domain.outcome import BreakdownStatus, Status, TrialRecord
 from profiler.domain.trial import Backend
-from profiler.storage.trial_store import TrialStore
+from profiler.storage.stores.trial_store import TrialStore
 
 
 def must_run(record: TrialRecord | None, options: RunOptions, *, has_snapshot: bool, has_ended: bool = False) -> bool:

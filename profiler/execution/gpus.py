@@ -10,7 +10,7 @@ from profiler.domain.units import gib_text
 from profiler.measurement.contention import EMPTY_BYTES
 from profiler.measurement.nvml import GpuLostError, GpuProbe, GpuProcess, Nvml
 from profiler.measurement.process_tree import process_tree
-from profiler.storage.lock import Lock, LockError, take_lock
+from profiler.storage.files.lock import Lock, LockError, take_lock
 
 LOCK_FOLDER = Path("/tmp")
 """The same for every user and every folder of results, because a GPU belongs to the machine."""

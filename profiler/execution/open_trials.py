@@ -12,7 +12,7 @@ from profiler.execution.decision import stored_answer
 from profiler.execution.job import SweepObserver
 from profiler.execution.pending import Pending
 from profiler.execution.pruning import Pruning
-from profiler.storage.trial_store import TrialStore
+from profiler.storage.stores.trial_store import TrialStore
 
 MAX_FAILURES_IN_A_ROW = 5
 

@@ -20,13 +20,13 @@ from profiler.emulation.asked_program import answer_of
 from profiler.emulation.launch import profiler_environment
 from profiler.execution.interpreter import Interpreter
 from profiler.measurement.visible import capability_environment, visible_gpus
-from profiler.storage.foreign_files import expanded, reason
+from profiler.storage.files.foreign_files import expanded, reason
 
 _QUESTION = """
 import json, sys
 from dataclasses import asdict
 from profiler.domain.extras import missing
-from profiler.storage.versions import installed_versions
+from profiler.storage.records.versions import installed_versions
 print(json.dumps({"python": sys.version_info[:2], "path": sys.path, "versions": asdict(installed_versions()),
                   "missing": missing(json.loads(sys.argv[1]))}))
 """

@@ -14,7 +14,7 @@ from profiler.execution.pending import Pending
 from profiler.execution.pruning import Pruning
 from profiler.execution.running import RunningSweep
 from profiler.execution.warm import WarmProcess
-from profiler.storage.trial_store import TrialStore
+from profiler.storage.stores.trial_store import TrialStore
 
 
 def run_trials(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from profiler.domain.outcome import Outcome, Status, Verdict, Work
 from profiler.execution.child import EXIT_OWN_MEMORY_ERROR
-from profiler.storage.foreign_files import open_regular
+from profiler.storage.files.foreign_files import open_regular
 
 STDERR_LINES = 20
 _STDERR_TAIL_BYTES = 64 * 1024

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from profiler.domain.monitored import HostSample
-from profiler.domain.outcome import Sample
+from profiler.domain.readings import Sample
 
 Kind = TypeVar("Kind")
 

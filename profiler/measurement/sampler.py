@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Sample
+from profiler.domain.readings import Sample
 from profiler.measurement.bounded_samples import BoundedSamples, merged_sample
 from profiler.measurement.nvml import GpuLostError, GpuProbe
 

@@ -17,7 +17,7 @@ from profiler.config.value_grammar import read_into
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.trial import SPEC_KEYS
 from profiler.monitor.options import CONFIG, KEYS, OF_COMMAND, OF_GPUS, MonitorOptions
-from profiler.storage.foreign_files import Kind, kind_of, reason
+from profiler.storage.files.foreign_files import Kind, kind_of, reason
 
 _SCRIPT, _MODULE = ".py", "-m"
 _INDENT = 24

@@ -21,7 +21,7 @@ from profiler.measurement.visible import VisibleGpus, visible_gpus
 from profiler.monitor.options import MonitorOptions
 from profiler.rendering.layouts.terminal import TerminalConsole
 from profiler.rendering.live.gpu_panel import gpu_panel, gpus_content
-from profiler.storage.live_counters import live_folder, published
+from profiler.storage.files.live_counters import live_folder, published
 
 _MOST_SHARES = 1000
 

@@ -11,8 +11,8 @@ from profiler.config.command_words import wants_help_first
 from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError
 from profiler.monitor.command import Command, read_command, usage
 from profiler.monitor.signals import signals_wait
-from profiler.storage.foreign_files import expanded, reason
-from profiler.storage.last_resort import last_resort
+from profiler.storage.files.foreign_files import expanded, reason
+from profiler.storage.files.last_resort import last_resort
 
 MONITOR = "monitor"
 """Folder of the results of commands, in `results_dir`."""

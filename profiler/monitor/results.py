@@ -17,10 +17,10 @@ from profiler.rendering.figures.runs.timeline import gpu_timeline_figure, host_t
 from profiler.rendering.layouts.html import html
 from profiler.rendering.layouts.markdown import markdown
 from profiler.rendering.runs.monitored import monitored_page, monitored_sentences, monitored_title
-from profiler.storage.atomic import remove_abandoned, write_atomically, write_parts_atomically
-from profiler.storage.monitored_records import MonitoredStore
-from profiler.storage.monitored_samples import GPU_SAMPLES, HOST_SAMPLES, read_time_series
-from profiler.storage.monitored_tables import write_monitored_tables
+from profiler.storage.files.atomic import remove_abandoned, write_atomically, write_parts_atomically
+from profiler.storage.records.record_folder import MONITORED, RecordFolder
+from profiler.storage.tables.run_tables import write_monitored_tables
+from profiler.storage.tables.samples import GPU_SAMPLES, HOST_SAMPLES
 
 PAGE, MARKDOWN = "report.html", "report.md"
 
@@ -37,7 +37,8 @@ def write_report(folder: Path) -> tuple[str, ...]:
     Raises:
         StorageError: A file could not be written.
     """
-    records, problems = MonitoredStore(folder).read_all()
+    problems: list[str] = []
+    records = RecordFolder(folder, MONITORED, notify=problems.append).read_all()
     remove_abandoned(folder)
     write_monitored_tables(folder, records)
     newest = sorted(records, key=lambda record: record.run_id, reverse=True)
@@ -59,8 +60,8 @@ def sentences(run: MonitoredLines) -> tuple[str, ...]:
 
 def lines_of(folder: Path, record: MonitoredRun) -> MonitoredLines:
     """Return a run with its curves."""
-    samples = read_time_series(folder, GPU_SAMPLES, [record.run_id])
-    host = read_time_series(folder, HOST_SAMPLES, [record.run_id])
+    samples = GPU_SAMPLES.read(folder, [record.run_id])
+    host = HOST_SAMPLES.read(folder, [record.run_id])
     return monitored_lines(record, gpus=tuple(_gpu_courses(record, samples)), host=tuple(_host_courses(host)))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.monitored import HostPeaks, HostSample, MonitoredGpu
-from profiler.domain.outcome import Sample
+from profiler.domain.readings import Sample
 from profiler.measurement.activity import mean_of, sampled_max_device_bytes
 from profiler.measurement.bounded_samples import MOST_SAMPLES, BoundedSamples, merged_host_sample
 from profiler.measurement.host_usage import host_memory, resident_bytes

@@ -12,7 +12,7 @@ from profiler.domain.errors import EXIT_SIGNAL_BASE
 from profiler.domain.monitored import EstimateBeside, MonitoredRun, Watcher
 from profiler.domain.outcome import CardFacts, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
 from profiler.monitor.running import CommandRun
-from profiler.storage.versions import installed_versions
+from profiler.storage.records.versions import installed_versions
 
 _NO_PHASES = "phases and torch's own counters: the command was watched from outside"
 

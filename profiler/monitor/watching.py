@@ -15,10 +15,10 @@ from profiler.monitor.command import Command
 from profiler.monitor.running import CommandRun, run_command
 from profiler.monitor.signals import raise_pending
 from profiler.monitor.watched import record_of, start_now
-from profiler.storage.atomic import StorageError, write_atomically
-from profiler.storage.folder_faults import not_writable, writable_faults
-from profiler.storage.monitored_records import MonitoredStore
-from profiler.storage.trial_files import RECORDS
+from profiler.storage.files.atomic import StorageError, write_atomically
+from profiler.storage.files.trial_files import RECORDS
+from profiler.storage.records.record_folder import MONITORED, RecordFolder
+from profiler.storage.stores.folder_faults import not_writable, writable_faults
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def _prepared(command: Command, folder: Path, visible: VisibleGpus) -> EstimateB
     faults = [replace(fault, found=results_dir) for fault in writable_faults(folder)]
     estimate = None
     try:
-        MonitoredStore(folder).read_all()  # a record of a newer version is found before anything starts
+        RecordFolder(folder, MONITORED).read_all()  # a record of a newer version is found before anything starts
         if command.estimate:
             from profiler.monitor.estimated import estimate_beside  # imports NumPy
 
@@ -105,10 +105,10 @@ def report(folder: Path, watched: WatchedCommand) -> None:
     Raises:
         StorageError: A file could not be written.
     """
-    MonitoredStore(folder).write(watched.record)
+    RecordFolder(folder, MONITORED).write(watched.record)
     # Imported here, because importing matplotlib and pyarrow takes longer than everything before.
     from profiler.monitor.results import PAGE, lines_of, sentences, write_report
-    from profiler.storage.monitored_samples import write_time_series
+    from profiler.storage.tables.samples import write_time_series
 
     write_time_series(folder, watched.record.run_id, watched.run.samples, watched.run.host_samples)
     for sentence in (*write_report(folder), *sentences(lines_of(folder, watched.record))):

@@ -15,9 +15,9 @@ from profiler.config.option import OutputFormat
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError, printable
 from profiler.rendering.replay.table import answer_mapping, replay_json, replay_table
 from profiler.replay.command import FIGURE_SUFFIXES, Command, read_command
-from profiler.storage.atomic import write_atomically
-from profiler.storage.foreign_files import Kind, kind_of
-from profiler.storage.recorded_snapshot import load_snapshot, snapshot_files
+from profiler.storage.files.atomic import write_atomically
+from profiler.storage.files.foreign_files import Kind, kind_of
+from profiler.storage.foreign.recorded_snapshot import load_snapshot, snapshot_files
 
 _USAGE = """\
 python -m profiler.replay SNAPSHOT [key=value ...]

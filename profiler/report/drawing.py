@@ -23,11 +23,11 @@ from profiler.rendering.sweep.page import SectionFigures, sweep_page
 from profiler.rendering.sweep.ranks import rank_table
 from profiler.rendering.sweep.summary import sweep_summary
 from profiler.report.estimated_limits import estimated_limits
-from profiler.storage.atomic import remove_abandoned, write_atomically, write_parts_atomically
-from profiler.storage.published import read_published
-from profiler.storage.ranks import rank_peaks
-from profiler.storage.tables import read_tables
-from profiler.storage.versions import project_page
+from profiler.storage.files.atomic import remove_abandoned, write_atomically, write_parts_atomically
+from profiler.storage.foreign.published import read_published
+from profiler.storage.records.ranks import rank_peaks
+from profiler.storage.records.versions import project_page
+from profiler.storage.sweep_tables.tables import read_tables
 
 PAGE = "report.html"
 """The page that opens from disk, with everything in one file."""

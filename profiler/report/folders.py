@@ -9,7 +9,7 @@ from profiler.domain.address import ADDRESS_FORMS, Address, address_of, is_addre
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.report.command import INTO, Command
 from profiler.report.shared_results import fetch_results
-from profiler.storage.foreign_files import Kind, kind_of, reason
+from profiler.storage.files.foreign_files import Kind, kind_of, reason
 
 REFERENCE = "reference"
 """The folder in `results/` whose results are in git."""

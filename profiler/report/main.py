@@ -18,10 +18,10 @@ from profiler.rendering.sweep.ranks import rank_lines
 from profiler.report.command import read_command
 from profiler.report.drawing import render_folder
 from profiler.report.folders import USAGE, named_folders
-from profiler.storage.combined import combine_tables
-from profiler.storage.job_page import append_to_job_page
-from profiler.storage.ranks import copy_ranks, rank_peaks
-from profiler.storage.tables import read_tables
+from profiler.storage.foreign.job_page import append_to_job_page
+from profiler.storage.records.ranks import copy_ranks, rank_peaks
+from profiler.storage.sweep_tables.combined import combine_tables
+from profiler.storage.sweep_tables.tables import read_tables
 
 
 @as_command("report")

@@ -11,8 +11,8 @@ from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
 from profiler.emulation.cache import cache_folder
 from profiler.report.estimates import estimates_by_trial, estimates_of
-from profiler.storage.model_config import load_model_config
-from profiler.storage.shared_store import open_shared, shared_faults, work_folder
+from profiler.storage.foreign.model_config import load_model_config
+from profiler.storage.stores.shared_store import open_shared, shared_faults, work_folder
 
 FETCHED = "fetched"
 """Folder in the cache for results that are only read."""
@@ -31,7 +31,7 @@ def fetch_results(address: Address) -> Path:
     faults = shared_faults(address, writes=False)
     if faults:
         raise UsageError(faults)
-    from profiler.storage.tables import assemble_tables
+    from profiler.storage.sweep_tables.tables import assemble_tables
 
     folder = work_folder(address, cache_folder() / FETCHED)
     store = open_shared(address, folder, lease_s=_LEASE_S, notify=print_error)
@@ -54,7 +54,7 @@ def _about(table: bytes | None, address: Address) -> tuple[str, str]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from profiler.storage.arrow_buffer import arrow_buffer
+    from profiler.storage.tables.arrow_buffer import arrow_buffer
 
     if table is None:
         return "", ""

@@ -23,8 +23,8 @@ from profiler.emulation.launch import EmulatedPython, Events, emulated_python, p
 from profiler.emulation.version import EMULATION_VERSION
 from profiler.measurement.visible import VisibleGpu, VisibleGpus, capability_environment, visible_gpus
 from profiler.run.options import AUTO, ScriptBackend, ScriptOptions
-from profiler.storage.foreign_files import expanded
-from profiler.storage.versions import installed_versions
+from profiler.storage.files.foreign_files import expanded
+from profiler.storage.records.versions import installed_versions
 
 _ANSWER_S = 60.0
 

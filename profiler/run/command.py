@@ -11,7 +11,7 @@ from profiler.config.value_grammar import read_into
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.run.launchers import Launch, read_launch, split_launcher
 from profiler.run.options import KEYS, ScriptOptions
-from profiler.storage.foreign_files import Kind, expanded, kind_of, reason
+from profiler.storage.files.foreign_files import Kind, expanded, kind_of, reason
 
 _INDENT = 20
 """Columns before the meaning of a key in the help text."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from profiler.config.foreign_text import ForeignTextError, parse_yaml
 from profiler.domain.errors import Fault
-from profiler.storage.foreign_files import read_bytes, reason
+from profiler.storage.files.foreign_files import read_bytes, reason
 
 _MOST_BYTES = 1 << 20
 _SUFFIX = ".py"

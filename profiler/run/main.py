@@ -22,11 +22,11 @@ from profiler.run.launched import launcher_arguments, launcher_variables
 from profiler.run.options import ScriptEvents, ScriptOptions
 from profiler.run.process import run_in_process
 from profiler.run.second_runs import in_new_processes, with_second_runs
-from profiler.storage.foreign_files import read_bytes, reason
-from profiler.storage.script_records import ScriptStore
-from profiler.storage.typed_json import to_json
+from profiler.storage.files.foreign_files import read_bytes, reason
+from profiler.storage.files.typed_json import to_json
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 
-SCRIPTS = "scripts"
+SCRIPTS_FOLDER = "scripts"
 """Folder of the results of scripts, in `results_dir`."""
 
 _MOST_BYTES = 1 << 24
@@ -40,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_text(usage())
         return EXIT_OK
     command = read_command(words)
-    folder = Path(command.options.results_dir).expanduser() / SCRIPTS / command.script.stem
-    ScriptStore(folder).read_all()  # a record of a newer version is found before anything starts
+    folder = Path(command.options.results_dir).expanduser() / SCRIPTS_FOLDER / command.script.stem
+    RecordFolder(folder, SCRIPTS).read_all()  # a record of a newer version is found before anything starts
     place = choose_place(command.options, num_processes=_processes(command))
     environment = place.environment(num_processes=_processes(command), strict=command.options.strict)
     launched = launcher_variables(command, place.executable, environment)

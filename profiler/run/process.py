@@ -16,8 +16,8 @@ from profiler.domain.outcome import Outcome, Status, Verdict, Work
 from profiler.domain.script import ScriptEnding, ScriptJob, ScriptRecord
 from profiler.emulation.launch import is_strict
 from profiler.emulation.marks import FILE_VARIABLE, marks_of_file
-from profiler.storage.script_records import ScriptStore
-from profiler.storage.typed_json import to_json
+from profiler.storage.files.typed_json import to_json
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 
 _PROGRAM = Path(profiler.__file__).parent / "worker" / "script_process.py"
 _GRACE_S = 10.0
@@ -43,7 +43,7 @@ def run_in_process(
     job: ScriptJob, executable: Path, environment: Mapping[str, str], *, timeout_s: float
 ) -> ScriptRecord:
     """Run the job in a process of its own, whose output is that of this command, and return its record."""
-    store = ScriptStore(Path(job.folder))
+    store = RecordFolder(Path(job.folder), SCRIPTS)
     store.remove(job.run_id)
     ended = _run(job, executable, environment, timeout_s)
     record = store.find(job.run_id)
@@ -76,7 +76,9 @@ def _run(job: ScriptJob, executable: Path, environment: Mapping[str, str], timeo
         )
         timed_out = False
         try:
-            timed_out = not _has_ended(process, lambda: ScriptStore(Path(job.folder)).find(job.run_id), timeout_s)
+            timed_out = not _has_ended(
+                process, lambda: RecordFolder(Path(job.folder), SCRIPTS).find(job.run_id), timeout_s
+            )
         finally:
             # Also after an interruption, and for processes that the script has left.
             _end_group(process)

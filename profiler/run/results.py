@@ -13,9 +13,9 @@ from profiler.rendering.layouts.html import html
 from profiler.rendering.layouts.markdown import markdown
 from profiler.rendering.runs.script import script_page, script_table
 from profiler.rendering.runs.script_words import run_title
-from profiler.storage.atomic import remove_abandoned, write_atomically, write_parts_atomically
-from profiler.storage.script_records import ScriptStore
-from profiler.storage.script_tables import write_script_tables
+from profiler.storage.files.atomic import remove_abandoned, write_atomically, write_parts_atomically
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
+from profiler.storage.tables.run_tables import write_script_tables
 
 PAGE, MARKDOWN = "report.html", "report.md"
 
@@ -26,9 +26,7 @@ def report_run(folder: Path, record: ScriptRecord) -> None:
     Raises:
         StorageError: A file could not be written.
     """
-    records, problems = ScriptStore(folder).read_all()
-    for problem in problems:
-        print_error(problem)
+    records = RecordFolder(folder, SCRIPTS, notify=print_error).read_all()
     for problem in write_pages(folder, records):
         print_error(problem)
     print_text(script_table(run_lines(record)))

@@ -14,7 +14,7 @@ from profiler.emulation.cards import UNLIMITED_BYTES
 from profiler.emulation.launch import Events
 from profiler.run.backend import Place
 from profiler.run.process import run_in_process
-from profiler.storage.script_records import ScriptStore
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 
 
 class Again(Protocol):
@@ -39,7 +39,7 @@ def with_second_runs(record: ScriptRecord, job: ScriptJob, again: Again, *, late
         found = _with_late_events(record, job, again)
     else:
         return record
-    ScriptStore(Path(job.folder)).write(found)
+    RecordFolder(Path(job.folder), SCRIPTS).write(found)
     return found
 
 

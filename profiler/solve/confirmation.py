@@ -13,8 +13,8 @@ from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.execution import run_trials
 from profiler.rendering.answers.solve import SimulatedSide
-from profiler.storage.records import RecordStore
-from profiler.storage.versions import installed_versions
+from profiler.storage.records.versions import installed_versions
+from profiler.storage.stores.record_store import RecordStore
 
 Simulate = Callable[[Mapping[int, TrialSpec]], Sequence[SimulatedSide]]
 """Returns the simulation of trials by their value of the key."""

@@ -42,8 +42,8 @@ from profiler.solve.command import CARD, Command, read_command
 from profiler.solve.confirmation import Confirmation, NoAnswerError, Simulate, simulated
 from profiler.solve.limit_line import limit_lines
 from profiler.solve.search import KeySearch
-from profiler.storage.atomic import write_atomically
-from profiler.storage.model_config import load_model_config
+from profiler.storage.files.atomic import write_atomically
+from profiler.storage.foreign.model_config import load_model_config
 
 _USAGE = """\
 python -m profiler.solve KEY model=NAME gpu=CARD [key=value ...]

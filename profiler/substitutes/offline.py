@@ -3,7 +3,7 @@
 from types import ModuleType
 
 from profiler.seams.patching import Patch
-from profiler.storage.hub import hub_problem
+from profiler.storage.foreign.hub import hub_problem
 
 
 def hub_patches(constants: ModuleType) -> list[Patch]:

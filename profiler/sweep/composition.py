@@ -26,7 +26,7 @@ from profiler.config.reading import show
 from profiler.config.run_options import RUN_KEYS
 from profiler.config.specification import unknown_key
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, nearest
-from profiler.storage.foreign_files import Kind, kind_of, read_bytes, reason
+from profiler.storage.files.foreign_files import Kind, kind_of, read_bytes, reason
 from profiler.sweep.command import ALL_KEYS, GRID, GRID_FILE_KEYS, Command
 from profiler.sweep.help import usage
 

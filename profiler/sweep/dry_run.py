@@ -14,9 +14,9 @@ from profiler.domain.gpu import KNOWN_GPUS, ROOFLINES
 from profiler.domain.outcome import Estimate
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.rendering.live.plan_table import plan_table, time_lines
-from profiler.storage.earlier import EarlierTrial, earlier_trials, trials_of_other_grids, trials_of_table
-from profiler.storage.foreign_files import expanded
-from profiler.storage.shared_store import read_published
+from profiler.storage.files.foreign_files import expanded
+from profiler.storage.stores.shared_store import read_published
+from profiler.storage.sweep_tables.earlier import EarlierTrial, earlier_trials, trials_of_other_grids, trials_of_table
 from profiler.sweep.preparation import Sweep
 
 

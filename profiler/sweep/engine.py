@@ -18,7 +18,7 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
-from profiler.storage.foreign_files import expanded
+from profiler.storage.files.foreign_files import expanded
 from profiler.sweep.backend import real_gpu_faults, too_few_gpus
 
 GPUS = "slurm_gpus_per_node"

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from profiler.domain.errors import Fault, UsageError
-from profiler.storage.atomic import StorageError, remove_abandoned, sync_folder, write_atomically
-from profiler.storage.folder_faults import HINT, RESULTS_DIR, not_writable
-from profiler.storage.lock import LockError, take_lock
-from profiler.storage.trial_files import RECORDS
+from profiler.storage.files.atomic import StorageError, remove_abandoned, sync_folder, write_atomically
+from profiler.storage.files.lock import LockError, take_lock
+from profiler.storage.files.trial_files import RECORDS
+from profiler.storage.stores.folder_faults import HINT, RESULTS_DIR, not_writable
 
 _CHECK = ".check"
 """File that is written, locked and removed again."""

@@ -25,9 +25,9 @@ from profiler.execution.decision import stored_answers
 from profiler.execution.other_python import environment_folder
 from profiler.execution.pruning import NeedsAtMost, Pruning
 from profiler.report.estimates import estimates_by_trial
-from profiler.storage.last_resort import last_resort
-from profiler.storage.objects import Objects
-from profiler.storage.trial_store import TrialStore
+from profiler.storage.files.last_resort import last_resort
+from profiler.storage.stores.objects import Objects
+from profiler.storage.stores.trial_store import TrialStore
 from profiler.sweep.command import read_command
 from profiler.sweep.composition import show_instead
 from profiler.sweep.dry_run import show_plan

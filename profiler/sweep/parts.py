@@ -14,8 +14,8 @@ from profiler.domain.outcome import Estimate, TrialRecord, Versions
 from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.measurement.visible import VisibleGpus, visible_gpus
 from profiler.report.estimates import Estimates, estimates_of
-from profiler.storage.model_config import load_model_config
-from profiler.storage.versions import installed_versions
+from profiler.storage.foreign.model_config import load_model_config
+from profiler.storage.records.versions import installed_versions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from profiler.cluster.slots import Cluster, KindOf
     from profiler.execution import InterpreterOf, Pruning, SweepObserver
     from profiler.execution.other_python import Workers
-    from profiler.storage.carried import CurrentId
-    from profiler.storage.tables import Written
-    from profiler.storage.trial_store import TrialStore
+    from profiler.storage.stores.trial_store import TrialStore
+    from profiler.storage.sweep_tables.carried import CurrentId
+    from profiler.storage.sweep_tables.tables import Written
 
 
 class HasResults(Protocol):
@@ -113,7 +113,7 @@ class RunArray(Protocol):
 
 
 class WriteTables(Protocol):
-    """Writes the tables of a grid: `profiler.storage.tables.assemble_tables`."""
+    """Writes the tables of a grid: `profiler.storage.sweep_tables.tables.assemble_tables`."""
 
     def __call__(
         self,
@@ -138,10 +138,10 @@ class RenderFolder(Protocol):
 
 def _open_store(sweep: HasResults) -> "TrialStore":
     if sweep.address is not None:
-        from profiler.storage.shared_store import open_shared
+        from profiler.storage.stores.shared_store import open_shared
 
         return open_shared(sweep.address, sweep.folder, lease_s=sweep.options.lease_s, notify=print_error)
-    from profiler.storage.records import RecordStore
+    from profiler.storage.stores.record_store import RecordStore
 
     return RecordStore(sweep.folder, notify=print_error)
 
@@ -248,13 +248,13 @@ def _write_tables(
     command: str,
     current_id: "CurrentId",
 ) -> "Written":
-    from profiler.storage.tables import assemble_tables
+    from profiler.storage.sweep_tables.tables import assemble_tables
 
     return assemble_tables(folder, records, estimates_of, question=question, command=command, current_id=current_id)
 
 
 def _read_runs(folder: Path) -> "pd.DataFrame":
-    from profiler.storage.tables import read_tables
+    from profiler.storage.sweep_tables.tables import read_tables
 
     return read_tables(folder).runs
 

@@ -25,11 +25,11 @@ from profiler.domain.outcome import Versions
 from profiler.domain.trial import Backend, TrialSpec, Weights
 from profiler.emulation.cache import cache_folder
 from profiler.execution.interpreter import InterpreterOf
-from profiler.storage.fingerprint import content_of
-from profiler.storage.folder_faults import folder_faults, writable_faults
-from profiler.storage.foreign_files import expanded, reason
-from profiler.storage.model_config import check_weights
-from profiler.storage.shared_store import shared_faults, work_folder
+from profiler.storage.files.foreign_files import expanded, reason
+from profiler.storage.foreign.fingerprint import content_of
+from profiler.storage.foreign.model_config import check_weights
+from profiler.storage.stores.folder_faults import folder_faults, writable_faults
+from profiler.storage.stores.shared_store import shared_faults, work_folder
 from profiler.sweep.backend import (
     gpus_alike,
     missing_deepspeed,

@@ -10,7 +10,7 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.sweep_state import Money
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.measurement.visible import VisibleGpus
-from profiler.storage.price_file import PRICES, load_prices, unknown_cards_line
+from profiler.storage.foreign.price_file import PRICES, load_prices, unknown_cards_line
 
 
 @dataclass(frozen=True, kw_only=True)

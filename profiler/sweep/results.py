@@ -9,8 +9,8 @@ from profiler.command_line import print_error, print_line, readable
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, ProfilerError
 from profiler.domain.outcome import Breakdown, Outcome, TrialRecord
 from profiler.domain.trial import PlannedTrial
-from profiler.storage.last_resort import last_resort
-from profiler.storage.outcome_fields import not_measured
+from profiler.storage.files.last_resort import last_resort
+from profiler.storage.records.outcome_fields import not_measured
 from profiler.sweep.parts import EstimatesOf, SweepParts
 from profiler.sweep.preparation import Sweep
 from profiler.sweep.stored import name_now, unanswered

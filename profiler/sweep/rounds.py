@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 from profiler.command_line import Interrupted, print_line
 from profiler.config.run_options import RunOptions
-from profiler.storage.objects import Objects
-from profiler.storage.trial_store import TrialStore
+from profiler.storage.stores.objects import Objects
+from profiler.storage.stores.trial_store import TrialStore
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from profiler.domain.outcome import TrialRecord
 from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import Backend, PlannedTrial
 from profiler.measurement.visible import VisibleGpus
-from profiler.storage.objects import FolderObjects
+from profiler.storage.stores.objects import FolderObjects
 from profiler.sweep.command import read_command
 from profiler.sweep.engine import GPUS, version_faults
 from profiler.sweep.folder import make_writable

@@ -11,7 +11,7 @@ from profiler.config.reading import MAX_INCREASE
 from profiler.domain.address import Address, Scheme
 from profiler.domain.engine import Engine
 from profiler.domain.trial import Backend
-from profiler.storage.foreign_files import expanded
+from profiler.storage.files.foreign_files import expanded
 from profiler.sweep.command import PYTHON, pairs_of
 from profiler.sweep.parts import SweepParts
 from profiler.sweep.preparation import Sweep

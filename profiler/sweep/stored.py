@@ -7,7 +7,7 @@ from profiler.config.identity import trial_id
 from profiler.domain.errors import UsageError
 from profiler.domain.outcome import TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
-from profiler.storage.fingerprint import is_only_a_hub_model
+from profiler.storage.foreign.fingerprint import is_only_a_hub_model
 from profiler.sweep.parts import SweepParts
 from profiler.sweep.plan import name_of, of_shard, plan_trials
 from profiler.sweep.preparation import Sweep

@@ -13,7 +13,8 @@ import torch
 from profiler.allocator import AllocatorConfig, Trace, replay_on_card
 from profiler.allocator.largest import largest_groups
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import Breakdown, CategoryShare, Outcome, TensorGroup
+from profiler.domain.outcome import Breakdown, Outcome
+from profiler.domain.readings import CategoryShare, TensorGroup
 from profiler.domain.trial import TrialSpec
 from profiler.seams.checking import check_seams
 from profiler.simulation.tracing.tracing_mode import TracingMode

@@ -7,16 +7,7 @@ from profiler.domain.context import cuda_context_bytes
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import Gpu
 from profiler.domain.memory import NOT_EMULATED
-from profiler.domain.outcome import (
-    CardFacts,
-    EmulatedDetails,
-    MeasuredDetails,
-    Outcome,
-    Peaks,
-    Status,
-    Verdict,
-    Work,
-)
+from profiler.domain.outcome import CardFacts, EmulatedDetails, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
 from profiler.emulation.marks import Marks
 
 _REFUSED_BY_TORCH = (

@@ -10,19 +10,8 @@ from typing import Any
 
 from profiler.allocator.oom_message import read_oom_message
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import (
-    CardFacts,
-    MeasuredDetails,
-    Outcome,
-    OutOfMemory,
-    Peaks,
-    PhasePeak,
-    Sample,
-    Status,
-    StepPeak,
-    Verdict,
-    Work,
-)
+from profiler.domain.outcome import CardFacts, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
+from profiler.domain.readings import OutOfMemory, PhasePeak, Sample, StepPeak
 from profiler.domain.units import MIB
 from profiler.measurement.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity
 from profiler.measurement.contention import PhaseEnd, contention
@@ -33,7 +22,7 @@ from profiler.measurement.phase_counters import PhaseCounters, by_phase, peak_of
 from profiler.measurement.process_tree import RecentProcessTree
 from profiler.measurement.sampler import PERIOD_S, Sampler
 from profiler.measurement.unmapped import EngineMapping, unmapped_now
-from profiler.storage.live_counters import LivePublisher
+from profiler.storage.files.live_counters import LivePublisher
 from profiler.training.phases import TrainingObserver
 from profiler.worker.card import prepare_card
 

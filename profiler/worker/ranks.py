@@ -21,9 +21,9 @@ from profiler.domain.outcome import Outcome, Status, TrialRecord
 from profiler.execution import Place, WorkerJob
 from profiler.execution.child import redirect_output, run_reported
 from profiler.execution.verdict import STDERR_LINES, last_lines
-from profiler.storage.memory_snapshot import snapshot_path
-from profiler.storage.records import RecordStore, rank_folder
-from profiler.storage.samples import samples_path
+from profiler.storage.files.memory_snapshot import snapshot_path
+from profiler.storage.stores.record_store import RecordStore, rank_folder
+from profiler.storage.tables.samples import samples_path
 
 RunJob = Callable[[WorkerJob], None]
 

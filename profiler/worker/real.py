@@ -9,7 +9,8 @@ import torch
 
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Outcome, Peaks, PhasePeak, Status, Verdict, Work
+from profiler.domain.outcome import Outcome, Peaks, Status, Verdict, Work
+from profiler.domain.readings import PhasePeak
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.measurement.pynvml_driver import PynvmlDriver
 from profiler.measurement.torch_cuda import TorchCuda

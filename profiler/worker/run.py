@@ -18,9 +18,9 @@ from profiler.emulation.marks import Marks, forget_marks, marks_of_this_process
 from profiler.execution import EndOfSweepError, WorkerJob, beat
 from profiler.measurement.untouched_cuda import fork_problem
 from profiler.seams.checking import check_seams, note_on_versions
-from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
-from profiler.storage.model_config import load_model_config
-from profiler.storage.records import RecordStore
+from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
+from profiler.storage.foreign.model_config import load_model_config
+from profiler.storage.stores.record_store import RecordStore
 from profiler.substitutes.replaced import Replaced
 from profiler.worker.emulated import as_emulated, refusal
 from profiler.worker.ranks import has_ranks, run_ranks
@@ -151,7 +151,7 @@ def _run_real(job: WorkerJob, model_config: Mapping[str, object], *, decoding: "
     # large and slow to write, and whose absence is noticed by itself.
     folder = Path(job.store_folder)
     if measured.samples:
-        from profiler.storage.samples import write_samples  # imports pyarrow, which only measured trials need
+        from profiler.storage.tables.samples import write_samples  # imports pyarrow, which only measured trials need
 
         write_samples(folder, job.trial.trial_id, measured.samples)
     _store(job, job.trial, outcome, started)

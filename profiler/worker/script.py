@@ -24,8 +24,8 @@ from profiler.scripts.running import Script, ScriptEnd, run_script
 from profiler.scripts.session import ScriptSession
 from profiler.scripts.totals import ParameterTotals
 from profiler.seams.checking import notes_on_untested
-from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
-from profiler.storage.script_records import ScriptStore
+from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 from profiler.substitutes import SubstituteOptions, substitutes
 from profiler.worker.card import CapError
 from profiler.worker.emulated import as_emulated
@@ -129,7 +129,7 @@ class ScriptRun:
         untested = notes_on_untested(sys.modules.keys())
         unavailable = "; ".join(filter(None, (outcome.verdict.unavailable, *self.notes, *untested)))
         work = replace(outcome.work, wall_s=time.monotonic() - self.started_s, host_peak_rss_bytes=_host_peak_bytes())
-        ScriptStore(Path(self.job.folder)).write(
+        RecordFolder(Path(self.job.folder), SCRIPTS).write(
             ScriptRecord(
                 run_id=self.job.run_id,
                 spec=self.job.spec,

@@ -15,7 +15,7 @@ def main(job_file: str) -> int:
     """Run the job in the file, and return the exit code."""
     _find_profiler()
     from profiler.domain.script import ScriptJob
-    from profiler.storage.typed_json import from_json
+    from profiler.storage.files.typed_json import from_json
     from profiler.worker.script import run_script_job
 
     return run_script_job(from_json(ScriptJob, json.loads(Path(job_file).read_text())))

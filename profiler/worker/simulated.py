@@ -13,20 +13,8 @@ from profiler.domain.context import cuda_context_bytes
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import KNOWN_GPUS, Chip, Gpu
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import (
-    Breakdown,
-    CardFacts,
-    CategoryShare,
-    Outcome,
-    OutOfMemory,
-    Peaks,
-    PhasePeak,
-    Status,
-    StepInstant,
-    UnlimitedCard,
-    Verdict,
-    Work,
-)
+from profiler.domain.outcome import Breakdown, CardFacts, Outcome, Peaks, Status, UnlimitedCard, Verdict, Work
+from profiler.domain.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import gib_text
 from profiler.simulation.session import Extrapolation, Simulation

@@ -10,7 +10,7 @@ from profiler.domain.script import ScriptJob
 from profiler.scripts.session import ScriptSession
 from profiler.scripts.totals import ParameterTotals
 from profiler.simulation.script.session import SimulatedScript
-from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
+from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.training.sizes import parameter_counts
 from profiler.worker.simulated import SimulatedRun, card_of, outcome_on_card, snapshot_on_card
 

@@ -11,8 +11,9 @@ from maintenance.sampling import architecture_of
 from profiler.analysis.predictors import Predictor, phase_errors, predictor_errors, worst_rows
 from profiler.analytical import estimate
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
-from profiler.domain.outcome import PhasePeak, Status
-from profiler.storage.versions import installed_versions
+from profiler.domain.outcome import Status
+from profiler.domain.readings import PhasePeak
+from profiler.storage.records.versions import installed_versions
 
 
 class _Simulating:

@@ -20,7 +20,7 @@ from profiler.domain.errors import EXIT_OK
 from profiler.domain.memory import Phase
 from profiler.domain.trial import Logprobs, TrialSpec
 from profiler.domain.units import GIB
-from profiler.storage.published import read_published
+from profiler.storage.foreign.published import read_published
 from profiler.worker import large_requests
 
 MESSAGE = (

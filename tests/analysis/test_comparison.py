@@ -13,7 +13,7 @@ from profiler.domain.memory import TRIAL_PHASES, Category, Origin
 from profiler.domain.outcome import Status
 from profiler.domain.trial import Backend, Logprobs
 from profiler.domain.units import GIB
-from profiler.storage.published import read_published
+from profiler.storage.foreign.published import read_published
 
 
 def compared(folder, records):

@@ -8,7 +8,7 @@ from profiler.config.claim_settings import keys_text, spec_of
 from profiler.config.model_lookup import builtin_architecture
 from profiler.domain.gpu import ROOFLINES
 from profiler.domain.trial import Backend, Rollout, TrialSpec
-from profiler.storage.published import read_published_claims
+from profiler.storage.foreign.published import read_published_claims
 
 COUNTED = counted_configurations(read_published_claims())
 

@@ -37,11 +37,9 @@ from profiler.replay.main import main as replay
 from profiler.report.main import main as report
 from profiler.run.main import main as run
 from profiler.run.results import write_pages
-from profiler.storage import record_folder, script_records
-from profiler.storage.checksummed import with_checksum
-from profiler.storage.ranks import rank_peaks
-from profiler.storage.records import record_content
-from profiler.storage.script_records import ScriptStore
+from profiler.storage.files.checksummed import with_checksum
+from profiler.storage.records.ranks import rank_peaks
+from profiler.storage.records.record_folder import SCRIPTS, TRIALS, RecordFolder
 
 LIMIT_S = 20
 """Of one case, also on a loaded machine."""
@@ -187,7 +185,7 @@ def tables() -> Iterator[Odd]:
     for number, (what, file) in enumerate(list(damaged(runs))[::6]):
         spec = builders.spec(seed=number)
         record = builders.record(spec, outcome=builders.outcome(spec))
-        records = {f"s{number}/records/{record.trial_id}.json": record_content(record)}
+        records = {f"s{number}/records/{record.trial_id}.json": TRIALS.content(record)}
         words = (f"file://{Path.cwd()}/s{number}", "figures=png")
         yield Odd(f"in a store, {what}", report, words, {**records, f"s{number}/runs.parquet": file})
 
@@ -226,7 +224,8 @@ def ranks_of(words: Sequence[str]) -> int:
 def script_pages(words: Sequence[str]) -> int:
     """Draw the tables and pages of the runs of a script."""
     folder = Path(words[0])
-    records, problems = ScriptStore(folder).read_all()
+    problems = []
+    records = RecordFolder(folder, SCRIPTS, notify=problems.append).read_all()
     if not records:
         sys.stderr.writelines(f"{problem}\n" for problem in problems)
         return 2
@@ -236,8 +235,8 @@ def script_pages(words: Sequence[str]) -> int:
 
 def script_folders() -> Iterator[Odd]:
     """Records of scripts with every value in turn another one, and files that are none."""
-    form, path = script_records.FORMAT, f"f/records/{'0' * 16}.json"
-    stored = json.loads(json.dumps(record_folder._as_json(script_builders.record())))
+    form, path = SCRIPTS, f"f/records/{'0' * 16}.json"
+    stored = json.loads(json.dumps(SCRIPTS.as_json(script_builders.record())))
     for what, value in variants(stored, each=1):
         with contextlib.suppress(ValueError):  # no JSON has a number that is none
             file = with_checksum({form.version_key: form.version, "record": value})
@@ -250,7 +249,7 @@ def rank_folders() -> Iterator[Odd]:
     """Folders of ranks with names that no rank has, and records of another trial."""
     spec = builders.spec(num_processes=2)
     trial = builders.record(spec, label="full", outcome=builders.outcome(spec))
-    content = record_content(trial)
+    content = TRIALS.content(trial)
     kept = Path(__file__).parents[2] / "results" / "reference" / "logprobs"
     files = {f"g/{path.name}": path.read_bytes() for path in kept.glob("*.parquet")}
     place = f"records/{trial.trial_id}.json"

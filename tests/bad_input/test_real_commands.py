@@ -145,7 +145,8 @@ def test_a_hub_that_is_silent_is_given_up(tmp_path):
     """A server that accepts connections and never answers. The library, if left alone, waits longer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         program = (
-            "import time; import huggingface_hub.file_download; from profiler.storage.hub import HubError, hub_file\n"
+            "import time; import huggingface_hub.file_download\n"
+            "from profiler.storage.foreign.hub import HubError, hub_file\n"
             "start = time.monotonic()\n"
             "try: hub_file('somebody/model', 'config.json')\n"
             "except HubError as error: print(time.monotonic() - start, error)"

@@ -25,8 +25,8 @@ from profiler.domain.script import NamedCard
 from profiler.domain.units import GIB
 from profiler.measurement.nvml import GpuProcess
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
-from profiler.storage.live_counters import LIVE_FOLDER, published
-from profiler.storage.monitored_records import MonitoredStore
+from profiler.storage.files.live_counters import LIVE_FOLDER, published
+from profiler.storage.records.record_folder import MONITORED, RecordFolder
 from profiler.substitutes import SubstituteOptions, substitutes
 
 CARD = NamedCard(uuid=UUID, name="NVIDIA H100 80GB HBM3", memory_bytes=TOTAL_BYTES, compute_capability=(9, 0))
@@ -54,7 +54,8 @@ class Training:
 
     @property
     def record(self):
-        (found,), problems = MonitoredStore(self.folder).read_all()
+        problems = []
+        (found,) = RecordFolder(self.folder, MONITORED, notify=problems.append).read_all()
         assert not problems
         return found
 
@@ -205,7 +206,7 @@ def test_a_training_that_runs_out_of_memory_leaves_its_record(callback, monkeypa
         cuda.allocate(2 * TOTAL_BYTES)
     monkeypatch.setattr(sys, "last_value", caught.value, raising=False)
     made._end_with_the_process()
-    (record,), _ = MonitoredStore(folder).read_all()
+    (record,) = RecordFolder(folder, MONITORED).read_all()
     oom = record.outcome.verdict.oom
     assert (record.outcome.status, oom.phase, oom.step) == (Status.OOM, Phase.FORWARD, 1)
     assert oom.requested_bytes == 2 * TOTAL_BYTES
@@ -238,7 +239,7 @@ def test_each_rank_has_a_record_and_all_share_the_report(tmp_path, monkeypatch):
         made = profiler.VramCallback(tmp_path / "mine")
         made.on_train_begin(None, None, None, model=torch.nn.Linear(1, 1))
         made.on_train_end(None, None, None)
-    records, _ = MonitoredStore(tmp_path / "mine").read_all()
+    records = RecordFolder(tmp_path / "mine", MONITORED).read_all()
     assert [record.run_id.partition("-rank")[2] for record in records] == ["1", "0"]
     page = (tmp_path / "mine" / "report.md").read_text(encoding="utf-8")
     assert ", rank 0, " in page
@@ -263,7 +264,7 @@ def test_without_a_gpu_the_record_says_so(tmp_path, monkeypatch):
     made = profiler.VramCallback(tmp_path / "mine")
     made.on_train_begin(None, None, None, model=torch.nn.Linear(1, 1))
     made.on_train_end(None, None, None)
-    (record,), _ = MonitoredStore(tmp_path / "mine").read_all()
+    (record,) = RecordFolder(tmp_path / "mine", MONITORED).read_all()
     assert (record.gpus, record.outcome.peaks.allocated_bytes) == ((), None)
     assert "GPU: none is visible" in record.outcome.verdict.unavailable
 

@@ -22,12 +22,13 @@ from maintenance.campaign.warm_step import TorchWork
 from profiler.allocator import TraceBuilder, memory_snapshot
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import PhasePeak, Status, TrialRecord
+from profiler.domain.outcome import Status, TrialRecord
+from profiler.domain.readings import PhasePeak
 from profiler.domain.trial import Backend, Rollout, TrialSpec, Tuning
 from profiler.domain.units import GIB, MIB
 from profiler.measurement.nvml import GpuProcess, NvmlTrouble
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
-from profiler.storage.records import RecordStore
+from profiler.storage.stores.record_store import RecordStore
 from profiler.worker.measured import Measured
 
 PID = 7

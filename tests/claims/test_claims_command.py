@@ -20,8 +20,8 @@ from profiler.domain.outcome import Status
 from profiler.rendering.claims.page import claims_page
 from profiler.rendering.document import RenderedFigure
 from profiler.rendering.layouts.markdown import markdown
-from profiler.storage.published import read_counted, read_looked_up, read_published_claims
-from profiler.storage.tables import read_tables
+from profiler.storage.foreign.published import read_counted, read_looked_up, read_published_claims
+from profiler.storage.sweep_tables.tables import read_tables
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"

@@ -11,7 +11,7 @@ from profiler.config.run_options import RunOptions
 from profiler.domain.outcome import Status
 from profiler.domain.slurm import SlurmGpus
 from profiler.domain.sweep_state import Holder, Machines
-from profiler.storage.objects import FolderObjects
+from profiler.storage.stores.objects import FolderObjects
 
 RECORDS = builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"]))
 PLAN = [builders.planned(record) for record in RECORDS]

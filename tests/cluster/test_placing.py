@@ -18,7 +18,7 @@ from profiler.domain.outcome import Status
 from profiler.domain.sweep_state import Machines
 from profiler.execution import OpenTrials, TooManyFailuresError, open_trials
 from profiler.execution.claim import claim_of
-from profiler.storage.records import RecordStore
+from profiler.storage.stores.record_store import RecordStore
 
 RECORDS = builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"]))
 PLAN = [builders.planned(record) for record in RECORDS]

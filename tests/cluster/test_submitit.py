@@ -15,8 +15,8 @@ from profiler.cluster.array import SlotArray, SlotState, read_report
 from profiler.cluster.slot_job import SlotJob
 from profiler.domain.outcome import Status, Versions
 from profiler.domain.slurm import SlurmGpus
-from profiler.storage.objects import FolderObjects
-from profiler.storage.versions import installed_versions
+from profiler.storage.records.versions import installed_versions
+from profiler.storage.stores.objects import FolderObjects
 from profiler.sweep import slot
 from profiler.sweep.main import main
 from profiler.sweep.parts import SweepParts

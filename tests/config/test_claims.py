@@ -6,7 +6,7 @@ from profiler.config.claims import read_claims
 from profiler.domain.claims import By, Check, End, Line, Pair, Range, Single
 from profiler.domain.errors import UsageError
 from profiler.domain.sums import sum_of
-from profiler.storage.published import read_published_claims
+from profiler.storage.foreign.published import read_published_claims
 
 HEAD = """
 sources: {text: {title: A text, where: a place}}

@@ -20,7 +20,7 @@ from profiler.domain.memory import Category, Origin, Phase
 from profiler.domain.trial import Dtype, TrialSpec
 from profiler.rendering.claims.words import origin_text
 from profiler.rendering.estimate.table import method_text
-from profiler.storage.published import read_published_claims
+from profiler.storage.foreign.published import read_published_claims
 
 BY_TOKENS = {"use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": 2084}
 

@@ -14,7 +14,7 @@ from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.trial import SPEC_KEYS, Backend
 from profiler.estimate.main import main as estimate
 from profiler.solve.main import main as solve
-from profiler.storage.model_config import load_model_config
+from profiler.storage.foreign.model_config import load_model_config
 
 
 def _config(model: str) -> Mapping[str, object]:

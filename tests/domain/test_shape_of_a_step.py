@@ -3,7 +3,7 @@
 import pytest
 
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import CategoryShare, StepInstant
+from profiler.domain.readings import CategoryShare, StepInstant
 from profiler.domain.step_shape import StepShape
 
 

@@ -13,7 +13,8 @@ from maintenance.emulated.running import Side
 from maintenance.sampled_file import SAMPLED
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import OutOfMemory, PhasePeak, Status
+from profiler.domain.outcome import Status
+from profiler.domain.readings import OutOfMemory, PhasePeak
 from profiler.domain.trial import Backend
 
 SIDES = tuple(

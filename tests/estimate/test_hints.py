@@ -19,7 +19,7 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import TrialSpec, key_named
 from profiler.estimate.inputs import architecture_lookup
 from profiler.estimate.main import main
-from profiler.storage.model_config import load_model_config
+from profiler.storage.foreign.model_config import load_model_config
 
 MOE = {
     "model_type": "qwen3_moe",

@@ -9,7 +9,7 @@ from profiler.config.run_options import RUN_KEYS, RunOptions
 from profiler.domain.trial import PlannedTrial
 from profiler.execution import run_trials
 from profiler.execution.interpreter import own_python
-from profiler.storage.records import RecordStore
+from profiler.storage.stores.record_store import RecordStore
 
 sys.path.insert(0, str(Path(__file__).parent))  # where workers find `worker_targets`
 sys.path.insert(0, str(Path(__file__).parents[1] / "measurement"))  # where `scripted` is

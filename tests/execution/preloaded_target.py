@@ -5,7 +5,7 @@ from pathlib import Path
 
 from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict
 from profiler.execution import WorkerJob, run_trials
-from profiler.storage.records import RecordStore
+from profiler.storage.stores.record_store import RecordStore
 
 IMPORTED_BY = os.getpid()
 assert run_trials

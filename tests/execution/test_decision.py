@@ -7,10 +7,11 @@ from witness import VERSIONS, on_cuda, planned
 
 from profiler.config.run_options import RunOptions
 from profiler.domain.memory import Category
-from profiler.domain.outcome import Breakdown, CategoryShare, Outcome, Status, TrialRecord, Verdict
+from profiler.domain.outcome import Breakdown, Outcome, Status, TrialRecord, Verdict
+from profiler.domain.readings import CategoryShare
 from profiler.domain.trial import Backend, PlannedTrial
 from profiler.execution.decision import must_run, stored_answer
-from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
+from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
 
 MEASURED, ON_CPU = on_cuda("a"), planned("b")
 SIMULATED = replace(ON_CPU, spec=replace(ON_CPU.spec, backend=Backend.SIMULATED, gpu="h100-80gb"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from witness import LIMIT_S, is_gone, noted_pids, wait_until
 
-from profiler.storage.records import RecordStore
+from profiler.storage.stores.record_store import RecordStore
 
 _SWEEP = """
 import sys
@@ -18,7 +18,7 @@ from pathlib import Path
 from witness import BY_LABEL, VERSIONS, Witness, planned
 from profiler.config.run_options import RunOptions
 from profiler.execution import run_trials
-from profiler.storage.records import RecordStore
+from profiler.storage.stores.record_store import RecordStore
 
 {before}
 
@@ -95,7 +95,7 @@ def test_ctrl_c_ends_the_workers_and_the_sweep(store, tmp_path):
 _INTERRUPTED_AFTER_THE_FORK = """
 import os, signal
 from witness import is_gone, noted_pids, wait_until
-from profiler.storage.lock import Lock
+from profiler.storage.files.lock import Lock
 from profiler.execution.warm import WarmProcess
 
 folder = Path(FOLDER)

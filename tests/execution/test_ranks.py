@@ -13,8 +13,8 @@ from profiler.config.run_options import RunOptions
 from profiler.domain.outcome import Outcome, Peaks, Status
 from profiler.domain.trial import DistributedType
 from profiler.execution import GpuPool, GpuUnusableError, WorkerProgram, run_trials
-from profiler.storage.memory_snapshot import snapshot_path
-from profiler.storage.records import RecordStore, rank_folder
+from profiler.storage.files.memory_snapshot import snapshot_path
+from profiler.storage.stores.record_store import RecordStore, rank_folder
 from profiler.worker.ranks import rank_of_trial
 
 BY_LABEL = WorkerProgram(target="rank_targets:by_label", preload=("torch.distributed.launcher.api",))

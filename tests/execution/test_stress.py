@@ -11,9 +11,9 @@ import pandas as pd
 from witness import LIMIT_S, is_gone
 
 from profiler.measurement.process_tree import process_tree
-from profiler.storage.records import RecordStore
-from profiler.storage.schema import TABLES
-from profiler.storage.tables import read_tables
+from profiler.storage.stores.record_store import RecordStore
+from profiler.storage.sweep_tables.tables import read_tables
+from profiler.storage.tables.schema import TABLES
 
 KILLS = int(os.environ.get("STRESS_KILLS", "4"))
 SEED = int(os.environ.get("STRESS_SEED", str(random.randrange(10**6))))
@@ -32,8 +32,8 @@ from pathlib import Path
 from witness import BY_LABEL, VERSIONS, Witness, planned
 from profiler.config.run_options import RunOptions
 from profiler.execution import run_trials
-from profiler.storage.records import RecordStore
-from profiler.storage.tables import write_tables
+from profiler.storage.stores.record_store import RecordStore
+from profiler.storage.sweep_tables.tables import write_tables
 
 store = RecordStore(Path({folder!r}))
 run_trials(

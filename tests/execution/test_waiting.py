@@ -7,7 +7,7 @@ from witness import Witness, on_cuda, planned
 from profiler.domain.outcome import Status
 from profiler.domain.units import GIB
 from profiler.execution import GpuPool, running
-from profiler.storage.lock import take_lock
+from profiler.storage.files.lock import take_lock
 
 
 class Releasing(Witness):

@@ -13,9 +13,10 @@ from pathlib import Path
 from threading import Thread
 
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Outcome, Peaks, PhasePeak, Status, TrialRecord, Verdict, Work
+from profiler.domain.outcome import Outcome, Peaks, Status, TrialRecord, Verdict, Work
+from profiler.domain.readings import PhasePeak
 from profiler.execution import EndOfSweepError, WorkerJob, beat
-from profiler.storage.records import RecordStore
+from profiler.storage.stores.record_store import RecordStore
 
 
 def _write(job: WorkerJob, status: Status = Status.OK, *, outcome: Outcome | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from profiler.domain.memory import Phase
 from profiler.domain.monitored import HostSample
-from profiler.domain.outcome import Sample
+from profiler.domain.readings import Sample
 from profiler.measurement.bounded_samples import BoundedSamples, merged_host_sample, merged_sample
 
 

@@ -3,7 +3,7 @@
 from scripted import Clock
 
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import PhasePeak, StepPeak
+from profiler.domain.readings import PhasePeak, StepPeak
 from profiler.measurement.phase_counters import PhaseCounters, by_phase, peak_of_steps
 
 

@@ -7,7 +7,7 @@ import pytest
 from scripted import UUID, Clock, ScriptedNvml
 
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import PhasePeak, Sample
+from profiler.domain.readings import PhasePeak, Sample
 from profiler.domain.units import GIB, MIB
 from profiler.measurement.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity
 from profiler.measurement.contention import GROWN_BYTES, UNEXPLAINED_BYTES, PhaseEnd, contention

@@ -19,9 +19,9 @@ from profiler.measurement.visible import VisibleGpu, VisibleGpus
 from profiler.monitor import results, watching
 from profiler.monitor.command import read_command
 from profiler.monitor.main import main
-from profiler.storage.laws import Laws, Trials
-from profiler.storage.monitored_records import MonitoredStore
-from profiler.storage.monitored_schema import MONITORED_TABLES
+from profiler.storage.records.record_folder import MONITORED, RecordFolder
+from profiler.storage.tables.laws import Laws, Trials
+from profiler.storage.tables.schema import MONITORED_TABLES
 
 ROOT = Path(__file__).parents[2]
 GPU = VisibleGpu(uuid=UUID, name="NVIDIA H100 80GB HBM3", memory_bytes=TOTAL_BYTES, compute_capability=(9, 0))
@@ -43,7 +43,7 @@ def run(tmp_path, monkeypatch):
     def run(program, *keys):
         code = main(["sample_period_s=20ms", *keys, sys.executable, "-c", program])
         folder = tmp_path / "results" / "monitor" / Path(sys.executable).stem
-        records, _ = MonitoredStore(folder).read_all()
+        records = RecordFolder(folder, MONITORED).read_all()
         return code, records[-1], folder
 
     return run
@@ -247,5 +247,5 @@ def test_signals_are_passed_on_and_a_closed_pipe_ends_the_command_as_it_would_al
     assert "BrokenPipeError" in err
     assert "Exit code 1" in err
     assert "Report: " in err
-    (record,) = MonitoredStore(tmp_path / "results" / "monitor" / Path(sys.executable).stem).read_all()[0]
+    (record,) = RecordFolder(tmp_path / "results" / "monitor" / Path(sys.executable).stem, MONITORED).read_all()
     assert record.exit_code == 1

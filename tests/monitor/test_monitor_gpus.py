@@ -24,7 +24,7 @@ from profiler.monitor.main import main
 from profiler.monitor.options import MonitorOptions
 from profiler.rendering.layouts.terminal import TerminalConsole
 from profiler.rendering.live.gpu_panel import gpu_panel, gpus_content, sparkline
-from profiler.storage.live_counters import LIVE_FOLDER, live_folder, process_start, publish, published, withdraw
+from profiler.storage.files.live_counters import LIVE_FOLDER, live_folder, process_start, publish, published, withdraw
 
 GPU = VisibleGpu(uuid=UUID, name="NVIDIA H100 80GB HBM3", memory_bytes=TOTAL_BYTES, compute_capability=(9, 0))
 OURS = os.getpid()

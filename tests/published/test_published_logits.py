@@ -10,7 +10,7 @@ from profiler.analytical import estimate
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import parse_point
 from profiler.domain.trial import Logprobs
-from profiler.storage.published import read_published
+from profiler.storage.foreign.published import read_published
 
 _QLORA = {
     "backend": "simulated",

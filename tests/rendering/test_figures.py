@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from profiler.analysis import peaks
 from profiler.analysis.sweep_report import sweep_report
 from profiler.domain.memory import Category, Origin, Phase
-from profiler.domain.outcome import CategoryShare, StepInstant
+from profiler.domain.readings import CategoryShare, StepInstant
 from profiler.domain.trial import Backend
 from profiler.domain.units import GIB, as_gib
 from profiler.rendering.figures.catalogue import MOST_FIGURES, chosen, drawings, not_shown, too_much
@@ -23,7 +23,7 @@ from profiler.rendering.figures.sweep.comparison import comparison_figure
 from profiler.rendering.figures.sweep.parity import parity_figure
 from profiler.rendering.figures.sweep.published import published_figure
 from profiler.rendering.figures.theme import CATEGORY_COLOURS, add_note
-from profiler.storage.published import read_published
+from profiler.storage.foreign.published import read_published
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from profiler.rendering.figures.files import as_pdf, as_png, as_svg, rendered
 from profiler.rendering.figures.foreign_texts import as_written
 from profiler.rendering.figures.kinds import FigureKind
 from profiler.rendering.figures.theme import in_theme, new_figure, title
-from profiler.storage.published import read_published
+from profiler.storage.foreign.published import read_published
 
 HOSTILE = {
     "dollars": r"$HOME/a $PATH",

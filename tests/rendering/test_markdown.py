@@ -11,8 +11,8 @@ from profiler.rendering.document import RenderedFigure
 from profiler.rendering.layouts.markdown import markdown
 from profiler.rendering.sweep.page import SectionFigures, sweep_page
 from profiler.rendering.sweep.words import thresholds_text
-from profiler.storage.published import read_published
-from profiler.storage.tables import read_tables
+from profiler.storage.foreign.published import read_published
+from profiler.storage.sweep_tables.tables import read_tables
 
 
 def report_of(folder, records, **about):

@@ -9,12 +9,12 @@ import pytest
 from profiler.analysis.comparison import compare
 from profiler.analysis.shapes import shapes
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import CategoryShare, StepInstant
+from profiler.domain.readings import CategoryShare, StepInstant
 from profiler.domain.units import GIB, as_gib
 from profiler.rendering.figures.files import as_png
 from profiler.rendering.figures.sweep.step_shape import step_figure
 from profiler.rendering.sweep.words import gib_number
-from profiler.storage.tables import table_path
+from profiler.storage.sweep_tables.tables import table_path
 
 PHASES = (Phase.ROLLOUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 

@@ -9,12 +9,13 @@ from rich.console import Console
 
 from profiler.analysis.sweep_report import only_trials, sweep_report
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import PhasePeak, Status
+from profiler.domain.outcome import Status
+from profiler.domain.readings import PhasePeak
 from profiler.domain.trial import Backend, VllmMode
 from profiler.domain.units import GIB
 from profiler.rendering.layouts.terminal import print_document
 from profiler.rendering.sweep.summary import sweep_summary
-from profiler.storage.published import read_published
+from profiler.storage.foreign.published import read_published
 
 
 def printed(folder, records, *, width=80, **settings):

@@ -10,10 +10,10 @@ from profiler.domain.outcome import Status
 from profiler.domain.units import gib_text
 from profiler.report import drawing
 from profiler.report.main import main
-from profiler.storage.combined import combine_tables
-from profiler.storage.records import RecordStore, rank_folder
-from profiler.storage.schema import OPTIONAL_TABLES
-from profiler.storage.tables import TABLES, read_tables, table_path, write_tables
+from profiler.storage.stores.record_store import RecordStore, rank_folder
+from profiler.storage.sweep_tables.combined import combine_tables
+from profiler.storage.sweep_tables.tables import TABLES, read_tables, table_path, write_tables
+from profiler.storage.tables.schema import OPTIONAL_TABLES
 
 SPECS = builders.lora_vs_full_specs(["qwen2.5-0.5b", "qwen2.5-3b"])
 RECORDS = builders.records(SPECS, grid="lora_vs_full")

@@ -18,8 +18,8 @@ from profiler.domain.trial import Backend
 from profiler.rendering.live.progress import SweepProgress
 from profiler.rendering.sweep.words import card_names, headroom_legend
 from profiler.report import drawing
-from profiler.storage.records import RecordStore
-from profiler.storage.tables import read_tables
+from profiler.storage.stores.record_store import RecordStore
+from profiler.storage.sweep_tables.tables import read_tables
 
 SPECS = [builders.spec(model=model) for model in ("qwen2.5-0.5b", "qwen2.5-3b")]
 

@@ -11,9 +11,9 @@ from profiler.rendering.layouts.markdown import markdown
 from profiler.rendering.sweep.page import SectionFigures, sweep_page
 from profiler.rendering.sweep.ranks import rank_table
 from profiler.report import estimated_limits
-from profiler.storage.published import read_published
-from profiler.storage.ranks import rank_peaks
-from profiler.storage.tables import read_tables
+from profiler.storage.foreign.published import read_published
+from profiler.storage.records.ranks import rank_peaks
+from profiler.storage.sweep_tables.tables import read_tables
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 FOLDERS = sorted(path.parent for path in REFERENCE.glob("*/report.md") if (path.parent / "runs.parquet").exists())

@@ -21,8 +21,8 @@ from profiler.rendering.figures.kinds import FigureKind
 from profiler.rendering.layouts.html import MOST_TRIALS
 from profiler.report import drawing, estimated_limits
 from profiler.report.main import main
-from profiler.storage.records import RecordStore, rank_folder
-from profiler.storage.tables import TABLES, table_path
+from profiler.storage.stores.record_store import RecordStore, rank_folder
+from profiler.storage.sweep_tables.tables import TABLES, table_path
 
 
 @pytest.fixture

@@ -6,15 +6,13 @@ from profiler.domain.outcome import (
     EmulatedDetails,
     MeasuredDetails,
     Outcome,
-    OutOfMemory,
     Peaks,
-    PhasePeak,
     Status,
-    StepPeak,
     Verdict,
     Versions,
     Work,
 )
+from profiler.domain.readings import OutOfMemory, PhasePeak, StepPeak
 from profiler.domain.script import HeldTensors, ScriptEnding, ScriptRecord, ScriptSpec
 from profiler.domain.trial import Backend
 from profiler.domain.units import GIB

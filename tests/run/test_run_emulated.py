@@ -16,7 +16,7 @@ from profiler.domain.outcome import Status
 from profiler.domain.units import MIB
 from profiler.emulation.launch import emulated_python, process_environment
 from profiler.measurement.visible import TEST_ON_EMULATED_DRIVER
-from profiler.storage.script_records import ScriptStore
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 
 pytestmark = [
     pytest.mark.slow,
@@ -35,7 +35,8 @@ def run(folder, *words):
     """Run the command in a process of its own, and return its exit code, its output and the records."""
     command = (sys.executable, "-m", "profiler.run", "backend=emulated", f"results_dir={folder}", *words)
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    records, problems = ScriptStore(folder / "scripts" / "matrices").read_all()
+    problems = []
+    records = RecordFolder(folder / "scripts" / "matrices", SCRIPTS, notify=problems.append).read_all()
     assert not problems
     return done.returncode, done.stdout, done.stderr, records
 
@@ -127,7 +128,12 @@ def measured_run(folder, *words):
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment)
     if "ModuleNotFoundError" in done.stderr:
         pytest.skip("this program's own packages are not installed along with torch's CUDA build")
-    return done.returncode, done.stdout, done.stderr, ScriptStore(folder / "scripts" / "matrices").read_all()[0]
+    return (
+        done.returncode,
+        done.stdout,
+        done.stderr,
+        RecordFolder(folder / "scripts" / "matrices", SCRIPTS).read_all(),
+    )
 
 
 def test_the_measured_path_caps_and_samples_the_emulated_card_in_tests(tmp_path):

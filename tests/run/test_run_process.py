@@ -12,7 +12,7 @@ from profiler.domain.script import ScriptJob, ScriptSpec
 from profiler.domain.trial import Backend
 from profiler.run import process as process_module
 from profiler.run.process import run_in_process
-from profiler.storage.script_records import ScriptStore
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = Versions(torch="2", trl=None, transformers=None, peft=None, bitsandbytes=None, profiler="0")
@@ -27,7 +27,7 @@ def run(tmp_path, monkeypatch):
         spec = ScriptSpec(script="/train.py", backend=Backend.EMULATED, gpu="l40s-48gb")
         job = ScriptJob(run_id="0" * 16, spec=spec, script_sha256="", versions=VERSIONS, folder=str(tmp_path))
         record = run_in_process(job, sys.executable, environment or {}, timeout_s=timeout_s)
-        assert ScriptStore(tmp_path).find(job.run_id) == record
+        assert RecordFolder(tmp_path, SCRIPTS).find(job.run_id) == record
         return record
 
     return run
@@ -96,14 +96,14 @@ STORES = (
     "from pathlib import Path\n"
     "from profiler.domain.outcome import Outcome, Status, Verdict\n"
     "from profiler.domain.script import ScriptJob, ScriptRecord\n"
-    "from profiler.storage.script_records import ScriptStore\n"
-    "from profiler.storage.typed_json import from_json\n"
+    "from profiler.storage.records.record_folder import SCRIPTS, RecordFolder\n"
+    "from profiler.storage.files.typed_json import from_json\n"
     "job = from_json(ScriptJob, json.loads(Path(sys.argv[1]).read_text()))\n"
 )
 LEAVES_RECORD = (
     "record = ScriptRecord(run_id=job.run_id, spec=job.spec, script_sha256='', versions=job.versions,\n"
     "    outcome=Outcome(verdict=Verdict(status=Status.OK)))\n"
-    "ScriptStore(Path(job.folder)).write(record)\n"
+    "RecordFolder(Path(job.folder), SCRIPTS).write(record)\n"
     "threading.Thread(target=time.sleep, args=(60,)).start()\n"
 )
 

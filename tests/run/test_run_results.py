@@ -13,18 +13,18 @@ from profiler.domain.trial import Backend
 from profiler.domain.units import GIB
 from profiler.rendering.runs.script import script_table
 from profiler.run.results import report_run, write_pages
-from profiler.storage.checksummed import with_checksum
-from profiler.storage.laws import Laws, Trials
-from profiler.storage.script_records import ScriptStore
-from profiler.storage.script_schema import SCRIPT_TABLES
+from profiler.storage.files.checksummed import with_checksum
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
+from profiler.storage.tables.laws import Laws, Trials
+from profiler.storage.tables.schema import SCRIPT_TABLES
 
 
 @pytest.mark.parametrize("made", [record(), record(fits=False), record(backend=Backend.CUDA, gpu=None, steps=None)])
 def test_a_record_is_read_as_it_was_written(tmp_path, made):
-    store = ScriptStore(tmp_path)
+    store = RecordFolder(tmp_path, SCRIPTS)
     store.write(made)
     assert store.find(made.run_id) == made
-    assert store.read_all() == ((made,), ())
+    assert store.read_all() == (made,)
 
 
 @pytest.mark.parametrize(
@@ -36,32 +36,35 @@ def test_a_record_is_read_as_it_was_written(tmp_path, made):
     ],
 )
 def test_a_damaged_record_is_left_out_and_named(tmp_path, change, says):
-    store = ScriptStore(tmp_path)
+    problems = []
+    store = RecordFolder(tmp_path, SCRIPTS, notify=problems.append)
     store.write(record())
     path = store.path(record().run_id)
     path.write_text(change(path.read_text()))
-    found, (problem,) = store.read_all()
-    assert found == ()
+    assert store.read_all() == ()
+    (problem,) = problems
     assert says in problem
     assert str(path) in problem
 
 
 def test_the_record_of_another_run_is_left_out(tmp_path):
-    store = ScriptStore(tmp_path)
+    problems = []
+    store = RecordFolder(tmp_path, SCRIPTS, notify=problems.append)
     store.write(record())
     store.path(record().run_id).rename(store.path("1" * 16))
-    assert "it is the record of 0000000000000000" in store.read_all()[1][0]
+    assert store.read_all() == ()
+    assert "it is the record of 0000000000000000" in problems[0]
 
 
 def test_a_record_of_a_newer_version_is_refused(tmp_path):
-    from profiler.storage.checksummed import checksum_of
+    from profiler.storage.files.checksummed import checksum_of
 
-    path = ScriptStore(tmp_path).path("0" * 16)
+    path = RecordFolder(tmp_path, SCRIPTS).path("0" * 16)
     path.parent.mkdir()
     content = {"script_schema_version": 99, "record": {}}
     path.write_text(json.dumps({"checksum": checksum_of(content), **content}))
     with pytest.raises(UsageError, match="newer version"):
-        ScriptStore(tmp_path).read_all()
+        RecordFolder(tmp_path, SCRIPTS).read_all()
 
 
 def of_trial(name):
@@ -123,7 +126,7 @@ def test_the_terminal_shows_the_failure_and_the_largest_tensors():
 
 
 def test_a_run_is_shown_with_all_runs_of_its_script(tmp_path, capsys):
-    store = ScriptStore(tmp_path)
+    store = RecordFolder(tmp_path, SCRIPTS)
     for made in (record(), record(run_id="1" * 16, backend=Backend.SIMULATED)):
         store.write(made)
     report_run(tmp_path, record())
@@ -131,7 +134,7 @@ def test_a_run_is_shown_with_all_runs_of_its_script(tmp_path, capsys):
     assert "\nEmulated on NVIDIA L40S (44.0 GiB): train.py\nphase" in printed
     assert "Simulated" not in printed
     assert printed.endswith(f"Report: {tmp_path / 'report.html'}\n")
-    assert [run.origin.value for run in ordered_runs(store.read_all()[0])] == ["emulated", "simulated"]
+    assert [run.origin.value for run in ordered_runs(store.read_all())] == ["emulated", "simulated"]
 
 
 def test_a_record_of_the_first_version_is_read(tmp_path):
@@ -139,13 +142,13 @@ def test_a_record_of_the_first_version_is_read(tmp_path):
     assert stored.pop("script_schema_version") == 2
     del stored["checksum"], stored["record"]["late_events"]
     del stored["record"]["spec"]["prompt_tokens"], stored["record"]["spec"]["completion_tokens"]
-    path = ScriptStore(tmp_path).path(record().run_id)
+    path = RecordFolder(tmp_path, SCRIPTS).path(record().run_id)
     path.write_bytes(with_checksum({"script_schema_version": 1, **stored}))
-    assert ScriptStore(tmp_path).find(record().run_id) == record()
+    assert RecordFolder(tmp_path, SCRIPTS).find(record().run_id) == record()
     path.write_bytes(with_checksum({"script_schema_version": 2, **stored}))
-    assert ScriptStore(tmp_path).find(record().run_id) is None
+    assert RecordFolder(tmp_path, SCRIPTS).find(record().run_id) is None
 
 
 def _written(folder, kept) -> str:
-    ScriptStore(folder).write(kept)
-    return ScriptStore(folder).path(kept.run_id).read_text()
+    RecordFolder(folder, SCRIPTS).write(kept)
+    return RecordFolder(folder, SCRIPTS).path(kept.run_id).read_text()

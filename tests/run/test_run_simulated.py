@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from profiler.domain.outcome import Status
-from profiler.storage.script_records import ScriptStore
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +21,8 @@ def test_a_script_runs_in_a_process_of_its_own_and_leaves_its_record(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("backend=simulated on NVIDIA L40S.\n")
     assert "Simulated on NVIDIA L40S (44.4 GiB): matrices.py" in done.stdout
-    ((record,), problems) = ScriptStore(tmp_path / "scripts" / "matrices").read_all()
+    problems = []
+    (record,) = RecordFolder(tmp_path / "scripts" / "matrices", SCRIPTS, notify=problems.append).read_all()
     assert not problems
     assert record.outcome.status is Status.OK
     assert record.ending is not None

@@ -16,8 +16,8 @@ from profiler.emulation.launch import EmulatedPython, Events
 from profiler.rendering.runs.script_words import run_sentences
 from profiler.run.backend import Place
 from profiler.run.second_runs import with_second_runs
-from profiler.storage.script_records import ScriptStore
-from profiler.storage.script_tables import script_row
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
+from profiler.storage.tables.rows import record_row
 
 
 class Runs:
@@ -40,7 +40,7 @@ def second(tmp_path, first, again, *, late_events=True):
         run_id=first.run_id, spec=first.spec, script_sha256="", versions=first.versions, folder=str(tmp_path)
     )
     found = with_second_runs(first, job, again, late_events=late_events)
-    kept = ScriptStore(tmp_path).find(first.run_id)
+    kept = RecordFolder(tmp_path, SCRIPTS).find(first.run_id)
     assert kept == (found if again.calls else None)
     return found
 
@@ -55,7 +55,7 @@ def test_late_events_are_the_other_bound(tmp_path):
     assert again.calls == [(None, Events.LATE, False)]
     assert found.late_events == LateEvents(status=Status.OK, allocated_bytes=9 * GIB, reserved_bytes=8 * GIB)
     assert "With late events: 9.00 GiB allocated; 8.00 GiB reserved. A real card is between both." in sentences(found)
-    assert script_row(found)["late_events_allocated_bytes"] == 9 * GIB
+    assert record_row(found)["late_events_allocated_bytes"] == 9 * GIB
 
 
 def test_equal_bounds_are_one_figure(tmp_path):
@@ -82,7 +82,7 @@ def test_a_script_that_ran_out_of_memory_says_what_it_needs(tmp_path):
     found = second(tmp_path, record(fits=False), again)
     assert again.calls == [(UNLIMITED_BYTES, Events.EARLY, True)]
     assert found.outcome.status is Status.OOM
-    assert script_row(found)["required_allocated_bytes"] == 97 * GIB
+    assert record_row(found)["required_allocated_bytes"] == 97 * GIB
     said = "It needs 97.00 GiB allocated; 8.00 GiB reserved (emulated, unlimited memory)."
     assert said in sentences(found)
     assert said not in sentences(record(fits=False))

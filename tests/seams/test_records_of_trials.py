@@ -15,7 +15,7 @@ from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution import WorkerJob
 from profiler.seams import tested
 from profiler.seams.checking import note_on_versions
-from profiler.storage.records import RecordStore
+from profiler.storage.stores.record_store import RecordStore
 from profiler.worker import run_job
 
 VERSIONS = Versions(torch=None, trl=None, transformers=None, peft=None, bitsandbytes=None, profiler="0")

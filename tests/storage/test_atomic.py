@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from profiler.storage import atomic
-from profiler.storage.atomic import write_atomically
+from profiler.storage.files import atomic
+from profiler.storage.files.atomic import write_atomically
 
 
 def test_file_and_folder_reach_the_disk_in_this_order(tmp_path, monkeypatch):
@@ -57,7 +57,7 @@ def test_files_with_other_names_are_not_removed(tmp_path):
 _WRITER = """
 import os, sys
 from pathlib import Path
-from profiler.storage.atomic import write_atomically
+from profiler.storage.files.atomic import write_atomically
 
 real = os.fsync
 def fsync(descriptor):

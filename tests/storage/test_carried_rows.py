@@ -12,11 +12,11 @@ from profiler.config import identity
 from profiler.config.identity import trial_id
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import CategoryShare, StepInstant, TensorGroup
+from profiler.domain.readings import CategoryShare, StepInstant, TensorGroup
 from profiler.domain.trial import TRIAL_KEYS
-from profiler.storage.samples import samples_path, write_samples
-from profiler.storage.schema import OPTIONAL_TABLES, TABLES
-from profiler.storage.tables import read_tables, table_path, write_tables
+from profiler.storage.sweep_tables.tables import read_tables, table_path, write_tables
+from profiler.storage.tables.samples import samples_path, write_samples
+from profiler.storage.tables.schema import OPTIONAL_TABLES, TABLES
 
 ALL = (*TABLES, *OPTIONAL_TABLES)
 

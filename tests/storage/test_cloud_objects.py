@@ -9,8 +9,8 @@ import time
 import pytest
 
 from profiler.domain.address import address_of
-from profiler.storage.leases import Leases
-from profiler.storage.shared_store import shared_faults
+from profiler.storage.stores.leases import Leases
+from profiler.storage.stores.shared_store import shared_faults
 
 pytest.importorskip("s3fs", reason="the extra s3 is not installed")
 pytest.importorskip("moto.server", reason="moto[server,s3] is not installed")
@@ -18,7 +18,7 @@ pytest.importorskip("moto.server", reason="moto[server,s3] is not installed")
 import fsspec
 from moto.server import ThreadedMotoServer
 
-from profiler.storage.cloud_objects import CloudObjects
+from profiler.storage.stores.cloud_objects import CloudObjects
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -12,13 +12,14 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from profiler.domain.outcome import Breakdown, Estimate, OutOfMemory, Sample, Status, TrialRecord
+from profiler.domain.outcome import Breakdown, Estimate, Status, TrialRecord
+from profiler.domain.readings import OutOfMemory, Sample
 from profiler.domain.trial import TrialSpec
-from profiler.storage.outcome_fields import OUTCOME_FIELDS
-from profiler.storage.records import RecordStore
-from profiler.storage.samples import write_samples
-from profiler.storage.schema import OPTIONAL_TABLES, RUNS, TABLES
-from profiler.storage.tables import read_tables, table_path, write_tables
+from profiler.storage.records.outcome_fields import OUTCOME_FIELDS
+from profiler.storage.stores.record_store import RecordStore
+from profiler.storage.sweep_tables.tables import read_tables, table_path, write_tables
+from profiler.storage.tables.samples import write_samples
+from profiler.storage.tables.schema import OPTIONAL_TABLES, RUNS, TABLES
 
 
 def filled(kind: Any, numbers: Iterator[int]) -> Any:

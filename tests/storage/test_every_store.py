@@ -4,6 +4,7 @@ import copy
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import NoneType, UnionType
@@ -16,15 +17,15 @@ from test_every_field import filled, lawful
 from profiler.config.identity import ADDED_KEYS
 from profiler.domain.errors import UsageError
 from profiler.domain.monitored import MonitoredRun
-from profiler.domain.outcome import Outcome, TrialRecord
-from profiler.domain.script import ScriptRecord
+from profiler.domain.outcome import Outcome
 from profiler.domain.trial import TrialSpec
-from profiler.storage import monitored_records, record_folder, records, script_records
-from profiler.storage.checksummed import with_checksum
-from profiler.storage.outcome_fields import _PARTS, OUTCOME_FIELDS
-from profiler.storage.records import RecordStore
-from profiler.storage.typed_json import to_json
-from profiler.storage.versioned import RecordFormat
+from profiler.storage.files.atomic import StorageError
+from profiler.storage.files.checksummed import with_checksum
+from profiler.storage.files.typed_json import to_json
+from profiler.storage.records.outcome_fields import _PARTS, OUTCOME_FIELDS
+from profiler.storage.records.record_folder import MONITORED, SCRIPTS, TRIALS, RecordFolder
+from profiler.storage.records.versioned import NewerSchemaError, RecordFormat
+from profiler.storage.stores.record_store import RecordStore
 
 SHAPES = Path(__file__).with_name("record_shapes.json")
 """The names of all stored fields, by kind and version."""
@@ -35,19 +36,16 @@ class Kept:
     """One kind of record, and its store."""
 
     form: RecordFormat
-    store: Callable[[Path], Any]
-    as_json: Callable[[Any], Any]
+    store: Callable[..., RecordFolder]
 
 
 STORES = {
-    "trial": Kept(form=records.FORMAT, store=RecordStore, as_json=records._record_to_json),
-    "script": Kept(form=script_records.FORMAT, store=script_records.ScriptStore, as_json=record_folder._as_json),
-    "monitored": Kept(
-        form=monitored_records.FORMAT, store=monitored_records.MonitoredStore, as_json=record_folder._as_json
-    ),
+    "trial": Kept(form=TRIALS, store=RecordStore),
+    "script": Kept(form=SCRIPTS, store=partial(RecordFolder, form=SCRIPTS)),
+    "monitored": Kept(form=MONITORED, store=partial(RecordFolder, form=MONITORED)),
 }
 
-KINDS = {"trial": TrialRecord, "script": ScriptRecord, "monitored": MonitoredRun}
+KINDS = {name: kept.form.kind for name, kept in STORES.items()}
 
 
 def full(name: str) -> Any:
@@ -60,7 +58,7 @@ def full(name: str) -> Any:
 
 
 def stored(name: str) -> dict[str, Any]:
-    return json.loads(json.dumps(STORES[name].as_json(full(name))))
+    return json.loads(json.dumps(STORES[name].form.as_json(full(name))))
 
 
 def default_of(field) -> Any:
@@ -129,8 +127,8 @@ def test_a_record_from_before_a_field_is_read_with_its_default(name, place, defa
         if not nested:
             with pytest.raises(ValueError, match="missing"):
                 kept.form.parse(file)
-    found = replace(kept.form, version=kept.form.version + 1).parse(file)
-    again = json.loads(json.dumps(kept.as_json(found)))
+    found = replace(kept.form, since=kept.form.since + 1).parse(file)
+    again = json.loads(json.dumps(kept.form.as_json(found)))
     expected = copy.deepcopy(record)
     for holder in every(expected, place):
         holder[place[-1]] = default
@@ -141,7 +139,49 @@ def test_a_record_from_before_a_field_is_read_with_its_default(name, place, defa
 def test_a_record_is_read_back(name, tmp_path):
     store, record = STORES[name].store(tmp_path), full(name)
     store.write(record)
+    assert store.path("0" * 16).read_bytes() == STORES[name].form.content(record)
     assert store.find("0" * 16) == record
+    assert store.read_all() == tuple(store.read_each()) == (record,)
+    store.remove("0" * 16)
+    assert store.find("0" * 16) is None
+    assert store.read_all() == ()
+
+
+@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("damage", ["torn", "changed", "of another run"])
+def test_a_damaged_record_is_left_out_and_named(name, damage, tmp_path):
+    said = []
+    store = STORES[name].store(tmp_path, notify=said.append)
+    store.write(full(name))
+    path = store.path("0" * 16)
+    content = path.read_bytes()
+    if damage == "of another run":
+        path = path.rename(store.path("1" * 16))
+    else:
+        path.write_bytes(content[:-9] if damage == "torn" else content.replace(b"text", b"test", 1))
+    assert store.read_all() == ()
+    (sentence,) = said
+    assert path.name in sentence
+    assert ("it is the record of" in sentence) == (damage == "of another run")
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_number_that_no_table_can_hold_is_no_record_but_of_a_trial(name, tmp_path):
+    store, record = STORES[name].store(tmp_path), full(name)
+    store.write(replace(record, outcome=builders.changed(record.outcome, parameters=2**70)))
+    assert (store.find("0" * 16) is not None) == (name == "trial")
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_record_that_cannot_be_opened_is_no_missing_record(name, tmp_path):
+    said = []
+    store = STORES[name].store(tmp_path, notify=said.append)
+    store.path("0" * 16).mkdir(parents=True)
+    try:
+        assert store.find("0" * 16) is None
+    except StorageError as error:
+        said.append(str(error))
+    assert str(store.path("0" * 16)) in said[0]
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -180,16 +220,37 @@ def names(value: Any, kind: Any) -> Any:
     return None
 
 
-@pytest.mark.parametrize("name", STORES)
-def test_a_new_field_raises_the_version(name):
-    """Without it, a record from before the field cannot be told from a damaged one.
+def holds(later: Any, before: Any) -> bool:
+    """Whether names are those of before, and perhaps more."""
+    return before is None or all(key in later and holds(later[key], each) for key, each in before.items())
 
-    If this fails, raise the version of the store and add its shape to record_shapes.json.
-    """
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_field_that_is_added_raises_the_version_and_none_is_renamed(name):
+    """Without a higher version, a record from before the field cannot be told from a damaged one."""
     shapes = json.loads(SHAPES.read_text())
     record = stored(name)
     if name == "trial":
         del record["spec"]  # each key of a trial says itself since when it is there
-    version = str(STORES[name].form.version)
-    assert version in shapes[name]
-    assert names(record, None) == shapes[name][version]
+    found, form = names(record, None), STORES[name].form
+    before = shapes[name][str(form.since)]
+    assert holds(found, before)
+    assert (form.version == form.since) == (found == before)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Added(MonitoredRun):
+    """A monitored run with a field more."""
+
+    added: int | None = None
+
+
+def test_a_field_more_is_a_version_more_and_earlier_records_are_read():
+    later = replace(MONITORED, kind=Added)
+    assert later.version == MONITORED.version + 1
+    before = later.parse(MONITORED.content(full("monitored")))
+    assert before.added is None
+    after = replace(before, added=3)
+    assert later.parse(later.content(after)) == after
+    with pytest.raises(NewerSchemaError):
+        MONITORED.parse(later.content(after))

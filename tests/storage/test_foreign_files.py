@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.storage.foreign_files import Kind, expanded, kind_of, read_bytes, reason
+from profiler.storage.files.foreign_files import Kind, expanded, kind_of, read_bytes, reason
 
 
 def refused(path: Path) -> str:

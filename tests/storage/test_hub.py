@@ -6,8 +6,8 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
-from profiler.storage import hub
-from profiler.storage.hub import HubError, hub_file
+from profiler.storage.foreign import hub
+from profiler.storage.foreign.hub import HubError, hub_file
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import pytest
 
 from profiler.domain.sweep_state import THIS_MACHINE
-from profiler.storage import leases as module
-from profiler.storage.atomic import StorageError
-from profiler.storage.leases import CLAIMS, Leases, claim_name
-from profiler.storage.objects import FolderObjects, PatientObjects
+from profiler.storage.files.atomic import StorageError
+from profiler.storage.stores import leases as module
+from profiler.storage.stores.leases import CLAIMS, Leases, claim_name
+from profiler.storage.stores.objects import FolderObjects, PatientObjects
 
 TRIAL = "0123456789abcdef"
 LEASE_S = 60.0

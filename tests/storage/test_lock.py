@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from profiler.storage.lock import Lock, LockError, take_lock
+from profiler.storage.files.lock import Lock, LockError, take_lock
 
 
 def _hold(path, seconds):

@@ -14,7 +14,7 @@ from profiler.config import identity
 from profiler.config.identity import spec_from_mapping, spec_to_mapping, trial_id
 from profiler.domain.outcome import Status, Versions
 from profiler.domain.trial import SPEC_KEYS, Backend, TrialSpec, Tuning
-from profiler.storage.records import RecordStore
+from profiler.storage.stores.record_store import RecordStore
 
 FOLDER = Path(__file__).parent / "measured_by_0_1_0"
 HARDWARE = "NVIDIA H100 80GB HBM3, 84913225728 bytes, driver 570.148.08"

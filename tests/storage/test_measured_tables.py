@@ -10,16 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import OutOfMemory, PhasePeak, Sample, Status, StepPeak
+from profiler.domain.outcome import Status
+from profiler.domain.readings import OutOfMemory, PhasePeak, Sample, StepPeak
 from profiler.domain.trial import Backend
 from profiler.domain.units import GIB
-from profiler.storage.checksummed import checksum_of
-from profiler.storage.outcome_fields import OUTCOME_FIELDS
-from profiler.storage.records import RECORD_SCHEMA_VERSION, RecordStore
-from profiler.storage.rows import run_row
-from profiler.storage.samples import read_samples, samples_path, write_samples
-from profiler.storage.schema import OPTIONAL_TABLES, PHASES, RUNS, SAMPLES, SHAPE, STEPS, TABLES
-from profiler.storage.tables import read_tables, table_path, write_tables
+from profiler.storage.files.checksummed import checksum_of
+from profiler.storage.records.outcome_fields import OUTCOME_FIELDS
+from profiler.storage.records.record_folder import TRIALS
+from profiler.storage.stores.record_store import RecordStore
+from profiler.storage.sweep_tables.tables import read_tables, table_path, write_tables
+from profiler.storage.tables.rows import run_row
+from profiler.storage.tables.samples import read_samples, samples_path, write_samples
+from profiler.storage.tables.schema import OPTIONAL_TABLES, PHASES, RUNS, SAMPLES, SHAPE, STEPS, TABLES
 
 
 def sample(time_s: float, **changes: object) -> Sample:
@@ -186,7 +188,7 @@ def test_an_earlier_record_is_read_with_what_it_does_not_know_left_open(tmp_path
     assert store.find(record.trial_id) == record
 
 
-@pytest.mark.parametrize(("version", "without"), [(1, ()), (RECORD_SCHEMA_VERSION, NEW_IN_4), (2, ("status",))])
+@pytest.mark.parametrize(("version", "without"), [(1, ()), (TRIALS.version, NEW_IN_4), (2, ("status",))])
 def test_any_other_record_is_set_aside(tmp_path, version, without):
     store, record = RecordStore(tmp_path), builders.records([builders.spec()])[0]
     store.write(record)

@@ -7,9 +7,10 @@ import builders
 import pytest
 
 from profiler.domain.memory import Category
-from profiler.domain.outcome import Breakdown, BreakdownStatus, CategoryShare, Outcome, Status
-from profiler.storage.outcome_fields import OUTCOME_FIELDS, flat_values, not_measured, outcome_from_flat
-from profiler.storage.typed_json import JsonMismatchError, to_json
+from profiler.domain.outcome import Breakdown, BreakdownStatus, Outcome, Status
+from profiler.domain.readings import CategoryShare
+from profiler.storage.files.typed_json import JsonMismatchError, to_json
+from profiler.storage.records.outcome_fields import OUTCOME_FIELDS, flat_values, not_measured, outcome_from_flat
 
 SHARE = CategoryShare(category=Category.WEIGHTS, size_bytes=1)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from profiler.domain.errors import UsageError
-from profiler.storage import recorded_snapshot
-from profiler.storage.recorded_snapshot import load_snapshot, snapshot_files
+from profiler.storage.foreign import recorded_snapshot
+from profiler.storage.foreign.recorded_snapshot import load_snapshot, snapshot_files
 
 PLAIN = {"segments": [(1, 2.5, "text", True, None)], "device_traces": [[{"action": "alloc", "size": 1 << 40}]]}
 

@@ -8,25 +8,18 @@ from dataclasses import fields, replace
 import builders
 import pytest
 
-from profiler.domain.outcome import (
-    CategoryShare,
-    OutOfMemory,
-    PhasePeak,
-    Status,
-    StepInstant,
-    StepPeak,
-    TensorGroup,
-    Versions,
-)
+from profiler.domain.outcome import Status, Versions
+from profiler.domain.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant, StepPeak, TensorGroup
 from profiler.domain.trial import TrialSpec
-from profiler.storage import checksummed
-from profiler.storage.memory_snapshot import snapshot_path
-from profiler.storage.outcome_fields import OUTCOME_FIELDS, flat_values, outcome_from_flat
-from profiler.storage.records import RECORD_SCHEMA_VERSION, NewerRecordError, RecordStore
-from profiler.storage.samples import samples_path
-from profiler.storage.typed_json import JsonMismatchError, from_json, to_json
-from profiler.storage.versioned import RecordFormat
-from profiler.storage.versions import installed_versions
+from profiler.storage.files import checksummed
+from profiler.storage.files.memory_snapshot import snapshot_path
+from profiler.storage.files.typed_json import JsonMismatchError, from_json, to_json
+from profiler.storage.records.outcome_fields import OUTCOME_FIELDS, flat_values, outcome_from_flat
+from profiler.storage.records.record_folder import TRIALS
+from profiler.storage.records.versioned import NewerRecordError, RecordFormat
+from profiler.storage.records.versions import installed_versions
+from profiler.storage.stores.record_store import RecordStore
+from profiler.storage.tables.samples import samples_path
 
 
 @pytest.fixture
@@ -139,7 +132,7 @@ def test_who_adds_a_field_raises_the_version():
     # Or every record that is there already is set aside, and every finished trial runs again.
     parts = (PhasePeak, StepPeak, CategoryShare, StepInstant, TensorGroup, OutOfMemory, Versions)
     sizes = [len(OUTCOME_FIELDS), *(len(fields(part)) for part in parts)]
-    assert (RECORD_SCHEMA_VERSION, sizes) == (7, [41, 9, 6, 2, 2, 9, 6, 10])
+    assert (TRIALS.version, sizes) == (7, [41, 9, 6, 2, 2, 9, 6, 10])
 
 
 def test_a_record_under_another_trials_name_is_set_aside(store):
@@ -223,13 +216,13 @@ def _of_version(path, version, **more):
 
 def _with_another_envelope(path):
     stored = json.loads(path.read_text())
-    path.write_text(json.dumps({**stored, "schema_version": RECORD_SCHEMA_VERSION + 1, "signature": "x"}))
+    path.write_text(json.dumps({**stored, "schema_version": TRIALS.version + 1, "signature": "x"}))
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda path: _of_version(path, RECORD_SCHEMA_VERSION + 1),
+        lambda path: _of_version(path, TRIALS.version + 1),
         lambda path: _of_version(path, 99, surprise=1),
         _with_another_envelope,
     ],
@@ -244,9 +237,7 @@ def test_a_record_of_a_newer_version_is_refused_and_not_touched(lines, change, r
     assert caught.value.exit_code == 2
     message = str(caught.value)
     assert message.startswith(f"record={path}: it was written by a newer version of this program (record schema ")
-    assert (
-        f"this one reads up to {RECORD_SCHEMA_VERSION}). Update this program, or choose another results_dir" in message
-    )
+    assert f"this one reads up to {TRIALS.version}). Update this program, or choose another results_dir" in message
     assert path.read_bytes() == before
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     assert lines == []
@@ -257,7 +248,7 @@ def test_newer_records_are_one_fault_before_anything_starts(lines):
     assert store.faults() == []
     store.write(made(seed=1))
     for each in sorted(path.parent.glob("*.json")):
-        _of_version(each, RECORD_SCHEMA_VERSION + 1)
+        _of_version(each, TRIALS.version + 1)
     (fault,) = store.faults()
     assert "it, and 1 more, was written by a newer version" in fault.sentence()
 
@@ -268,7 +259,7 @@ def test_a_record_that_cannot_be_opened_is_a_fault_and_not_set_aside(lines, monk
     def refuse(_, *, most_bytes):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("profiler.storage.records.read_bytes", refuse)
+    monkeypatch.setattr("profiler.storage.stores.record_store.read_bytes", refuse)
     (fault,) = store.faults()
     assert fault.sentence() == (
         f"record={path}: it cannot be read (Permission denied). Check its permissions and the disk."
@@ -279,7 +270,7 @@ def test_a_record_that_cannot_be_opened_is_a_fault_and_not_set_aside(lines, monk
 
 def test_an_edited_record_is_not_called_newer(lines):
     store, path, lines = lines
-    path.write_text(path.read_text().replace(f'"schema_version":{RECORD_SCHEMA_VERSION}', '"schema_version":99'))
+    path.write_text(path.read_text().replace(f'"schema_version":{TRIALS.version}', '"schema_version":99'))
     assert store.faults() == []
     assert store.read_all() == ()
     assert "the checksum does not match" in lines[0]
@@ -321,9 +312,10 @@ import resource, sys
 from pathlib import Path
 sys.path[:0] = {path!r}
 import builders
-from profiler.storage.atomic import StorageError
-from profiler.storage.memory_snapshot import snapshot_path
-from profiler.storage.records import RECORD_SCHEMA_VERSION, RecordStore
+from profiler.storage.files.atomic import StorageError
+from profiler.storage.files.memory_snapshot import snapshot_path
+from profiler.storage.records.record_folder import TRIALS
+from profiler.storage.stores.record_store import RecordStore
 record = builders.records([builders.spec()])[0]
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
@@ -371,7 +363,7 @@ def test_a_class_may_read_itself():
 
 def test_installed_versions_import_nothing():
     script = (
-        "import sys; from profiler.storage.versions import installed_versions as v; "
+        "import sys; from profiler.storage.records.versions import installed_versions as v; "
         "print(v()); sys.exit(sum(n in sys.modules for n in ('torch', 'trl', 'transformers', 'peft')))"
     )
     child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -9,10 +9,10 @@ from profiler.config.run_options import RunOptions
 from profiler.domain.address import address_of
 from profiler.domain.outcome import Status
 from profiler.execution.decision import stored_answer, stored_answers
-from profiler.storage.leases import Leases
-from profiler.storage.objects import FolderObjects
-from profiler.storage.rounds import take_part
-from profiler.storage.shared_store import open_shared
+from profiler.storage.stores.leases import Leases
+from profiler.storage.stores.objects import FolderObjects
+from profiler.storage.stores.rounds import take_part
+from profiler.storage.stores.shared_store import open_shared
 
 RECORDS = builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"]))
 IDS = [record.trial_id for record in RECORDS]

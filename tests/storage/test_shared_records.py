@@ -9,14 +9,16 @@ from profiler.domain.address import Scheme, address_of
 from profiler.domain.errors import UsageError
 from profiler.domain.extras import Extra, install_hint
 from profiler.domain.sweep_state import THIS_MACHINE, Holder
-from profiler.storage import records, shared_store
-from profiler.storage.atomic import StorageError
-from profiler.storage.leases import CLAIMS, Leases
-from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
-from profiler.storage.objects import FolderObjects, PatientObjects
-from profiler.storage.ranks import rank_peaks
-from profiler.storage.samples import write_samples
-from profiler.storage.shared_store import open_shared, shared_faults, work_folder
+from profiler.storage.files.atomic import StorageError
+from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
+from profiler.storage.records.ranks import rank_peaks
+from profiler.storage.records.record_folder import TRIALS
+from profiler.storage.stores import record_store as records
+from profiler.storage.stores import shared_store
+from profiler.storage.stores.leases import CLAIMS, Leases
+from profiler.storage.stores.objects import FolderObjects, PatientObjects
+from profiler.storage.stores.shared_store import open_shared, shared_faults, work_folder
+from profiler.storage.tables.samples import write_samples
 
 RECORDS = builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"]))
 ONE = RECORDS[0].trial_id
@@ -138,7 +140,7 @@ def test_a_damaged_or_misplaced_record_counts_as_not_run(machine, shared):
 def test_a_record_of_a_later_version_is_refused(machine, monkeypatch):
     store, _ = machine("a")
     with monkeypatch.context() as later:
-        later.setattr(records, "FORMAT", replace(records.FORMAT, version=records.FORMAT.version + 1))
+        later.setattr(store._local, "_form", replace(TRIALS, since=TRIALS.since + 1))
         publish(store, RECORDS[0])
     with pytest.raises(UsageError, match="newer version of this program"):
         store.read_all()

@@ -3,10 +3,10 @@
 import pytest
 
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import CategoryShare, StepInstant
+from profiler.domain.readings import CategoryShare, StepInstant
 from profiler.domain.step_shape import StepShape
-from profiler.storage.step_shape_json import step_shape_from_json
-from profiler.storage.typed_json import JsonMismatchError, to_json
+from profiler.storage.files.typed_json import JsonMismatchError, to_json
+from profiler.storage.records.step_shape_json import step_shape_from_json
 
 INSTANTS = (
     StepInstant(phase=Phase.FORWARD, shares=(CategoryShare(category=Category.LOGITS, size_bytes=5),)),

@@ -14,12 +14,12 @@ from profiler.analysis.cells import VERSIONED
 from profiler.domain.errors import UsageError
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import SHOWN_KEYS, TrialSpec
-from profiler.storage.published import read_published
-from profiler.storage.records import RecordStore
-from profiler.storage.samples import samples_path, write_samples
-from profiler.storage.schema import BREAKDOWN, PHASES, RUNS, SCHEMA_VERSION, TABLES
-from profiler.storage.table_files import open_tables
-from profiler.storage.tables import read_tables, table_path, write_tables
+from profiler.storage.foreign.published import read_published
+from profiler.storage.stores.record_store import RecordStore
+from profiler.storage.sweep_tables.tables import read_tables, table_path, write_tables
+from profiler.storage.tables.samples import samples_path, write_samples
+from profiler.storage.tables.schema import BREAKDOWN, PHASES, RUNS, SCHEMA_VERSION, TABLES
+from profiler.storage.tables.table_files import open_tables
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_a_table_that_cannot_be_read_is_not_called_damaged(tmp_path, records, mo
             raise PermissionError(13, "Permission denied", str(path))
         return path.open("rb")
 
-    monkeypatch.setattr("profiler.storage.table_files.open_regular", refuse)
+    monkeypatch.setattr("profiler.storage.tables.table_files.open_regular", refuse)
     message = _message(tmp_path)
     assert "phases.parquet: it cannot be read (Permission denied). Check its permissions" in message
     assert DELETE not in message

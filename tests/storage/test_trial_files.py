@@ -10,15 +10,15 @@ import pytest
 from profiler.domain.address import address_of
 from profiler.execution.child import redirect_output
 from profiler.execution.verdict import last_lines
-from profiler.storage.atomic import StorageError
-from profiler.storage.last_resort import UnforeseenError, last_resort
-from profiler.storage.leases import Leases
-from profiler.storage.objects import FolderObjects
-from profiler.storage.ranks import copy_ranks, rank_peaks
-from profiler.storage.records import RecordStore, rank_folder
-from profiler.storage.shared_records import SharedRecords
-from profiler.storage.shared_store import open_shared
-from profiler.storage.trial_files import trial_file
+from profiler.storage.files.atomic import StorageError
+from profiler.storage.files.last_resort import UnforeseenError, last_resort
+from profiler.storage.files.trial_files import trial_file
+from profiler.storage.records.ranks import copy_ranks, rank_peaks
+from profiler.storage.stores.leases import Leases
+from profiler.storage.stores.objects import FolderObjects
+from profiler.storage.stores.record_store import RecordStore, rank_folder
+from profiler.storage.stores.shared_records import SharedRecords
+from profiler.storage.stores.shared_store import open_shared
 
 RECORDS = builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"]))
 ONE, TWO = RECORDS[0].trial_id, RECORDS[1].trial_id

@@ -6,10 +6,11 @@ import time
 from pathlib import Path
 
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Outcome, Peaks, PhasePeak, Status, TrialRecord, Verdict
+from profiler.domain.outcome import Outcome, Peaks, Status, TrialRecord, Verdict
+from profiler.domain.readings import PhasePeak
 from profiler.domain.units import MIB
 from profiler.execution import WorkerJob
-from profiler.storage.records import RecordStore
+from profiler.storage.stores.record_store import RecordStore
 
 NOTES = "notes.txt"
 AGAIN, DONE = "again", "done"

@@ -17,8 +17,8 @@ import profiler.sweep.slot
 from profiler.cluster.slot_job import SlotJob
 from profiler.domain.address import address_of
 from profiler.execution import WorkerJob, WorkerProgram, run_trials
-from profiler.storage import leases
-from profiler.storage.shared_store import _objects
+from profiler.storage.stores import leases
+from profiler.storage.stores.shared_store import _objects
 from profiler.sweep.main import main
 from profiler.sweep.parts import SweepParts
 

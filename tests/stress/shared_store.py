@@ -30,9 +30,9 @@ from found import Found
 
 from profiler.domain.address import Address, address_of
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_SOME_TRIALS_FAILED, EXIT_TOO_MANY_FAILURES
-from profiler.storage.leases import claim_name
-from profiler.storage.objects import Objects
-from profiler.storage.shared_store import _objects
+from profiler.storage.stores.leases import claim_name
+from profiler.storage.stores.objects import Objects
+from profiler.storage.stores.shared_store import _objects
 
 HERE = Path(__file__).parent
 MARK = "GRPO_VRAM_PROFILER_STRESS"

@@ -23,7 +23,7 @@ from shared_store import MARK, Stress, _marked
 from slurm_node import lacking, slurm_node
 
 from profiler.domain.address import Address, Scheme
-from profiler.storage.objects import FolderObjects
+from profiler.storage.stores.objects import FolderObjects
 
 HERE = Path(__file__).parent
 DEADLINE_S = 900.0

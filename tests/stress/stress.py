@@ -30,8 +30,8 @@ from found import is_answer
 import profiler.rendering.figures.catalogue
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_TOO_MANY_FAILURES
 from profiler.execution import WorkerProgram, run_trials
-from profiler.storage.records import RecordStore
-from profiler.storage.tables import read_tables
+from profiler.storage.stores.record_store import RecordStore
+from profiler.storage.sweep_tables.tables import read_tables
 from profiler.sweep.main import main
 from profiler.sweep.parts import SweepParts
 

@@ -15,7 +15,8 @@ import builders
 import stress
 
 from profiler.domain.outcome import Status
-from profiler.storage.records import RecordStore, record_content
+from profiler.storage.records.record_folder import TRIALS
+from profiler.storage.stores.record_store import RecordStore
 
 RECORDS = [
     replace(record, outcome=builders.outcome_of(status))
@@ -59,7 +60,7 @@ def made(tmp_path):
 
 @pytest.mark.parametrize("name", ["ok.json", "oom.json"])
 @pytest.mark.parametrize(
-    "lose", [Path.unlink, lambda path: path.write_bytes(record_content(RECORDS[2]))], ids=["gone", "replaced"]
+    "lose", [Path.unlink, lambda path: path.write_bytes(TRIALS.content(RECORDS[2]))], ids=["gone", "replaced"]
 )
 def test_a_finished_trial_that_is_gone_or_replaced_is_lost(made, lose, name):
     run, records = made

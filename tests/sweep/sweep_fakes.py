@@ -10,7 +10,7 @@ from profiler.domain.memory import Phase
 from profiler.domain.outcome import Estimate, Outcome, Status, TrialRecord, Verdict, Versions
 from profiler.domain.sweep_state import OtherMachines
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
-from profiler.storage.tables import Written
+from profiler.storage.sweep_tables.tables import Written
 from profiler.sweep.parts import SweepParts
 
 VERSIONS = Versions(torch="2.13.0", trl="1.16.0", transformers="5.23.0", peft=None, bitsandbytes=None, profiler="0.1")

@@ -12,8 +12,8 @@ from pathlib import Path
 import builders
 
 from profiler.execution import WorkerJob, WorkerProgram, run_trials
-from profiler.storage.records import RecordStore
-from profiler.storage.versions import installed_versions
+from profiler.storage.records.versions import installed_versions
+from profiler.storage.stores.record_store import RecordStore
 from profiler.sweep.main import main
 from profiler.sweep.parts import SweepParts
 

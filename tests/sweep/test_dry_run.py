@@ -8,8 +8,8 @@ from sweep_fakes import H100
 
 from profiler.domain.outcome import Outcome, Status, Verdict, Work
 from profiler.domain.trial import Backend
-from profiler.storage.records import RecordStore
-from profiler.storage.tables import write_tables
+from profiler.storage.stores.record_store import RecordStore
+from profiler.storage.sweep_tables.tables import write_tables
 
 GRID = "+grid=lora_vs_full"
 SMALL = (GRID, "model=qwen2.5-0.5b", "dry_run=true", "jobs=2")

@@ -14,8 +14,8 @@ from profiler.domain.outcome import Status
 from profiler.emulation.launch import emulated_python, process_environment
 from profiler.emulation.version import EMULATION_VERSION
 from profiler.measurement.visible import TEST_ON_EMULATED_DRIVER
-from profiler.storage.records import RecordStore, rank_folder
-from profiler.storage.tables import read_tables
+from profiler.storage.stores.record_store import RecordStore, rank_folder
+from profiler.storage.sweep_tables.tables import read_tables
 
 pytestmark = [
     pytest.mark.slow,

@@ -13,9 +13,10 @@ from sweep_fakes import H100, FakeWorld
 from profiler.config import identity
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.outcome import Status
-from profiler.storage.checksummed import checksum_of
-from profiler.storage.records import RECORD_SCHEMA_VERSION, RecordStore
-from profiler.storage.tables import read_tables, table_path
+from profiler.storage.files.checksummed import checksum_of
+from profiler.storage.records.record_folder import TRIALS
+from profiler.storage.stores.record_store import RecordStore
+from profiler.storage.sweep_tables.tables import read_tables, table_path
 from profiler.sweep.parts import SweepParts
 
 GRID = "+grid=lora_vs_full"
@@ -195,7 +196,7 @@ def test_a_record_that_is_set_aside_is_reported_and_its_trial_runs_again(sweep, 
 def newer_record(folder):
     path = sorted((folder / "records").glob("*.json"))[0]
     stored = json.loads(path.read_text())
-    content = {"schema_version": RECORD_SCHEMA_VERSION + 1, "record": stored["record"]}
+    content = {"schema_version": TRIALS.version + 1, "record": stored["record"]}
     path.write_text(json.dumps({"checksum": checksum_of(content), **content}))
     return "record", path
 
@@ -281,7 +282,7 @@ def test_failed_trials_remove_no_rows(sweep, world, folder):
 
 
 def test_the_folder_may_be_a_path_without_records(tmp_path):
-    from profiler.storage.folder_faults import folder_faults
+    from profiler.storage.stores.folder_faults import folder_faults
 
     assert folder_faults(tmp_path / "nowhere") == []
     (tmp_path / "file").touch()

@@ -17,7 +17,7 @@ from profiler.domain.outcome import Status
 from profiler.emulation.launch import profiler_environment
 from profiler.execution.interpreter import Interpreter
 from profiler.execution.other_python import simulated_workers
-from profiler.storage.versions import installed_versions
+from profiler.storage.records.versions import installed_versions
 from profiler.sweep import main as sweep_main
 from profiler.sweep.parts import SweepParts
 

@@ -10,8 +10,8 @@ from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict
 from profiler.report import drawing
 from profiler.report.main import main as report
-from profiler.storage.leases import Leases
-from profiler.storage.tables import read_tables
+from profiler.storage.stores.leases import Leases
+from profiler.storage.sweep_tables.tables import read_tables
 from profiler.sweep.parts import SweepParts
 
 GRID = "+grid=lora_vs_full"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from witness import LIMIT_S, is_gone, wait_until
 
-from profiler.storage.tables import read_tables
+from profiler.storage.sweep_tables.tables import read_tables
 
 PROGRAM = str(Path(__file__).parent / "sweep_process.py")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -14,7 +14,7 @@ from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Phase
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import Dtype, completion_lengths
-from profiler.storage.published import read_published_claims
+from profiler.storage.foreign.published import read_published_claims
 from profiler.training.model import build_config
 from profiler.training.placement import RealDevice
 from profiler.training.recipes.grpo.critic import Critic, value_loss

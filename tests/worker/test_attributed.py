@@ -9,7 +9,7 @@ import torch
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.memory import Category, Phase
 from profiler.domain.optimizers import Optimizer
-from profiler.domain.outcome import CategoryShare
+from profiler.domain.readings import CategoryShare
 from profiler.domain.trial import ALL_LINEAR, Backend, TrialSpec, Tuning
 from profiler.worker.attributed import attribute, breakdown_of, with_attribution
 

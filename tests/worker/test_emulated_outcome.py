@@ -6,19 +6,8 @@ from profiler.domain.context import cuda_context_bytes
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import NOT_EMULATED, Phase
-from profiler.domain.outcome import (
-    CardFacts,
-    EmulatedDetails,
-    MeasuredDetails,
-    Outcome,
-    OutOfMemory,
-    Peaks,
-    PhasePeak,
-    Status,
-    StepPeak,
-    Verdict,
-    Work,
-)
+from profiler.domain.outcome import CardFacts, EmulatedDetails, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
+from profiler.domain.readings import OutOfMemory, PhasePeak, StepPeak
 from profiler.emulation.marks import Marks
 from profiler.worker.emulated import as_emulated, refusal
 

@@ -12,11 +12,12 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.gpu_state import LiveCounters
 from profiler.domain.memory import Phase
 from profiler.domain.optimizers import Optimizer
-from profiler.domain.outcome import Outcome, OutOfMemory, Status
+from profiler.domain.outcome import Outcome, Status
+from profiler.domain.readings import OutOfMemory
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.domain.units import GIB, MIB
 from profiler.measurement.nvml import GpuProcess, NvmlTrouble
-from profiler.storage.live_counters import LIVE_FOLDER, published
+from profiler.storage.files.live_counters import LIVE_FOLDER, published
 from profiler.training.phases import TrainingObserver
 from profiler.worker.card import CapError
 from profiler.worker.measured import Instruments, Measured, MeasuringTask, measure

@@ -12,24 +12,15 @@ from simulating import small_spec
 from profiler.config.identity import trial_id
 from profiler.config.run_options import RunOptions
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import (
-    CategoryShare,
-    Outcome,
-    OutOfMemory,
-    Sample,
-    Status,
-    StepPeak,
-    TrialRecord,
-    UnlimitedCard,
-    Versions,
-)
+from profiler.domain.outcome import Outcome, Status, TrialRecord, UnlimitedCard, Versions
+from profiler.domain.readings import CategoryShare, OutOfMemory, Sample, StepPeak
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.emulation.marks import Marks
 from profiler.execution import EndOfSweepError, Place, WorkerJob
 from profiler.simulation.extrapolation.decode_extrapolator import StepsDifferError
-from profiler.storage.memory_snapshot import snapshot_path
-from profiler.storage.records import RecordStore
-from profiler.storage.tables import read_tables, write_tables
+from profiler.storage.files.memory_snapshot import snapshot_path
+from profiler.storage.stores.record_store import RecordStore
+from profiler.storage.sweep_tables.tables import read_tables, write_tables
 from profiler.worker import run_job
 from profiler.worker.measured import Measured
 

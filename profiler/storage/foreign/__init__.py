@@ -1,0 +1,1 @@
+"""Files and pages of others: models, snapshots, prices, published figures, the Hugging Face hub."""

@@ -1,0 +1,30 @@
+"""Versions of the installed packages that decide memory, read without importing any of them."""
+
+from importlib.metadata import PackageNotFoundError, metadata, version
+
+from profiler import __version__
+from profiler.domain.extras import DISTRIBUTION
+from profiler.domain.outcome import PACKAGES, Versions
+
+
+def installed_versions() -> Versions:
+    """Return the installed versions; None for a package that is not installed."""
+    return Versions(**{name: _version(name) for name in PACKAGES}, profiler=__version__)
+
+
+def project_page() -> str:
+    """Return the address of the project's page; empty if the installed distribution declares none."""
+    try:
+        declared = metadata(DISTRIBUTION).get_all("Project-URL") or []
+    except PackageNotFoundError:
+        return ""
+    pages = dict(entry.partition(", ")[::2] for entry in declared)
+    page = pages.get("Homepage", "")
+    return page if page.startswith("https://") else ""
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,1 @@
+"""Parquet tables of runs of every kind: columns, rows, laws, and files."""
