@@ -22,7 +22,7 @@ from profiler.monitor.command import read_command as monitor
 from profiler.replay.command import read_command as replay
 from profiler.report.command import read_command as report
 from profiler.run.command import read_command as run
-from profiler.seams.main import _lists_all
+from profiler.seams.command import read_command as seams
 from profiler.solve.command import read_command as solve
 from profiler.sweep.command import pairs_of
 from profiler.sweep.command import read_command as sweep
@@ -198,7 +198,7 @@ def readers(script):
             ("advise", "confirm"): attribute("confirm", advise),
             ("claims", "write"): attribute("writes", no_claims),
             ("emulation", "strict"): attribute("strict", emulation, "check"),
-            ("seams", "all"): lambda *words: _lists_all(words),
+            ("seams", "all"): lambda *words: seams(words).lists_all,
             ("accuracy", "key"): of_words(lambda reader: reader.flag("key")),
         },
         3: {
