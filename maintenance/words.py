@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from profiler.config.specification import unknown_key
+from profiler.config.reading import unknown_key
 from profiler.config.value_grammar import read_into
 from profiler.domain.errors import Fault
 

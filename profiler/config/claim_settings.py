@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from profiler.config.claim_parts import Faults, read_figure
 from profiler.config.model_lookup import builtin_architecture
-from profiler.config.reading import FieldReader, show
-from profiler.config.specification import parse_point, unknown_key
+from profiler.config.reading import FieldReader, show, unknown_key
+from profiler.config.specification import parse_point
 from profiler.config.verl_config import read_verl
 from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.architecture import Architecture

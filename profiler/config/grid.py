@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from profiler.config.reading import show
-from profiler.config.specification import unknown_key
+from profiler.config.reading import show, unknown_key
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import SPEC_KEYS, TRIAL_KEYS

@@ -11,8 +11,9 @@ from pathlib import PurePath
 from typing import Any, Generic, TypeVar
 
 from profiler.config.reading import MAX_NUMBER, NULL, FieldReader, show
-from profiler.config.value_grammar import read_path, read_value
+from profiler.config.value_grammar import read_path, read_ratio, read_value
 from profiler.domain.errors import UsageError
+from profiler.domain.gpu_names import name_known_card
 from profiler.domain.keys import MAX_COUNT
 
 Default = TypeVar("Default")
@@ -52,6 +53,10 @@ class Kind(Generic[Value]):
     read_text: Callable[[str], object] = read_value
     """Reads the text of a command line."""
     bounds: Bounds | None = None
+    words: tuple[str, ...] = ()
+    """The allowed words, where they are few."""
+    adds_up: bool = False
+    """Whether each word of a command line counts, not only the last: then the untyped value is a list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +115,20 @@ def read_options(declared: type[Options], values: Mapping[str, object]) -> Optio
         UsageError: Carries every fault found.
     """
     reader = FieldReader(values)
-    options = _by_field(declared)
-    read = {attribute: each.read(reader) for attribute, each in options.items() if each.name in values}
+    options = read_sound(declared, reader)
     if reader.faults:
         raise UsageError(reader.faults)
-    return declared(**read)
+    return options
+
+
+def read_sound(declared: type[Options], reader: FieldReader) -> Options:
+    """Return `declared` with the values of `reader`, which keeps the faults; what has one has its default."""
+    read = {
+        attribute: (each.name, each.read(reader))
+        for attribute, each in _by_field(declared).items()
+        if reader.has(each.name)
+    }
+    return declared(**{attribute: value for attribute, (name, value) in read.items() if reader.sound(name)})
 
 
 def _by_field(declared: type[Any]) -> Mapping[str, Option]:
@@ -124,14 +138,17 @@ def _by_field(declared: type[Any]) -> Mapping[str, Option]:
 
 # ---- kinds of values -------------------------------------------------------------------------------------------------
 
-FLAG = Kind(allowed="true, false", shown="true|false", read=FieldReader.flag)
+FLAG = Kind(allowed="true, false", shown="true|false", read=FieldReader.flag, words=("true", "false"))
 
 
 def choice(members: type[Word], *some: Word) -> Kind[Word]:
     """Return the kind of a word of `members`, or of `some` of them."""
     words = some or tuple(members)
     return Kind(
-        allowed=", ".join(words), shown="|".join(words), read=lambda reader, key: members(reader.word(key, words))
+        allowed=", ".join(words),
+        shown="|".join(words),
+        read=lambda reader, key: members(reader.word(key, words)),
+        words=words,
     )
 
 
@@ -160,9 +177,41 @@ _OF_NUMBER = Bounds(minimum=0, maximum=int(MAX_NUMBER))
 NUMBER = Kind(allowed=str(_OF_NUMBER), shown="NUMBER", read=FieldReader.number, bounds=_OF_NUMBER)
 
 
+def ratio(*, maximum: float) -> Kind[float]:
+    """Return the kind of a part of 1, which may be written as a percentage."""
+    return Kind(
+        allowed=f"0 to {maximum:g}, or a percentage",
+        shown="PART",
+        read=lambda reader, key: reader.number(key, maximum=maximum),
+        read_text=read_ratio,
+    )
+
+
+MAX_INCREASE = "max_increase"
+"""Name of the option: by how much a peak may grow between two sweeps."""
+_MOST_INCREASE = 1000.0
+
+
+def _increase(reader: FieldReader, key: str) -> float:
+    value = reader.value(key)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= float(show(value)) <= _MOST_INCREASE:
+        reader.fail(key, "must be an increase of at least 0, such as 2% or 0.02")
+        return 0.0
+    return abs(float(show(value)))
+
+
+INCREASE = Kind(allowed="an increase of at least 0, such as 2%", shown="PART", read=_increase, read_text=read_ratio)
+
+
 def text(meaning: str, shown: str = "TEXT") -> Kind[str]:
     """Return the kind of a text that must be `meaning`: ``"host:port"``."""
     return Kind(allowed=meaning, shown=shown, read=lambda reader, key: reader.text(key, meaning))
+
+
+def name(meaning: str, shown: str) -> Kind[str]:
+    """Return the kind of a text that is taken as it stands, also with commas, and must be `meaning`: ``"a file"``."""
+    return replace(text(meaning, shown), read_text=read_path)
 
 
 def path(meaning: str, shown: str) -> Kind[PurePath]:
@@ -173,6 +222,16 @@ def path(meaning: str, shown: str) -> Kind[PurePath]:
         read=lambda reader, key: PurePath(reader.text(key, meaning)),
         read_text=read_path,
     )
+
+
+def _known_card(reader: FieldReader, key: str) -> str | None:
+    card = name_known_card(show(reader.value(key)))
+    if not card.name:
+        reader.fail(key, card.problem, card.hint)
+    return card.name or None
+
+
+KNOWN_CARD = Kind(allowed="the name of a card", shown="NAME", read=_known_card)
 
 
 # ---- the format of the output ----------------------------------------------------------------------------------------
@@ -189,8 +248,6 @@ class OutputFormat(StrEnum):
     JSON = "json"
 
 
-def read_format(
-    reader: FieldReader, key: str = FORMAT, *, for_people: OutputFormat = OutputFormat.TABLE
-) -> OutputFormat:
-    """Return the value of `format`: that of the command for people, or JSON."""
-    return OutputFormat(reader.word(key, (for_people, OutputFormat.JSON)))
+def format_option(for_people: OutputFormat = OutputFormat.TABLE) -> OutputFormat:
+    """Return the field of the option: the format of the command for people, or JSON."""
+    return option(for_people, choice(OutputFormat, for_people, OutputFormat.JSON), "json: for programs", name=FORMAT)

@@ -1,11 +1,11 @@
 """Reading of untyped values, from a command line or a file, into typed ones; wrong values become faults."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TypeVar
 
-from profiler.config.value_grammar import read_into, read_path, read_ratio, read_value
-from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.config.value_grammar import read_into, read_value
+from profiler.domain.errors import Fault, nearest
 from profiler.domain.keys import MAX_COUNT
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -14,10 +14,6 @@ NULL = "null"
 
 MAX_NUMBER = 1e15
 """Largest number of a key that has no bound of its own."""
-
-MAX_INCREASE = "max_increase"
-"""Key: by how much a peak may grow between two sweeps."""
-_MOST_INCREASE = 1000.0
 
 
 def show(value: object) -> str:
@@ -33,17 +29,20 @@ def show(value: object) -> str:
     return str(value) if str(value).strip() else f"'{value}'"
 
 
-def read_increase(key: str, text: str) -> float:
-    """Return an increase such as ``"2%"`` or ``"0.02"`` as a ratio.
+_FEW_KEYS = 12
+"""Most keys that the sentence about an unknown one lists."""
 
-    Raises:
-        UsageError: It is neither.
+
+def unknown_key(key: str, value: object, known: Iterable[str], *, hint: str = "") -> Fault:
+    """Return the fault of a key that does not exist, in every command.
+
+    Its hint is the nearest of the known keys, else `hint`, else how to list them.
     """
-    reader = TextReader({key: text}, ratios=(key,))
-    ratio = reader.number(key, maximum=_MOST_INCREASE)
-    if reader.faults:
-        raise UsageError([Fault(key=key, found=text, problem="must be an increase of at least 0, such as 2% or 0.02")])
-    return ratio
+    names = list(known)
+    is_few = len(names) <= _FEW_KEYS
+    listed = f"the keys are {', '.join(names)}" if len(names) > 1 else f"the only key is {names[0]}"
+    hint = nearest(key, names) or hint or ("" if is_few else f"--help lists the {len(names)} keys.")
+    return Fault(key=key, found=show(value), problem=f"is unknown; {listed}" if is_few else "is unknown", hint=hint)
 
 
 class FieldReader:
@@ -65,6 +64,10 @@ class FieldReader:
     def sound(self, *keys: str) -> bool:
         """Return whether none of `keys` has a fault."""
         return not {fault.key for fault in self._faults} & set(keys)
+
+    def has(self, key: str) -> bool:
+        """Return whether there is an untyped value, which may be null."""
+        return key in self._values
 
     def value(self, key: str) -> object:
         """Return the untyped value; None where the key is absent."""
@@ -153,27 +156,31 @@ class FieldReader:
         return ("",)
 
 
+_AS_VALUES: Mapping[str, Callable[[str], object]] = {}
+
+
 class TextReader(FieldReader):
     """Reader of typed values from the texts of a command line. A text that is no value has one fault."""
 
-    def __init__(self, texts: Mapping[str, str], *, paths: Sequence[str] = (), ratios: Sequence[str] = ()) -> None:
+    def __init__(self, texts: Mapping[str, str], readers: Mapping[str, Callable[[str], object]] = _AS_VALUES) -> None:
         """Read each of `texts`.
 
         Args:
             texts: What the user wrote after `key=`, by key.
-            paths: Keys that take a text as it stands.
-            ratios: Keys that take a number or a percentage.
+            readers: How the text of a key is read, if not as a value.
         """
-        readers: dict[str, Callable[[str], object]] = dict.fromkeys(paths, read_path) | dict.fromkeys(
-            ratios, read_ratio
-        )
         faults: list[Fault] = []
         values: dict[str, object] = {}
         for key, text in texts.items():
             read_into(values, key, text, faults, readers.get(key, read_value))
         super().__init__(values)
+        self._texts = values
         self._faults.extend(faults)
         self._unreadable = frozenset(fault.key for fault in faults)
+
+    def put(self, key: str, value: object) -> None:
+        """Set the untyped value of a key of which several words count."""
+        self._texts[key] = value
 
     def fail(self, key: str, problem: str, hint: str = "") -> None:
         """Keep a fault for `key`, unless its text is no value."""

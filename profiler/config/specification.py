@@ -30,11 +30,11 @@ from profiler.config.images import IMAGE_KEYS, with_images
 from profiler.config.key_values import DEFAULTS, other_recipe_faults, read_given, without_other_recipes
 from profiler.config.lora_targets import in_layer_order, unknown_targets
 from profiler.config.model_lookup import canonical_model, checkpoint
-from profiler.config.reading import FieldReader, show
+from profiler.config.reading import FieldReader, show, unknown_key
 from profiler.constraints.constraint import Case
 from profiler.constraints.table import faults_everywhere
 from profiler.domain.architecture import Architecture
-from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.domain.errors import Fault, UsageError
 from profiler.domain.gpu_names import name_card
 from profiler.domain.keys import Key
 from profiler.domain.trial import (
@@ -147,18 +147,6 @@ def kernels_line(spec: TrialSpec, architecture: Architecture) -> str:
 
 def _unknown_keys(values: Mapping[str, object]) -> list[Fault]:
     return [unknown_key(key, values[key], SPEC_KEYS) for key in values if key not in SPEC_KEYS]
-
-
-_FEW_KEYS = 12
-"""Most keys that the sentence about an unknown one lists."""
-
-
-def unknown_key(key: str, value: object, known: Iterable[str]) -> Fault:
-    """Return the fault of a key that does not exist, with the nearest of the known keys, or how to list them."""
-    names = list(known)
-    few = f"; the keys are {', '.join(names)}" if len(names) <= _FEW_KEYS else ""
-    hint = nearest(key, names) or ("" if few else f"--help lists the {len(names)} keys.")
-    return Fault(key=key, found=show(value), problem=f"is unknown{few}", hint=hint)
 
 
 def _read(reader: FieldReader) -> TrialSpec:

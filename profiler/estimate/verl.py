@@ -48,7 +48,7 @@ def verl_answer(
     faults = [*command.faults, *source.faults, *_key_faults(command), *_list_faults(command.axes)]
     try:
         values, taken = _folder_taken_by_name(source.values)
-        reading = read_verl(values, megatron=source.megatron, strict=command.strict)
+        reading = read_verl(values, megatron=source.megatron, strict=command.options.strict)
         architecture = architecture_of(reading.job.model)
         refuse_model(architecture, of_verl=True)
     except UsageError as error:
@@ -70,7 +70,7 @@ def verl_answer(
     )
     baseline = baseline_view(found, architecture)
     lines = note_lines(notes)
-    if command.output_format is OutputFormat.JSON:
+    if command.options.output_format is OutputFormat.JSON:
         return verl_json(found, fit, baseline, lines), fit.fit
     text = "".join(f"{fill(line, WIDTH, break_on_hyphens=False)}\n" for line in lines)
     return text + verl_table(found, fit, baseline), fit.fit

@@ -18,7 +18,7 @@ from profiler.measurement.gpu_states import GpuReader
 from profiler.measurement.nvml import Nvml
 from profiler.measurement.pynvml_driver import PynvmlDriver
 from profiler.measurement.visible import VisibleGpus, visible_gpus
-from profiler.monitor.options import MonitorOptions
+from profiler.monitor.command import MonitorOptions
 from profiler.rendering.gpu_panel import gpu_panel, gpus_content
 from profiler.rendering.terminal_console import TerminalConsole
 from profiler.storage.live_counters import live_folder, published

@@ -17,9 +17,8 @@ from profiler.domain.outcome import Status
 from profiler.domain.script import ScriptJob, ScriptRecord, ScriptSpec
 from profiler.domain.trial import Backend
 from profiler.run.backend import Place, choose_place
-from profiler.run.command import Command, read_command, usage
+from profiler.run.command import Command, ScriptEvents, ScriptOptions, read_command, usage
 from profiler.run.launched import launcher_arguments, launcher_variables
-from profiler.run.options import ScriptEvents, ScriptOptions
 from profiler.run.process import run_in_process
 from profiler.run.second_runs import in_new_processes, with_second_runs
 from profiler.storage.foreign_files import read_bytes, reason

@@ -1,35 +1,58 @@
-"""The parsed command line of `python -m profiler.seams`."""
+"""The command line of `python -m profiler.seams`: its option, how it is read, and the help text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from profiler.config.command_options import read_given, word_fault
 from profiler.config.command_words import as_pairs
-from profiler.config.reading import TextReader
-from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.config.key_help import option_lines
+from profiler.config.option import FLAG, option, options_of
+from profiler.domain.errors import Fault
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeamsOptions:
+    """The options, in the order of the help text."""
+
+    lists_all: bool = option(
+        False, FLAG, "list every detail, with the reason why the profiler relies on it", name="all"
+    )
+
+
+OPTIONS = options_of(SeamsOptions)
+"""By name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command line without faults."""
+    """A parsed command line; `faults` has what is wrong with it."""
 
-    lists_all: bool
-    """Whether every detail is listed."""
+    options: SeamsOptions
+    wants_help: bool
+    faults: tuple[Fault, ...]
 
 
 def read_command(words: Sequence[str]) -> Command:
-    """Parse `words` (argv without the program).
-
-    Raises:
-        UsageError: Another word than the only key is there, or its value is not one.
-    """
-    given = [word.partition("=") for word in as_pairs(words)]
-    faults = [_unknown(key, text) for key, _, text in given if key != "all"]
-    reader = TextReader({key: text for key, _, text in given if key == "all"})
-    lists_all = bool({"all"} & {key for key, _, _ in given}) and reader.flag("all")
-    if faults := [*faults, *reader.faults]:
-        raise UsageError(faults)
-    return Command(lists_all=lists_all)
+    """Parse `words` (argv without the program)."""
+    given = read_given(SeamsOptions, as_pairs(words))
+    faults = (*(word_fault(word, OPTIONS) for word in given.others), *given.reader.faults)
+    return Command(options=given.options, wants_help=given.wants_help, faults=faults)
 
 
-def _unknown(key: str, value: str) -> Fault:
-    return Fault(key=key, found=value or "given", problem="is unknown; the only key is all", hint=nearest(key, ["all"]))
+def usage() -> str:
+    """Return the help text."""
+    return f"""\
+Usage: python -m profiler.seams [all=true]
+
+Compare what the profiler relies on in torch, trl, transformers, peft,
+bitsandbytes and accelerate with the installed versions, and print what has
+moved.
+
+{option_lines(OPTIONS.values(), indent=18)}
+Exit code: 0 if everything holds, 3 if something has moved.
+
+Examples:
+  python -m profiler.seams
+  python -m profiler.seams all=true
+  python -m profiler.seams all=true | grep peft
+"""

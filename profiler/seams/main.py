@@ -7,47 +7,31 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from profiler.command_line import as_command, print_error, print_line, readable
-from profiler.config.command_words import HELP_FLAGS
-from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED
+from profiler.command_line import as_command, print_error, print_text, readable
+from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
 from profiler.seams.checking import MovedSeam, find_moved
-from profiler.seams.command import read_command
+from profiler.seams.command import read_command, usage
 from profiler.seams.registry import SEAMS
 from profiler.seams.tested import TESTED, installed, untested
-
-USAGE = """\
-Usage: python -m profiler.seams [all=true]
-
-Compare what the profiler relies on in torch, trl, transformers, peft,
-bitsandbytes and accelerate with the installed versions, and print what has
-moved.
-
-  all=true   list every detail, with the reason why the profiler relies on it
-             (default: false)
-
-Exit code: 0 if everything holds, 3 if something has moved.
-
-Examples:
-  python -m profiler.seams
-  python -m profiler.seams all=true
-  python -m profiler.seams all=true | grep peft"""
 
 
 @as_command("seams")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
-    if set(arguments) & set(HELP_FLAGS):
-        print_line(USAGE)
-        return EXIT_OK
     command = read_command(arguments)
+    if command.wants_help:
+        print_text(usage())
+        return EXIT_OK
+    if command.faults:
+        raise UsageError(command.faults)
     # At its import bitsandbytes warns about a kernel for the CPU that the profiler does not use.
     logging.disable(logging.WARNING)
     moved = find_moved(SEAMS)
     with readable():
         console = Console()
         console.print(_versions(moved))
-        if command.lists_all:
+        if command.options.lists_all:
             console.print(_details(moved))
     for each in moved:
         print_error(str(each))

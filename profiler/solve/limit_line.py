@@ -60,7 +60,7 @@ class _Line:
             spec=spec,
             axes=tuple(self._command.rest.axes),
             points=points,
-            margin=self._command.margin,
+            margin=self._command.options.margin,
         )
 
     def _values(self) -> Sequence[object]:
@@ -90,5 +90,5 @@ class _Line:
 
     def _search(self, key: str, point: Mapping[str, object]) -> KeySearch:
         return KeySearch(
-            key, point, inputs=self._inputs, margin=self._command.margin, architecture_of=self._architecture_of
+            key, point, inputs=self._inputs, margin=self._command.options.margin, architecture_of=self._architecture_of
         )

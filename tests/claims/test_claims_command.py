@@ -143,8 +143,8 @@ def test_pages_that_cannot_be_written_are_refused_before_anything_is_printed(fol
         (["source=guide-40"], "source=guide-40: must be one of blog-2025"),
         (["format=xml"], "format=xml: must be one of table, json"),
         (["write=maybe"], "write=maybe: must be true or false"),
-        (["resultsdir=x"], "resultsdir=x: unknown key; the keys are results_dir, claim, source, format, write."),
-        (["--format"], "argument=--format: is not of the form key=value. Write format=..."),
+        (["resultsdir=x"], "resultsdir=x: is unknown; the keys are results_dir, claim, source, format, write."),
+        (["--format"], "argument=--format: is not of the form key=value. Write format=table|json."),
         (
             ["claim=guide-batch", "source=guide-40gb"],
             "claim=guide-batch: names one claim, so that source has no meaning",

@@ -157,7 +157,9 @@ def _plain(name: str) -> Mapping[str, str]:
 def _read(name: str, words: Sequence[str]) -> tuple[dict[str, str], Sequence[Fault]]:
     read = import_module(f"profiler.{name}.command").read_command
     command = read(words, _claims()) if name == "claims" else read(words)
-    parts = [vars(each) for each in (getattr(command, "rest", None), getattr(command, "options", None)) if each]
+    of_rest = getattr(command, "rest", None)
+    declared = (getattr(of_rest, "options", None), of_rest, getattr(command, "options", None))
+    parts = [vars(each) for each in declared if each is not None]
     found = {key: value for part in (*parts, vars(command)) for key, value in part.items()}
     faults = found.pop("faults", ())
     shown = {key: _shown(value) for key, value in sorted(found.items()) if key not in _NOT_VALUES}

@@ -19,9 +19,9 @@ from profiler.domain.units import GIB
 from profiler.measurement.gpu_states import GpuReader, process_command
 from profiler.measurement.nvml import GpuProcess, NvmlTrouble
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.monitor.command import MonitorOptions
 from profiler.monitor.gpus import Machine, show_gpus
 from profiler.monitor.main import main
-from profiler.monitor.options import MonitorOptions
 from profiler.rendering.gpu_panel import gpu_panel, gpus_content, sparkline
 from profiler.rendering.terminal_console import TerminalConsole
 from profiler.storage.live_counters import LIVE_FOLDER, live_folder, process_start, publish, published, withdraw
