@@ -192,8 +192,6 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         line(spec, architecture_of(spec.model))
         for spec in specs
         for line in (attention_line, kernels_line, context_line)
-        for spec in specs
-        for line in (attention_line, kernels_line, context_line)
     )
     return Sweep(
         grid=grid,
