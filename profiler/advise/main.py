@@ -236,7 +236,7 @@ def _simulated(
     """Return the simulation of the trial; None if the command asks for none or only an estimate knows the trial."""
     if not command.options.confirm:
         return None
-    if refused := keys_refused_in_a_sweep([spec]):
+    if refused := keys_refused_in_a_sweep([spec], architecture_lookup(load_model)):
         print_error(f"Not simulated, because only an estimate knows {', '.join(refused)} yet.")
         return None
     if missing(TRAINING):

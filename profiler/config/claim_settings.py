@@ -122,7 +122,7 @@ def _configuration(values: Mapping[str, object], name: str, place: str, setup: S
 
 
 def _check_trial(configuration: Configuration) -> None:
-    refused = faults_in_a_sweep([spec_of(configuration)])
+    refused = faults_in_a_sweep([spec_of(configuration)], builtin_architecture)
     if refused:
         raise UsageError(refused)
 

@@ -132,7 +132,7 @@ def _values(
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     answers = [_answer(command, point, inputs, architecture_of) for point in points]
     specs = [spec for answer in answers for spec in answer.specs.values()]
-    if command.options.confirm and (refused := keys_refused_in_a_sweep(specs)):
+    if command.options.confirm and (refused := keys_refused_in_a_sweep(specs, architecture_of)):
         print_error(f"Not simulated, because only an estimate knows {', '.join(refused)} yet.")
     elif command.options.confirm and (absent := missing(TRAINING)):
         print_error(f"Not simulated, because {listed(absent)} are not installed. {install_hint(Extra.SIMULATE)}")

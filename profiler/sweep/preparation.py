@@ -147,7 +147,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     visible, versions = machines.visible, machines.versions
     points, backend_line = resolve_auto(points or [], visible, torch_version=versions.torch)
     specs = faults.collect(lambda: parse_points(points, architecture_of=architecture_of)) or ()
-    faults.found.extend(faults_in_a_sweep(specs))
+    faults.found.extend(faults_in_a_sweep(specs, architecture_of))
     if options is not None and not options.dry_run:
         faults.found.extend(_uninstalled(specs) if options.python is None and machines.cluster is None else ())
         faults.found.extend(missing_engine(specs, Backend.CUDA, versions))

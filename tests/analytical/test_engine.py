@@ -211,9 +211,9 @@ def test_groups_are_whole_over_all_processes():
 
 def test_a_sweep_does_not_run_an_engine_on_several_gpus():
     shared = _spec(use_vllm=True, num_processes=2, vllm_tensor_parallel_size=2, backend="emulated")
-    (fault,) = faults_in_a_sweep([shared])
+    (fault,) = faults_in_a_sweep([shared], builtin_architecture)
     assert fault.key == "vllm_tensor_parallel_size"
-    assert faults_in_a_sweep([_spec(use_vllm=True, num_processes=2, backend="emulated")]) == []
+    assert faults_in_a_sweep([_spec(use_vllm=True, num_processes=2, backend="emulated")], builtin_architecture) == []
 
 
 def test_vllm_next_to_fsdp_is_estimated_as_emulated():

@@ -65,6 +65,6 @@ def test_a_recipe_with_liger_is_estimated_with_it():
 
 
 def test_a_simulation_does_not_run_it():
-    (fault,) = faults_in_a_sweep([_spec(use_liger_kernel=True, backend="simulated")])
+    (fault,) = faults_in_a_sweep([_spec(use_liger_kernel=True, backend="simulated")], builtin_architecture)
     assert fault.key == "use_liger_kernel"
-    assert faults_in_a_sweep([_spec(use_liger_kernel=True)]) == []
+    assert faults_in_a_sweep([_spec(use_liger_kernel=True)], builtin_architecture) == []

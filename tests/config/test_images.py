@@ -86,9 +86,11 @@ def test_the_values_of_an_axis_are_read_one_by_one():
     assert peaks == [each["peak_allocated_bytes"] for each in alone]
 
 
-def test_a_sweep_says_that_it_does_not_run_such_a_model(capsys):
-    assert [fault.key for fault in faults_in_a_sweep([_parsed()])] == ["model"]
-    assert sweep(["+grid=lora_vs_full", "backend=simulated", f"model={QWEN}", "dry_run=true"]) == EXIT_USAGE
+@pytest.mark.parametrize("recipe", ["grpo", "rloo", "sft"])
+def test_a_sweep_says_that_it_does_not_run_such_a_model(recipe, capsys):
+    assert [fault.key for fault in faults_in_a_sweep([_parsed(recipe=recipe)], builtin_architecture)] == ["model"]
+    words = [f"+grid={'sft' if recipe == 'sft' else 'logprobs'}", f"recipe={recipe}", f"model={QWEN}"]
+    assert sweep([*words, "backend=simulated", "dry_run=true"]) == EXIT_USAGE
     assert "a sweep does not run models with a vision tower yet" in capsys.readouterr().err
 
 

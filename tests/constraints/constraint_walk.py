@@ -208,7 +208,7 @@ def said(values: Values) -> dict[str, tuple[Fault, ...]]:
         spec = parse_point(values, architecture_of=architecture_of)
     except UsageError as error:
         return {"trial": tuple(error.faults)}
-    found = {"sweep": tuple(faults_in_a_sweep([spec]))}
+    found = {"sweep": tuple(faults_in_a_sweep([spec], architecture_of))}
     for who, refuse in (
         ("estimate", lambda: refuse_without_form(spec, architecture_of(spec.model))),
         ("card", lambda: refuse_without_card(spec)),
