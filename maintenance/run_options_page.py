@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 
 from profiler.commands import COMMANDS, options_of_command
-from profiler.config.option import Option
-from profiler.config.run_options import RUN_OPTIONS
+from profiler.config.options.option import Option
+from profiler.config.options.run_options import RUN_OPTIONS
 from profiler.rendering.markdown_table import Align, markdown_table
 
 _HEAD = """\
 # Run options
 
 How a sweep runs its trials: `python -m profiler.sweep +grid=NAME timeout_s=600 jobs=2`. Run options do not change what
-a trial is, and not the name under which it is stored. This page is made from `profiler/config/run_options.py` by
-`python tests/config/test_run_options.py`.
+a trial is, and not the name under which it is stored. This page is made from
+`profiler/config/options/run_options.py` by `python tests/config/test_run_options.py`.
 
 """
 

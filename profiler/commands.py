@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from profiler.command_line import as_command
-from profiler.config.option import Option
+from profiler.config.options.option import Option
 from profiler.domain.extras import Extra, require
 
 

@@ -9,12 +9,12 @@ from maintenance.words import read_words
 from profiler.advise.command import read_command as advise
 from profiler.claims.command import read_command as claims
 from profiler.commands import COMMANDS as ALL
-from profiler.config.command_words import HELP_FLAGS, as_pairs
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.reading import FieldReader
-from profiler.config.run_options import read_run_options
-from profiler.config.specification import parse_point
-from profiler.config.verl_sources import override_source
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.options.command_words import HELP_FLAGS, as_pairs
+from profiler.config.options.reading import FieldReader
+from profiler.config.options.run_options import read_run_options
+from profiler.config.trials.specification import parse_point
+from profiler.config.verl.sources import override_source
 from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.emulation.command import read_command as emulation
 from profiler.estimate.command import read_command as estimate

@@ -18,10 +18,10 @@ from profiler.allocator.oom_log import OomReport, find_oom
 from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.cards import CardVerdict, Fit, all_cards, card_verdict
 from profiler.command_line import as_command, print_error, print_text
-from profiler.config.identity import spec_to_mapping
-from profiler.config.option import OutputFormat
-from profiler.config.specification import parse_point
-from profiler.config.trl_yaml import changed_lines, trl_file
+from profiler.config.options.option import OutputFormat
+from profiler.config.trials.identity import spec_to_mapping
+from profiler.config.trials.specification import parse_point
+from profiler.config.trl.yaml import changed_lines, trl_file
 from profiler.constraints.table import keys_refused_in_a_sweep, refuse_without_card
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError

@@ -15,7 +15,7 @@ from profiler.analysis.verdicts import Evidence, Judged, judge
 from profiler.claims.command import ClaimsOptions, read_command, usage
 from profiler.claims.figures import ClaimFigures, ScriptPeaks, ScriptRun
 from profiler.command_line import as_command, print_error, print_line, print_text
-from profiler.config.option import OutputFormat
+from profiler.config.options.option import OutputFormat
 from profiler.domain.claims import Claim, End, Quantity
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, printable
 from profiler.domain.outcome import Status

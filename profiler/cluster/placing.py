@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from profiler.cluster.remote import RemoteResult, RemoteTask, record_name
 from profiler.cluster.slots import Ended, KindOf, SlotKind, Slots
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_INTERNAL, ProfilerError
 from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict, Versions
 from profiler.domain.trial import Backend, PlannedTrial

@@ -334,7 +334,7 @@ class TrialRecord:
     """One trial with its outcome; stored as one file."""
 
     trial_id: str
-    """Content hash of the spec and the versions (`profiler.config.identity`)."""
+    """Content hash of the spec and the versions (`profiler.config.trials.identity`)."""
     grid: str
     label: str
     """The method's name in tables, from the grid: ``"LoRA + checkpointing"``."""

@@ -4,11 +4,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from profiler.config.command_options import read_given, word_fault
-from profiler.config.command_words import as_pairs
-from profiler.config.grid import MAX_POINTS
-from profiler.config.key_help import option_lines, trial_keys_help
-from profiler.config.option import (
+from profiler.config.options.command_options import read_given, word_fault
+from profiler.config.options.command_words import as_pairs
+from profiler.config.options.key_help import option_lines, trial_keys_help
+from profiler.config.options.option import (
     FLAG,
     NUMBER,
     Kind,
@@ -20,11 +19,12 @@ from profiler.config.option import (
     option,
     options_of,
 )
-from profiler.config.reading import FieldReader
-from profiler.config.run_options import RUN_KEYS
-from profiler.config.trl_interval import KEY as TRL
-from profiler.config.trl_versions import NEWEST, OLDEST, release_of
-from profiler.config.value_grammar import ValueTextError, read_path, read_values, unreadable
+from profiler.config.options.reading import FieldReader
+from profiler.config.options.run_options import RUN_KEYS
+from profiler.config.options.value_grammar import ValueTextError, read_path, read_values, unreadable
+from profiler.config.trials.grid import MAX_POINTS
+from profiler.config.trl.interval import KEY as TRL
+from profiler.config.trl_releases.versions import NEWEST, OLDEST, release_of
 from profiler.domain.errors import FailIf, Fault
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import SPEC_KEYS, Backend

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from profiler.config.model_lookup import builtin_architecture, builtin_of_folder
+from profiler.config.models.lookup import builtin_architecture, builtin_of_folder
 from profiler.config.notes import Note, note_lines
-from profiler.config.parts import Part, merged
-from profiler.config.reading import show
-from profiler.config.trl_interval import KEY as TRL
-from profiler.config.trl_interval import TrlVariant, read_trl_variants
-from profiler.config.verl_sources import VerlSource, joined, override_source
+from profiler.config.options.reading import show
+from profiler.config.trl.interval import KEY as TRL
+from profiler.config.trl.interval import TrlVariant, read_trl_variants
+from profiler.config.trl.parts import Part, merged
+from profiler.config.verl.sources import VerlSource, joined, override_source
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.domain.recipe import Recipe

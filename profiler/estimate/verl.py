@@ -8,15 +8,15 @@ from profiler.analytical.closed_form import refuse_model
 from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.explanation.verl_fit import Unanswered, verl_fit, with_reasons
 from profiler.analytical.sharded.verl_phases import verl_estimate
-from profiler.config.model_lookup import builtin_of_folder
+from profiler.config.models.lookup import builtin_of_folder
 from profiler.config.notes import Note, note_lines
-from profiler.config.option import OutputFormat
-from profiler.config.reading import show
-from profiler.config.specification import DEFAULT_GPU
-from profiler.config.verl_assertions import refusals
-from profiler.config.verl_config import read_verl
-from profiler.config.verl_generated import VERL_VERSION
-from profiler.config.verl_sources import VerlSource
+from profiler.config.options.option import OutputFormat
+from profiler.config.options.reading import show
+from profiler.config.trials.specification import DEFAULT_GPU
+from profiler.config.verl.assertions import refusals
+from profiler.config.verl.config import read_verl
+from profiler.config.verl.generated import VERL_VERSION
+from profiler.config.verl.sources import VerlSource
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.domain.gpu import Gpu

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import NoReturn, Self
 
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_TOO_MANY_FAILURES, ProfilerError
 from profiler.domain.outcome import Status, TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.outcome import Outcome, Status, TrialRecord, Versions
 from profiler.domain.trial import PlannedTrial
 from profiler.execution.claim import Claim

@@ -9,12 +9,22 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePath
 
-from profiler.config.command_words import END, own_words
-from profiler.config.key_help import option_lines
-from profiler.config.option import FORMAT, Kind, Option, OutputFormat, choice, option, options_of, path, read_options
-from profiler.config.reading import FieldReader, show, unknown_key
-from profiler.config.trl_interval import KEY as TRL
-from profiler.config.value_grammar import read_into
+from profiler.config.options.command_words import END, own_words
+from profiler.config.options.key_help import option_lines
+from profiler.config.options.option import (
+    FORMAT,
+    Kind,
+    Option,
+    OutputFormat,
+    choice,
+    option,
+    options_of,
+    path,
+    read_options,
+)
+from profiler.config.options.reading import FieldReader, show, unknown_key
+from profiler.config.options.value_grammar import read_into
+from profiler.config.trl.interval import KEY as TRL
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trial import SPEC_KEYS
 from profiler.storage.foreign_files import Kind as FileKind

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from profiler.command_line import Interrupted, readable
-from profiler.config.option import OutputFormat
+from profiler.config.options.option import OutputFormat
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.gpu_state import GpuState
 from profiler.measurement.gpu_states import GpuReader

@@ -7,8 +7,8 @@ from textwrap import wrap
 
 from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.explanation.grid import EstimatedGrid, EstimatedPoint
-from profiler.config.identity import spec_to_mapping
-from profiler.config.reading import show
+from profiler.config.options.reading import show
+from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin
 from profiler.rendering.estimate_table import CONTEXT_NOTE, RESERVED_NOTE, WIDTH
 from profiler.rendering.memory_words import gib_number

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from profiler.analytical.explanation.explained import ExplainedEstimate
-from profiler.config.identity import spec_to_mapping
+from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin
 
 

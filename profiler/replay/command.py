@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from profiler.allocator.alloc_conf import parse_alloc_conf
-from profiler.config.command_options import read_given, word_fault
-from profiler.config.command_words import as_pairs
-from profiler.config.key_help import option_lines
-from profiler.config.option import Kind, OutputFormat, count, format_option, option, options_of, path
-from profiler.config.reading import FieldReader, show
-from profiler.config.value_grammar import read_path
+from profiler.config.options.command_options import read_given, word_fault
+from profiler.config.options.command_words import as_pairs
+from profiler.config.options.key_help import option_lines
+from profiler.config.options.option import Kind, OutputFormat, count, format_option, option, options_of, path
+from profiler.config.options.reading import FieldReader, show
+from profiler.config.options.value_grammar import read_path
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.gpu import Gpu
 from profiler.domain.gpu_names import find_gpu, name_card

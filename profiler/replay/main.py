@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from profiler.allocator.answer import Answer, Question, answer
 from profiler.allocator.history import read_history
 from profiler.command_line import as_command, print_error, print_text
-from profiler.config.option import OutputFormat
+from profiler.config.options.option import OutputFormat
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError, printable
 from profiler.rendering.replay_json import answer_mapping, replay_json
 from profiler.rendering.replay_table import replay_table

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from profiler.analysis.differences import compare_sweeps
 from profiler.command_line import as_command, print_line, print_text, readable
-from profiler.config.option import MAX_INCREASE
+from profiler.config.options.option import MAX_INCREASE
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.labels import names_of
 from profiler.rendering.differences import print_differences

@@ -5,12 +5,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePath
 
-from profiler.config.command_words import own_words
-from profiler.config.key_help import option_lines
-from profiler.config.option import FLAG, KNOWN_CARD, SECONDS, choice, count, option, options_of, path, read_options
-from profiler.config.reading import unknown_key
-from profiler.config.specification import DEFAULT_GPU
-from profiler.config.value_grammar import read_into
+from profiler.config.options.command_words import own_words
+from profiler.config.options.key_help import option_lines
+from profiler.config.options.option import (
+    FLAG,
+    KNOWN_CARD,
+    SECONDS,
+    choice,
+    count,
+    option,
+    options_of,
+    path,
+    read_options,
+)
+from profiler.config.options.reading import unknown_key
+from profiler.config.options.value_grammar import read_into
+from profiler.config.trials.specification import DEFAULT_GPU
 from profiler.domain.errors import FailIf, Fault, UsageError
 from profiler.domain.script import COMPLETION_TOKENS, PROMPT_TOKENS, ScriptWeights
 from profiler.run.launchers import Launch, read_launch, split_launcher

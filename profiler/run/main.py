@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profiler.command_line import as_command, print_error, print_line, print_text
-from profiler.config.command_words import wants_help_first
+from profiler.config.options.command_words import wants_help_first
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
 from profiler.domain.outcome import Status
 from profiler.domain.script import ScriptJob, ScriptRecord, ScriptSpec

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from profiler.config.command_options import read_given, word_fault
-from profiler.config.command_words import as_pairs
-from profiler.config.key_help import option_lines
-from profiler.config.option import FLAG, option, options_of
+from profiler.config.options.command_options import read_given, word_fault
+from profiler.config.options.command_words import as_pairs
+from profiler.config.options.key_help import option_lines
+from profiler.config.options.option import FLAG, option, options_of
 from profiler.domain.errors import Fault
 
 

@@ -5,7 +5,7 @@ from itertools import product
 
 from profiler.analytical.explanation.boundary import Boundary
 from profiler.analytical.explanation.cards import CardVerdict
-from profiler.config.grid import refuse_too_many_points
+from profiler.config.trials.grid import refuse_too_many_points
 from profiler.domain.errors import UsageError
 from profiler.estimate.inputs import ArchitectureLookup, Inputs
 from profiler.estimate.trial import dearest_spec

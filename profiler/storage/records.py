@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path, PurePath
 from typing import Protocol, cast
 
-from profiler.config.identity import spec_from_mapping, spec_to_mapping
+from profiler.config.trials.identity import spec_from_mapping, spec_to_mapping
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.plain_text import plain

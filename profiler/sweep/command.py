@@ -8,12 +8,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString, RangeSweep
 from hydra.errors import HydraException
 
-from profiler.config.command_words import HELP_FLAGS, as_pairs
-from profiler.config.grid import MAX_POINTS
-from profiler.config.option import INCREASE, MAX_INCREASE
-from profiler.config.reading import TextReader, show, unknown_key
-from profiler.config.run_options import PATH_OPTIONS, RUN_KEYS
-from profiler.config.value_grammar import CallError, ValueTextError, read_path, read_values, unreadable, written
+from profiler.config.options.command_words import HELP_FLAGS, as_pairs
+from profiler.config.options.option import INCREASE, MAX_INCREASE
+from profiler.config.options.reading import TextReader, show, unknown_key
+from profiler.config.options.run_options import PATH_OPTIONS, RUN_KEYS
+from profiler.config.options.value_grammar import CallError, ValueTextError, read_path, read_values, unreadable, written
+from profiler.config.trials.grid import MAX_POINTS
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.trial import SPEC_KEYS
 

@@ -10,12 +10,12 @@ from profiler.allocator import parse_alloc_conf
 from profiler.cluster.array import SlotArray
 from profiler.cluster.slots import Cluster, KindOf
 from profiler.cluster.trial_python import trial_python
-from profiler.config.architecture import read_architecture
-from profiler.config.context import context_line
-from profiler.config.grid import Grid, expand, read_grid
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.run_options import RunOptions, read_run_options
-from profiler.config.specification import ArchitectureLookup, attention_line, kernels_line, parse_points
+from profiler.config.models.architecture import read_architecture
+from profiler.config.models.context import context_line
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.options.run_options import RunOptions, read_run_options
+from profiler.config.trials.grid import Grid, expand, read_grid
+from profiler.config.trials.specification import ArchitectureLookup, attention_line, kernels_line, parse_points
 from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.address import Address, is_address
 from profiler.domain.engine import Engine

@@ -22,8 +22,8 @@ from profiler.analytical.formulas.engine import (
 )
 from profiler.analytical.formulas.engine_buffers import buffer_bytes
 from profiler.analytical.many import estimate_specs
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.specification import parse_point
 from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError

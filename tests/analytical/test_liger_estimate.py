@@ -7,9 +7,9 @@ an emulated H100, for prompts of 256 and completions of up to 1,024 tokens, 4 ro
 import pytest
 
 from profiler.analytical.estimate import estimate
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
-from profiler.config.trl_config import read_trl_config
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.specification import parse_point
+from profiler.config.trl.config import read_trl_config
 from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.trial import TrialSpec
 

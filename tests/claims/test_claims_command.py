@@ -12,7 +12,7 @@ from profiler.analysis.claim_trials import StoredTrials
 from profiler.analysis.verdicts import Verdict
 from profiler.claims.figures import ClaimFigures
 from profiler.claims.main import judge_all, kept_scripts, main, stored_trials
-from profiler.config.claim_settings import keys_text, spec_of
+from profiler.config.claims.settings import keys_text, spec_of
 from profiler.domain.claims import By, Configuration, End, Quantity
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.memory import Origin

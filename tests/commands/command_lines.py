@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path, PurePath
 
 from profiler import console
-from profiler.config.command_words import HELP_FLAGS
+from profiler.config.options.command_words import HELP_FLAGS
 from profiler.domain.errors import Fault, UsageError
 from profiler.storage.published import read_published_claims
 

@@ -7,10 +7,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.config.images import images_line
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
-from profiler.config.trl_yaml import trl_arguments
+from profiler.config.models.images import images_line
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.specification import parse_point
+from profiler.config.trl.yaml import trl_arguments
 from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.errors import EXIT_USAGE, UsageError
 from profiler.estimate.main import answer

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from maintenance.run_options_page import commands_page, run_options_page
-from profiler.config.reading import show
-from profiler.config.run_options import RUN_KEYS, RUN_OPTIONS, RunOptions, read_run_options
+from profiler.config.options.reading import show
+from profiler.config.options.run_options import RUN_KEYS, RUN_OPTIONS, RunOptions, read_run_options
 from profiler.domain.errors import UsageError
 
 ROOT = Path(__file__).parents[2]

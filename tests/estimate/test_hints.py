@@ -10,8 +10,8 @@ import yaml
 
 from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.cards import Fit, card_verdict
-from profiler.config.model_lookup import suggested_model
-from profiler.config.specification import parse_point
+from profiler.config.models.lookup import suggested_model
+from profiler.config.trials.specification import parse_point
 from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.builtin_models import BUILTIN_MODELS, find_builtin
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError

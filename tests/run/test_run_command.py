@@ -3,7 +3,7 @@
 import pytest
 from script_builders import record
 
-from profiler.config.command_words import wants_help_first
+from profiler.config.options.command_words import wants_help_first
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf, UsageError
 from profiler.run.command import OPTIONS, ScriptOptions, read_command, usage
 from profiler.run.launched import launcher_arguments
