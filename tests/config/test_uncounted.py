@@ -104,7 +104,7 @@ def test_every_key_of_trl_has_one_effect_and_free_ones_a_reason():
     for kind in (GRPOConfig, RLOOConfig, SFTConfig, ModelConfig, ScriptArguments):
         for name in names(kind) - {"model_init_kwargs"}:
             count = sum(name in group for group in groups)
-            # The rows of an evaluation have a key, which `trl_config` reads itself.
+            # The rows of an evaluation have a key, which `trl/config.py` reads itself.
             assert count == 1, (kind.__name__, name, count)
     assert set(FREE_KEYS) == set().union(*FREE_KEYS_BY_REASON.values()) | set(trl_effects.EFFECTS)
 

@@ -1,7 +1,7 @@
 """Values of other programs' files that change memory and that no formula has: each is named, with its direction.
 
-A row says which values change nothing. Tables of rows stand next to what reads the file: `trl_effects.py`,
-`companion_files.py`, `model_fields.py`. Tests walk the installed classes and fail on a field that is in no table.
+A row says which values change nothing. Tables of rows stand next to what reads the file: `trl/effects.py`,
+`files/companion_files.py`, `fields.py`. Tests walk the installed classes and fail on a field that is in no table.
 """
 
 from collections.abc import Mapping

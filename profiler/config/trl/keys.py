@@ -24,7 +24,7 @@ MODEL_KEYS = (
     "fsdp",
     "fsdp_config",
 )
-"""Keys that have a rule of their own in `trl_config`."""
+"""Keys that have a rule of their own in `config.py`."""
 
 CONTAINERS = ("model_init_kwargs", "env")
 """Keys of trl whose values are keys: arguments of `from_pretrained`, and variables of the environment (`TrlParser`)."""
@@ -95,7 +95,7 @@ FREE_KEYS_BY_REASON: Mapping[str, frozenset[str]] = {
         entropy_target transformers_continuous_batching_config
         """.split()  # noqa: SIM905
     ),
-    "when and what is evaluated: `trl_config` counts evaluation, or says that it does not": frozenset(
+    "when and what is evaluated: `config.py` counts evaluation, or says that it does not": frozenset(
         """
         eval_strategy eval_steps eval_delay per_device_eval_batch_size prediction_loss_only eval_on_start
         eval_do_concat_batches eval_use_gather_object eval_accumulation_steps include_for_metrics batch_eval_metrics
@@ -124,7 +124,7 @@ FREE_KEYS_BY_REASON: Mapping[str, frozenset[str]] = {
         trust_remote_code model_revision revision lora_task_type use_rslora bnb_4bit_quant_storage
         """.split()  # noqa: SIM905
     ),
-    "`trl_config` reads which rewards are models": frozenset(
+    "`config.py` reads which rewards are models": frozenset(
         """
         reward_funcs reward_model_name_or_path
         """.split()  # noqa: SIM905
@@ -133,7 +133,7 @@ FREE_KEYS_BY_REASON: Mapping[str, frozenset[str]] = {
 """Keys that change nothing on a GPU, or nothing that needs a word of its own, by the reason."""
 
 FREE_KEYS = frozenset(key for keys in FREE_KEYS_BY_REASON.values() for key in keys) | EFFECTS.keys()
-"""Keys without a formula: those that need no GPU memory, and those that `trl_effects` or `trl_config` names."""
+"""Keys without a formula: those that need no GPU memory, and those that `effects.py` or `config.py` names."""
 
 
 def is_trl_key(key: str) -> bool:

@@ -1,6 +1,6 @@
 """What releases of trl did otherwise than today's with a trial that a recipe describes: facts, with their sources.
 
-Sources are named as in `trl_facts`.
+Sources are named as in `facts.py`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
