@@ -137,7 +137,7 @@ def test_other_files_name_cards_only_as_a_default_or_an_example():
         "config/trials/specification.py",
         "domain/trial.py",
         "emulation/command.py",
-        "replay/main.py",  # a card in an example
+        "replay/command.py",  # a card in an example
     }
 
 
