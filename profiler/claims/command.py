@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from profiler.config.options.command_options import read_given, word_fault
-from profiler.config.options.command_words import as_pairs
+from profiler.config.options.command_words import as_pairs, read_given, word_fault
 from profiler.config.options.key_help import option_lines
 from profiler.config.options.option import FLAG, Kind, OutputFormat, format_option, option, options_of, path
 from profiler.config.options.reading import FieldReader, show

@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from profiler.config.options.command_options import read_given, word_fault
-from profiler.config.options.command_words import as_pairs
+from profiler.config.options.command_words import as_pairs, read_given, word_fault
 from profiler.config.options.key_help import option_lines, trial_keys_help
 from profiler.config.options.option import (
     FLAG,

@@ -12,8 +12,8 @@ from profiler.analytical.explanation.cards import Fit, all_cards
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.verl_fit import Unanswered
 from profiler.command_line import as_command, print_error, print_text
+from profiler.config.models.context import model_lines
 from profiler.config.models.images import images_line
-from profiler.config.models.lines import model_lines
 from profiler.config.options.option import OutputFormat
 from profiler.config.trials.specification import attention_line
 from profiler.domain.architecture import Architecture

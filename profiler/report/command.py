@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from profiler.config.options.command_options import read_given, word_fault
-from profiler.config.options.command_words import as_pairs
+from profiler.config.options.command_words import as_pairs, read_given, word_fault
 from profiler.config.options.key_help import option_lines
 from profiler.config.options.option import INCREASE, Kind, name, option, options_of
 from profiler.config.options.reading import FieldReader, show

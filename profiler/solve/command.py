@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from profiler.config.options.command_options import read_given
-from profiler.config.options.command_words import as_pairs
+from profiler.config.options.command_words import as_pairs, read_given
 from profiler.config.options.key_help import option_lines, trial_keys_help
 from profiler.config.options.option import FLAG, option, options_of, path, ratio
 from profiler.config.options.reading import FieldReader

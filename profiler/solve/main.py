@@ -11,7 +11,7 @@ from pathlib import Path
 
 from profiler.analytical.explanation.cards import all_cards
 from profiler.command_line import as_command, print_error, print_text
-from profiler.config.models.lines import model_lines
+from profiler.config.models.context import model_lines
 from profiler.config.options.option import OutputFormat
 from profiler.config.trials.grid import refuse_too_many_points
 from profiler.constraints.table import keys_refused_in_a_sweep

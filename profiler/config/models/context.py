@@ -1,4 +1,4 @@
-"""The tokens that a model was made for, and rows that are longer.
+"""The tokens that a model was made for, rows that are longer, and what else of a model an estimate warns of.
 
 Rotary positions are computed for any token, so transformers trains and generates beyond `max_position_embeddings`
 without a word; a test runs every known model type there. A table of learned positions ends with it, and vLLM refuses to
@@ -7,6 +7,7 @@ start with longer sequences.
 
 from collections.abc import Mapping
 
+from profiler.config.models.uncounted import Direction
 from profiler.domain.architecture import Architecture
 from profiler.domain.trial import TrialSpec
 
@@ -76,3 +77,23 @@ def _example(spec: TrialSpec, architecture: Architecture) -> str:
     positions = architecture.max_position_embeddings
     factor = float(-(-spec.row_tokens // positions))
     return f'{{"rope_type": "yarn", "factor": {factor}, "original_max_position_embeddings": {positions}}}'
+
+
+def model_lines(spec: TrialSpec, architecture: Architecture) -> tuple[str, ...]:
+    """Return the warnings about the model of a trial: rows beyond its context, and values that are not counted."""
+    return tuple(line for line in (context_line(spec, architecture), uncounted_line(spec, architecture)) if line)
+
+
+def uncounted_line(spec: TrialSpec, architecture: Architecture) -> str:
+    """Return the values of the model's `config.json` that change memory and are not counted, or nothing."""
+    found = (*architecture.uncounted, *_beyond_window(spec, architecture))
+    return f"Not counted, in the config.json of {spec.model}: {'; '.join(found)}." if found else ""
+
+
+def _beyond_window(spec: TrialSpec, architecture: Architecture) -> tuple[str, ...]:
+    """Return a text about rows that are longer than sliding layers see."""
+    window = architecture.sliding_window
+    if window is None or spec.row_tokens <= window:
+        return ()
+    what = f"rows of {spec.row_tokens:,} tokens have a mask there, and a shorter cache"
+    return (f"sliding_window={window} ({what}: {Direction.EITHER})",)

@@ -90,7 +90,7 @@ FREE: Mapping[str, frozenset[str]] = {
     "of the file or of the call, not of the model; the type of the weights is a key of the trial": frozenset(
         "transformers_version return_dict dtype torch_dtype".split()  # noqa: SIM905
     ),
-    "they say which layers slide; `lines.py` names rows beyond the window": frozenset(
+    "they say which layers slide; `context.py` names rows beyond the window": frozenset(
         "layer_types sliding_window max_window_layers".split()  # noqa: SIM905
     ),
 }
