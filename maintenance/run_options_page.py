@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from profiler.commands import COMMANDS, options_of_command
 from profiler.config.options.option import Option
 from profiler.config.options.run_options import RUN_OPTIONS
-from profiler.rendering.markdown_table import Align, markdown_table
+from profiler.rendering.document import Align
+from profiler.rendering.layouts.markdown import markdown_table
 
 _HEAD = """\
 # Run options

@@ -24,7 +24,7 @@ from profiler.domain.memory import Category
 from profiler.domain.trial import DistributedType, TrialSpec
 from profiler.domain.units import GIB
 from profiler.rendering.figures.files import as_png, as_svg
-from profiler.rendering.markdown_table import markdown_table
+from profiler.rendering.layouts.markdown import markdown_table
 from profiler.storage.atomic import write_atomically
 from profiler.sweep.command import read_command
 from profiler.sweep.composition import compose

@@ -9,7 +9,7 @@ from profiler.config.options.option import INCREASE, Kind, name, option, options
 from profiler.config.options.reading import FieldReader, show
 from profiler.config.options.value_grammar import Value, read_values
 from profiler.domain.errors import Fault, nearest
-from profiler.rendering.figure_kinds import STANDARD_KINDS, FigureKind
+from profiler.rendering.figures.kinds import STANDARD_KINDS, FigureKind
 
 INTO = "into"
 

@@ -11,10 +11,9 @@ from profiler.command_line import as_command, print_line, print_text, readable
 from profiler.config.options.option import MAX_INCREASE
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.labels import names_of
-from profiler.rendering.differences import print_differences
-from profiler.rendering.growth_summary import growth_summary
-from profiler.rendering.rank_lines import rank_lines
-from profiler.rendering.terminal_console import TerminalConsole
+from profiler.rendering.layouts.terminal import TerminalConsole, print_document
+from profiler.rendering.sweep.differences import differences_summary, growth_summary
+from profiler.rendering.sweep.ranks import rank_lines
 from profiler.report.command import read_command, usage
 from profiler.report.drawing import render_folder
 from profiler.report.folders import USAGE, named_folders
@@ -76,4 +75,4 @@ def compare_folders(before: Path, after: Path, *, console: Console) -> None:
         UsageError: A table is missing or damaged.
     """
     found = compare_sweeps(read_tables(before).runs, read_tables(after).runs)
-    print_differences(found, console, names=names_of((before.resolve(), after.resolve())))
+    print_document(differences_summary(found, names=names_of((before.resolve(), after.resolve()))), console)
