@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from profiler.config.claim_settings import keys_text, spec_of
+from profiler.config.claims.settings import keys_text, spec_of
 from profiler.domain.claims import By, Claim, Configuration
 from profiler.domain.trial import TrialSpec
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from maintenance.words import read_words
 from profiler.command_line import as_command, print_line, print_text
-from profiler.config.claim_settings import keys_text, spec_of
-from profiler.config.reading import FieldReader
+from profiler.config.claims.settings import keys_text, spec_of
+from profiler.config.options.reading import FieldReader
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.claims import By, Claim, Configuration
 from profiler.domain.counted import PhaseWork

@@ -11,7 +11,7 @@ from importlib.resources import files
 
 from profiler.analytical.formulas.engine import ENGINE_ELEMENT_BYTES, kv_block_bytes, sharded_parameters
 from profiler.analytical.formulas.engine_buffers import BLOCK_TOKENS
-from profiler.config.model_lookup import builtin_architecture
+from profiler.config.models.lookup import builtin_architecture
 from profiler.domain.architecture import Architecture
 from profiler.domain.units import GIB
 

@@ -14,9 +14,9 @@ from typing import Any
 from maintenance.accuracy.sampling import sample
 from maintenance.sampling import architecture_of
 from profiler.analytical.many import estimate_specs
-from profiler.config.identity import trial_id
-from profiler.config.labels import labels
-from profiler.config.specification import parse_point
+from profiler.config.trials.identity import trial_id
+from profiler.config.trials.labels import labels
+from profiler.config.trials.specification import parse_point
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.memory import Category, Phase

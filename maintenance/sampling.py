@@ -4,9 +4,9 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from profiler.config.identity import spec_from_mapping, stable_mapping
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.identity import spec_from_mapping, stable_mapping
+from profiler.config.trials.specification import parse_point
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trial import TRIAL_KEYS, TrialSpec

@@ -23,8 +23,8 @@ from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate
 from profiler.analytical.formulas.trained import trainable_parameter_count
 from profiler.command_line import as_command, print_line, print_text
-from profiler.config.reading import FieldReader
-from profiler.config.run_options import RunOptions
+from profiler.config.options.reading import FieldReader
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
 from profiler.domain.outcome import Outcome, Status
 from profiler.domain.trial import Backend, DistributedType, OffloadDevice, TrialSpec

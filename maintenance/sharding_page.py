@@ -17,8 +17,8 @@ from maintenance.sharding_figure import Held, sharding_figure
 from profiler.analytical.estimate import phase_instants
 from profiler.analytical.explanation.short_forms import short_forms
 from profiler.command_line import as_command, print_line, print_text
-from profiler.config.grid import expand, read_grid
-from profiler.config.specification import parse_points
+from profiler.config.trials.grid import expand, read_grid
+from profiler.config.trials.specification import parse_points
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.memory import Category
 from profiler.domain.trial import DistributedType, TrialSpec

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from profiler.config.trl_behaviours import LOGPROBS
-from profiler.config.trl_facts import DEFAULTS, KEY_VERSIONS, MODEL_CONFIG_KEYS, TRAINERS
-from profiler.config.trl_versions import RELEASES, Versions, release_of
+from profiler.config.trl_releases.behaviours import LOGPROBS
+from profiler.config.trl_releases.facts import DEFAULTS, KEY_VERSIONS, MODEL_CONFIG_KEYS, TRAINERS
+from profiler.config.trl_releases.versions import RELEASES, Versions, release_of
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import Logprobs
 

@@ -18,9 +18,9 @@ from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.explanation.verl_fit import Unanswered, fit_of_phases, verl_fit
 from profiler.analytical.timeline.recipes.verl import verl_estimate
 from profiler.command_line import as_command, print_line, print_text
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.reading import FieldReader
-from profiler.config.verl_config import read_verl
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.options.reading import FieldReader
+from profiler.config.verl.config import read_verl
 from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.units import as_gib

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from profiler.config.specification import unknown_key
-from profiler.config.value_grammar import read_into
+from profiler.config.options.reading import unknown_key
+from profiler.config.options.value_grammar import read_into
 from profiler.domain.errors import Fault
 
 

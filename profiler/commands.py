@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from profiler.command_line import as_command
+from profiler.config.options.option import Option
 from profiler.domain.extras import Extra, require
 
 
@@ -18,16 +19,22 @@ class Command:
     """What its modules import beyond the dependencies of the bare distribution."""
     extra: Extra = Extra.SIMULATE
     """The extra that brings them."""
+    has_trial_keys: bool = False
+    """Whether the keys of a trial are among its words."""
 
 
 COMMANDS: Mapping[str, Command] = {
-    "estimate": Command(summary="estimate one trial in closed form, within a second"),
-    "solve": Command(summary="find the largest setting that fits a card"),
-    "advise": Command(summary="say what to change so that training fits a card"),
-    "sweep": Command(summary="run a grid of trials: measured on a GPU, emulated or simulated", imports=("hydra",)),
+    "estimate": Command(summary="estimate one trial in closed form, within a second", has_trial_keys=True),
+    "solve": Command(summary="find the largest setting that fits a card", has_trial_keys=True),
+    "advise": Command(summary="say what to change so that training fits a card", has_trial_keys=True),
+    "sweep": Command(
+        summary="run a grid of trials: measured on a GPU, emulated or simulated",
+        imports=("hydra",),
+        has_trial_keys=True,
+    ),
     "report": Command(summary="draw stored results again, or compare two sweeps"),
     "run": Command(summary="run any training script and show its memory by phase"),
-    "monitor": Command(summary="show the GPUs, or watch the memory of any command"),
+    "monitor": Command(summary="show the GPUs, or watch the memory of any command", has_trial_keys=True),
     "replay": Command(summary="replay a memory snapshot with other settings or cards"),
     "claims": Command(summary="judge what public texts claim about the memory of GRPO"),
     "seams": Command(summary="check what the profiler relies on in other libraries", imports=("torch",)),
@@ -36,6 +43,12 @@ COMMANDS: Mapping[str, Command] = {
     ),
 }
 """By name, in the order of the help text."""
+
+
+def options_of_command(name: str) -> Mapping[str, Option]:
+    """Return the declared options of a command, by name, in the order of its help text. Only its words are imported."""
+    options: Mapping[str, Option] = import_module(f"profiler.{name}.command").OPTIONS
+    return options
 
 
 def start(name: str, words: Sequence[str] | None = None) -> int:

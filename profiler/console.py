@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 
 from profiler import __version__
-from profiler.command_line import as_command, print_line
-from profiler.commands import COMMANDS, start
+from profiler.command_line import as_command, print_line, print_text
+from profiler.commands import COMMANDS, options_of_command, start
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, nearest
+from profiler.domain.trial import TRIAL_KEYS
 
 NAME = "grpo-vram"
 
@@ -52,7 +53,7 @@ def usage() -> str:
 
 
 def _complete(words: Sequence[str]) -> int:
-    """Answer the shell: names of commands, and Hydra's completion of grids and keys after `sweep`."""
+    """Answer the shell: names of commands, their keys and words, and Hydra's completion of grids after `sweep`."""
     if not any(word.startswith("query=") for word in words):
         return start("sweep", words)
     line = os.environ.get("COMP_LINE", "")
@@ -63,7 +64,20 @@ def _complete(words: Sequence[str]) -> int:
         # Hydra expects overrides right after the program.
         os.environ["COMP_LINE"] = f"{NAME} {''.join(typed[1:])}"
         return start("sweep", words)
+    elif typed[0] in COMMANDS:
+        last = "" if line.endswith(" ") else line.split()[-1]
+        print_text("".join(f"{each}\n" for each in _endings(typed[0], last)))
     return EXIT_OK
+
+
+def _endings(name: str, word: str) -> list[str]:
+    """Return the words of a command that begin with `word`: keys, and where one is complete its allowed words."""
+    words = {key: option.kind.words for key, option in options_of_command(name).items()}
+    if COMMANDS[name].has_trial_keys:
+        words |= {key.name: key.allowed for key in TRIAL_KEYS}
+    key, equals, _ = word.partition("=")
+    offered = [f"{key}={each}" for each in words.get(key, ())] if equals else [f"{key}=" for key in words]
+    return [each for each in offered if each.startswith(word)]
 
 
 def _unknown(word: str) -> Fault:

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from profiler.config.identity import trial_id
-from profiler.config.labels import labels
+from profiler.config.trials.identity import trial_id
+from profiler.config.trials.labels import labels
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import NOT_EMULATED, TRIAL_PHASES, Category, Phase

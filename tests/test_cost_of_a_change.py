@@ -62,7 +62,7 @@ CARD = Change(
         ),
     ),
     program="""
-from profiler.config.claim_settings import ROOFLINES
+from profiler.config.claims.settings import ROOFLINES
 from profiler.config.prices import read_prices
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.gpu_names import name_card
@@ -95,7 +95,7 @@ FAMILY = Change(
     ),
     program="""
 from profiler.analytical import parameter_count
-from profiler.config.architecture import read_architecture
+from profiler.config.models.architecture import read_architecture
 from profiler.domain.errors import UsageError
 from profiler.estimate.main import answer
 
@@ -250,10 +250,10 @@ def test_other_files_name_cards_only_as_a_default_or_an_example():
     assert _other_files_that_name(names, {"domain/gpu.py"}) == {
         "analysis/limits.py",  # the cards whose memory is drawn as a line
         "analytical/formulas/engine_buffers.py",  # the default card
-        "config/specification.py",
+        "config/trials/specification.py",
         "domain/trial.py",
         "emulation/command.py",
-        "replay/main.py",  # a card in an example
+        "replay/command.py",  # a card in an example
     }
 
 

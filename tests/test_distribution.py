@@ -20,7 +20,8 @@ def in_the_wheel() -> set[str]:
 
 def test_the_wheel_has_the_library_its_data_and_the_grids():
     found = in_the_wheel()
-    for path in ("profiler/py.typed", "profiler/console.py", "profiler/published/measurements.csv"):
+    data = ("profiler/published/measurements.csv", "profiler/config/verl/defaults.json")
+    for path in ("profiler/py.typed", "profiler/console.py", *data):
         assert path in found
     grids = [path.name for path in (ROOT / "sweeps" / "grid").glob("*.yaml")]
     assert "lora_vs_full.yaml" in grids

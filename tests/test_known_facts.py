@@ -14,8 +14,8 @@ import pytest
 
 from profiler.analytical.estimate import estimate as estimated
 from profiler.analytical.estimate import phase_instants
-from profiler.config.architecture import MODEL_TYPES, read_architecture
-from profiler.config.specification import parse_point
+from profiler.config.models.architecture import MODEL_TYPES, read_architecture
+from profiler.config.trials.specification import parse_point
 from profiler.domain.architecture import Architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS, VISION_MODELS
 from profiler.domain.context import cuda_context_bytes

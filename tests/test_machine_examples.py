@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 import yaml
 
-from profiler.config.run_options import RUN_KEYS, RunOptions, read_run_options
-from profiler.config.value_grammar import read_path
+from profiler.config.options.run_options import RUN_KEYS, RunOptions, read_run_options
+from profiler.config.options.value_grammar import read_path
 from profiler.domain.address import Address
 from profiler.domain.extras import Extra
 from profiler.domain.trial import SPEC_KEYS

@@ -9,12 +9,12 @@ from maintenance.words import read_words
 from profiler.advise.command import read_command as advise
 from profiler.claims.command import read_command as claims
 from profiler.commands import COMMANDS as ALL
-from profiler.config.command_words import HELP_FLAGS, as_pairs
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.reading import FieldReader
-from profiler.config.run_options import read_run_options
-from profiler.config.specification import parse_point
-from profiler.config.verl_sources import override_source
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.options.command_words import HELP_FLAGS, as_pairs
+from profiler.config.options.reading import FieldReader
+from profiler.config.options.run_options import read_run_options
+from profiler.config.trials.specification import parse_point
+from profiler.config.verl.sources import override_source
 from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.emulation.command import read_command as emulation
 from profiler.estimate.command import read_command as estimate
@@ -22,7 +22,7 @@ from profiler.monitor.command import read_command as monitor
 from profiler.replay.command import read_command as replay
 from profiler.report.command import read_command as report
 from profiler.run.command import read_command as run
-from profiler.seams.main import _lists_all
+from profiler.seams.command import read_command as seams
 from profiler.solve.command import read_command as solve
 from profiler.sweep.command import pairs_of
 from profiler.sweep.command import read_command as sweep
@@ -154,7 +154,7 @@ def of_words(read):
 
 
 def attribute(name, read, *others):
-    return lambda *words: getattr(only(read([*others, *words])), name)
+    return lambda *words: getattr(only(read([*others, *words])).options, name)
 
 
 def no_claims(words):
@@ -196,19 +196,19 @@ def readers(script):
             ("estimate", "strict"): attribute("strict", estimate),
             ("solve", "confirm"): attribute("confirm", solve, "max_completion_length"),
             ("advise", "confirm"): attribute("confirm", advise),
-            ("claims", "write"): attribute("writes", no_claims),
+            ("claims", "write"): attribute("write", no_claims),
             ("emulation", "strict"): attribute("strict", emulation, "check"),
-            ("seams", "all"): lambda *words: _lists_all(words),
+            ("seams", "all"): attribute("lists_all", seams),
             ("accuracy", "key"): of_words(lambda reader: reader.flag("key")),
         },
         3: {
             ("sweep", "results_dir"): lambda *words: str(option(*words)),
             ("run", "results_dir"): lambda *words: str(of_script(*words)),
             ("monitor", "results_dir"): lambda *words: str(monitor([*words, "true"]).options.results_dir),
-            ("claims", "results_dir"): lambda *words: str(only(no_claims(words)).results_dir),
+            ("claims", "results_dir"): lambda *words: str(only(no_claims(words)).options.results_dir),
             ("report", "into"): attribute("into", report, "x"),
-            ("replay", "figure"): lambda *words: str(only(replay(["x", *words])).figure),
-            ("advise", "oom"): lambda *words: only(advise(words)).log or FAULT,
+            ("replay", "figure"): lambda *words: str(only(replay(["x", *words])).options.figure),
+            ("advise", "oom"): lambda *words: only(advise(words)).options.log or FAULT,
             ("estimate", "config"): lambda *words: only(estimate(words)).configs[0] or FAULT,
         },
     }
@@ -314,7 +314,7 @@ def test_null_leaves_a_key_to_its_default_in_all_commands(tmp_path):
         assert of_run(str(script))(f"steps={text}") is None
         assert option(f"jobs={text}") is None
         assert of_sweep(f"steps_per_generation={text}") == of_rest(estimate)(f"steps_per_generation={text}")
-        assert estimate([f"prices={text}"]).prices is None
+        assert estimate([f"prices={text}"]).options.prices is None
         assert option(f"prices={text}") is None
 
 
@@ -328,7 +328,7 @@ def test_a_word_of_a_list_may_be_quoted(text):
         solve(["gpu", text]).rest,
     ):
         assert not [fault for fault in command.faults if fault.key == "format"]
-        assert command.output_format == "json"
+        assert command.options.output_format == "json"
     assert monitor([text]).options.output_format == "json"
 
 
@@ -340,9 +340,9 @@ def test_a_duration_has_a_unit_or_is_a_decimal_number(text):
 
 @pytest.mark.parametrize(("text", "value"), [("2%", 0.02), ("0.02", 0.02), ("2e-2", 0.02), (".02", 0.02)])
 def test_a_ratio_is_a_number_or_a_percentage_in_all_commands(text, value):
-    assert only(solve(["gpu", f"margin={text}"])).margin == value
-    assert only(advise([f"margin={text}"])).margin == value
-    assert only(report(["x", f"max_increase={text}"])).max_increase == value
+    assert only(solve(["gpu", f"margin={text}"])).options.margin == value
+    assert only(advise([f"margin={text}"])).options.margin == value
+    assert only(report(["x", f"max_increase={text}"])).options.max_increase == value
     assert sweep([f"max_increase={text}"]).max_increase == value
 
 

@@ -9,8 +9,8 @@ import pytest
 from matrix import further
 from rich.console import Console
 
-from profiler.config.grid import expand, read_grid
-from profiler.config.specification import parse_points
+from profiler.config.trials.grid import expand, read_grid
+from profiler.config.trials.specification import parse_points
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import TrialSpec
@@ -107,7 +107,7 @@ def specs_of(grid: str) -> tuple[TrialSpec, ...]:
 
 
 def architecture(model: str):
-    from profiler.config.model_lookup import builtin_architecture
+    from profiler.config.models.lookup import builtin_architecture
 
     found = builtin_architecture(model)
     assert found is not None

@@ -19,11 +19,11 @@ from maintenance.sampled_file import folder_faults, written_down
 from maintenance.words import read_words
 from profiler.analysis.sweep_tally import SweepTally
 from profiler.command_line import as_command, print_line, print_text
-from profiler.config.identity import trial_id
-from profiler.config.labels import labels
-from profiler.config.option import MAX_S
-from profiler.config.reading import FieldReader
-from profiler.config.run_options import RunOptions
+from profiler.config.options.option import MAX_S
+from profiler.config.options.reading import FieldReader
+from profiler.config.options.run_options import RunOptions
+from profiler.config.trials.identity import trial_id
+from profiler.config.trials.labels import labels
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.trial import PlannedTrial, TrialSpec

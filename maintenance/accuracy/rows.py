@@ -9,7 +9,7 @@ from maintenance.sampling import architecture_of
 from profiler.analysis.predictors import PREDICTORS, REASON, Predictor
 from profiler.analytical import estimate
 from profiler.analytical.estimate import phase_instants
-from profiler.config.identity import spec_to_mapping
+from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import TRIAL_PHASES
 from profiler.domain.outcome import Estimate, Status, TrialRecord, UnlimitedCard
 from profiler.domain.readings import CategoryShare

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from maintenance.campaign.stages import STAGES, Stage, stage
-from profiler.config.option import MAX_S
-from profiler.config.reading import TextReader
+from profiler.config.options.option import MAX_S
+from profiler.config.options.reading import TextReader
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.trial import Tuning
 from profiler.storage.files.foreign_files import Kind, expanded, kind_of, reason

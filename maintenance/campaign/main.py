@@ -23,7 +23,7 @@ from maintenance.campaign.simulated import Simulate, simulate_measured
 from maintenance.campaign.stages import STAGES
 from profiler.analysis.sweep_tally import SweepTally
 from profiler.command_line import as_command, print_line, print_text
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.outcome import Versions

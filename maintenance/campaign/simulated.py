@@ -6,9 +6,9 @@ from pathlib import Path
 
 from maintenance.campaign.stages import LOOKING
 from profiler.analytical import estimate
-from profiler.config.identity import trial_id
-from profiler.config.labels import labels, relabelled
-from profiler.config.model_lookup import builtin_architecture
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.identity import trial_id
+from profiler.config.trials.labels import labels, relabelled
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Status, TrialRecord, Versions

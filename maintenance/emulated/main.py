@@ -16,9 +16,9 @@ from maintenance.emulated.sampling import COUNT, SEED, sample
 from maintenance.sampled_file import folder_faults, written_down
 from maintenance.words import read_words
 from profiler.command_line import as_command, print_error, print_line, print_text
-from profiler.config.option import MAX_S
-from profiler.config.reading import FieldReader
-from profiler.config.run_options import RunOptions
+from profiler.config.options.option import MAX_S
+from profiler.config.options.reading import FieldReader
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
 from profiler.storage.stores.record_store import RecordStore
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from profiler.analysis.sweep_tally import SweepTally
-from profiler.config.identity import trial_id
-from profiler.config.labels import labels
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
+from profiler.config.trials.identity import trial_id
+from profiler.config.trials.labels import labels
 from profiler.domain.outcome import Status, TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution.emulated_python import emulated_workers

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from maintenance.many_records import VERSIONS
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.address import Address, Scheme
 from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict
 from profiler.domain.sweep_state import Machines

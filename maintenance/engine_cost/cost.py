@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from maintenance.engine_cost.cheap import PROGRAM, CheapSlot, Unseen, cheap_plan, shared_store
 from maintenance.many_records import VERSIONS
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.engine import Engine
 from profiler.domain.extras import missing
 from profiler.domain.outcome import TrialRecord

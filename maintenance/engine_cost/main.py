@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from maintenance.engine_cost.cost import ALLOWED_S, EngineCost, added_s, cost, engines, settings, where
 from maintenance.words import read_words
 from profiler.command_line import as_command, print_error, print_line, print_text, readable
-from profiler.config.reading import FieldReader
+from profiler.config.options.reading import FieldReader
 from profiler.domain.engine import Engine
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.rendering.layouts.plain_text import text_table

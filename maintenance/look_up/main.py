@@ -14,7 +14,7 @@ from pathlib import Path
 from maintenance.look_up import composed, gradients, source_files
 from maintenance.words import read_words
 from profiler.command_line import as_command, print_line, print_text
-from profiler.config.reading import FieldReader
+from profiler.config.options.reading import FieldReader
 from profiler.domain.claims import Claim, ExperimentLook, Looked, SourceLook
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.storage.files.atomic import write_atomically

@@ -21,7 +21,7 @@ from profiler.allocator import AllocatorConfig, Trace, replay_on_card
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import phase_instants
 from profiler.command_line import as_command, print_line, print_text
-from profiler.config.reading import FieldReader
+from profiler.config.options.reading import FieldReader
 from profiler.domain.builtin_models import VISION_MODELS
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
 from profiler.domain.gpu import KNOWN_GPUS

@@ -12,7 +12,7 @@ from transformers import AutoModelForImageTextToText, set_seed
 
 from maintenance.vision.processor import SizedProcessor
 from profiler.allocator import Trace
-from profiler.config.architecture import read_architecture
+from profiler.config.models.architecture import read_architecture
 from profiler.domain.memory import Phase
 from profiler.domain.trial import TrialSpec
 from profiler.simulation.session import Extrapolation, Simulation

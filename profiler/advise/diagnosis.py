@@ -15,7 +15,7 @@ from profiler.allocator.oom_log import OomReport
 from profiler.allocator.oom_message import OomMessage
 from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.analytical.explanation.tensors import named_tensors
-from profiler.config.trl_behaviours import LAST_WITH_LOGITS
+from profiler.config.trl_releases.behaviours import LAST_WITH_LOGITS
 from profiler.domain.architecture import Architecture
 from profiler.domain.trial import Logprobs, TrialSpec
 from profiler.domain.units import gib_text

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from profiler.config.trl_behaviours import FIRST_FUSED
-from profiler.config.trl_facts import FIRST_WITHOUT_REFERENCE
-from profiler.config.trl_versions import NEWEST
+from profiler.config.trl_releases.behaviours import FIRST_FUSED
+from profiler.config.trl_releases.facts import FIRST_WITHOUT_REFERENCE
+from profiler.config.trl_releases.versions import NEWEST
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.recipe import ALL_RECIPES, GENERATING, Recipe

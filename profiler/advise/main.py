@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from profiler.advise.command import OOM, Command, read_command
+from profiler.advise.command import OOM, Command, read_command, usage
 from profiler.advise.diagnosis import diagnosis, diagnosis_alone, more_by_simulation
 from profiler.advise.levers import Change
 from profiler.advise.plan import Plan, Planner, Step
@@ -18,10 +18,10 @@ from profiler.allocator.oom_log import OomReport, find_oom
 from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.cards import CardVerdict, Fit, all_cards, card_verdict
 from profiler.command_line import as_command, print_error, print_text
-from profiler.config.identity import spec_to_mapping
-from profiler.config.option import OutputFormat
-from profiler.config.specification import parse_point
-from profiler.config.trl_yaml import changed_lines, trl_file
+from profiler.config.options.option import OutputFormat
+from profiler.config.trials.identity import spec_to_mapping
+from profiler.config.trials.specification import parse_point
+from profiler.config.trl.yaml import changed_lines, trl_file
 from profiler.constraints.table import keys_refused_in_a_sweep, refuse_without_card
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
@@ -45,34 +45,6 @@ from profiler.rendering.answers.solve import leaves_free
 from profiler.storage.files.foreign_files import expanded, read_bytes, reason
 from profiler.storage.foreign.model_config import load_model_config
 
-_USAGE = """\
-python -m profiler.advise config=FILE gpu=CARD [key=value ...]
-python -m profiler.advise oom=LOG config=FILE [gpu=CARD] [key=value ...]
-python -m profiler.advise oom=LOG
-
-What to change so that training fits CARD: each change with what it saves, what
-it costs and the lines to paste, what hurts least first, until it fits; then the
-whole configuration as YAML for trl. With oom=LOG: which tensor the card refused
-in that log, in which phase, whether memory or one piece of memory was missing,
-and what to change.
-
-  oom=LOG        a file with an out-of-memory error of PyTorch; the card is that
-                 of its message if gpu is not given. Without a model, the answer
-                 is what the message says by itself
-  margin=5%      part of the card that has to stay free (default 0)
-  confirm=false  with oom: do not simulate the job
-  format=json    for scripts (default text)
-  fail_if=does_not_fit   end with exit code 4 if nothing makes it fit
-
-The other keys and FILE are those of python -m profiler.estimate, also
-trl=VERSION, the release of trl that FILE is for.
-
-Examples:
-  python -m profiler.advise config=grpo.yaml gpu=rtx-4090-24gb
-  python -m profiler.advise model=qwen2.5-7b tuning=lora gpu=24GiB margin=5%
-  python -m profiler.advise oom=train.log config=grpo.yaml
-"""
-
 _NAME_THE_JOB = "Name the job (config=FILE or model=NAME) to see which tensor it was, and what makes the job fit."
 
 _MOST_LOG_BYTES = 64 * MIB
@@ -94,13 +66,13 @@ def main(
     """Print the advice for `argv` (without the program) and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     command = read_command(words)
-    if command.rest.wants_help:
-        print_text(_USAGE)
+    if command.wants_help:
+        print_text(usage())
         return EXIT_OK
     architecture_of = architecture_lookup(load_model)
     report = _report(command)
     files, read = _inputs(command, report)
-    if report is not None and read.keys.get("model") is None and command.rest.fail_if is None:
+    if report is not None and read.keys.get("model") is None and command.rest.options.fail_if is None:
         return _print_alone(command, report)
     inputs, architecture_of = with_reward_models(read, architecture_of)
     if inputs.faults:
@@ -111,19 +83,19 @@ def main(
     refuse_without_form(spec, architecture_of(spec.model))
     refuse_without_card(spec)
     given = files.part.values if files.part is not None else {}
-    advice = _Advisor(command.margin, architecture_of).advice(spec, given)
+    advice = _Advisor(command.options.margin, architecture_of).advice(spec, given)
     trial = _simulated(command, spec, report, load_model, simulate) if report is not None else None
     if trial is not None and trial.refuses and advice.card.fit is Fit.FITS:
         more = more_by_simulation(trial, advice.card)
-        advice = _Advisor(command.margin, architecture_of, more_bytes=more).advice(spec, given)
+        advice = _Advisor(command.options.margin, architecture_of, more_bytes=more).advice(spec, given)
     is_no = not advice.fits or not advice.last.starts
-    code = EXIT_ANSWER_IS_NO if command.rest.fail_if is not None and is_no else EXIT_OK
+    code = EXIT_ANSWER_IS_NO if command.rest.options.fail_if is not None and is_no else EXIT_OK
     if report is None:
-        is_json = command.output_format is OutputFormat.JSON
+        is_json = command.options.output_format is OutputFormat.JSON
         print_text(advice_json(advice, notes) if is_json else advice_text(advice, notes))
         return code
     answer = diagnosis(report, advice, architecture_of(spec.model), trial)
-    if command.output_format is OutputFormat.JSON:
+    if command.options.output_format is OutputFormat.JSON:
         print_text(json.dumps({"oom": answer.as_object(), "advice": advice_object(advice, notes)}, indent=2) + "\n")
     else:
         print_text("\n".join([*answer.lines(), "", advice_text(advice, notes)]))
@@ -133,7 +105,7 @@ def main(
 def _print_alone(command: Command, report: OomReport) -> int:
     """Print what the message of a log says without its job, and return the exit code."""
     answer = diagnosis_alone(report, _NAME_THE_JOB)
-    if command.output_format is OutputFormat.JSON:
+    if command.options.output_format is OutputFormat.JSON:
         print_text(json.dumps({"oom": answer.as_object(), "advice": None}, indent=2) + "\n")
     else:
         print_text("\n".join(answer.lines()) + "\n")
@@ -146,17 +118,17 @@ def _report(command: Command) -> OomReport | None:
     Raises:
         UsageError: The log cannot be read or has no such error, or the command line is wrong.
     """
-    if command.log is None:
+    if command.options.log is None:
         return None
     try:
-        text = read_bytes(expanded(command.log), most_bytes=_MOST_LOG_BYTES).decode(errors="replace")
+        text = read_bytes(expanded(command.options.log), most_bytes=_MOST_LOG_BYTES).decode(errors="replace")
     except OSError as error:
         problem = f"cannot be read ({reason(error)})"
-        raise UsageError([*command.faults, Fault(key=OOM, found=command.log, problem=problem)]) from error
+        raise UsageError([*command.faults, Fault(key=OOM, found=command.options.log, problem=problem)]) from error
     report = find_oom(text)
     if report is None:
         problem = "has no out-of-memory error of PyTorch (CUDA out of memory. Tried to allocate ...)"
-        raise UsageError([*command.faults, Fault(key=OOM, found=command.log, problem=problem)])
+        raise UsageError([*command.faults, Fault(key=OOM, found=command.options.log, problem=problem)])
     return report
 
 
@@ -262,9 +234,9 @@ def _simulated(
     command: Command, spec: TrialSpec, report: OomReport, load_model: ModelConfigLoader, simulate: Simulate
 ) -> SimulatedTrial | None:
     """Return the simulation of the trial; None if the command asks for none or only an estimate knows the trial."""
-    if not command.confirm:
+    if not command.options.confirm:
         return None
-    if refused := keys_refused_in_a_sweep([spec]):
+    if refused := keys_refused_in_a_sweep([spec], architecture_lookup(load_model)):
         print_error(f"Not simulated, because only an estimate knows {', '.join(refused)} yet.")
         return None
     if missing(TRAINING):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from profiler.config.identity import spec_to_mapping
+from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.child_python import safe_path_flags
 from profiler.domain.memory import Phase
 from profiler.domain.trial import TrialSpec

@@ -11,9 +11,9 @@ from profiler.analytical.explanation.cards import Fit, card_verdict
 from profiler.analytical.formulas.parameters import parameter_count
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.verl import Component, VerlEstimate, VerlPhase, verl_estimate
-from profiler.config.claim_settings import keys_text, spec_of
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.verl_config import read_verl
+from profiler.config.claims.settings import keys_text, spec_of
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.verl.config import read_verl
 from profiler.domain.architecture import Architecture
 from profiler.domain.claims import By, Configuration, End, Quantity
 from profiler.domain.context import cuda_context_bytes

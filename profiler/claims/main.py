@@ -12,10 +12,10 @@ from pathlib import Path
 
 from profiler.analysis.claim_trials import StoredTrials
 from profiler.analysis.verdicts import Evidence, Judged, judge
-from profiler.claims.command import Command, read_command
+from profiler.claims.command import ClaimsOptions, read_command, usage
 from profiler.claims.figures import ClaimFigures, ScriptPeaks, ScriptRun
 from profiler.command_line import as_command, print_error, print_line, print_text
-from profiler.config.option import OutputFormat
+from profiler.config.options.option import OutputFormat
 from profiler.domain.claims import Claim, End, Quantity
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, printable
 from profiler.domain.outcome import Status
@@ -49,35 +49,6 @@ _PEAKS = {
 PAGE, MARKDOWN = "claims.html", "claims.md"
 """Next to the report of the sweep, which has names of its own."""
 
-_USAGE = """\
-python -m profiler.claims [results_dir=FOLDER] [key=value ...]
-
-What five public texts claim about the memory of GRPO: claimed figure, ours with
-its origin, and a verdict with its reason. Claims, configurations and tolerances
-are in profiler/published/claims.yaml.
-
-  holds              in every setting that was compared
-  holds only when    in some settings, which are named
-  does not hold      in no setting
-  not decidable here for the reason that is given
-
-A configuration has the result of its trial, measured, emulated or simulated, if
-a sweep in FOLDER has stored it, and else its estimate in closed form. Run the
-trials of all claims with: python -m profiler.sweep +grid=claims
-
-  results_dir=FOLDER  of the sweeps, one folder per grid (default results)
-  source=NAME         only the claims of one text
-  claim=NAME          one claim, with every setting
-  format=json         for scripts (default table)
-  write=false         do not write claims.md, claims.html and their figure to
-                      FOLDER/claims, next to the report of the sweep
-
-Examples:
-  python -m profiler.claims results_dir=results/reference
-  python -m profiler.claims results_dir=results/reference source=article-trl
-  python -m profiler.claims claim=guide-batch format=json
-"""
-
 
 @as_command("claims")
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,22 +57,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     claims = read_published_claims()
     command = read_command(words, claims)
     if command.wants_help:
-        print_text(_USAGE)
+        print_text(usage())
         return EXIT_OK
     if command.faults:
         raise UsageError(command.faults)
-    stored = stored_trials(command.results_dir)
-    if command.writes and stored:
-        _check_writable(command.results_dir / GRID)
-    judged = judge_all(claims, stored, kept_scripts(command.results_dir))
-    shown = [each for each in judged if _is_asked(each.claim, command)]
-    if command.output_format is OutputFormat.JSON:
+    options = command.options
+    results_dir = Path(options.results_dir)
+    stored = stored_trials(results_dir)
+    writes = options.write and bool(stored)
+    if writes:
+        _check_writable(results_dir / GRID)
+    judged = judge_all(claims, stored, kept_scripts(results_dir))
+    shown = [each for each in judged if _is_asked(each.claim, options)]
+    if options.output_format is OutputFormat.JSON:
         print_text(claims_json(shown))
     else:
-        print_text(claims_table(shown, every_setting=command.claim is not None))
-    if command.writes and stored:
-        path = write_pages(command.results_dir / GRID, judged)
-        if command.output_format is OutputFormat.TABLE:
+        print_text(claims_table(shown, every_setting=options.claim is not None))
+    if writes:
+        path = write_pages(results_dir / GRID, judged)
+        if options.output_format is OutputFormat.TABLE:
             print_line(f"Page: {path}")
     return EXIT_OK
 
@@ -201,7 +175,7 @@ def write_pages(folder: Path, judged: Sequence[Judged]) -> Path:
     return folder / MARKDOWN
 
 
-def _is_asked(claim: Claim, command: Command) -> bool:
-    if command.claim is not None:
-        return claim.id == command.claim
-    return command.source is None or claim.source.id == command.source
+def _is_asked(claim: Claim, options: ClaimsOptions) -> bool:
+    if options.claim is not None:
+        return claim.id == options.claim
+    return options.source is None or claim.source.id == options.source

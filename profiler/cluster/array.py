@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from profiler.cluster.watched import Watched
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_USAGE, ProfilerError
 from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import PlannedTrial

@@ -2,7 +2,7 @@
 
 from profiler.cluster.slots import Cluster
 from profiler.cluster.slurm import slurm_faults
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.engine import Engine
 from profiler.domain.errors import UsageError
 from profiler.domain.extras import Extra, require

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from profiler.cluster.trial_python import trial_python
 from profiler.cluster.work_folder import work_folder
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import ProfilerError
 from profiler.domain.outcome import TrialRecord, Versions
 from profiler.domain.sweep_state import Machines

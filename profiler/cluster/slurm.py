@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiler.cluster.array import SlotArray
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.engine import Engine
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError
 from profiler.storage.stores.objects import FolderObjects

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.trial import Backend, PlannedTrial
 from profiler.execution.emulated_python import emulated_workers
 from profiler.execution.other_python import Workers, simulated_workers

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.sweep_state import Holder
 from profiler.domain.trial import PlannedTrial

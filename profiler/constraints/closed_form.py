@@ -4,8 +4,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from profiler.constraints.constraint import Case, Constraint, Text, Where, anything, one_of, other_than, stated
-from profiler.constraints.sweeps import SWEEPS
+from profiler.constraints.constraint import (
+    Case,
+    Constraint,
+    Text,
+    Where,
+    anything,
+    has_tower,
+    one_of,
+    other_than,
+    stated,
+)
+from profiler.constraints.sweeps import RUN_SCRIPT, SWEEPS
 from profiler.domain.architecture import Architecture
 from profiler.domain.extras import simulation_hint
 from profiler.domain.optimizers import Optimizer, State
@@ -22,7 +32,6 @@ _OTHER_STATES = one_of(*(each for each in Optimizer if each.traits.state not in 
 _NOT_BFLOAT16 = other_than(Dtype.BFLOAT16)
 _ATTENTION = "lora_target_modules=[q_proj,k_proj,v_proj,o_proj]"
 """Linear layers of every mixture."""
-_RUN_SCRIPT = "To see what your script needs, run it: python -m profiler.run gpu=CARD train.py."
 
 
 def _simulate(case: Case) -> str:
@@ -48,10 +57,6 @@ def _is_mixture(architecture: Architecture) -> bool:
     return architecture.num_experts > 1
 
 
-def _has_tower(architecture: Architecture) -> bool:
-    return architecture.vision is not None
-
-
 def _sharded(values: Mapping[str, object], hint: Text = _emulate) -> Constraint:
     """Return a constraint of trials that FSDP or DeepSpeed shards."""
     problem = "has no closed-form estimate together with distributed_type={spec.distributed_type}"
@@ -64,10 +69,10 @@ def _mixture(key: str, value: object, hint: Text = _simulate) -> Constraint:
     return _closed_form({key: value, "model": anything}, problem, hint, model=_is_mixture)
 
 
-def _tower(key: str, value: object, hint: str = _RUN_SCRIPT) -> Constraint:
+def _tower(key: str, value: object, hint: str = RUN_SCRIPT) -> Constraint:
     """Return a constraint of models with a vision tower."""
     problem = "has no closed-form estimate with a model that has a vision tower ({model.model_type})"
-    return _closed_form({key: value, "model": anything}, problem, hint, model=_has_tower)
+    return _closed_form({key: value, "model": anything}, problem, hint, model=has_tower)
 
 
 CLOSED_FORM = (

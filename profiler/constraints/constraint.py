@@ -75,6 +75,11 @@ def other_than(*values: object) -> Predicate:
     return lambda value: value not in values
 
 
+def has_tower(architecture: Architecture) -> bool:
+    """Hold for a model with a vision tower."""
+    return architecture.vision is not None
+
+
 @dataclass(frozen=True)
 class Constraint:
     """One combination of keys that is refused.

@@ -2,7 +2,17 @@
 
 from functools import partial
 
-from profiler.constraints.constraint import Constraint, Where, above, anything, one_of, other_than, stated
+from profiler.constraints.constraint import (
+    Case,
+    Constraint,
+    Where,
+    above,
+    anything,
+    has_tower,
+    one_of,
+    other_than,
+    stated,
+)
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import ZERO_OF_WEIGHTS, Backend, DistributedType, Tuning, VllmMode
@@ -11,6 +21,14 @@ _sweep = partial(Constraint, Where.SWEEP)
 
 _WITHOUT_COUNTERS = one_of(*(backend for backend in Backend if not backend.reads_counters))
 _NOT_YET = "Use `python -m profiler.estimate`, or leave the key out."
+
+RUN_SCRIPT = "To see what your script needs, run it: python -m profiler.run gpu=CARD train.py."
+
+
+def _instead_of_a_tower(case: Case) -> str:
+    """Return what answers for images: the closed form, which has their prompts for one recipe."""
+    return "Use `python -m profiler.estimate`." if case.spec.recipe is Recipe.GRPO else RUN_SCRIPT
+
 
 SWEEPS = (
     _sweep(
@@ -50,9 +68,10 @@ SWEEPS = (
     _sweep({"reward_models": stated}, "a sweep does not run reward models yet", _NOT_YET),
     _sweep({"per_device_eval_batch_size": stated}, "a sweep does not run evaluations yet", _NOT_YET),
     _sweep(
-        {"model": anything, "images_per_prompt": stated},
+        {"model": anything},
         "a sweep does not run models with a vision tower yet",
-        "Use `python -m profiler.estimate`.",
+        _instead_of_a_tower,
+        model=has_tower,
     ),
     _sweep(
         {"use_liger_kernel": True, "backend": _WITHOUT_COUNTERS},

@@ -8,9 +8,12 @@ from profiler.constraints.closed_form import CLOSED_FORM
 from profiler.constraints.constraint import Case, Constraint, Where
 from profiler.constraints.everywhere import EVERYWHERE
 from profiler.constraints.sweeps import SWEEPS
+from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import TrialSpec
+
+ArchitectureLookup = Callable[[str], Architecture | None]
 
 CONSTRAINTS: tuple[Constraint, ...] = (*EVERYWHERE, *SWEEPS, *CLOSED_FORM, *CARDS)
 
@@ -37,15 +40,20 @@ def faults_everywhere(case: Case, *, sound: Callable[..., bool] = lambda *_: Tru
     return [each.fault(case) for each in broken(case, Where.EVERYWHERE) if sound(*each.values)]
 
 
-def faults_in_a_sweep(specs: Iterable[TrialSpec]) -> list[Fault]:
-    """Return what only a sweep says of its trials, each once: the closed form counts them."""
-    cases = (Case(spec=spec, architecture=None) for spec in specs)
+def faults_in_a_sweep(specs: Iterable[TrialSpec], architecture_of: ArchitectureLookup) -> list[Fault]:
+    """Return what only a sweep says of its trials, each once: the closed form counts them.
+
+    Args:
+        specs: The trials.
+        architecture_of: The architecture of a model; None if it is not known.
+    """
+    cases = (Case(spec=spec, architecture=architecture_of(spec.model)) for spec in specs)
     return list(dict.fromkeys(each.fault(case) for case in cases for each in broken(case, Where.SWEEP)))
 
 
-def keys_refused_in_a_sweep(specs: Iterable[TrialSpec]) -> tuple[str, ...]:
+def keys_refused_in_a_sweep(specs: Iterable[TrialSpec], architecture_of: ArchitectureLookup) -> tuple[str, ...]:
     """Return the keys that `faults_in_a_sweep` is about, each once: no simulation confirms their estimate."""
-    return tuple(dict.fromkeys(fault.key for fault in faults_in_a_sweep(specs)))
+    return tuple(dict.fromkeys(fault.key for fault in faults_in_a_sweep(specs, architecture_of)))
 
 
 def fault_of_closed_form(case: Case) -> Fault | None:

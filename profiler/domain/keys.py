@@ -45,9 +45,9 @@ class MemoryOrder(StrEnum):
     SAME = "same"
     """No order: two trials are compared only where they have the same value."""
     GROWS = "grows"
-    """A larger number never needs less memory, within the limits that `profiler.config.demand` states."""
+    """A larger number never needs less memory, within the limits that `profiler.config.trials.demand` states."""
     ORDERED = "ordered"
-    """An order of its own, which `profiler.config.demand` defines."""
+    """An order of its own, which `profiler.config.trials.demand` defines."""
     NO_EFFECT = "no effect"
     """Memory does not depend on the key."""
 

@@ -368,7 +368,7 @@ class TrialRecord(Run):
     """One trial with its outcome."""
 
     trial_id: str = field(metadata=column("content hash of the specification and the versions", identifies=True))
-    """See `profiler.config.identity`."""
+    """See `profiler.config.trials.identity`."""
     grid: str = field(metadata=column("the grid of the trial"))
     label: str = field(metadata=column("the method's name in tables"))
     """From the grid: ``"LoRA + checkpointing"``."""

@@ -82,7 +82,7 @@ ENTROPY_TOKENS = 128
 
 
 class Logprobs(StrEnum):
-    """How training computes log-probabilities. Releases of trl are in `profiler.config.trl_behaviours`."""
+    """How training computes log-probabilities. Releases of trl are in `profiler.config.trl_releases.behaviours`."""
 
     FUSED = "fused"
     """trl today: a fused, chunked LM head over the scored positions."""
@@ -912,7 +912,7 @@ class PlannedTrial:
     """A trial of a sweep before it runs."""
 
     trial_id: str
-    """Hash of everything that decides the result of the trial (`profiler.config.identity`)."""
+    """Hash of everything that decides the result of the trial (`profiler.config.trials.identity`)."""
     grid: str
     label: str
     """The method of the trial in tables: ``"LoRA + checkpointing"``."""

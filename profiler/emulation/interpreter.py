@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profiler.config.python_answer import is_flag, is_text, is_text_or_none, is_texts, read_answer
+from profiler.config.options.python_answer import is_flag, is_text, is_text_or_none, is_texts, read_answer
 from profiler.domain.errors import Fault, UsageError
 from profiler.emulation.asked_program import answer_of
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from profiler.config.reading import TextReader
+from profiler.config.options.reading import FieldReader
 from profiler.domain.gpu_names import find_gpu, name_card, sized_like
 
 GPU, MEMORY, CAPABILITY = "gpu", "gpu_memory_gib", "compute_capability"
@@ -11,7 +11,7 @@ ANY = "any"
 """The value of `gpu` that asks for the verdict of every card."""
 
 
-def read_size(options: TextReader, gpus: Sequence[object]) -> str | None:
+def read_size(options: FieldReader, gpus: Sequence[object]) -> str | None:
     """Return the card of `gpu_memory_gib` and `compute_capability`, as `gpu` names it; None without a size.
 
     What is wrong with them becomes faults of `options`.
@@ -22,15 +22,15 @@ def read_size(options: TextReader, gpus: Sequence[object]) -> str | None:
     """
     capability = options.value(CAPABILITY)
     if options.value(MEMORY) is None:
-        if capability is not None:
+        if capability is not None and options.sound(CAPABILITY):
             options.fail(CAPABILITY, f"needs {MEMORY}, because a named card has a capability of its own")
         return None
     if gpus:
         options.fail(MEMORY, "cannot be combined with gpu, which names a card")
         return None
-    size = options.number(MEMORY)
     if not options.sound(MEMORY):
         return None
+    size = options.number(MEMORY)
     alone = name_card(f"{size:f}GiB")
     card = name_card(f"{size:f}GiB" + (f"@{capability}" if capability is not None else ""))
     if find_gpu(card.name) is not None:

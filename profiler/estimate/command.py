@@ -1,29 +1,93 @@
-"""Parse the command line of an estimate: plain `key=value`, with commas between several values."""
+"""The command line of `python -m profiler.estimate`: its options, keys of a trial with one or several values, help."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from profiler.config.command_words import HELP_FLAGS, as_pairs
-from profiler.config.grid import MAX_POINTS
-from profiler.config.option import FORMAT, OutputFormat, read_format
-from profiler.config.reading import TextReader, show
-from profiler.config.run_options import RUN_KEYS
-from profiler.config.specification import unknown_key
-from profiler.config.trl_interval import KEY as TRL
-from profiler.config.trl_versions import NEWEST, OLDEST, release_of
-from profiler.config.value_grammar import ValueTextError, read_path, read_values, unreadable
+from profiler.config.options.command_words import as_pairs, read_given, word_fault
+from profiler.config.options.key_help import option_lines, trial_keys_help
+from profiler.config.options.option import (
+    FLAG,
+    NUMBER,
+    Kind,
+    Option,
+    OutputFormat,
+    choice,
+    format_option,
+    name,
+    option,
+    options_of,
+)
+from profiler.config.options.reading import FieldReader
+from profiler.config.options.run_options import RUN_KEYS
+from profiler.config.options.value_grammar import ValueTextError, read_path, read_values, unreadable
+from profiler.config.trials.grid import MAX_POINTS
+from profiler.config.trl.interval import KEY as TRL
+from profiler.config.trl_releases.versions import NEWEST, OLDEST, release_of
 from profiler.domain.errors import FailIf, Fault
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.trial import SPEC_KEYS
-from profiler.estimate.cards import ANY, CAPABILITY, GPU, MEMORY, read_size
+from profiler.domain.trial import SPEC_KEYS, Backend
+from profiler.estimate.cards import ANY, GPU, read_size
 from profiler.storage.foreign.price_file import PRICES
 
-CONFIG, STRICT, FAIL_IF = "config", "strict", "fail_if"
+CONFIG = "config"
 
-OWN_KEYS = (CONFIG, TRL, FORMAT, STRICT, FAIL_IF, MEMORY, CAPABILITY, PRICES)
 
-_DEFAULTS = {FORMAT: OutputFormat.TABLE, STRICT: "false"}
+def _files(reader: FieldReader, key: str) -> tuple[str, ...]:
+    """Return the names of the files, each once."""
+    values = reader.value(key)
+    return tuple(dict.fromkeys(str(each or "") for each in values)) if isinstance(values, list) else ()
+
+
+def _release(reader: FieldReader, key: str) -> str | None:
+    release = release_of(str(reader.value(key)))
+    if release is None:
+        reader.fail(key, f"must be a release of trl from {OLDEST} to {NEWEST}")
+    return release
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateOptions:
+    """The options, in the order of the help text."""
+
+    configs: tuple[str, ...] | None = option(
+        None,
+        Kind(allowed="paths", shown="FILE", read=_files, read_text=read_path, adds_up=True),
+        "a file that describes the job, for keys that are not given; it may be repeated",
+        name=CONFIG,
+        null="the keys describe the job",
+    )
+    trl: str | None = option(
+        None,
+        Kind(allowed=f"a release from {OLDEST} to {NEWEST}", shown="VERSION", read=_release, read_text=read_path),
+        "the release of trl that FILE is for",
+        null="the releases that have its keys",
+    )
+    gpu_memory_gib: float | None = option(
+        None, NUMBER, "memory of a card, in place of gpu", unit="GiB", null="that of gpu"
+    )
+    compute_capability: str | None = option(
+        None,
+        name("a number such as 8.6", "X.Y"),
+        "compute capability of a card of gpu_memory_gib, at least 7.0",
+        null="that of the nearest card",
+    )
+    prices: str | None = option(
+        None, name("a file", "FILE"), "CSV file with prices of cards; the cheapest that fits is first", null="no prices"
+    )
+    strict: bool = option(False, FLAG, "refuse keys of FILE that trl does not have; false: list and ignore them")
+    output_format: OutputFormat = format_option()
+    fail_if: FailIf | None = option(
+        None,
+        choice(FailIf),
+        "end with exit code 4 if a trial does not fit its card, or also if it is tight; with gpu=any if no card is "
+        "better",
+        null="exit code 0",
+    )
+
+
+OPTIONS = options_of(EstimateOptions)
+"""By name."""
 
 OTHER_NAMES = {"trainer": "recipe"}
 """Keys by the names that users give them."""
@@ -42,23 +106,18 @@ class Command:
     """Keys of the trial with one value, untyped."""
     axes: Mapping[str, tuple[object, ...]]
     """Keys of the trial with several values, untyped, in the order of the command line."""
-    configs: tuple[str, ...]
-    """Files that describe the job, for keys that the command line does not give."""
     overrides: tuple[str, ...]
     """Words that set a key of verl, as Hydra spells them."""
-    trl: str | None
-    """The release of trl that the files are for; None if their keys decide."""
     any_card: bool
     """Whether the verdict of every card is asked for."""
-    prices: str | None
-    """Path of a file with the prices of cards."""
-    strict: bool
-    """Whether a key that trl does not have is a fault."""
-    output_format: OutputFormat
-    fail_if: FailIf | None
-    """The verdict with which the command ends with exit code 4; None for none."""
+    options: EstimateOptions
     wants_help: bool
     faults: tuple[Fault, ...]
+
+    @property
+    def configs(self) -> tuple[str, ...]:
+        """Files that describe the job, for keys that the command line does not give."""
+        return self.options.configs or ()
 
 
 def read_command(words: Sequence[str]) -> Command:
@@ -66,56 +125,45 @@ def read_command(words: Sequence[str]) -> Command:
     return read_pairs(as_pairs(words))
 
 
-def read_pairs(words: Sequence[str]) -> Command:
-    """Parse `words` as `read_command` does, in which options are `key=value` already."""
+def read_pairs(words: Sequence[str], known: Mapping[str, Option] = OPTIONS) -> Command:
+    """Parse `words` as `read_command` does, in which options are `key=value` already.
+
+    Args:
+        words: The words.
+        known: All options of the command that asks, for the fault of an unknown one.
+    """
+    given = read_given(EstimateOptions, words)
     values: dict[str, tuple[object, ...]] = {}
     faults: list[Fault] = []
-    configs: dict[str, None] = {}
-    own: dict[str, str] = {}
-    overrides: list[str] = []
-    wants_help = False
-    for word in words:
+    overrides = tuple(word for word in given.others if "=" in word and _OF_VERL.match(word))
+    for word in given.others:
         key, equals, text = word.partition("=")
         key = OTHER_NAMES.get(key, key)
-        if word in HELP_FLAGS:
-            wants_help = True
-        elif equals and _OF_VERL.match(word):
-            overrides.append(word)
-        elif not equals or word.startswith("-"):
-            faults.append(Fault(key="argument", found=word, problem="is not of the form key=value"))
-        elif key == CONFIG:
-            configs[read_path(text) or ""] = None
-        elif key in OWN_KEYS:
-            own[key] = text
-        elif key in SPEC_KEYS:
+        if word in overrides:
+            continue
+        if equals and key in SPEC_KEYS:
             _read_values(key, text, values, faults)
         else:
-            faults.append(_unknown(key, text))
-    options = TextReader({**_DEFAULTS, **own}, paths=(CAPABILITY, PRICES, TRL))
-    any_card = _read_cards(options, values)
-    prices = None if options.value(PRICES) is None else options.text(PRICES, "a file")
-    output_format, strict = read_format(options), options.flag(STRICT)
-    fail_if = None if options.value(FAIL_IF) is None else options.choice(FAIL_IF, FailIf)
-    faults.extend(options.faults)
+            faults.append(_word_fault(word, known))
+    any_card = _read_cards(given.reader, values)
+    options = given.options
+    if options.trl is not None and options.configs is None:
+        problem = "is for the files of config=, and there are none; other keys have the defaults of this program"
+        given.reader.fail(TRL, problem)
     return Command(
         keys={key: found[0] for key, found in values.items() if len(found) == 1},
         axes={key: found for key, found in values.items() if len(found) > 1},
-        configs=tuple(configs),
-        overrides=tuple(overrides),
-        trl=_release(read_path(own[TRL]) if TRL in own else None, configs, faults),
+        overrides=overrides,
         any_card=any_card,
-        prices=prices,
-        strict=strict,
-        output_format=output_format,
-        fail_if=fail_if,
-        wants_help=wants_help,
-        faults=tuple(faults),
+        options=options,
+        wants_help=given.wants_help,
+        faults=(*faults, *given.reader.faults),
     )
 
 
-def _read_cards(options: TextReader, values: dict[str, tuple[object, ...]]) -> bool:
+def _read_cards(reader: FieldReader, values: dict[str, tuple[object, ...]]) -> bool:
     """Read a size in place of a card, and return whether every card is asked for."""
-    sized = read_size(options, values.get(GPU, ()))
+    sized = read_size(reader, values.get(GPU, ()))
     if sized is not None:
         values[GPU] = (sized,)
     if values.get(GPU) == (ANY,):
@@ -124,24 +172,11 @@ def _read_cards(options: TextReader, values: dict[str, tuple[object, ...]]) -> b
             values[GPU] = tuple(KNOWN_GPUS)
             return False
         return True
-    if options.value(PRICES) is None:
+    if reader.value(PRICES) is None:
         return False
     if GPU in values:
-        options.fail(PRICES, f"needs gpu={ANY}, because it compares cards")
+        reader.fail(PRICES, f"needs gpu={ANY}, because it compares cards")
     return True
-
-
-def _release(text: str | None, configs: Collection[str], faults: list[Fault]) -> str | None:
-    """Return the release of trl that the command states."""
-    if text is None:
-        return None
-    release = release_of(text)
-    if release is None:
-        faults.append(Fault(key=TRL, found=text, problem=f"must be a release of trl from {OLDEST} to {NEWEST}"))
-    elif not configs:
-        problem = "is for the files of config=, and there are none; other keys have the defaults of this program"
-        faults.append(Fault(key=TRL, found=text, problem=problem))
-    return release
 
 
 def _read_values(key: str, text: str, values: dict[str, tuple[object, ...]], faults: list[Fault]) -> None:
@@ -158,7 +193,50 @@ def _read_values(key: str, text: str, values: dict[str, tuple[object, ...]], fau
     values[key] = found
 
 
-def _unknown(key: str, text: str) -> Fault:
-    if key in RUN_KEYS:
+def _word_fault(word: str, known: Mapping[str, Option]) -> Fault:
+    key, equals, text = word.partition("=")
+    if equals and key in RUN_KEYS:
         return Fault(key=key, found=text, problem="is an option of a sweep; an estimate runs nothing")
-    return unknown_key(key, show(text), (*SPEC_KEYS, *OWN_KEYS))
+    return word_fault(word, known, others=SPEC_KEYS)
+
+
+def usage() -> str:
+    """Return the help text."""
+    return f"""\
+python -m profiler.estimate model=NAME [key=value ...] [format=table|json]
+python -m profiler.estimate model=NAME,NAME key=value,value [key=value ...]
+python -m profiler.estimate config=FILE [config=FILE ...] [key=value ...]
+
+What training needs of a GPU, by phase and category, in closed form.
+NAME is a built-in model, a hub id, or a local folder or config.json. FILE is a
+configuration of trl (GRPO, RLOO or SFT) or of verl: its YAML, a run script, or
+its defaults (config=verl), with Hydra's overrides as further words. Files next
+to a recipe of trl are read with it: accelerate's, DeepSpeed's, an
+adapter_config.json, and the script, whose literals are read without running it.
+Keys win over files. Keys of FILE that trl does not have are listed and ignored;
+strict=true refuses them.
+
+What a file of trl leaves open has the defaults of the release that it is for:
+its keys say which these can be, trl=0.18 says which it is. Where the releases
+differ, the peaks of all are printed, and the dearest is answered.
+
+gpu is a card's name or a part of it (gpu=4090), a size (gpu=24GiB, or
+gpu_memory_gib=24 compute_capability=8.6), or any, for the verdict of every card.
+prices=FILE.csv has the columns gpu,price_per_hour,currency,source,date.
+
+Several values of a key, separated by commas, give one table of the estimates of
+all combinations (at most 100,000). Quote a value that contains a comma.
+
+{option_lines(OPTIONS.values(), indent=24)}
+Keys of a trial [default]:
+{trial_keys_help(given=Backend.SIMULATED)}
+Examples:
+  python -m profiler.estimate model=qwen2.5-7b tuning=lora gpu=a100-40gb
+  python -m profiler.estimate model=qwen2.5-3b,qwen2.5-7b num_generations=4,8
+  python -m profiler.estimate recipe=sft model=qwen2.5-7b max_length=2048
+  python -m profiler.estimate config=grpo.yaml format=json
+  python -m profiler.estimate config=grpo.yaml config=accelerate.yaml
+  python -m profiler.estimate config=train.py gpu=4090
+  python -m profiler.estimate config=run_qwen2-7b.sh trainer.n_gpus_per_node=4
+  python -m profiler.estimate model=qwen2.5-7b gpu=any
+"""

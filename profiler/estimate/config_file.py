@@ -6,8 +6,8 @@ TOML and notebooks are parsed too, to say of which program they are.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from profiler.config.file_kinds import part_of
-from profiler.config.foreign_formats import foreign_keys, foreign_script
+from profiler.config.files.file_kinds import part_of
+from profiler.config.files.foreign_formats import foreign_keys, foreign_script
 from profiler.config.foreign_text import (
     MOST_JSON_BYTES,
     MOST_SCRIPT_BYTES,
@@ -17,12 +17,12 @@ from profiler.config.foreign_text import (
     parse_toml,
     parse_yaml,
 )
-from profiler.config.notebooks import notebook_fault
-from profiler.config.parts import Part
-from profiler.config.run_script import read_run_script
-from profiler.config.training_script import script_part
-from profiler.config.verl_config import SECTION, flattened
-from profiler.config.verl_sources import VerlSource, file_source, script_source
+from profiler.config.scripts.notebooks import notebook_fault
+from profiler.config.scripts.training_script import script_part
+from profiler.config.shell.run_script import read_run_script
+from profiler.config.trl.parts import Part
+from profiler.config.verl.config import SECTION, flattened
+from profiler.config.verl.sources import VerlSource, file_source, script_source
 from profiler.domain.errors import Fault, UsageError
 from profiler.estimate.command import CONFIG
 from profiler.storage.files.foreign_files import expanded, read_bytes, reason

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from profiler.analytical.formulas.parameters import parameter_count
-from profiler.config.architecture import has_other_senses, read_architecture
-from profiler.config.reading import show
+from profiler.config.models.architecture import has_other_senses, read_architecture
+from profiler.config.options.reading import show
 from profiler.domain.architecture import Architecture
 from profiler.domain.child_python import safe_path_flags
 from profiler.domain.errors import Fault, UsageError, shortened

@@ -6,7 +6,7 @@ from itertools import product
 from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.explanation.grid import EstimatedGrid, EstimatedPoint, estimate_grid
 from profiler.analytical.formulas.fragments import unreleasable_bytes
-from profiler.config.specification import parse_point
+from profiler.config.trials.specification import parse_point
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.trial import TrialSpec

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from profiler.config.model_lookup import builtin_architecture, builtin_of_folder
+from profiler.config.models.lookup import builtin_architecture, builtin_of_folder
 from profiler.config.notes import Note, note_lines
-from profiler.config.parts import Part, merged
-from profiler.config.reading import show
-from profiler.config.trl_interval import KEY as TRL
-from profiler.config.trl_interval import TrlVariant, read_trl_variants
-from profiler.config.verl_sources import VerlSource, joined, override_source
+from profiler.config.options.reading import show
+from profiler.config.trl.interval import KEY as TRL
+from profiler.config.trl.interval import TrlVariant, read_trl_variants
+from profiler.config.trl.parts import Part, merged
+from profiler.config.verl.sources import VerlSource, joined, override_source
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.domain.recipe import Recipe
@@ -107,10 +107,10 @@ def read_inputs(command: Command, part: Part | None, *, measure: Measure = measu
     given = {key: command.keys[key] for key in ("num_processes",) if key in command.keys}
     found = read_trl_variants(
         part.values,
-        strict=command.strict,
+        strict=command.options.strict,
         recipe=_recipe(command, part),
         job={**part.job, **given},
-        stated=command.trl,
+        stated=command.options.trl,
         given=command.keys,
         settled={note.key for note in part.notes if note.key},
     )
@@ -133,8 +133,8 @@ def _inputs(
         keys.update(reading.point)
         settled = {*command.keys, *command.axes}
         faults += [fault for fault in (*reading.faults, *part.faults) if fault.key not in settled]
-        faults += _foreign_faults(part, strict=command.strict)
-        unknown = () if command.strict else (*reading.unknown, *part.unknown)
+        faults += _foreign_faults(part, strict=command.options.strict)
+        unknown = () if command.options.strict else (*reading.unknown, *part.unknown)
         own = [note for note in reading.notes if note.key not in {each.key for each in version_notes if each.key}]
         notes = [*_folder_taken_by_name(keys), *own, *part.notes, *version_notes]
     named = keys.get("model") if part is None else part.values.get("model_name_or_path")
@@ -274,8 +274,8 @@ def job_files(command: Command) -> JobFiles:
     if command.overrides and not of_verl and command.configs:
         problem = "is a key of verl, and the files are not"
         faults.extend(Fault(key=word.partition("=")[0], found=word, problem=problem) for word in command.overrides[:1])
-    if of_verl and command.trl is not None:
-        faults.append(Fault(key=TRL, found=command.trl, problem="is for files of trl, and these are of verl"))
+    if of_verl and command.options.trl is not None:
+        faults.append(Fault(key=TRL, found=command.options.trl, problem="is for files of trl, and these are of verl"))
     if len(faults) > len(command.faults):
         raise UsageError(faults)
     if of_verl or command.overrides:

@@ -12,15 +12,14 @@ from profiler.analytical.explanation.cards import Fit, all_cards
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.verl_fit import Unanswered
 from profiler.command_line import as_command, print_error, print_text
-from profiler.config.images import images_line
-from profiler.config.key_help import trial_keys_help
-from profiler.config.model_lines import model_lines
-from profiler.config.option import OutputFormat
-from profiler.config.specification import attention_line
+from profiler.config.models.context import model_lines
+from profiler.config.models.images import images_line
+from profiler.config.options.option import OutputFormat
+from profiler.config.trials.specification import attention_line
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf
-from profiler.domain.trial import Backend, TrialSpec
-from profiler.estimate.command import Command, read_command
+from profiler.domain.trial import TrialSpec
+from profiler.estimate.command import Command, read_command, usage
 from profiler.estimate.grid import answered_grid
 from profiler.estimate.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
 from profiler.estimate.reward_models import with_reward_models
@@ -32,49 +31,6 @@ from profiler.rendering.estimate.table import estimate_json, estimate_table
 from profiler.rendering.layouts.plain_text import WIDTH
 from profiler.storage.foreign.model_config import load_model_config
 from profiler.storage.foreign.price_file import load_prices, unknown_cards_line
-
-_USAGE = """\
-python -m profiler.estimate model=NAME [key=value ...] [format=table|json]
-python -m profiler.estimate model=NAME,NAME key=value,value [key=value ...]
-python -m profiler.estimate config=FILE [config=FILE ...] [key=value ...]
-
-What training needs of a GPU, by phase and category, in closed form.
-NAME is a built-in model, a hub id, or a local folder or config.json. FILE is a
-configuration of trl (GRPO, RLOO or SFT) or of verl: its YAML, a run script, or
-its defaults (config=verl), with Hydra's overrides as further words. Files next
-to a recipe of trl are read with it: accelerate's, DeepSpeed's, an
-adapter_config.json, and the script, whose literals are read without running it.
-Keys win over files. Keys of FILE that trl does not have are listed and ignored;
-strict=true refuses them.
-
-What a file of trl leaves open has the defaults of the release that it is for:
-its keys say which these can be, trl=0.18 says which it is. Where the releases
-differ, the peaks of all are printed, and the dearest is answered.
-
-gpu is a card's name or a part of it (gpu=4090), a size (gpu=24GiB, or
-gpu_memory_gib=24 compute_capability=8.6), or any, for the verdict of every card.
-prices=FILE.csv (gpu,price_per_hour,currency,source,date) puts the cheapest card
-that fits first.
-
-Several values of a key, separated by commas, give one table of the estimates of
-all combinations (at most 100,000). Quote a value that contains a comma.
-
-fail_if=does_not_fit ends with exit code 4 if the trial does not fit its card,
-fail_if=tight also if it is tight; of several trials if one is so, of gpu=any if
-no card is better.
-
-Keys of a trial [default]:
-{keys}
-Examples:
-  python -m profiler.estimate model=qwen2.5-7b tuning=lora gpu=a100-40gb
-  python -m profiler.estimate model=qwen2.5-3b,qwen2.5-7b num_generations=4,8
-  python -m profiler.estimate recipe=sft model=qwen2.5-7b max_length=2048
-  python -m profiler.estimate config=grpo.yaml format=json
-  python -m profiler.estimate config=grpo.yaml config=accelerate.yaml
-  python -m profiler.estimate config=train.py gpu=4090
-  python -m profiler.estimate config=run_qwen2-7b.sh trainer.n_gpus_per_node=4
-  python -m profiler.estimate model=qwen2.5-7b gpu=any
-"""
 
 
 @as_command("estimate")
@@ -121,12 +77,12 @@ def answer(
 def _answered(words: Sequence[str], *, load_model: ModelConfigLoader, say: Callable[[str], None]) -> _Answer:
     command = read_command(words)
     if command.wants_help:
-        return _Answer(text=_USAGE.format(keys=trial_keys_help(given=Backend.SIMULATED)))
+        return _Answer(text=usage())
     architecture_of = architecture_lookup(load_model)
     files = job_files(command)
     if files.verl is not None:
         text, fit = verl_answer(command, files.verl, architecture_of, say)
-        return _Answer(text=text, is_no=fails(command.fail_if, [fit]))
+        return _Answer(text=text, is_no=fails(command.options.fail_if, [fit]))
     common, architecture_of = with_reward_models(read_inputs(command, files.part), architecture_of)
     if common.ignored:
         say(common.ignored)
@@ -149,14 +105,14 @@ def _cards_answer(
     command: Command, common: Inputs, architecture_of: Callable[[str], Architecture], say: Callable[[str], None]
 ) -> _Answer:
     spec, notes = parsed_trial(common, architecture_of)
-    prices = load_prices(command.prices) if command.prices is not None else None
+    prices = load_prices(command.options.prices) if command.options.prices is not None else None
     if prices is not None and unknown_cards_line(prices):
         say(unknown_cards_line(prices))
     notes = with_images_line(notes, spec, architecture_of(spec.model))
     cards = all_cards(spec, architecture_of(spec.model))
-    show_cards = card_list_json if command.output_format is OutputFormat.JSON else card_list
+    show_cards = card_list_json if command.options.output_format is OutputFormat.JSON else card_list
     text = show_cards(spec, cards, prices.by_card if prices is not None else None, notes)
-    return _Answer(text=text, is_no=all(fails(command.fail_if, [card.fit]) for card in cards))
+    return _Answer(text=text, is_no=all(fails(command.options.fail_if, [card.fit]) for card in cards))
 
 
 def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> _Answer:
@@ -165,8 +121,8 @@ def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[s
     notes = with_images_line(notes, spec, architecture)
     explained = explain(spec, architecture)
     fits = [card.fit for card in explained.cards if card.gpu.name == spec.gpu]
-    is_no = fails(command.fail_if, fits)
-    if command.output_format is OutputFormat.JSON:
+    is_no = fails(command.options.fail_if, fits)
+    if command.options.output_format is OutputFormat.JSON:
         return _Answer(text=estimate_json(explained, notes=notes), is_no=is_no)
     lines = _lines(notes, (attention_line(spec, architecture),))
     return _Answer(text=lines + estimate_table(explained), is_no=is_no)
@@ -176,8 +132,8 @@ def _grid_answer(command: Command, common: Inputs, architecture_of: Callable[[st
     grid = answered_grid(common, command.axes, architecture_of)
     specs = [point.spec for point in grid.points]
     architectures = {model: architecture_of(model) for model in dict.fromkeys(spec.model for spec in specs)}
-    is_no = fails(command.fail_if, [point.fit for point in grid.points])
-    if command.output_format is OutputFormat.JSON:
+    is_no = fails(command.options.fail_if, [point.fit for point in grid.points])
+    if command.options.output_format is OutputFormat.JSON:
         return _Answer(text=grid_json(grid), is_no=is_no)
     images = dict.fromkeys(images_line(spec, architectures[spec.model], with_prompt=False) for spec in specs)
     lines = dict.fromkeys(

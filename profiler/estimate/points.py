@@ -5,9 +5,9 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from profiler.config.grid import refuse_too_many_points
-from profiler.config.reading import show
-from profiler.config.specification import parse_point
+from profiler.config.options.reading import show
+from profiler.config.trials.grid import refuse_too_many_points
+from profiler.config.trials.specification import parse_point
 from profiler.constraints.constraint import Case
 from profiler.constraints.table import faults_everywhere
 from profiler.domain.architecture import Architecture

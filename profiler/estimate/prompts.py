@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from profiler.config.model_lookup import checkpoint
+from profiler.config.models.lookup import checkpoint
 from profiler.config.notes import Note
 from profiler.domain.child_python import safe_path_flags
 from profiler.domain.errors import shortened

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from profiler.config.reading import show
+from profiler.config.options.reading import show
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable
 from profiler.estimate.inputs import ArchitectureLookup, Inputs

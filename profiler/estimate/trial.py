@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate
 from profiler.analytical.explanation.cards import card_verdict
-from profiler.config.model_lines import model_lines
-from profiler.config.specification import parse_point
-from profiler.config.trl_versions import RELEASES, spans_text
+from profiler.config.models.context import model_lines
+from profiler.config.trials.specification import parse_point
+from profiler.config.trl_releases.versions import RELEASES, spans_text
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu_names import find_gpu

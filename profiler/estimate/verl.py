@@ -8,15 +8,15 @@ from profiler.analytical.closed_form import refuse_model
 from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.explanation.verl_fit import Unanswered, verl_fit, with_reasons
 from profiler.analytical.timeline.recipes.verl import verl_estimate
-from profiler.config.model_lookup import builtin_of_folder
+from profiler.config.models.lookup import builtin_of_folder
 from profiler.config.notes import Note, note_lines
-from profiler.config.option import OutputFormat
-from profiler.config.reading import show
-from profiler.config.specification import DEFAULT_GPU
-from profiler.config.verl_assertions import refusals
-from profiler.config.verl_config import read_verl
-from profiler.config.verl_generated import VERL_VERSION
-from profiler.config.verl_sources import VerlSource
+from profiler.config.options.option import OutputFormat
+from profiler.config.options.reading import show
+from profiler.config.trials.specification import DEFAULT_GPU
+from profiler.config.verl.assertions import refusals
+from profiler.config.verl.config import read_verl
+from profiler.config.verl.generated import VERL_VERSION
+from profiler.config.verl.sources import VerlSource
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.domain.gpu import Gpu
@@ -48,7 +48,7 @@ def verl_answer(
     faults = [*command.faults, *source.faults, *_key_faults(command), *_list_faults(command.axes)]
     try:
         values, taken = _folder_taken_by_name(source.values)
-        reading = read_verl(values, megatron=source.megatron, strict=command.strict)
+        reading = read_verl(values, megatron=source.megatron, strict=command.options.strict)
         architecture = architecture_of(reading.job.model)
         refuse_model(architecture, of_verl=True)
     except UsageError as error:
@@ -70,7 +70,7 @@ def verl_answer(
     )
     baseline = baseline_view(found, architecture)
     lines = note_lines(notes)
-    if command.output_format is OutputFormat.JSON:
+    if command.options.output_format is OutputFormat.JSON:
         return verl_json(found, fit, baseline, lines), fit.fit
     text = "".join(f"{fill(line, WIDTH, break_on_hyphens=False)}\n" for line in lines)
     return text + verl_table(found, fit, baseline), fit.fit

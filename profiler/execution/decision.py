@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.outcome import BreakdownStatus, Status, TrialRecord
 from profiler.domain.trial import Backend
 from profiler.storage.stores.trial_store import TrialStore

@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from profiler.config.run_options import RunOptions
-from profiler.config.specification import DEFAULT_GPU
+from profiler.config.options.run_options import RunOptions
+from profiler.config.trials.specification import DEFAULT_GPU
 from profiler.domain.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import TrialSpec

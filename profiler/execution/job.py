@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.outcome import TrialRecord, Versions
 from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import PlannedTrial

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_TOO_MANY_FAILURES, ProfilerError
 from profiler.domain.outcome import Outcome, TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Protocol
 
-from profiler.config.python_answer import is_texts, is_version, read_answer, versions_of
-from profiler.config.run_options import RunOptions
+from profiler.config.options.python_answer import is_texts, is_version, read_answer, versions_of
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.child_python import safe_path_flags
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.extras import TRAINING

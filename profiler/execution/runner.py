@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import Backend, PlannedTrial
 from profiler.execution.gpus import GpuPool

@@ -8,7 +8,7 @@ from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.trial import PlannedTrial
 from profiler.execution.claim import Claim
 from profiler.execution.forked import ForkedProcess

@@ -1,23 +1,106 @@
-"""The parsed command line of `python -m profiler.monitor`: our keys, and the command to watch, if there is one."""
+"""The command line of `python -m profiler.monitor`: our options, the command to watch if there is one, and the help."""
 
 import os
+import re
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePath
 
-from profiler.config.command_words import END, own_words
-from profiler.config.key_help import option_lines
-from profiler.config.option import read_options
-from profiler.config.reading import show
-from profiler.config.trl_interval import KEY as TRL
-from profiler.config.value_grammar import read_into
-from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.config.options.command_words import END, own_words
+from profiler.config.options.key_help import option_lines
+from profiler.config.options.option import (
+    FORMAT,
+    Kind,
+    Option,
+    OutputFormat,
+    choice,
+    option,
+    options_of,
+    path,
+    read_options,
+)
+from profiler.config.options.reading import FieldReader, show, unknown_key
+from profiler.config.options.value_grammar import read_into
+from profiler.config.trl.interval import KEY as TRL
+from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trial import SPEC_KEYS
-from profiler.monitor.options import CONFIG, KEYS, OF_COMMAND, OF_GPUS, MonitorOptions
-from profiler.storage.files.foreign_files import Kind, kind_of, reason
+from profiler.storage.files.foreign_files import Kind as FileKind
+from profiler.storage.files.foreign_files import kind_of, reason
+
+_SHORTEST_S, _LONGEST_S = 0.01, 3600.0
+_DURATION = re.compile(r"((?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|m|min)?")
+_SECONDS = {None: 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "min": 60.0}
+
+
+def _duration(reader: FieldReader, key: str) -> float:
+    """Return seconds from 0.01 to 3600, written as a number or with a unit."""
+    value = reader.value(key)
+    found = _DURATION.fullmatch(str(value).strip()) if not isinstance(value, bool) else None
+    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    if not _SHORTEST_S <= seconds <= _LONGEST_S:
+        reader.fail(key, "must be from 10ms to 3600s, such as 1s or 500ms")
+        return _LONGEST_S
+    return seconds
+
+
+_ALLOWED = "10ms to 3600s"
+WATCH, CONFIG = "watch", "config"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorOptions:
+    """The options, in the order of the help text."""
+
+    watch_s: float | None = option(
+        None,
+        Kind(allowed=_ALLOWED, shown="DURATION", read=_duration),
+        "show the GPUs again after each DURATION, such as 1s or 500ms",
+        name=WATCH,
+        null="once",
+    )
+    output_format: OutputFormat = option(
+        OutputFormat.TABLE,
+        choice(OutputFormat, OutputFormat.TABLE, OutputFormat.JSON),
+        "json: one object; with watch one line per reading",
+        name=FORMAT,
+    )
+    results_dir: PurePath = option(
+        PurePath("results"),
+        path("a folder", "FOLDER"),
+        "the results are in FOLDER/monitor/<name of the command>/",
+    )
+    sample_period_s: float = option(
+        0.1,
+        Kind(allowed=_ALLOWED, shown="SECONDS", read=_duration),
+        "period at which the GPUs and the host are sampled",
+        unit="s",
+    )
+
+
+_READ = options_of(MonitorOptions)
+
+OF_GPUS: Mapping[str, Option] = {name: _READ[name] for name in (WATCH, FORMAT)}
+"""Options without a command, by name."""
+
+OF_COMMAND: Mapping[str, Option] = {
+    CONFIG: Option(
+        name=CONFIG,
+        kind=path("a file", "FILE"),
+        default=None,
+        meaning="a file that python -m profiler.estimate reads: its estimate is put next to what is measured; further "
+        "keys of a trial, such as model=NAME, complete it",
+        null="no estimate",
+    ),
+    **{name: each for name, each in _READ.items() if name not in OF_GPUS},
+}
+"""Options with a command, by name."""
+
+OPTIONS = {**OF_GPUS, **OF_COMMAND}
+"""All, in the order of the help text."""
+
 
 _SCRIPT, _MODULE = ".py", "-m"
 _INDENT = 24
@@ -56,10 +139,11 @@ def read_command(words: Sequence[str]) -> Command:
         key, _, text = word.partition("=")
         if key in (CONFIG, TRL) or key in SPEC_KEYS:
             estimate.append(word)
-        elif key in KEYS:
-            read_into(values, key, text, faults, KEYS[key].kind.read_text)
+        elif key in OPTIONS:
+            read_into(values, key, text, faults, OPTIONS[key].kind.read_text)
         else:
-            faults.append(_unknown(key, text))
+            hint = "An environment variable is set before python, or by env after our keys."
+            faults.append(unknown_key(key, text, (*OPTIONS, *SPEC_KEYS), hint=hint))
     has_command = bool(others) or END in words
     known = OF_COMMAND if has_command else OF_GPUS
     faults += [_misplaced(key, show(value), has_command) for key, value in values.items() if key not in known]
@@ -75,14 +159,6 @@ def read_command(words: Sequence[str]) -> Command:
     if options is None or faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
     return Command(options=options, words=tuple(others), estimate=tuple(estimate))
-
-
-def _unknown(key: str, text: str) -> Fault:
-    problem = f"is an unknown key; the keys are {', '.join(KEYS)} and those of a trial"
-    hint = (
-        nearest(key, (*KEYS, *SPEC_KEYS)) or "An environment variable is set before python, or by env after our keys."
-    )
-    return Fault(key=key or "key", found=text, problem=problem, hint=hint)
 
 
 def _misplaced(key: str, found: str, has_command: bool) -> Fault:
@@ -114,9 +190,11 @@ def _file_problem(name: str) -> str:
         kind = kind_of(Path(name))
     except (OSError, ValueError) as error:
         return f"cannot be read ({reason(error) if isinstance(error, OSError) else error})"
-    if kind is Kind.MISSING:
+    if kind is FileKind.MISSING:
         return "no such file"
-    return "is not a program that can be run" if kind is Kind.FILE else f"is a {kind.value}, and a program is needed"
+    return (
+        "is not a program that can be run" if kind is FileKind.FILE else f"is a {kind.value}, and a program is needed"
+    )
 
 
 def _see_help() -> str:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from profiler.command_line import as_command, print_error, print_text
-from profiler.config.command_words import wants_help_first
+from profiler.config.options.command_words import wants_help_first
 from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError
 from profiler.monitor.command import Command, read_command, usage
 from profiler.monitor.signals import signals_wait

@@ -6,43 +6,18 @@ code is 2 only if none could be read.
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from profiler.allocator.answer import Answer, Question, answer
 from profiler.allocator.history import read_history
 from profiler.command_line import as_command, print_error, print_text
-from profiler.config.option import OutputFormat
+from profiler.config.options.option import OutputFormat
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError, printable
 from profiler.rendering.replay.table import answer_mapping, replay_json, replay_table
-from profiler.replay.command import FIGURE_SUFFIXES, Command, read_command
+from profiler.replay.command import FIGURE_SUFFIXES, Command, ReplayOptions, read_command, usage
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.files.foreign_files import Kind, kind_of
 from profiler.storage.foreign.recorded_snapshot import load_snapshot, snapshot_files
-
-_USAGE = """\
-python -m profiler.replay SNAPSHOT [key=value ...]
-
-What a program did to a card's memory, out of a snapshot that it wrote with
-torch.cuda.memory._dump_snapshot: peaks, fragmentation, what ran out of memory,
-and what would have been with other settings or on another card.
-SNAPSHOT is a .pickle, .pkl or .pickle.gz, or a folder of them; several may be
-given. Nothing that the files contain is run.
-
-  alloc_conf=TEXT   what if PYTORCH_ALLOC_CONF had been TEXT, such as
-                    expandable_segments:True,max_split_size_mb:128
-  gpu=NAME          what if the card had been NAME, such as a100-40gb
-  device=N          which of the snapshot's devices; if not given, the one that
-                    ran out of memory first, else that with most entries
-  figure=PATH       draw it, as .png or .svg; a folder for several snapshots
-  format=FORMAT     table (80 columns) or json (default: table)
-
-Without alloc_conf and gpu, expandable_segments:True is tried.
-
-Examples:
-  python -m profiler.replay snapshot.pickle
-  python -m profiler.replay snapshot.pickle gpu=a100-40gb figure=replay.png
-  python -m profiler.replay snapshots/ format=json
-"""
 
 
 @as_command("replay")
@@ -51,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     command = read_command(words)
     if command.wants_help:
-        print_text(_USAGE)
+        print_text(usage())
         return EXIT_OK
     if command.faults:
         raise UsageError(command.faults)
@@ -60,23 +35,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _replay(command: Command) -> int:
     files = [path for each in command.paths for path in _snapshots(each)]
-    figures = _figure_paths(command, files)
+    figures = _figure_paths(command.options.figure, files)
     answered: list[dict[str, object]] = []
     unreadable: dict[str, str] = {}
     for path, figure in zip(files, figures, strict=True):
         try:
-            found = _answer(command, path)
+            found = _answer(command.options, path)
         except UsageError as error:
             unreadable[str(path)] = _about(path, error)
             print_error(unreadable[str(path)])
             continue
         if figure is not None and found.comparison.is_consistent:
             _draw(figure, path.name, found)
-        if command.output_format is OutputFormat.TABLE:
+        if command.options.output_format is OutputFormat.TABLE:
             print_text(("\n" if answered else "") + replay_table(path.name, found))
         # Histories are not kept: those of a folder may not fit into memory together.
         answered.append(answer_mapping(str(path), found))
-    if command.output_format is OutputFormat.JSON:
+    if command.options.output_format is OutputFormat.JSON:
         print_text(replay_json(answered, unreadable))
     return EXIT_OK if answered else EXIT_USAGE
 
@@ -89,9 +64,9 @@ def _snapshots(path: Path) -> Sequence[Path]:
         return (path,)
 
 
-def _answer(command: Command, path: Path) -> Answer:
-    history = read_history(load_snapshot(path), device=command.device)
-    return answer(history, Question(alloc_conf=command.alloc_conf, gpu=command.gpu))
+def _answer(options: ReplayOptions, path: Path) -> Answer:
+    history = read_history(load_snapshot(path), device=options.device)
+    return answer(history, Question(alloc_conf=options.alloc_conf, gpu=options.gpu))
 
 
 def _about(path: Path, error: UsageError) -> str:
@@ -102,15 +77,15 @@ def _about(path: Path, error: UsageError) -> str:
     )
 
 
-def _figure_paths(command: Command, files: Sequence[Path]) -> list[Path | None]:
+def _figure_paths(figure: PurePath | None, files: Sequence[Path]) -> list[Path | None]:
     """Return the path of each file's figure.
 
     Raises:
         UsageError: The suffix is not supported, or several snapshots have one figure file.
     """
-    path = command.figure
-    if path is None:
+    if figure is None:
         return [None] * len(files)
+    path = Path(figure)
     is_file = path.suffix in FIGURE_SUFFIXES
     if is_file and len(files) == 1:
         return [path]

@@ -1,19 +1,65 @@
-"""The parsed command line of `python -m profiler.report`."""
+"""The command line of `python -m profiler.report`: folders and options, how they are read, and the help text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from profiler.config.command_words import as_pairs
-from profiler.config.reading import MAX_INCREASE, TextReader, read_increase, show
-from profiler.config.value_grammar import ValueTextError, read_values, unreadable
-from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.config.options.command_words import as_pairs, read_given, word_fault
+from profiler.config.options.key_help import option_lines
+from profiler.config.options.option import INCREASE, Kind, name, option, options_of
+from profiler.config.options.reading import FieldReader, show
+from profiler.config.options.value_grammar import Value, read_values
+from profiler.domain.errors import Fault, nearest
 from profiler.rendering.figures.kinds import STANDARD_KINDS, FigureKind
-
-FIGURES = "figures"
 
 INTO = "into"
 
-KEYS = (FIGURES, MAX_INCREASE, INTO)
+
+def _one_or_several(text: str) -> Value:
+    values = read_values(text)
+    return values[0] if len(values) == 1 else list(values)
+
+
+def _kinds(reader: FieldReader, key: str) -> tuple[FigureKind, ...]:
+    value, allowed = reader.value(key), list(map(str, FigureKind))
+    names = value if isinstance(value, list) else [value]
+    if wrong := [show(each) for each in names if each not in allowed]:
+        problem = f"must be one or several of {', '.join(allowed)}, separated by commas"
+        reader.fail(key, problem, nearest(wrong[0], allowed))
+    return tuple(kind for kind in FigureKind if kind in names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """The options, in the order of the help text."""
+
+    figures: tuple[FigureKind, ...] = option(
+        tuple(STANDARD_KINDS),
+        Kind(
+            allowed=f"one or several of {', '.join(FigureKind)}",
+            shown="KINDS",
+            read=_kinds,
+            read_text=_one_or_several,
+            words=tuple(FigureKind),
+        ),
+        "formats of the figures' files, separated by commas",
+    )
+    max_increase: float | None = option(
+        None,
+        INCREASE,
+        "with two folders: end with exit code 4 if the peak of a trial grew by more, if it fitted and no longer does, "
+        "or if no trial is in both; print Markdown, and append it to the file that GITHUB_STEP_SUMMARY names",
+        null="show what changed",
+    )
+    into: str | None = option(
+        None,
+        name("a folder", "FOLDER"),
+        "where the results of several folders are written as one; the folders themselves stay as they are",
+        null="combined/<grid> next to them",
+    )
+
+
+OPTIONS = options_of(ReportOptions)
+"""By name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,62 +68,52 @@ class Command:
 
     folders: tuple[str, ...]
     """The words that are no `key=value`."""
-    kinds: tuple[FigureKind, ...]
-    """The formats of the figures."""
-    max_increase: float | None
-    """By how much a peak may grow between two folders, as a ratio; None to allow any."""
-    into: str | None
-    """Where the results of several folders are written as one; None if it is not given."""
+    options: ReportOptions
+    wants_help: bool
     faults: tuple[Fault, ...]
 
 
 def read_command(words: Sequence[str]) -> Command:
-    """Parse `words` (argv without the program). If a key is repeated, the last value counts."""
-    pairs = as_pairs(words)
-    given = dict(word.partition("=")[::2] for word in pairs if _is_key(word))
-    faults = [_unknown(key, value) for key, value in given.items() if key not in KEYS]
-    kinds = _kinds(given[FIGURES], faults) if FIGURES in given else STANDARD_KINDS
-    reader = TextReader({key: text for key, text in given.items() if key == INTO}, paths=(INTO,))
-    into = None if reader.value(INTO) is None else reader.text(INTO, "a folder")
-    limit, fault = _increase(given.get(MAX_INCREASE))
+    """Parse `words` (argv without the program)."""
+    given = read_given(ReportOptions, as_pairs(words))
+    wrong = [word for word in given.others if _is_wrong(word)]
     return Command(
-        folders=tuple(word for word in pairs if not _is_key(word)),
-        kinds=tuple(kind for kind in FigureKind if kind in kinds),
-        max_increase=limit,
-        into=into,
-        faults=(*faults, *reader.faults, *([fault] if fault is not None else [])),
+        folders=tuple(word for word in given.others if word not in wrong),
+        options=given.options,
+        wants_help=given.wants_help,
+        faults=(*(word_fault(word, OPTIONS) for word in wrong), *given.reader.faults),
     )
 
 
-def _kinds(text: str, faults: list[Fault]) -> Sequence[FigureKind]:
-    allowed = list(map(str, FigureKind))
-    try:
-        names = read_values(text)
-    except ValueTextError as error:
-        faults.append(unreadable(FIGURES, text, error))
-        return ()
-    if wrong := [show(name) for name in names if name not in allowed]:
-        problem = f"must be one or several of {', '.join(allowed)}, separated by commas"
-        faults.append(Fault(key=FIGURES, found=text, problem=problem, hint=nearest(wrong[0], allowed)))
-        return ()
-    return [FigureKind(name) for name in names if isinstance(name, str)]
-
-
-def _increase(text: str | None) -> tuple[float | None, Fault | None]:
-    """Return an increase as a ratio, or what is wrong with it; None twice if none is given."""
-    if text is None:
-        return None, None
-    try:
-        return read_increase(MAX_INCREASE, text), None
-    except UsageError as error:
-        return None, error.faults[0]
-
-
-def _is_key(word: str) -> bool:
-    """Whether a word is `key=value`; the name of a folder may contain "=" after a separator."""
+def _is_wrong(word: str) -> bool:
+    """Whether a word is an option; the name of a folder may contain "=" after a separator."""
     key, equals, _ = word.partition("=")
-    return bool(equals) and key.isidentifier()
+    return word.startswith("-") or (bool(equals) and key.isidentifier())
 
 
-def _unknown(key: str, value: str) -> Fault:
-    return Fault(key=key, found=value, problem=f"is unknown; the keys are {', '.join(KEYS)}", hint=nearest(key, KEYS))
+def usage() -> str:
+    """Return the help text."""
+    return f"""\
+python -m profiler.report FOLDER [figures=png,svg,pdf]
+python -m profiler.report FOLDER FOLDER [max_increase=2%]
+python -m profiler.report 'PATTERN' [into=FOLDER]
+python -m profiler.report s3://BUCKET/PATH/GRID [into=FOLDER]
+
+Draw the stored results of a sweep: a table, report.html, report.md,
+comparison.csv, table.tex and figures. With a second folder, show what changed
+between two sweeps instead. FOLDER is results/<grid>, as a sweep left it.
+
+A quoted pattern, three or more folders, or into=FOLDER reads the folders as one:
+shards of a sweep (shard=2/8), or the results of several machines. A trial that
+is in several folders counts once; trials of different versions are kept apart.
+A FOLDER may be the address of a store that several machines share (gs://BUCKET,
+file:///FOLDER): its records are read as they are now.
+
+{option_lines(OPTIONS.values(), indent=20)}
+Examples:
+  python -m profiler.report results/lora_vs_full
+  python -m profiler.report results/lora_vs_full figures=png,svg,pdf
+  python -m profiler.report results/reference/lora_vs_full results/lora_vs_full
+  python -m profiler.report results/before results/after max_increase=2%
+  python -m profiler.report 'results/*/lora_vs_full'
+"""

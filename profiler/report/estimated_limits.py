@@ -11,8 +11,8 @@ from profiler.analysis.keys import KeyValue, Number
 from profiler.analysis.limits import LIMIT_CARDS, EstimatedLimit
 from profiler.analytical.formulas.fragments import unreleasable_bytes
 from profiler.analytical.many import EstimateTable, estimate_table, fits_in_arrays, product_table
-from profiler.config.architecture import read_architecture
-from profiler.config.identity import spec_from_mapping
+from profiler.config.models.architecture import read_architecture
+from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.architecture import Architecture
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.context import cuda_context_bytes

@@ -60,7 +60,7 @@ def named_folders(command: Command) -> Folders:
     faults = [fault for folder in named if (fault := _folder_fault(folder)) is not None]
     if faults:
         raise UsageError(faults)
-    as_one = is_pattern or is_shared or command.into is not None or len(words) > _COMPARED
+    as_one = is_pattern or is_shared or command.options.into is not None or len(words) > _COMPARED
     into = _into(command, named) if as_one else None
     # A pattern may find what an earlier report wrote.
     parts = (
@@ -102,8 +102,8 @@ def _into(command: Command, named: tuple[Path, ...]) -> Path:
     Raises:
         UsageError: Nothing names it: the folders have nothing in common.
     """
-    if command.into is not None:
-        return Path(command.into)
+    if command.options.into is not None:
+        return Path(command.options.into)
     names = {folder.resolve().name for folder in named}
     if len(names) > 1:
         problem = f"are of several grids ({', '.join(sorted(names))})"

@@ -4,8 +4,8 @@ from functools import cache
 from pathlib import Path
 
 from profiler.command_line import print_error
-from profiler.config.architecture import read_architecture
-from profiler.config.model_lookup import builtin_architecture
+from profiler.config.models.architecture import read_architecture
+from profiler.config.models.lookup import builtin_architecture
 from profiler.domain.address import Address
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError

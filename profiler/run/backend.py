@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from profiler.config.python_answer import is_text_or_none, is_texts, is_version, read_answer, versions_of
-from profiler.config.specification import DEFAULT_GPU
+from profiler.config.options.python_answer import is_text_or_none, is_texts, is_version, read_answer, versions_of
+from profiler.config.trials.specification import DEFAULT_GPU
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.extras import Extra, install_hint
 from profiler.domain.gpu import KNOWN_GPUS
@@ -22,7 +22,7 @@ from profiler.emulation.cards import unlimited as without_limit
 from profiler.emulation.launch import EmulatedPython, Events, emulated_python, process_environment
 from profiler.emulation.version import EMULATION_VERSION
 from profiler.measurement.visible import VisibleGpu, VisibleGpus, capability_environment, visible_gpus
-from profiler.run.options import AUTO, ScriptBackend, ScriptOptions
+from profiler.run.command import AUTO, ScriptBackend, ScriptOptions
 from profiler.storage.files.foreign_files import expanded
 from profiler.storage.records.versions import installed_versions
 

@@ -1,17 +1,143 @@
-"""The parsed command line of `python -m profiler.run`: our keys, a launcher, the script and its arguments."""
+"""The command line of `python -m profiler.run`: our options, a launcher, the script and its arguments, and the help."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from enum import StrEnum
+from pathlib import Path, PurePath
 
-from profiler.config.command_words import own_words
-from profiler.config.key_help import option_lines
-from profiler.config.option import read_options
-from profiler.config.value_grammar import read_into
-from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.config.options.command_words import own_words
+from profiler.config.options.key_help import option_lines
+from profiler.config.options.option import (
+    FLAG,
+    KNOWN_CARD,
+    SECONDS,
+    choice,
+    count,
+    option,
+    options_of,
+    path,
+    read_options,
+)
+from profiler.config.options.reading import unknown_key
+from profiler.config.options.value_grammar import read_into
+from profiler.config.trials.specification import DEFAULT_GPU
+from profiler.domain.errors import FailIf, Fault, UsageError
+from profiler.domain.script import COMPLETION_TOKENS, PROMPT_TOKENS, ScriptWeights
 from profiler.run.launchers import Launch, read_launch, split_launcher
-from profiler.run.options import KEYS, ScriptOptions
 from profiler.storage.files.foreign_files import Kind, expanded, kind_of, reason
+
+MOST_PROCESSES = 100_000
+MOST_STEPS = 1_000_000
+MOST_TOKENS = 1_000_000
+AUTO = "auto"
+
+
+class ScriptBackend(StrEnum):
+    """Values of `backend`."""
+
+    AUTO = AUTO
+    CUDA = "cuda"
+    EMULATED = "emulated"
+    SIMULATED = "simulated"
+
+
+class ScriptEvents(StrEnum):
+    """Values of `events`."""
+
+    EARLY = "early"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptOptions:
+    """The options, in the order of the help text."""
+
+    backend: ScriptBackend = option(
+        ScriptBackend.AUTO,
+        choice(ScriptBackend),
+        "cuda where a GPU is, emulated where a CUDA build of torch is at hand, simulated otherwise",
+    )
+    gpu: str | None = option(
+        None,
+        KNOWN_CARD,
+        "the emulated or simulated card; with backend=cuda a smaller card, to which the real one is capped",
+        null=f"{DEFAULT_GPU}; the whole real card",
+    )
+    steps: int | None = option(
+        3,
+        count(maximum=MOST_STEPS),
+        "end the script after N optimizer steps",
+        unit="optimizer steps",
+        null="let it run to its end",
+    )
+    num_processes: int | None = option(
+        None,
+        count(maximum=MOST_PROCESSES),
+        "ranks of the distributed job, of which the script is rank 0; not with backend=cuda",
+        unit="processes",
+        null="what the launcher says, or 1",
+    )
+    weights: ScriptWeights = option(
+        ScriptWeights.RANDOM,
+        choice(ScriptWeights),
+        "random: build models from their configuration; checkpoint: read what the script names",
+    )
+    prompt_tokens: int = option(
+        PROMPT_TOKENS,
+        count(maximum=MOST_TOKENS),
+        "length of each prompt in a data set that is replaced, because it is not here",
+        unit="tokens",
+    )
+    completion_tokens: int = option(
+        COMPLETION_TOKENS,
+        count(maximum=MOST_TOKENS),
+        "length of each completion in such a data set; a text has both lengths",
+        unit="tokens",
+    )
+    events: ScriptEvents | None = option(
+        None,
+        choice(ScriptEvents),
+        "with backend=emulated, when memory that another stream used returns: early; both: run once more with late "
+        "events, and report both peaks",
+        null="both with several processes, else early",
+    )
+    python: PurePath | None = option(
+        None,
+        path("the path of a program", "PATH"),
+        "the Python that runs the script",
+        null="this one; emulated: that of python -m profiler.emulation install",
+    )
+    breakdown: bool = option(
+        False, FLAG, "name the largest tensors at the peak, and not only where an allocation fails"
+    )
+    snapshot: bool = option(
+        False, FLAG, "write a memory snapshot for torch's memory viewer and python -m profiler.replay"
+    )
+    results_dir: PurePath = option(
+        PurePath("results"),
+        path("a folder", "FOLDER"),
+        "the results are in FOLDER/scripts/<name of the script>/",
+    )
+    timeout_s: float = option(1800.0, SECONDS, "time limit of the script", unit="s")
+    sample_period_s: float | None = option(
+        0.01, SECONDS, "period at which the driver is sampled with backend=cuda", unit="s", null="no samples"
+    )
+    fail_if: FailIf | None = option(
+        None,
+        choice(FailIf, FailIf.DOES_NOT_FIT),
+        "does_not_fit: end with exit code 4 if the script ran out of GPU memory",
+        null="exit code 0",
+    )
+    strict: bool = option(
+        True,
+        FLAG,
+        "refuse a torch or an entry point of the driver that was never emulated; false: go on, and say so",
+    )
+
+
+OPTIONS = options_of(ScriptOptions)
+"""By name."""
+
 
 _INDENT = 20
 """Columns before the meaning of a key in the help text."""
@@ -54,12 +180,10 @@ def read_command(words: Sequence[str]) -> Command:
 
 def _read_word(word: str, values: dict[str, object], faults: list[Fault]) -> None:
     key, _, text = word.partition("=")
-    if key not in KEYS:
-        problem = f"is an unknown key; the keys are {', '.join(KEYS)}"
-        hint = nearest(key, tuple(KEYS)) or "Arguments of the script come after its name."
-        faults.append(Fault(key=key or "key", found=text, problem=problem, hint=hint))
+    if key not in OPTIONS:
+        faults.append(unknown_key(key, text, OPTIONS, hint="Arguments of the script come after its name."))
         return
-    read_into(values, key, text, faults, KEYS[key].kind.read_text)
+    read_into(values, key, text, faults, OPTIONS[key].kind.read_text)
 
 
 def _script(rest: Sequence[str], launcher: Sequence[str], faults: list[Fault]) -> Path | None:
@@ -87,7 +211,7 @@ def _problem(name: str) -> tuple[str, str]:
     if kind is Kind.MISSING:
         if name.startswith("python"):
             return "no such file", "Leave it out: python=PATH chooses it."
-        return "no such file", "Our keys are written as key=value." if name in KEYS else ""
+        return "no such file", "Our keys are written as key=value." if name in OPTIONS else ""
     if kind is not Kind.FILE:
         return f"is a {kind.value if kind is Kind.FOLDER else 'device or a pipe'}, and a Python file is needed", ""
     if not name.endswith(".py"):
@@ -107,7 +231,7 @@ measured on a GPU, or emulated or simulated without one. Our keys (key=value or
 are its own.
 torchrun, accelerate launch and deepspeed in front of the script are understood.
 
-{option_lines(KEYS.values(), indent=_INDENT)}
+{option_lines(OPTIONS.values(), indent=_INDENT)}
 The results are a table, <results_dir>/scripts/<script>/report.html, parquet
 files and records (docs/scripts.md). Exit codes: docs/exit_codes.md.
 

@@ -11,15 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profiler.command_line import as_command, print_error, print_line, print_text
-from profiler.config.command_words import wants_help_first
+from profiler.config.options.command_words import wants_help_first
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
 from profiler.domain.outcome import Status
 from profiler.domain.script import ScriptJob, ScriptRecord, ScriptSpec
 from profiler.domain.trial import Backend
 from profiler.run.backend import Place, choose_place
-from profiler.run.command import Command, read_command, usage
+from profiler.run.command import Command, ScriptEvents, ScriptOptions, read_command, usage
 from profiler.run.launched import launcher_arguments, launcher_variables
-from profiler.run.options import ScriptEvents, ScriptOptions
 from profiler.run.process import run_in_process
 from profiler.run.second_runs import in_new_processes, with_second_runs
 from profiler.storage.files.foreign_files import read_bytes, reason

@@ -7,70 +7,35 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from profiler.command_line import as_command, print_error, print_line, readable
-from profiler.config.command_words import HELP_FLAGS, as_pairs
-from profiler.config.reading import TextReader
-from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError, nearest
+from profiler.command_line import as_command, print_error, print_text, readable
+from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
 from profiler.seams.checking import MovedSeam, find_moved
+from profiler.seams.command import read_command, usage
 from profiler.seams.registry import SEAMS
 from profiler.seams.tested import TESTED, installed, untested
-
-USAGE = """\
-Usage: python -m profiler.seams [all=true]
-
-Compare what the profiler relies on in torch, trl, transformers, peft,
-bitsandbytes and accelerate with the installed versions, and print what has
-moved.
-
-  all=true   list every detail, with the reason why the profiler relies on it
-             (default: false)
-
-Exit code: 0 if everything holds, 3 if something has moved.
-
-Examples:
-  python -m profiler.seams
-  python -m profiler.seams all=true
-  python -m profiler.seams all=true | grep peft"""
 
 
 @as_command("seams")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
-    if set(arguments) & set(HELP_FLAGS):
-        print_line(USAGE)
+    command = read_command(arguments)
+    if command.wants_help:
+        print_text(usage())
         return EXIT_OK
-    lists_all = _lists_all(arguments)
+    if command.faults:
+        raise UsageError(command.faults)
     # At its import bitsandbytes warns about a kernel for the CPU that the profiler does not use.
     logging.disable(logging.WARNING)
     moved = find_moved(SEAMS)
     with readable():
         console = Console()
         console.print(_versions(moved))
-        if lists_all:
+        if command.options.lists_all:
             console.print(_details(moved))
     for each in moved:
         print_error(str(each))
     return EXIT_SOME_TRIALS_FAILED if moved else EXIT_OK
-
-
-def _lists_all(words: Sequence[str]) -> bool:
-    """Return the value of the only key.
-
-    Raises:
-        UsageError: Another word is there, or the value is not one.
-    """
-    given = [word.partition("=") for word in as_pairs(words)]
-    faults = [_unknown(key, text) for key, _, text in given if key != "all"]
-    reader = TextReader({key: text for key, _, text in given if key == "all"})
-    lists_all = bool({"all"} & {key for key, _, _ in given}) and reader.flag("all")
-    if faults := [*faults, *reader.faults]:
-        raise UsageError(faults)
-    return lists_all
-
-
-def _unknown(key: str, value: str) -> Fault:
-    return Fault(key=key, found=value or "given", problem="is unknown; the only key is all", hint=nearest(key, ["all"]))
 
 
 def _versions(moved: Sequence[MovedSeam]) -> Table:

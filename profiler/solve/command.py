@@ -1,14 +1,17 @@
-"""The parsed command line of `solve`: the name of one key or two, and key=value."""
+"""The command line of `python -m profiler.solve`: one key or two, options, how they are read, and the help text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePath
 
-from profiler.config.command_words import as_pairs
-from profiler.config.reading import TextReader
+from profiler.config.options.command_words import as_pairs, read_given
+from profiler.config.options.key_help import option_lines, trial_keys_help
+from profiler.config.options.option import FLAG, option, options_of, path, ratio
+from profiler.config.options.reading import FieldReader
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.keys import Kind, MemoryOrder
-from profiler.domain.trial import TRIAL_KEYS
+from profiler.domain.trial import TRIAL_KEYS, Backend
+from profiler.estimate.command import OPTIONS as ESTIMATE_OPTIONS
 from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.command import read_pairs as read_estimate
 from profiler.rendering.figures.kinds import FigureKind
@@ -22,7 +25,7 @@ SOLVABLE = (
 )
 """Keys with a largest value that fits, and the card."""
 
-MARGIN, CONFIRM, FIGURE = "margin", "confirm", "figure"
+FIGURE = "figure"
 
 _MOST_KEYS = 2
 _MOST_FIRST = 200
@@ -33,6 +36,34 @@ MAX_MARGIN = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
+class WithMargin:
+    """Options of the commands that ask whether a trial fits a card and ask the simulation too."""
+
+    margin: float = option(0.0, ratio(maximum=MAX_MARGIN), "part of the card that has to stay free, such as 5%")
+    confirm: bool = option(
+        True, FLAG, "ask the simulation too, in advise about the job of a log; false: answer within a second"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolveOptions(WithMargin):
+    """The options, in the order of the help text."""
+
+    figure: PurePath | None = option(
+        None,
+        path("a file", "FILE"),
+        "draw the limit line of two keys, as .png, .svg or .pdf",
+        null="no figure",
+    )
+
+
+_OWN = options_of(SolveOptions)
+
+OPTIONS = {**_OWN, **ESTIMATE_OPTIONS}
+"""By name, in the order of the help text."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Command:
     """A parsed command line; `faults` has what is wrong with it."""
 
@@ -40,26 +71,19 @@ class Command:
     """The key to find, or two, of which the second is found for each value of the first; empty if none was named."""
     first: tuple[object, ...]
     """Untyped values of the first of two keys; empty to choose them."""
-    figure: Path | None
-    """File for the figure of the limit line."""
-    margin: float
-    """Part of the card that has to stay free."""
-    confirm: bool
-    """Whether the boundary is simulated, on both sides."""
+    options: SolveOptions
     rest: EstimateCommand
     """Everything else, read as for an estimate."""
+    wants_help: bool
     faults: tuple[Fault, ...]
 
 
 def read_command(words: Sequence[str]) -> Command:
     """Parse `words` (argv without the program)."""
-    pairs = as_pairs(words)
-    named = [word for word in pairs if all(part.isidentifier() for part in word.split(","))]
+    given = read_given(SolveOptions, as_pairs(words))
+    named = [word for word in given.others if all(part.isidentifier() for part in word.split(","))]
     keys = tuple(key for word in named for key in word.split(","))
-    own = {
-        key: text for key, equals, text in (word.partition("=") for word in pairs) if key in (MARGIN, CONFIRM, FIGURE)
-    }
-    rest = read_estimate([word for word in pairs if word not in named and word.partition("=")[0] not in own])
+    rest = read_estimate([word for word in given.others if word not in named], OPTIONS)
     faults = list(rest.faults)
     first: tuple[object, ...] = ()
     if len(keys) == _MOST_KEYS and keys[0] in rest.axes:
@@ -68,25 +92,16 @@ def read_command(words: Sequence[str]) -> Command:
         if len(first) > _MOST_FIRST:
             problem = f"has {len(first):,} values, and at most {_MOST_FIRST} are tried"
             faults.append(Fault(key=keys[0], found=str(first[0]), problem=problem))
-    if not rest.wants_help:
-        faults += _key_faults(keys, rest)
-    reader = margin_and_confirm(own, paths=(FIGURE,))
-    margin, confirm = reader.number(MARGIN, maximum=MAX_MARGIN), reader.flag(CONFIRM)
-    figure = None if reader.value(FIGURE) is None else str(reader.value(FIGURE))
+    faults += _key_faults(keys, rest)
+    _check_figure(given.reader, given.options.figure, keys)
     return Command(
         keys=keys,
         first=first,
-        figure=None if figure is None else Path(figure),
-        margin=margin,
-        confirm=confirm,
+        options=given.options,
         rest=rest,
-        faults=(*faults, *reader.faults, *_figure_faults(figure, keys)),
+        wants_help=given.wants_help,
+        faults=(*faults, *given.reader.faults),
     )
-
-
-def margin_and_confirm(own: Mapping[str, str], *, paths: Sequence[str]) -> TextReader:
-    """Return the reader of `own` texts, in which `margin` and `confirm` have a value; `paths` take any text."""
-    return TextReader({MARGIN: "0", CONFIRM: "true", **own}, ratios=(MARGIN,), paths=paths)
 
 
 def _key_faults(names: Sequence[str], rest: EstimateCommand) -> list[Fault]:
@@ -108,12 +123,40 @@ def _key_faults(names: Sequence[str], rest: EstimateCommand) -> list[Fault]:
     ]
 
 
-def _figure_faults(name: str | None, keys: Sequence[str]) -> list[Fault]:
-    if name is None:
-        return []
-    if len(keys) != _MOST_KEYS:
-        return [Fault(key=FIGURE, found=name, problem="draws the limit line of two keys; name two")]
+def _check_figure(reader: FieldReader, figure: PurePath | None, keys: Sequence[str]) -> None:
     suffixes = [f".{kind}" for kind in FigureKind]
-    if Path(name).suffix not in suffixes:
-        return [Fault(key=FIGURE, found=name, problem=f"must be a file that ends with {', '.join(suffixes)}")]
-    return []
+    if figure is not None and len(keys) != _MOST_KEYS:
+        reader.fail(FIGURE, "draws the limit line of two keys; name two")
+    elif figure is not None and figure.suffix not in suffixes:
+        reader.fail(FIGURE, f"must be a file that ends with {', '.join(suffixes)}")
+
+
+def usage() -> str:
+    """Return the help text."""
+    return f"""\
+python -m profiler.solve KEY model=NAME gpu=CARD [key=value ...]
+python -m profiler.solve KEY config=FILE.yaml gpu=CARD [key=value ...]
+python -m profiler.solve KEY,KEY config=FILE.yaml gpu=CARD [figure=FILE.png]
+python -m profiler.solve gpu config=FILE.yaml
+
+The largest value of KEY with which training fits CARD, and what the next value
+would need. KEY gpu finds the smallest card. Two keys give a limit line: the
+largest value of the second for each value of the first. The closed form finds
+the boundary, and a simulation on each side confirms it. Where one does not, the
+boundary of the simulation is searched, and is the answer.
+
+{option_lines(_OWN.values(), indent=24)}
+{option_lines(ESTIMATE_OPTIONS.values(), indent=24)}
+FILE is as for python -m profiler.estimate: where the releases of trl that it can
+be for differ, the dearest decides. fail_if ends with exit code 4 if no value, or
+no card, fits. Several values of a key, separated by commas, give one line each.
+
+Keys of a trial [default]:
+{trial_keys_help(given=Backend.SIMULATED)}
+Examples:
+  python -m profiler.solve max_completion_length model=qwen2.5-7b tuning=lora
+  python -m profiler.solve per_device_train_batch_size config=grpo.yaml
+  python -m profiler.solve max_completion_length model=qwen2.5-3b beta=0,0.04
+  python -m profiler.solve lora_rank,max_completion_length config=grpo.yaml
+  python -m profiler.solve gpu config=grpo.yaml
+"""

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from profiler.config.identity import trial_id
-from profiler.config.labels import labels
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
+from profiler.config.trials.identity import trial_id
+from profiler.config.trials.labels import labels
 from profiler.domain.gpu_names import gpu_named
 from profiler.domain.outcome import Status, TrialRecord
 from profiler.domain.sweep_state import Machines

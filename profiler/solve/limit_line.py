@@ -5,7 +5,7 @@ from itertools import product
 
 from profiler.analytical.explanation.boundary import Boundary
 from profiler.analytical.explanation.cards import CardVerdict
-from profiler.config.grid import refuse_too_many_points
+from profiler.config.trials.grid import refuse_too_many_points
 from profiler.domain.errors import UsageError
 from profiler.estimate.inputs import ArchitectureLookup, Inputs
 from profiler.estimate.trial import dearest_spec
@@ -60,7 +60,7 @@ class _Line:
             spec=spec,
             axes=tuple(self._command.rest.axes),
             points=points,
-            margin=self._command.margin,
+            margin=self._command.options.margin,
         )
 
     def _values(self) -> Sequence[object]:
@@ -90,5 +90,5 @@ class _Line:
 
     def _search(self, key: str, point: Mapping[str, object]) -> KeySearch:
         return KeySearch(
-            key, point, inputs=self._inputs, margin=self._command.margin, architecture_of=self._architecture_of
+            key, point, inputs=self._inputs, margin=self._command.options.margin, architecture_of=self._architecture_of
         )

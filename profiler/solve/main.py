@@ -7,17 +7,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 from profiler.analytical.explanation.cards import all_cards
 from profiler.command_line import as_command, print_error, print_text
-from profiler.config.grid import refuse_too_many_points
-from profiler.config.key_help import trial_keys_help
-from profiler.config.model_lines import model_lines
-from profiler.config.option import OutputFormat
+from profiler.config.models.context import model_lines
+from profiler.config.options.option import OutputFormat
+from profiler.config.trials.grid import refuse_too_many_points
 from profiler.constraints.table import keys_refused_in_a_sweep
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, install_hint, listed, missing
-from profiler.domain.trial import Backend
 from profiler.estimate.inputs import (
     ArchitectureLookup,
     Inputs,
@@ -38,44 +37,12 @@ from profiler.rendering.answers.solve import (
     solve_json,
 )
 from profiler.rendering.figures.kinds import FigureKind
-from profiler.solve.command import CARD, Command, read_command
+from profiler.solve.command import CARD, Command, read_command, usage
 from profiler.solve.confirmation import Confirmation, NoAnswerError, Simulate, simulated
 from profiler.solve.limit_line import limit_lines
 from profiler.solve.search import KeySearch
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.foreign.model_config import load_model_config
-
-_USAGE = """\
-python -m profiler.solve KEY model=NAME gpu=CARD [key=value ...]
-python -m profiler.solve KEY config=FILE.yaml gpu=CARD [key=value ...]
-python -m profiler.solve KEY,KEY config=FILE.yaml gpu=CARD [figure=FILE.png]
-python -m profiler.solve gpu config=FILE.yaml
-
-The largest value of KEY with which training fits CARD, and what the next value
-would need. KEY gpu finds the smallest card. Two keys give a limit line: the
-largest value of the second for each value of the first. The closed form finds
-the boundary, and a simulation on each side confirms it. Where one does not, the
-boundary of the simulation is searched, and is the answer.
-
-  margin=5%      part of the card that has to stay free (default: 0)
-  confirm=false  do not simulate; the answer then takes a second (default: true)
-  figure=FILE    draw the limit line of two keys, as .png, .svg or .pdf
-  format=json    for scripts (default: table)
-  fail_if=does_not_fit   end with exit code 4 if no value, or no card, fits
-
-FILE is as for python -m profiler.estimate, also with trl=VERSION: where the
-releases of trl that it can be for differ, the dearest decides. Several values of a key, separated by
-commas, give one line each.
-
-Keys of a trial [default]:
-{keys}
-Examples:
-  python -m profiler.solve max_completion_length model=qwen2.5-7b tuning=lora
-  python -m profiler.solve per_device_train_batch_size config=grpo.yaml
-  python -m profiler.solve max_completion_length model=qwen2.5-3b beta=0,0.04
-  python -m profiler.solve lora_rank,max_completion_length config=grpo.yaml
-  python -m profiler.solve gpu config=grpo.yaml
-"""
 
 
 @as_command("solve")
@@ -88,8 +55,8 @@ def main(
     """Print the answer for `argv` (without the program) and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     command = read_command(words)
-    if command.rest.wants_help:
-        print_text(_USAGE.format(keys=trial_keys_help(given=Backend.SIMULATED)))
+    if command.wants_help:
+        print_text(usage())
         return EXIT_OK
     architecture_of = architecture_lookup(load_model)
     inputs, architecture_of = with_reward_models(_inputs(command), architecture_of)
@@ -103,7 +70,7 @@ def main(
         solve = _cards if command.keys == (CARD,) else _values
         text, fits = solve(command, inputs, architecture_of, simulate)
     print_text(text)
-    return EXIT_ANSWER_IS_NO if command.rest.fail_if is not None and not fits else EXIT_OK
+    return EXIT_ANSWER_IS_NO if command.rest.options.fail_if is not None and not fits else EXIT_OK
 
 
 def _inputs(command: Command) -> Inputs:
@@ -129,15 +96,16 @@ def _inputs(command: Command) -> Inputs:
 def _line(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup) -> tuple[str, bool]:
     """Return the limit line of two keys, after drawing it where that is asked for, and whether a value fits."""
     lines = limit_lines(command, inputs, architecture_of)
-    if command.figure is not None:
+    figure = None if command.options.figure is None else Path(command.options.figure)
+    if figure is not None:
         from profiler.rendering.figures.along_keys.limit_line import limit_line_figure
         from profiler.rendering.figures.files import as_kind  # matplotlib takes half a second
 
-        kind = FigureKind(command.figure.suffix.removeprefix("."))
-        write_atomically(command.figure, as_kind(limit_line_figure(lines), kind))
-    is_json = command.rest.output_format is OutputFormat.JSON
+        kind = FigureKind(figure.suffix.removeprefix("."))
+        write_atomically(figure, as_kind(limit_line_figure(lines), kind))
+    is_json = command.rest.options.output_format is OutputFormat.JSON
     notes = notes_of_all(inputs, [line.spec for line in lines], architecture_of)
-    text = line_json(lines, notes) if is_json else line_text(lines, notes, figure=command.figure)
+    text = line_json(lines, notes) if is_json else line_text(lines, notes, figure=figure)
     return text, any(point.limit is not None for line in lines for point in line.points)
 
 
@@ -148,9 +116,9 @@ def _cards(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup
         raise UsageError([Fault(key=names, found="several values", problem="solve gpu takes one value per key")])
     spec = dearest_spec(inputs, {}, architecture_of)
     architecture = architecture_of(spec.model)
-    answer = CardAnswer(spec=spec, cards=all_cards(spec, architecture), margin=command.margin)
+    answer = CardAnswer(spec=spec, cards=all_cards(spec, architecture), margin=command.options.margin)
     notes = (*notes_of_all(inputs, [spec], architecture_of), *model_lines(spec, architecture))
-    is_json = command.rest.output_format is OutputFormat.JSON
+    is_json = command.rest.options.output_format is OutputFormat.JSON
     text = solve_json([answer], notes) if is_json else card_text(answer, notes)
     return text, answer.smallest is not None
 
@@ -164,17 +132,17 @@ def _values(
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     answers = [_answer(command, point, inputs, architecture_of) for point in points]
     specs = [spec for answer in answers for spec in answer.specs.values()]
-    if command.confirm and (refused := keys_refused_in_a_sweep(specs)):
+    if command.options.confirm and (refused := keys_refused_in_a_sweep(specs, architecture_of)):
         print_error(f"Not simulated, because only an estimate knows {', '.join(refused)} yet.")
-    elif command.confirm and (absent := missing(TRAINING)):
+    elif command.options.confirm and (absent := missing(TRAINING)):
         print_error(f"Not simulated, because {listed(absent)} are not installed. {install_hint(Extra.SIMULATE)}")
-    elif command.confirm:
+    elif command.options.confirm:
         print_error("Simulating both sides of each boundary, and more where one differs; confirm=false does without.")
         answers = [
             _confirmed(command, point, answer, inputs, architecture_of, simulate)
             for point, answer in zip(points, answers, strict=True)
         ]
-    is_json = command.rest.output_format is OutputFormat.JSON
+    is_json = command.rest.options.output_format is OutputFormat.JSON
     notes = notes_of_all(inputs, [spec for answer in answers for spec in answer.specs.values()], architecture_of)
     text = solve_json(answers, notes) if is_json else key_text(answers, notes)
     return text, all(answer.boundary.largest is not None for answer in answers)
@@ -185,7 +153,7 @@ def _answer(
 ) -> KeyAnswer:
     """Return the boundary of the key at one point, with the trials on both sides of it."""
     (key,) = command.keys
-    search = KeySearch(key, point, inputs=inputs, margin=command.margin, architecture_of=architecture_of)
+    search = KeySearch(key, point, inputs=inputs, margin=command.options.margin, architecture_of=architecture_of)
     boundary = search.boundary()
     values = [value for value in (boundary.largest, boundary.beyond) if value is not None]
     return KeyAnswer(
@@ -193,7 +161,7 @@ def _answer(
         specs={value: search.at(value) for value in values},
         axes=tuple(command.rest.axes),
         boundary=boundary,
-        margin=command.margin,
+        margin=command.options.margin,
     )
 
 
@@ -206,8 +174,8 @@ def _confirmed(
     simulate: Simulate,
 ) -> KeyAnswer:
     """Return an answer that agrees with its own simulations, which decide where they differ from the estimate."""
-    confirmation = Confirmation(simulate, command.margin, simulate(answer.specs))
-    search = KeySearch(answer.key, point, inputs=inputs, margin=command.margin, architecture_of=architecture_of)
+    confirmation = Confirmation(simulate, command.options.margin, simulate(answer.specs))
+    search = KeySearch(answer.key, point, inputs=inputs, margin=command.options.margin, architecture_of=architecture_of)
     estimated = answer.boundary
     try:
         boundary = search.boundary_near(

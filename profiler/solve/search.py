@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.boundary import GAP, Boundary, boundary_near, largest_that_fits
 from profiler.analytical.explanation.cards import CardVerdict, card_verdict
-from profiler.config.context import is_beyond_context
+from profiler.config.models.context import is_beyond_context
 from profiler.constraints.table import refuse_without_card
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu_names import gpu_named

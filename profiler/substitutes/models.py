@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import configuration_utils
 
-from profiler.config.model_lookup import suggested_model
+from profiler.config.models.lookup import suggested_model
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.script import ScriptWeights

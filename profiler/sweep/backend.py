@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from profiler.config.run_options import RunOptions
-from profiler.config.specification import AUTO
+from profiler.config.options.run_options import RunOptions
+from profiler.config.trials.specification import AUTO
 from profiler.domain.errors import Fault
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.gpu_names import name_card

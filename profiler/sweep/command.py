@@ -8,13 +8,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString, RangeSweep
 from hydra.errors import HydraException
 
-from profiler.config.command_words import HELP_FLAGS, as_pairs
-from profiler.config.grid import MAX_POINTS
-from profiler.config.reading import MAX_INCREASE, read_increase, show
-from profiler.config.run_options import PATH_OPTIONS, RUN_KEYS
-from profiler.config.specification import unknown_key
-from profiler.config.value_grammar import CallError, ValueTextError, read_path, read_values, unreadable, written
-from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.config.options.command_words import HELP_FLAGS, as_pairs
+from profiler.config.options.option import INCREASE, MAX_INCREASE
+from profiler.config.options.reading import TextReader, show, unknown_key
+from profiler.config.options.run_options import PATH_OPTIONS, RUN_KEYS
+from profiler.config.options.value_grammar import CallError, ValueTextError, read_path, read_values, unreadable, written
+from profiler.config.trials.grid import MAX_POINTS
+from profiler.domain.errors import Fault, nearest
 from profiler.domain.trial import SPEC_KEYS
 
 GRID = "grid"
@@ -261,10 +261,10 @@ class _OverrideReading:
             self.faults.append(Fault(key=MAX_INCREASE, found=f"{self.max_increase:g}", problem=problem, hint=hint))
 
     def _read_increase(self, text: str) -> None:
-        try:
-            self.max_increase = read_increase(MAX_INCREASE, text)
-        except UsageError as error:
-            self.faults.extend(error.faults)
+        reader = TextReader({MAX_INCREASE: text}, {MAX_INCREASE: INCREASE.read_text})
+        increase = INCREASE.read(reader, MAX_INCREASE)
+        self.max_increase = increase if reader.sound(MAX_INCREASE) else None
+        self.faults.extend(reader.faults)
 
     def _read_setting(self, key: str, values: tuple[object, ...]) -> None:
         if len(values) == 1:

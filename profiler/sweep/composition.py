@@ -20,11 +20,10 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
 from profiler.command_line import print_text
-from profiler.config.command_words import HELP_FLAGS
 from profiler.config.foreign_text import MOST_YAML_BYTES, ForeignTextError, parse_yaml
-from profiler.config.reading import show
-from profiler.config.run_options import RUN_KEYS
-from profiler.config.specification import unknown_key
+from profiler.config.options.command_words import HELP_FLAGS
+from profiler.config.options.reading import show, unknown_key
+from profiler.config.options.run_options import RUN_KEYS
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, nearest
 from profiler.storage.files.foreign_files import Kind, kind_of, read_bytes, reason
 from profiler.sweep.command import ALL_KEYS, GRID, GRID_FILE_KEYS, Command

@@ -9,7 +9,7 @@ from pathlib import Path
 from profiler.cluster.engines import ENGINE
 from profiler.cluster.slots import Cluster, Node, SlotKind
 from profiler.cluster.trial_python import TrialPython
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.address import Address, Scheme
 from profiler.domain.engine import Engine
 from profiler.domain.errors import Fault, UsageError

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from textwrap import fill
 
-from profiler.config.key_help import run_options_help, trial_keys_help
-from profiler.config.specification import AUTO
+from profiler.config.options.key_help import run_options_help, trial_keys_help
+from profiler.config.trials.specification import AUTO
 
 _WIDTH = 80
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from profiler.analysis.sweep_tally import SweepTally
 from profiler.command_line import as_command, print_error, print_line
-from profiler.config.demand import comparable_group, memory_rank, needs_at_most
+from profiler.config.trials.demand import comparable_group, memory_rank, needs_at_most
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.domain.labels import names_of

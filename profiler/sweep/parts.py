@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from profiler.analysis.sweep_tally import SweepTally
 from profiler.command_line import print_error
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.address import Address
 from profiler.domain.outcome import Estimate, TrialRecord, Versions
 from profiler.domain.trial import PlannedTrial, TrialSpec

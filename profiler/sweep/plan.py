@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
-from profiler.config.identity import specification_hash, trial_id
-from profiler.config.labels import labels
+from profiler.config.trials.identity import specification_hash, trial_id
+from profiler.config.trials.labels import labels
 from profiler.domain.outcome import Versions
 from profiler.domain.shard import Shard
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec, run_key

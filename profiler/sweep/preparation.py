@@ -10,12 +10,12 @@ from profiler.allocator import parse_alloc_conf
 from profiler.cluster.array import SlotArray
 from profiler.cluster.slots import Cluster, KindOf
 from profiler.cluster.trial_python import trial_python
-from profiler.config.architecture import read_architecture
-from profiler.config.context import context_line
-from profiler.config.grid import Grid, expand, read_grid
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.run_options import RunOptions, read_run_options
-from profiler.config.specification import ArchitectureLookup, attention_line, kernels_line, parse_points
+from profiler.config.models.architecture import read_architecture
+from profiler.config.models.context import context_line
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.options.run_options import RunOptions, read_run_options
+from profiler.config.trials.grid import Grid, expand, read_grid
+from profiler.config.trials.specification import ArchitectureLookup, attention_line, kernels_line, parse_points
 from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.address import Address, is_address
 from profiler.domain.engine import Engine
@@ -147,7 +147,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     visible, versions = machines.visible, machines.versions
     points, backend_line = resolve_auto(points or [], visible, torch_version=versions.torch)
     specs = faults.collect(lambda: parse_points(points, architecture_of=architecture_of)) or ()
-    faults.found.extend(faults_in_a_sweep(specs))
+    faults.found.extend(faults_in_a_sweep(specs, architecture_of))
     if options is not None and not options.dry_run:
         faults.found.extend(_uninstalled(specs) if options.python is None and machines.cluster is None else ())
         faults.found.extend(missing_engine(specs, Backend.CUDA, versions))
@@ -190,8 +190,6 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
     measured = any(spec.backend is Backend.CUDA for spec in specs)
     attention = dict.fromkeys(
         line(spec, architecture_of(spec.model))
-        for spec in specs
-        for line in (attention_line, kernels_line, context_line)
         for spec in specs
         for line in (attention_line, kernels_line, context_line)
     )

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from profiler.config.options.run_options import RunOptions
 from profiler.config.prices import Price
-from profiler.config.run_options import RunOptions
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.sweep_state import Money

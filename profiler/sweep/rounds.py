@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from profiler.command_line import Interrupted, print_line
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.storage.stores.objects import Objects
 from profiler.storage.stores.trial_store import TrialStore
 

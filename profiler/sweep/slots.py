@@ -7,7 +7,7 @@ from pathlib import Path
 
 from profiler.cluster.slot_job import SlotJob
 from profiler.command_line import print_line
-from profiler.config.reading import MAX_INCREASE
+from profiler.config.options.option import MAX_INCREASE
 from profiler.domain.address import Address, Scheme
 from profiler.domain.engine import Engine
 from profiler.domain.trial import Backend

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from profiler.config.identity import trial_id
+from profiler.config.trials.identity import trial_id
 from profiler.domain.errors import UsageError
 from profiler.domain.outcome import TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec

@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from profiler.config.architecture import has_other_senses
+from profiler.config.models.architecture import has_other_senses
 from profiler.domain.model_count import ModelCount
 
 _MOST_BYTES = 10 * 2**20

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 
 from profiler.allocator import Trace
 from profiler.allocator.trace import Site
-from profiler.config.identity import spec_from_mapping
+from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Outcome
 from profiler.domain.units import MIB

@@ -9,7 +9,7 @@ from maintenance.accuracy.baselines import accelerate_bytes, verl_report_bytes
 from maintenance.accuracy.sampling import AXES, FIXED, NEXT_SAMPLE, sample
 from maintenance.sampling import architecture_of, read_sampled, sampled_text
 from profiler.analytical import estimate
-from profiler.config.architecture import PROJECTION_NAMES
+from profiler.config.models.architecture import PROJECTION_NAMES
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu import KNOWN_GPUS

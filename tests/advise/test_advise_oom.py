@@ -12,9 +12,9 @@ from profiler.advise.main import main
 from profiler.advise.refusal import phase_of
 from profiler.advise.simulated import SimulatedRequest, SimulatedTrial
 from profiler.allocator.oom_message import read_oom_message
-from profiler.config.identity import spec_to_mapping
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.identity import spec_to_mapping
+from profiler.config.trials.specification import parse_point
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import EXIT_OK
 from profiler.domain.memory import Phase

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.analysis.repeat import repeat_commands
-from profiler.config.grid import expand, read_grid
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_points
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.grid import expand, read_grid
+from profiler.config.trials.specification import parse_points
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import Backend, Lengths, Rollout

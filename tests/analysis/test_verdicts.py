@@ -3,7 +3,7 @@
 import pytest
 
 from profiler.analysis.verdicts import Evidence, Figure, LookedUp, Verdict, judge
-from profiler.config.claims import read_claims
+from profiler.config.claims.claims import read_claims
 from profiler.domain.claims import End
 from profiler.domain.memory import Origin
 from profiler.rendering.claims.words import found_text, reason_text, verdict_text

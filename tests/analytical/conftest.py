@@ -1,6 +1,6 @@
 import pytest
 
-from profiler.config.architecture import read_architecture
+from profiler.config.models.architecture import read_architecture
 from profiler.domain.architecture import Architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS
 

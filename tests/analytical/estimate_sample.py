@@ -29,12 +29,12 @@ from profiler.analytical.explanation.verl_fit import verl_fit
 from profiler.analytical.many import estimate_specs, fits_in_arrays
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.recipes.verl import verl_estimate
-from profiler.config.architecture import read_architecture
-from profiler.config.grid import expand, read_grid
-from profiler.config.identity import stable_mapping
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point, parse_points
-from profiler.config.verl_config import read_verl
+from profiler.config.models.architecture import read_architecture
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.grid import expand, read_grid
+from profiler.config.trials.identity import stable_mapping
+from profiler.config.trials.specification import parse_point, parse_points
+from profiler.config.verl.config import read_verl
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu import KNOWN_GPUS

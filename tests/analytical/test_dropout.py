@@ -22,7 +22,7 @@ from profiler.analytical.formulas.eager_attention import saved_scores_bytes, sco
 from profiler.analytical.formulas.layer_backward import _down_input_bytes, _dropout_backward_bytes
 from profiler.analytical.formulas.layer_without_gradient import _dropping_bytes
 from profiler.analytical.many import estimate_specs
-from profiler.config.architecture import read_architecture
+from profiler.config.models.architecture import read_architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Phase

@@ -22,8 +22,8 @@ from profiler.analytical.formulas.engine import (
 from profiler.analytical.formulas.engine_buffers import buffer_bytes
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.sharding.replicated import Replicated
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.specification import parse_point
 from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
@@ -211,9 +211,9 @@ def test_groups_are_whole_over_all_processes():
 
 def test_a_sweep_does_not_run_an_engine_on_several_gpus():
     shared = _spec(use_vllm=True, num_processes=2, vllm_tensor_parallel_size=2, backend="emulated")
-    (fault,) = faults_in_a_sweep([shared])
+    (fault,) = faults_in_a_sweep([shared], builtin_architecture)
     assert fault.key == "vllm_tensor_parallel_size"
-    assert faults_in_a_sweep([_spec(use_vllm=True, num_processes=2, backend="emulated")]) == []
+    assert faults_in_a_sweep([_spec(use_vllm=True, num_processes=2, backend="emulated")], builtin_architecture) == []
 
 
 def test_vllm_next_to_fsdp_is_estimated_as_emulated():

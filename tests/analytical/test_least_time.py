@@ -4,8 +4,8 @@ import pytest
 
 from maintenance.counted import _kept, counted_configurations
 from profiler.analytical.least_time import least_step_s
-from profiler.config.claim_settings import keys_text, spec_of
-from profiler.config.model_lookup import builtin_architecture
+from profiler.config.claims.settings import keys_text, spec_of
+from profiler.config.models.lookup import builtin_architecture
 from profiler.domain.gpu import ROOFLINES
 from profiler.domain.trial import Backend, Rollout, TrialSpec
 from profiler.storage.foreign.published import read_published_claims

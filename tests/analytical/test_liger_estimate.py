@@ -7,9 +7,9 @@ an emulated H100, for prompts of 256 and completions of up to 1,024 tokens, 4 ro
 import pytest
 
 from profiler.analytical.estimate import estimate
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
-from profiler.config.trl_config import read_trl_config
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.specification import parse_point
+from profiler.config.trl.config import read_trl_config
 from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.trial import TrialSpec
 
@@ -65,6 +65,6 @@ def test_a_recipe_with_liger_is_estimated_with_it():
 
 
 def test_a_simulation_does_not_run_it():
-    (fault,) = faults_in_a_sweep([_spec(use_liger_kernel=True, backend="simulated")])
+    (fault,) = faults_in_a_sweep([_spec(use_liger_kernel=True, backend="simulated")], builtin_architecture)
     assert fault.key == "use_liger_kernel"
-    assert faults_in_a_sweep([_spec(use_liger_kernel=True)]) == []
+    assert faults_in_a_sweep([_spec(use_liger_kernel=True)], builtin_architecture) == []

@@ -21,7 +21,7 @@ from profiler.analytical.formulas.parameters import (
 )
 from profiler.analytical.formulas.weights import weights_bytes
 from profiler.analytical.many import estimate_specs
-from profiler.config.architecture import read_architecture
+from profiler.config.models.architecture import read_architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Phase
 from profiler.domain.recipe import Recipe

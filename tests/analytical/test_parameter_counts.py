@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from profiler.analytical import lora_parameter_count, parameter_count
 from profiler.analytical.formulas.parameters import projections
-from profiler.config.architecture import read_architecture
+from profiler.config.models.architecture import read_architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS, BuiltinModel
 from profiler.domain.trial import ALL_LINEAR
 

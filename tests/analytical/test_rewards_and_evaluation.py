@@ -9,6 +9,7 @@ from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.formulas.value_models import reward_model_bytes
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
+from profiler.config.models.lookup import builtin_architecture
 from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import Backend, Dtype, Lengths, TrialSpec, Tuning
@@ -113,5 +114,5 @@ def test_arrays_of_trials_agree_with_single_ones():
 
 
 def test_a_sweep_names_what_it_does_not_run():
-    faults = faults_in_a_sweep([replace(SCORED, per_device_eval_batch_size=8)])
+    faults = faults_in_a_sweep([replace(SCORED, per_device_eval_batch_size=8)], builtin_architecture)
     assert [fault.key for fault in faults] == ["reward_models", "per_device_eval_batch_size"]

@@ -15,7 +15,7 @@ from profiler.analytical.estimate import phase_instants
 from profiler.analytical.many import estimate_table, table_of
 from profiler.analytical.timeline.recipes.registry import micro_batch, trial_instants
 from profiler.analytical.timeline.recipes.sft import row_bytes
-from profiler.config.architecture import read_architecture
+from profiler.config.models.architecture import read_architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import TRIAL_PHASES, Category, Phase

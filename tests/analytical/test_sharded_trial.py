@@ -16,8 +16,8 @@ from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.sharding.fsdp import Fsdp
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.specification import parse_point
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase

@@ -26,8 +26,8 @@ from profiler.analytical.formulas.tower_block import (
 from profiler.analytical.formulas.tower_parameters import tower_tensors
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.specification import parse_point
 from profiler.domain.builtin_models import VISION_MODELS
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import TrialSpec, Tuning

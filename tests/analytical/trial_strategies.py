@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from profiler.config.architecture import read_architecture
+from profiler.config.models.architecture import read_architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import ALL_LINEAR, Attention, Backend, Dtype, Lengths, Logprobs, Rollout, TrialSpec, Tuning

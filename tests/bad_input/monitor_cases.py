@@ -28,7 +28,7 @@ CASES = (
     bad(f"watch={BOMB}", says="watch= … cannot be read as a value"),
     bad("format=yaml", says="format=yaml: must be one of table, json"),
     bad("wtach=1s", says="wtach=1s: … Did you mean 'watch'?"),
-    bad("=1", says="key=1: is an unknown key"),
+    bad("=1", says="=1: is unknown"),
     bad("PYTHONPATH=x", "python", says="PYTHONPATH=x: … An environment variable is set before python"),
     bad("watch=0", "format=x", "a=b", says="a=b: … watch=0: … format=x:", sentences=3),
     bad("config=grpo.yaml", says="config=grpo.yaml: has a meaning only in front of a command to watch"),

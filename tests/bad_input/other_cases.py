@@ -18,7 +18,7 @@ REPORT = (
     bad("a\x00b", says="folder= … cannot be read"),
     bad("\x1b[31m", says="folder= … no such folder"),
     bad("~nosuchuser", says="folder= … no such folder"),
-    bad("-x", says="argument= … is not a folder of results"),
+    bad("-x", says="argument= … is not of the form key=value"),
     bad("--other=x", says="other= … is unknown; the keys are figures, max_increase, into"),
     bad("ftp://a/b", says="folder= … is not an address; write s3://bucket/path, gs://bucket/path or file:///folder"),
     bad("file:///no/such/folder", says="results_dir= … results cannot be read there (there are no records)"),
@@ -41,15 +41,15 @@ REPORT_GUARD = (
 )
 
 SEAMS = (
-    bad("x", says="x= … is unknown; the only key is all"),
-    bad("", says="= … is unknown; the only key is all"),
-    bad("all", says="all= … must be true or false"),
+    bad("x", says="argument=x … is not of the form key=value"),
+    bad("", says="argument= … is not of the form key=value"),
+    bad("all", says="argument=all: is not of the form key=value. Write all=true|false."),
     bad("all=", says="all= … must be true or false"),
     bad("all=yes", says="all= … must be true or false"),
     bad("al=true", says="al= … is unknown; the only key is all"),
-    bad("--all", says="--all= … is unknown; the only key is all"),
+    bad("--all", says="argument=--all: is not of the form key=value. Write all=true|false."),
     bad("--al", "true", says="al= … is unknown; the only key is all"),
-    bad("all=true", "x", says="x= … is unknown; the only key is all"),
+    bad("all=true", "x", says="argument=x … is not of the form key=value"),
 )
 
 FAIL_IF = (
@@ -68,7 +68,7 @@ ADVISE = (
     bad("model=qwen2.5-7b", "margin=2", says="margin= … must be a number of at most 0.9"),
     bad("model=qwen2.5-7b", "confirm=x", says="confirm= … must be true or false"),
     bad("model=qwen2.5-7b", "oom=nosuch.log", says="oom= … cannot be read"),
-    bad("model=qwen2.5-7b", "oom=", says="oom= … cannot be read"),
+    bad("model=qwen2.5-7b", "oom=", says="oom= … must be a file"),
     bad("model=qwen2.5-7b", "oom=pipe", files={"pipe": Special.FIFO}, says="oom= … cannot be read"),
     bad("model=qwen2.5-7b", "oom=zero", files={"zero": Special.ZERO}, says="oom= … cannot be read"),
     bad("model=qwen2.5-7b", "oom=f", files={"f": "fine"}, says="oom= … has no out-of-memory error of PyTorch"),
@@ -86,7 +86,7 @@ EMULATION = (
     bad("chek", says="command= … must be one of install, check … Did you mean 'check'?"),
     bad("x", "-x", sentences=2, says="command= … must be one of … argument= … options are written as key=value"),
     bad("check", "", says="argument= … options are written as key=value"),
-    bad("check", "torch=2.13.0", says="torch= … unknown key; the keys are python, gpu, strict"),
+    bad("check", "torch=2.13.0", says="torch= … is unknown; the keys are python, gpu, strict"),
     bad("check", "gpu=", says="gpu= … must be one of h100-80gb,"),
     bad("check", "strict=1", says="strict= … must be true or false"),
     bad("check", "python=", says="python= … must be a file that can be run"),
@@ -97,7 +97,7 @@ EMULATION = (
     bad("check", "python=file", files={"file": ""}, says="python= … does not run (Permission denied)"),
     bad("install", "torch=2", says="torch= … must be a version such as 2.13.0"),
     bad("install", "torch=../x", says="torch= … must be a version such as 2.13.0"),
-    bad("install", "gpu=h100-80gb", says="gpu= … unknown key; the keys are torch, python"),
+    bad("install", "gpu=h100-80gb", says="gpu= … is unknown; the keys are torch, python"),
 )
 
 CONSOLE = (
@@ -113,7 +113,7 @@ CONSOLE = (
     bad("sweep", says="grid= … a sweep needs a grid; the grids are claims, completion_length,"),
     bad("report", says="folder= … name one folder or several"),
     bad("replay", says="snapshot= … name a file or a folder"),
-    bad("seams", "x", says="x= … is unknown; the only key is all"),
+    bad("seams", "x", says="argument=x … is not of the form key=value"),
     bad("-sc", says="-sc= … must be followed by one of install=bash, install=fish, install=zsh,"),
     bad("-sc", "install=x", says="-sc= … must be followed by one of install=bash, install=fish, install=zsh,"),
 )
@@ -248,7 +248,7 @@ SOLVE = (
 EMULATION = (
     bad("x", says="command=x … must be one of install, check"),
     bad("-x", says="command=-x … must be one of install, check"),
-    bad("install", "torhc=2.13.0", says="torhc=2.13.0 … unknown key"),
+    bad("install", "torhc=2.13.0", says="torhc=2.13.0 … is unknown"),
     bad("check", "gpu=h1000", says="gpu=h1000 … must be one of h100-80gb,"),
     bad("check", "strict=perhaps", says="strict=perhaps … must be true or false"),
 )

@@ -67,7 +67,7 @@ CASES = (
         sentences=2,
         says="snapshot= … is not a pickle, or a damaged one … snapshot= … is not a pickle, or a damaged one",
     ),
-    bad("-x", "f.pickle", files=FILE, says="argument= … options are written as key=value"),
+    bad("-x", "f.pickle", files=FILE, says="argument= … is not of the form key=value"),
     bad(
         "--device",
         "f.pickle",
@@ -79,7 +79,7 @@ CASES = (
         "devcie=1",
         "f.pickle",
         files=FILE,
-        says="devcie= … unknown key; the keys are alloc_conf, device, figure, format, gpu",
+        says="devcie= … is unknown; the keys are alloc_conf, gpu, device, figure, format",
     ),
     bad("device=x", "f.pickle", files=FILE, says="device= … must be a whole number of at"),
     bad("device=-1", "f.pickle", files=FILE, says="device= … must be a whole number of at"),

@@ -12,7 +12,7 @@ from profiler.analysis.claim_trials import StoredTrials
 from profiler.analysis.verdicts import Verdict
 from profiler.claims.figures import ClaimFigures
 from profiler.claims.main import judge_all, kept_scripts, main, stored_trials
-from profiler.config.claim_settings import keys_text, spec_of
+from profiler.config.claims.settings import keys_text, spec_of
 from profiler.domain.claims import By, Configuration, End, Quantity
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.memory import Origin
@@ -144,8 +144,8 @@ def test_pages_that_cannot_be_written_are_refused_before_anything_is_printed(fol
         (["source=guide-40"], "source=guide-40: must be one of blog-2025"),
         (["format=xml"], "format=xml: must be one of table, json"),
         (["write=maybe"], "write=maybe: must be true or false"),
-        (["resultsdir=x"], "resultsdir=x: unknown key; the keys are results_dir, claim, source, format, write."),
-        (["--format"], "argument=--format: is not of the form key=value. Write format=..."),
+        (["resultsdir=x"], "resultsdir=x: is unknown; the keys are results_dir, claim, source, format, write."),
+        (["--format"], "argument=--format: is not of the form key=value. Write format=table|json."),
         (
             ["claim=guide-batch", "source=guide-40gb"],
             "claim=guide-batch: names one claim, so that source has no meaning",

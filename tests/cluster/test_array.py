@@ -7,7 +7,7 @@ import pytest
 
 from profiler.cluster.array import ALL_WAIT, HARDWARE, MOST_LOSSES, REPORTS, SlotArray, SlotReport, SlotsFailedError
 from profiler.cluster.array import SlotState as State
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.outcome import Status
 from profiler.domain.slurm import SlurmGpus
 from profiler.domain.sweep_state import Holder, Machines

@@ -13,7 +13,7 @@ from profiler.cluster import placing
 from profiler.cluster.placing import MOST_LOSSES, NoSlotError, PlacedSweep
 from profiler.cluster.remote import RemoteResult, RemoteTask, run_remote
 from profiler.cluster.slots import Ended, SlotKind
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.outcome import Status
 from profiler.domain.sweep_state import Machines
 from profiler.execution import OpenTrials, TooManyFailuresError, open_trials

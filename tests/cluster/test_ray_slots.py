@@ -11,7 +11,7 @@ from witness import VERSIONS
 from profiler.cluster.remote import RemoteResult
 from profiler.cluster.slots import Node, SlotKind
 from profiler.cluster.trial_python import trial_python
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import Fault
 from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import Backend

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "stress"))
 from slurm_node import GPU, lacking, slurm_node
 
 from profiler.cluster.slurm import SlurmJobs, slurm_faults
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.slurm import SlurmGpus, SlurmName, SlurmTime
 
 pytestmark = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from profiler.cluster import engines, slurm
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain import extras
 from profiler.domain.engine import Engine
 from profiler.domain.errors import UsageError

@@ -14,7 +14,7 @@ from profiler.cluster import trial_python as module
 from profiler.cluster.remote import RemoteTask, record_name, run_remote
 from profiler.cluster.slot import Slot
 from profiler.cluster.trial_python import by_card, trial_python
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.trial import Backend
 from profiler.execution import Interpreter
 from profiler.execution.other_python import SimulatedWorkers

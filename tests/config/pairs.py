@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from profiler.config.key_values import without_other_recipes
+from profiler.config.trials.key_values import without_other_recipes
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.keys import Key, Kind, MemoryOrder
 from profiler.domain.recipe import Recipe

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from profiler.config.architecture import MODEL_TYPES
+from profiler.config.models.architecture import MODEL_TYPES
 from profiler.domain.families import FAMILIES, family_of
 
 LEFT_OUT = Ellipsis

@@ -4,10 +4,10 @@ from dataclasses import fields
 
 import pytest
 
-from profiler.config.architecture import read_architecture
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.run_options import RUN_KEYS, read_run_options
-from profiler.config.specification import parse_point
+from profiler.config.models.architecture import read_architecture
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.options.run_options import RUN_KEYS, read_run_options
+from profiler.config.trials.specification import parse_point
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.keys import MAX_COUNT, Kind

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiler.config.claims import read_claims
+from profiler.config.claims.claims import read_claims
 from profiler.domain.claims import By, Check, End, Line, Pair, Range, Single
 from profiler.domain.errors import UsageError
 from profiler.domain.sums import sum_of

@@ -11,10 +11,10 @@ from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.formulas.value_models import critic_bytes
 from profiler.analytical.many import estimate_specs
-from profiler.config.demand import needs_at_most
-from profiler.config.labels import labels
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.demand import needs_at_most
+from profiler.config.trials.labels import labels
+from profiler.config.trials.specification import parse_point
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Origin, Phase
 from profiler.domain.trial import Dtype, TrialSpec

@@ -6,10 +6,10 @@ import pytest
 from small_models import refusal_of_transformers, small_config
 
 from profiler.analytical.formulas.engine_buffers import accepted_tokens
-from profiler.config.architecture import MODEL_TYPES, read_architecture
-from profiler.config.context import context_line
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
+from profiler.config.models.architecture import MODEL_TYPES, read_architecture
+from profiler.config.models.context import context_line
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.specification import parse_point
 from profiler.domain.errors import UsageError
 from profiler.estimate.inputs import Inputs
 from profiler.estimate.main import answer

@@ -12,9 +12,9 @@ from pairs import ORDERED_KEYS, rising_pairs, trials
 
 from profiler.analytical import estimate
 from profiler.analytical.estimate import phase_instants
-from profiler.config import demand
-from profiler.config.demand import comparable_group
-from profiler.config.model_lookup import builtin_architecture
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials import demand
+from profiler.config.trials.demand import comparable_group
 from profiler.domain.memory import Phase
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import Outcome, Status, Verdict

@@ -5,8 +5,8 @@ from functools import cache
 import pytest
 from simulating import LORA, simulate, small_spec
 
-from profiler.config.architecture import read_architecture
-from profiler.config.demand import needs_at_most
+from profiler.config.models.architecture import read_architecture
+from profiler.config.trials.demand import needs_at_most
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.memory import Phase
 from profiler.domain.trial import Lengths, Tuning

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from profiler.config.foreign_formats import FORMATS
+from profiler.config.files.foreign_formats import FORMATS
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.estimate.main import main
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from profiler.config.grid import expand, read_grid
-from profiler.config.run_options import RUN_KEYS, read_run_options
+from profiler.config.options.run_options import RUN_KEYS, read_run_options
+from profiler.config.trials.grid import expand, read_grid
 from profiler.domain.errors import UsageError
 
 CASES = [{"tuning": "full", "optim": "a"}, {"tuning": "full", "optim": "b"}, {"tuning": "lora", "optim": "a"}]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.config.grid import Grid, expand
-from profiler.config.identity import spec_from_mapping, spec_to_mapping, trial_id
-from profiler.config.labels import labels
+from profiler.config.trials.grid import Grid, expand
+from profiler.config.trials.identity import spec_from_mapping, spec_to_mapping, trial_id
+from profiler.config.trials.labels import labels
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import Versions
 from profiler.domain.recipe import Recipe

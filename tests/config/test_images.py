@@ -7,10 +7,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.config.images import images_line
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
-from profiler.config.trl_yaml import trl_arguments
+from profiler.config.models.images import images_line
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.specification import parse_point
+from profiler.config.trl.yaml import trl_arguments
 from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.errors import EXIT_USAGE, UsageError
 from profiler.estimate.main import answer
@@ -86,9 +86,11 @@ def test_the_values_of_an_axis_are_read_one_by_one():
     assert peaks == [each["peak_allocated_bytes"] for each in alone]
 
 
-def test_a_sweep_says_that_it_does_not_run_such_a_model(capsys):
-    assert [fault.key for fault in faults_in_a_sweep([_parsed()])] == ["model"]
-    assert sweep(["+grid=lora_vs_full", "backend=simulated", f"model={QWEN}", "dry_run=true"]) == EXIT_USAGE
+@pytest.mark.parametrize("recipe", ["grpo", "rloo", "sft"])
+def test_a_sweep_says_that_it_does_not_run_such_a_model(recipe, capsys):
+    assert [fault.key for fault in faults_in_a_sweep([_parsed(recipe=recipe)], builtin_architecture)] == ["model"]
+    words = [f"+grid={'sft' if recipe == 'sft' else 'logprobs'}", f"recipe={recipe}", f"model={QWEN}"]
+    assert sweep([*words, "backend=simulated", "dry_run=true"]) == EXIT_USAGE
     assert "a sweep does not run models with a vision tower yet" in capsys.readouterr().err
 
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from profiler.config.identity import ADDED_KEYS, spec_from_mapping, spec_to_mapping
-from profiler.config.key_values import DEFAULTS, other_recipe_faults, without_other_recipes
-from profiler.config.labels import labels
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.identity import ADDED_KEYS, spec_from_mapping, spec_to_mapping
+from profiler.config.trials.key_values import DEFAULTS, other_recipe_faults, without_other_recipes
+from profiler.config.trials.labels import labels
+from profiler.config.trials.specification import parse_point
 from profiler.domain.errors import UsageError
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import SPEC_KEYS, Backend, TrialSpec, key_named

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.config.model_lookup import builtin_of_folder
+from profiler.config.models.lookup import builtin_of_folder
 from profiler.domain.builtin_models import BUILTIN_MODELS
 
 

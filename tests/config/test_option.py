@@ -6,14 +6,34 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from profiler.config.key_help import option_lines
-from profiler.config.option import FLAG, Option, count, options_of, read_options
-from profiler.config.run_options import RunOptions
+from profiler.advise.command import AdviseOptions
+from profiler.claims.command import ClaimsOptions
+from profiler.config.options.key_help import option_lines
+from profiler.config.options.option import FLAG, Option, count, options_of, read_options
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import UsageError
-from profiler.monitor.options import MonitorOptions
-from profiler.run.options import ScriptOptions
+from profiler.emulation.command import EmulationOptions
+from profiler.estimate.command import EstimateOptions
+from profiler.monitor.command import MonitorOptions
+from profiler.replay.command import ReplayOptions
+from profiler.report.command import ReportOptions
+from profiler.run.command import ScriptOptions
+from profiler.seams.command import SeamsOptions
+from profiler.solve.command import SolveOptions
 
-DECLARED = (RunOptions, ScriptOptions, MonitorOptions)
+DECLARED = (
+    RunOptions,
+    ScriptOptions,
+    MonitorOptions,
+    EstimateOptions,
+    SolveOptions,
+    AdviseOptions,
+    ClaimsOptions,
+    ReplayOptions,
+    ReportOptions,
+    EmulationOptions,
+    SeamsOptions,
+)
 
 EACH = [
     (declared, field.name, option)

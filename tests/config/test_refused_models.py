@@ -7,10 +7,10 @@ from small_models import LEFT_OUT, refusal_of_transformers, small_config
 from transformers import CONFIG_MAPPING
 from transformers.activations import ACT2CLS
 
-from profiler.config.architecture import MODEL_TYPES, read_architecture
 from profiler.config.foreign_text import ForeignTextError, parse_json
-from profiler.config.refused_models import ACTIVATIONS, MODEL_RULES, TYPED_FIELDS
-from profiler.config.specification import parse_point
+from profiler.config.models.architecture import MODEL_TYPES, read_architecture
+from profiler.config.models.refused_models import ACTIVATIONS, MODEL_RULES, TYPED_FIELDS
+from profiler.config.trials.specification import parse_point
 from profiler.domain.errors import UsageError
 from profiler.domain.families import FAMILIES
 from profiler.estimate.main import answer

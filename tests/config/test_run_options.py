@@ -1,4 +1,4 @@
-"""Each run option is declared once; `sweeps/config.yaml` and docs/run_options.md agree with the declarations.
+"""Each option is declared once; `sweeps/config.yaml`, docs/run_options.md and docs/commands.md agree with that.
 
 After a change of the declarations: `python tests/config/test_run_options.py`.
 """
@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from maintenance.run_options_page import run_options_page
-from profiler.config.reading import show
-from profiler.config.run_options import RUN_KEYS, RUN_OPTIONS, RunOptions, read_run_options
+from maintenance.run_options_page import commands_page, run_options_page
+from profiler.config.options.reading import show
+from profiler.config.options.run_options import RUN_KEYS, RUN_OPTIONS, RunOptions, read_run_options
 from profiler.domain.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "run_options.md"
+PAGES = {ROOT / "docs" / "run_options.md": run_options_page, ROOT / "docs" / "commands.md": commands_page}
 CONFIG = yaml.safe_load((ROOT / "sweeps" / "config.yaml").read_text())
 
 
@@ -52,9 +52,11 @@ def test_the_declared_limits_are_those_of_the_reader(key):
             read_run_options({**CONFIG, key: value})
 
 
-def test_the_page_is_that_of_the_declarations():
-    assert PAGE.read_text(encoding="utf-8") == run_options_page()
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_is_that_of_the_declarations(page):
+    assert page.read_text(encoding="utf-8") == PAGES[page]()
 
 
 if __name__ == "__main__":
-    PAGE.write_text(run_options_page(), encoding="utf-8")
+    for page, text in PAGES.items():
+        page.write_text(text(), encoding="utf-8")

@@ -3,7 +3,7 @@
 import pytest
 
 from profiler.config.foreign_text import ForeignTextError
-from profiler.config.run_script import read_run_script
+from profiler.config.shell.run_script import read_run_script
 
 CALL = "python3 -m verl.trainer.main_ppo "
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.config.foreign_text import ForeignTextError
-from profiler.config.run_script import read_run_script
+from profiler.config.shell.run_script import read_run_script
 
 BASH = shutil.which("bash")
 pytestmark = pytest.mark.skipif(BASH is None, reason="needs bash")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiler.config.run_script import NOT_PASSED, read_run_script
+from profiler.config.shell.run_script import NOT_PASSED, read_run_script
 
 CALL = "python3 -m verl.trainer.main_ppo data.y=1 "
 

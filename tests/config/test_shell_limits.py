@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from profiler.config.foreign_text import ForeignTextError
-from profiler.config.run_script import read_run_script
+from profiler.config.shell.run_script import read_run_script
 
 CALL = "\npython3 -m verl.trainer.main_ppo data.x=$X\n"
 MULTIPLIES = "multiply"
@@ -87,7 +87,7 @@ def test_scripts_of_a_few_lines_take_little_memory():
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
         "from test_shell_limits import SMALL, CALL\n"
-        "from profiler.config.run_script import read_run_script, ForeignTextError\n"
+        "from profiler.config.shell.run_script import read_run_script, ForeignTextError\n"
         "for text, _ in SMALL.values():\n"
         "    try: read_run_script(text + CALL)\n"
         "    except ForeignTextError: pass\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiler.config.run_options import RunOptions, read_run_options
+from profiler.config.options.run_options import RunOptions, read_run_options
 from profiler.domain.errors import UsageError
 from profiler.domain.slurm import SlurmGpus, SlurmName, SlurmTime
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from maintenance.trl_history import differences, logprobs_of, other_logprobs, read_fields, read_logprobs
-from profiler.config.trl_behaviours import EFFECTS, FIRST_FUSED, LAST_WITH_LOGITS, LOGPROBS, UNCOUNTED
-from profiler.config.trl_facts import (
+from profiler.config.trl.interval import possible_versions, read_trl_variants
+from profiler.config.trl_releases.behaviours import EFFECTS, FIRST_FUSED, LAST_WITH_LOGITS, LOGPROBS, UNCOUNTED
+from profiler.config.trl_releases.facts import (
     DEFAULTS,
     FIRST_WITHOUT_REFERENCE,
     KEY_VERSIONS,
@@ -15,8 +16,7 @@ from profiler.config.trl_facts import (
     TRAINERS,
     defaults_of,
 )
-from profiler.config.trl_interval import possible_versions, read_trl_variants
-from profiler.config.trl_versions import NEWEST, OLDEST, RELEASES, Versions, release_of, spans_text
+from profiler.config.trl_releases.versions import NEWEST, OLDEST, RELEASES, Versions, release_of, spans_text
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import SPEC_KEYS, Logprobs
 

@@ -6,12 +6,13 @@ import pytest
 from small_models import small_config
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
-from profiler.config import model_fields, trl_effects
-from profiler.config.architecture import MODEL_TYPES, read_architecture
-from profiler.config.model_fields import COUNTED, FREE, OF_TOWERS, OF_TOWERS_FREE, REFUSED, SWITCHED_OFF, UNCOUNTED
-from profiler.config.trl_config import LORA_DROPOUT, read_trl_config
-from profiler.config.trl_keys import FREE_KEYS, FREE_KEYS_BY_REASON, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
-from profiler.config.uncounted import Direction, uncounted_texts
+from profiler.config.models import fields as model_fields
+from profiler.config.models.architecture import MODEL_TYPES, read_architecture
+from profiler.config.models.fields import COUNTED, FREE, OF_TOWERS, OF_TOWERS_FREE, REFUSED, SWITCHED_OFF, UNCOUNTED
+from profiler.config.models.uncounted import Direction, uncounted_texts
+from profiler.config.trl import effects as trl_effects
+from profiler.config.trl.config import LORA_DROPOUT, read_trl_config
+from profiler.config.trl.keys import FREE_KEYS, FREE_KEYS_BY_REASON, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.domain.families import FAMILIES
 from profiler.estimate.main import answer
 
@@ -103,7 +104,7 @@ def test_every_key_of_trl_has_one_effect_and_free_ones_a_reason():
     for kind in (GRPOConfig, RLOOConfig, SFTConfig, ModelConfig, ScriptArguments):
         for name in names(kind) - {"model_init_kwargs"}:
             count = sum(name in group for group in groups)
-            # The rows of an evaluation have a key, which `trl_config` reads itself.
+            # The rows of an evaluation have a key, which `trl/config.py` reads itself.
             assert count == 1, (kind.__name__, name, count)
     assert set(FREE_KEYS) == set().union(*FREE_KEYS_BY_REASON.values()) | set(trl_effects.EFFECTS)
 

@@ -6,7 +6,7 @@ from hydra.errors import HydraException
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler.config.value_grammar import (
+from profiler.config.options.value_grammar import (
     CallError,
     ValueTextError,
     read_path,

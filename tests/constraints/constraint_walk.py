@@ -11,9 +11,9 @@ from functools import cache
 from itertools import combinations, product
 
 from profiler.analytical.closed_form import refuse_without_form
-from profiler.config.architecture import read_architecture
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
+from profiler.config.models.architecture import read_architecture
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.specification import parse_point
 from profiler.constraints.table import faults_in_a_sweep, refuse_without_card
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
@@ -208,7 +208,7 @@ def said(values: Values) -> dict[str, tuple[Fault, ...]]:
         spec = parse_point(values, architecture_of=architecture_of)
     except UsageError as error:
         return {"trial": tuple(error.faults)}
-    found = {"sweep": tuple(faults_in_a_sweep([spec]))}
+    found = {"sweep": tuple(faults_in_a_sweep([spec], architecture_of))}
     for who, refuse in (
         ("estimate", lambda: refuse_without_form(spec, architecture_of(spec.model))),
         ("card", lambda: refuse_without_card(spec)),

@@ -10,8 +10,8 @@ import pytest
 from mypy import api
 
 from profiler.analytical.timeline.recipes import registry
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.trl_yaml import _OTHERS
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trl.yaml import _OTHERS
 from profiler.domain import recipe as recipes
 from profiler.domain.errors import UsageError
 from profiler.domain.recipe import LABELLED, ONLINE, Recipe, RecipeFacts

@@ -8,10 +8,10 @@ from counted import python_calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler.config.grid import MAX_POINTS
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_points
-from profiler.config.value_grammar import read_values
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.options.value_grammar import read_values
+from profiler.config.trials.grid import MAX_POINTS
+from profiler.config.trials.specification import parse_points
 from profiler.domain.errors import EXIT_USAGE, UsageError
 from profiler.estimate.command import read_command
 from profiler.estimate.main import answer, main

@@ -10,8 +10,8 @@ import yaml
 
 from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.cards import Fit, card_verdict
-from profiler.config.model_lookup import suggested_model
-from profiler.config.specification import parse_point
+from profiler.config.models.lookup import suggested_model
+from profiler.config.trials.specification import parse_point
 from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.builtin_models import BUILTIN_MODELS, find_builtin
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError
@@ -134,7 +134,7 @@ def _faults(values: dict[str, object], *, runs: bool = True) -> list[Fault]:
         spec = _parsed(values)
     except UsageError as error:
         return list(error.faults)
-    found = list(faults_in_a_sweep([spec])) if runs else []
+    found = list(faults_in_a_sweep([spec], ARCHITECTURE_OF)) if runs else []
     try:
         refuse_without_form(spec, ARCHITECTURE_OF(spec.model))
     except UsageError as error:
@@ -176,7 +176,7 @@ def test_a_hint_to_run_it_names_a_run_that_is_not_refused(values):
         simulates, emulates = "profiler.sweep` simulates it" in fault.hint, "backend=emulated runs it" in fault.hint
         if simulates or emulates:
             spec = _parsed(_values(**values, backend="emulated" if emulates else "simulated"))
-            assert not faults_in_a_sweep([spec]), fault.sentence()
+            assert not faults_in_a_sweep([spec], ARCHITECTURE_OF), fault.sentence()
 
 
 def test_the_table_tries_hints():

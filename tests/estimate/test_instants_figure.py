@@ -3,8 +3,8 @@
 import pytest
 
 from profiler.analytical.explanation.explained import explain
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.specification import parse_point
 from profiler.domain.units import as_gib
 from profiler.rendering.figures.runs.instants import instants_figure
 

@@ -8,8 +8,8 @@ from simulating import simulate, small_spec
 
 from profiler.allocator import parse_alloc_conf, replay_on_card
 from profiler.analytical.estimate import estimate, phase_instants
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.trl_config import RLOO_DEFAULTS, TRL_DEFAULTS
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trl.config import RLOO_DEFAULTS, TRL_DEFAULTS
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import Rollout
 from profiler.estimate.main import answer

@@ -6,7 +6,7 @@ import json
 import pytest
 import yaml
 
-from profiler.config.companion_files import (
+from profiler.config.files.companion_files import (
     _LORA_EXTRAS,
     ACCELERATE_KEYS,
     DEEPSPEED_FIELDS,

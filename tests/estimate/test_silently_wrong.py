@@ -9,7 +9,7 @@ import json
 import pytest
 import yaml
 
-from profiler.config.architecture import read_architecture
+from profiler.config.models.architecture import read_architecture
 from profiler.domain import extras
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError
 from profiler.domain.model_count import ModelCount

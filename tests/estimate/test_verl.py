@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from profiler.config.verl_config import read_verl_config
+from profiler.config.verl.config import read_verl_config
 from profiler.domain.errors import EXIT_USAGE, UsageError
 from profiler.domain.verl import Strategy
 from profiler.estimate.main import answer, main

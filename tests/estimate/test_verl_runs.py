@@ -5,9 +5,9 @@ import textwrap
 
 import pytest
 
-from profiler.config.verl_config import read_verl, read_verl_config
-from profiler.config.verl_generated import FSDP_DEFAULTS, MEGATRON_DEFAULTS, VERL_VERSION
-from profiler.config.verl_keys import MEMORY_KEYS
+from profiler.config.verl.config import read_verl, read_verl_config
+from profiler.config.verl.generated import FSDP_DEFAULTS, MEGATRON_DEFAULTS, VERL_VERSION
+from profiler.config.verl.keys import MEMORY_KEYS
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, UsageError
 from profiler.domain.verl import EntropySettings, Strategy
 from profiler.estimate.main import answer, main

@@ -8,8 +8,8 @@ from maintenance.verl_tuning import JOBS, MEAN_ROW, PAGE, ROWS, comparison, jobs
 from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.explanation.verl_fit import verl_fit
 from profiler.analytical.timeline.recipes.verl import Component, VerlPhase, verl_estimate
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.verl_config import read_verl, read_verl_config
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.verl.config import read_verl, read_verl_config
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.rendering.layouts.csv_table import as_csv

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.config.run_options import RUN_KEYS, RunOptions
+from profiler.config.options.run_options import RUN_KEYS, RunOptions
 from profiler.domain.trial import PlannedTrial
 from profiler.execution import run_trials
 from profiler.execution.interpreter import own_python

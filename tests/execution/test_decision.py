@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from witness import VERSIONS, on_cuda, planned
 
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.memory import Category
 from profiler.domain.outcome import Breakdown, Outcome, Status, TrialRecord, Verdict
 from profiler.domain.readings import CategoryShare

@@ -16,7 +16,7 @@ import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from witness import BY_LABEL, VERSIONS, Witness, planned
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.execution import run_trials
 from profiler.storage.stores.record_store import RecordStore
 

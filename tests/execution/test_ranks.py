@@ -9,7 +9,7 @@ import pytest
 from scripted import ScriptedNvml
 from witness import VERSIONS, Witness, is_gone, on_cuda, planned
 
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.outcome import Outcome, Peaks, Status
 from profiler.domain.trial import DistributedType
 from profiler.execution import GpuPool, GpuUnusableError, WorkerProgram, run_trials

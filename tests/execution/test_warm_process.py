@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 from witness import BY_LABEL, LIMIT_S, VERSIONS, Witness, is_gone, planned, wait_until
 
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_INTERNAL, UsageError
 from profiler.domain.outcome import Status
 from profiler.execution import WorkerProgram, run_trials

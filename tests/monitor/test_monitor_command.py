@@ -210,7 +210,7 @@ def test_a_figure_that_fails_costs_only_itself(tmp_path, monkeypatch, capsys):
 )
 def test_the_folder_is_named_after_what_runs(words, name):
     if name is None:
-        with pytest.raises(Exception, match="is an unknown key"):
+        with pytest.raises(Exception, match="is unknown"):
             read_command(words)
     else:
         assert read_command(words).name == name

@@ -11,7 +11,7 @@ from scripted import TOTAL_BYTES, UUID, ScriptedNvml
 
 from profiler.analysis.gpu_advice import MOST_LINES, gpu_advice
 from profiler.command_line import Interrupted
-from profiler.config.option import read_options
+from profiler.config.options.option import read_options
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu_state import GpuProcessState, GpuState, LiveCounters
 from profiler.domain.memory import Phase
@@ -19,9 +19,9 @@ from profiler.domain.units import GIB
 from profiler.measurement.gpu_states import GpuReader, process_command
 from profiler.measurement.nvml import GpuProcess, NvmlTrouble
 from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.monitor.command import MonitorOptions
 from profiler.monitor.gpus import Machine, show_gpus
 from profiler.monitor.main import main
-from profiler.monitor.options import MonitorOptions
 from profiler.rendering.layouts.terminal import TerminalConsole
 from profiler.rendering.live.gpu_panel import gpu_panel, gpus_content, sparkline
 from profiler.storage.files.live_counters import LIVE_FOLDER, live_folder, process_start, publish, published, withdraw

@@ -7,8 +7,8 @@ name it was found by their emulation (docs/evidence.md).
 import pytest
 
 from profiler.analytical import estimate
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.specification import parse_point
 from profiler.domain.trial import Logprobs
 from profiler.storage.foreign.published import read_published
 

@@ -13,7 +13,7 @@ from own_histories import ALLOC, EMPTY, FREE, recorded
 
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.replay.command import KEYS, read_command
+from profiler.replay.command import OPTIONS, read_command
 from profiler.replay.main import main
 
 MIB = 1024 * 1024
@@ -361,10 +361,10 @@ def test_a_figure_of_another_format_is_refused_before_anything_is_read(run, path
         ("alloc_conf=expandable", "'expandable' is not a key of PYTORCH_ALLOC_CONF"),
         (
             "gpus=a100-40gb",
-            "gpus=a100-40gb: unknown key; the keys are alloc_conf, device, figure, format, gpu. Did you mean 'gpu'?",
+            "gpus=a100-40gb: is unknown; the keys are alloc_conf, gpu, device, figure, format. Did you mean 'gpu'?",
         ),
-        ("--gpu", "argument=--gpu: options are written as key=value. Write gpu=... instead."),
-        ("--verbose", "argument=--verbose: options are written as key=value."),
+        ("--gpu", "argument=--gpu: is not of the form key=value. Write gpu=NAME."),
+        ("--verbose", "argument=--verbose: is not of the form key=value."),
     ],
 )
 def test_what_is_wrong_is_named(run, path, word, sentence):
@@ -396,8 +396,8 @@ def test_a_file_may_have_an_equals_sign_in_its_name(run, tmp_path, monkeypatch):
 
 def test_a_later_word_wins():
     command = read_command(["x", "device=1", "device=2", "gpu=t4-16gb", "gpu=a100-40gb"])
-    assert command.device == 2
-    assert command.gpu is KNOWN_GPUS["a100-40gb"]
+    assert command.options.device == 2
+    assert command.options.gpu is KNOWN_GPUS["a100-40gb"]
 
 
 def test_help_is_on_every_screen(run):
@@ -453,4 +453,4 @@ def test_every_row_and_key_is_documented(run, path):
     labels = [label for line in table.splitlines() if (label := line[:32].strip())]
     assert len(labels) == 11
     assert [label for label in labels if f"| {label} |" not in documented] == []
-    assert all(f"{key}=" in documented for key in KEYS)
+    assert all(f"{key}=" in documented for key in OPTIONS)

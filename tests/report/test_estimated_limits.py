@@ -10,7 +10,7 @@ from profiler.analysis.axes import surfaces
 from profiler.analysis.comparison import compare
 from profiler.analysis.limits import LIMIT_CARDS, EstimatedLimit, card_limits
 from profiler.analytical.explanation.cards import card_verdict
-from profiler.config.architecture import read_architecture
+from profiler.config.models.architecture import read_architecture
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.kernels import missing_kernel

@@ -11,16 +11,16 @@ from profiler.report.main import main
 def test_folders_and_formats_are_read():
     found = read_command(["results/a", "figures=pdf,png", "results/b=c"])
     assert found.folders == ("results/a", "results/b=c")
-    assert found.kinds == (FigureKind.PNG, FigureKind.PDF)
+    assert found.options.figures == (FigureKind.PNG, FigureKind.PDF)
     assert found.faults == ()
-    assert read_command(["results/a"]).kinds == (FigureKind.PNG, FigureKind.SVG)
+    assert read_command(["results/a"]).options.figures == (FigureKind.PNG, FigureKind.SVG)
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["figures=gif"], "figures=gif: must be one or several of png, svg, pdf, separated by commas."),
-        (["figures="], "figures=: must be one or several of png, svg, pdf, separated by commas."),
+        (["figures="], "figures='': must be one or several of png, svg, pdf, separated by commas."),
         (["figure=png"], "figure=png: is unknown; the keys are figures, max_increase, into. Did you mean 'figures'?"),
     ],
 )

@@ -3,12 +3,11 @@
 import pytest
 from script_builders import record
 
-from profiler.config.command_words import wants_help_first
+from profiler.config.options.command_words import wants_help_first
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf, UsageError
-from profiler.run.command import read_command, usage
+from profiler.run.command import OPTIONS, ScriptOptions, read_command, usage
 from profiler.run.launched import launcher_arguments
 from profiler.run.main import exit_code
-from profiler.run.options import KEYS, ScriptOptions
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +98,7 @@ def test_every_fault_is_found():
 
 def test_the_help_has_every_key_with_its_default_and_examples():
     text = usage()
-    for name, key in KEYS.items():
+    for name, key in OPTIONS.items():
         assert f"  {name}={key.kind.shown}" in text
         default = key.null if key.default is None else key.default_text
         assert "(default: " + default.split()[0] in " ".join(text.split())

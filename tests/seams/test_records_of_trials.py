@@ -8,7 +8,7 @@ from simulating import small_spec
 from trl import GRPOTrainer
 from trl.kernels import chunked_logprob
 
-from profiler.config.identity import trial_id
+from profiler.config.trials.identity import trial_id
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.outcome import Status, TrialRecord, Versions
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec

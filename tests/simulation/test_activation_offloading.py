@@ -8,8 +8,8 @@ from simulating import simulate, small_spec
 
 from profiler.allocator import parse_alloc_conf, replay_on_card
 from profiler.analytical.closed_form import has_form
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.specification import parse_point
 from profiler.domain.errors import UsageError
 from profiler.domain.trial import Lengths, Recipe, Rollout, Tuning
 from profiler.simulation.tracing.pinned import content_of, pinned

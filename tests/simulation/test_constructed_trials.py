@@ -7,7 +7,7 @@ from simulating import simulate, small_spec
 
 from profiler.allocator import parse_alloc_conf, replay_on_card
 from profiler.analytical.estimate import phase_instants
-from profiler.config.model_lookup import builtin_architecture
+from profiler.config.models.lookup import builtin_architecture
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import Rollout
 

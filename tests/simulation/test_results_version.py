@@ -3,7 +3,7 @@
 import pytest
 from simulating import LORA, small_spec
 
-from profiler.config.identity import SIMULATION_RESULTS_VERSION
+from profiler.config.trials.identity import SIMULATION_RESULTS_VERSION
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import Attention, Logprobs, Rollout, Tuning

@@ -7,8 +7,8 @@ import pytest
 from maintenance.vision.trial import simulate_with_images
 from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical.estimate import phase_instants
-from profiler.config.architecture import read_architecture
-from profiler.config.specification import parse_point
+from profiler.config.models.architecture import read_architecture
+from profiler.config.trials.specification import parse_point
 from profiler.domain.memory import Phase
 
 CONFIG = {

@@ -7,7 +7,7 @@ from simulating import LORA, simulate, small_spec
 
 from profiler.analytical.estimate import phase_instants
 from profiler.analytical.formulas.engine import engine_parts
-from profiler.config.model_lookup import builtin_architecture
+from profiler.config.models.lookup import builtin_architecture
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import Tuning, VllmMode, run_key
 

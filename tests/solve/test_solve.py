@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from profiler.analytical.explanation.cards import Fit, card_verdict
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.specification import parse_point
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Status

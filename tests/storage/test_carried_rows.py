@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from test_measured_tables import SERIES, measured
 
-from profiler.config import identity
-from profiler.config.identity import trial_id
+from profiler.config.trials import identity
+from profiler.config.trials.identity import trial_id
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.readings import CategoryShare, StepInstant, TensorGroup

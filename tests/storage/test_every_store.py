@@ -14,7 +14,7 @@ import builders
 import pytest
 from test_every_field import filled, lawful
 
-from profiler.config.identity import ADDED_KEYS
+from profiler.config.trials.identity import ADDED_KEYS
 from profiler.domain.errors import UsageError
 from profiler.domain.monitored import MonitoredRun
 from profiler.domain.outcome import Outcome

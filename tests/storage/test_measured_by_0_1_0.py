@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from profiler.config import identity
-from profiler.config.identity import spec_from_mapping, spec_to_mapping, trial_id
+from profiler.config.trials import identity
+from profiler.config.trials.identity import spec_from_mapping, spec_to_mapping, trial_id
 from profiler.domain.outcome import Status, Versions
 from profiler.domain.trial import SPEC_KEYS, Backend, TrialSpec, Tuning
 from profiler.storage.stores.record_store import RecordStore

@@ -5,7 +5,7 @@ from dataclasses import replace
 import builders
 import pytest
 
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.address import address_of
 from profiler.domain.outcome import Status
 from profiler.execution.decision import stored_answer, stored_answers

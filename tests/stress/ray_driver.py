@@ -12,7 +12,7 @@ import profiler.rendering.figures.catalogue
 from profiler.cluster import engines
 from profiler.cluster.placing import PlacedSweep
 from profiler.cluster.slots import Cluster
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.execution import OpenTrials, WorkerJob, WorkerProgram
 from profiler.sweep.main import main
 from profiler.sweep.parts import SweepParts

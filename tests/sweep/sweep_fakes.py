@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from profiler.config.labels import relabelled
+from profiler.config.trials.labels import relabelled
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Estimate, Outcome, Status, TrialRecord, Verdict, Versions

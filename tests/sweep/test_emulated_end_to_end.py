@@ -190,8 +190,8 @@ def test_ranks_in_processes_of_their_own_hold_what_one_emulated_rank_holds(tmp_p
 
 BOTH_WAYS = """
 import json, sys
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.specification import parse_point
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.emulation.marks import marks_of_this_process

@@ -8,8 +8,8 @@ import builders
 import pytest
 from sweep_fakes import VERSIONS
 
-from profiler.config.identity import trial_id
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
+from profiler.config.trials.identity import trial_id
 from profiler.domain.errors import EXIT_USAGE, Fault, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import Backend, DistributedType, TrialSpec

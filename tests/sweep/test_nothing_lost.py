@@ -10,7 +10,7 @@ import builders
 import pytest
 from sweep_fakes import H100, FakeWorld
 
-from profiler.config import identity
+from profiler.config.trials import identity
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.outcome import Status
 from profiler.storage.files.checksummed import checksum_of

@@ -11,7 +11,7 @@ import builders
 import pytest
 from sweep_fakes import VERSIONS
 
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE, UsageError
 from profiler.domain.outcome import Status
 from profiler.emulation.launch import profiler_environment

@@ -7,8 +7,8 @@ from pathlib import Path, PurePath
 import pytest
 from sweep_fakes import H100, VERSIONS
 
-from profiler.config.identity import trial_id
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
+from profiler.config.trials.identity import trial_id
 from profiler.domain.outcome import Status
 from profiler.domain.trial import Backend
 

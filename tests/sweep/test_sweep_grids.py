@@ -7,11 +7,11 @@ import builders
 import pytest
 import yaml
 
-from profiler.config.grid import expand, read_grid
-from profiler.config.identity import trial_id
-from profiler.config.labels import labels
-from profiler.config.model_lookup import builtin_architecture
-from profiler.config.specification import parse_point, parse_points
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.grid import expand, read_grid
+from profiler.config.trials.identity import trial_id
+from profiler.config.trials.labels import labels
+from profiler.config.trials.specification import parse_point, parse_points
 from profiler.domain.trial import SPEC_KEYS, TRIAL_KEYS, Lengths, Tuning
 from profiler.sweep.command import ALL_KEYS, read_command
 from profiler.sweep.composition import compose

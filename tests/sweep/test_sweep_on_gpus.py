@@ -6,7 +6,7 @@ import builders
 import pytest
 from sweep_fakes import H100, VERSIONS
 
-from profiler.config.identity import trial_id
+from profiler.config.trials.identity import trial_id
 from profiler.domain.errors import EXIT_GPU_UNUSABLE
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Breakdown, Status, TrialRecord

@@ -6,7 +6,7 @@ import pytest
 from sweep_fakes import FakeStore
 
 from profiler.command_line import Interrupted
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import ProfilerError
 from profiler.sweep.rounds import in_round
 

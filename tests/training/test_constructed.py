@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_recipes import GRPO
 
-from profiler.config.claim_settings import spec_of
+from profiler.config.claims.settings import spec_of
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.claims import Pair
 from profiler.domain.errors import UnsupportedTrialError

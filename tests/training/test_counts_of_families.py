@@ -12,7 +12,7 @@ from profiler.analytical.formulas.engine import sharded_parameters
 from profiler.analytical.formulas.parameters import layer_parameter_count, norm_count
 from profiler.analytical.formulas.value_models import critic_count
 from profiler.analytical.timeline.sharding.verl import outside_parameters
-from profiler.config.architecture import MODEL_TYPES, read_architecture
+from profiler.config.models.architecture import MODEL_TYPES, read_architecture
 
 SIZES: dict[str, Any] = {
     "vocab_size": 512,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from profiler.config.model_lookup import builtin_architecture
+from profiler.config.models.lookup import builtin_architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS, find_builtin
 from profiler.domain.trial import Attention, Backend, TrialSpec
 from profiler.training.model import build_config, build_model

@@ -9,8 +9,8 @@ import builders
 import pytest
 from simulating import small_spec
 
-from profiler.config.identity import trial_id
-from profiler.config.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions
+from profiler.config.trials.identity import trial_id
 from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import Outcome, Status, TrialRecord, UnlimitedCard, Versions
 from profiler.domain.readings import CategoryShare, OutOfMemory, Sample, StepPeak

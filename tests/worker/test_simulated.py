@@ -10,7 +10,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TE
 from transformers.models.auto.configuration_auto import model_type_to_module_name
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from profiler.config.architecture import MODEL_TYPES, read_architecture
+from profiler.config.models.architecture import MODEL_TYPES, read_architecture
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.memory import Category, Phase
 from profiler.domain.optimizers import Optimizer

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from textwrap import fill
 
 from profiler.analytical.explanation.cards import CardVerdict, Fit
-from profiler.config.identity import spec_to_mapping
-from profiler.config.trl_yaml import TrlFile, yaml_lines
+from profiler.config.trials.identity import spec_to_mapping
+from profiler.config.trl.yaml import TrlFile, yaml_lines
 from profiler.domain.memory import Origin
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import as_gib, gib_text

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from profiler.analytical.explanation.boundary import Boundary
 from profiler.analytical.explanation.cards import CardVerdict
-from profiler.config.identity import spec_to_mapping
-from profiler.config.reading import show
+from profiler.config.options.reading import show
+from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin
 from profiler.domain.trial import TrialSpec
 from profiler.rendering.answers.solve import as_blocks, with_margin

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from profiler.analytical.explanation.boundary import Boundary
 from profiler.analytical.explanation.cards import CardVerdict, Fit
-from profiler.config.identity import spec_to_mapping
+from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin
 from profiler.domain.outcome import Status
 from profiler.domain.trial import TrialSpec

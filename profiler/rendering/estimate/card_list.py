@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 
 from profiler.analytical.explanation.cards import CardVerdict, Fit
-from profiler.config.identity import spec_to_mapping
 from profiler.config.prices import Price
+from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import gib_text

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.explanation.grid import EstimatedGrid, EstimatedPoint
-from profiler.config.identity import spec_to_mapping
-from profiler.config.reading import show
+from profiler.config.options.reading import show
+from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin
 from profiler.rendering.document import Align, Block, Column, Document, Section, Table, paragraphs
 from profiler.rendering.estimate.table import CONTEXT_NOTE, RESERVED_NOTE

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.analytical.explanation.explained import ExplainedEstimate, ExplainedPhase
 from profiler.analytical.formulas.fragments import FRAGMENTS_PERCENT
-from profiler.config.identity import spec_to_mapping
+from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.labels import constructed_words
 from profiler.domain.memory import Origin
 from profiler.domain.trial import DistributedType, TrialSpec, Tuning

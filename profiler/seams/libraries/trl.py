@@ -1,7 +1,7 @@
 """Seams of trl."""
 
 from profiler.analytical.formulas.head import TOKEN_CHUNK, VOCABULARY_CHUNK
-from profiler.config.trl_config import TRL_DEFAULTS
+from profiler.config.trl.config import TRL_DEFAULTS
 from profiler.seams.expectations import Equals, Exists, Expectation, Parameters, Uses
 from profiler.seams.seam import Absence, Seam
 
@@ -251,7 +251,7 @@ def _default(key: str, value: object) -> Seam:
     """Return the seam of a default. trl stores None for `bf16` and turns it into True unless `fp16` is set."""
     owner = "trl.trainer.model_config:ModelConfig" if key == "dtype" else "trl.trainer.grpo_config:GRPOConfig"
     stored = None if key == "bf16" else value
-    return _seam(owner, key, Equals(stored), ("config/trl_config.py",), "the default of a key that a YAML file lacks")
+    return _seam(owner, key, Equals(stored), ("config/trl/config.py",), "the default of a key that a YAML file lacks")
 
 
 _DEFAULTS = tuple(_default(key, value) for key, value in TRL_DEFAULTS.items())

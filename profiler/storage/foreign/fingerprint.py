@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from profiler.config.identity import config_hash
+from profiler.config.trials.identity import config_hash
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import Fault, UsageError
 from profiler.storage.files.foreign_files import Kind, kind_of, open_regular

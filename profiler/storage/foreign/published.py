@@ -6,7 +6,7 @@ from importlib.resources.abc import Traversable
 
 from profiler.analysis.published import PublishedFigure
 from profiler.analysis.verdicts import LookedUp
-from profiler.config.claims import read_claims
+from profiler.config.claims.claims import read_claims
 from profiler.domain.claims import Claim
 
 _YES_NO = {"true": True, "false": False, "": None}

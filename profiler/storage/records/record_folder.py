@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, cast
 
-from profiler.config.identity import spec_from_mapping, spec_to_mapping
+from profiler.config.trials.identity import spec_from_mapping, spec_to_mapping
 from profiler.domain.monitored import MonitoredRun
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.script import ScriptRecord

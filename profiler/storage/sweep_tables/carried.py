@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.config.identity import ADDED_KEYS, spec_from_mapping, trial_id
+from profiler.config.trials.identity import ADDED_KEYS, spec_from_mapping, trial_id
 from profiler.domain.builtin_models import find_builtin
 from profiler.domain.outcome import Status, Versions
 from profiler.domain.trial import SPEC_KEYS, TrialSpec

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from profiler.config.labels import labels
+from profiler.config.trials.labels import labels
 from profiler.domain.outcome import Estimate, TrialRecord, Versions
 from profiler.domain.trial import TrialSpec
 from profiler.storage.files.atomic import put_in_place, temporary_next_to, write_errors

@@ -16,7 +16,7 @@ from trl.trainer import grpo_trainer
 
 from profiler.analytical.explanation.engine_start import engine_start_text
 from profiler.analytical.formulas.engine import EngineParts, engine_parts
-from profiler.config.architecture import read_architecture
+from profiler.config.models.architecture import read_architecture
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Category
 from profiler.domain.trial import TrialSpec

@@ -1,0 +1,68 @@
+"""Which program a file with keys and values is for, by keys that only its files have."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from profiler.config.files.companion_files import (
+    ACCELERATE_KEYS,
+    accelerate_part,
+    adapter_part,
+    deepspeed_part,
+    with_inner_deepspeed,
+)
+from profiler.config.files.launch_keys import environment_notes, launch_part
+from profiler.config.files.own_keys import mostly_unknown, renamed_keys, unknown_leaves
+from profiler.config.trl.keys import is_trl_key
+from profiler.config.trl.parts import Part
+from profiler.config.trl.trainers import OTHERS
+from profiler.domain.errors import Fault
+
+_ACCELERATE = frozenset({"compute_environment", "distributed_type", "main_training_function", "machine_rank"})
+_DEEPSPEED = frozenset({"zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer"})
+_MODEL = ("model_type", "architectures")
+_OF_TRL = "model_name_or_path"
+"""The key that recipes of trl have and files next to them do not."""
+
+
+def part_of(name: str, values: Mapping[str, object]) -> Part:
+    """Return what the file `name` says: of accelerate, DeepSpeed or peft, and else of trl."""
+    is_recipe = _OF_TRL in values
+    if not is_recipe and (_ACCELERATE & values.keys() or _only_accelerate(values)):
+        return _checked(accelerate_part(name, values), values, "accelerate")
+    if "peft_type" in values or ("base_model_name_or_path" in values and not is_recipe):
+        return adapter_part(name, values)
+    if not is_recipe and _DEEPSPEED & values.keys():
+        return _checked(deepspeed_part(name, values), values, "DeepSpeed")
+    if all(key in values for key in _MODEL):
+        problem = "is the config.json of a model"
+        return Part(name=name, faults=(Fault(key="config", found=name, problem=problem, hint="Give it as model=."),))
+    return _trl_part(name, values)
+
+
+def _only_accelerate(values: Mapping[str, object]) -> bool:
+    return "num_processes" in values and values.keys() <= ACCELERATE_KEYS
+
+
+def _checked(part: Part, values: Mapping[str, object], program: str) -> Part:
+    """Return `part` with a fault if most keys of its file are unknown in files of `program`."""
+    unknown = unknown_leaves(values, lambda key: key not in part.unknown)
+    fault = mostly_unknown(part.name, unknown, known=len(values) - len(part.unknown), program=program)
+    return replace(part, faults=(*part.faults, fault)) if fault is not None else part
+
+
+def _is_of_trl(key: str) -> bool:
+    return is_trl_key(key) or any(key in other.keys for other in OTHERS)
+
+
+def _trl_part(name: str, values: Mapping[str, object]) -> Part:
+    """Return what a file of trl says; DeepSpeed's configuration may be inside, and keys of `accelerate launch`."""
+    unknown = unknown_leaves(values, _is_of_trl)
+    known = sum(_is_of_trl(str(key)) for key in values)
+    fault = mostly_unknown(name, unknown, known=known, program="trl", is_certain=_OF_TRL in values)
+    if fault is not None:
+        return Part(name=name, faults=(fault,))
+    launched = launch_part(name, values)
+    faults = (*renamed_keys(name, values), *launched.faults)
+    notes = (*launched.notes, *environment_notes(name, values))
+    part = Part(name=name, values={**launched.values, **values}, job=launched.job, notes=notes, faults=faults)
+    return with_inner_deepspeed(part)

@@ -1,0 +1,225 @@
+"""Reading of the architecture of a model from its `config.json`, with the defaults of transformers.
+
+A `config.json` may leave out values that equal the default of its model type. The defaults that affect memory are in
+the rows of `domain/families.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+
+from profiler.config.models.context import has_rotary_positions, scaled_context
+from profiler.config.models.fields import REFUSED, sliding_window, uncounted_fields
+from profiler.config.models.refused_models import refuse_fields
+from profiler.config.models.vision import has_tower_formula, read_tower
+from profiler.config.options.reading import FieldReader, show
+from profiler.domain.architecture import Architecture
+from profiler.domain.errors import Fault, UsageError
+from profiler.domain.families import FAMILIES, WITH_OPTIONAL_KERNELS, WITH_SINKS, family_of
+from profiler.domain.family import Defaults, Family
+
+_NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+
+_DECODER_SUFFIXES = ("ForCausalLM", "ForConditionalGeneration")
+
+_MAX_MODULES = 10_000
+"""Limit of layers, and of experts per layer: each is a Python object in a simulated trial."""
+
+_EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Names of the number of experts."""
+
+
+_NULL_IS_DERIVED = ("num_key_value_heads",)
+"""Fields of which a stated null is derived from other fields, also where one that is left out has a default."""
+
+MODEL_TYPES = tuple(FAMILIES)
+"""The model types with known defaults."""
+
+PROJECTION_NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The linear layers of a decoder layer in every known model type except phi3, in the order of the forward pass."""
+
+FUSED_PROJECTION_NAMES = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
+"""The linear layers of a decoder layer in phi3."""
+
+OTHER_TARGETS = ("embed_tokens", "lm_head")
+"""Modules outside the layers that peft can adapt as well."""
+
+
+_OTHER_SENSES = ("vision_config", "audio_config", "vision_tower", "visual", "thinker_config", "speech_config")
+"""Fields by which a `config.json` describes more than a language model."""
+
+_UNCOUNTED_FIELDS = tuple(REFUSED)
+"""Fields of a known model type that add parameters, if they are true."""
+
+
+def read_architecture(config: Mapping[str, object], *, model: str) -> Architecture:
+    """Return the architecture that a `config.json` describes.
+
+    Args:
+        config: The content of the file. Of a multimodal model, its `text_config` is read.
+        model: The user's name of the model, for the fault.
+
+    Raises:
+        UsageError: The file does not describe a decoder-only model with gated MLPs, or a field is not a number.
+    """
+    inner = config.get("text_config")
+    text_config = inner if isinstance(inner, Mapping) else config
+    has_tower = has_tower_formula(config)
+    _refuse_other_senses(config, model=model)
+    model_type = show((config if has_tower else text_config).get("model_type", "unknown"))
+    family, is_known = family_of(model_type), model_type in FAMILIES
+    if has_tower:
+        text_config = {"tie_word_embeddings": config.get("tie_word_embeddings"), **text_config}
+    filled = _with_defaults(text_config, family.defaults)
+    _refuse_what_is_no_decoder(config, filled, model=model, model_type=model_type)
+    reader = FieldReader(filled)
+    architecture = _read(reader, model_type=model_type, family=family)
+    is_plain = (has_tower or text_config is config) and not any(config.get(name) for name in _UNCOUNTED_FIELDS)
+    architecture = replace(
+        architecture,
+        has_known_layers=is_known and is_plain,
+        quantization=_quantization(config),
+        scaled_context=scaled_context(text_config, positions=architecture.max_position_embeddings),
+        has_rotary_positions=is_known or has_rotary_positions(text_config),
+        other_head=_other_head(config),
+        attention_dropout=_attention_dropout(text_config),
+        sliding_window=sliding_window(text_config, family) if is_known else None,
+        uncounted=uncounted_fields(text_config, family) if is_known else (),
+    )
+    if architecture.num_experts > 1 and _has_known_experts(filled, family):
+        architecture = replace(
+            architecture,
+            expert_width=reader.count(family.layers.expert_width),
+            experts_per_token=reader.count("num_experts_per_tok", maximum=architecture.num_experts),
+            shared_expert_width=_shared_width(reader, family),
+        )
+    if is_known:
+        refuse_fields(reader, text_config, filled, family)
+    faults = reader.faults
+    if has_tower:
+        tower, of_tower = read_tower(config)
+        architecture, faults = replace(architecture, vision=tower), (*faults, *of_tower)
+    if faults:
+        details = "; ".join(fault.sentence().rstrip(".") for fault in faults)
+        raise _no_decoder(model, f"its config.json cannot be used, {details}")
+    return architecture
+
+
+def _has_known_experts(config: Mapping[str, object], family: Family) -> bool:
+    """Return whether each layer is a router and alike experts, and nothing else, in place of an MLP."""
+    is_sparse = config.get("mlp_only_layers") in (None, []) and config.get("decoder_sparse_step") in (None, 1)
+    return bool(family.layers.expert_width) and is_sparse
+
+
+def _shared_width(reader: FieldReader, family: Family) -> int:
+    return reader.count("shared_expert_intermediate_size") if family.defaults.shared_expert_intermediate_size else 0
+
+
+def _quantization(config: Mapping[str, object]) -> str:
+    """Return how the weights of the checkpoint are quantised: ``"bitsandbytes 4-bit"``, ``"gptq"``."""
+    inner = config.get("quantization_config")
+    if not isinstance(inner, Mapping):
+        return ""
+    method = show(inner.get("quant_method", "unknown"))
+    bits = next((bits for bits in (4, 8) if inner.get(f"load_in_{bits}bit") is True), inner.get("bits"))
+    return method if bits is None else f"{method} {show(bits)}-bit"
+
+
+def _attention_dropout(config: Mapping[str, object]) -> float:
+    """Return the part that attention drops; 0 for a value that is refused."""
+    value = config.get("attention_dropout", 0.0)
+    return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else 0.0
+
+
+def _other_head(config: Mapping[str, object]) -> str:
+    """Return the first class that a `config.json` names, which trl takes, if it is no language model's."""
+    names = config.get("architectures")
+    first = names[0] if isinstance(names, list | tuple) and names else None
+    is_other = isinstance(first, str) and not any(suffix in first for suffix in _DECODER_SUFFIXES)
+    return show(first) if is_other else ""
+
+
+def has_other_senses(config: Mapping[str, object]) -> bool:
+    """Return whether a `config.json` describes towers for images or sound that have no formula."""
+    return bool(_other_senses(config))
+
+
+def _other_senses(config: Mapping[str, object]) -> list[str]:
+    """Return the fields of towers that have no formula."""
+    known = {"vision_config"} if has_tower_formula(config) else set()
+    return [name for name in _OTHER_SENSES if name not in known and config.get(name) not in (None, {}, "")]
+
+
+def _refuse_other_senses(config: Mapping[str, object], *, model: str) -> None:
+    found = _other_senses(config)
+    if found:
+        what = f"its config.json has {', '.join(found)} (model_type {show(config.get('model_type', 'unknown'))})"
+        raise _no_decoder(model, f"{what}, and towers for images or sound have no formula")
+
+
+def _read(reader: FieldReader, *, model_type: str, family: Family) -> Architecture:
+    return Architecture(
+        model_type=model_type,
+        vocab_size=reader.count("vocab_size"),
+        hidden_size=reader.count("hidden_size"),
+        intermediate_size=reader.count("intermediate_size"),
+        num_hidden_layers=reader.count("num_hidden_layers", maximum=_MAX_MODULES),
+        num_attention_heads=reader.count("num_attention_heads"),
+        num_key_value_heads=reader.count("num_key_value_heads"),
+        head_dim=reader.count("head_dim"),
+        max_position_embeddings=reader.count("max_position_embeddings"),
+        tie_word_embeddings=reader.flag("tie_word_embeddings"),
+        qkv_bias=reader.flag("attention_bias"),
+        qk_norm=family.layers.qk_norm,
+        norms_per_layer=family.layers.norms_per_layer,
+        has_sdpa=not family.layers.caps_scores and model_type not in WITH_SINKS,
+        has_optional_kernels=model_type in WITH_OPTIONAL_KERNELS,
+        num_experts=max(1, reader.count("num_experts", minimum=0, maximum=_MAX_MODULES)),
+    )
+
+
+def _with_defaults(config: Mapping[str, object], defaults: Defaults) -> dict[str, object]:
+    filled = dict(config)
+    if filled.get("attention_bias") is None and config.get("qkv_bias") is not None:
+        filled["attention_bias"] = config["qkv_bias"]
+    filled["num_experts"] = next((config[name] for name in _EXPERT_FIELDS if config.get(name) is not None), None)
+    for name, default in asdict(defaults).items():
+        if filled.get(name) is None and not (name in _NULL_IS_DERIVED and name in config):
+            filled[name] = default
+    if filled.get("intermediate_size") is None:  # each layer is a mixture
+        filled["intermediate_size"] = filled["moe_intermediate_size"]
+    if filled["num_key_value_heads"] is None:
+        filled["num_key_value_heads"] = filled["num_attention_heads"]
+    hidden_size, heads = filled.get("hidden_size"), filled["num_attention_heads"]
+    if filled["head_dim"] is None and isinstance(hidden_size, int) and isinstance(heads, int) and heads > 0:
+        filled["head_dim"] = hidden_size // heads
+    return filled
+
+
+def _refuse_what_is_no_decoder(
+    config: Mapping[str, object], filled: Mapping[str, object], *, model: str, model_type: str
+) -> None:
+    missing = [name for name in _NEEDED if filled.get(name) is None]
+    if missing:
+        raise _no_decoder(model, f"its config.json has no {', '.join(missing)}")
+    if config.get("is_encoder_decoder") is True:
+        raise _no_decoder(model, "its config.json says is_encoder_decoder")
+    if model_type in FAMILIES:
+        return
+    classes = config.get("architectures")
+    names = [str(name) for name in classes] if isinstance(classes, list | tuple) else []
+    if not any(name.endswith(_DECODER_SUFFIXES) for name in names):
+        said = f"model_type {model_type}" + (f", architectures {', '.join(names)}" if names else "")
+        raise _no_decoder(model, f"its config.json describes no causal language model ({said})")
+
+
+def _no_decoder(model: str, reason: str) -> UsageError:
+    return UsageError(
+        [
+            Fault(
+                key="model",
+                found=model,
+                problem=f"must be a decoder-only language model, but {reason}",
+                hint=f"Known model types: {', '.join(MODEL_TYPES)}.",
+            )
+        ]
+    )

@@ -1,0 +1,125 @@
+"""Every field of the configurations of the known model types, by what it does to memory.
+
+transformers 5.23, `models/<type>/configuration_<type>.py`. A test walks the installed classes, with those of their
+vision towers, and fails on a field that is in no table here.
+"""
+
+from collections.abc import Mapping
+
+from profiler.config.models.uncounted import Direction, Uncounted, uncounted_texts
+from profiler.domain.family import Family
+
+COUNTED = frozenset(
+    """
+    model_type vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads
+    head_dim max_position_embeddings tie_word_embeddings attention_bias qkv_bias attention_dropout num_experts
+    num_local_experts num_experts_per_tok moe_intermediate_size shared_expert_intermediate_size decoder_sparse_step
+    mlp_only_layers architectures is_encoder_decoder text_config vision_config
+    """.split()  # noqa: SIM905
+)
+"""Fields that `architecture.py` reads: they are counted, or the model is refused. `mlp_bias` is among the latter."""
+
+REFUSED = frozenset({"mlp_bias"})
+"""Fields that add parameters without a formula: a model that has them is counted by transformers, and refused."""
+
+_SAVES_INPUT = ("silu", "swish", "gelu", "gelu_pytorch_tanh")
+"""Activations of one kernel that saves its input, as the formulas count them."""
+
+_ACTIVATION = Uncounted(
+    what="the MLP saves other tensors than with silu or gelu", direction=Direction.EITHER, neutral=_SAVES_INPUT
+)
+
+UNCOUNTED: Mapping[str, Uncounted] = {
+    "hidden_act": _ACTIVATION,
+    "hidden_activation": _ACTIVATION,
+    "resid_pdrop": Uncounted(
+        what="each layer drops a part of two results and keeps their masks", direction=Direction.LOW, neutral=(0, 0.0)
+    ),
+    "clip_qkv": Uncounted(what="queries, keys and values are clamped", direction=Direction.LOW),
+    "router_jitter_noise": Uncounted(
+        what="inputs of experts are multiplied by noise", direction=Direction.LOW, neutral=(0, 0.0)
+    ),
+    "output_router_logits": Uncounted(
+        what="every layer keeps what its router computed", direction=Direction.LOW, neutral=(False,)
+    ),
+    "output_hidden_states": Uncounted(
+        what="the result of every layer is kept", direction=Direction.LOW, neutral=(False,)
+    ),
+    "output_attentions": Uncounted(
+        what="the scores of every layer are kept", direction=Direction.LOW, neutral=(False,)
+    ),
+    "use_cache": Uncounted(
+        what="each generated token runs the whole row again", direction=Direction.EITHER, neutral=(True,)
+    ),
+    "use_bidirectional_attention": Uncounted(
+        what="rows have another mask", direction=Direction.EITHER, neutral=(False,)
+    ),
+    "use_sliding_window": Uncounted(
+        what="rows beyond the window have a mask, and a shorter cache", direction=Direction.EITHER, neutral=(False,)
+    ),
+}
+"""Fields whose values are named."""
+
+SWITCHED_OFF: Mapping[str, Uncounted] = {
+    "attn_logit_softcapping": Uncounted(what="scores are capped", direction=Direction.LOW),
+    "final_logit_softcapping": Uncounted(what="logits are capped", direction=Direction.LOW),
+}
+"""The same of model types that have no such step by default. Gemma 2 always caps scores, which is counted."""
+
+FREE: Mapping[str, frozenset[str]] = {
+    "numbers by which the same tensors are multiplied, or made once": frozenset(
+        """
+        rms_norm_eps initializer_range attention_multiplier embedding_multiplier residual_multiplier logits_scaling
+        query_pre_attn_scalar router_aux_loss_coef norm_topk_prob
+        """.split()  # noqa: SIM905
+    ),
+    "rotary positions: tables of the same size, less than counted where layers or heads have none": frozenset(
+        """
+        rope_parameters rope_scaling rope_theta partial_rotary_factor original_max_position_embeddings
+        no_rope_layers no_rope_layer_interval tokens_per_second
+        """.split()  # noqa: SIM905
+    ),
+    "tokens with a meaning of their own": frozenset(
+        """
+        bos_token_id eos_token_id pad_token_id image_token_id video_token_id vision_start_token_id vision_end_token_id
+        """.split()  # noqa: SIM905
+    ),
+    "transformers 5.23 reads them in no layer of these types": frozenset(
+        "pretraining_tp embd_pdrop chunk_size_feed_forward problem_type id2label label2id".split()  # noqa: SIM905
+    ),
+    "of the file or of the call, not of the model; the type of the weights is a key of the trial": frozenset(
+        "transformers_version return_dict dtype torch_dtype".split()  # noqa: SIM905
+    ),
+    "they say which layers slide; `context.py` names rows beyond the window": frozenset(
+        "layer_types sliding_window max_window_layers".split()  # noqa: SIM905
+    ),
+}
+"""Fields that change nothing that has to be said, by the reason."""
+
+OF_TOWERS = frozenset(
+    """
+    depth embed_dim hidden_size intermediate_size mlp_ratio num_heads out_hidden_size in_channels patch_size
+    spatial_merge_size temporal_patch_size num_position_embeddings deepstack_visual_indexes
+    """.split()  # noqa: SIM905
+)
+"""Fields of vision towers that `vision.py` reads."""
+
+OF_TOWERS_FREE = frozenset(
+    """
+    hidden_act initializer_range rope_parameters window_size fullatt_block_indexes tokens_per_second
+    """.split()  # noqa: SIM905
+)
+"""Fields of vision towers that it does not read: patches attend in pieces of any size, in the same tensors."""
+
+
+def sliding_window(config: Mapping[str, object], family: Family) -> int | None:
+    """Return the tokens that the sliding layers of a model of the family see; None if no layer slides."""
+    value = config.get("sliding_window", family.sliding_window)
+    is_used = not family.slides_on_request and isinstance(value, int)
+    return value if is_used and isinstance(value, int) else None
+
+
+def uncounted_fields(config: Mapping[str, object], family: Family) -> tuple[str, ...]:
+    """Return the values of the `config.json` of a model of the family that change memory and are not counted."""
+    own = {} if family.layers.caps_scores else SWITCHED_OFF
+    return uncounted_texts({**UNCOUNTED, **own}, config)

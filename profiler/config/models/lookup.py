@@ -1,0 +1,110 @@
+"""Names of the built-in models, which need neither a disk nor a network."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import PurePosixPath
+
+from profiler.config.models.architecture import read_architecture
+from profiler.domain.architecture import Architecture
+from profiler.domain.builtin_models import BUILTIN_MODELS, VISION_MODELS, find_builtin
+from profiler.domain.errors import nearest
+
+
+def canonical_model(model: str) -> str:
+    """Return the built-in name of `model`, a name or a hub id in any case; `model` itself if it is not built in."""
+    builtin = find_builtin(model)
+    return builtin.name if builtin else model
+
+
+def builtin_architecture(model: str) -> Architecture | None:
+    """Return the architecture of a built-in model by its name or hub id; None for any other model."""
+    builtin = find_builtin(model)
+    return read_architecture(builtin.config, model=builtin.name) if builtin else None
+
+
+_OTHER_TENSORS = frozenset({"vl", "omni", "audio", "gptq", "awq", "bnb", "fp8", "int4", "int8", "gguf", "moe"})
+"""Words in a folder's name that say that its tensors are not those of the model it is named after."""
+
+
+def builtin_of_folder(path: str) -> str | None:
+    """Return the built-in model that a folder is named after, by the last part of `path` that names one; None for none.
+
+    Punctuation and case do not count, and the name may have words before and after that of the model.
+
+    By hand, ``"/models/Qwen2.5-7B-Instruct"`` and ``"/data/GSM8k_Qwen25_7B/exp052"``: ``"qwen2.5-7b"``.
+    """
+    for part in reversed(PurePosixPath(path).parts):
+        words = _words(part)
+        # The most specific name first: Qwen2.5-7B-Instruct before Qwen2.5-7B.
+        spans = sorted({(a, b) for a in range(len(words)) for b in range(a + 1, len(words) + 1)}, key=_length)
+        for first, last in reversed(spans):
+            model = _by_bare_name().get(_bare(words[first:last]))
+            if model is not None:
+                return None if _OTHER_TENSORS & set(words) else model
+    return None
+
+
+def _length(span: tuple[int, int]) -> int:
+    return span[1] - span[0]
+
+
+@cache
+def _by_bare_name() -> Mapping[tuple[str, str], str]:
+    """Return built-in names by what `_bare` leaves of the last parts of their hub ids."""
+    return {
+        _bare(_words(hub_id.rpartition("/")[2])): model.name
+        for model in BUILTIN_MODELS.values()
+        for hub_id in model.hub_ids
+    }
+
+
+def suggested_model(model: str, known: Sequence[str]) -> str:
+    """Return ``"Did you mean 'x'?"`` with a name in `known` that is near and of a model of the same size; else nothing.
+
+    A name of another size, of a mixture of experts or of a model with images is another model, not a slip of the
+    pen: Qwen3-30B-A3B is not Qwen3-0.6B.
+    """
+    own = _words(model)
+    same = [name for name in known if _kinds(own) == _kinds(_words(name)) and _is_of_size(_size_of(model), name)]
+    return nearest(model, same)
+
+
+_LARGEST_RATIO = 1.25
+"""Largest ratio of parameters of models of one size class (our choice): Qwen2.5-7B has 7.6."""
+
+
+def _kinds(words: Sequence[str]) -> frozenset[str]:
+    """Return the words of a name that say that its tensors are others, and whether it is a mixture of experts."""
+    experts = {"moe" for word in words if re.fullmatch(r"a\d+b|\d+x\d+b|\d+e", word)}
+    return frozenset(_OTHER_TENSORS & set(words)) | experts
+
+
+def _size_of(model: str) -> float | None:
+    """Return the parameters that a name states; None if it states none. ``"Qwen3-30B-A3B"`` has 30e9."""
+    found = re.search(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", model.lower())
+    return None if found is None else float(found[1]) * (1e9 if found[2] == "b" else 1e6)
+
+
+def _is_of_size(parameters: float | None, name: str) -> bool:
+    """Return whether a built-in name is of a size, by its parameters or as it states them: gemma-2-2b has 2.6."""
+    builtin = find_builtin(name)
+    if parameters is None or builtin is None:
+        return True
+    sizes = (builtin.parameters, _size_of(name))
+    return any(size and max(parameters, size) <= _LARGEST_RATIO * min(parameters, size) for size in sizes)
+
+
+def _bare(words: Sequence[str]) -> tuple[str, str]:
+    """Return the letters and digits of a name, and its size apart: Qwen2-57B is not Qwen2.5-7B."""
+    return "".join(words), next((word for word in reversed(words) if re.fullmatch(r"\d+[mb]", word)), "")
+
+
+def _words(text: str) -> list[str]:
+    return re.findall("[a-z0-9]+", text.lower())
+
+
+def checkpoint(model: str) -> str:
+    """Return the hub id of the base model of a built-in name; any other model is returned as it is."""
+    builtin = BUILTIN_MODELS.get(model.lower()) or VISION_MODELS.get(model.lower())
+    return builtin.hub_ids[0] if builtin and builtin.hub_ids else model

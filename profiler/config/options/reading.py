@@ -1,0 +1,188 @@
+"""Reading of untyped values, from a command line or a file, into typed ones; wrong values become faults."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import TypeVar
+
+from profiler.config.options.value_grammar import read_into, read_value
+from profiler.domain.errors import Fault, nearest
+from profiler.domain.keys import MAX_COUNT
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+NULL = "null"
+
+MAX_NUMBER = 1e15
+"""Largest number of a key that has no bound of its own."""
+
+
+def show(value: object) -> str:
+    """Return `value` as a user would type it."""
+    if value is None:
+        return NULL
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(show(item) for item in value)}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{show(item)}' for key, item in value.items())}}}"
+    return str(value) if str(value).strip() else f"'{value}'"
+
+
+_FEW_KEYS = 12
+"""Most keys that the sentence about an unknown one lists."""
+
+
+def unknown_key(key: str, value: object, known: Iterable[str], *, hint: str = "") -> Fault:
+    """Return the fault of a key that does not exist, in every command.
+
+    Its hint is the nearest of the known keys, else `hint`, else how to list them.
+    """
+    names = list(known)
+    is_few = len(names) <= _FEW_KEYS
+    listed = f"the keys are {', '.join(names)}" if len(names) > 1 else f"the only key is {names[0]}"
+    hint = nearest(key, names) or hint or ("" if is_few else f"--help lists the {len(names)} keys.")
+    return Fault(key=key, found=show(value), problem=f"is unknown; {listed}" if is_few else "is unknown", hint=hint)
+
+
+class FieldReader:
+    """Reader of typed values from an untyped mapping.
+
+    Each method returns the value of its key. For a wrong value it keeps a fault and returns an allowed value instead,
+    so that one pass finds every fault. Check `sound` before relying on a value.
+    """
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        self._values = values
+        self._faults: list[Fault] = []
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """Every fault so far."""
+        return tuple(self._faults)
+
+    def sound(self, *keys: str) -> bool:
+        """Return whether none of `keys` has a fault."""
+        return not {fault.key for fault in self._faults} & set(keys)
+
+    def has(self, key: str) -> bool:
+        """Return whether there is an untyped value, which may be null."""
+        return key in self._values
+
+    def value(self, key: str) -> object:
+        """Return the untyped value; None where the key is absent."""
+        return self._values.get(key)
+
+    def fail(self, key: str, problem: str, hint: str = "") -> None:
+        """Keep a fault for `key`."""
+        self._faults.append(Fault(key=key, found=show(self.value(key)), problem=problem, hint=hint))
+
+    def choice(self, key: str, members: type[Choice], *, also: Sequence[str] = ()) -> Choice:
+        """Return a member of a closed set.
+
+        Args:
+            key: The key.
+            members: The closed set.
+            also: Words that a user may write as well, which the caller has replaced already; only the fault names them.
+        """
+        value = self.value(key)
+        if isinstance(value, str) and value in [str(member) for member in members]:
+            return members(value)
+        self.one_of(key, [*also, *map(str, members)])
+        return next(iter(members))
+
+    def word(self, key: str, allowed: Sequence[str]) -> str:
+        """Return one of `allowed`, which is not empty."""
+        value = self.value(key)
+        if isinstance(value, str) and value in allowed:
+            return value
+        self.one_of(key, allowed)
+        return allowed[0]
+
+    def one_of(self, key: str, allowed: Sequence[str]) -> None:
+        """Keep a fault for `key` that lists `allowed` and suggests the nearest of them."""
+        self.fail(key, f"must be one of {', '.join(allowed)}", nearest(show(self.value(key)), allowed))
+
+    def count(self, key: str, *, minimum: int = 1, maximum: int | None = MAX_COUNT, why: str = "") -> int:
+        """Return a whole number from `minimum` to `maximum`; None is no upper bound."""
+        value = self.value(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+            reason = f" ({why})" if why else ""
+            self.fail(key, f"must be a whole number of at least {minimum}{reason}")
+            return minimum
+        if maximum is not None and value > maximum:
+            self.fail(key, f"must be a whole number of at most {maximum}")
+            return minimum
+        return value
+
+    def optional_count(self, key: str, *, maximum: int | None = MAX_COUNT) -> int | None:
+        """Return a whole number of at least 1, or None for null."""
+        return None if self.value(key) is None else self.count(key, maximum=maximum)
+
+    def number(self, key: str, *, maximum: float = MAX_NUMBER) -> float:
+        """Return a number from 0 to `maximum`."""
+        value = self.value(key)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+            self.fail(key, "must be a number of at least 0")
+            return 0.0
+        # Python has no largest whole number, and a float can be infinite.
+        if value > maximum:
+            self.fail(key, f"must be a number of at most {maximum:g}")
+            return 0.0
+        return abs(float(value))  # -0.0 is 0.0
+
+    def flag(self, key: str) -> bool:
+        """Return true or false."""
+        value = self.value(key)
+        if isinstance(value, bool):
+            return value
+        self.fail(key, "must be true or false")
+        return False
+
+    def text(self, key: str, meaning: str) -> str:
+        """Return a text that is not empty; the fault says that the value must be `meaning`."""
+        value = self.value(key)
+        if isinstance(value, str) and value.strip():
+            return value.strip()
+        self.fail(key, f"must be {meaning}", f"Add {key}=NAME." if value is None else "")
+        return ""
+
+    def names(self, key: str) -> tuple[str, ...]:
+        """Return a list of one or more names."""
+        value = self.value(key)
+        if isinstance(value, list | tuple) and value and all(isinstance(name, str) and name.strip() for name in value):
+            return tuple(value)
+        self.fail(key, "must be a list of names")
+        return ("",)
+
+
+_AS_VALUES: Mapping[str, Callable[[str], object]] = {}
+
+
+class TextReader(FieldReader):
+    """Reader of typed values from the texts of a command line. A text that is no value has one fault."""
+
+    def __init__(self, texts: Mapping[str, str], readers: Mapping[str, Callable[[str], object]] = _AS_VALUES) -> None:
+        """Read each of `texts`.
+
+        Args:
+            texts: What the user wrote after `key=`, by key.
+            readers: How the text of a key is read, if not as a value.
+        """
+        faults: list[Fault] = []
+        values: dict[str, object] = {}
+        for key, text in texts.items():
+            read_into(values, key, text, faults, readers.get(key, read_value))
+        super().__init__(values)
+        self._texts = values
+        self._faults.extend(faults)
+        self._unreadable = frozenset(fault.key for fault in faults)
+
+    def put(self, key: str, value: object) -> None:
+        """Set the untyped value of a key of which several words count."""
+        self._texts[key] = value
+
+    def fail(self, key: str, problem: str, hint: str = "") -> None:
+        """Keep a fault for `key`, unless its text is no value."""
+        if key not in self._unreadable:
+            super().fail(key, problem, hint)

@@ -1,0 +1,1 @@
+"""Training scripts and notebooks, read without running them."""

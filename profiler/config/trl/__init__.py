@@ -1,0 +1,1 @@
+"""trl's own keys and files: what each means for a trial."""

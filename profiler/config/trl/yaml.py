@@ -1,0 +1,216 @@
+"""A trial as arguments of trl 1.16, for a file that `trl grpo --config` or `trl sft --config` accepts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from profiler.config.models.lookup import canonical_model, checkpoint
+from profiler.config.trl.keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
+from profiler.config.trl.trainers import RLOO_KEYS
+from profiler.domain.recipe import Recipe
+from profiler.domain.trial import TRIAL_KEYS, TrialSpec, Tuning, VllmMode, key_named
+
+LONGEST_VALUE = 60
+"""Most characters of a text that is repeated."""
+
+ALLOC_CONF = "PYTORCH_ALLOC_CONF"
+"""The environment variable of torch's allocator."""
+
+OLD_KEYS = frozenset(
+    """
+    datasets logging_dir max_pixels max_prompt_length max_seq_length min_pixels overwrite_output_dir revision
+    torch_dtype vllm_device vllm_max_model_len warmup_ratio
+    """.split()  # noqa: SIM905
+)
+"""Keys of earlier versions, and of files of other forms, that no class of trl 1.16 has."""
+
+ONLY_SFT = frozenset(
+    """
+    activation_offloading assistant_only_loss chat_template_path completion_only_loss dataset_kwargs dataset_num_proc
+    dataset_text_field eos_token eval_packing max_length packing packing_strategy pad_token padding_free
+    truncation_mode
+    """.split()  # noqa: SIM905
+)
+"""Keys of `SFTConfig` that `GRPOConfig` does not have."""
+
+ONLY_GRPO = frozenset(
+    """
+    beta cache_implementation cast_lm_head_to_fp32 chat_template_kwargs delta disable_dropout ds3_gather_for_generation
+    entropy_coef entropy_coef_delta entropy_coef_max entropy_coef_min entropy_target epsilon epsilon_high
+    generation_batch_size generation_kwargs importance_sampling_level log_completions log_completions_hub_repo
+    log_multimodal log_unique_prompts mask_truncated_completions max_completion_length max_tool_calling_iterations min_p
+    multi_objective_aggregation num_completions_to_print num_generations num_generations_eval num_iterations
+    off_policy_mask_threshold ref_model_mixup_alpha ref_model_sync_steps repetition_penalty reward_weights
+    sapo_temperature_neg sapo_temperature_pos scale_rewards steps_per_generation sync_ref_model temperature
+    top_entropy_quantile top_k top_p transformers_continuous_batching_config use_adaptive_entropy use_bias_correction_kl
+    use_transformers_continuous_batching use_transformers_paged use_vllm vespo_k_neg vespo_k_pos vespo_lambda_neg
+    vespo_lambda_pos vllm_enable_sleep_mode vllm_gpu_memory_utilization vllm_group_port
+    vllm_importance_sampling_cap vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min
+    vllm_importance_sampling_correction vllm_importance_sampling_mode vllm_max_model_length vllm_mode vllm_model_impl
+    vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout vllm_structured_outputs_regex
+    vllm_tensor_parallel_size reward_funcs reward_model_name_or_path
+    """.split()  # noqa: SIM905
+)
+"""Keys of `GRPOConfig` and of the script of `trl grpo` that those of SFT do not have."""
+
+NOT_IN_RLOO = frozenset(
+    """
+    cast_lm_head_to_fp32
+    delta sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg
+    importance_sampling_level multi_objective_aggregation scale_rewards loss_type top_entropy_quantile entropy_coef
+    use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target max_tool_calling_iterations
+    vllm_importance_sampling_correction vllm_importance_sampling_mode vllm_importance_sampling_clip_max
+    vllm_importance_sampling_clip_min off_policy_mask_threshold use_bias_correction_kl log_completions_hub_repo
+    vllm_importance_sampling_cap
+    """.split()  # noqa: SIM905
+)
+"""Keys of `GRPOConfig` that `RLOOConfig` does not have."""
+
+MODEL_ARGUMENTS = (
+    "model_name_or_path",
+    "dtype",
+    "attn_implementation",
+    "use_peft",
+    "lora_r",
+    "lora_alpha",
+    "lora_dropout",
+    "lora_target_modules",
+    "load_in_4bit",
+    "use_bnb_nested_quant",
+)
+"""Keys of `ModelConfig` that a trial decides; trl makes its `LoraConfig` of them."""
+
+_SECRET = "hub_token"
+_TUNING_KEYS = (
+    "use_peft",
+    "load_in_4bit",
+    "use_bnb_nested_quant",
+    "lora_r",
+    "lora_alpha",
+    "lora_dropout",
+    "lora_target_modules",
+)
+_NOT_WRITTEN = ("seed", "dataset")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrlFile:
+    """The arguments of a trial, and what does not belong into the file."""
+
+    training: Mapping[str, object]
+    """Of `GRPOConfig` or `SFTConfig`, and of the script."""
+    model: Mapping[str, object]
+    """Of `ModelConfig`."""
+    environment: Mapping[str, str]
+    """Environment variables of the process that trains."""
+    left_out: tuple[str, ...]
+    """Keys of the user's file that trl 1.16 does not have, are long, or are secret."""
+
+    @property
+    def values(self) -> dict[str, object]:
+        """Everything that is in the file."""
+        return {**self.training, **self.model}
+
+
+def trl_arguments(spec: TrialSpec) -> dict[str, object]:
+    """Return the arguments that decide the memory of `spec`, by trl's names."""
+    values: dict[str, object] = {}
+    for key in TRIAL_KEYS:
+        name = next((name for name in key.trl_names if name not in OLD_KEYS), None)
+        value = getattr(spec, key.name)
+        if name is None or value is None or spec.recipe not in key.recipes or key.name in _NOT_WRITTEN:
+            continue
+        values[name] = list(value) if isinstance(value, tuple) else _plain(value)
+    if not spec.use_vllm:
+        values = {name: value for name, value in values.items() if "vllm" not in name}
+    elif spec.vllm_mode is VllmMode.SERVER:
+        values = {
+            name: value for name, value in values.items() if name in ("use_vllm", "vllm_mode") or "vllm" not in name
+        }
+    values["model_name_or_path"] = checkpoint(spec.model)
+    if spec.tuning is Tuning.FULL:
+        del values["lora_dropout"]
+    else:
+        values["use_peft"] = True
+    double_quant = values.pop("use_bnb_nested_quant")
+    if spec.tuning is Tuning.QLORA:
+        values.update(load_in_4bit=True, use_bnb_nested_quant=double_quant)
+    return values
+
+
+def _todays_name(key: str) -> str | None:
+    """Return what trl 1.16 calls a key of the user's file that has an older name; None if it has no such key."""
+    names = key_named(KEY_OF[key]).trl_names if key in KEY_OF else ()
+    return next((name for name in names if name not in OLD_KEYS), None)
+
+
+def trl_file(spec: TrialSpec, given: Mapping[str, object]) -> TrlFile:
+    """Return the file of `spec`, with what of the user's own file does not decide memory.
+
+    Args:
+        spec: The trial.
+        given: The content of the user's file; empty without one.
+    """
+    own = trl_arguments(spec)
+    replaced = {*KEY_OF, *_TUNING_KEYS, "generation_batch_size"}
+    kept, left_out = {}, []
+    for key, value in given.items():
+        if key in replaced and key != "seed":
+            if key in OLD_KEYS and _todays_name(key) not in own:
+                left_out.append(key)
+            continue
+        if _belongs(key, spec.recipe) and key != _SECRET and len(str(value)) <= LONGEST_VALUE:
+            kept[key] = value
+        else:
+            left_out.append(key)
+    named = given.get("model_name_or_path")
+    if isinstance(named, str) and canonical_model(named) == spec.model:
+        own["model_name_or_path"] = named  # one of several checkpoints with the same tensors
+    values = {**kept, **own}
+    return TrlFile(
+        training={key: value for key, value in values.items() if key not in MODEL_ARGUMENTS},
+        model={key: values[key] for key in MODEL_ARGUMENTS if key in values},
+        environment={ALLOC_CONF: spec.alloc_conf} if spec.alloc_conf else {},
+        left_out=tuple(left_out),
+    )
+
+
+def changed_lines(before: TrialSpec, after: TrialSpec) -> tuple[str, ...]:
+    """Return the lines of a file of trl, and of a shell, by which `after` differs from `before`."""
+    was, now = trl_arguments(before), trl_arguments(after)
+    lines = [line for key, value in now.items() if was.get(key) != value for line in yaml_lines({key: value})]
+    if after.alloc_conf != before.alloc_conf:
+        lines.append(f"export {ALLOC_CONF}={after.alloc_conf}")
+    return tuple(lines)
+
+
+def yaml_lines(values: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the lines of `values` as YAML."""
+    return tuple(f"{key}: {_yaml(value)}" for key, value in values.items())
+
+
+def _yaml(value: object) -> str:
+    """Return `value` as YAML in one line."""
+    dumped = yaml.safe_dump([value], default_flow_style=True, allow_unicode=True, width=1_000_000)
+    return str(dumped).strip()[1:-1]
+
+
+def _belongs(key: str, recipe: Recipe) -> bool:
+    """Return whether the arguments of trl 1.16 for `recipe` have `key`."""
+    is_known = key in FREE_KEYS or key in KEY_OF or key in MODEL_KEYS or key in NEUTRAL_VALUES
+    return is_known and key not in OLD_KEYS and key not in _OTHERS[recipe]
+
+
+_OTHERS = {
+    Recipe.GRPO: ONLY_SFT | RLOO_KEYS,
+    Recipe.RLOO: ONLY_SFT | NOT_IN_RLOO,
+    Recipe.SFT: ONLY_GRPO | RLOO_KEYS,
+}
+"""Keys that the arguments of each recipe do not have."""
+
+
+def _plain(value: Any) -> object:  # noqa: ANN401  of any key
+    """Return a word as text that YAML can write."""
+    return str(value) if isinstance(value, str) else value

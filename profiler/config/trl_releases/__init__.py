@@ -1,0 +1,1 @@
+"""What changed between the releases of trl."""

@@ -1,0 +1,324 @@
+"""What releases of trl did otherwise than today's with a trial that a recipe describes: facts, with their sources.
+
+Sources are named as in `facts.py`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+from profiler.config.trl_releases.versions import RELEASES, Versions
+from profiler.domain.builtin_models import VISION_MODELS, find_builtin
+from profiler.domain.recipe import GENERATING, Recipe
+from profiler.domain.trial import ZERO_OF_WEIGHTS, Logprobs, Tuning, VllmMode
+
+_CONFIG, _TRAINER = "trl/trainer/grpo_config.py", "trl/trainer/grpo_trainer.py"
+_RLOO_CONFIG, _RLOO_TRAINER = "trl/trainer/rloo_config.py", "trl/trainer/rloo_trainer.py"
+_SFT_TRAINER, _MODELS = "trl/trainer/sft_trainer.py", "trl/models/utils.py"
+_UTILS = "trl/trainer/utils.py"
+
+_GRPO, _RLOO, _SFT = Recipe.GRPO, Recipe.RLOO, Recipe.SFT
+_ONLY_GRPO, _ONLY_RLOO = frozenset({_GRPO}), frozenset({_RLOO})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """A job as its files describe it."""
+
+    point: Mapping[str, object]
+    """Untyped keys of the trial, with the defaults of a release."""
+    file: Mapping[str, object]
+    """Keys of trl's files."""
+    job: Mapping[str, object]
+    """How processes share the work (`profiler.config.trl.parts.JOB_KEYS`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """What some releases do with a key that a recipe cannot state, or do otherwise than stated."""
+
+    key: str
+    """The key of a trial that is changed."""
+    value: Callable[[Described], object]
+    """Returns the value; None to leave the key as it is."""
+    versions: Versions
+    recipes: frozenset[Recipe]
+    meaning: str
+    source: str
+
+
+def _prompts(it: Described) -> object:
+    """Return the most tokens of a prompt. With images it follows from them (`profiler.config.models.images`)."""
+    model = it.point.get("model")
+    known = find_builtin(model) if isinstance(model, str) else None
+    sees_images = known is not None and known.name in VISION_MODELS
+    is_open = "max_prompt_length" not in it.point and "max_prompt_length" not in it.file
+    return 512 if is_open and not sees_images else None
+
+
+def _other_gpus(it: Described) -> object:
+    is_open = it.point.get("use_vllm") is True and "vllm_mode" not in it.point
+    return VllmMode.SERVER.value if is_open else None
+
+
+def _by_liger_kernel(it: Described) -> bool:
+    return it.point.get("use_liger_kernel") is True
+
+
+def _by_liger_loss(it: Described) -> bool:
+    return it.file.get("use_liger_loss") is True
+
+
+def _kernel_of_loss(it: Described) -> object:
+    """Return `use_liger_kernel` as `GRPOConfig.__post_init__` overwrites it."""
+    return it.file.get("use_liger_loss")
+
+
+def _never(_: Described) -> bool:
+    return False
+
+
+def _whole_groups(it: Described) -> object:
+    rows, group = it.point.get("per_device_train_batch_size"), it.point.get("num_generations")
+    return rows * group if isinstance(rows, int) and isinstance(group, int) else None
+
+
+def _each_micro_batch(it: Described) -> object:
+    return 1 if it.point.get("gradient_accumulation_steps") != 1 else None
+
+
+_A_WEIGHT = 0.04
+"""Any that is not 0 keeps the reference."""
+
+
+def _compared(it: Described) -> object:
+    """Return a weight that keeps the reference: the KL term was computed, and multiplied by 0."""
+    return _A_WEIGHT if not it.point.get("beta") else None
+
+
+def _row(it: Described) -> object:
+    lengths = [it.point.get("max_prompt_length"), it.point.get("max_completion_length")]
+    whole = [length for length in lengths if isinstance(length, int)]
+    runs_here = it.point.get("use_vllm") is True and it.point.get("vllm_mode") == VllmMode.COLOCATE
+    return sum(whole) if runs_here and len(whole) == len(lengths) else None
+
+
+def _effect(
+    key: str,
+    versions: str,
+    value: Callable[[Described], object],
+    meaning: str,
+    source: str,
+    recipes: frozenset[Recipe] = frozenset({_GRPO}),
+) -> Effect:
+    return Effect(key=key, value=value, versions=Versions.of(versions), recipes=recipes, meaning=meaning, source=source)
+
+
+_CUT = "trl cuts prompts to it"
+_GIVEN = "vLLM is given prompt and completion"
+_WHOLE_LOGITS = "all but fused make the logits of all completions of a micro-batch at once"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogprobsRow:
+    """How some releases compute log-probabilities of the logits of all completions of a micro-batch."""
+
+    versions: Versions
+    logprobs: Logprobs
+    source: str
+
+
+def _logprobs(versions: str, logprobs: Logprobs, source: str) -> LogprobsRow:
+    return LogprobsRow(versions=Versions.of(versions), logprobs=logprobs, source=source)
+
+
+LOGPROBS: tuple[LogprobsRow, ...] = (
+    _logprobs("0.14", Logprobs.FULL, f"{_TRAINER}, v0.14.0, get_per_token_logps"),
+    _logprobs(
+        "0.15 to 0.19",
+        Logprobs.SELECTIVE,
+        f"{_UTILS}, v0.15.0, selective_log_softmax; {_TRAINER}, v0.16.0, logits / self.temperature",
+    ),
+    _logprobs(
+        "0.20 to 0.22",
+        Logprobs.SELECTIVE_ROW_ENTROPY,
+        f"{_UTILS}, v0.20.0 to v0.22.2, entropy_from_logits: chunk_size of rows, which is 1",
+    ),
+    _logprobs(
+        "0.23 to 0.29",
+        Logprobs.SELECTIVE,
+        f"{_UTILS}, v0.23.0, entropy_from_logits: chunk_size of tokens, which is 128",
+    ),
+    _logprobs(
+        "1.0 to 1.9", Logprobs.SELECTIVE_IN_PLACE, f"{_TRAINER}, v1.0.0 to v1.9.0, logits.div_(temperature) of a slice"
+    ),
+    _logprobs(
+        "1.10 to 1.13",
+        Logprobs.SELECTIVE_KEPT,
+        f"{_TRAINER}, 1.10.0 to 1.13.0, logits / temperature; outputs has the logits before",
+    ),
+    _logprobs(
+        "1.14",
+        Logprobs.FULL,
+        f"{_TRAINER}, 1.14.0; kernels/logprob_entropy.py keeps logits and makes one gradient: as much as 0.14",
+    ),
+)
+"""Read in `GRPOTrainer` and `RLOOTrainer`, which are alike; 1.15.0 has `add_fused_lm_head`.
+
+A row stands for releases that need as much. 0.15 to 0.19 compute no entropy, and 0.15 has no temperature: they need at
+most 128 x 3 values per entry of the vocabulary less than stated.
+"""
+
+
+def _effects_on_logprobs() -> Iterator[Effect]:
+    """Return what releases do with log-probabilities, unless Liger computes the loss, which makes no logits."""
+    by_liger = (
+        (Versions.of("0.14 to 0.24"), _by_liger_loss, _ONLY_GRPO),
+        (Versions.of("0.25 to 1.14"), _by_liger_kernel, _ONLY_GRPO),
+        (Versions.of("0.22 to 1.14"), _never, _ONLY_RLOO),
+    )
+    for row, (versions, is_liger, recipes) in product(LOGPROBS, by_liger):
+        both = row.versions & versions
+        if both is not None:
+            yield Effect(
+                key="logprobs",
+                value=partial(_unless, is_liger, row.logprobs),
+                versions=both,
+                recipes=recipes,
+                meaning=_WHOLE_LOGITS,
+                source=row.source,
+            )
+
+
+def _unless(is_liger: Callable[[Described], bool], logprobs: Logprobs, it: Described) -> object:
+    return None if is_liger(it) else logprobs.value
+
+
+EFFECTS: tuple[Effect, ...] = (
+    _effect("max_prompt_length", "0.14 to 0.25", _prompts, _CUT, f"{_CONFIG}, v0.14.0 to v0.25.1"),
+    _effect("max_prompt_length", "0.22 to 0.26", _prompts, _CUT, f"{_RLOO_CONFIG}, v0.22.0 to v0.26.2", _ONLY_RLOO),
+    _effect(
+        "vllm_mode",
+        "0.14 to 0.29",
+        _other_gpus,
+        "vLLM has GPUs of its own",
+        f"{_CONFIG}: vllm_device to v0.17.0, vllm_mode from v0.18.0; v1.0.0 has colocate",
+        GENERATING,
+    ),
+    _effect(
+        "per_device_train_batch_size",
+        "0.14",
+        _whole_groups,
+        "a batch counts prompts, each with all its completions",
+        f"{_TRAINER}, v0.14.0, compute_loss: num_return_sequences",
+    ),
+    _effect(
+        "steps_per_generation",
+        "0.14 to 0.16",
+        _each_micro_batch,
+        "each micro-batch is generated alone",
+        f"{_TRAINER}, v0.16.0, _prepare_inputs; v0.17.0 generates for all of a step",
+    ),
+    _effect(
+        "beta",
+        "0.14 to 0.15",
+        _compared,
+        "a reference is kept also for beta=0",
+        f"{_TRAINER}, v0.14.0 and v0.15.2, create_reference_model; v0.16.0 asks for beta",
+    ),
+    _effect("vllm_max_model_length", "0.18 to 0.25", _row, _GIVEN, f"{_TRAINER}, v0.18.0 to v0.25.1, max_model_len"),
+    _effect("vllm_max_model_length", "0.22 to 0.26", _row, _GIVEN, f"{_RLOO_TRAINER}, v0.22.0, v0.26.2", _ONLY_RLOO),
+    _effect(
+        "use_liger_kernel",
+        "0.25 to 0.27",
+        _kernel_of_loss,
+        "use_liger_loss sets it",
+        f"{_CONFIG}, v0.25.0 to v0.27.0, __post_init__; use_liger_loss is removed in v0.28.0",
+    ),
+    *_effects_on_logprobs(),
+)
+"""In the order in which they are applied."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uncounted:
+    """What some releases need in addition to today's, without a formula here."""
+
+    applies: Callable[[Described], bool]
+    """Whether it does."""
+    versions: Versions
+    recipes: frozenset[Recipe]
+    meaning: str
+    source: str
+
+
+def _is_qlora(it: Described) -> bool:
+    return it.point.get("tuning") == Tuning.QLORA
+
+
+def _is_adapter_with_reference(it: Described) -> bool:
+    return (
+        it.point.get("tuning") != Tuning.FULL
+        and bool(it.point.get("beta"))
+        and it.job.get("zero_stage") == ZERO_OF_WEIGHTS
+    )
+
+
+def _makes_logits(it: Described) -> bool:
+    by_liger = it.file.get("use_liger") is True or _by_liger_kernel(it)
+    return not by_liger and it.file.get("loss_type") != "chunked_nll"
+
+
+def _asks_for_logits(it: Described) -> bool:
+    return not _by_liger_kernel(it) and it.file.get("loss_type") in ("nll", "dft")
+
+
+def _uncounted(
+    versions: str, applies: Callable[[Described], bool], meaning: str, source: str, *recipes: Recipe
+) -> Uncounted:
+    return Uncounted(
+        applies=applies, versions=Versions.of(versions), recipes=frozenset(recipes), meaning=meaning, source=source
+    )
+
+
+_FLOAT32_PARTS = "embedding, norms and head of weights in 4 bits in float32 (prepare_model_for_kbit_training)"
+_LIGER = "that Liger computes the loss"
+_SFT_LOGITS = "the logits of all tokens, and their gradients, in float32"
+
+UNCOUNTED: tuple[Uncounted, ...] = (
+    _uncounted("0.22 to 0.25", _is_qlora, _FLOAT32_PARTS, f"{_MODELS}, v0.22.0, prepare_peft_model", _GRPO),
+    _uncounted("0.22 to 0.26", _is_qlora, _FLOAT32_PARTS, f"{_MODELS}, v0.22.0, prepare_peft_model", _RLOO),
+    _uncounted("0.14 to 0.25", _is_qlora, _FLOAT32_PARTS, f"{_SFT_TRAINER}, v0.14.0 to v0.25.1", _SFT),
+    _uncounted("0.14 to 0.21", _is_qlora, "adapters in float32", f"{_TRAINER}, v0.21.0, get_peft_model", _GRPO),
+    _uncounted(
+        "0.14 to 0.18",
+        _is_adapter_with_reference,
+        "a reference model with LoRA under ZeRO-3",
+        f"{_TRAINER}, v0.14.0 to v0.18.2, is_deepspeed_zero3_enabled; v0.19.0 asks for the adapter first",
+        _GRPO,
+    ),
+    _uncounted("0.17 to 0.24", _by_liger_loss, _LIGER, f"{_TRAINER}, v0.17.0, use_liger_loss", _GRPO),
+    _uncounted("0.25 to 1.14", _by_liger_kernel, _LIGER, f"{_TRAINER}, v0.25.0 to 1.14.0, use_liger_kernel", _GRPO),
+    _uncounted(
+        "0.14 to 1.6",
+        _makes_logits,
+        _SFT_LOGITS,
+        f"{_SFT_TRAINER}, v0.14.0 to v1.6.0: loss_type nll is that of transformers",
+        _SFT,
+    ),
+    _uncounted(
+        "1.7 to 1.14",
+        _asks_for_logits,
+        _SFT_LOGITS,
+        f"{_SFT_TRAINER}, v1.7.0 to 1.14.0: loss_type is chunked_nll unless stated",
+        _SFT,
+    ),
+)
+
+
+LAST_WITH_LOGITS = LOGPROBS[-1].versions.last
+"""The last release whose log-probabilities need the logits of all completions."""
+
+FIRST_FUSED = RELEASES[RELEASES.index(LAST_WITH_LOGITS) + 1]
+"""The first release whose log-probabilities need no logits of all completions."""

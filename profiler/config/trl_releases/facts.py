@@ -1,0 +1,164 @@
+"""What changed between trl 0.14 and 1.16 in what a recipe states or leaves open: facts, with their sources.
+
+Sources are files of https://github.com/huggingface/trl by tag, read at every release named here (``v0.14.0`` to
+``v1.9.0``), and in the wheels of trl 1.10.0 to 1.16.0. A patch release that differs from the release it mends is not
+known.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from profiler.config.trl_releases.versions import NEWEST, Versions
+from profiler.domain.recipe import GENERATING, Recipe
+
+_CONFIG = "trl/trainer/grpo_config.py"
+_RLOO_CONFIG = "trl/trainer/rloo_config.py"
+_TRAINING_ARGUMENTS = "transformers/training_args.py"
+
+_GRPO, _RLOO, _SFT = Recipe.GRPO, Recipe.RLOO, Recipe.SFT
+
+TRAINERS: Mapping[Recipe, Versions] = {
+    Recipe.GRPO: Versions(),
+    Recipe.RLOO: Versions("0.22", NEWEST),
+    Recipe.SFT: Versions(),
+}
+"""The releases whose trainer is the one that is answered.
+
+`RLOOTrainer` before 0.22 is another one: a loop like that of PPO (`trl/trainer/rloo_trainer.py`, v0.21.0).
+"""
+
+MODEL_CONFIG_KEYS: Mapping[str, str] = {"dtype": "0.23 to 1.16", "torch_dtype": "0.14 to 0.26"}
+"""Keys of `ModelConfig` (`trl/trainer/model_config.py`) that not every release has."""
+
+_KEYS: Mapping[Recipe, Mapping[str, str]] = {
+    Recipe.GRPO: {
+        "0.14 to 0.17": "vllm_device",
+        "0.14 to 0.27": "max_prompt_length",
+        "0.15 to 0.17": "vllm_dtype vllm_max_model_len",
+        "0.15 to 1.16": """ds3_gather_for_generation log_completions ref_model_mixup_alpha ref_model_sync_steps
+            reward_weights sync_ref_model""",
+        "0.16 to 0.17": "vllm_enable_prefix_caching",
+        "0.16 to 0.27": "vllm_guided_decoding_regex",
+        "0.16 to 1.16": """cache_implementation epsilon epsilon_high min_p num_iterations repetition_penalty
+            scale_rewards top_k top_p vllm_server_host vllm_server_port vllm_server_timeout""",
+        "0.17 to 0.26": "wandb_log_unique_prompts",
+        "0.17 to 0.27": "use_liger_loss",
+        "0.17 to 1.16": """disable_dropout loss_type mask_truncated_completions num_completions_to_print
+            shuffle_dataset""",
+        "0.18 to 1.16": """delta generation_batch_size steps_per_generation vllm_mode vllm_server_base_url
+            vllm_tensor_parallel_size""",
+        "0.19 to 1.16": "generation_kwargs",
+        "0.20 to 1.16": "importance_sampling_level top_entropy_quantile use_transformers_paged",
+        "0.21 to 1.16": "vllm_model_impl",
+        "0.23 to 1.16": "vllm_enable_sleep_mode vllm_importance_sampling_cap vllm_importance_sampling_correction",
+        "0.25 to 1.16": "cast_lm_head_to_fp32 chat_template_kwargs",
+        "0.26 to 1.16": """log_unique_prompts num_generations_eval sapo_temperature_neg sapo_temperature_pos
+            use_bias_correction_kl vllm_importance_sampling_mode vllm_max_model_length""",
+        "0.27 to 1.16": """max_tool_calling_iterations multi_objective_aggregation off_policy_mask_threshold
+            vllm_group_port vllm_structured_outputs_regex""",
+        "0.28 to 1.16": "log_completions_hub_repo",
+        "1.0 to 1.16": "pad_to_multiple_of vespo_k_neg vespo_k_pos vespo_lambda_neg vespo_lambda_pos",
+        "1.6 to 1.16": "vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min",
+        "1.7 to 1.16": """router_aux_loss_coef transformers_continuous_batching_config
+            use_transformers_continuous_batching""",
+        "1.8 to 1.16": """entropy_coef entropy_coef_delta entropy_coef_max entropy_coef_min entropy_target
+            use_adaptive_entropy""",
+        "1.9 to 1.16": "log_multimodal",
+    },
+    Recipe.RLOO: {
+        "0.22 to 0.24": """cliprange dataset_num_proc exp_name kl_coef local_rollout_forward_batch_size
+            missing_eos_penalty normalize_reward num_mini_batches num_ppo_epochs num_sample_generations
+            response_length rloo_k stop_token stop_token_id token_level_kl total_episodes""",
+        "0.22 to 0.26": "wandb_log_unique_prompts",
+        "0.22 to 0.27": "vllm_guided_decoding_regex",
+        "0.22 to 0.28": "max_prompt_length",
+        "0.24 to 1.16": "vllm_enable_sleep_mode",
+        "0.25 to 1.16": "chat_template_kwargs",
+        "0.26 to 1.16": "log_unique_prompts num_generations_eval",
+        "0.27 to 1.16": "vllm_group_port vllm_max_model_length vllm_structured_outputs_regex",
+        "1.0 to 1.16": "pad_to_multiple_of",
+        "1.7 to 1.16": """router_aux_loss_coef transformers_continuous_batching_config
+            use_transformers_continuous_batching""",
+        "1.9 to 1.16": "log_multimodal",
+    },
+    Recipe.SFT: {
+        "0.14 to 0.17": "chars_per_token dataset_batch_size num_of_sequences use_liger",
+        "0.14 to 0.19": "max_seq_length",
+        "0.16 to 1.16": "max_length pad_token padding_free",
+        "0.17 to 1.16": "completion_only_loss eos_token",
+        "0.18 to 1.16": "activation_offloading pad_to_multiple_of",
+        "0.19 to 1.16": "assistant_only_loss chat_template_path packing_strategy",
+        "0.23 to 1.16": "loss_type",
+        "0.26 to 1.16": "shuffle_dataset",
+        "1.0 to 1.16": "truncation_mode",
+        "1.7 to 1.16": "router_aux_loss_coef",
+    },
+}
+"""Keys that not every release has, of `GRPOConfig`, `RLOOConfig` and `SFTConfig`: interval, names.
+
+Left out: keys that the class inherits from transformers, whose releases are not trl's.
+"""
+
+KEY_VERSIONS: Mapping[Recipe, Mapping[str, Versions]] = {
+    recipe: {name: Versions.of(text) for text, names in rows.items() for name in names.split()}
+    for recipe, rows in _KEYS.items()
+}
+"""The releases that have a key, by the trainer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Default:
+    """The default of a key in some releases."""
+
+    key: str
+    """The key of a trial."""
+    value: object
+    versions: Versions
+    recipes: frozenset[Recipe]
+    source: str
+
+
+def _default(key: str, value: object, versions: str, source: str, *recipes: Recipe) -> Default:
+    return Default(
+        key=key,
+        value=value,
+        versions=Versions.of(versions),
+        recipes=frozenset(recipes or Recipe),
+        source=source,
+    )
+
+
+DEFAULTS: tuple[Default, ...] = (
+    _default("per_device_train_batch_size", 1, "0.14", f"{_CONFIG}, v0.14.0", _GRPO),
+    _default("per_device_train_batch_size", 8, "0.15 to 1.16", _TRAINING_ARGUMENTS, _GRPO),
+    _default("per_device_train_batch_size", 8, "0.14 to 1.16", _TRAINING_ARGUMENTS, _RLOO, _SFT),
+    _default("gradient_accumulation_steps", 8, "0.14", f"{_CONFIG}, v0.14.0", _GRPO),
+    _default("gradient_accumulation_steps", 1, "0.15 to 1.16", _TRAINING_ARGUMENTS, _GRPO),
+    _default("gradient_accumulation_steps", 1, "0.14 to 1.16", _TRAINING_ARGUMENTS, _RLOO, _SFT),
+    _default("num_generations", 8, "0.14 to 1.16", _CONFIG, _GRPO),
+    _default("num_generations", 2, "0.22 to 1.16", _RLOO_CONFIG, _RLOO),
+    _default("max_completion_length", 256, "0.14 to 1.9", f"{_CONFIG}, v0.14.0 to v1.9.0", *GENERATING),
+    _default("max_completion_length", 512, "1.10 to 1.16", f"{_CONFIG}, 1.10.0", *GENERATING),
+    _default("gradient_checkpointing", False, "0.14 to 0.21", _TRAINING_ARGUMENTS),
+    _default("gradient_checkpointing", True, "0.22 to 1.16", f"{_CONFIG}, v0.22.0"),
+    _default("beta", 0.04, "0.14 to 0.18", f"{_CONFIG}, v0.14.0 to v0.18.2", _GRPO),
+    _default("beta", 0.0, "0.19 to 1.16", f"{_CONFIG}, v0.19.0", _GRPO),
+    _default("beta", 0.05, "0.22 to 1.16", f"{_RLOO_CONFIG}, v0.22.0", _RLOO),
+    _default("bf16", False, "0.14 to 0.18", _TRAINING_ARGUMENTS),
+    _default("bf16", True, "0.19 to 1.16", f"{_CONFIG}, v0.19.0, __post_init__"),
+    _default(
+        "dtype", "float32", "0.14 to 1.16", "trl/trainer/model_config.py; before 0.27 null, which is transformers'"
+    ),
+    _default("optim", "adamw_torch", "0.14 to 0.20", f"{_TRAINING_ARGUMENTS}: until torch 2.8, of August 2025"),
+    _default("optim", "adamw_torch_fused", "0.21 to 1.16", f"{_TRAINING_ARGUMENTS} (transformers pull request 37358)"),
+)
+"""Defaults that decide memory. A key without a row for a release has the default of a trial there."""
+
+
+def defaults_of(recipe: Recipe, release: str) -> dict[str, object]:
+    """Return the defaults of a release that decide memory, by key."""
+    return {row.key: row.value for row in DEFAULTS if recipe in row.recipes and release in row.versions}
+
+
+FIRST_WITHOUT_REFERENCE = next(row.versions.first for row in DEFAULTS if row.key == "beta" and row.value == 0.0)
+"""The first release whose default keeps no reference model."""

@@ -1,0 +1,1 @@
+"""verl's keys, defaults and configurations."""

@@ -1,0 +1,172 @@
+"""Keys of verl that change memory and have no formula: a value other than verl's default is named as not counted."""
+
+import re
+from collections.abc import Mapping
+
+from profiler.config.notes import Note, not_counted
+from profiler.config.options.reading import show
+from profiler.domain.verl import Strategy, VerlJob
+
+_WITHOUT_FORMULA = re.compile(
+    r"""
+    (actor_rollout_ref\.(actor|ref)|critic)\.megatron\.
+        (context_parallel_size|expert_model_parallel_size|expert_tensor_parallel_size|sequence_parallel
+        |virtual_pipeline_model_parallel_size|use_distributed_optimizer|dtype|override_ddp_config(\..+)?
+        |override_transformer_config\.(recompute_\w+|attention_backend|moe_\w+)|override_mcore_model_config(\..+)?)
+    |actor_rollout_ref\.ref\.megatron\.(tensor|pipeline)_model_parallel_size
+    |critic\.megatron\.(tensor|pipeline)_model_parallel_size
+    |(actor_rollout_ref\.(actor|ref)|critic\.model)\.fsdp_config\.
+        (dtype|forward_prefetch|entropy_from_logits_with_chunking|entropy_checkpointing|ulysses_sequence_parallel_size
+        |mixed_precision(\..+)?)
+    |actor_rollout_ref\.ref\.fsdp_config\.(model_dtype|fsdp_size|reshard_after_forward|offload_policy)
+    |actor_rollout_ref\.ref\.model(\..+)?
+    |critic\.model\.fsdp_config\.(fsdp_size|reshard_after_forward)
+    |actor_rollout_ref\.actor\.(use_prefix_grouper|calculate_sum_pi_squared)
+    |(actor_rollout_ref\.actor|critic)\.optim\.(optimizer|optimizer_impl|override_optimizer_config(\..+)?)
+    |actor_rollout_ref\.rollout\.
+        (data_parallel_size|expert_parallel_size|pipeline_model_parallel_size|quantization|dtype|nnodes
+        |engine_kwargs\.\w+\.(gpu_memory_utilization|mem_fraction_static|enable_sleep_mode|cpu_offload_gb))
+    |actor_rollout_ref\.model\.
+        (use_liger|tiled_mlp\.enabled|lora\.rank|lora_adapter_path|lora\.adapter_path|hf_config_path
+        |mtp\.enable(_\w+)?)
+    |actor_rollout_ref\.hybrid_engine
+    |critic\.model\.(lora_rank|lora\.rank|lora_adapter_path|lora\.adapter_path|tiled_mlp\.enabled)
+    |critic\.(forward_max_token_len_per_gpu|forward_micro_batch_size_per_gpu)
+    |distillation\.enabled
+    |reward\.reward_model\.enable
+    |rollout\.(nnodes|n_gpus_per_node)
+    |trainer\.v1\.trainer_mode
+    """,
+    re.VERBOSE,
+)
+
+_ENTROPY = re.compile(r"actor_rollout_ref\.actor\.(entropy_\w+|calculate_entropy)")
+"""Keys of an entropy, which Megatron computes otherwise."""
+
+_CHUNKING = "actor_rollout_ref.actor.entropy_from_logits_with_chunking"
+
+_FREE_OVERRIDES = ("max_position_embeddings", "attn_implementation", "rope_theta", "attention_dropout")
+"""Fields of the model's configuration that change no tensor."""
+
+_MODEL = "actor_rollout_ref.model"
+
+_SAME_AS_DEFAULT = {"param_dtype": "bf16", "reduce_dtype": "fp32", "buffer_dtype": "fp32", "trainer_mode": "sync"}
+"""Values that verl takes by default. Source: `MixedPrecision` in `fsdp_workers.py`, `ppo_trainer.yaml` of 0.9."""
+
+_WHY = {
+    "lora_rank": "the whole weights that LoRA gathers for the rollout engine, and the engine's adapters",
+    "rank": "the adapters of LoRA are not those of full fine-tuning",
+    "lora_adapter_path": "the rank of these adapters is not stated, and full fine-tuning is counted",
+    "adapter_path": "the rank of these adapters is not stated, and full fine-tuning is counted",
+}
+"""What it is that changes, by the last part of a key.
+
+Source: `collect_lora_params` in `utils/fsdp_utils.py` of verl, which without `layered_summon` gathers all weights.
+"""
+
+_SECTIONS_OF_MEMORY = ("actor_rollout_ref.", "critic.", "reward_model.")
+"""Sections in which a key that is not known may change memory."""
+
+_COUNTED_ENGINES = ("vllm", "sglang")
+"""Rollout engines whose `gpu_memory_utilization` is a share of the card."""
+
+
+def effect_text(key: str, value: object) -> str:
+    """Return that the value of a key changes something that is not counted, and what it is."""
+    why = _WHY.get(key.rpartition(".")[2], "")
+    return f"what {key}={show(value)} changes" + (f" ({why})" if why else "")
+
+
+def changes_memory(key: str) -> bool:
+    """Return whether a value of this key other than verl's default changes memory in a way that has no formula."""
+    return _WITHOUT_FORMULA.fullmatch(key) is not None
+
+
+def lora_notes(job: VerlJob) -> tuple[Note, ...]:
+    """Return what of LoRA has no formula, where adapters are trained and counted."""
+    return (not_counted(effect_text(f"{_MODEL}.lora_rank", job.lora_rank)),) if job.lora_rank else ()
+
+
+def unknown_notes(unknown: Mapping[str, object], job: VerlJob) -> tuple[Note, ...]:
+    """Return a note per key that verl's configuration here does not have and that may change memory.
+
+    Args:
+        unknown: The keys with their values.
+        job: The job of the other keys.
+    """
+    sections = tuple(each for each in _SECTIONS_OF_MEMORY if each != "critic." or job.critic is not None)
+    return tuple(
+        not_counted(f"what {key}={show(value)} changes")
+        for key, value in unknown.items()
+        if key.startswith(sections) and value not in (None, False, "", [], {})
+    )
+
+
+def effect_notes(flat: Mapping[str, object], defaults: Mapping[str, object], job: VerlJob) -> tuple[Note, ...]:
+    """Return what of a configuration changes memory and is not counted.
+
+    Args:
+        flat: The keys that are stated, with dots.
+        defaults: verl's.
+        job: The job that they describe.
+    """
+    notes = [
+        not_counted(effect_text(key, value))
+        for key, value in flat.items()
+        if _has_no_formula(key, job) and value is not None and not _is_default(key, value, flat, defaults)
+    ]
+    overrides = f"{_MODEL}.override_config."
+    for key, value in flat.items():
+        is_free = key.removeprefix(overrides).startswith(_FREE_OVERRIDES)
+        if key.startswith(overrides) and not is_free and not _is_default(key, value, flat, defaults):
+            notes.append(not_counted(f"what {key}={show(value)} changes"))
+    notes += _engine_notes(flat, job)
+    if flat.get("reward_model.enable") is True and flat.get("reward_model.enable_resource_pool") is not True:
+        path = flat.get("reward_model.model.path", defaults.get("reward_model.model.path"))
+        notes.append(not_counted(f"the reward model {show(path)}"))
+    critic, actor = flat.get("critic.model.path"), flat.get(f"{_MODEL}.path")
+    is_stated = critic not in (None, actor, defaults.get("critic.model.path"))
+    if is_stated and flat.get("algorithm.adv_estimator", "gae") == "gae":
+        notes.append(not_counted(f"the size of the critic {show(critic)} (that of the actor is taken)"))
+    return tuple(notes)
+
+
+def _engine_notes(flat: Mapping[str, object], job: VerlJob) -> list[Note]:
+    """Return what engines change that differ from those that are counted."""
+    notes = []
+    name = flat.get("actor_rollout_ref.rollout.name")
+    if name is not None and name not in _COUNTED_ENGINES:
+        notes.append(not_counted(f"what actor_rollout_ref.rollout.name={show(name)} changes"))
+    for worker in ("actor_rollout_ref.ref", "critic"):
+        strategy = flat.get(f"{worker}.strategy")
+        if strategy is not None and (strategy == Strategy.MEGATRON.value) is not (job.strategy is Strategy.MEGATRON):
+            notes.append(not_counted(f"what {worker}.strategy={show(strategy)} changes"))
+    return notes
+
+
+def _has_no_formula(key: str, job: VerlJob) -> bool:
+    """Return whether a value of this key changes memory in a way that is not counted."""
+    if _WITHOUT_FORMULA.fullmatch(key):
+        return True
+    if job.strategy is Strategy.MEGATRON:
+        return _ENTROPY.fullmatch(key) is not None
+    # Without torch.compile, autograd keeps every chunk until its backward.
+    return key == _CHUNKING and job.entropy.in_update and not job.entropy.is_compiled
+
+
+def _is_default(key: str, value: object, flat: Mapping[str, object], defaults: Mapping[str, object]) -> bool:
+    """Return whether the value is verl's default, or equals that of the actor, which is counted for both."""
+    if value == defaults.get(key) or value in (False, [], {}, ""):
+        return True
+    if _SAME_AS_DEFAULT.get(key.rpartition(".")[2]) == value:
+        return True
+    for other in ("actor_rollout_ref.ref.", "critic."):
+        if key.startswith(other) and key.endswith(("tensor_model_parallel_size", "pipeline_model_parallel_size")):
+            counted = f"actor_rollout_ref.actor.{key.removeprefix(other)}"
+            return value == flat.get(counted, defaults.get(counted, 1))
+        if key.startswith(other) and key.endswith(
+            ("forward_max_token_len_per_gpu", "forward_micro_batch_size_per_gpu")
+        ):
+            counted = key.replace("forward_", "ppo_")
+            return value == flat.get(counted, defaults.get(counted))
+    return key.endswith("_parallel_size") and value == 1
