@@ -23,7 +23,7 @@ from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.memory import Category
 from profiler.domain.trial import DistributedType, TrialSpec
 from profiler.domain.units import GIB
-from profiler.rendering.figures.files import as_png, as_svg
+from profiler.rendering.figures.files import as_png
 from profiler.rendering.markdown_table import markdown_table
 from profiler.storage.atomic import write_atomically
 from profiler.sweep.command import read_command
@@ -75,8 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words:
         raise UsageError([Fault(key=words[0], found=words[0], problem="is unknown; the command takes no words")])
     found = held_by_trials(pd.read_parquet(FOLDER / "runs.parquet"))
-    figure = sharding_figure(found)
-    contents = {PAGE: page(found).encode(), f"{FIGURE}.png": as_png(figure), f"{FIGURE}.svg": as_svg(figure)}
+    contents = {PAGE: page(found).encode(), f"{FIGURE}.png": as_png(sharding_figure(found))}
     for name, content in contents.items():
         write_atomically(FOLDER / name, content)
         print_line(f"{FOLDER / name}")

@@ -54,7 +54,6 @@ def claims_markdown(judged: Sequence[Judged], figure: RenderedFigure) -> str:
         escaped(_ABOUT),
         escaped(count_text(judged)),
         f"![{escaped(figure.title)}]({FIGURES}/{figure.name}.svg)",
-        f"([PNG]({FIGURES}/{figure.name}.png))",
     ]
     for part in _parts(judged):
         blocks += [f"## {escaped(part.title)}", _table(_COLUMNS, part.rows)]

@@ -58,7 +58,6 @@ def test_one_command_samples_simulates_and_writes_everything(tmp_path, capsys):
         PAGE,
         ROWS,
         f"{FIGURE}.png",
-        f"{FIGURE}.svg",
         "records",
     }
     frame = pd.read_parquet(folder / ROWS)
